@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+DAY_US = 86_400 * 1_000_000
+WEEK_US = 7 * DAY_US
+
 
 def size(nbytes: float) -> str:
     """Format bytes, such as '3.4 MiB'."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 import loader
@@ -77,6 +78,7 @@ def main() -> int:
         shots.files()
         shots.terminal()
         shots.viewer()
+        shots.episode()
         shots.dagster()
     return 0
 
@@ -160,6 +162,25 @@ class Shots:
             self._page.value_of("document.activeElement.blur()")
             self._shot("view-exclude")
 
+    def episode(self) -> None:
+        """A robot's episode of the corpus of real media, with the windows of a training."""
+        if not self._wanted("view-episode"):
+            return
+        media = os.environ.get("PENSTOCK_MEDIA")
+        if not media:
+            raise SystemExit("view-episode: set PENSTOCK_MEDIA to the corpus of real media")
+        root = self._scratch / "robot"
+        place = Path(media) / "robot" / "g1_lerobot_v21"
+        run(["penstock", "import", "lerobot", "--root", str(root), "--episodes", "10-12", str(place), "g1"])
+        train_windows(root)
+        with server(["penstock", "view", "--root", str(root), "--port", "0"], {}) as lines:
+            url = next(word for line in lines for word in line.split() if word.startswith("http"))
+            self._size(1440, 1080)
+            self._page.open(url, "penstock")
+            base = self._page.value_of("location.origin")
+            self._page.open(f"{base}/v/g1/1/s/0?row=137&run=big-7", "windows, steps")
+            self._shot("view-episode")
+
     def dagster(self) -> None:
         """The demo's assets, checks and runs in Dagster."""
         if not self._wanted("lineage", "blocked", "plot", "run"):
@@ -197,6 +218,23 @@ class Shots:
             )
             self._page.wait_until("its end is in the window", lambda: self._page.value_of(STACK))
             self._shot("run", self._page.value_of(STACK) - 8)
+
+
+def train_windows(root: Path) -> None:
+    """Record the run big-7 over windows of g1@1."""
+    with loader.Root(root) as opened:
+        episodes = opened.open("g1@1").select("action.npy", "observation.state.npy")
+        windows = loader.windows(
+            episodes,
+            anchor="action.npy",
+            at={"observation.state.npy": [0], "action.npy": loader.rows(0, 50)},
+        )
+        plan = loader.plan({"g1": windows}, seed=7, global_batch=8)
+        trail = loader.Trail(opened, "big-7", ranks="all")
+        with loader.Loader(plan, steps=12, framework="numpy", trail=trail) as batches:
+            for batch in batches:
+                loss = np.abs(batch["action.npy"][:, -1] - batch["observation.state.npy"][:, 0]).mean(axis=1)
+                batches.note(loss=float(loss.mean()), per_sample={"loss": loss})
 
 
 def gate_page() -> str:

@@ -12,8 +12,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILES = {"publish": 35, "next": 36}
-"""Files of `loader` in which anything runs: 8 samples on a local disk, arrays of numpy, made by the caller."""
+FILES = {"publish": 35, "next": 36, "register": 66}
+"""Files of the project in which anything runs: 8 samples on a local disk, arrays of numpy, made by the caller.
+
+For `penstock register webdataset` an archive with one sample, once its modules are loaded.
+"""
+ENTERED = {
+    "publish": "loader/dataset/publishing/commit.py",
+    "next": "loader/run/loader.py",
+    "register": "penstock/formats/registration/register.py",
+}
 MODULES = {"assets.ingest.units": 120, "loader": 2, "loader.run.loader": 127}
 """Modules of the project that are loaded behind `import`."""
 REGISTER_MODULES = 154
@@ -21,17 +29,19 @@ REGISTER_MODULES = 154
 PACKAGES = ("loader", "penstock", "resources", "assets")
 
 TRACE = """
-import json, sys, tempfile, threading
+import contextlib, io, json, sys, tarfile, tempfile, threading
 from pathlib import Path
 import numpy as np
 import loader, loader.dataset.writer  # which a root imports when it is first written to
+from penstock.cli import main
 
-folder, seen = str(Path(loader.__file__).parent), set()
+folder, seen = Path(loader.__file__).parent.parent, set()
+packages = tuple(f"{folder}/{name}/" for name in PACKAGES)
 
 def called(frame, event, _):
     file = frame.f_code.co_filename
-    if event == "call" and file.startswith(folder):
-        seen.add("loader" + file.removeprefix(folder))
+    if event == "call" and file.startswith(packages):
+        seen.add(file.removeprefix(f"{folder}/"))
 
 def files_of(act):
     seen.clear()
@@ -53,6 +63,16 @@ found = {"publish": files_of(publish)}
 plan = loader.plan({"photos": root.open("photos@latest")}, seed=7, global_batch=2)
 with loader.Loader(plan, rank=0, world_size=1, framework="numpy", workers=0) as batches:
     found["next"] = files_of(lambda: next(batches))
+
+def register(root):
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["register", "webdataset", place, "d", "--root", root]) == 0
+
+place = tempfile.mkdtemp()
+with tarfile.open(place + "/0.tar", "w") as archive:
+    archive.addfile(tarfile.TarInfo("a.txt"))
+register(tempfile.mkdtemp())
+found["register"] = files_of(lambda: register(tempfile.mkdtemp()))
 print(json.dumps(found))
 """
 
@@ -65,14 +85,14 @@ def printed(code: str) -> str:
 
 @pytest.fixture(scope="module")
 def traced() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = json.loads(printed(TRACE))
+    found: dict[str, list[str]] = json.loads(printed(f"PACKAGES = {PACKAGES!r}\n{TRACE}"))
     return found
 
 
 @pytest.mark.parametrize(("way", "most"), FILES.items())
 def test_a_way_through_the_loader_enters_few_files(way: str, most: int, traced: dict[str, list[str]]) -> None:
     files = traced[way]
-    assert {"publish": "loader/dataset/publishing/commit.py", "next": "loader/run/loader.py"}[way] in files
+    assert ENTERED[way] in files
     # (verbs in Python are a file more, where no compiler was)
     assert len(files) <= most + ("loader/native/python.py" in files), "\n".join(files)
 

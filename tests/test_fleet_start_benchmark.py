@@ -10,8 +10,10 @@ import pytest
 import loader
 from benchmarks.fleet_start import counts
 from benchmarks.fleet_start.__main__ import CASES, NOW, count_row, fleet_of
+from benchmarks.fleet_start.rank import BATCH, DATASET, RUN
 from benchmarks.fleet_start.simulation import Case, Fleet, Prefix, Simulation
 from benchmarks.latency_server import BUCKET, CREDENTIALS, latency_store
+from penstock.train.start_requests import StartRequests, newest_checkpoint, start_requests
 
 CASE = {case.name.strip("*"): case for case in CASES}
 
@@ -78,4 +80,9 @@ def test_two_real_ranks_are_counted_up_to_their_second_batch(tmp_path):
         listing=1, marker=1, log=each.by_kind()["log"], manifest=1, lease=1, shards=len(each.opening[-1]) - 1
     )
     assert [len(wave) for wave in first.waves] == fleet_of(each, first, 10, 5500).rest
+    with loader.Root(tmp_path) as root:
+        plan = loader.plan({DATASET: root.open(DATASET)}, seed=7, global_batch=BATCH * counts.RANKS)
+        computed = start_requests(plan, counts.RANKS, newest_checkpoint(root, RUN))
+    assert computed == StartRequests(checkpoint=1, indexes=8, samples=8), "what --dry-run prints"
+    assert computed.waves == fleet_of(each, first, 10, 5500).rest
     assert "| 9 | from the first rank | 0 | 17: " in count_row(9, "first", first)

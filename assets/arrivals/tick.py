@@ -3,8 +3,8 @@
     list and compare -> queue new objects -> write manifests -> save the cursor -> acknowledge notices
 
 Each tick resumes listing at the saved cursor, and starts over after the end, so late keys are found in the next pass.
-Only manifests are authoritative: even killed or concurrent ticks put every object into exactly one batch. Costs at most
-`TickBudget.max_listed` keys (a request per 1,000), a HEAD per notice, a GET and a PUT per source, and a `Book`.
+Even killed or concurrent ticks put every object into exactly one batch. Costs at most `TickBudget.max_listed` keys (a
+request per 1,000), a HEAD per notice, a GET and a PUT per source, and a `Book`.
 """
 
 import logging

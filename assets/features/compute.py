@@ -19,12 +19,14 @@ from loader.errors import (
     PenstockError,
     StoreError,
 )
+from loader.run.recipe.episode_clocks import CLOCK
 from loader.storage import RangeReader, Store
 from penstock.compute.pool import Compute, Outcome, Progress
 from penstock.compute.pool.contract import Code
 from penstock.compute.pool.environment import place_here, store_variables
 
 from ..featurizers import Features, Featurizer
+from ..featurizers.featurizer import EPISODE
 from ..featurizers.models import ModelFeaturizer, gpus_for, machine_facts
 from ..media.image.open import PHOTO_WORDS
 from ..media.unit import Unusable
@@ -93,15 +95,35 @@ class RangeResult:
     """Text of the fault."""
 
 
+def fields_of(part: loader.Part) -> frozenset[str]:
+    """Return the fields of a part's samples."""
+    return frozenset(field for shard in part.shards for field in shard.field_nbytes)
+
+
+def feature_kind(featurizer: Featurizer, kind: str, part: loader.Part) -> str:
+    """Return the kind as which a featurizer takes a part's samples: "episode" if both are of episodes, else `kind`.
+
+    Samples with a clock are episodes. So are those with actions, unless they are a clip with its labels.
+    """
+    fields = fields_of(part)
+    is_episode = any(field.endswith(CLOCK) for field in fields) or (
+        bool(fields & {"action.npy", "actions.npy"}) and all("." in field for field in fields)
+    )
+    return EPISODE if is_episode and EPISODE in featurizer.inputs else kind
+
+
 def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
     """Return input -> the part's field for it, for the inputs that the part has; empty if it has none.
 
     A photo has one of two fields, by the dataset's policy, and either serves. In other formats, the input may be the
-    only field with this ending (`image.jpg`).
+    only field with this ending (`image.jpg`). An input `*.ns.npy` is every field with this ending, by its own name.
     """
-    available = {field for shard in part.shards for field in shard.field_nbytes}
+    available = fields_of(part)
     fields = {}
     for wanted_field in featurizer.inputs.get(kind, ()):
+        if wanted_field.startswith("*"):
+            fields |= {name: name for name in sorted(available) if name.endswith(wanted_field[1:])}
+            continue
         others = PHOTO_WORDS if kind == "image" and wanted_field in PHOTO_WORDS else ()
         words = wanted_field, *others
         ending = sorted(name for name in available if name.rpartition(".")[2] in words)

@@ -23,7 +23,7 @@ from ..pages.table_columns import feature_texts
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import reader_of, require_published
 from ..tables import read_table, write_wide_table
-from .compute import inputs_of
+from .compute import feature_kind, inputs_of
 from .many_parts import BatchFeatures, FeatureInput, FeaturesOf
 from .names import described, names_of
 from .refresh import is_published, refresh_stage
@@ -57,7 +57,8 @@ def feature_stage(
     newest = current_record(root.store, dataset, stage, partition)
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
         return newest, read_table(root.store, newest.files[stage])
-    parts = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
+    stored = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
+    parts = [(feature_kind(featurizer, kind, part), part) for kind, part in stored]
     inputs = [FeatureInput(kind=kind, part=part) for kind, part in parts if inputs_of(featurizer, kind, part)]
     _check_names(root.store, featurizer, inputs)
     names = names_of(root, dataset, stage, featurizer, partition)

@@ -25,7 +25,7 @@ from ..featurizers.models import ModelFeaturizer, pinned
 from ..spec import DatasetSpec, stage_name
 from ..stages import open_transaction
 from ..tables import read_table, write_wide_table
-from .compute import inputs_of
+from .compute import feature_kind, inputs_of
 from .many_parts import BatchFeatures, FeatureInput, FeaturesOf
 from .names import described, names_of
 
@@ -195,7 +195,8 @@ def refresh_stage(
     if newest is not None and _can_stand(root, newest, featurizer.version):
         return newest, read_table(store, newest.files[stage])
     version = root.open(f"{spec.name}@latest")
-    parts = [(kind, published_part(version, part)) for kind, part in published_parts(version, units)]
+    published = [(kind, published_part(version, part)) for kind, part in published_parts(version, units)]
+    parts = [(feature_kind(featurizer, kind, part), part) for kind, part in published]
     inputs = [(kind, part) for kind, part in parts if inputs_of(featurizer, kind, part)]
     names = names_of(root, spec.name, stage, featurizer, units.partition)
     owned = _own_columns(root, newest, featurizer, spec.name)

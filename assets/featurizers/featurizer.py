@@ -17,7 +17,9 @@ from .decoding import inputs_of
 
 Column = bool | int | float | str | None
 
-KINDS = frozenset(get_args(Kind))
+EPISODE = "episode"
+"""Kind of samples with streams, for featurizers; the samples table names them by their media, such as video."""
+KINDS = frozenset((*get_args(Kind), EPISODE))
 """Kinds of samples."""
 
 
@@ -48,8 +50,8 @@ class Features:
 class Featurizer(ABC):
     """Base class of featurizers: subclasses define a name, inputs, outputs and `__call__`.
 
-    Instances are picklable and stateless. The dataclass fields image, video, audio and text name the field to read for
-    that kind; None skips the kind. All other dataclass fields are parameters and part of the version.
+    Instances are picklable and stateless. The dataclass fields image, video, audio, text and episode name the field to
+    read for that kind; None skips the kind. All other dataclass fields are parameters and part of the version.
     """
 
     code: ClassVar[int] = 1
@@ -71,7 +73,7 @@ class Featurizer(ABC):
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        """Kind -> names of the fields to read."""
+        """Kind -> names of the fields to read; `*.ns.npy` reads all that end so."""
         return inputs_of(
             **{item.name: getattr(self, item.name) for item in fields(self) if item.name in KINDS}
         )

@@ -11,6 +11,8 @@ import av
 import numpy as np
 from PIL import Image
 
+from loader.modalities.video.packet_table import index_packets
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Sample = Mapping[str, bytes]
 """Field -> its encoded bytes."""
@@ -78,8 +80,14 @@ def sine(amplitude: float, seconds: float, rate_hz: int = 48_000, hz: float = 10
     return amplitude * np.sin(2 * np.pi * hz * np.arange(round(seconds * rate_hz)) / rate_hz)
 
 
+def npy(values: Array) -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, values)
+    return sink.getvalue()
+
+
 def samples_of_every_kind() -> Mapping[str, list[Sample]]:
-    """Return kind -> samples with `jpg`, `mp4`, `flac` or `txt`."""
+    """Return kind -> samples with `jpg`, `mp4`, `flac`, `txt`, or actions of an episode with a camera."""
     moving = [scene(3, shift=4 * number) for number in range(20)]
     noise = np.random.default_rng(1).normal(0, 0.1, (2, 30_000))
     return {
@@ -89,6 +97,14 @@ def samples_of_every_kind() -> Mapping[str, list[Sample]]:
             {"flac": flac(noise)},
             {"flac": flac(sine(0.3, 1.0, 16_000)[None], 16_000, bits=16)},
             {"flac": flac(np.zeros((1, 900)), 16_000)},
+        ],
+        "episode": [
+            {
+                "action.npy": npy(np.cumsum(noise[:, :20].T, 0)),
+                "action.ns.npy": npy(np.arange(20) * 40_000_000),
+                "cam.mp4.packets": index_packets(mp4(moving)),
+            },
+            {"action.npy": npy(np.zeros((30, 2), np.float32))},
         ],
         "text": [{"txt": b"A horse, a horse!\n"}, {"txt": "狗 und Füße 🙂 </s>".encode()}],
     }

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from penstock.train.start_requests import READS_PER_S, STARTS_S, StartRequests
+
 from .. import sections
 from ..throughput import say
 from .counts import RankRequests, counted, make_root
-from .simulation import STARTS_S, Case, Fleet, Outcome, Simulation
+from .simulation import Case, Fleet, Outcome, Simulation
 
 PUBLISHES = (8, 31, 120)
 USUAL = 31
@@ -59,7 +61,7 @@ To reach were 35 s for 10,000 ranks, 5 s for 1,000, and no lost rank.
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks.fleet_start", description=__doc__)
     options.add_argument("--ranks", type=int, default=10_000)
-    options.add_argument("--reads-per-s", type=float, default=5500.0)
+    options.add_argument("--reads-per-s", type=float, default=READS_PER_S)
     options.add_argument("--divide", type=int, default=10, help="ranks and reads/s of storms, by this number")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--page", action="store_true", help="write the section of docs/benchmarks-stores.md")
@@ -124,7 +126,11 @@ def simulated(fleet: Fleet, divide: int, seed: int) -> Iterator[str]:
     for case in CASES:
         used = fleet if case is now else small
         yield simulated_row(case.name, used, Simulation(used, case, seed).run())
-    old = replace(small, rest=[fleet.rest[0], MANY_TABLES, *fleet.rest[1:]])
+    checkpoint, indexes, samples = fleet.rest
+    old = replace(
+        small,
+        rest=StartRequests(checkpoint=checkpoint, tables=MANY_TABLES, indexes=indexes, samples=samples).waves,
+    )
     for name, used in (
         (f"{NOW}, a tenth of the ranks", replace(fleet, ranks=fleet.ranks // 10)),
         (

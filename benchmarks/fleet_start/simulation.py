@@ -12,12 +12,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from loader.storage.shared.requests import Limiter, RetryBudget, patient
+from penstock.train.start_requests import STARTS_S
 
 LATENCY_S = (0.015, 0.040)
 BURST_S = 1.0
 """Seconds of its rate that a prefix has saved up."""
-STARTS_S = 5.0
-"""Ranks start within so many seconds."""
 IN_FLIGHT = 64
 """Requests that a store's client has in flight, as `max_concurrency`."""
 

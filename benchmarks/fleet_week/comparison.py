@@ -11,7 +11,6 @@ from loader.order.steps.slots import slot_identities
 from penstock.train.goodput import PARTS, goodput, matched, totals
 from penstock.train.launch.launcher import Span
 from penstock.train.run_usage import slurm_usage
-from penstock.train.starved import wait_shares
 from penstock.usage.sacct import AccountedJob, parse_jobs
 from penstock.usage.totals import usage_by
 
@@ -70,9 +69,8 @@ def _goodput(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
         if job.run not in spans:
             continue
         folder = week.books.folder(job)
-        windows = folder.windows()
         allocations = matched(spans[job.run], folder.attempts(), now_us)
-        starts = goodput(allocations, folder.events(), wait_shares(windows), windows)
+        starts = goodput(allocations, folder.events(), folder.window_sums())
         for part, seconds in totals(starts).items():
             sums[part] += seconds
     truth = week.books.truth

@@ -19,6 +19,7 @@ from ..errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound, Pen
 from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..order.sources.bucket import BucketBy
+from ..order.sources.window_view import WindowView
 from ..run.batch.batch import Batch
 from ..run.loader import Loader
 from .plans import open_plan
@@ -199,10 +200,11 @@ class Following:
 def _newest_views(plan: Plan) -> dict[str, View]:
     newest: dict[str, tuple[int, View]] = {}
     for plan_source in plan.sources.values():
+        view = plan_source.view.episodes if isinstance(plan_source.view, WindowView) else plan_source.view
         if (
-            isinstance(plan_source.view, View)
+            isinstance(view, View)
             and not plan_source.delta
             and plan_source.growth >= newest.get(plan_source.source, (0,))[0]
         ):
-            newest[plan_source.source] = plan_source.growth, plan_source.view
+            newest[plan_source.source] = plan_source.growth, view
     return {source: view for source, (_, view) in newest.items()}

@@ -8,7 +8,7 @@ from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
 from ..errors import InvalidPlan, InvalidRuntime
 from ..modalities.array import is_array
-from ..order.sources.window_layout import ANCHOR_NS, IS_PAD, ROW, Offsets
+from ..order.sources.window_layout import ANCHOR_NS, IS_PAD, ROW, TEXT, Offsets
 
 if TYPE_CHECKING:
     from ..run.batch.batch import Batch
@@ -78,7 +78,7 @@ def to_lerobot(batch: "Batch", *, stacked: Collection[str] = ()) -> dict[str, An
     A field `observation.state.npy` becomes `observation.state`, [B, k, ...], and its `is_pad` the field
     `observation.state_is_pad`, bool [B, k]. Frames become float32 [B, k, 3, H, W] from 0 to 1. Single values (k = 1)
     lose their axis, unless `stacked` names the feature. `frame_index` (int64 [B]) and `timestamp` (float32 [B], s) are
-    the anchor's. Other fields keep their names.
+    the anchor's; the text of `loader.windows(text=...)` is `task`. Other fields keep their names.
 
     Args:
         batch: Batch of `Loader(plan, framework="torch")`.
@@ -113,5 +113,5 @@ def to_lerobot(batch: "Batch", *, stacked: Collection[str] = ()) -> dict[str, An
         own = f"{field}.{IS_PAD}" in batch.fields
         of_window = field.rpartition(".")[0] in batch.fields and field.endswith((f".{IS_PAD}", ".age_ns"))
         if not own and not of_window and field not in windows:
-            out[field] = value
+            out["task" if field == TEXT else field] = value
     return out

@@ -2,46 +2,65 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.norms.norm import FieldNorm, Norm, norm_bytes, parse_norm
-from ..dataset.norms.quantiles import DIMS_MAX, ValueCounts
-from ..dataset.norms.sums import WEIGHT_MAX, exact_sums
-from ..dataset.reading.verified_bucket_reads import read_fields, read_parts
+from ..dataset.norms.norm import GroupedNorm, Norm, norm_bytes, parse_norm
+from ..dataset.root import Root
 from ..dataset.versions.view import View
-from ..errors import AlreadyExists, Corrupt, FieldMismatch, Forbidden, InvalidPlan, ObjectNotFound, StoreError
+from ..dataset.versions.windows import stored_windows
+from ..errors import (
+    AlreadyExists,
+    FieldMismatch,
+    Forbidden,
+    InvalidPlan,
+    ObjectNotFound,
+    PenstockError,
+    StoreError,
+)
 from ..modalities.array import is_array
 from ..order.random.plan_hash import content_hash
-from ..order.sources.window_layout import IS_PAD
 from ..order.sources.window_view import WindowView
-from ..run.recipe.decode import decoders
-from ..run.recipe.episode_clocks import values_at
-from ..run.recipe.video_packet_reads import Readers
-from ..run.recipe.window_reads import WindowedEpisode, WindowReads
+from .norm_reads import Totals, Transform, add_norms, add_windows, groups_of
 
 logger = logging.getLogger(__name__)
-TOGETHER = 64
-"""Episodes that are read together."""
-Transform = Callable[[dict[str, Any]], Mapping[str, Any]]
-Values = tuple[NDArray[Any], NDArray[np.int64] | None]
-"""Rows of values, and how often each counts; None: once."""
+EARLIER_MAX = 16
+"""Most earlier versions in which a norm is looked for; each costs opening it and two requests."""
 
 
-def norm(windows: WindowView, fields: Sequence[str], *, transform: Transform | None = None) -> Norm:
+@overload
+def norm(
+    windows: WindowView, fields: Sequence[str], *, by: None = None, transform: Transform | None = None
+) -> Norm: ...
+
+
+@overload
+def norm(
+    windows: WindowView, fields: Sequence[str], *, by: str, transform: Transform | None = None
+) -> GroupedNorm: ...
+
+
+def norm(
+    windows: WindowView,
+    fields: Sequence[str],
+    *,
+    by: str | None = None,
+    transform: Transform | None = None,
+) -> Norm | GroupedNorm:
     """Return the statistics of array fields over all values of all windows, without padding.
 
     Mean and deviation are the float64 nearest to the true ones, in any order and grouping of the values; quantiles have
-    their exact rank. The root stores them once, under `norms/`.
+    their exact rank. The root stores them once, under `norms/`. If it has those of an earlier version, and no episode
+    of that version is gone, only new episodes are read; the result is the same, bit for bit.
 
     Args:
         windows: Windows that the training reads.
         fields: Array fields of the windows, or of the transform's result.
+        by: Column of the samples table, such as "robot": a norm for each of its values, in one pass. `normalise` takes
+            each window's; `windows(columns=("robot",))` hands the value out.
         transform: Function of a window's arrays (field -> [k, ...], and `<field>.is_pad`), such as one that makes
             actions relative. It has an attribute `version`, a text that changes with its result, and belongs to the
             norm: `normalise` applies it first.
@@ -50,210 +69,189 @@ def norm(windows: WindowView, fields: Sequence[str], *, transform: Transform | N
     """
     if not isinstance(windows, WindowView) or not isinstance(windows.episodes, View):
         raise InvalidPlan(f"norm({type(windows).__name__}): loader.windows(...) of a version is needed")
-    name = ""
-    if transform is not None:
-        version = getattr(transform, "version", None)
-        if not isinstance(version, str) or not version:
-            raise InvalidPlan(
-                f"norm(transform={transform!r}): it needs an attribute `version`, a text that changes with its result"
-            )
-        kind = transform if hasattr(transform, "__qualname__") else type(transform)
-        name = f"{kind.__module__}.{kind.__qualname__}@{version}"
     arrays = [field for field in windows.layout.at if is_array(field)]
     if unknown := [field for field in fields if transform is None and field not in arrays]:
         raise InvalidPlan(f"norm names {unknown[0]!r}; the arrays of the windows are {arrays}")
-    question = {
-        "windows": windows.id,
-        "layout": windows.layout.to_json(),
-        "fields": sorted(fields),
-        "transform": name,
-    }
-    path = f"norms/{content_hash('m', question).removeprefix('m-')}.parquet"
-    store = windows.episodes.version.store
-    try:
-        stored = parse_norm(store.get(path).data, path, f"{store.url}/{path}")
-    except ObjectNotFound:
-        stored = _computed(
-            windows, arrays if transform is not None else list(fields), fields, transform, name, path
+    if by is not None and by not in windows.layout.columns:
+        raise InvalidPlan(
+            f"norm(by={by!r}): the windows hand out the columns {list(windows.layout.columns)}; name it in "
+            f"windows(columns=({by!r},)), so that each window has its value"
         )
+    question = _Question(tuple(fields), transform, _transform_name(transform), by)
+    stored = question.stored(windows)
+    if stored is None:
+        stored = _computed(windows, question)
+        store = windows.episodes.version.store
         try:
-            store.put_if_absent(path, norm_bytes(stored))
+            store.put_if_absent(stored.path, norm_bytes(stored))
         except AlreadyExists:
             pass  # equal values have one norm
         except Forbidden:
-            logger.warning("the root is read-only here: %s was not saved", path)
+            logger.warning("the root is read-only here: %s was not saved", stored.path)
         except StoreError as error:
-            logger.warning("%s was not saved (%s)", path, error)
+            logger.warning("%s was not saved (%s)", stored.path, error)
+    if isinstance(stored, GroupedNorm):
+        with_function = {value: replace(one, function=transform) for value, one in stored.norms.items()}
+        return replace(stored, norms=with_function)
     return replace(stored, function=transform)
 
 
-def _computed(
-    windows: WindowView,
-    read: Sequence[str],
-    fields: Sequence[str],
-    transform: Transform | None,
-    name: str,
-    path: str,
-) -> Norm:
-    out: dict[str, FieldNorm] = {}
-    for episode, reads, rows in _episodes(windows, read):
-        if transform is None:
-            each = {field: _rows_of(reads, episode, field, rows) for field in fields}
-        else:
-            each = _transformed(reads, episode, read, rows, transform, fields)
-        for field, (values, weights) in each.items():
-            part = _field_norm(field, values, weights)
-            try:
-                out[field] = out[field] + part if field in out else part
-            except FieldMismatch as error:
-                raise FieldMismatch(f"norm: {field!r}: {error}") from None
-    if not out:
+def _transform_name(transform: Transform | None) -> str:
+    if transform is None:
+        return ""
+    version = getattr(transform, "version", None)
+    if not isinstance(version, str) or not version:
+        raise InvalidPlan(
+            f"norm(transform={transform!r}): it needs an attribute `version`, a text that changes with its result"
+        )
+    kind = transform if hasattr(transform, "__qualname__") else type(transform)
+    return f"{kind.__module__}.{kind.__qualname__}@{version}"
+
+
+class _Question(NamedTuple):
+    """What a norm is of, besides the windows."""
+
+    fields: tuple[str, ...]
+    transform: Transform | None
+    transform_name: str
+    by: str | None
+
+    def path(self, windows: WindowView) -> str:
+        question = {
+            "windows": windows.id,
+            "layout": windows.layout.to_json(),
+            "fields": sorted(self.fields),
+            "transform": self.transform_name,
+            **({} if self.by is None else {"by": self.by}),
+        }
+        return f"norms/{content_hash('m', question).removeprefix('m-')}.parquet"
+
+    def stored(self, windows: WindowView) -> Norm | GroupedNorm | None:
+        assert isinstance(windows.episodes, View)
+        store, path = windows.episodes.version.store, self.path(windows)
+        try:
+            return parse_norm(store.get(path).data, path, f"{store.url}/{path}")
+        except ObjectNotFound:
+            return None
+
+
+def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
+    fields, totals = question.fields, Totals()
+    new: WindowView | None = windows
+    for before, norm_before in _earlier(windows, question):
+        try:
+            delta = windows.since(before)
+        except InvalidPlan:
+            continue  # other rows of the same episodes
+        if not len(delta.removed) and (question.by is None or _same_groups(windows, before, question.by)):
+            earlier = norm_before.norms if isinstance(norm_before, GroupedNorm) else {"": norm_before}
+            for value, one in earlier.items():
+                add_norms(totals, value, one.fields)
+            new = delta.view if isinstance(delta.view, WindowView) else None
+            break
+    if new is not None:
+        add_windows(totals, new, fields, question.transform, question.by)
+    if not totals:
         raise InvalidPlan("norm: there are no windows")
     assert isinstance(windows.episodes, View)
-    version = windows.episodes.version.id
-    return Norm(fields={field: out[field] for field in fields}, transform=name, version=version, path=path)
+    norms = {
+        value: Norm(
+            fields={field: own[field].norm() for field in fields},
+            transform=question.transform_name,
+            version=windows.episodes.version.id,
+            path=question.path(windows),
+        )
+        for value, own in sorted(totals.items())
+    }
+    return norms[""] if question.by is None else GroupedNorm(by=question.by, norms=norms)
 
 
-def _episodes(
-    windows: WindowView, read: Sequence[str]
-) -> Iterator[tuple[WindowedEpisode, WindowReads, NDArray[np.int64]]]:
-    """Yield every episode that has windows, and their rows (int64). Reads no video."""
+def _same_groups(windows: WindowView, before: WindowView, by: str) -> bool:
+    """Return whether the episodes of both have the same values: labels may have been corrected since."""
+    old = groups_of(before, by)
+    return groups_of(windows, by)[: len(old)] == old
+
+
+def _earlier(windows: WindowView, question: _Question) -> Iterator[tuple[WindowView, Norm | GroupedNorm]]:
+    """Yield earlier versions' windows whose norm the root has, the newest first."""
     assert isinstance(windows.episodes, View)
-    view, layout = windows.episodes.select(*read), windows.layout
-    kept = {field: offsets for field, offsets in layout.at.items() if field in read or field == layout.anchor}
-    reads = WindowReads(
-        WindowView(view, replace(layout, at=kept), windows.first), decoders(view.fields, True)
-    )
-    version = view.version
-    with ThreadPoolExecutor(16, thread_name_prefix="penstock-norm") as pool:
-        how: dict[str, Any] = {"run": pool.map}
-        readers = Readers(
-            fields=lambda addresses, on_corrupt: read_fields(
-                version.shard_store, addresses, on_corrupt=on_corrupt, **how
-            ),
-            parts=lambda parts, on_corrupt: read_parts(
-                version.shard_store, parts, on_corrupt=on_corrupt, **how
-            ),
-            run=pool.map,
-        )
-        n_episodes = len(
-            windows.episodes
-        )  # `view` may have more: with where_present, of parts without a video
-        for first in range(0, n_episodes, TOGETHER):
-            numbers = np.arange(first, min(first + TOGETHER, n_episodes))
-            addresses = version.address(windows.episodes.version_ordinals(numbers), view.fields, pool.map)
-            episodes = reads.episodes(addresses, readers)
-            for number, address in zip(numbers.tolist(), addresses, strict=True):
-                episode = episodes[address.ordinal]
-                if isinstance(episode, Corrupt):
-                    raise episode
-                own = np.arange(windows.first[number], windows.first[number + 1])
-                reads.check_count(episode, len(own), address)
-                if len(own):
-                    yield episode, reads, windows.rows(own)
-
-
-def _rows_of(reads: WindowReads, episode: WindowedEpisode, field: str, rows: NDArray[np.int64]) -> Values:
-    picked, stream = reads.pick(field, episode, rows[:, None]), episode.streams[field]
-    if picked.share is not None and picked.share.any():
-        return values_at(stream, picked)[~picked.is_pad], None
-    rows_read, often = np.unique(picked.number[~picked.is_pad], return_counts=True)
-    return stream[rows_read], often
-
-
-def _transformed(
-    reads: WindowReads,
-    episode: WindowedEpisode,
-    read: Sequence[str],
-    rows: NDArray[np.int64],
-    transform: Transform,
-    fields: Sequence[str],
-) -> dict[str, Values]:
-    values: dict[str, list[NDArray[Any]]] = {field: [] for field in fields}
-    picks = {field: reads.pick(field, episode, rows[:, None]) for field in read}
-    values_of = {field: values_at(episode.streams[field], picked) for field, picked in picks.items()}
-    for window in range(len(rows)):
-        sample: dict[str, Any] = {field: value[window] for field, value in values_of.items()}
-        sample |= {f"{field}.{IS_PAD}": picked.is_pad[window] for field, picked in picks.items()}
-        result = dict(transform(sample))
-        for field in fields:
-            if field not in result:
-                raise FieldMismatch(f"norm: the transform's result has {', '.join(result)}, not {field!r}")
-            value = np.asarray(result[field])
-            is_pad = result.get(f"{field}.{IS_PAD}", picks[field].is_pad[window] if field in picks else None)
-            values[field].append(value if is_pad is None else value[~np.asarray(is_pad)])
-    try:
-        return {field: (np.concatenate(parts), None) for field, parts in values.items()}
-    except ValueError as error:
-        raise FieldMismatch(f"norm: the transform's results differ in shape: {error}") from None
-
-
-def _field_norm(field: str, values: NDArray[Any], weights: NDArray[np.int64] | None) -> FieldNorm:
-    kind = values.dtype.kind
-    if kind not in "biuf" or (kind in "iu" and values.size and int(np.abs(values).max()) > 2**53):
-        raise FieldMismatch(
-            f"norm: {field!r} holds {values.dtype}; floats, truth values or whole numbers are needed"
-        )
-    small = values.dtype.itemsize <= 2 or values.dtype == np.float32
-    floats: NDArray[np.floating] = values.reshape(len(values), prod(values.shape[1:])).astype(
-        np.float32 if small else np.float64, copy=False
-    )
-    if floats.shape[1] > DIMS_MAX:
-        raise FieldMismatch(
-            f"norm: {field!r} has {floats.shape[1]} dimensions; at most {DIMS_MAX} are counted"
-        )
-    if not np.isfinite(floats).all():
-        raise FieldMismatch(
-            f"norm: {field!r} holds values that are not finite; leave such episodes out with where()"
-        )
-    if weights is not None and len(weights) and int(weights.max()) > WEIGHT_MAX:
-        floats, weights = np.repeat(floats, weights, axis=0), None
-    shape = tuple(values.shape[1:])
-    return FieldNorm(
-        shape=shape, sums=tuple(exact_sums(floats, weights)), counts=ValueCounts.of(floats, weights)
-    )
+    view, version = windows.episodes, windows.episodes.version
+    root = version.reader
+    if not isinstance(root, Root) or next(iter(version.store.list("norms/")), None) is None:
+        return  # a version out of a pickle has no root to look in
+    records = [
+        one for one in root.versions(version.dataset) if one.number < version.number and not one.retired
+    ]
+    for record in records[: -EARLIER_MAX - 1 : -1]:
+        try:
+            before = stored_windows(view.of_version(root.open(record.id)), windows.layout)
+            norm_before = None if before is None else question.stored(before)
+        except PenstockError as error:
+            logger.debug("the norm of %s is not used: %s", record.name, error)
+            continue
+        if before is not None and norm_before is not None:
+            yield before, norm_before
 
 
 class Normaliser:
     """A transform that applies a norm's transform, and then scales its fields. Picklable if the transform is."""
 
-    norm: Norm
+    norm: Norm | GroupedNorm
     """The norm."""
     mode: Literal["std", "minmax", "quantile"]
     """Scale of the values."""
 
-    def __init__(self, norm: Norm, mode: Literal["std", "minmax", "quantile"]) -> None:
+    def __init__(self, norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile"]) -> None:
         self.norm, self.mode = norm, mode
-        self._scales = {field: own.scale(mode) for field, own in norm.fields.items()}
+        norms = list(norm.norms.values()) if isinstance(norm, GroupedNorm) else [norm]
+        self._function = norms[0].function
+        self._scales = {
+            (id(one), field): own.scale(mode) for one in norms for field, own in one.fields.items()
+        }
 
     def __repr__(self) -> str:
         return f"Normaliser({self.norm.path}, mode={self.mode!r})"
 
+    def __reduce__(self) -> Any:
+        return Normaliser, (self.norm, self.mode)
+
     def __call__(self, sample: Mapping[str, Any], rng: Any = None) -> dict[str, Any]:
         """Return the sample with float32 fields. Raises: FieldMismatch for a missing field, or other widths."""
-        out = dict(sample) if self.norm.function is None else dict(self.norm.function(dict(sample)))
-        for field in self.norm.fields:
+        out = dict(sample) if self._function is None else dict(self._function(dict(sample)))
+        norm = self.norm
+        if isinstance(norm, GroupedNorm):
+            if norm.by not in sample:
+                raise FieldMismatch(
+                    f"normalise: the sample has no {norm.by!r}, by which the norm {norm.path} was made; name it in "
+                    f"windows(columns=({norm.by!r},))"
+                )
+            norm = norm[sample[norm.by]]
+        for field in norm.fields:
             if field not in out:
                 raise FieldMismatch(
                     f"normalise: the sample has no {field!r}, which the norm {self.norm.path} has"
                 )
-            out[field] = self._scaled(field, out[field], _normalised)
+            out[field] = self._scaled(norm, field, out[field], _normalised)
         return out
 
-    def inverse(self, field: str, values: NDArray[Any]) -> NDArray[np.float32]:
-        """Return values [..., *shape] in the units of the norm's transform, for inference."""
-        return self._scaled(field, values, _restored)
+    def inverse(self, field: str, values: NDArray[Any], value: object = None) -> NDArray[np.float32]:
+        """Return values [..., *shape] in the units of the norm's transform, for inference.
+
+        value: of the column of a norm by a column, such as the robot. Raises: FieldMismatch.
+        """
+        norm = self.norm[value] if isinstance(self.norm, GroupedNorm) else self.norm
+        return self._scaled(norm, field, values, _restored)
 
     def _scaled(
-        self, field: str, values: Any, how: Callable[..., NDArray[np.float64]]
+        self, norm: Norm, field: str, values: Any, how: Callable[..., NDArray[np.float64]]
     ) -> NDArray[np.float32]:
-        own, array = self.norm[field], np.asarray(values)
+        own, array = norm[field], np.asarray(values)
         width = len(own.shape)
         if array.shape[array.ndim - width :] != own.shape:
             raise FieldMismatch(
                 f"normalise: {field!r} is {list(array.shape)}, the norm's values are {list(own.shape)}"
             )
-        offset, factor = self._scales[field]
+        offset, factor = self._scales[id(norm), field]
         return how(array.astype(np.float64), offset, factor).astype(np.float32)
 
 
@@ -269,11 +267,13 @@ def _restored(values: NDArray[np.float64], offset: Any, factor: Any) -> NDArray[
     return restored
 
 
-def normalise(norm: Norm, mode: Literal["std", "minmax", "quantile"] = "std") -> Normaliser:
+def normalise(norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile"] = "std") -> Normaliser:
     """Return a transform for `Loader(plan, transform=normalise(norm))`, with `inverse` for inference.
 
     mode: "std" gives (x - mean) / std; "minmax" -1 to 1 from the least to the greatest value; "quantile" the same from
         q01 to q99. Where all values of a dimension are equal, 0.
+
+    A norm by a column takes each sample's field of that name. A value that no episode had is `FieldMismatch`.
 
     Raises: InvalidPlan for another mode.
     """

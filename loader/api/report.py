@@ -147,8 +147,8 @@ def report(
     Call it on the first rank, after a checkpoint or at the end. A pipeline sensor shows the report as a materialization
     of [dataset, training_run]. The plan is saved under its hash. A repeated report changes nothing.
 
-    It never ends a training run: every error is logged, even if the store does not respond for `retry_deadline_s`.
-    Failed reports are not in the result. Costs 3 small objects, and 2 log2(n) requests for the dataset's n-th report.
+    It never ends a training run: every error is logged, and failed reports are not in the result. Costs 3 small
+    objects, and 2 log2(n) requests for the dataset's n-th report.
 
     Args:
         root: Root of the versions and the reports.

@@ -18,8 +18,8 @@ def torch_dataset(
 
     Worker w of N makes steps w, w + N, ...; DataLoader delivers them in turn. For every N, the batches and their order
     equal `Loader`'s. Options are as for `Loader`; inside a worker process `workers` defaults to 0. `device` works
-    without a DataLoader; with one, use `loader.on(dataloader, device)`. Every pass over the dataset begins at the same
-    step. It is endless, or ends at `steps=`.
+    without a DataLoader; with one, use `loader.on(dataloader, device)`. Every pass begins at the same step, and ends at
+    `steps=`.
 
     torchdata's StatefulDataLoader and Lightning save and restore the position (docs/training.md). A plain DataLoader
     makes batches ahead: save `plan.state(batch.step + 1)` after using a batch. To resume, call

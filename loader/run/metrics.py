@@ -1,8 +1,7 @@
 """Counters, a wait histogram per stage, the status line, the bottleneck, and text for Prometheus.
 
-One thread makes a batch, stage after stage (`batch.MAKING`). The batch waits for the training loop (handover), or the
-training loop waits for it (consumer) and works on it (busy). Threads wait if enough is made ahead (room); the copy
-thread copies to a device (copy).
+Stages of a batch: `batch.MAKING`; handover: it waits for the training; consumer: the training waits for it; busy: the
+training works; room: threads wait because enough is made ahead; copy: to a device.
 
 The bottleneck is training if it waited for less than WAITS of its time, else the threads' largest stage. With
 `workers=0` it is the one thread's largest share.

@@ -20,6 +20,9 @@ from .marker import StoredObject
 PART_BYTES = 64 * 2**20
 """Largest part in bytes, unless a single value is larger."""
 
+REQUEST_BYTES = 16 * 2**20
+"""Most bytes that a rank reads of a part by one request."""
+
 BLOCK_BYTES = 2**20
 """Bytes per checksum, from the start of a piece, to verify partial reads."""
 

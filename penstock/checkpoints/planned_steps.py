@@ -3,6 +3,7 @@
 The trail decides for the steps that it has. Only if another source names a further plan is the whole trail read.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,8 @@ RECORDS = "trainings/"
 """Folder of the records of runs."""
 NEWEST = 8
 """Objects of a trail, by their first step, that are read for its last step."""
+_EVENT = re.compile(r"trainings/[^/]+/events/([0-9]{6})-([0-9]{6})\.json")
+_WINDOW = re.compile(r"trainings/[^/]+/windows/([0-9]{6})-([0-9]{12})\.parquet")
 FIRST_EVENTS = 4
 """Events of a start among which its first batch is."""
 
@@ -92,13 +95,11 @@ def _of_record(store: Store, run: str) -> Iterator[PlannedSteps]:
     ends: dict[str, int] = {}
     events: dict[str, list[tuple[int, str]]] = {}
     for info in store.list(f"{RECORDS}{run}/events/"):
-        attempt, _, number = info.key.rpartition("/")[2].removesuffix(".json").partition("-")
-        if number.isdigit():
-            events.setdefault(attempt, []).append((int(number), info.key))
+        if match := _EVENT.fullmatch(info.key):
+            events.setdefault(match[1], []).append((int(match[2]), info.key))
     for info in store.list(f"{RECORDS}{run}/windows/"):
-        attempt, _, step = info.key.rpartition("/")[2].removesuffix(".parquet").partition("-")
-        if step.isdigit():
-            ends[attempt] = max(ends.get(attempt, 0), int(step))
+        if match := _WINDOW.fullmatch(info.key):
+            ends[match[1]] = max(ends.get(match[1], 0), int(match[2]))
     for attempt, numbered in sorted(events.items()):
         keys = [key for _, key in sorted(numbered)]
         bodies = [_event(store, key) for key in dict.fromkeys([*keys[:FIRST_EVENTS], keys[-1]])]

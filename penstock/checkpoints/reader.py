@@ -22,12 +22,11 @@ from loader.storage.store import disk_of
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
 from .index import Index
 from .marker import Checkpoint
-from .parts import BLOCK_BYTES, ITEM_BYTES, StoredPiece, checksums, extent, strides
+from .parts import BLOCK_BYTES, ITEM_BYTES, REQUEST_BYTES, StoredPiece, checksums, extent, strides
 from .ranks import several
 from .writer import check_value
 
 _SHOWN = 5
-_REQUEST_BYTES = 16 * 2**20
 _GAP_BYTES = 64 * 2**10
 
 
@@ -195,7 +194,7 @@ class CheckpointReader(StorageReader):
         if disk is None:
             return [
                 blob.data
-                for blob in self._store.get_ranges(key, spans, max_gap=_GAP_BYTES, max_span=_REQUEST_BYTES)
+                for blob in self._store.get_ranges(key, spans, max_gap=_GAP_BYTES, max_span=REQUEST_BYTES)
             ]
         # numpy allocates large pages: filling them takes a third of the time that reading as bytes takes.
         buffers = [

@@ -83,8 +83,6 @@ class ImportReport:
     """Bytes of fields copied."""
     skipped: int = 0
     """Number of parts that an earlier run wrote."""
-    left_out: list[str] = field(default_factory=list)
-    """Features of the dataset that penstock does not read yet, such as timed text."""
     notes: list[str] = field(default_factory=list)
     """Warnings about JSON values that could not become columns."""
     failures: list[str] = field(default_factory=list)
@@ -108,8 +106,6 @@ class ImportReport:
                 ]
             )
         lines = [f"{self.name}  {self.id}", f"{self.samples} samples with bytes of their own"]
-        if self.left_out:
-            refused.append(f"left out, as text over time is not read yet: {', '.join(self.left_out)}")
         return "\n".join([*lines, f"{objects}", *refused, *self.notes])
 
 
@@ -127,8 +123,8 @@ def import_place(
 ) -> ImportReport:
     """Publish a version with copies of a source's samples, or the next version with its new objects.
 
-    Samples of changed objects are replaced; removed objects have no effect. After a failure no version is published.
-    Memory: 1 KB per sample of a registered format, or the keys of other formats; 8 MiB or one larger sample per thread.
+    Samples of changed objects are replaced; removed objects have no effect. Memory: 1 KB per sample of a registered
+    format, or the keys of other formats; 8 MiB or one larger sample per thread.
 
     options: key column, columns that become fields, fields and columns to leave out.
     shuffle: True to order samples by key hash; None does so if each file is a sample.
@@ -151,7 +147,6 @@ def import_place(
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
     report = ImportReport(new=new, replaced=replaced, same=since.same, others=listed.n - len(objects.infos))
     report.refusals, report.failures = listed.refusals, [*objects.lacking]
-    report.left_out += getattr(objects, "left_out", ())
     version = parent
     if since.fresh:
         chosen = _chosen(format, importer, options, shuffle, shard_bytes) | selection.to_json()

@@ -20,7 +20,7 @@ from ..checkpoints.marker import is_run
 from ..checkpoints.ranks import several
 from ..train.fault_record import faults_in
 from ..train.launch.launcher import Span
-from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, RunFolder
+from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, RunFolder, window_keys
 from ..train.windows import window_columns
 from .node_check import CHECKS
 from .suspects import (
@@ -219,6 +219,7 @@ class _RunReader:
             info
             for info in infos
             if info.nbytes <= MOST_BYTES and (info.modified_us is None or info.modified_us >= since_us)
+            if kind != "windows" or window_keys([info])
         ]
         datas = several(lambda info: self._store.get(info.key).data, recent, at_once=AT_ONCE)
         for info, data in zip(recent, datas, strict=True):

@@ -10,11 +10,9 @@ from typing import Any
 import loader
 from loader.dataset.log.entries import canonical
 from loader.dataset.reading.read_faults import FAULTS, ReadFault
-from loader.errors import Corrupt
-from loader.json_text import parse_json_object
 from loader.storage import Store
 
-from .run_folder import FORMAT, RunFolder
+from .run_folder import FORMAT, RunFolder, read_object
 
 _log = logging.getLogger(__name__)
 EVERY_S = 10.0
@@ -74,8 +72,8 @@ def put_faults(folder: RunFolder, facts: Mapping[str, Any], faults: Sequence[Rea
 
 def faults_in(store: Store, key: str) -> list[tuple[str, ReadFault]]:
     """Return (node, fault) of one object. Raises: Corrupt."""
-    try:
-        body = parse_json_object(store.get(key).data)
+
+    def parsed(body: dict[str, Any]) -> list[tuple[str, ReadFault]]:
         return [(str(body["node"]), ReadFault.from_json(fault)) for fault in body["faults"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{store.url}/{key} is no list of wrong reads: {error}") from error
+
+    return read_object(store, key, "list of wrong reads", parsed)

@@ -6,15 +6,15 @@ explains is unknown. The parts of a start sum to its time by construction.
 """
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
 
 from .launch.launcher import Span
 from .run_folder import Event
+from .windows import WindowSum
 
 PARTS = (
     "starting",
@@ -107,8 +107,10 @@ class Stretch(NamedTuple):
 
 
 STEPS = "steps"
-PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED")
-"""Words of Slurm that say less than the run's last event."""
+RECORDED = "RECORDED"
+"""State of a start whose time is by the record only, without its queue and launch."""
+PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED", RECORDED)
+"""Words of Slurm that say less than the run's last event, and ours."""
 WINDOW = "window"
 """Name of an event that stands for a window: so many steps were done at its end."""
 LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
@@ -118,16 +120,15 @@ LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
 def goodput(
     allocations: Sequence[Allocation],
     events: Sequence[Event],
-    waits: Mapping[int, float] | None = None,
-    windows: Mapping[str, NDArray[Any]] | None = None,
+    windows: Sequence[WindowSum] = (),
 ) -> list[AttemptGoodput]:
     """Return where the time of each start went.
 
     events: Those of the run, in order.
-    waits: Start -> share of its steps' time that ranks waited for data, from 0 to 1; None: unknown, counted as 0.
-    windows: Columns of its windows: the steps of a killed start, after its last event, are known from them.
+    windows: Its windows: the share of waiting, and the steps of a killed start after its last event.
     """
-    marked = sorted([*events, *_window_ends(windows or {})], key=lambda event: event.at_us)
+    waits = _wait_shares(windows)
+    marked = sorted([*events, *map(_window_end, windows)], key=lambda event: event.at_us)
     own = {
         allocation.attempt: [event for event in marked if event.attempt == allocation.attempt]
         for allocation in allocations
@@ -143,9 +144,7 @@ def goodput(
             AttemptGoodput(
                 attempt=allocation.attempt,
                 nodes=allocation.nodes,
-                parts=_parts(
-                    allocation, _stretches(own_events), done, (waits or {}).get(allocation.attempt, 0.0)
-                ),
+                parts=_parts(allocation, _stretches(own_events), done, waits.get(allocation.attempt, 0.0)),
                 first_step=_first_step(own_events) or 0,
                 end_step=end,
                 lost_steps=max(0, end - next_begin),
@@ -158,15 +157,26 @@ def goodput(
     return results
 
 
-def _window_ends(windows: Mapping[str, NDArray[Any]]) -> Iterator[Event]:
-    if not windows:
-        return
-    columns = (windows[name].tolist() for name in ("attempt", "end_step", "ended_us"))
-    ends: dict[tuple[int, int], int] = {}
-    for attempt, step, at_us in zip(*columns, strict=True):
-        ends[attempt, step] = max(ends.get((attempt, step), 0), at_us)
-    for (attempt, step), at_us in ends.items():
-        yield Event(attempt=attempt, number=-1, name=WINDOW, at_us=at_us, step=step, facts={})
+def _window_end(window: WindowSum) -> Event:
+    return Event(
+        attempt=window.attempt,
+        number=-1,
+        name=WINDOW,
+        at_us=window.ended_us,
+        step=window.end_step,
+        facts={},
+    )
+
+
+def _wait_shares(windows: Sequence[WindowSum]) -> dict[int, float]:
+    """Return start -> share of its steps' time that its ranks waited for data, from 0 to 1."""
+    wait_s, step_s = defaultdict[int, float](float), defaultdict[int, float](float)
+    for window in windows:
+        wait_s[window.attempt] += window.wait_s
+        step_s[window.attempt] += window.step_s
+    return {
+        attempt: min(1.0, wait_s[attempt] / whole_s) for attempt, whole_s in step_s.items() if whole_s > 0
+    }
 
 
 def matched(
@@ -182,6 +192,7 @@ def matched(
         ended_us = now_us if span.ended_us is None else span.ended_us
         inside = starts_in(span, attempts, now_us)
         begins_us = [span.begun_us, *(attempts[number]["at_us"] for number in inside[1:])]
+        begins_us = list(accumulate(begins_us, max))  # a later start on a node whose clock is behind
         ends_us = [*begins_us[1:], ended_us]
         for number, begun_us, end_us in zip(inside or [0], begins_us, ends_us, strict=True):
             state = span.state if end_us == ended_us else ""
@@ -189,6 +200,25 @@ def matched(
                 Allocation(attempt=number, begun_us=begun_us, ended_us=end_us, nodes=span.nodes, state=state)
             )
     return numbered
+
+
+def recorded_allocations(
+    attempts: Mapping[int, Mapping[str, Any]], events: Sequence[Event], windows: Sequence[WindowSum]
+) -> list[Allocation]:
+    """Return each start's time by the record only: from its first event to its last event or window."""
+    times_us = {number: [facts["at_us"]] for number, facts in attempts.items()}
+    nodes = dict.fromkeys(attempts, 1)
+    for event in events:
+        times_us.get(event.attempt, []).append(event.at_us)
+    for window in windows:
+        times_us.get(window.attempt, []).append(window.ended_us)
+        nodes[window.attempt] = max(nodes.get(window.attempt, 1), window.nodes)
+    return [
+        Allocation(
+            attempt=number, begun_us=min(times), ended_us=max(times), nodes=nodes[number], state=RECORDED
+        )
+        for number, times in times_us.items()
+    ]
 
 
 def starts_in(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_us: int) -> list[int]:

@@ -10,6 +10,8 @@ STDERR = 2
 LEAST_S = 600.0
 STEPS = 10
 """A step that takes longer than so many median ones, and than `LEAST_S`, is a hang."""
+STEADY = 32
+"""Steps after which their median is known, and between two looks at it: to find it takes 10 us."""
 PART = 60
 """Part of the limit within which arming again does nothing: it starts a thread, 0.1 ms on a busy machine."""
 
@@ -19,16 +21,21 @@ class HangWatch:
 
     def __init__(self) -> None:
         self._steps_s = deque[float](maxlen=101)
-        self._armed_until_s = 0.0
+        self._n_steps, self._armed_until_s = 0, 0.0
+        self.median_s = 0.0
+        """Median of the last steps' seconds; 0 before the first."""
 
     @property
-    def median_s(self) -> float:
-        """Median of the last steps' seconds; 0 before the first."""
-        return statistics.median(self._steps_s) if self._steps_s else 0.0
+    def steady_median_s(self) -> float:
+        """The median once it is of enough steps; 0 until then."""
+        return self.median_s if self._n_steps >= STEADY else 0.0
 
     def step(self, seconds: float) -> None:
         """Note a step's seconds, and wait for the next one from now on."""
         self._steps_s.append(seconds)
+        self._n_steps += 1
+        if self._n_steps <= STEADY or self._n_steps % STEADY == 0:
+            self.median_s = statistics.median(self._steps_s)
         self.arm()
 
     def arm(self) -> None:

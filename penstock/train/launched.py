@@ -59,7 +59,7 @@ class Launched:
         return {
             "launcher": self.launcher,
             "node": self.node,
-            "user": _user(),
+            "user": user_name(),
             "ranks": self.world.world_size,
             "restarts": self.attempt,
         }
@@ -93,7 +93,7 @@ class Launched:
         )
 
 
-def _user() -> str:
+def user_name() -> str:
     """Return who runs this process; "" for a number without a name, as in containers."""
     try:
         return getpass.getuser()

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,21 +18,28 @@ from .windows import window_bytes
 _log = logging.getLogger(__name__)
 CLOSE_S = 4.0
 """Seconds that the end of a run waits for the last writes: with the other waits, below a grace of 30 s."""
-MOST_TABLES = 60
-"""Windows and traces that wait for a store that fails; older ones are lost."""
+MOST_TABLES, MOST_BYTES = 60, 64 * 2**20
+"""Windows and traces that wait for a store that fails, and the bytes of these windows; older ones are lost."""
+MOST_EVENTS = 1000
+"""Events that wait for it; of more the oldest checkpoint's is lost."""
 
 
 class _Write(NamedTuple):
     put: Callable[[], None]
-    is_event: bool
+    event: str = ""
+    """Name of an event; "" for a table."""
+    nbytes: int = 0
+    """Bytes of a window."""
 
 
 class RunRecord:
     """Events, windows and traces of one start, stored in order by a thread. Thread-safe."""
 
     def __init__(self, store: Store, run: str, facts: Mapping[str, Any]) -> None:
-        self._folder, self._facts = RunFolder(store, run), {"at_us": time.time_ns() // 1000, **facts}
-        self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._folder = RunFolder(store, run)
+        self._facts = {"at_us": time.time_ns() // 1000, "id": secrets.token_hex(8), **facts}
+        self._waiting: list[_Write] = []
+        self._changed, self._is_new, self._ends = threading.Condition(), False, False
         self._attempt, self._number = 0, 0
         self._thread = threading.Thread(target=self._write, name="penstock-record", daemon=True)
         self._thread.start()
@@ -40,55 +47,58 @@ class RunRecord:
     def event(self, name: str, step: int, **facts: Any) -> None:
         """Note an event: what happened after how many steps, and integers or texts about it."""
         at_us = time.time_ns() // 1000
-        self._writes.put(_Write(partial(self._put_event, name, step, at_us, facts), is_event=True))
+        self._add(_Write(partial(self._put_event, name, step, at_us, facts), event=name))
 
     def window(self, rows: bytes) -> None:
         """Store the gathered rows of a window."""
-        self._writes.put(_Write(partial(self._put_window, rows), is_event=False))
+        self._add(_Write(partial(self._put_window, rows), nbytes=len(rows)))
 
     def trace(self, name: str, data: Callable[[], bytes]) -> None:
         """Store a profiler's trace, whose bytes the thread makes; its name ends with their hash."""
-        self._writes.put(_Write(partial(self._put_trace, name, cache(data)), is_event=False))
+        self._add(_Write(partial(self._put_trace, name, cache(data))))
 
     def close(self) -> None:
         """Wait for the last writes, but not longer than `CLOSE_S`."""
-        self._writes.put(None)
+        with self._changed:
+            self._ends = True
+            self._changed.notify()
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
             _log.warning(
                 "the last events of %s are not stored: %s is slow", self._folder.run, self._folder.store.url
             )
 
+    def _add(self, write: _Write) -> None:
+        with self._changed:
+            self._waiting, self._is_new = _bounded([*self._waiting, write]), True
+            self._changed.notify()
+
     def _write(self) -> None:
-        waiting: list[_Write] = []
-        while True:
-            write = self._writes.get()
-            if write is not None:
-                waiting.append(write)
-            waiting = self._tried(waiting)
-            if write is None:
-                return
+        ends = False
+        while not ends:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_new or self._ends)
+                waiting, ends = self._waiting, self._ends
+                self._waiting, self._is_new = [], False
+            failed = self._tried(waiting)
+            with self._changed:
+                self._waiting = _bounded([*failed, *self._waiting])
 
     def _tried(self, waiting: list[_Write]) -> list[_Write]:
         """Write what can be written, events in order; return what is to be tried again with the next write."""
         failed: list[_Write] = []
         for write in waiting:
             # A store that fails is asked once for a table, and once for an event.
-            if any(one.is_event or not write.is_event for one in failed):
+            if any(one.event or not write.event for one in failed):
                 failed.append(write)
                 continue
             try:
                 write.put()
             except Exception as error:  # noqa: BLE001 - it costs the record, never the training
                 _log.warning("could not store an object of %s: %s", self._folder.run, error)
-                if write.is_event or isinstance(error, PenstockError):
+                if write.event or isinstance(error, PenstockError):
                     failed.append(write)
-        n_tables = sum(not write.is_event for write in failed)
-        return [
-            write
-            for number, write in enumerate(failed)
-            if write.is_event or n_tables - sum(not one.is_event for one in failed[:number]) <= MOST_TABLES
-        ]
+        return failed
 
     def _begun(self) -> int:
         """Return the number of the start, which is stored before all else of it."""
@@ -106,3 +116,15 @@ class RunRecord:
     def _put_trace(self, name: str, data: Callable[[], bytes]) -> None:
         trace = data()
         self._folder.put_trace(f"{name}-{hashlib.sha256(trace).hexdigest()[:16]}.json.gz", trace)
+
+
+def _bounded(writes: list[_Write]) -> list[_Write]:
+    """Return the writes that may go on waiting, in order."""
+    tables, events = ([one for one in writes if bool(one.event) is kind] for kind in (False, True))
+    while len(tables) > MOST_TABLES or (len(tables) > 1 and sum(one.nbytes for one in tables) > MOST_BYTES):
+        writes.remove(tables.pop(0))
+    while len(events) > MOST_EVENTS:
+        lost = next((one for one in events if one.event == "saved"), events[0])
+        events.remove(lost)
+        writes.remove(lost)
+    return writes

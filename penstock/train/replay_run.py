@@ -8,14 +8,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from loader.dataset.root import Root
-from loader.errors import InvalidCluster, InvalidRuntime, RunTaken
+from loader.errors import Corrupt, InvalidCluster, InvalidRuntime, RunTaken
 
 from ..compute.cluster import Cluster
 from .launched import ORIGIN, STEPS
-from .run_folder import FOLDER, RunFolder, end_step
+from .run_folder import FOLDER, RunFolder
 from .run_spec import RunSpec
 
 _STEPS = re.compile(r"([0-9]{1,12}):([0-9]{1,12})")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME = re.compile(r"(.+)\.replay-([0-9]+)")
 
 
@@ -59,20 +60,31 @@ def origin_of(run: str) -> str | None:
 def nodes_at(folder: RunFolder, first: int, end: int) -> tuple[str, ...]:
     """Return the nodes of the last starts that did these steps, by the windows of the run. Raises: Corrupt."""
     keys, nodes = folder.window_keys(), set[str]()
-    for attempt in sorted({attempt for attempt, _ in keys}, reverse=True):
-        own = [(end_step(key), key) for number, key in keys if number == attempt]
-        after = sorted(pair for pair in own if pair[0] > first)
-        chosen = [key for step, key in after if step < end] + [key for step, key in after if step >= end][:1]
-        rows = folder.windows([(attempt, key) for key in chosen]) if chosen else {}
+    for attempt in sorted({key.attempt for key in keys}, reverse=True):
+        after = [key for key in keys if key.attempt == attempt and key.end_step > first]
+        chosen = [key for key in after if key.end_step < end] + [key for key in after if key.end_step >= end][
+            :1
+        ]
+        rows = folder.windows(chosen)
         if not rows:
             continue
         inside = (rows["first_step"] < end) & (rows["end_step"] > first)
         if inside.any():
-            nodes |= set(rows["node"][inside].tolist())
+            nodes |= {_node(folder, name) for name in rows["node"][inside].tolist()}
             end = min(end, int(rows["first_step"][inside].min()))
         if end <= first:
             break
     return tuple(sorted(nodes))
+
+
+def _node(folder: RunFolder, name: str) -> str:
+    """Return a node's name of a record if it can be no list of Slurm's. Raises: Corrupt."""
+    if not _HOST.fullmatch(name):
+        raise Corrupt(
+            f"a window of {folder.store.url}/{folder.key('windows/')} names the node {name[:64]!r}, which is no host "
+            "name; pass --not-on NODE"
+        )
+    return name
 
 
 def replay_spec(spec: RunSpec, steps: tuple[int, int]) -> RunSpec:
@@ -86,7 +98,7 @@ def replay_spec(spec: RunSpec, steps: tuple[int, int]) -> RunSpec:
         raise RunTaken(f"{spec.run} was started from another file; give that one")
     prefix = f"{FOLDER}{spec.run}.replay-"
     names = {info.key.removeprefix(prefix).partition("/")[0] for info in store.list(prefix)}
-    number = max((int(name) for name in names if name.isdigit()), default=0) + 1
+    number = max((int(name) for name in names if re.fullmatch("[0-9]{1,9}", name)), default=0) + 1
     nodes = nodes_at(folder, *steps)
     return replace(
         spec,

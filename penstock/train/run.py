@@ -185,19 +185,20 @@ class Run:
         Every rank calls it equally often: it exchanges values as a step does. Then leave the loop; `steps` saves.
         """
         self._hang.arm()
-        return self._exchange(NO_RECORD) is not Stop.NO
+        return self._exchange(lambda: NO_RECORD) is not Stop.NO
 
     def ask_to_stop(self) -> None:
         """Let all ranks save and leave after one of the next steps, as a signal to this rank does. Thread-safe."""
         self._requests.ask()
 
-    def _exchange(self, window: int) -> Stop:
+    def _exchange(self, window: Callable[[], int], step_s: float | None = None) -> Stop:
         """Return what the ranks agreed on; once it is to stop, nothing is exchanged any more."""
         if self._faults is not None:
             self._faults.step()
         if self._stopped is Stop.NO:
-            agreed, window = self._agreement.exchange([self._requests.stop, window])
-            self._stopped, self._window = Stop(agreed), max(self._window, window)
+            greatest = self._agreement.exchange(lambda: (self._requests.stop, window()), step_s)
+            if greatest is not None:
+                self._stopped, self._window = Stop(greatest[0]), max(self._window, greatest[1])
         return self._stopped
 
     def steps(
@@ -265,9 +266,9 @@ class Run:
         """Count a step, exchange what all ranks are to do after it, and return whether they leave."""
         self._hang.step(took_s)
         self._windows.step(took_s)
-        stop = self._exchange(self._windows.offer()) is not Stop.NO
+        stop = self._exchange(self._windows.offer, self._hang.steady_median_s) is not Stop.NO
         if self._window == DUE or (self._window == RECORD and (stop or last)):
-            self._window = NO_RECORD
+            self._window = RECORD
             self._windows.gather(step)
         return stop
 

@@ -7,14 +7,14 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
-from loader.dataset.log.entries import canonical
+from loader.dataset.log.entries import DAMAGED, canonical
 from loader.errors import (
     AlreadyExists,
     Corrupt,
@@ -25,11 +25,12 @@ from loader.errors import (
     RunTaken,
 )
 from loader.json_text import parse_json_object
-from loader.storage import Store
+from loader.run.trail.trail import is_run_name
+from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import several
 from .run_spec import RunSpec, spec_of
-from .windows import window_columns
+from .windows import WindowSum, window_columns, window_sum
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
@@ -43,6 +44,11 @@ AT_ONCE = 16
 """Objects read at once."""
 MOST_WINDOWS = 1500
 """Windows read for one answer: a day has 1,440."""
+MOST_BYTES = 64 * 2**20
+"""Stored bytes of windows whose rows are held at once."""
+LIMIT = 2**62
+"""Numbers of a record are below: sums of times stay in 64 bits."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,21 +102,42 @@ class RunFolder:
 
     def spec(self) -> RunSpec:
         """Return the run's file. Raises: RunNotFound; Corrupt."""
-        key = self.key("spec.json")
-        try:
-            data = self.store.get(key).data
-        except ObjectNotFound:
+        spec = self.stored_spec()
+        if spec is None:
+            self.check_exists()
             raise RunNotFound(
-                f"{self.store.url} has no run {self.run!r}: penstock train ls lists them"
-            ) from None
-        values = json_object(data, f"{self.store.url}/{key}")
-        return spec_of({name: value for name, value in values.items() if name != "format"}, key)
+                f"{self.store.url}/{self.key('spec.json')} is not there: no penstock train submit started {self.run}, "
+                "and no launcher knows it"
+            )
+        return spec
+
+    def withdraw_spec(self) -> None:
+        """Delete the file of a run that no launcher took."""
+        self.store.delete_many([self.key("spec.json")])
+
+    def check_exists(self) -> None:
+        """Raise RunNotFound if the run has no record."""
+        if not any(True for _ in self.store.list(self._prefix)):
+            raise RunNotFound(f"{self.store.url} has no run {self.run!r}: penstock train ls lists them")
+
+    def stored_spec(self) -> RunSpec | None:
+        """Return the run's file; None for a run that no `penstock train submit` started. Raises: Corrupt."""
+
+        def parsed(body: dict[str, Any]) -> RunSpec:
+            spec = spec_of({name: value for name, value in body.items() if name != "format"}, "the run")
+            if spec.run != self.run:
+                raise ValueError(f"run = {spec.run!r}")
+            return spec
+
+        try:
+            return read_object(self.store, self.key("spec.json"), "file of the run", parsed)
+        except ObjectNotFound:
+            return None
 
     def begin_attempt(self, facts: Mapping[str, Any]) -> int:
-        """Store a start, and return its number, from 1 on."""
+        """Store a start, and return its number, from 1 on. The same facts have one number: a call may be repeated."""
         self._mark_active()
-        numbers = [number for number, _ in self._attempt_keys()]
-        number = max(numbers, default=0) + 1
+        number = max((number for number, _ in self._attempt_keys()), default=0) + 1
         body = canonical({"format": FORMAT, "at_us": time.time_ns() // 1000, **facts})
         while True:
             try:
@@ -121,13 +148,10 @@ class RunFolder:
                 return number
 
     def attempts(self) -> dict[int, dict[str, Any]]:
-        """Return the starts by their number. Raises: Corrupt."""
+        """Return the starts by their number, `at_us`, `ranks` and `restarts` among their facts. Raises: Corrupt."""
         keys = sorted(self._attempt_keys())
-        datas = several(lambda key: self.store.get(key[1]).data, keys, at_once=AT_ONCE)
-        return {
-            number: json_object(data, f"{self.store.url}/{key}")
-            for (number, key), data in zip(keys, datas, strict=True)
-        }
+        facts = several(lambda key: read_object(self.store, key[1], "start", _start), keys, at_once=AT_ONCE)
+        return {number: its for (number, _), its in zip(keys, facts, strict=True)}
 
     def put_event(
         self,
@@ -182,50 +206,60 @@ class RunFolder:
 
     def event(self, numbers: tuple[int, int], key: str) -> Event:
         """Return the event under a key. numbers: of its start, and of the event in it. Raises: Corrupt."""
-        where = f"{self.store.url}/{key}"
-        body = json_object(self.store.get(key).data, where)
-        try:
+
+        def parsed(body: dict[str, Any]) -> Event:
             return Event(
                 attempt=numbers[0],
                 number=numbers[1],
                 name=str(body["event"]),
-                at_us=int(body["at_us"]),
-                step=int(body["step"]),
-                facts={name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}},
+                at_us=whole_number(body, "at_us"),
+                step=whole_number(body, "step"),
+                facts={name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}}
+                | ({"took_us": whole_number(body, "took_us")} if "took_us" in body else {}),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise Corrupt(f"{where} lacks event, at_us or step") from error
 
-    def window_keys(self) -> list[tuple[int, str]]:
-        """Return the number of the start and the key of each window, in order."""
-        return sorted(
-            (int(match[1]), info.key)
-            for info in self.store.list(self.key("windows/"))
-            if (match := _WINDOW.fullmatch(info.key.rpartition("/")[2]))
-        )
+        return read_object(self.store, key, "event", parsed)
 
-    def window_steps(self, attempt: int) -> list[int]:
-        """Return the steps done by the end of each window of a start. Costs a listing of them."""
-        infos = self.store.list(self.key(f"windows/{attempt:06d}-"))
-        return [int(match[2]) for info in infos if (match := _WINDOW.fullmatch(info.key.rpartition("/")[2]))]
+    def window_keys(self, attempt: int | None = None) -> list["WindowKey"]:
+        """Return the keys of windows in order: of one start, or of all. Costs a listing of them."""
+        start = "" if attempt is None else f"{attempt:06d}-"
+        return window_keys(self.store.list(self.key(f"windows/{start}")))
 
-    def windows(self, keys: Sequence[tuple[int, str]] | None = None) -> dict[str, NDArray[Any]]:
+    def window_sums(self) -> list[WindowSum]:
+        """Return the sums of the windows, in order. Memory does not grow with their ranks.
+
+        Of more than `MOST_WINDOWS` an even choice is read, and the last window of each start. Raises: Corrupt.
+        """
+
+        def summed(key: WindowKey) -> WindowSum:
+            where = f"{self.store.url}/{key.key}"
+            return window_sum(key.attempt, key.end_step, self._window(key), where)
+
+        return list(several(summed, _even(self.window_keys()), at_once=AT_ONCE))
+
+    def windows(self, keys: Sequence["WindowKey"] | None = None) -> dict[str, NDArray[Any]]:
         """Return the rows of windows as columns, in order, `attempt` among them; none without windows.
 
-        keys: Some of `window_keys`; None for all. If they are more than `MOST_WINDOWS`, an even choice is read, and the
-            last window of each start.
+        keys: Some of `window_keys`; None for all. Of more than `MOST_WINDOWS`, or than `MOST_BYTES` in all, an even
+            choice is read, and the last window of each start.
 
         Raises: Corrupt.
         """
-        keys = self.window_keys() if keys is None else keys
-        stride = max(1, -(-len(keys) // MOST_WINDOWS))
-        last = {attempt: number for number, (attempt, _) in enumerate(keys)}
-        chosen = [keys[number] for number in sorted({*range(0, len(keys), stride), *last.values()})]
-        datas = several(lambda key: self.store.get(key[1]).data, chosen, at_once=AT_ONCE)
+        chosen = _even(self.window_keys() if keys is None else keys)
+        while len(chosen) > 1 and sum(key.nbytes for key in chosen) > MOST_BYTES:
+            fewer = _even(chosen, len(chosen) // 2)
+            if len(fewer) == len(chosen):
+                break
+            chosen = fewer
         tables: dict[int, list[bytes]] = {}
-        for (attempt, _), data in zip(chosen, datas, strict=True):
-            tables.setdefault(attempt, []).append(data)
+        for key, data in zip(chosen, several(self._window, chosen, at_once=AT_ONCE), strict=True):
+            tables.setdefault(key.attempt, []).append(data)
         return window_columns(tables, f"{self.store.url}/{self.key('windows/')}")
+
+    def _window(self, key: "WindowKey") -> bytes:
+        if key.nbytes > MOST_BYTES:
+            raise Corrupt(f"{self.store.url}/{key.key} has {key.nbytes:,} bytes; a window has fewer")
+        return self.store.get(key.key).data
 
     def ask_to_stop(self, by: str) -> None:
         """Ask the run to save and end."""
@@ -249,16 +283,42 @@ class RunFolder:
                 yield int(match[1]), info.key
 
 
-def end_step(key: str) -> int:
-    """Return the step after a window, by its key; -1 for another key."""
-    match = _WINDOW.fullmatch(key.rpartition("/")[2])
-    return int(match[2]) if match else -1
+class WindowKey(NamedTuple):
+    """The object of a window."""
+
+    attempt: int
+    """Number of the start."""
+    end_step: int
+    """Step after the window."""
+    key: str
+    """Its key."""
+    nbytes: int
+    """Its size."""
+
+
+def window_keys(infos: Iterable[ObjectInfo]) -> list[WindowKey]:
+    """Return the windows among objects, in order."""
+    matches = ((info, _WINDOW.fullmatch(info.key.rpartition("/")[2])) for info in infos)
+    return sorted(WindowKey(int(m[1]), int(m[2]), info.key, info.nbytes) for info, m in matches if m)
+
+
+def _even(keys: Sequence[WindowKey], most: int = 0) -> Sequence[WindowKey]:
+    """Return at most so many keys, evenly chosen, and the last one of each start. most: 0 for MOST_WINDOWS."""
+    stride = max(1, -(-len(keys) // (most or MOST_WINDOWS)))
+    last = {key.attempt: number for number, key in enumerate(keys)}
+    return [keys[number] for number in sorted({*range(0, len(keys), stride), *last.values()})]
 
 
 def runs(store: Store) -> list[str]:
     """Return the names of the runs that have a record."""
-    records = {info.key.removeprefix(FOLDER).partition("/")[0] for info in store.list(FOLDER)}
-    return sorted(records)
+    return sorted({run for run, _ in _named(store)} - {""})
+
+
+def _named(store: Store) -> Iterator[tuple[str, ObjectInfo]]:
+    """Yield the run of each object of the records; "" if its folder is no run's name."""
+    for info in store.list(FOLDER):
+        run, slash, _ = info.key.removeprefix(FOLDER).partition("/")
+        yield run if slash and is_run_name(run) else "", info
 
 
 @dataclass(slots=True, kw_only=True)
@@ -275,35 +335,62 @@ class RunBrief:
     """Steps done by its newest window."""
     stopping: bool = False
     """True if a person asked it to stop."""
+    problem: str = ""
+    """What is damaged in its record; "" for nothing."""
 
 
 def briefs(store: Store) -> list[RunBrief]:
-    """Return all runs of a record: one listing, and at most two requests for each run. Raises: Corrupt."""
+    """Return all runs of a record: one listing, and at most two requests for each run."""
     by_run: dict[str, RunBrief] = {}
     newest: dict[tuple[str, bool], tuple[tuple[int, int], str]] = {}
-    for info in store.list(FOLDER):
-        run, _, name = info.key.removeprefix(FOLDER).partition("/")
+    for run, info in _named(store):
+        if not run:
+            continue
+        name = info.key.removeprefix(f"{FOLDER}{run}/")
         brief = by_run.setdefault(run, RunBrief(run=run))
         kind, _, file = name.rpartition("/")
         if kind == "attempts" and (match := _ATTEMPT.fullmatch(file)):
             brief.attempts.append(int(match[1]))
-        elif kind == "windows" and (match := _WINDOW.fullmatch(file)):
-            brief.window_step = max(brief.window_step, int(match[2]))
+        elif kind == "windows":
+            brief.window_step = max([brief.window_step, *(key.end_step for key in window_keys([info]))])
         elif kind == "events" and (match := _EVENT.fullmatch(file)):
             numbered = (int(match[1]), int(match[2])), info.key
             for has_step in {False, int(match[2]) > 0}:  # the first event of a start comes before its steps
                 newest[run, has_step] = max(newest.get((run, has_step), numbered), numbered)
         brief.stopping |= name == "stop"
     keys = sorted({(run, *numbered) for (run, _), numbered in newest.items()})
-    events = several(lambda key: RunFolder(store, key[0]).event(*key[1:]), keys, at_once=AT_ONCE)
-    for (run, *_), event in zip(keys, events, strict=True):
-        by_run[run].events.append(event)
+
+    def read(key: tuple[str, tuple[int, int], str]) -> Event | str:
+        try:
+            return RunFolder(store, key[0]).event(*key[1:])
+        except Corrupt as error:  # one damaged record hides no other run
+            return str(error)
+
+    for (run, *_), event in zip(keys, several(read, keys, at_once=AT_ONCE), strict=True):
+        if isinstance(event, Event):
+            by_run[run].events.append(event)
+        else:
+            by_run[run].problem = event
     return [by_run[run] for run in sorted(by_run)]
 
 
-def json_object(data: bytes, where: str) -> dict[str, Any]:
-    """Return the JSON object of a stored record. Raises: Corrupt."""
+def read_object(store: Store, key: str, what: str, parse: Callable[[dict[str, Any]], T]) -> T:
+    """Return what `parse` makes of a stored JSON object. Raises: Corrupt, which names it; ObjectNotFound."""
+    data = store.get(key).data
     try:
-        return parse_json_object(data)
-    except ValueError as error:
-        raise Corrupt(f"{where} is damaged: {error}") from error
+        return parse(parse_json_object(data))
+    except DAMAGED as error:
+        raise Corrupt(f"{store.url}/{key} is no {what}: {error or type(error).__name__}") from error
+
+
+def _start(body: dict[str, Any]) -> dict[str, Any]:
+    numbers = {name: whole_number(body, name, default) for name, default in (("ranks", 1), ("restarts", 0))}
+    return body | numbers | {"at_us": whole_number(body, "at_us"), "ranks": max(1, numbers["ranks"])}
+
+
+def whole_number(body: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Return a number of a record, below `LIMIT`. Raises: ValueError."""
+    value = body.get(name, default)
+    if type(value) is not int or not 0 <= value < LIMIT:
+        raise ValueError(f"{name} = {value!r}")
+    return value

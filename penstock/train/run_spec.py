@@ -57,7 +57,7 @@ class RunSpec:
 def read_spec(path: str | Path) -> RunSpec:
     """Return the run of a file. Raises: InvalidSpec, which names file, key and what is accepted."""
     try:
-        values = tomllib.loads(Path(path).read_text())
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidSpec(f"{path}: {error}") from error
     return spec_of(values, str(path))
@@ -101,15 +101,20 @@ def _checked(where: str, name: str, value: Any) -> Any:
             raise wrong('a whole number, 1 or more, or a range such as "6-8"')
         return str(value)
     if name in ("command", "trackers"):
-        if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+        if not isinstance(value, list | tuple) or not all(map(_is_text, value)):
             raise wrong("a list of texts")
         return tuple(value)
     if name == "env":
         if not isinstance(value, dict) or not all(
-            _VARIABLE.fullmatch(key) and isinstance(text, str) for key, text in value.items()
+            _VARIABLE.fullmatch(key) and _is_text(text) for key, text in value.items()
         ):
             raise wrong("a table of NAME = text")
         return value
-    if not isinstance(value, str):
+    if not _is_text(value):
         raise wrong("a text")
     return value
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether a value is a text that commands and variables can hold."""
+    return isinstance(value, str) and "\0" not in value

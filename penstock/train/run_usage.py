@@ -12,10 +12,9 @@ from loader.storage import Store
 from ..checkpoints.ranks import several
 from ..usage.sacct import AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
-from .goodput import Allocation, AttemptGoodput, goodput, matched, span_goodput, starts_in
+from .goodput import AttemptGoodput, goodput, matched, recorded_allocations, span_goodput, starts_in
 from .launch.launcher import Launcher, Span
 from .run_folder import Event, RunFolder, runs
-from .starved import wait_shares
 
 RUNS_AT_ONCE = 16
 """Runs whose records are read at once."""
@@ -48,13 +47,16 @@ def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> Usag
             ids = {str(facts.get("launcher", "")).removeprefix("slurm ") for facts in attempts.values()}
             own = [job for number in ids for job in by_id.get(number, ()) if job.begun_us is not None]
             own.sort(key=lambda job: job.begun_us or 0)
-            starts = _starts(folder, [_span(job) for job in own], attempts, now_us)
+            spans = [_span(job) for job in own]
+            if not any(starts_in(span, attempts, now_us) for span in spans):
+                return {}, ""  # job ids of another cluster
+            starts = _starts(folder, spans, attempts, now_us)
         except DAMAGED as error:
             return {}, f"{store.url}: the time of {run} counts as unknown: {error}"
         plain = (job_usage(job, now_us, first=job is by_id[job.job_id][0]) for job in own)
         return {
             job: _with_record(usage, run, start, versions)
-            for job, usage, (start, versions) in zip(own, plain, starts, strict=False)
+            for job, usage, (start, versions) in zip(own, plain, starts, strict=True)
         }, ""
 
     of_runs, problems = dict[AccountedJob, StartUsage](), list[str]()
@@ -81,13 +83,13 @@ def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord
             spans = launcher.spans(run)
             if not spans:
                 continue
-            attempts, gpus = folder.attempts(), folder.spec().to_json().get("gpus_per_node", 0)
+            attempts, gpus = folder.attempts(), folder.spec().gpus_per_node
             starts = _starts(folder, spans, attempts, now_us)
         except DAMAGED as error:
             problems.append(f"{store.url}: {run} is left out: {error}")
             continue
         user = next((str(facts.get("user", "")) for facts in attempts.values()), "")
-        for span, (start, versions) in zip(spans, starts, strict=False):
+        for span, (start, versions) in zip(spans, starts, strict=True):
             plain = StartUsage(
                 user=user,
                 begun_us=span.begun_us,
@@ -117,20 +119,10 @@ def recorded_usage(folder: RunFolder) -> RecordedUsage | None:
 
     Costs three listings, and a request per attempt, event, window, and for its file. Raises: Corrupt; StoreError.
     """
-    attempts, windows = folder.attempts(), folder.windows()
-    events = folder.events()
-    ends_us = dict[int, int]()
-    if windows:
-        for number, at_us in zip(windows["attempt"].tolist(), windows["ended_us"].tolist(), strict=True):
-            ends_us[number] = max(ends_us.get(number, 0), at_us)
-    allocations = []
-    for number, facts in attempts.items():
-        times = [facts["at_us"], *(event.at_us for event in events if event.attempt == number)]
-        times.append(ends_us.get(number, facts["at_us"]))
-        allocations.append(Allocation(attempt=number, begun_us=min(times), ended_us=max(times)))
-    if not allocations:
+    attempts, events, windows = folder.attempts(), folder.events(), folder.window_sums()
+    starts = goodput(recorded_allocations(attempts, events, windows), events, windows)
+    if not starts:
         return None
-    starts = goodput(allocations, events, wait_shares(windows), windows)
     seconds = sum(start.seconds for start in starts)
     new_s = sum(start.parts["new steps"] for start in starts)
     try:
@@ -174,15 +166,11 @@ def _span(job: AccountedJob) -> Span:
 def _starts(
     folder: RunFolder, spans: Sequence[Span], attempts: Mapping[int, Mapping[str, Any]], now_us: int
 ) -> list[tuple[AttemptGoodput, tuple[str, ...]]]:
-    """Return the goodput and the versions of each span; [] if no attempt began in any: another cluster's job ids."""
-    allocations = matched(spans, attempts, now_us)
-    if not any(allocation.attempt for allocation in allocations):
-        return []
-    events = folder.events()
+    """Return the goodput and the versions of each span; all of its time is unknown if no rank came up in it."""
+    allocations, events = matched(spans, attempts, now_us), folder.events()
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
     newest = versions[max(versions)] if versions else ()
-    windows = folder.windows()
-    starts = iter(goodput(allocations, events, wait_shares(windows), windows))
+    starts = iter(goodput(allocations, events, folder.window_sums()))
     whole = [
         span_goodput([next(starts) for _ in range(max(1, len(starts_in(span, attempts, now_us))))])
         for span in spans

@@ -148,20 +148,6 @@ def starvation(windows: Columns) -> Starvation:
     )
 
 
-def wait_shares(windows: Columns) -> dict[int, float]:
-    """Return start -> share of its steps' time that its ranks waited for data. windows: none, or columns."""
-    if not windows:
-        return {}
-    numbers = np.stack([windows["attempt"], windows["end_step"]])
-    starts, window = np.unique(numbers, axis=1, return_inverse=True)
-    gang_s, step_s = _gang(windows, window.reshape(-1), starts.shape[1])
-    return {
-        int(attempt): min(1.0, _ratio(float(gang_s[own].sum()), float(step_s[own].sum())))
-        for attempt in np.unique(starts[0])
-        if (own := starts[0] == attempt).any()
-    }
-
-
 def _gang(windows: Columns, window: NDArray[Any], n_windows: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return of each window the longest wait of a rank, and the longest time of its steps."""
     gang_s, step_s = np.zeros(n_windows), np.zeros(n_windows)

@@ -1,23 +1,22 @@
 """Submit a run, find it again, stop it."""
 
-import getpass
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loader.dataset.root import Root
-from loader.errors import Conflict, InvalidCluster
+from loader.errors import Conflict, InvalidCluster, InvalidSpec
 
 from ..compute.cluster import Cluster
-from .goodput import AttemptGoodput, goodput, matched
+from .goodput import AttemptGoodput, goodput, matched, recorded_allocations
 from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
 from .launch.slurm_job import SlurmJobs
+from .launched import user_name
 from .run_folder import Event, RunFolder, briefs
 from .run_spec import RunSpec
-from .starved import wait_shares
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
     "kubernetes": JobSets,
@@ -52,7 +51,9 @@ class RunSummary:
     stopping: bool
     """True if a person asked it to stop."""
     window_step: int = 0
-    """Steps done by its newest window, if that was looked for."""
+    """Steps done by its newest window."""
+    problem: str = ""
+    """What is damaged in its record; "" for nothing."""
 
     @property
     def step(self) -> int:
@@ -75,58 +76,86 @@ class RunSummary:
             "step": self.step,
             "newest": None if self.newest is None else self.newest.name,
             "stopping": self.stopping,
+            **({"problem": self.problem} if self.problem else {}),
         }
 
 
-def submit(spec: RunSpec, launcher: Launcher) -> str:
-    """Begin a run, or find it; return where it is.
+def sized(spec: RunSpec, nodes: int | None) -> RunSpec:
+    """Return a run that asks for so many nodes of its range; None for all. Raises: InvalidSpec."""
+    if nodes is None:
+        return spec
+    least, most = spec.node_range
+    if not least <= nodes <= most:
+        raise InvalidSpec(f"--nodes {nodes}; accepted for {spec.run}: {spec.nodes}, as its file has nodes")
+    return replace(spec, nodes=str(nodes))
+
+
+def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
+    """Begin a run, or find it; return where it is. nodes: number of its range; None for the range.
 
     Raises: RunTaken for another file under the name. Conflict if a person stopped it. InvalidSpec. EngineUnreachable.
     """
+    sized(spec, nodes)
     folder = RunFolder(Root(spec.record).store, spec.run)
+    is_new = folder.stored_spec() is None
     folder.put_spec(spec)
     if folder.is_to_stop():
         raise Conflict(f"{spec.run} was stopped: penstock train resume lets it go on")
-    return launcher.submit(spec)
+    try:
+        return launcher.submit(sized(spec, nodes))
+    except (InvalidSpec, InvalidCluster):
+        if is_new:
+            folder.withdraw_spec()  # else the mended file would need another name
+        raise
 
 
-def resume(spec: RunSpec, launcher: Launcher) -> str:
-    """Let a stopped run go on. Raises: as `submit`; Conflict while it still stops."""
+def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
+    """Let a stopped run go on. nodes: as in `submit`. Raises: as `submit`; Conflict while it still stops."""
+    sized(spec, nodes)
     folder = RunFolder(Root(spec.record).store, spec.run)
     folder.put_spec(spec)
     if folder.is_to_stop() and launcher.status(spec.run).state == "running":
         raise Conflict(f"{spec.run} is still stopping: resume it when it has ended")
     folder.withdraw_stop()
-    return launcher.submit(spec)
+    return launcher.submit(sized(spec, nodes))
 
 
 def stop(folder: RunFolder) -> None:
     """Ask a run to save and end. Raises: RunNotFound."""
-    folder.spec()
-    folder.ask_to_stop(getpass.getuser())
+    folder.check_exists()
+    folder.ask_to_stop(user_name())
 
 
-def summary(folder: RunFolder, launcher: Launcher) -> RunSummary:
-    """Return how a run stands. Raises: Corrupt; EngineUnreachable."""
+def summary(folder: RunFolder, launcher: Launcher | None) -> RunSummary:
+    """Return how a run stands. launcher: None for a run that no launcher of penstock started.
+
+    Raises: RunNotFound; Corrupt; EngineUnreachable.
+    """
+    folder.check_exists()
     return RunSummary(
         run=folder.run,
-        status=launcher.status(folder.run),
+        status=RunStatus(state="unknown") if launcher is None else launcher.status(folder.run),
         attempts=folder.attempts(),
         events=folder.events(),
         stopping=folder.is_to_stop(),
+        window_step=max((key.end_step for key in folder.window_keys()), default=0),
     )
 
 
-def goodput_of(folder: RunFolder, launcher: Launcher) -> list[AttemptGoodput]:
-    """Return where the time of each start went. Raises: Corrupt; EngineUnreachable."""
-    spans, now_us = launcher.spans(folder.run), time.time_ns() // 1000
-    allocations = matched(spans, folder.attempts(), now_us)
-    windows = folder.windows()
-    return goodput(allocations, folder.events(), wait_shares(windows), windows)
+def goodput_of(folder: RunFolder, launcher: Launcher | None) -> list[AttemptGoodput]:
+    """Return where the time of each start went; by the record only if no launcher has times of the run.
+
+    Raises: RunNotFound; Corrupt; EngineUnreachable.
+    """
+    folder.check_exists()
+    attempts, events, windows = folder.attempts(), folder.events(), folder.window_sums()
+    if launcher is not None and (spans := launcher.spans(folder.run)):
+        return goodput(matched(spans, attempts, time.time_ns() // 1000), events, windows)
+    return goodput(recorded_allocations(attempts, events, windows), events, windows)
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
-    """Return all runs of a record, each with its newest events only. Raises: Corrupt; EngineUnreachable."""
+    """Return all runs of a record, each with its newest events only. Raises: EngineUnreachable; StoreError."""
     return [
         RunSummary(
             run=brief.run,
@@ -135,6 +164,7 @@ def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
             events=brief.events,
             stopping=brief.stopping,
             window_step=brief.window_step,
+            problem=brief.problem,
         )
         for brief in briefs(root.store)
     ]

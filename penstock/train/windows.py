@@ -5,7 +5,7 @@ A row is bytes of one length, so a single collective carries numbers and names; 
 
 from collections.abc import Callable, Mapping
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from loader.run.metrics import STAGES, stage_seconds
 from .agreement import Collective
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     import loader
 
 EVERY_S = 60.0
@@ -170,9 +172,43 @@ def window_bytes(rows: bytes) -> tuple[int, bytes]:
             decoded = [value.decode(errors="replace") for value in values.tolist()]
             columns[name] = pa.array(decoded, pa.string())
         else:
-            kind = {"i4": pa.int32(), "i8": pa.int64(), "f8": pa.float64()}[values.dtype.str[1:]]
-            columns[name] = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+            columns[name] = pa.Array.from_buffers(
+                _arrow_type(name), len(values), [None, pa.py_buffer(values)]
+            )
     return int(ranks["end_step"].max()), table_bytes(pa.table(columns), TABLE)
+
+
+class WindowSum(NamedTuple):
+    """What goodput and usage need of a window, whatever the number of its ranks."""
+
+    attempt: int
+    """Number of the start."""
+    end_step: int
+    """Step after its last one."""
+    ended_us: int
+    """UTC microseconds of its end, by the clock of the first rank's node, as events have them."""
+    wait_s: float
+    """Longest time that a rank waited for data, in s."""
+    step_s: float
+    """Longest time of a rank's steps, in s."""
+    nodes: int
+    """Number of nodes."""
+
+
+def window_sum(attempt: int, end_step: int, data: bytes, where: str) -> WindowSum:
+    """Return the sums of a stored window. Raises: Corrupt."""
+    names = ["rank", "node", "ended_us", "wait_s", "step_s"]
+    columns = _columns(_table(data, where, names))
+    if not all(np.isfinite(columns[name]).all() for name in ("wait_s", "step_s")):
+        raise Corrupt(f"{where} is no table of windows: its seconds are no numbers")
+    return WindowSum(
+        attempt=attempt,
+        end_step=end_step,
+        ended_us=int(columns["ended_us"][np.argmin(columns["rank"])]),
+        wait_s=float(columns["wait_s"].max()),
+        step_s=float(columns["step_s"].max()),
+        nodes=len(set(columns["node"])),
+    )
 
 
 def window_columns(tables: Mapping[int, list[bytes]], where: str) -> dict[str, NDArray[Any]]:
@@ -182,20 +218,40 @@ def window_columns(tables: Mapping[int, list[bytes]], where: str) -> dict[str, N
     """
     import pyarrow as pa
 
-    from loader.dataset.tables.parquet import parse_table
-
     parsed: list[pa.Table] = []
     for attempt, datas in tables.items():
         for data in datas:
-            table = parse_table(data, where)
+            table = _table(data, where, _column_names())
             parsed.append(table.append_column("attempt", pa.array([attempt] * len(table), pa.int64())))
-    if not parsed:
-        return {}
+    return _columns(pa.concat_tables(parsed)) if parsed else {}
+
+
+def _table(data: bytes, where: str, names: list[str]) -> "pa.Table":
+    """Return columns of a stored window, of the types and without the gaps that `window_bytes` writes."""
+    import pyarrow as pa
+
+    from loader.dataset.tables.parquet import parse_table
+
+    table = parse_table(data, where, names)
     try:
-        whole = pa.concat_tables(parsed)
-        return {name: whole[name].to_numpy() for name in ("attempt", *_column_names())}
+        table = table.select(names).cast(pa.schema([(name, _arrow_type(name)) for name in names]))
     except (KeyError, pa.ArrowException) as error:
         raise Corrupt(f"{where} is no table of windows: {error}") from error
+    if not len(table) or any(column.null_count for column in table.columns):
+        raise Corrupt(f"{where} is no table of windows: it has no row, or a row without a value")
+    return table
+
+
+def _columns(table: "pa.Table") -> dict[str, NDArray[Any]]:
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _arrow_type(name: str) -> "pa.DataType":
+    import pyarrow as pa
+
+    if name not in (ROW.names or ()) or ROW[name].kind == "S":
+        return pa.string()
+    return {"i4": pa.int32(), "i8": pa.int64(), "f8": pa.float64()}[ROW[name].str[1:]]
 
 
 def _column_names() -> list[str]:

@@ -11,6 +11,8 @@ from math import sqrt
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
+from ..units import WEEK_US
+
 LEAST_WEEKS = 6
 """Fewer weeks are too little history."""
 CONFIDENCE = 0.95
@@ -116,4 +118,4 @@ def _day(until_us: int, ahead: int | None) -> str | None:
     """Return the day on which a week ahead begins."""
     if ahead is None:
         return None
-    return time.strftime("%Y-%m-%d", time.gmtime(until_us / 1e6 + (ahead - 1) * 7 * 86_400))
+    return time.strftime("%Y-%m-%d", time.gmtime((until_us + (ahead - 1) * WEEK_US) / 1e6))

@@ -13,6 +13,8 @@ from itertools import product
 
 from loader.errors import Corrupt, EngineUnreachable
 
+from ..units import DAY_US, WEEK_US
+
 FIELDS = (
     *(
         "JobID",
@@ -30,8 +32,6 @@ FIELDS = (
     *("ReqTRES", "AllocTRES", "TimelimitRaw", "Reason", "End"),
 )
 """sacct's columns, in order. The last one has no text of a user's, so that a record's end is plain."""
-DAY_US = 86_400 * 1_000_000
-WEEK_US = 7 * DAY_US
 MAX_NODES = 65_536
 """Most node names in one record: Slurm's own limit of nodes."""
 YEAR_MINUTES = 525_600

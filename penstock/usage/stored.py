@@ -19,9 +19,9 @@ from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.storage import Store
 from loader.storage.external_shards import FOREIGN
 
+from ..units import WEEK_US
 from ..upkeep.gc.needed import READ_AHEAD, protected
-
-WEEK_US = 7 * 86_400 * 1_000_000
+from .forecast import FAR_WEEKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +104,14 @@ class StoredBytes:
         return sorted(rows, key=lambda row: (-row.nbytes, row.name))
 
     def weekly(self, until_us: int) -> list[int]:
-        """Return the bytes at the end of each week up to a time, by the publication of what is still there."""
+        """Return the bytes at the end of each week up to a time, by the publication of what is still there.
+
+        Publications before the last ten years count in the first week.
+        """
         added = Counter[int]()
         for mask, size in self.shared.items():
             age_us = max(0, until_us - self.versions[_oldest(mask)].created_us)
-            added[age_us // WEEK_US] += size
+            added[min(age_us // WEEK_US, FAR_WEEKS)] += size
         total, totals = 0, []
         for week in range(max(added, default=-1), -1, -1):
             total += added[week]

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..units import WEEK_US
 from .sacct import AccountedJob
 
 LOST = ("repeated steps", "waiting for data", "idle")
 """Parts of a run's goodput that count as lost."""
 FAILURES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "LAUNCH_FAILED"})
 """States of a start that failed. Preemption, the time limit and cancellation are no failures."""
-DAY_S = 86_400.0
 HOUR_S = 3600.0
 
 
@@ -161,12 +161,11 @@ def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: 
 
 def weekly_gpu_hours(starts: Sequence[StartUsage], since_us: int, until_us: int) -> list[float]:
     """Return GPU-hours per whole week of the window, the last one ending with it."""
-    week_us = int(7 * DAY_S * 1e6)
-    count = (until_us - since_us) // week_us
-    ends = [until_us - week_us * number for number in reversed(range(count))]
+    count = (until_us - since_us) // WEEK_US
+    ends = [until_us - WEEK_US * number for number in reversed(range(count))]
     return [
         sum(
-            start.gpus * _seconds(start.begun_us, start.ended_us, end - week_us, end)
+            start.gpus * _seconds(start.begun_us, start.ended_us, end - WEEK_US, end)
             for start in starts
             if start.begun_us is not None
         )

@@ -70,9 +70,6 @@ def run_register(arguments: Namespace) -> Answer:
         *done.refusals.lines(),
         *done.notes,
     ]
-    if done.left_out:
-        body["left_out"] = list(done.left_out)
-        lines.append(f"left out, because timed text is not supported yet: {', '.join(done.left_out)}")
     if done.sealed:
         body["sealed"] = done.sealed
         lines.append(f"{done.sealed} new shards read and sealed")

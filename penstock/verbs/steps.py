@@ -219,7 +219,7 @@ def run_seen(arguments: Namespace) -> Answer:
 
 def _seen_runs(root: "loader.Root", arguments: Namespace) -> Answer:
     """List the runs, steps and checkpoints that trained on a sample. Exit status 1 if a run is unknown."""
-    from ..checkpoints.trained_on import trained_on
+    from ..train.trained_on import trained_on
 
     if arguments.where is not None or arguments.before is not None:
         raise InvalidRuntime("--runs searches every run: leave out RUN and --before")

@@ -107,10 +107,10 @@ def _run_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Find denied samples; with --apply, redact them."""
-    from ..checkpoints.trained_on import of_dataset, trained_on
     from ..denied.record import read_record
     from ..denied.sources import check_place
     from ..formats.files_beside import files_beside
+    from ..train.trained_on import of_dataset, trained_on
     from ..upkeep.takedown.mirrors import purge_cache, purge_mirror
     from ..upkeep.takedown.noncurrent import delete_noncurrent
     from ..upkeep.takedown.raw_objects import RawDeletion, delete_object

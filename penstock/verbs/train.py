@@ -1,26 +1,36 @@
 """`penstock train submit|ls|show|why|goodput|logs|stop|cancel|resume|replay`: training runs."""
 
-from argparse import ArgumentParser, Namespace
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import loader
+from loader.errors import InvalidRuntime, PenstockError
 
-from .verb import Answer, Table, Verb, cluster_of, read_by
+from .verb import Answer, Table, Verb, cluster_argument, cluster_of, read_by
 
 if TYPE_CHECKING:
     from ..train.launch.launcher import Launcher
     from ..train.run_folder import RunFolder
+    from ..train.run_spec import RunSpec
     from ..train.submitting import RunSummary
 
 FORM = ("{:<24}", " {:<8}", " step {:>9}", " attempt {:>3}", "  {}")
 
 
 def _launcher(record: str, arguments: Namespace) -> "Launcher":
-    from ..compute.cluster import Cluster, read_cluster
+    from ..compute.cluster import Cluster
     from ..train.submitting import launcher_of
 
-    return launcher_of(record, read_cluster(arguments.cluster) if arguments.cluster else Cluster())
+    return launcher_of(record, cluster_of(arguments) or Cluster())
+
+
+def _started(arguments: Namespace) -> tuple["RunFolder", "RunSpec | None", "Launcher | None"]:
+    """Return a run's record, its file and its launcher; neither for a run that `submit` did not start."""
+    folder = _folder(arguments)
+    spec = folder.stored_spec()
+    return folder, spec, None if spec is None else _launcher(folder.store.url, arguments)
 
 
 def _folder(arguments: Namespace) -> "RunFolder":
@@ -29,8 +39,15 @@ def _folder(arguments: Namespace) -> "RunFolder":
     return RunFolder(loader.Root(arguments.root).store, arguments.run)
 
 
+def _launched(arguments: Namespace) -> tuple["RunFolder", "Launcher"]:
+    """Return a run's record and its launcher. Raises: RunNotFound for a run that `submit` did not start."""
+    folder = _folder(arguments)
+    folder.spec()
+    return folder, _launcher(folder.store.url, arguments)
+
+
 def _cluster_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("--cluster", metavar="FILE", help="TOML file of the cluster (default: this machine)")
+    cluster_argument(parser, "TOML file of the cluster (default: this machine)")
 
 
 def _spec_argument(parser: ArgumentParser) -> None:
@@ -38,8 +55,15 @@ def _spec_argument(parser: ArgumentParser) -> None:
     _cluster_argument(parser)
 
 
-def _submit_arguments(parser: ArgumentParser) -> None:
+def _sized_spec_argument(parser: ArgumentParser) -> None:
     _spec_argument(parser)
+    parser.add_argument("--nodes", type=int, metavar="N", help="nodes of this start, of the file's range")
+
+
+def _submit_arguments(parser: ArgumentParser) -> None:
+    _sized_spec_argument(parser)
+    text = "plan whose requests --dry-run counts, as plan.save(root) stored it (default: the run's)"
+    parser.add_argument("--plan", metavar="HASH", help=text)
     # Two options: `nargs="?"` would take the file that follows.
     for option, text in (
         ("--dry-run", "print what would be started"),
@@ -62,18 +86,41 @@ def _started_run_argument(parser: ArgumentParser) -> None:
 def submit(arguments: Namespace) -> Answer:
     """Start a run, or find the one that its file started."""
     from ..train.run_spec import read_spec
+    from ..train.submitting import sized
     from ..train.submitting import submit as submit_run
 
     spec = read_spec(arguments.spec)
-    launcher = _launcher(spec.record, arguments)
+    launcher, asked = _launcher(spec.record, arguments), sized(spec, arguments.nodes)
+    body, notes = {"run": spec.run}, launcher.notes(asked)
+    if arguments.dry_run == "--dry-run":
+        text = body["command"] = launcher.describe(asked)
+        notes.append(_start(asked, arguments))
+        for note in notes:
+            print(f"penstock: {note}", file=sys.stderr)  # the text may go to a shell, or to kubectl
+        return body | {"notes": notes}, text, 0
     if arguments.dry_run:
-        if arguments.dry_run == "--dry-run":
-            text = launcher.describe(spec)
-            return {"run": spec.run, "command": text}, text, 0
-        text = launcher.check(spec)
-        return {"run": spec.run, "answer": text}, text, 0
-    place = submit_run(spec, launcher)
-    return {"run": spec.run, "place": place}, f"{spec.run}: {place}", 0
+        text = body["answer"] = launcher.check(asked)
+    else:
+        place = body["place"] = submit_run(spec, launcher, arguments.nodes)
+        text = f"{spec.run}: {place}"
+    return body | {"notes": notes}, [text, *notes], 0
+
+
+def _start(spec: "RunSpec", arguments: Namespace) -> str:
+    """Return the requests of a run's start as a line. Reads its plan, and its newest checkpoint."""
+    from ..train.start_requests import newest_checkpoint, start_requests
+
+    root, ranks = loader.Root(arguments.root or spec.record), spec.node_range[1] * spec.ranks_per_node
+    try:
+        plan = loader.plan_of(root, arguments.plan or spec.run)
+        checkpoint = newest_checkpoint(loader.Root(spec.checkpoints or spec.record), spec.run)
+        return start_requests(plan, ranks, checkpoint).text(ranks)
+    except PenstockError as error:
+        if arguments.plan:
+            raise
+        return (
+            f"the requests of its start are unknown without a plan (--plan HASH of plan.save(root)): {error}"
+        )
 
 
 def resume(arguments: Namespace) -> Answer:
@@ -82,8 +129,14 @@ def resume(arguments: Namespace) -> Answer:
     from ..train.submitting import resume as resume_run
 
     spec = read_spec(arguments.spec)
-    place = resume_run(spec, _launcher(spec.record, arguments))
+    place = resume_run(spec, _launcher(spec.record, arguments), arguments.nodes)
     return {"run": spec.run, "place": place}, f"{spec.run}: {place}", 0
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ArgumentTypeError(f"{text!r}; accepted: a whole number, 0 or more")
+    return int(text)
 
 
 def _steps(text: str) -> tuple[int, int]:
@@ -141,26 +194,28 @@ def ls(arguments: Namespace) -> Answer:
 
 def _newest(run: "RunSummary") -> str:
     words = run.newest.name.replace("_", " ") if run.newest is not None else "not begun"
-    return f"{words}, asked to stop" if run.stopping else words
+    return "; ".join(filter(None, [words, "asked to stop" if run.stopping else "", run.problem]))
 
 
 def show(arguments: Namespace) -> Answer:
     """Show a run: its state, its starts and their events."""
     from ..train.submitting import summary
 
-    folder = _folder(arguments)
-    spec = folder.spec()
-    run = summary(folder, _launcher(spec.record, arguments))
-    body = run.to_json() | {"spec": spec.to_json(), "starts": run.attempts}
+    folder, spec, launcher = _started(arguments)
+    run = summary(folder, launcher)
+    body = run.to_json() | {"spec": None if spec is None else spec.to_json(), "starts": run.attempts}
     body["events"] = [
         {"attempt": event.attempt, "event": event.name, "step": event.step, "at_us": event.at_us}
         for event in run.events
     ]
-    lines = [
-        f"{run.run}: {run.status.state}, {_newest(run)}, {run.step} steps done",
-        f"command: {' '.join(spec.command)}",
-        f"checkpoints: {spec.checkpoints or spec.record}",
-    ]
+    lines = [f"{run.run}: {run.status.state}, {_newest(run)}, {run.step} steps done"]
+    if spec is None:
+        lines.append("no penstock train submit started it: only its record is known")
+    else:
+        lines += [
+            f"command: {' '.join(spec.command)}",
+            f"checkpoints: {spec.checkpoints or spec.record}",
+        ]
     if run.status.place:
         lines.append("; ".join(filter(None, [run.status.place, run.status.reason])))
     for number, facts in run.attempts.items():
@@ -176,11 +231,11 @@ def show(arguments: Namespace) -> Answer:
 
 def goodput(arguments: Namespace) -> Answer:
     """Show where the time of a run went."""
-    from ..train.goodput import PARTS, restarts, totals
+    from ..train.goodput import PARTS, RECORDED, restarts, totals
     from ..train.submitting import goodput_of
 
-    folder = _folder(arguments)
-    starts = goodput_of(folder, _launcher(folder.spec().record, arguments))
+    folder, _, launcher = _started(arguments)
+    starts = goodput_of(folder, launcher)
     sums = totals(starts)
     whole = sum(sums.values())
     parts = [(part, f"{sums[part]:,.1f}", f"{sums[part] / whole:.1%}" if whole else "") for part in PARTS]
@@ -196,7 +251,12 @@ def goodput(arguments: Namespace) -> Answer:
         for one in starts
     ]
     header = ("attempt", "end", "steps", "lost", "s to first", "new steps")
-    tables = [
+    tables: list[str | Table] = []
+    if any(one.state == RECORDED for one in starts):
+        tables.append(
+            "by the record only, from each start's first event to its last, without queue and launch:"
+        )
+    tables += [
         Table(form=("{:<18}", " {:>14}", " {:>7}"), header=("part", "node-seconds", "share"), rows=parts),
         Table(form=("{:<8}", " {:<16}", " {:>12}", " {:>5}", " {:>10}", " {:>9}"), header=header, rows=rows),
     ]
@@ -228,9 +288,8 @@ def starved(arguments: Namespace) -> Answer:
     from ..train.starved import starvation
 
     folder = _folder(arguments)
-    keys = folder.window_keys()
-    attempt = arguments.attempt or (keys[-1][0] if keys else 0)
-    windows = folder.windows([key for key in keys if key[0] == attempt])
+    keys = folder.window_keys(arguments.attempt)
+    windows = folder.windows([key for key in keys if key.attempt == keys[-1].attempt])
     if not windows:
         return {"run": folder.run}, f"{folder.run} has no window yet: it stores one a minute", 0
     report = starvation(windows)
@@ -239,17 +298,31 @@ def starved(arguments: Namespace) -> Answer:
 
 def why(arguments: Namespace) -> Answer:
     """Show why a run waits."""
-    folder = _folder(arguments)
-    launcher = _launcher(folder.spec().record, arguments)
+    folder, launcher = _launched(arguments)
     status, text = launcher.status(folder.run), launcher.why(folder.run)
     body = {"run": folder.run, "state": status.state, "place": status.place, "why": text}
     return body, f"{folder.run}: {text or f'does not wait, {status.state}'}", 0
 
 
+def _logs_arguments(parser: ArgumentParser) -> None:
+    _started_run_argument(parser)
+    parser.add_argument("--rank", type=_number, metavar="R", help="only the lines of this rank")
+    parser.add_argument("--attempt", type=_number, metavar="N", help="only what this start wrote (see show)")
+
+
 def logs(arguments: Namespace) -> Answer:
     """Show the last lines that a run wrote."""
-    folder = _folder(arguments)
-    text = _launcher(folder.spec().record, arguments).logs(folder.run)
+    folder, launcher = _launched(arguments)
+    start = None
+    if arguments.attempt is not None:
+        attempts = folder.attempts()
+        if arguments.attempt not in attempts:
+            raise InvalidRuntime(
+                f"--attempt {arguments.attempt}; accepted: {', '.join(map(str, attempts)) or 'none yet'}, the "
+                f"starts of {folder.run} in which ranks came up (penstock train show)"
+            )
+        start = attempts[arguments.attempt]["restarts"]
+    text = launcher.logs(folder.run, arguments.rank, start)
     return {"run": folder.run, "text": text}, text or "nothing was written", 0
 
 
@@ -268,8 +341,8 @@ def stop(arguments: Namespace) -> Answer:
 
 def cancel(arguments: Namespace) -> Answer:
     """Kill a run, without a checkpoint."""
-    folder = _folder(arguments)
-    _launcher(folder.spec().record, arguments).cancel(folder.run)
+    folder, launcher = _launched(arguments)
+    launcher.cancel(folder.run)
     return {"run": folder.run}, f"{folder.run} was ended", 0
 
 
@@ -284,9 +357,9 @@ VERB = Verb(
         "goodput": Verb(
             text="show where the time of a run went", run=goodput, arguments=_started_run_argument
         ),
-        "logs": Verb(text="show the last lines that a run wrote", run=logs, arguments=_started_run_argument),
+        "logs": Verb(text="show the last lines that a run wrote", run=logs, arguments=_logs_arguments),
         "stop": Verb(text="let a run save and end", run=stop, arguments=_run_argument),
-        "resume": Verb(text="let a stopped run go on", run=resume, arguments=_spec_argument),
+        "resume": Verb(text="let a stopped run go on", run=resume, arguments=_sized_spec_argument),
         "replay": Verb(text="repeat steps on other nodes", run=replay, arguments=_replay_arguments),
         "cancel": Verb(text="kill a run, without a checkpoint", run=cancel, arguments=_started_run_argument),
     },

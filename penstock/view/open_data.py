@@ -54,6 +54,8 @@ VALUES_BYTES = 96 * 2**20
 """Size limit in bytes, for cached steps and for cached slots each."""
 MEDIA_BYTES = 48 * 2**20
 """Size limit of cached images and audio, in bytes."""
+EPISODES_BYTES = 160 * 2**20
+"""Size limit of open episodes and summaries of their streams, in bytes."""
 
 T = TypeVar("T")
 
@@ -139,6 +141,8 @@ class OpenData:
             VALUES_BYTES, lambda entry: nbytes([entry.value.decoded, entry.value.trained])
         )
         self.media = LruCache[Any](MEDIA_BYTES, nbytes)
+        self.episodes = LruCache[Any](EPISODES_BYTES, nbytes)
+        """Open episodes, which hold their versions, and summaries of streams."""
         self._closed, self._requested = Event(), Event()
         self._listed_runs: tuple[float, tuple[str, ...]] = -math.inf, ()
         self._last: tuple[str, int, int, int] | None = None
@@ -171,6 +175,7 @@ class OpenData:
             with tried_once() if self.outage.is_known else nullcontext():
                 return make()
         except ObjectNotFound:
+            self.episodes.clear()
             self._versions.clear()
             self._plans.close()
             return make()
@@ -340,6 +345,7 @@ class OpenData:
         self._requested.set()
         self.stop()
         self._runs.clear()
+        self.episodes.clear()
         self._versions.clear()
         self._plans.close()
         self.replayers.close()
@@ -366,6 +372,7 @@ class OpenData:
 
     def _sweep(self) -> None:
         while not self._closed.wait(SWEEP_S):
+            self.episodes.drop_idle(IDLE_S)
             self._versions.drop_idle(IDLE_S)
 
 

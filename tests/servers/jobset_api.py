@@ -86,7 +86,7 @@ class JobSetCluster(Cluster):
             if condition["type"] == "Complete":
                 status["conditions"] = [{"type": "Completed", "status": "True", "reason": "AllJobsCompleted"}]
             elif job["metadata"]["labels"][RESTARTS] == str(status["restarts"]):
-                self._fail(jobset, condition["reason"])
+                self._fail(jobset, condition["reason"], condition["message"])
             else:
                 job["metadata"].setdefault("deletionTimestamp", "now")
 
@@ -105,9 +105,14 @@ class JobSetCluster(Cluster):
         status, answer = super(JobSetCluster, self).create(body)
         assert status == 201, answer
 
-    def _fail(self, jobset: Json, reason: str) -> None:
+    def _fail(self, jobset: Json, reason: str, message: str) -> None:
         policy, status = jobset["spec"]["failurePolicy"], jobset["status"]
-        rules = [rule for rule in policy["rules"] if reason in rule.get("onJobFailureReasons", [reason])]
+        rules = [
+            rule
+            for rule in policy["rules"]
+            if reason in rule.get("onJobFailureReasons", [reason])
+            and any(re.search(one, message) for one in rule.get("onJobFailureMessagePatterns", [""]))
+        ]
         action = rules[0]["action"] if rules else "RestartJobSet"
         if action == "RestartJobSet" and status["restartsCountTowardsMax"] < policy["maxRestarts"]:
             status["restartsCountTowardsMax"] += 1
@@ -116,6 +121,11 @@ class JobSetCluster(Cluster):
                 "reason": "ReachedMaxRestarts",
                 "message": "jobset failed due to reaching max number of restarts",
             }
+            if action == "FailJobSet":
+                words = {
+                    "reason": "FailJobSetFailurePolicyAction",
+                    "message": f"jobset failed due to FailJobSet failure policy action: {message}",
+                }
             status["conditions"] = [{"type": "Failed", "status": "True", **words}]
             return
         status["restarts"] += 1

@@ -154,15 +154,18 @@ class Cluster:
         spec, status, pods = job["spec"], job["status"], self.of(name)
         begun_s = status.setdefault("begun_s", time.monotonic())
         late = time.monotonic() - begun_s > spec.get("activeDeadlineSeconds", float("inf"))
-        reason = status.get("failing") or self._fails_job(spec, pods) or ("DeadlineExceeded" if late else "")
-        if reason:
+        failing = status.get("failing") or self._fails_job(spec, pods) or (late and ("DeadlineExceeded", ""))
+        if failing:
             status["failing"] = (
-                reason  # the real one has the condition FailureTarget until the last pod has ended
+                failing  # the real one has the condition FailureTarget until the last pod has ended
             )
+            reason, message = failing
             for pod in pods:
                 self.tell(pod)
             if all(pod.process is None or pod.process.poll() is not None for pod in pods):
-                status["conditions"] = [{"type": "Failed", "status": "True", "reason": reason}]
+                status["conditions"] = [
+                    {"type": "Failed", "status": "True", "reason": reason, "message": message}
+                ]
             return
         done, failed, active = set(), set(), list[Pod]()
         for index in range(spec["completions"]):
@@ -188,18 +191,26 @@ class Cluster:
             status["conditions"] = [{"type": "Failed" if failed else "Complete", "status": "True"}]
 
     @staticmethod
-    def _fails_job(spec: Json, pods: list[Pod]) -> str:
-        """Return the reason why a Job fails as a whole, "" if it does not; the policy goes before the limit."""
+    def _fails_job(spec: Json, pods: list[Pod]) -> tuple[str, str] | None:
+        """Return reason and message of a Job that fails as a whole; the policy goes before the limit."""
         ended = [pod for pod in pods if pod.body["status"]["phase"] == "Failed"]
-        for rule in spec["podFailurePolicy"]["rules"]:
+        for number, rule in enumerate(spec["podFailurePolicy"]["rules"]):
             codes = rule.get("onExitCodes", {}).get("values", [])
             kinds = {one["type"] for one in rule.get("onPodConditions", [])}
             for pod in ended if rule["action"] == "FailJob" else []:
                 conditions = {one["type"] for one in pod.body["status"]["conditions"]}
-                if exit_code(pod) in codes or kinds & conditions:
-                    return "PodFailurePolicy"
+                where, at = (
+                    f"default/{pod.body['metadata']['name']}",
+                    f"matching FailJob rule at index {number}",
+                )
+                if kinds & conditions:
+                    return "PodFailurePolicy", f"Pod {where} has condition DisruptionTarget {at}"
+                if exit_code(pod) in codes:
+                    code = f"failed with exit code {exit_code(pod)}"
+                    container = spec["template"]["spec"]["containers"][0]["name"]
+                    return "PodFailurePolicy", f"Container {container} for pod {where} {code} {at}"
         limited = "backoffLimit" in spec and sum(map(counts, ended)) > spec["backoffLimit"]
-        return "BackoffLimitExceeded" if limited else ""
+        return ("BackoffLimitExceeded", "Job has reached the specified backoff limit") if limited else None
 
     @staticmethod
     def _fails_index(spec: Json) -> Any:

@@ -14,6 +14,10 @@ class Start:
 
     ranks: int
     """Their number."""
+    begun_s: float
+    """Time of its first line, in seconds since 1970."""
+    ended_s: float
+    """Time of its last one."""
     steps: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     """Step -> rank -> digest."""
 
@@ -27,24 +31,29 @@ class Start:
         }
 
 
-def starts(folder: Path) -> tuple[list[Start], list[str]]:
-    """Return the starts in order, and lines that break the books. A file: JOB-RESTART-ATTEMPT-RANK."""
-    by_name: dict[tuple[int, ...], Start] = {}
-    problems = []
-    for file in sorted(folder.iterdir()):
-        name = tuple(map(int, file.name.split("-")[:3]))
-        for line in file.read_text().splitlines():
-            words = line.split()
-            if len(words) != 5:
-                continue  # the last line of a rank that was killed
-            rank, ranks, step, digest, weight = map(int, words)
-            start = by_name.setdefault(name, Start(ranks))
+def starts(folder: Path, after: int = 0) -> tuple[list[Start], list[str]]:
+    """Return the starts in order, without the first `after` ones, and lines that break the books."""
+    files = defaultdict[tuple[int, ...], list[Path]](list)
+    for file in folder.iterdir():
+        if file.stat().st_size:
+            files[tuple(map(int, file.name.split("-")[:3]))].append(file)  # JOB-RESTART-ATTEMPT-RANK
+    results, problems = [], []
+    for _, of_start in sorted(files.items())[after:]:
+        lines = [
+            (file.name, line.split()) for file in sorted(of_start) for line in file.read_text().splitlines()
+        ]
+        whole = [
+            (name, *map(int, words)) for name, words in lines if len(words) == 6
+        ]  # not cut off by a kill
+        start = Start(whole[0][2], min(line[6] for line in whole) / 1e6, max(line[6] for line in whole) / 1e6)
+        for name, rank, ranks, step, digest, weight, _ in whole:
             if rank in start.steps[step] or ranks != start.ranks:
-                problems.append(f"{file.name}: step {step} is done twice by one start")
+                problems.append(f"{name}: step {step} is done twice by one start")
             if weight != step * (step + 1) // 2:
-                problems.append(f"{file.name}: step {step} has the state of other steps")
+                problems.append(f"{name}: step {step} has the state of other steps")
             start.steps[step][rank] = digest
-    return [start for _, start in sorted(by_name.items())], problems
+        results.append(start)
+    return results, problems
 
 
 def wrong_steps(all_starts: Sequence[Start], plan: loader.Plan, end: int) -> list[str]:

@@ -1,6 +1,7 @@
 """A rank of the training that is disturbed. Arguments: folder for its lines, seconds of a step, steps per checkpoint.
 
-Each step is a line in a file of this process, so that no output of a killed node is lost: rank, ranks, step, digest.
+Each step is a line in a file of this process, so that no output of a killed node is lost: rank, ranks, step, digest,
+state, time.
 """
 
 import os
@@ -32,5 +33,7 @@ with Run.joined() as run:
     ):
         for batch in run.steps(batches, saved, state, save_every=save_every):
             state["weight"] += batch.step
-            lines.write(f"{facts} {batch.step} {batch.digest} {int(state['weight'])}\n")
+            lines.write(
+                f"{facts} {batch.step} {batch.digest} {int(state['weight'])} {time.time_ns() // 1000}\n"
+            )
             time.sleep(step_s)

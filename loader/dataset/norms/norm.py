@@ -3,12 +3,13 @@
     norms/<hash>.parquet        field, dim, n, total, squares, low, high, bins, counts; a row per dimension
 
 `total` and `squares` are whole numbers in hexadecimal, in units of 2^-1074 and 2^-2148. `bins` (uint32) and `counts`
-(int64) are little-endian. The metadata has the shapes of the fields and the name of the transform.
+(int64) are little-endian. The metadata has the shapes of the fields and the name of the transform. A norm by a column
+has one more column first, `value`, as text; the metadata names the column.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,55 +122,95 @@ class Norm:
         return self.fields[field]
 
 
-def norm_bytes(norm: Norm) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupedNorm:
+    """A norm for each value of a column, such as each robot."""
+
+    by: str
+    """The column."""
+    norms: Mapping[str, Norm]
+    """Value of the column, as text -> its norm."""
+
+    def __getitem__(self, value: object) -> Norm:
+        """Return the norm of a value. Raises: FieldMismatch for a value that no episode had."""
+        if str(value) not in self.norms:
+            raise FieldMismatch(
+                f"the norm {self.path} has no {self.by} {str(value)!r}; it has {', '.join(map(repr, self.norms))}"
+            )
+        return self.norms[str(value)]
+
+    @property
+    def path(self) -> str:
+        """Place in the root."""
+        return next(iter(self.norms.values())).path
+
+
+def norm_bytes(norm: Norm | GroupedNorm) -> bytes:
     """Return a norm as its Parquet file."""
-    rows: dict[str, list[object]] = {name: [] for name in _COLUMNS.names}
-    for field, of_field in norm.fields.items():
-        for dim, sums in enumerate(of_field.sums):
-            first, stop = np.searchsorted(of_field.counts.bins, [dim << _BITS, (dim + 1) << _BITS])
-            values = (field, dim, sums.n, f"{sums.total:x}", f"{sums.squares:x}", sums.low, sums.high)
-            bins = of_field.counts.bins[first:stop].astype("<u4").tobytes()
-            counts = of_field.counts.counts[first:stop].astype("<i8").tobytes()
-            for name, value in zip(_COLUMNS.names, (*values, bins, counts), strict=True):
-                rows[name].append(value)
-    table = pa.table(rows, schema=_COLUMNS)
+    norms = norm.norms if isinstance(norm, GroupedNorm) else {"": norm}
+    schema = _BY_VALUE if isinstance(norm, GroupedNorm) else _COLUMNS
+    rows: dict[str, list[object]] = {name: [] for name in schema.names}
+    for value, of_value in norms.items():
+        for field, of_field in of_value.fields.items():
+            for row in _rows(field, of_field):
+                for name, one in zip(schema.names[-len(row) :], row, strict=True):
+                    rows[name].append(one)
+                if isinstance(norm, GroupedNorm):
+                    rows["value"].append(value)
+    first = next(iter(norms.values()))
+    table = pa.table(rows, schema=schema)
     facts = {
         "path": norm.path,
-        "shapes": json.dumps({field: list(one.shape) for field, one in norm.fields.items()}),
-        "transform": norm.transform,
-        "version": norm.version,
+        "shapes": json.dumps({field: list(one.shape) for field, one in first.fields.items()}),
+        "transform": first.transform,
+        "version": first.version,
         "content_sha256": _sha256(table),
+        **({"by": norm.by} if isinstance(norm, GroupedNorm) else {}),
     }
     return table_bytes(table, "norm", facts=facts)
 
 
-def parse_norm(data: bytes, path: str, where: str) -> Norm:
+def _rows(field: str, of_field: FieldNorm) -> Iterator[tuple[object, ...]]:
+    for dim, sums in enumerate(of_field.sums):
+        first, stop = np.searchsorted(of_field.counts.bins, [dim << _BITS, (dim + 1) << _BITS])
+        values = (field, dim, sums.n, f"{sums.total:x}", f"{sums.squares:x}", sums.low, sums.high)
+        bins = of_field.counts.bins[first:stop].astype("<u4").tobytes()
+        yield (*values, bins, of_field.counts.counts[first:stop].astype("<i8").tobytes())
+
+
+def parse_norm(data: bytes, path: str, where: str) -> Norm | GroupedNorm:
     """Return the norm in a file. Raises: Corrupt."""
     table = parse_stored(data, path, where)
     facts = table_facts(table)
     try:
-        if (
-            not table.schema.equals(_COLUMNS, check_metadata=False)
-            or _sha256(table) != facts["content_sha256"]
-        ):
+        schema = _BY_VALUE if "by" in facts else _COLUMNS
+        if not table.schema.equals(schema, check_metadata=False) or _sha256(table) != facts["content_sha256"]:
             raise ValueError("its content differs from its checksum")
-        shapes = parse_json(facts["shapes"])
-        fields: dict[str, FieldNorm] = {}
-        rows = table.to_pylist()
-        for field, shape in shapes.items():
-            own = [row for row in rows if row["field"] == field]
-            sums = tuple(
-                ExactSums(row["n"], int(row["total"], 16), int(row["squares"], 16), row["low"], row["high"])
-                for row in own
+        shapes, rows = parse_json(facts["shapes"]), table.to_pylist()
+        norms: dict[str, Norm] = {}
+        for value in dict.fromkeys(row.get("value", "") for row in rows) or ("",):
+            of_value = [row for row in rows if row.get("value", "") == value]
+            norms[value] = Norm(
+                fields={field: _field_norm(shape, field, of_value) for field, shape in shapes.items()},
+                transform=facts["transform"],
+                version=facts["version"],
+                path=path,
             )
-            counts = added(
-                ValueCounts(np.frombuffer(row["bins"], "<u4"), np.frombuffer(row["counts"], "<i8"))
-                for row in own
-            )
-            fields[field] = FieldNorm(shape=tuple(shape), sums=sums, counts=counts)
-        return Norm(fields=fields, transform=facts["transform"], version=facts["version"], path=path)
+        return GroupedNorm(by=facts["by"], norms=norms) if "by" in facts else norms[""]
     except (KeyError, ValueError, TypeError, AttributeError, DamagedJson) as error:
         raise Corrupt(f"{where} is no norm: {error}; delete it, it is made again") from error
+
+
+def _field_norm(shape: Sequence[int], field: str, rows: Sequence[Mapping[str, Any]]) -> FieldNorm:
+    own = [row for row in rows if row["field"] == field]
+    sums = tuple(
+        ExactSums(row["n"], int(row["total"], 16), int(row["squares"], 16), row["low"], row["high"])
+        for row in own
+    )
+    counts = added(
+        ValueCounts(np.frombuffer(row["bins"], "<u4"), np.frombuffer(row["counts"], "<i8")) for row in own
+    )
+    return FieldNorm(shape=tuple(shape), sums=sums, counts=counts)
 
 
 _COLUMNS = pa.schema(
@@ -185,6 +226,9 @@ _COLUMNS = pa.schema(
         pa.field("counts", pa.binary(), nullable=False),
     ]
 )
+
+
+_BY_VALUE = pa.schema([pa.field("value", pa.string(), nullable=False), *_COLUMNS])
 
 
 def _sha256(table: pa.Table) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import isqrt, nextafter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,9 @@ I64 = NDArray[np.int64]
 UNIT = 1074
 """A sum counts units of 2^-1074, the least float64; a sum of squares units of 2^-2148."""
 WEIGHT_MAX = 2**15
-"""Most weighted values whose mantissas are added at once."""
+"""Most weighted values whose float64 mantissas are added at once, and most rows."""
+_CHUNKS_MAX = 2**9
+"""Most chunks, each below 2^53, whose whole numbers are added in int64."""
 
 
 @dataclass(slots=True, eq=True)
@@ -82,34 +85,51 @@ def exact_sums(values: NDArray[np.floating], weights: I64 | None = None) -> list
     once.
     """
     n_rows, dims = values.shape
+    weight_max = WEIGHT_MAX if values.dtype == np.float64 else 2**28  # 25 bits of a product and 28 are 53
     sums = [ExactSums() for _ in range(dims)]
-    ones = np.ones(n_rows, np.int64) if weights is None else weights
-    start = 0
-    ends = np.cumsum(ones)
+    ends = np.arange(1, n_rows + 1) if weights is None else np.cumsum(weights)
+    start, chunks = 0, list[_Chunk]()
     while start < n_rows:
         before = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + WEIGHT_MAX, side="right")))
-        rows = slice(start, stop)
-        sums = [a + b for a, b in zip(sums, _chunk(values[rows], ones[rows]), strict=True)]
+        stop = max(start + 1, int(np.searchsorted(ends, before + weight_max, side="right")))
+        stop = min(stop, start + WEIGHT_MAX)
+        chunks.append(_chunk(values[start:stop], None if weights is None else weights[start:stop]))
         start = stop
+        if start == n_rows or len(chunks) == _CHUNKS_MAX:
+            sums = [one + other for one, other in zip(sums, _sums_of(chunks, values.dtype), strict=True)]
+            chunks = []
     return sums
 
 
-def _chunk(values: NDArray[np.floating], weights: I64) -> list[ExactSums]:
-    dims = values.shape[1]
-    bits, bias, n_exponents = (23, 150, 256) if values.dtype == np.float32 else (52, 1075, 2048)
+class _Chunk(NamedTuple):
+    """Sums of some rows, as whole numbers per exponent."""
+
+    n: int
+    totals: list[tuple[I64, int]]
+    squares: list[tuple[I64, int]]
+    low: F64
+    high: F64
+
+
+def _bias(dtype: np.dtype[Any]) -> int:
+    return 150 if dtype == np.float32 else 1075
+
+
+def _chunk(values: NDArray[np.floating], weights: I64 | None) -> _Chunk:
+    n_rows, dims = values.shape
+    bits, n_exponents = (23, 256) if values.dtype == np.float32 else (52, 2048)
     raw = np.ascontiguousarray(values).view(np.uint32 if bits == 23 else np.uint64).astype(np.int64)
     exponent = (raw >> bits) & (n_exponents - 1)
     mantissa = (raw & ((1 << bits) - 1)) | ((exponent > 0).astype(np.int64) << bits)
-    place = np.maximum(exponent, 1) + n_exponents * np.arange(dims)
+    place = (np.maximum(exponent, 1) + n_exponents * np.arange(dims)).ravel()
     sign = np.where(raw < 0 if bits == 52 else raw >> 31 & 1, -1, 1)
-    limbs = _limbs(mantissa, 18 if bits == 52 else 12)
     base = 18 if bits == 52 else 12
+    limbs = _limbs(mantissa, base)
 
     def binned(numbers: I64) -> I64:
-        weighed = (numbers * weights[:, None]).ravel()
-        added = np.bincount(place.ravel(), weighed, minlength=dims * n_exponents)
-        return added.astype(np.int64).reshape(dims, n_exponents)
+        weighed = numbers if weights is None else numbers * weights[:, None]
+        sums = np.bincount(place, weighed.ravel(), minlength=dims * n_exponents)
+        return sums.astype(np.int64).reshape(dims, n_exponents)
 
     totals = [(binned(sign * limb), base * i) for i, limb in enumerate(limbs)]
     squares = [
@@ -118,13 +138,34 @@ def _chunk(values: NDArray[np.floating], weights: I64) -> list[ExactSums]:
         for j, b in enumerate(limbs)
         if i <= j
     ]
-    out = []
-    for dim in range(dims):
-        total = _shifted(totals, dim, UNIT - bias, 1)
-        square = _shifted(squares, dim, 2 * (UNIT - bias), 2)
-        column = values[:, dim]
-        out.append(ExactSums(int(weights.sum()), total, square, float(column.min()), float(column.max())))
-    return out
+    n = n_rows if weights is None else int(weights.sum())
+    return _Chunk(n, totals, squares, values.min(axis=0), values.max(axis=0))
+
+
+def _sums_of(chunks: Sequence[_Chunk], dtype: np.dtype[Any]) -> list[ExactSums]:
+    unit = UNIT - _bias(dtype)
+    totals, squares = (
+        _together(parts) for parts in zip(*((one.totals, one.squares) for one in chunks), strict=True)
+    )
+    low, high = np.min([one.low for one in chunks], axis=0), np.max([one.high for one in chunks], axis=0)
+    n = sum(one.n for one in chunks)
+    return [
+        ExactSums(
+            n,
+            _shifted(totals, dim, unit, 1),
+            _shifted(squares, dim, 2 * unit, 2),
+            float(low[dim]),
+            float(high[dim]),
+        )
+        for dim in range(len(low))
+    ]
+
+
+def _together(chunks: Sequence[list[tuple[I64, int]]]) -> list[tuple[I64, int]]:
+    """Return the sums of all chunks, part by part."""
+    return [
+        (np.sum([binned for binned, _ in part], axis=0), part[0][1]) for part in zip(*chunks, strict=True)
+    ]
 
 
 def _limbs(mantissa: I64, base: int) -> list[I64]:

@@ -13,6 +13,7 @@ from ...order.sources.views import Delta
 from ...storage.shared.requests import retry_corrupt
 from ...storage.shared.threads import lock
 from ..log.entries import canonical
+from ..progress import Watch, unwatched
 from ..shards.bitmap import Bools, SelectTable, pack, unpack
 from ..shards.shard import crc32c
 from ..tables.parquet import parse_stored, table_bytes
@@ -145,11 +146,11 @@ class View:
 
         return packed(self, asked)
 
-    def windowed(self, layout: "WindowLayout") -> "WindowView":
+    def windowed(self, layout: "WindowLayout", watch: Watch = unwatched) -> "WindowView":
         """Return the windows of this view's episodes. See `windows.windows`."""
         from .windows import windows_of
 
-        return windows_of(self, layout)
+        return windows_of(self, layout, watch)
 
     def __len__(self) -> int:
         return (len(self._table) if self.is_filtered else len(self.version)) - self._skipped

@@ -153,8 +153,8 @@ def random_resized_crop(
     """Return a decoder that crops a random box of an image, scales it to `size`, and may flip it.
 
     `Loader(plan, decode={"jpg": loader.random_resized_crop((224, 224), flip=0.5)})` returns uint8 [H, W, 3] RGB,
-    upright. It draws from the same distributions as torchvision's `RandomResizedCrop(size, scale=area, ratio=ratio)`
-    and `RandomHorizontalFlip(p=flip)`.
+    upright. It draws as torchvision's `RandomResizedCrop(size, scale=area, ratio=ratio)` and
+    `RandomHorizontalFlip(p=flip)`.
 
         size: (height, width) in px, or a bucket's name such as "w896h1152" (width first).
         area: smallest and largest share of the image's area (torchvision: `scale`), drawn uniformly.
@@ -166,8 +166,8 @@ def random_resized_crop(
 
     Without a generator, the crop is the largest centered box, not flipped. The filter is linear and antialiased:
     torchvision's `BILINEAR` with `antialias=True`, to within one level. It uses integers, so every machine gives the
-    same bits. If the box is at least four times as large as the result, the JPEG decoder first shrinks it, to no less
-    than twice the result. The whole file is decoded, so damage anywhere in it is detected.
+    same bits. The JPEG decoder first shrinks a box of at least four times the result. Damage anywhere in the file is
+    detected.
 
     Raises: InvalidRuntime.
     """

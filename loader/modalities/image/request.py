@@ -104,9 +104,8 @@ def image(
         alpha: background of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4]; alpha is 255
             if the image has no transparency.
 
-    Resampling is bicubic over the whole source area (antialiased), in integers, so every machine gives the same bits.
-    If an image is at least four times as large as the result, the JPEG decoder first shrinks it, to no less than twice
-    the result (docs/pipeline.md).
+    Resampling is bicubic, antialiased, in integers, so every machine gives the same bits. The JPEG decoder first
+    shrinks an image of at least four times the result.
 
     Raises: InvalidRuntime.
     """

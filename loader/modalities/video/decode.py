@@ -2,8 +2,8 @@
 
 Packets determine which frames are displayed, when, and which are keyframes. Each requested frame is decoded from its
 keyframe on and identified by its packet, without frame rates or container seeks. So the result equals, bit for bit, a
-decode from the start, for whole files and single packets. Frames hidden by an edit list do not count; two frames at one
-instant are rejected. One thread per decoder.
+decode from the start. Frames hidden by an edit list do not count; two frames at one instant are rejected. One thread
+per decoder.
 """
 
 from collections.abc import Callable, Mapping, Sequence

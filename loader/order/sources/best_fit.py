@@ -2,9 +2,8 @@
 
 Documents are packed in blocks of 2^14, in the view's order: new documents do not change earlier full blocks, and the
 work per block is bounded. Inside a block, packing is best-fit decreasing: the longest document comes first, and each
-goes into the fullest sequence that still has room. This wastes about as little as cutting a token stream, but cuts only
-documents longer than a sequence (Ding et al., "Fewer Truncations Improve Language Modeling", 2024). Formulas:
-docs/order.md, "Packing".
+goes into the fullest sequence that still has room. It cuts only documents longer than a sequence (Ding et al., "Fewer
+Truncations Improve Language Modeling", 2024). Formulas: docs/order.md, "Packing".
 """
 
 import hashlib

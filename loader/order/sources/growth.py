@@ -1,8 +1,7 @@
 """Sources that grow: a run continues under a later version of a dataset from a chosen step.
 
-The source's stream of positions i_k continues; its samples change. From the growth's first position, the rest of the
-view's epoch is mixed with the delta view (the new samples). Their shares are in proportion to their sizes, so that both
-end at one position. Later epochs cover the whole new view. Each bucket has its own stream. A position costs O(number of
+From the growth's first position, the rest of the view's epoch is mixed with the delta view (the new samples), so that
+both end together. Later epochs cover the whole new view. Each bucket has its own stream. A position costs O(number of
 growths), without a table. Formulas: docs/order.md, "Growing versions".
 """
 

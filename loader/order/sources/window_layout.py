@@ -17,6 +17,11 @@ AGE_NS, IS_PAD = "age_ns", "is_pad"
 """Suffixes of the fields that windows add to a batch: `<field>.age_ns`."""
 ANCHOR_NS, ROW = "anchor_ns", "row"
 """Fields that windows add to a batch once."""
+TEXT, MAX_STYLES = "text", 64
+"""Field of the language that is active at the anchor, and most styles to look for."""
+
+MAX_COLUMNS = 64
+"""Most columns that windows hand out."""
 
 Time: TypeAlias = int | str | Fraction
 """Whole nanoseconds, a text such as "20ms", or seconds as a fraction."""
@@ -102,16 +107,25 @@ class WindowLayout:
     """"mask": the first or last value stands outside of the episode. "inside": only windows that fit."""
     max_age_ns: int | None
     """Age above which a value counts as padding; None for no limit."""
+    text: tuple[str, ...] = ()
+    """Styles of language, of which the first active one is the batch field `TEXT`; empty for none."""
+    columns: tuple[str, ...] = ()
+    """Columns of the samples table whose values are batch fields, such as "robot"."""
+    keep: str | None = None
+    """Stream of truth values, one per row of the anchor: windows stand at true rows; None: at all."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan's JSON."""
         return {
+            **({"text": list(self.text)} if self.text else {}),
             "anchor": self.anchor,
             "every": self.every,
             "at": {field: offsets.to_json() for field, offsets in self.at.items()},
             "rule": dict(self.rule),
             "pad": self.pad,
             "max_age_ns": self.max_age_ns,
+            **({} if self.keep is None else {"keep": self.keep}),
+            **({"columns": list(self.columns)} if self.columns else {}),
         }
 
     @staticmethod
@@ -122,7 +136,17 @@ class WindowLayout:
                 field: (times_of if "ns" in places else rows_of)(places)
                 for field, places in body["at"].items()
             }
-            return layout_of(body["anchor"], at, body["every"], body["rule"], body["pad"], body["max_age_ns"])
+            return layout_of(
+                body["anchor"],
+                at,
+                body["every"],
+                body["rule"],
+                body["pad"],
+                body["max_age_ns"],
+                body.get("text", ()),
+                keep=body.get("keep"),
+                columns=body.get("columns", ()),
+            )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InvalidPlan(f"a plan's windows: {type(error).__name__}: {error}") from error
 
@@ -154,6 +178,10 @@ def layout_of(
     rule: Mapping[str, str] | None = None,
     pad: str = "mask",
     max_age: Time | None = None,
+    text: Sequence[str] = (),
+    *,
+    keep: str | None = None,
+    columns: Sequence[str] = (),
 ) -> WindowLayout:
     """Return a layout, checked. Raises: InvalidPlan."""
     if not isinstance(anchor, str) or not anchor:
@@ -184,6 +212,10 @@ def layout_of(
         raise InvalidPlan(
             "windows: pad='inside' counts rows; give the anchor's values by loader.rows, or use pad='mask'"
         )
+    if keep is not None and (not isinstance(keep, str) or not keep):
+        raise InvalidPlan(
+            f"windows: keep = {keep!r}; the name of a bool stream is needed, such as 'keep.npy'"
+        )
     max_age_ns = None if max_age is None else nanoseconds(max_age)
     if max_age_ns is not None and max_age_ns < 0:
         raise InvalidPlan(f"windows: max_age = {max_age!r}; a time of at least 0 is needed")
@@ -194,7 +226,33 @@ def layout_of(
         rule={field: name for field, name in rules.items() if name != "last"},
         pad="inside" if pad == "inside" else "mask",
         max_age_ns=max_age_ns,
+        text=_styles(text),
+        keep=keep,
+        columns=_columns(columns),
     )
+
+
+def _styles(text: Any) -> tuple[str, ...]:
+    is_list = isinstance(text, Sequence) and not isinstance(text, str) and len(text) <= MAX_STYLES
+    if (
+        not is_list
+        or not all(isinstance(style, str) and style for style in text)
+        or len(set(text)) < len(text)
+    ):
+        raise InvalidPlan(
+            f"windows: text = {text!r:.200}; up to {MAX_STYLES} different styles of language are needed, such as "
+            "('subtask', 'task')"
+        )
+    return tuple(text)
+
+
+def _columns(columns: Any) -> tuple[str, ...]:
+    is_list = isinstance(columns, Sequence) and not isinstance(columns, str) and len(columns) <= MAX_COLUMNS
+    if not is_list or not all(isinstance(name, str) and name for name in columns):
+        raise InvalidPlan(
+            f"windows: columns = {columns!r:.200}; up to {MAX_COLUMNS} names of columns are needed, such as ('robot',)"
+        )
+    return tuple(dict.fromkeys(columns))
 
 
 def _places(field: object, value: Any) -> Offsets:

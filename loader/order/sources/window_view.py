@@ -4,9 +4,11 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
 from ..random.keyed_permutation import I64
@@ -14,7 +16,32 @@ from ..random.plan_hash import content_hash
 from .views import Delta, OrderView
 
 if TYPE_CHECKING:
+    from ...dataset.shards.bitmap import SelectTable
     from .window_layout import WindowLayout
+
+
+BITS_TOGETHER = 2**24
+"""Bits of `keep` that are compared together."""
+
+
+class KeptWindows:
+    """The choice that `keep` makes among the windows at all rows; immutable.
+
+    first: int64 [episodes + 1], number of each episode's first window without `keep`, then the number of all.
+    members: numbers, without `keep`, of the windows at true rows. An eighth of a byte per window.
+    """
+
+    def __init__(self, first: I64, members: "SelectTable") -> None:
+        self.first, self.members = first, members
+
+    def first_kept(self) -> I64:
+        """Return int64 [episodes + 1]: number of each episode's first window at a true row, then the number of all."""
+        return self.members.ranks(self.first)
+
+    def after(self, episode: int) -> "KeptWindows":
+        """Return the choice among the windows of later episodes, from this one on."""
+        start = int(self.first[episode])
+        return KeptWindows(self.first[episode:] - start, self.members.after(start))
 
 
 class WindowView:
@@ -23,14 +50,17 @@ class WindowView:
     episodes: view of the episodes.
     layout: values of a window.
     first: int64 [episodes + 1], number of each episode's first window, then the number of all.
+    kept: rows that the layout's `keep` leaves; None for all.
     """
 
-    def __init__(self, episodes: OrderView, layout: "WindowLayout", first: I64) -> None:
-        self.episodes, self.layout, self.first = episodes, layout, first
-        self.table_sha256 = table_sha256(first)
+    def __init__(
+        self, episodes: OrderView, layout: "WindowLayout", first: I64, kept: KeptWindows | None = None
+    ) -> None:
+        self.episodes, self.layout, self.first, self.kept = episodes, layout, first, kept
+        self.table_sha256 = table_sha256(first, kept)
 
     def __reduce__(self) -> Any:
-        return WindowView, (self.episodes, self.layout, self.first)
+        return WindowView, (self.episodes, self.layout, self.first, self.kept)
 
     def __repr__(self) -> str:
         return f"WindowView({self.episodes!r}, {len(self)} windows at rows of {self.layout.anchor})"
@@ -74,14 +104,17 @@ class WindowView:
         return ordinals
 
     def counts(self, numbers: I64) -> I64:
-        """Return the number of windows (int64) of the episode of each window (int64)."""
-        episodes = self._episodes(numbers)
-        return self.first[episodes + 1] - self.first[episodes]
+        """Return the number of rows (int64), kept or not, at which windows may stand in each window's episode."""
+        episodes, first = self._episodes(numbers), self.first if self.kept is None else self.kept.first
+        return first[episodes + 1] - first[episodes]
 
     def rows(self, numbers: I64) -> I64:
         """Return the anchor's row (int64) at which each window (int64) stands."""
         before, _ = self.layout.span if self.layout.pad == "inside" else (0, 0)
-        return (numbers - self.first[self._episodes(numbers)]) * self.layout.every + before
+        episodes, first = self._episodes(numbers), self.first
+        if self.kept is not None:
+            numbers, first = self.kept.members.select(numbers), self.kept.first
+        return (numbers - first[episodes]) * self.layout.every + before
 
     def keys(self, version_ordinals: I64) -> list[str]:
         episodes = self.episodes.keys(self.stored_ordinals(version_ordinals))
@@ -104,22 +137,27 @@ class WindowView:
         """
         if self.layout != old.layout:
             raise InvalidPlan(
-                "the later windows have another anchor, every, at, rule, pad or max_age; a plan has one"
+                "the later windows have another anchor, every, keep, at, rule, pad, max_age, text or columns; a plan "
+                "has one"
             )
         delta: Delta = self.episodes.since(old.episodes, compare=compare)  # type: ignore[attr-defined]
         kept = len(self.episodes) - (0 if delta.view is None else len(delta.view))
         before = old.episodes.version_ordinals(np.arange(len(old.episodes), dtype=np.int64))
-        counts = np.diff(old.first)[~np.isin(before, delta.removed)]
-        if not np.array_equal(counts, np.diff(self.first)[:kept]):
+        shared = np.flatnonzero(~np.isin(before, delta.removed))
+        rows, rows_before = (one.first if one.kept is None else one.kept.first for one in (self, old))
+        if not np.array_equal(np.diff(rows_before)[shared], np.diff(rows)[:kept]):
             raise InvalidPlan(
                 f"episodes of both versions have other numbers of rows of {self.layout.anchor!r} now"
             )
+        if compare:
+            _check_kept(self, old, shared)
         if delta.view is None:
             return delta
         first = self.first[kept:] - self.first[kept]
         if not first[-1]:
             return replace(delta, view=None)  # no new episode has a window
-        return replace(delta, view=WindowView(delta.view, self.layout, first))
+        kept_after = None if self.kept is None else self.kept.after(kept)
+        return replace(delta, view=WindowView(delta.view, self.layout, first, kept_after))
 
     def windows_at(self, key: str) -> list[int] | None:
         """Return the numbers of the windows of an episode's key, or of a window's; None for an unknown key."""
@@ -147,17 +185,48 @@ class WindowView:
     def _windows(self) -> dict[str, Any]:
         before, after = self.layout.span
         inside = {"inside": [before, after]} if self.layout.pad == "inside" else {}
+        keep = {} if self.layout.keep is None else {"keep": self.layout.keep}
         return {
             "anchor": self.layout.anchor,
             "every": self.layout.every,
             **inside,
+            **keep,
             "table": self.table_sha256,
         }
 
 
-def table_sha256(first: I64) -> str:
-    """Return the SHA-256 of a table (int64), as little-endian int64."""
-    return hashlib.sha256(np.ascontiguousarray(first, dtype="<i8").tobytes()).hexdigest()
+def _check_kept(view: WindowView, old: WindowView, shared: I64) -> None:
+    """Raise InvalidPlan unless both keep the same rows. shared: int64, `old`'s numbers of `view`'s first episodes."""
+    if view.kept is None or old.kept is None:
+        return
+    now, was = (np.frombuffer(one.kept.members.packed(), np.uint8) for one in (view, old) if one.kept)
+    runs = [0, *(np.flatnonzero(np.diff(shared) != 1) + 1).tolist(), len(shared)]
+    for first, stop in pairwise(runs if len(shared) else []):
+        start, end = view.kept.first[[first, stop]].tolist()
+        shift = int(old.kept.first[shared[first]]) - start
+        for at in range(start, end, BITS_TOGETHER):
+            until = min(at + BITS_TOGETHER, end)
+            differ = np.flatnonzero(_bits(now, at, until) != _bits(was, at + shift, until + shift))
+            if len(differ):
+                episode = np.searchsorted(view.kept.first, at + differ[:1], side="right") - 1
+                (key,) = view.episodes.keys(view.episodes.version_ordinals(episode))
+                raise InvalidPlan(
+                    f"{view.layout.keep!r} was rewritten: episode {key!r} has other true rows now. Make a new plan"
+                )
+
+
+def _bits(data: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
+    first = start // 8
+    return np.unpackbits(data[first : -(-stop // 8)], bitorder="little")[start - 8 * first : stop - 8 * first]
+
+
+def table_sha256(first: I64, kept: KeptWindows | None = None) -> str:
+    """Return the SHA-256 of a table, as little-endian int64, and of the rows that `keep` leaves."""
+    if kept is None:
+        return hashlib.sha256(np.ascontiguousarray(first, dtype="<i8").tobytes()).hexdigest()
+    digest = hashlib.sha256(np.ascontiguousarray(kept.first, dtype="<i8").tobytes())
+    digest.update(kept.members.packed())
+    return digest.hexdigest()
 
 
 def window_key(episode: str, row: int) -> str:

@@ -1,9 +1,8 @@
 """L3, L4: the slots of one or several steps, from the mixture and each source's lanes, in canonical order.
 
 The plan also decides which samples no slot may hold, and their substitutes, so that every run agrees. A slot's group is
-its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group. This keeps the slots of one lane, and
-so the chunks it reads, on as few ranks as possible at every world size. Each rank's part is a pure function of (batch,
-world size): no messages between ranks.
+its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group. This keeps the chunks of one lane on
+as few ranks as possible at every world size.
 """
 
 import hashlib

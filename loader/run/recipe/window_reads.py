@@ -14,11 +14,13 @@ from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder, decoder_for
 from ...modalities.array import is_array
+from ...modalities.language import FIELD as LANGUAGE
+from ...modalities.language import ActiveText, active_texts, text_at
 from ...modalities.video.packet_table import SUFFIX, PacketTable
 from ...modalities.video.request import DEFAULT_FRAMES, Choice, VideoDecoder
 from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
-from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW
+from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT
 from ...order.sources.window_view import WindowView, n_windows
 from .decode import ReadyValue
 from .episode_clocks import (
@@ -32,6 +34,7 @@ from .episode_clocks import (
     too_old,
     values_at,
 )
+from .episode_columns import EpisodeColumns
 from .video_packet_reads import (
     FieldRng,
     PlannedClip,
@@ -62,6 +65,8 @@ class WindowedEpisode:
     """Field that is handed out whole -> its bytes."""
     crcs: Mapping[str, int]
     """Field -> CRC-32C of its bytes."""
+    texts: Sequence[ActiveText]
+    """Texts of each style of the layout."""
     n_rows: int
     """Rows of the anchor."""
     nbytes: int
@@ -79,6 +84,7 @@ class WindowReads:
         self._version = windows.episodes.version  # type: ignore[attr-defined]
         self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
         self._decoders = decoders
+        self._columns = EpisodeColumns(self._version, self._layout.columns)
         known, facts = self._version.fields, self._version.facts
         timed = {*self._layout.at, self._layout.anchor}
         self._clock_of = {
@@ -102,8 +108,8 @@ class WindowReads:
                 raise InvalidRuntime(
                     f"decode[{field!r}]: windows take frames; accepted: loader.video(size=, crop=, times=)"
                 )
-            bare = replace(decoder, size=None, crop=None, times=False)
-            if bare != VideoDecoder() and bare != VideoDecoder(frames=DEFAULT_FRAMES):
+            bare, kind = replace(decoder, size=None, crop=None, times=False), type(decoder)
+            if bare not in (kind(), kind(frames=DEFAULT_FRAMES)):
                 raise InvalidRuntime(
                     f"decode[{field!r}] = {decoder!r}: at= of the windows names the frames; leave out frames, stride, "
                     "start and at"
@@ -121,6 +127,10 @@ class WindowReads:
                     )
         elif self._layout.max_age_ns is not None:
             raise InvalidRuntime(f"max_age: {self._layout.anchor!r} has no clock, so values have no age")
+        elif self._layout.text:
+            raise InvalidRuntime(
+                f"text: {self._layout.anchor!r} has no clock: its rows are steps, and language has times"
+            )
         else:
             for field, offsets in self._layout.at.items():
                 if offsets.unit == "ns" and any(offsets.values):
@@ -210,7 +220,10 @@ class WindowReads:
             sample[f"{field}.{IS_PAD}"] = ReadyValue(picked.is_pad)
         if clock is not None:
             sample[ANCHOR_NS] = ReadyValue(int(clock[row]))
+            if layout.text:
+                sample[TEXT] = ReadyValue(text_at(episode.texts, int(clock[row])))
         sample[ROW] = ReadyValue(row)
+        sample |= {name: ReadyValue(value) for name, value in self._columns.of(address).items()}
         return sample, clips
 
     def pick(self, field: str, episode: WindowedEpisode, row: int | I64) -> Picked:
@@ -290,7 +303,12 @@ class WindowReads:
     def _asked(self, addresses: Sequence[SampleAddress], readers: Readers) -> list[SampleAddress]:
         """Return the addresses of what windows of these episodes share."""
         more = sorted(
-            {*self._clock_of.values(), *(field + SUFFIX for field in self._videos)} - set(self._fields)
+            {
+                *self._clock_of.values(),
+                *(field + SUFFIX for field in self._videos),
+                *([LANGUAGE] if self._layout.text else ()),
+            }
+            - set(self._fields)
         )
         if self._layout.anchor not in self._fields:
             more.append(self._layout.anchor)
@@ -326,6 +344,7 @@ class WindowReads:
                     raise DecodeFailed(f"{at.describe(name)}: {error}") from None
             alone = {field: timeline for field, (_, timeline) in videos.items() if field not in clocks}
             clocks |= {field: frame_times(timeline) for field, timeline in alone.items()}
+            texts = self._texts(data, at)
         except Corrupt as error:
             return error
         others = {field: data[field] for field in self._fields if field not in self._layout.at}
@@ -339,9 +358,20 @@ class WindowReads:
             videos=videos,
             others=others,
             crcs=crcs,
+            texts=texts,
             n_rows=len(arrays[self._layout.anchor]),
             nbytes=sum(map(len, data.values())) + tables,
         )
+
+    def _texts(self, data: Mapping[str, bytes], at: SampleAddress) -> list[ActiveText]:
+        if not self._layout.text:
+            return []
+        if LANGUAGE not in data:
+            raise DecodeFailed(f"{at.describe()} has no field {LANGUAGE!r}, which text= reads")
+        try:
+            return active_texts(data[LANGUAGE], self._layout.text)
+        except Corrupt as error:
+            raise DecodeFailed(f"{at.describe(LANGUAGE)}: {error}") from error
 
     def _keep(self, ordinal: int, episode: WindowedEpisode) -> None:
         with self._lock:

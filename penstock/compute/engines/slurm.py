@@ -179,8 +179,9 @@ class SlurmQueue:
         """Return what a command of Slurm prints. Raises: EngineUnreachable, with its message, if it fails."""
         ended = self._run(command)
         if ended.returncode:
+            name = next(word for word in command if word != "env" and "=" not in word)
             raise EngineUnreachable(
-                f"{command[0]} ended with {ended.returncode}: {ended.stderr.strip() or 'no message'}"
+                f"{name} ended with {ended.returncode}: {ended.stderr.strip() or 'no message'}"
             )
         return ended.stdout
 

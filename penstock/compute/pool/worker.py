@@ -6,7 +6,7 @@ and without the parent's main module. A message is a letter, the body's length i
 Units may come in lots. A ticket is one byte in a socket pair; it lets the next unit start. The parent has both ends, so
 it can take back the tickets of units that have not started.
 
-The parent never unpickles an answer: a hostile file may control the worker.
+The parent never unpickles an answer.
 """
 
 import contextlib

@@ -62,8 +62,6 @@ class Readable(NamedTuple):
     """Field name -> its facts, as `Root.publish` accepts them."""
     lacking: Sequence[str] = ()
     """Messages about listed objects that do not exist."""
-    left_out: Sequence[str] = ()
-    """Features of the dataset that penstock does not read yet."""
     columns: ColumnAgreement | None = None
     """Checks that the table objects agree on their columns; None for other formats."""
     members: JsonMembers | None = None

@@ -69,10 +69,10 @@ class DatasetLayout:
     """Rows per second."""
     robot: str | None
     """Robot type, or None."""
-    left_out: tuple[str, ...]
-    """Features of dtype `LANGUAGE`, which are not read."""
     features: Mapping[str, Mapping[str, Any]]
-    """Feature -> dtype, shape and names; `BOOKKEEPING` is excluded."""
+    """Feature -> dtype, shape and names; `BOOKKEEPING` and `language` are excluded."""
+    language: Mapping[str, Mapping[str, Any]]
+    """Likewise for features of dtype `LANGUAGE`."""
     tasks: Mapping[int, str]
     """Task index -> text."""
     episodes: Mapping[int, LeRobotEpisode]
@@ -116,7 +116,7 @@ def read_layout(
     return DatasetLayout(
         fps=_fps(info.get("fps")),
         robot=robot if isinstance(robot, str) else None,
-        left_out=tuple(sorted(name for name, feature in features.items() if feature["dtype"] == LANGUAGE)),
+        language={name: feature for name, feature in features.items() if feature["dtype"] == LANGUAGE},
         features={
             name: feature
             for name, feature in features.items()

@@ -1,7 +1,7 @@
 """Survey a version for a LeRobot export: episode order, rows, tasks, frame rate and losses."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -10,13 +10,15 @@ import numpy as np
 
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.columns import SOURCE_COLUMNS
-from loader.errors import InvalidSample
+from loader.errors import Corrupt, InvalidSample
 from loader.json_text import parse_json
+from loader.modalities.language import FIELD, LanguageLine, parse_language
 from loader.modalities.video.packet_table import SUFFIX
 
 from ..export_selection import ExportSelection
 from ..exporter import Loss
-from .rows import clock
+from .language import COLUMNS, columns_in, inexact, tasks_in
+from .rows import clock, runs_of
 
 EPISODE = "episode.json"
 CLOCK = ".ns.npy"
@@ -55,6 +57,10 @@ class Survey:
     """Video feature -> its field: an mp4 file or a run of packets."""
     texts: list[str]
     """Text features."""
+    has_language: bool = False
+    """True if every episode has language."""
+    language: list[str] = field(default_factory=list)
+    """Language columns to write."""
     fps: Fraction = Fraction(0)
     """Rows per second."""
     features: dict[str, Any] = field(default_factory=dict)
@@ -76,8 +82,9 @@ def survey_of(selection: ExportSelection) -> Survey:
             f"{selection.version.name} has no field <stream>.npy with its clock <stream>{CLOCK}: LeRobot needs rows"
         )
     main = "action" if "action" in survey.streams else survey.streams[0]
-    others, irregular, differs = set[str](), list[str](), False
-    for (ordinal, key), fields in zip(order, _read(selection, order, clocks), strict=True):
+    others, irregular, inexact_in, differs = set[str](), list[str](), dict[str, str](), False
+    columns = set[str]()
+    for (ordinal, key), fields in zip(order, _read(selection, order, survey, clocks), strict=True):
         ns = _clock(fields[f"{main}{CLOCK}"], key)
         others |= {name for name in survey.streams if fields[f"{name}{CLOCK}"] != fields[f"{main}{CLOCK}"]}
         facts = _facts_of(fields.get(EPISODE), key)
@@ -87,11 +94,11 @@ def survey_of(selection: ExportSelection) -> Survey:
         if not np.array_equal(ns, clock(len(ns), survey.fps)):
             irregular.append(key)
         row = selection.rows(np.array([ordinal]))[0]
-        tasks = facts["tasks"] or [{"start": 0, "stop": len(ns), "task": str(row.get("task", ""))}]
-        if [task["start"] for task in tasks] + [len(ns)] != [0] + [task["stop"] for task in tasks]:
-            raise InvalidSample(
-                f"sample {key!r}: the tasks of {EPISODE} are not of its {len(ns)} rows in turn"
-            )
+        lines = lines_of(fields, key) if survey.has_language else []
+        columns |= columns_in(lines, ns)
+        if why := inexact(lines, ns):
+            inexact_in[key] = why
+        tasks = _tasks(tasks_in(lines, ns) or facts["tasks"], str(row.get("task", "")), len(ns), key)
         first = survey.episodes[-1].first + survey.episodes[-1].length if survey.episodes else 0
         survey.episodes.append(
             PlannedEpisode(len(survey.episodes), ordinal, key, first, len(ns), tasks, facts["stats"], ns)
@@ -99,6 +106,9 @@ def survey_of(selection: ExportSelection) -> Survey:
         survey.tasks += [
             text for text in dict.fromkeys(one["task"] for one in tasks) if text not in survey.tasks
         ]
+    survey.language = sorted(
+        columns | {name for name in COLUMNS if survey.has_language and name in survey.features}
+    )
     survey.streams = [name for name in survey.streams if name not in others]
     survey.losses += [
         Loss(f"field '{name}.npy'", f"its clock differs from the clock of {main}.npy: a dataset has one rate")
@@ -107,12 +117,24 @@ def survey_of(selection: ExportSelection) -> Survey:
     if irregular:
         why = f"of {len(irregular)} episodes, the first is {irregular[0]}, it is no multiple of 1/{survey.fps} s"
         survey.losses.append(Loss("clock", f"{why}: it becomes float32 seconds, which lerobot may refuse"))
+    for key, why in [*inexact_in.items()][:1]:
+        survey.losses.append(
+            Loss(f"field {FIELD!r}", f"of {len(inexact_in)} episodes, the first is {key}: {why}")
+        )
     if differs:
         survey.losses.append(
             Loss(f"field {EPISODE!r}", "features differ between episodes: the first episode's count")
         )
     survey.losses += _of_columns(selection, survey)
     return survey
+
+
+def _tasks(tasks: list[dict[str, Any]], column: str, length: int, key: str) -> list[dict[str, Any]]:
+    """Return the tasks, or for want of any the text of the column, checked. Raises: InvalidSample."""
+    tasks = tasks or [{"start": 0, "stop": length, "task": column}]
+    if [task["start"] for task in tasks] + [length] != [0] + [task["stop"] for task in tasks]:
+        raise InvalidSample(f"sample {key!r}: the tasks of {EPISODE} are not of its {length} rows in turn")
+    return tasks
 
 
 def _fields(selection: ExportSelection) -> Survey:
@@ -122,7 +144,7 @@ def _fields(selection: ExportSelection) -> Survey:
     }
     videos = {name.rpartition(".")[0]: name for name in sorted(names) if name.endswith((".mp4", ".run"))}
     texts = {name.removesuffix(".json") for name in names if name.endswith(".json") and name != EPISODE}
-    used = {EPISODE, *(f"{n}{end}" for n in streams for end in (".npy", CLOCK))}
+    used = {EPISODE, FIELD, *(f"{n}{end}" for n in streams for end in (".npy", CLOCK))}
     used |= {f"{name}{end}" for name in videos.values() for end in ("", SUFFIX)} | {
         f"{n}.json" for n in texts
     }
@@ -140,7 +162,8 @@ def _fields(selection: ExportSelection) -> Survey:
     lacking |= {name.removesuffix(".run") for name in runs}
     of = [sorted(name for name in {*one} - lacking if "/" not in name) for one in (streams, videos, texts)]
     cameras = {name: videos[name] for name in of[1]}
-    return Survey(streams=of[0], cameras=cameras, texts=of[2], losses=losses)
+    has_language = FIELD in names and FIELD not in partial
+    return Survey(streams=of[0], cameras=cameras, texts=of[2], losses=losses, has_language=has_language)
 
 
 def _of_columns(selection: ExportSelection, survey: Survey) -> list[Loss]:
@@ -162,17 +185,6 @@ def _of_columns(selection: ExportSelection, survey: Survey) -> list[Loss]:
     return losses
 
 
-def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
-    """Return runs of equal values as (value, start, stop)."""
-    out: list[tuple[Any, int, int]] = []
-    for number, value in enumerate(values):
-        if out and out[-1][0] == value:
-            out[-1] = (value, out[-1][1], number + 1)
-        else:
-            out.append((value, number, number + 1))
-    return out
-
-
 def extra_columns(selection: ExportSelection) -> list[str]:
     """Return the columns to write that LeRobot does not define."""
     return [
@@ -190,12 +202,21 @@ def _in_order(selection: ExportSelection) -> list[tuple[int, str]]:
 
 
 def _read(
-    selection: ExportSelection, order: list[tuple[int, str]], clocks: list[str]
+    selection: ExportSelection, order: list[tuple[int, str]], survey: Survey, clocks: list[str]
 ) -> Iterator[dict[str, bytes]]:
     names = clocks + [EPISODE] * (EPISODE in selection.fields and EPISODE not in selection.partial)
+    names += [FIELD] * survey.has_language
     for start in range(0, len(order), _AT_ONCE):
         ordinals = np.array([ordinal for ordinal, _ in order[start : start + _AT_ONCE]])
         yield from read_fields(selection.version.shard_store, selection.version.address(ordinals, names))
+
+
+def lines_of(fields: Mapping[str, bytes], key: str) -> list[LanguageLine]:
+    """Return the lines of a sample's language. Raises: Corrupt."""
+    try:
+        return parse_language(fields[FIELD])
+    except Corrupt as error:
+        raise Corrupt(f"sample {key!r}: {FIELD}: {error}") from error
 
 
 def _clock(data: bytes, key: str) -> Any:

@@ -12,15 +12,17 @@ import numpy as np
 
 from loader.errors import Corrupt
 from loader.json_text import parse_json
+from loader.modalities.language import FIELD
 from loader.modalities.video.episode_packets import Mp4Writer, PacketSpan, opened, read_span
 from loader.modalities.video.packet_runs import opened_run
 from loader.modalities.video.packet_table import SUFFIX
 
 from ..export_selection import ExportSample, ExportSelection, WorkUnit
 from ..exporter import Loss, Outbox
-from .dataset_layout import BOOKKEEPING, INFO
-from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, runs_of, survey_of
-from .rows import aggregated, statistics
+from .dataset_layout import BOOKKEEPING, INFO, LANGUAGE
+from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, lines_of, survey_of
+from .language import column_of
+from .rows import aggregated, runs_of, statistics
 
 FILE_BYTES = 100 * 2**20
 """Maximum size of the episodes in a file of rows, in bytes, unless one is larger."""
@@ -52,6 +54,7 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
         *survey.cameras.values(),
         *(f"{one}{SUFFIX}" for one in survey.cameras.values() if one.endswith(".run")),
         *(f"{one}.json" for one in survey.texts),
+        *([FIELD] if survey.language else ()),
     )
     out: list[WorkUnit] = []
     episodes, held = list[PlannedEpisode](), 0
@@ -85,12 +88,13 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
             own = {name: _feature(values) for name, values in rows.items()}
             shown = {camera: one.add(sample, episode) for camera, one in videos.items()}
             own |= {camera: one.feature for camera, one in videos.items()}
+            own |= {name: {"dtype": LANGUAGE, "shape": [1]} for name in survey.language}
             if features and own != features:
                 raise Corrupt(
                     f"sample {sample.key!r}: {own}; samples before it: {features}: a dataset has one of each"
                 )
             features = own
-            tables.append(_table(rows))
+            tables.append(_table(rows, _language(episode, sample, survey, rows["timestamp"][:, 0])))
             stats = {**statistics(rows), **{n: one for n, one in episode.stats.items() if n in features}}
             written.append({"length": episode.length, "videos": shown, "stats": stats})
         for camera_videos in videos.values():
@@ -201,10 +205,18 @@ def _feature(values: Any) -> dict[str, Any]:
     return {"dtype": values.dtype.name, "shape": list(values.shape[1:])}
 
 
-def _table(rows: dict[str, Any]) -> Any:
+def _language(episode: PlannedEpisode, sample: ExportSample, survey: Survey, seconds: Any) -> dict[str, Any]:
+    """Return the Arrow columns of an episode's language."""
+    if not survey.language:
+        return {}
+    lines = lines_of(sample.fields, sample.key)
+    return {name: column_of(name, lines, episode.ns, seconds) for name in survey.language}
+
+
+def _table(rows: dict[str, Any], language: dict[str, Any]) -> Any:
     import pyarrow as pa
 
-    return pa.table({name: _column(values) for name, values in rows.items()})
+    return pa.table({**{name: _column(values) for name, values in rows.items()}, **language})
 
 
 def _column(values: Any) -> Any:

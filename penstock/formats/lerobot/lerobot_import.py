@@ -13,6 +13,7 @@ import numpy as np
 
 from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.errors import Corrupt, InvalidStore
+from loader.modalities.language import FIELD
 from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, read_span
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
@@ -30,6 +31,7 @@ from ..importing.importer import (
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
 from .dataset_layout import DatasetLayout, LeRobotEpisode, read_layout
+from .language import COLUMNS, language_of
 from .rows import EpisodeRows, check_times, read_rows, statistics
 
 OPTIONS = frozenset({"episodes"})
@@ -72,7 +74,6 @@ def _readable(dataset: "LeRobotDataset") -> Readable:
         dataset.runs,
         dataset.samples,
         facts={field_of(name, feature): dataset.facts_of(name) for name, feature in dataset.features.items()},
-        left_out=dataset.layout.left_out,
     )
 
 
@@ -84,13 +85,26 @@ def dataset_in(
     features = {
         name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
     }
+    language = {name: feature for name, feature in layout.language.items() if name not in options.without}
+    if unknown := sorted(language.keys() - set(COLUMNS)):
+        raise InvalidStore(
+            f"{store.url}: {unknown[0]} is a feature of language; {' and '.join(COLUMNS)} are imported: leave it out "
+            f"with --without {unknown[0]}"
+        )
     for name, feature in features.items():
         if feature["dtype"] == "image":
             raise InvalidStore(
                 f"{store.url}: {name} is a feature of single images in the rows, which is not imported: leave it out "
                 f"with --without {name}"
             )
-    return LeRobotDataset(store, {one.key: one for one in infos}, layout, features, options.episodes)
+    return LeRobotDataset(
+        store,
+        {one.key: one for one in infos},
+        layout,
+        features,
+        None if FIELD in options.without else language,
+        options.episodes,
+    )
 
 
 def _texts_in(names: Any) -> Iterator[str]:
@@ -137,10 +151,12 @@ class LeRobotDataset:
         infos: Mapping[str, ObjectInfo],
         layout: DatasetLayout,
         features: Mapping[str, Mapping[str, Any]],
+        language: Mapping[str, Mapping[str, Any]] | None,
         chosen: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._store, self._chosen = store, chosen
         self.infos, self.layout, self.features = infos, layout, features
+        self.language = language
         self._lock = threading.Lock()
         self._held: tuple[str, Any] | None = None  # rows of the last object read
         self._sharing = Counter(
@@ -163,7 +179,17 @@ class LeRobotDataset:
         """Return a feature's rate, and the dimension names of a numeric feature."""
         facts = self.features[feature]
         names = list(_texts_in(facts.get("names"))) if facts["dtype"] not in ("video", "string") else []
-        return {"fps": str(self.layout.fps), **({"dims": names} if names else {})}
+        clock = self._clock if facts["dtype"] == "video" else None
+        own = {"dims": names} if names else {"clock": clock} if clock else {}
+        return {"fps": str(self.layout.fps), **own}
+
+    @property
+    def _clock(self) -> str | None:
+        """The field with the times of the rows, which are those of each camera's frames; None without a stream."""
+        streams = sorted(
+            name for name, one in self.features.items() if one["dtype"] not in ("video", "string")
+        )
+        return f"{'action' if 'action' in streams else streams[0]}.ns.npy" if streams else None
 
     def videos_of(self, data: str) -> list[str]:
         """Return the keys of the videos that an object with rows needs, sorted."""
@@ -203,6 +229,8 @@ class LeRobotDataset:
         rows = read_rows(table, what, episode.length, layout.fps, streams, layout.tasks, tick_s)
         fields = _stream_fields(rows)
         fields[EPISODE] = self._facts(episode, rows)
+        if self.language is not None:
+            fields[FIELD] = language_of(table, self.language, rows, what)
         metadata = {
             **episode.columns,
             "episode_index": episode.number,
@@ -259,7 +287,7 @@ class LeRobotDataset:
             return json_of(
                 {
                     "fps": str(self.layout.fps),
-                    "features": self.features,
+                    "features": {**self.features, **(self.language or {})},
                     "stats": stats,
                     "tasks": rows.tasks,
                 }

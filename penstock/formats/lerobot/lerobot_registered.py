@@ -31,6 +31,7 @@ from loader.dataset.writing.exclude import Superseded
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore
 from loader.json_text import parse_json
+from loader.modalities.language import FIELD
 from loader.modalities.video.packet_runs import PacketRun, run_of
 from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
@@ -47,8 +48,8 @@ from .lerobot_import import LeRobotDataset, dataset_in, field_of, key_of
 
 AT_ONCE = 8
 """Number of episodes read concurrently."""
-PACKETS, STREAMS = "media_index", "streams"
-"""Names of the groups that hold packet tables, and all other copied fields."""
+PACKETS, STREAMS, LANGUAGE = "media_index", "streams", "language"
+"""Names of the groups that hold packet tables, all other copied fields, and language."""
 PART_EPISODES = 1024
 """Minimum number of episodes per part, except the last."""
 _AHEAD = 64
@@ -110,7 +111,6 @@ def register_lerobot(
         same=len(units) - len(since.fresh),
         others=listed.n - len(used),
         refusals=listed.refusals,
-        left_out=source.layout.left_out,
     )
 
 
@@ -267,7 +267,9 @@ class EpisodeParts:
             for group, body in (parent.manifest["groups"] if parent else {}).items()
         }
         group_of = {"episode.json": STREAMS}
-        in_use = {PACKETS, STREAMS}
+        if self.source.language is not None:
+            group_of[FIELD] = LANGUAGE
+        in_use = {PACKETS, STREAMS, LANGUAGE}
         for camera in self.cameras:
             field = f"{camera}.run"
             before = next((group for group, fields in known.items() if field in fields), None)

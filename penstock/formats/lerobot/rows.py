@@ -20,6 +20,8 @@ class EpisodeRows(NamedTuple):
     """Feature -> array [rows, ...] as stored, or list of texts."""
     ns: I64
     """int64 [rows]: nanoseconds since the first row, rounded down."""
+    seconds: Any
+    """float [rows]: time since the first row as stored."""
     tasks: list[dict[str, Any]]
     """Tasks in order, each with `start` row, `stop` row and text `task`."""
 
@@ -39,16 +41,16 @@ def read_rows(
     if not length:
         raise Corrupt(f"{what}: no rows")
     _check_numbers(table, what)
-    check_times(_column(table, "timestamp", (1,), what)[:, 0], np.arange(length), fps, tick_s, what)
+    seconds = _column(table, "timestamp", (1,), what)[:, 0]
+    check_times(seconds, np.arange(length), fps, tick_s, what)
     streams: dict[str, Any] = {}
     for name, feature in features.items():
         if feature["dtype"] == "string":
             streams[name] = _texts(table, name, what)
         else:
             streams[name] = _column(table, name, tuple(feature["shape"]), what)
-    return EpisodeRows(
-        streams, clock(length, fps), _tasks(_column(table, "task_index", (1,), what)[:, 0], tasks, what)
-    )
+    numbers = _column(table, "task_index", (1,), what)[:, 0]
+    return EpisodeRows(streams, clock(length, fps), seconds, _tasks(numbers, tasks, what))
 
 
 def clock(length: int, fps: Fraction) -> I64:
@@ -114,6 +116,17 @@ def _texts(table: Any, name: str, what: str) -> list[str]:
         if not isinstance(text, str):
             raise Corrupt(f"{what}: row {row} has no text {name!r}, but {text!r:.80}")
     return texts
+
+
+def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
+    """Return runs of equal values as (value, start, stop)."""
+    out: list[tuple[Any, int, int]] = []
+    for number, value in enumerate(values):
+        if out and out[-1][0] == value:
+            out[-1] = (value, out[-1][1], number + 1)
+        else:
+            out.append((value, number, number + 1))
+    return out
 
 
 def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, Any]]:

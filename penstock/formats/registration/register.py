@@ -67,8 +67,6 @@ class RegistrationReport:
     """Number of objects in another format, or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
     """Objects that the listing could not return."""
-    left_out: Sequence[str] = ()
-    """Features of the dataset that penstock does not read yet."""
     notes: Sequence[str] = ()
     """Warnings about JSON values that could not become columns."""
     sealed: int = 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...compute.locked_processes import LOG_BYTES
 from ..run_folder import RunFolder
+from .run_log import without_label
 
 FIRST_S, LONGEST_S = 10.0, 600.0
 _ERROR = re.compile(r"(?!\s|[WE][0-9]{4} ).*(?:Error|Exception)")
@@ -48,7 +49,7 @@ def last_step(folder: RunFolder) -> int | None:
     try:
         events = folder.events()
         newest = events[-1].attempt if events else 0
-        windows = folder.window_steps(newest)
+        windows = [key.end_step for key in folder.window_keys(newest)]
     except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
         print(f"penstock: could not read the record: {error}", file=sys.stderr, flush=True)
         return None
@@ -60,4 +61,10 @@ def last_error(log: str, begin: int = 0) -> str:
     with open(log, "rb") as file:
         file.seek(max(begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
-    return ([line for line in lines if _ERROR.match(line)] or lines or [""])[-1]
+    lines = [without_label(line) for line in lines]
+    return ([line for line in lines if is_error(line)] or lines or [""])[-1]
+
+
+def is_error(line: str) -> bool:
+    """Return whether a line ends a traceback."""
+    return bool(_ERROR.match(line))

@@ -1,6 +1,6 @@
 """Runs on Kubernetes: a JobSet each, which Kueue queues, admits as a whole, and evicts.
 
-Tested against published models and an emulator, never on a cluster. Needs Kubernetes 1.29 and JobSet 0.6 or newer.
+Tested against published models and an emulator, never on a cluster. Needs Kubernetes 1.29 and JobSet 0.10 or newer.
 """
 
 import json
@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from loader.dataset.root import Root
-from loader.errors import EngineUnreachable, InvalidCluster, InvalidSpec
+from loader.errors import EngineUnreachable, InvalidCluster, InvalidRuntime, InvalidSpec
 
 from ...compute.cluster import Cluster
 from ...compute.engines.kubernetes import KubernetesCluster
@@ -26,6 +26,7 @@ from ..run_folder import RunFolder
 from ..run_spec import RunSpec
 from .jobset_object import RANKS, RESTARTS, jobset_object, object_name
 from .launcher import RunStatus, Span
+from .run_log import rank_lines
 
 CANCEL_S = 120.0
 """Longest wait for pods to end beyond their grace, in s: Kubernetes must first declare a lost node down."""
@@ -54,6 +55,16 @@ class JobSets:
     def describe(self, spec: RunSpec) -> str:
         """See `Launcher.describe`: the JobSet as JSON, which `kubectl create -f -` takes."""
         return json.dumps(self._body(spec), indent=2)
+
+    def notes(self, spec: RunSpec) -> list[str]:
+        """See `Launcher.notes`."""
+        least, most = spec.node_range
+        if least == most:
+            return []
+        return [
+            f"nodes = {spec.nodes!r} asks for {most}: Kueue admits all pods of a JobSet or none. If they do not fit, "
+            f"cancel the run, and resume it with --nodes {least}"
+        ]
 
     def check(self, spec: RunSpec) -> str:
         """See `Launcher.check`: the server's schema, webhooks and rights decide."""
@@ -130,7 +141,7 @@ class JobSets:
     def _recorded(self, run: str, before_us: int) -> Iterable[Span]:
         folder = RunFolder(self._record.store, run)
         attempts, last = folder.attempts(), {event.attempt: event for event in folder.events()}
-        ranks = folder.spec().ranks_per_node if attempts else 1
+        ranks = self._ranks_per_node(run) if attempts else 1
         for number, facts in sorted(attempts.items()):
             if facts["at_us"] < before_us:
                 event = last.get(number)
@@ -141,15 +152,32 @@ class JobSets:
                     state=event.name if event else "",
                 )
 
-    def logs(self, run: str) -> str:
-        """See `Launcher.logs`: the newest first pod's output, and how other pods failed."""
+    def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
+        """See `Launcher.logs`: the newest first pod's output, or the rank's pod's, and how other pods failed."""
         pods = sorted(
             self._api.jobset_pods(self._name(run)),
             key=lambda pod: (int(pod["metadata"]["labels"][RESTARTS]), pod["metadata"]["creationTimestamp"]),
         )
-        first = [pod for pod in pods if pod["metadata"]["labels"].get(INDEX_LABEL) == "0"]
-        text = self._api.log(first[-1]["metadata"]["name"]) if first else ""
+        starts = {int(pod["metadata"]["labels"][RESTARTS]) for pod in pods}
+        if start is not None and start not in starts:
+            raise InvalidRuntime(
+                f"the pods of {run} with {start} restarts before them are gone: JobSet deletes them before it restarts"
+            )
+        index, local = divmod(rank or 0, 1 if rank is None else self._ranks_per_node(run))
+        of_index = [
+            pod
+            for pod in pods
+            if pod["metadata"]["labels"].get(INDEX_LABEL) == str(index)
+            and start in (None, int(pod["metadata"]["labels"][RESTARTS]))
+        ]
+        text = self._api.log(of_index[-1]["metadata"]["name"]) if of_index else ""
+        if rank is not None:
+            return rank_lines(text, local)
         return "\n".join(filter(None, [text.rstrip("\n"), *map(how_ended, pods)]))[-LOG_BYTES:]
+
+    def _ranks_per_node(self, run: str) -> int:
+        spec = RunFolder(self._record.store, run).stored_spec()
+        return spec.ranks_per_node if spec else 1
 
     def _body(self, spec: RunSpec) -> Json:
         cluster, nodes = self._cluster, spec.node_range[1]
@@ -230,12 +258,21 @@ def _span(pods: Sequence[Json]) -> Span:
 
 
 def _ended_us(pod: Json) -> int | None:
-    """Return when a pod's container ended; None while it runs."""
-    for container in pod["status"].get("containerStatuses", []):
+    """Return when a pod's container ended; None while it runs.
+
+    A pod whose node was lost may have no such time: then its last condition counts.
+    """
+    status = pod["status"]
+    for container in status.get("containerStatuses", []):
         ended = container.get("state", {}).get("terminated")
         if container["name"] == RANKS and ended and ended.get("finishedAt"):
             return _microseconds(ended["finishedAt"])
-    return None
+    if status.get("phase") not in ("Failed", "Succeeded"):
+        return None
+    times = [
+        one["lastTransitionTime"] for one in status.get("conditions", []) if one.get("lastTransitionTime")
+    ]
+    return max(map(_microseconds, [status["startTime"], *times]))
 
 
 def _microseconds(text: str) -> int:

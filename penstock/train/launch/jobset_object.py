@@ -1,18 +1,21 @@
 """The JobSet of a run: one Indexed Job with a pod per node, which Kueue admits as a whole.
 
 A Job fails by its pod policy if a rank asks to begin again (exit status 75) or a pod is disrupted. The JobSet then
-begins again without counting. A Job that fails otherwise counts up to `MAX_RESTARTS`.
+begins again without counting. A Job that fails otherwise counts up to `MAX_RESTARTS`. If the run is over, a pod ends
+with 76, which fails the JobSet. Kubernetes has one reason for all rules of a pod policy, so the Job's message decides.
 """
 
 import hashlib
 import json
 import re
+import secrets
 from typing import Any
 
 from ...compute.engines.kubernetes import QUEUE_LABEL, KubernetesCluster, container_spec, pod_spec
 from ..run import AGAIN
 from ..run_spec import RunSpec
 from . import jobset_pod
+from .pod_failures import OVER
 
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
@@ -42,6 +45,12 @@ def jobset_object(
     """Return a run's JobSet. python: interpreter in the image. priority: WorkloadPriorityClass; "" for none."""
     labels = {"app.kubernetes.io/name": "penstock", "app.kubernetes.io/managed-by": "penstock"}
     kueue = {QUEUE_LABEL: cluster.queue, PRIORITY_LABEL: priority}
+    over = {
+        "name": "over",
+        "action": "FailJobSet",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+        "onJobFailureMessagePatterns": [f"failed with exit code {OVER} matching FailJob rule"],
+    }
     again = {
         "name": "beginAgain",
         "action": "RestartJobSetAndIgnoreMaxRestarts",
@@ -61,7 +70,7 @@ def jobset_object(
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": {
                 "maxRestarts": MAX_RESTARTS,
-                "rules": [again, {"name": "failed", "action": "RestartJobSet"}],
+                "rules": [over, again, {"name": "failed", "action": "RestartJobSet"}],
             },
             "ttlSecondsAfterFinished": KEPT_S,
             "replicatedJobs": [
@@ -79,7 +88,7 @@ def _job(
     cluster: KubernetesCluster, spec: RunSpec, name: str, python: str, labels: dict[str, str]
 ) -> dict[str, Any]:
     nodes = spec.node_range[1]
-    stopped = {"containerName": RANKS, "operator": "In", "values": [AGAIN]}
+    stopped = {"containerName": RANKS, "operator": "In", "values": [AGAIN, OVER]}
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     topology = {TOPOLOGY: cluster.placing.topology} if cluster.placing.topology else {}
     return {
@@ -108,6 +117,7 @@ def _pod(cluster: KubernetesCluster, spec: RunSpec, name: str, python: str) -> d
     restarts = {"fieldRef": {"fieldPath": f"metadata.annotations['{RESTARTS}']"}}
     container["env"] += [
         {"name": "PENSTOCK_ATTEMPT", "valueFrom": restarts},
+        {"name": "PENSTOCK_SUBMISSION", "value": secrets.token_hex(8)},
         # A pod's host name is <JobSet>-<replicated Job>-<Job>-<pod>, in the JobSet's headless service.
         {"name": "PENSTOCK_MEETING", "value": f"{name}-{RANKS}-0-0.{name}:{PORT}"},
     ]

@@ -47,6 +47,10 @@ class Launcher(Protocol):
         """Return what `submit` would hand over, for `--dry-run`. Raises: InvalidSpec if it cannot honour a key."""
         ...
 
+    def notes(self, spec: RunSpec) -> list[str]:
+        """Return what it does otherwise than a reader of the run's file expects."""
+        ...
+
     def check(self, spec: RunSpec) -> str:
         """Return the scheduler's answer to the run, for `--dry-run=server`; start nothing. Raises: InvalidSpec."""
         ...
@@ -71,6 +75,11 @@ class Launcher(Protocol):
         """Return the times that the run was given, in order."""
         ...
 
-    def logs(self, run: str) -> str:
-        """Return the last 64 KiB that the run wrote; "" if it wrote nothing."""
+    def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
+        """Return the last 64 KiB that the run wrote; "" if it wrote nothing.
+
+        rank: Only this rank's lines. start: Only of the start with so many restarts before it.
+
+        Raises: InvalidRuntime for a start whose output is not there.
+        """
         ...

@@ -16,19 +16,18 @@ from ..run_folder import RunFolder
 from ..run_spec import RunSpec, spec_of
 from .failures import Failures, last_error, last_step
 from .node_start import environment, run_node, torchrun
-
-SPANS = ".spans"
-"""Ending of the file with the times of the starts."""
+from .run_log import SPANS, times_of
 
 
 def run_until_ended(spec: RunSpec, log: str) -> int:
     """Run a training to its end; return its last exit status. log: file that its ranks write to."""
     folder, failures = RunFolder(loader.Root(spec.record).store, spec.run), Failures()
-    attempt = 0
+    attempt = _starts(log)
     while True:
         begin = os.path.getsize(log)
-        _note(log, "begun_us")
-        status = run_node(torchrun(spec), environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)})
+        _note(log, "begun_us", log=begin)
+        variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
+        status, _ = run_node(torchrun(spec), variables)
         _note(log, "ended_us")
         attempt += 1
         if status == 0:
@@ -49,10 +48,17 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
         time.sleep(wait_s)
 
 
-def _note(log: str, what: str) -> None:
+def _starts(log: str) -> int:
+    """Return the number of starts so far, of earlier submits too."""
+    with open(f"{log}{SPANS}", "a+") as file:
+        file.seek(0)
+        return sum("begun_us" in times for times in times_of(file))
+
+
+def _note(log_file: str, what: str, **facts: int) -> None:
     """Write a time beside the log: the accounting of this machine."""
-    with open(f"{log}{SPANS}", "a") as file:
-        file.write(json.dumps({what: time.time_ns() // 1000}) + "\n")
+    with open(f"{log_file}{SPANS}", "a") as file:
+        file.write(json.dumps({what: time.time_ns() // 1000, **facts}) + "\n")
 
 
 def main() -> int:

@@ -15,20 +15,24 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from loader.dataset.root import Root
 from loader.errors import EngineUnreachable, InvalidSpec
-from loader.json_text import parse_json_object
 
 from ...compute.cluster import Cluster
+from ...compute.engines.slurm import SlurmQueue
 from ...compute.locked_processes import LockedProcesses, hand_over
 from ..run_spec import RunSpec
 from . import local_loop
 from .launcher import RunStatus, Span
 from .node_start import torchrun
+from .run_log import SPANS, part_of, run_text, times_of
 
 END_S = 10.0
 """Seconds that a cancelled run has before SIGKILL."""
+LOOKS = 40
+"""Tries to lock the file of a run, 50 ms apart."""
 
 
 class LocalRanks:
@@ -46,6 +50,11 @@ class LocalRanks:
         _refuse(spec)
         return shlex.join(torchrun(spec))
 
+    def notes(self, spec: RunSpec) -> list[str]:
+        """See `Launcher.notes`."""
+        most = spec.node_range[1]
+        return [f"nodes = {spec.nodes!r} is 1 on this machine"] if most > 1 else []
+
     def check(self, spec: RunSpec) -> str:
         """See `Launcher.check`."""
         _refuse(spec)
@@ -57,9 +66,7 @@ class LocalRanks:
         self._processes.check_folder()
         log = self._path(spec.run, "log")
         with self._path(spec.run, "lock").open("a+") as lock, log.open("ab") as output:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not self._locked(lock, spec.run):
                 return self._place(spec.run)
             process = subprocess.Popen(
                 [sys.executable, "-m", local_loop.__name__, str(log)],
@@ -80,6 +87,19 @@ class LocalRanks:
             hand_over(lock, process.pid)
             self._begun.append(process)
         return self._place(spec.run)
+
+    def _locked(self, lock: IO[str], run: str) -> bool:
+        """Lock a file; return False if a run holds it. A command that looks at the run holds it for a moment, too."""
+        for _ in range(LOOKS):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._process(run) is not None:
+                    return False
+                time.sleep(0.05)
+            else:
+                return True
+        return False
 
     def status(self, run: str) -> RunStatus:
         """See `Launcher.status`."""
@@ -106,20 +126,24 @@ class LocalRanks:
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`."""
         try:
-            lines = Path(f"{self._path(run, 'log')}{local_loop.SPANS}").read_text().splitlines()
+            lines = Path(f"{self._path(run, 'log')}{SPANS}").read_text().splitlines()
         except FileNotFoundError:
             return []
         results: list[Span] = []
-        for times in map(parse_json_object, lines):
+        for times in times_of(lines):
             if "begun_us" in times:
                 results.append(Span(begun_us=times["begun_us"], ended_us=None))
             elif results:
                 results[-1] = replace(results[-1], ended_us=times["ended_us"])
         return results
 
-    def logs(self, run: str) -> str:
+    def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
-        return self._processes.tail(self._name(run))
+        log, part = self._path(run, "log"), (0, None)
+        if start is not None:
+            spans = Path(f"{log}{SPANS}")
+            part = part_of(spans.read_text().splitlines() if spans.exists() else (), start)
+        return run_text(SlurmQueue().answer, str(log), rank, part)
 
     def _place(self, run: str) -> str:
         return f"process {self._process(run) or 'ended'} of this machine, log {self._path(run, 'log')}"

@@ -16,13 +16,19 @@ from types import FrameType
 from ..run import AGAIN
 from ..run_spec import RunSpec
 from ..stop import SIGNALS
+from .failures import is_error, last_error
+from .run_log import TEE
 
 
-def torchrun(spec: RunSpec) -> list[str]:
-    """Return the command that begins the ranks of this machine."""
+def torchrun(spec: RunSpec, *, tee: bool = False) -> list[str]:
+    """Return the command that begins the ranks of this machine.
+
+    tee: True if the lines of a single rank have its name, too, as those of several have.
+    """
     names = ",".join(number.name for number in SIGNALS)
     options = [f"--nproc-per-node={spec.ranks_per_node}", f"--signals-to-handle={names}"]
     options += [f"--shutdown-timeout={spec.grace_s}", "--max-restarts=0"]
+    options += TEE if tee or spec.ranks_per_node > 1 else ()
     return [
         sys.executable,
         "-m",
@@ -47,13 +53,17 @@ def environment(spec: RunSpec, base: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def run_node(command: Sequence[str], environ: Mapping[str, str]) -> int:
+def run_node(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:
     """Run a node's ranks to their end; return 0, 75 to begin again, or another status for a failure.
 
+    Also returns the last line of a rank's traceback, if the lines of ranks have their names.
     A signal to this process goes on to torchrun, which passes it to its ranks.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-run-") as folder:
-        stopped = Path(folder, "stopped")
+        stopped, command = Path(folder, "stopped"), [*command]
+        if TEE[0] in command:
+            command.insert(command.index(TEE[0]), f"--log-dir={folder}/logs")
+            environ = {"PYTHONUNBUFFERED": "1", **environ}  # else torchrun passes lines on late
         process = subprocess.Popen(
             command, env={**environ, "PENSTOCK_STOPPED": str(stopped)}, start_new_session=True
         )
@@ -68,7 +78,13 @@ def run_node(command: Sequence[str], environ: Mapping[str, str]) -> int:
             for number, handler in before.items():
                 signal.signal(number, handler)
             _end_session(process.pid)
-        return AGAIN if stopped.exists() else status
+        return AGAIN if stopped.exists() else status, _last_error(Path(folder, "logs"))
+
+
+def _last_error(logs: Path) -> str:
+    """Return the last line of the first traceback among the files of ranks, or the first rank's last line."""
+    lines = [last_error(str(path)) for path in sorted(logs.rglob("stderr.log"))]
+    return next((line for line in lines if is_error(line)), next(filter(None, lines), ""))
 
 
 def _end_session(pid: int) -> None:

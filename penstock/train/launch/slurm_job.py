@@ -19,6 +19,7 @@ from ...compute.engines.slurm_why import why_name_waits
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..run_spec import RunSpec
 from .launcher import RunStatus, Span
+from .run_log import SPANS, part_of, run_text
 from .slurm_job_script import NodeSettings, batch_script
 
 
@@ -34,6 +35,10 @@ class SlurmJobs:
         command = shlex.join(["sbatch", *self._options(spec)])
         return f"{command} <<'PENSTOCK'\n{self._script(spec)}PENSTOCK"
 
+    def notes(self, spec: RunSpec) -> list[str]:
+        """See `Launcher.notes`."""
+        return []
+
     def check(self, spec: RunSpec) -> str:
         """See `Launcher.check`."""
         return self._sbatch(spec, "--test-only")
@@ -43,15 +48,23 @@ class SlurmJobs:
         self._options(spec)
         jobs = self._jobs(spec.run)
         self._queue.release([job.job_id for job in jobs if job.reason == HELD])
-        if not jobs:
-            job_id = self._sbatch(spec)
-            jobs = self._jobs(spec.run)
-            if any(int(job.job_id) < int(job_id) for job in jobs):  # of another submit at this moment
-                self._queue.answer(["scancel", job_id])
+        place = _place(jobs[0]) if jobs else ""
+        try:
             if not jobs:
-                return f"Slurm job {job_id}"  # it has ended
-        grace = preemption_words(self._queue.answer, jobs[0], spec.grace_s)
-        return _place(jobs[0]) + (f"; {grace}" if grace else "")
+                job_id = self._sbatch(spec)
+                place = f"Slurm job {job_id}"
+                jobs = self._jobs(spec.run)
+                if any(int(job.job_id) < int(job_id) for job in jobs):  # of another submit at this moment
+                    self._queue.answer(["scancel", job_id])
+                if not jobs:
+                    return place  # it has ended
+                place = _place(jobs[0])
+            grace = preemption_words(self._queue.answer, jobs[0], spec.grace_s)
+        except (EngineUnreachable, InvalidCluster) as error:
+            if not place:
+                raise
+            grace = str(error)  # Slurm has the job
+        return place + (f"; {grace}" if grace else "")
 
     def status(self, run: str) -> RunStatus:
         """See `Launcher.status`."""
@@ -88,9 +101,12 @@ class SlurmJobs:
             if start.begun_us is not None
         ]
 
-    def logs(self, run: str) -> str:
+    def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
-        return self._queue.tail(self._log(run))
+        log, part = self._log(run), (0, None)
+        if start is not None:
+            part = part_of(self._queue.tail(f"{log}{SPANS}").splitlines(), start)
+        return run_text(self._queue.answer, log, rank, part)
 
     def _jobs(self, run: str) -> list[QueuedJob]:
         """Return the jobs of a run that wait or run, the oldest first."""

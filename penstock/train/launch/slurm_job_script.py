@@ -13,12 +13,18 @@ from ..run import AGAIN
 from ..run_spec import RunSpec
 from . import next_start
 from .node_start import environment
+from .run_log import SPANS
+
+LOST_S = 120
+"""Seconds that srun gets to end after all ranks of the first node have, if one failed: several times KillWait."""
+CHECK_S = 10
 
 _RANK = """\
 {environment}{exports}export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_NTASKS"
 export LOCAL_RANK="$SLURM_LOCALID" LOCAL_WORLD_SIZE={ranks}
 trap 'kill -TERM "$rank"' TERM
 trap 'kill -USR1 "$rank"' USR1
+if [ -d "$PENSTOCK_FOLDER" ]; then echo $$ > "$PENSTOCK_FOLDER/rank-$RANK"; fi
 "$@" &
 rank=$!
 wait "$rank"
@@ -27,6 +33,7 @@ while kill -0 "$rank" 2> /dev/null; do # a signal had ended the wait, not the ra
     wait "$rank"
     status=$?
 done
+if [ "$status" = 0 ] || [ "$status" = {again} ]; then rm -f "$PENSTOCK_FOLDER/rank-$RANK"; fi
 if [ "$status" = {again} ]; then # 0, because srun kills all ranks at once if one ends otherwise
     if [ -d "$PENSTOCK_FOLDER" ]; then : > "$PENSTOCK_FOLDER/stopped"; fi
     exit 0
@@ -71,27 +78,46 @@ requeue() {{ # a job that a person cancelled is COMPLETING here, and so is one t
     exit {again}
 }}
 
+watch_srun() {{ # it waits for ever for ranks of a node that lost its power and is back before it is DOWN
+    checks=0
+    while [ "$checks" -lt {checks} ]; do
+        sleep {check_s}
+        checks=$((checks + 1))
+        for file in "$PENSTOCK_FOLDER"/rank-*; do # of ranks of this node that run, or have failed
+            if [ ! -e "$file" ] || kill -0 "$(cat "$file")" 2> /dev/null; then checks=0; fi
+        done
+    done
+    echo "penstock: the ranks of this node failed {lost_s} s ago, and srun still waits for others"
+    : > "$PENSTOCK_FOLDER/lost"
+    kill "$1"
+}}
+
 next_start() {{
     {environment_line}{python} -P -m {next_start} "$PENSTOCK_FOLDER/failures" {record} {run} {log} "$size"
 }}
 
 begun=0
 while :; do
-    rm -f "$PENSTOCK_FOLDER/stopped"
-    export PENSTOCK_ATTEMPT=$((${{SLURM_RESTART_COUNT:-0}} + begun))
+    rm -f "$PENSTOCK_FOLDER"/stopped "$PENSTOCK_FOLDER"/rank-*
     export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # the system gives out higher ones
     size=$(stat -c %s {log} || echo 0)
+    printf '{{"begun_us": %s000000, "log": %s}}\\n' "$(date +%s)" "$size" >> {spans}
+    starts=$(wc -l < {spans}) || starts=$((${{SLURM_RESTART_COUNT:-0}} + begun + 1))
+    export PENSTOCK_ATTEMPT=$((starts - 1)) # of earlier jobs of the run, too
     srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) "$layout" \\
-        --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none \\
+        --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none --label \\
         sh -c {rank} rank {command} &
     srun=$!
+    watch_srun "$srun" &
+    watch=$!
     wait "$srun"
     status=$?
     while kill -0 "$srun" 2> /dev/null; do
         wait "$srun"
         status=$?
     done
-    if [ -e "$PENSTOCK_FOLDER/stopped" ]; then requeue; fi
+    kill "$watch"
+    if [ -e "$PENSTOCK_FOLDER/stopped" ] || [ -e "$PENSTOCK_FOLDER/lost" ]; then requeue; fi
     if [ "$status" = 0 ]; then exit 0; fi
     if [ "$stopping" = 1 ]; then requeue; fi
     wait_s=$(next_start)
@@ -136,10 +162,14 @@ def batch_script(spec: RunSpec, settings: NodeSettings) -> str:
     )
     return _SCRIPT.format(
         again=AGAIN,
+        lost_s=LOST_S,
+        checks=LOST_S // CHECK_S,
+        check_s=CHECK_S,
         ranks=spec.ranks_per_node,
         cpus=settings.cpus,
         grace_s=spec.grace_s,
         log=shlex.quote(settings.log),
+        spans=shlex.quote(f"{settings.log}{SPANS}"),
         rank=shlex.quote(rank),
         command=shlex.join(spec.command),
         environment_line=source.replace("\n", "; "),

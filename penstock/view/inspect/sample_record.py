@@ -89,7 +89,7 @@ class SampleRecord(JsonRecord):
 
 def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
     """Return a field's verified bytes. Raises: InvalidRuntime if the field is missing or too large; Corrupt."""
-    _check_ordinal(version, ordinal)
+    check_ordinal(version, ordinal)
     if field not in fields_of(version, [ordinal])[0]:
         raise InvalidRuntime(f"sample {ordinal} of {version.name} has no field {field!r:.100}")
     (address,) = version.address(np.array([ordinal]), [field])
@@ -118,12 +118,14 @@ def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes
     return data[field], field
 
 
-def sample_record(version: "loader.Version", ordinal: int, search: RunSearch | None = None) -> SampleRecord:
-    """Return a sample's record. Reads its bytes and the samples table."""
-    _check_ordinal(version, ordinal)
+def sample_record(
+    version: "loader.Version", ordinal: int, search: RunSearch | None = None, *, decode: bool = True
+) -> SampleRecord:
+    """Return a sample's record. Reads its bytes, unless `decode` is False, and the samples table."""
+    check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)
-    fields = _fields(version, ordinal, names, address)
+    fields = _fields(version, ordinal, names, address) if decode else _shown_fields(version, address, {}, {})
     dataset, _, number = version.name.partition("@")
     (origin,) = provenance(version, [address])
     columns, marks = _columns(version, ordinal)
@@ -211,6 +213,7 @@ def _columns(version: "loader.Version", ordinal: int) -> tuple[dict[str, str], t
     return {name: clean(value, 400) for name, value in row.items() if value is not None}, tuple(marks)
 
 
-def _check_ordinal(version: "loader.Version", ordinal: int) -> None:
+def check_ordinal(version: "loader.Version", ordinal: int) -> None:
+    """Raise InvalidRuntime unless the version has the sample."""
     if not 0 <= ordinal < len(version):
         raise InvalidRuntime(f"ordinal = {ordinal}; {version.name} has samples 0 to {len(version) - 1}")

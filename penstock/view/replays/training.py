@@ -243,6 +243,10 @@ class Training:
         trail = int(self._numbers[-1]) if len(self._numbers) else -1
         return trail if self.metrics is None else max(trail, int(self.metrics.frame["step"][-1]))
 
+    def recorded_steps(self) -> NDArray[np.int64]:
+        """Return the steps in the run log, ascending."""
+        return np.unique(self._numbers)
+
     def are_recorded(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return bool [n]: whether each step is in the run log or the metrics."""
         recorded = np.isin(steps, self._numbers)

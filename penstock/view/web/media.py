@@ -12,7 +12,9 @@ from starlette.routing import Route
 
 import loader
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
+from loader.modalities.video.request import is_run
 
+from ..episodes.verified_field import VerifiedField, verified_field
 from ..inspect.sample_record import playable, stored_sample
 from ..inspect.version_record import fields_of
 from ..kinds import kind_of
@@ -46,6 +48,8 @@ FIELD_TYPES = {**STORED_TYPES, "run": STORED_TYPES["mp4"]}
 
 MOST_DESCRIBED_BYTES = 2**20
 """Largest raw object, in bytes, that is described as text if a browser cannot show it."""
+MOST_PART_BYTES = 2**20
+"""Most bytes of a response to a Range of a stored field."""
 MOST_RANGE = 100
 """Longest Range header that is read, in characters."""
 
@@ -148,9 +152,36 @@ def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: s
     return media
 
 
-def stored_response(version: loader.Version, ordinal: int, field: str, request: Request) -> Response:
-    """Return a field's stored bytes or a Range of them, verified as a whole. A run of packets becomes mp4."""
+def stored_response(
+    site: Site, version: loader.Version, ordinal: int, field: str, request: Request
+) -> Response:
+    """Return a field's stored bytes or a Range of them, verified. A run of packets becomes mp4."""
+    header = request.headers.get("range", "")
+    if is_run(field):
+        data, name = site.opened.media.get(
+            ("playable", version.id, ordinal, field), lambda: playable(version, ordinal, field)
+        )
+        return bytes_response(data, name, f"{ordinal}.bin", request)
+    if header and field in fields_of(version, [ordinal])[0]:
+        item: VerifiedField = site.opened.episodes.get(
+            ("field", version.id, ordinal, field), lambda: verified_field(version, ordinal, field)
+        )
+        if (span := _range(header, item.address.nbytes)) is not None:
+            return _part_response(item, field, *span)
     return bytes_response(*playable(version, ordinal, field), f"{ordinal}.bin", request)
+
+
+def _part_response(item: VerifiedField, field: str, start: int, stop: int) -> Response:
+    """Return the beginning of a Range, up to 1 MiB: a browser asks for the rest. Verified by blocks."""
+    nbytes = item.address.nbytes
+    stop = min(stop, start + MOST_PART_BYTES)
+    headers = {
+        "accept-ranges": "bytes",
+        "cache-control": "private, no-cache",
+        "content-range": f"bytes {start}-{stop - 1}/{nbytes}",
+    }
+    media_type = STORED_TYPES.get(field.rpartition(".")[2].lower(), "application/octet-stream")
+    return Response(item.read(start, stop - start), 206, media_type=media_type, headers=headers)
 
 
 def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> Response:

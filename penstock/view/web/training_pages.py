@@ -8,6 +8,8 @@ from starlette.routing import Route
 
 import loader
 from loader.api.explain import provenance
+from loader.order.sources.window_layout import ROW
+from loader.order.sources.window_view import WindowView
 
 from ..inspect.plain_text import unrecorded_lines
 from ..inspect.proofs import STAGES
@@ -112,8 +114,13 @@ def _slot_page(site: Site, request: Request, training: Training, step: int) -> P
         for name, value in values.decoded.items()
         if getattr(value, "ndim", 0) == 3
     }
-    version = version_of(training.plan(step), values.source)
+    plan = training.plan(step)
+    version, view = version_of(plan, values.source), plan.sources[values.source].view
+    window = {}
+    if isinstance(view, WindowView) and ROW in values.decoded:
+        window = {"row": int(values.decoded[ROW]), "anchor": view.layout.anchor}
     more = {
+        "window": window,
         "pictures": pictures,
         "stages": STAGES,
         "sizes": sizes,

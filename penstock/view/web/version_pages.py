@@ -5,12 +5,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-import loader
 from loader.api.explain import provenance
-from loader.errors import InvalidRuntime
 
-from ..inspect.sample_record import sample_record
-from ..inspect.version_record import PAGE, difference, root_record, version_record
+from ..episodes.open_episode import is_episode
+from ..inspect.sample_record import check_ordinal, sample_record
+from ..inspect.version_record import PAGE, difference, fields_of, root_record, version_record
+from .episode_pages import SAMPLE, VERSION, episode_page, episode_routes, requested_version
 from .media import (
     FIELD_TYPES,
     media_response,
@@ -25,19 +25,17 @@ from .media import (
 )
 from .page import Page, Site, number, page_routes
 
-_VERSION = "/v/{dataset}/{number:number}"
-_SAMPLE = f"{_VERSION}/s/{{ordinal:number}}"
-
 
 def routes(site: Site) -> list[Route]:
     return [
-        media_route(site, f"{_SAMPLE}/thumb/{{field}}", _thumbnail),
-        media_route(site, f"{_SAMPLE}/stored/{{field}}", _stored),
-        media_route(site, f"{_SAMPLE}/raw", _raw),
-        media_route(site, f"{_SAMPLE}/decoded/{{field}}/{{n:number}}", _decoded),
-        *page_routes(site, _SAMPLE, _sample),
-        *page_routes(site, f"{_VERSION}/diff/{{other:number}}", _diff),
-        *page_routes(site, _VERSION, _version),
+        *episode_routes(site),
+        media_route(site, f"{SAMPLE}/thumb/{{field}}", _thumbnail),
+        media_route(site, f"{SAMPLE}/stored/{{field}}", _stored),
+        media_route(site, f"{SAMPLE}/raw", _raw),
+        media_route(site, f"{SAMPLE}/decoded/{{field}}/{{n:number}}", _decoded),
+        *page_routes(site, SAMPLE, _sample),
+        *page_routes(site, f"{VERSION}/diff/{{other:number}}", _diff),
+        *page_routes(site, VERSION, _version),
         *page_routes(site, "/", _home),
     ]
 
@@ -47,7 +45,7 @@ def _home(site: Site, request: Request) -> Page:
 
 
 def _version(site: Site, request: Request) -> Page:
-    version = _requested_version(site, request)
+    version = requested_version(site, request)
     query = request.query_params
     record = version_record(
         version, where=query.get("where", ""), sort=query.get("sort", ""), first=number(request, "from", 0)
@@ -58,9 +56,12 @@ def _version(site: Site, request: Request) -> Page:
 
 
 def _sample(site: Site, request: Request) -> Page:
-    version = _requested_version(site, request)
+    version, ordinal = requested_version(site, request), _ordinal(request)
+    check_ordinal(version, ordinal)
+    if is_episode(version, fields_of(version, [ordinal])[0]):
+        return episode_page(site, request)
     search = site.opened.run_search(request.query_params.get("trainings"))
-    record = sample_record(version, int(request.path_params["ordinal"]), search)
+    record = sample_record(version, ordinal, search)
     pictures = {
         one.field: len(sample_media(site, version, record.ordinal, one.field))
         for one in record.fields
@@ -87,21 +88,20 @@ def _sql_literal(value: str) -> str:
 def _thumbnail(site: Site, request: Request) -> Response:
     return media_response(
         sample_thumbnail(
-            site, _requested_version(site, request), _ordinal(request), request.path_params["field"]
+            site, requested_version(site, request), _ordinal(request), request.path_params["field"]
         )
     )
 
 
 def _stored(site: Site, request: Request) -> Response:
-    return stored_response(
-        _requested_version(site, request), _ordinal(request), request.path_params["field"], request
-    )
+    version, ordinal = requested_version(site, request), _ordinal(request)
+    check_ordinal(version, ordinal)
+    return stored_response(site, version, ordinal, request.path_params["field"], request)
 
 
 def _raw(site: Site, request: Request) -> Response:
-    version, ordinal = _requested_version(site, request), _ordinal(request)
-    if not 0 <= ordinal < len(version):
-        raise InvalidRuntime(f"ordinal = {ordinal}; {version.name} has samples 0 to {len(version) - 1}")
+    version, ordinal = requested_version(site, request), _ordinal(request)
+    check_ordinal(version, ordinal)
     (address,) = version.address(np.array([ordinal]), [])
     (origin,) = provenance(version, [address])
     return raw_response(site, origin.get("raw_uri", ""), f"raw-{ordinal}.bin", request)
@@ -109,14 +109,10 @@ def _raw(site: Site, request: Request) -> Response:
 
 def _decoded(site: Site, request: Request) -> Response:
     media = sample_media(
-        site, _requested_version(site, request), _ordinal(request), request.path_params["field"]
+        site, requested_version(site, request), _ordinal(request), request.path_params["field"]
     )
     n = int(request.path_params["n"])
     return media_response(media[n] if n < len(media) else None)
-
-
-def _requested_version(site: Site, request: Request) -> loader.Version:
-    return site.opened.version(request.path_params["dataset"], int(request.path_params["number"]))
 
 
 def _ordinal(request: Request) -> int:

@@ -5,7 +5,9 @@ from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from assets.arrivals.make_batches import discover
 from assets.arrivals.progress import TickDataset, read_progress
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
+from assets.checks.expectations import Expectation
 from assets.gate_checks import Gate
 from assets.joined_objects import raw_objects_in
 from assets.sources import BatchLimits, Feed, Source
@@ -117,6 +120,36 @@ def test_both_layouts_become_the_same_samples_with_features_splits_and_facts(
     second = root.open("demo@2")
     assert set(second.samples().collect()["raw_key"]) == {*rows["raw_key"], "data/chunk-000/file-000.parquet"}
     assert sorted(episodes(second)) == sorted([*found, *found])
+
+
+def test_episode_sync_is_added_to_published_episodes(
+    place: Path, root: loader.Root, land: Callable[[Path | str], str], run: Run, failure_of: Any
+) -> None:
+    batch = land(place)
+    before = {info.key: info.etag for info in root.store.list("data/")}
+    sync = Feature(
+        name="episode_sync", parameters={"episode": "observation.state.npy", "idle_ms": 60, "still": 0.5}
+    )
+    check = Expectation(kind="between", column="clock_skew_ns", low=0, high=10**9)
+    more = replace(DEMO, features=(HASH, sync), gate=replace(SUITE, suite=(*SUITE.suite, check)))
+    again = run("ingest", more, batch, place)
+    assert again.success, failure_of(again)
+    assert run("release", more, place=place).success
+    assert {info.key: info.etag for info in root.store.list("data/")}.items() > before.items()
+    version = root.open("demo@2")
+    assert version.facts["keep.npy"]["dims"] == ["row"]
+    rows = version.samples().collect()
+    assert set(rows["kind"]) == {"video"}
+    assert rows["phash"].null_count() == rows["idle_ratio"].null_count() == rows["n_frozen"].null_count() == 0
+    assert rows["clock_skew_ns"].to_list() == rows["n_gaps"].to_list() == [0] * 3
+    keeps = [sample["keep.npy"] for sample in version[:]]
+    assert sorted(map(len, keeps)) == sorted(LENGTHS)
+    assert [round(1 - float(one.mean()), 6) for one in keeps] == rows["idle_ratio"].to_list()
+    at = {"observation.state.npy": loader.rows(0, 2), f"{CAMERA}.mp4": [0]}
+    view = version.select(*at).where("n_gaps = 0")
+    assert len(loader.windows(view, anchor="observation.state.npy", at=at, keep="keep.npy")) == sum(
+        int(one.sum()) for one in keeps
+    )
 
 
 def test_a_video_that_is_replaced_makes_another_object(

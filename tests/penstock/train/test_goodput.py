@@ -1,6 +1,6 @@
 """Node-seconds of a run by part: they sum to the allocations, repeated steps are not new."""
 
-import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +16,7 @@ from penstock.train.goodput import (
 )
 from penstock.train.launch.launcher import Span
 from penstock.train.run_folder import Event
+from penstock.train.windows import WindowSum
 
 S = 1_000_000
 
@@ -23,6 +24,13 @@ S = 1_000_000
 def event(attempt: int, number: int, name: str, at_s: float, step: int, took_s: float = 0) -> Event:
     facts = {"took_us": int(took_s * S)} if took_s else {}
     return Event(attempt=attempt, number=number, name=name, at_us=int(at_s * S), step=step, facts=facts)
+
+
+def window(attempt: int, end_step: int, at_s: float, wait_s: float = 0, step_s: float = 1) -> WindowSum:
+    at_us = int(at_s * S)
+    return WindowSum(
+        attempt=attempt, end_step=end_step, ended_us=at_us, wait_s=wait_s, step_s=step_s, nodes=1
+    )
 
 
 LIFE = [
@@ -66,9 +74,16 @@ def test_life_of_two_starts() -> None:
 
 
 def test_share_that_waits_is_no_step() -> None:
-    first, _ = goodput(TIMES, LIFE, {1: 0.25})
+    first, _ = goodput(TIMES, LIFE, [window(1, 50, 80, wait_s=0.25)])
     assert (first.parts["new steps"], first.parts["waiting for data"]) == (45, 4 + 15)
     assert first.share == 45 / 90
+
+
+def test_waiting_is_of_each_start_and_at_most_all() -> None:
+    windows = [window(1, 5, 20, 2, 5), window(1, 9, 30, 1, 5), window(2, 80, 171, 11, 10)]
+    first, second = goodput(TIMES, LIFE, windows)
+    assert first.parts["waiting for data"] == pytest.approx(4 + 0.3 * 60)
+    assert second.parts["new steps"] == second.parts["repeated steps"] == 0
 
 
 def test_start_without_events_is_unknown() -> None:
@@ -119,18 +134,15 @@ def test_parts_sum_to_the_allocation(
 ) -> None:
     """Whatever the clocks of nodes say."""
     events = [event(1, n, name, at_s, step, took_s) for n, (name, at_s, step, took_s) in enumerate(life)]
-    (only,) = goodput([Allocation(attempt=1, begun_us=0, ended_us=length_s * S)], events, {1: wait_share})
+    windows = [window(1, 0, 0, wait_share)]
+    (only,) = goodput([Allocation(attempt=1, begun_us=0, ended_us=length_s * S)], events, windows)
     assert abs(only.seconds - length_s) < 1e-6
     assert all(seconds >= 0 for seconds in only.parts.values())
 
 
 def test_steps_of_a_killed_start_are_known_from_its_windows() -> None:
     killed = [one for one in LIFE if one.attempt == 1 and one.name != "failed"]
-    windows = {
-        "attempt": np.array([1, 1, 1]),
-        "end_step": np.array([10, 50, 50]),
-        "ended_us": np.array([24 * S, 78 * S, 80 * S]),  # two ranks end the last one
-    }
+    windows = [window(1, 10, 24), window(1, 50, 80)]
     (first,) = goodput(TIMES[:1], killed, windows=windows)
     parts = {part: seconds for part, seconds in first.parts.items() if seconds}
     assert parts == {"starting": 10, "waiting for data": 4, "new steps": 60, "saving": 6, "unknown": 10}
@@ -151,3 +163,11 @@ def test_starts_within_one_span_share_its_time() -> None:
     assert starts[0].parts["new steps"] == 60
     whole = span_goodput(starts)
     assert (whole.attempt, whole.seconds, whole.end) == (2, 175, "stopped")
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=5))
+def test_starts_within_one_span_sum_to_it_whatever_their_clocks_say(at_s: list[int]) -> None:
+    attempts = {number: {"at_us": one * S} for number, one in enumerate(at_s, 1)}
+    allocations = matched([Span(begun_us=0, ended_us=100 * S)], attempts, 0)
+    assert [one.attempt for one in allocations] == sorted(attempts)
+    assert sum(one.seconds for one in goodput(allocations, [])) == pytest.approx(100)

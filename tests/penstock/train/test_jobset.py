@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import loader
-from loader.errors import EngineUnreachable, InvalidCluster
+from loader.errors import EngineUnreachable, InvalidCluster, InvalidRuntime
 from penstock.compute.cluster import Cluster, Slot
 from penstock.train.launch import jobset_object
 from penstock.train.launch.jobset import JobSets
@@ -192,17 +192,30 @@ def test_cluster_without_jobset_is_named(root: str, tmp_path: Path, monkeypatch:
             JobSets(root, cluster).submit(sleeper(root))
 
 
-def test_run_that_always_fails_ends_with_the_words_of_the_jobset(
-    root: str, server: Server, launcher: JobSets, monkeypatch: pytest.MonkeyPatch
+def test_run_that_fails_twice_alike_ends_with_the_words_of_the_jobset(
+    root: str, server: Server, launcher: JobSets
 ) -> None:
-    monkeypatch.setattr(jobset_object, "MAX_RESTARTS", 1)
+    """The second time no pod waits."""
     launcher._cluster = replace(launcher._cluster, queue="")
-    submit(spec(root, command=("false",), nodes="1"), launcher)
+    script = (
+        "import os, sys, time\n"
+        "print('rank', os.environ['RANK'], flush=True)\n"
+        "raise ValueError('planted') if os.environ['RANK'] == '1' else time.sleep(600)\n"
+    )
+    run = spec(root, command=(sys.executable, "-c", script), nodes="1", ranks_per_node=2)
+    submit(run, launcher)
+    until(lambda: "it begins again in 10 s" in launcher.logs("big-7"), lambda: launcher.logs("big-7"))
+    assert launcher.logs("big-7", rank=1).splitlines()[0] == "rank 1"
+    assert "rank 0" not in launcher.logs("big-7", rank=1)
     until(lambda: launcher.status("big-7").state == "ended", lambda: launcher.logs("big-7"))
-    assert launcher.status("big-7").reason.startswith("ReachedMaxRestarts: ")
+    assert launcher.status("big-7").reason.startswith("FailJobSetFailurePolicyAction: ")
     (jobset,) = server.cluster.jobsets.values()
-    assert jobset["status"]["restarts"] == 1
-    assert "ended with 1" in launcher.logs("big-7")
+    assert (jobset["status"]["restarts"], jobset["status"]["restartsCountTowardsMax"]) == (1, 1)
+    text = launcher.logs("big-7")
+    assert "failed twice at one step with the same last line; it is over" in text
+    assert "ended with 76" in text
+    with pytest.raises(InvalidRuntime, match="0 restarts before them are gone"):
+        launcher.logs("big-7", start=0)
 
 
 def test_run_that_asks_for_it_begins_again_without_counting(

@@ -59,14 +59,16 @@ def test_jobset_is_queued_as_a_whole_with_its_priority_and_topology() -> None:
 
 def test_jobset_begins_again_without_counting_a_stop_a_disruption_or_the_walltime() -> None:
     body = described()
-    again, failed = body["spec"]["failurePolicy"]["rules"]
+    over, again, failed = body["spec"]["failurePolicy"]["rules"]
+    assert (over["action"], over["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+    assert over["onJobFailureMessagePatterns"] == ["failed with exit code 76 matching FailJob rule"]
     assert again["action"] == "RestartJobSetAndIgnoreMaxRestarts"
     assert again["onJobFailureReasons"] == ["PodFailurePolicy", "DeadlineExceeded"]
     assert failed == {"name": "failed", "action": "RestartJobSet"}
     assert body["spec"]["failurePolicy"]["maxRestarts"] > 0
     job = body["spec"]["replicatedJobs"][0]["template"]["spec"]
     stopped, disrupted = job["podFailurePolicy"]["rules"]
-    assert (stopped["action"], stopped["onExitCodes"]["values"]) == ("FailJob", [75])
+    assert (stopped["action"], stopped["onExitCodes"]["values"]) == ("FailJob", [75, 76])
     assert disrupted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     assert (job["backoffLimit"], job["activeDeadlineSeconds"]) == (0, 86_400)
 

@@ -11,6 +11,7 @@ import pytest
 
 import loader
 from penstock.checkpoints import Checkpoints
+from penstock.train.hang import STEADY
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_usage import event_versions
@@ -48,6 +49,22 @@ def test_run_stops_and_goes_on_at_other_numbers_of_ranks(root: str, start: Start
     assert seen | digests([alone]) == undisturbed(root)
     assert not seen.keys() & digests([alone]).keys()
     assert f"weight {sum(range(STEPS))}" in alone.text
+
+
+def test_short_steps_share_an_exchange_and_all_ranks_stop_after_the_same_step(
+    root: str, start: Start
+) -> None:
+    ranks = start(3, "--steps", 2000, "--step-s", 0.005, "--log-collectives")
+    ranks[0].wait_for("took", 120)
+    ranks[1].signal(signal.SIGTERM)
+    assert statuses(ranks) == [AGAIN] * 3, ranks[0].text
+    steps = digests(ranks)
+    assert Checkpoints(root, "alone").steps() == [len(steps)]
+    for rank in ranks:
+        each = [text.count("begin all_reduce") for text in rank.text.split("took ")[1:]]
+        assert each[:STEADY] == [1] * STEADY, "each step until their length is known"
+        assert each[-1] == 0, "nothing begins once it is to stop"
+        assert 0 < sum(each[60:]) <= len(each[60:]) / 2
 
 
 def test_run_that_has_ended_does_nothing_again(root: str, start: Start) -> None:

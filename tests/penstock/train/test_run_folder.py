@@ -1,18 +1,28 @@
 """The record of runs: what a listing of them reads does not grow with their events."""
 
+import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import loader
+from loader.dataset.tables.parquet import parse_table, table_bytes
+from loader.errors import Corrupt
+from penstock.checkpoints import planned_steps
+from penstock.nodes.signs import read_signs
 from penstock.train import run_folder
 from penstock.train.launch.launcher import RunStatus
-from penstock.train.run_folder import RunFolder
+from penstock.train.record import RunRecord
+from penstock.train.replay_run import nodes_at
+from penstock.train.run_folder import RunFolder, briefs, runs
 from penstock.train.submitting import summaries, summary
-from penstock.train.windows import ROW, window_bytes
+from penstock.train.windows import ROW, TABLE, window_bytes
+from penstock.verbs.train import _newest
 
 
 class CountedStore:
@@ -65,6 +75,20 @@ def test_listing_reads_the_newest_events_only(tmp_path: Path, n_events: int) -> 
     ]
 
 
+def test_damaged_or_foreign_object_hides_no_run(tmp_path: Path) -> None:
+    root = loader.Root(tmp_path / "root")
+    for run in ("a", "b"):
+        record(RunFolder(root.store, run), 2)
+    root.store.put("trainings/a/events/000009-000000.json", b"{")
+    for key in ("README", "x,y/spec.json", "é/attempts/000001.json", f"{'n' * 101}/stop"):
+        root.store.put(f"trainings/{key}", b"{}")
+    listed = summaries(root, EndedRuns())
+    assert [run.run for run in listed] == runs(root.store) == ["a", "b"]
+    assert "000009-000000.json is no event" in listed[0].problem
+    assert (listed[1].problem, listed[1].newest.name) == ("", "saved")
+    assert "is no event" in _newest(listed[0])
+
+
 def test_one_run_is_read_whole_and_in_order(tmp_path: Path) -> None:
     root = loader.Root(tmp_path / "root")
     record(RunFolder(root.store, "a"), 30)
@@ -73,6 +97,8 @@ def test_one_run_is_read_whole_and_in_order(tmp_path: Path) -> None:
         (n, k) for n in (1, 2) for k in range(30)
     ]
     assert list(run.attempts) == [1, 2]
+    RunFolder(root.store, "a").put_window(2, 900, b"")
+    assert summary(RunFolder(root.store, "a"), EndedRuns()).step == 900, "as `ls` has it"
 
 
 def test_many_windows_are_read_by_an_even_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,3 +112,137 @@ def test_many_windows_are_read_by_an_even_choice(tmp_path: Path, monkeypatch: py
     rows = folder.windows()
     chosen = list(zip(rows["attempt"].tolist(), rows["end_step"].tolist(), strict=True))
     assert chosen == [(1, 1), (1, 4), (1, 6), (2, 7), (2, 10), (2, 11)], "the last of each start among them"
+
+
+def peak(folder: RunFolder) -> int:
+    """Return the most bytes that sums of a run's windows take at once, arrow's among them."""
+    tracemalloc.start()
+    before = pa.total_allocated_bytes()
+    most, alive = 0, folder.store.get
+
+    def get(key: str) -> Any:
+        nonlocal most
+        most = max(most, pa.total_allocated_bytes() - before)
+        return alive(key)
+
+    folder.store = CountedStore(folder)  # type: ignore[arg-type, assignment]
+    folder.store.get = get  # type: ignore[method-assign]
+    folder.window_sums()
+    most += tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+def test_memory_of_sums_does_not_grow_with_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "AT_ONCE", 1)
+    ranks = np.zeros(2000, ROW)
+    ranks["rank"], ranks["node"] = np.arange(2000), [f"m{rank // 8}" for rank in range(2000)]
+    peaks = []
+    for n_windows in (5, 40):
+        folder = RunFolder(loader.Root(tmp_path / str(n_windows)).store, "a")
+        for step in range(1, n_windows + 1):
+            ranks["end_step"] = step
+            folder.put_window(1, *window_bytes(ranks.tobytes()))
+        peaks.append(peak(folder))
+    assert peaks[1] < 2 * peaks[0]
+
+
+def test_starts_of_one_moment_have_two_numbers(tmp_path: Path) -> None:
+    """Else they would share windows and events."""
+    store = loader.Root(tmp_path / "root").store
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("time.time_ns", lambda: 7_000)
+        patched.setattr(RunFolder, "_attempt_keys", lambda folder: iter(()))  # neither lists the other
+        for _ in range(2):
+            record = RunRecord(store, "a", {"ranks": 1, "node": "m1"})
+            record.event("ranks_up", 0)
+            record.close()
+    assert list(RunFolder(store, "a").attempts()) == [1, 2]
+    assert [event.attempt for event in RunFolder(store, "a").events()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "read"),
+    [
+        ("spec.json", b'{"run":"b","command":["true"],"record":"r"}', RunFolder.spec),
+        ("spec.json", b'{"run":"a","command":["true"],"record":"r","nodes":"0"}', RunFolder.spec),
+        ("spec.json", b"[]", RunFolder.spec),
+        ("attempts/000001.json", b'{"at_us":"7"}', RunFolder.attempts),
+        ("attempts/000001.json", b'{"ranks":1}', RunFolder.attempts),
+        ("attempts/000001.json", b'{"at_us":7,"ranks":1e400}', RunFolder.attempts),
+        ("events/000001-000001.json", b'{"event":"saved","at_us":1e400,"step":1}', RunFolder.events),
+        ("events/000001-000001.json", b'{"event":"saved","at_us":1,"step":true}', RunFolder.events),
+        (
+            "events/000001-000001.json",
+            b'{"event":"saved","at_us":1,"step":1,"took_us":"x"}',
+            RunFolder.events,
+        ),
+        (
+            "events/000001-000001.json",
+            b'{"event":"saved","at_us":%d,"step":1}' % 10**40,
+            RunFolder.events,
+        ),
+        ("windows/000001-000000000001.parquet", b"PAR1", RunFolder.window_sums),
+    ],
+)
+def test_forged_object_is_named(
+    tmp_path: Path, name: str, data: bytes, read: Callable[[RunFolder], Any]
+) -> None:
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    folder.store.put(folder.key(name), data)
+    with pytest.raises(Corrupt, match=name):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("ended_us", pa.array(["now"])),
+        ("ended_us", pa.array([None], pa.int64())),
+        ("wait_s", pa.array([float("nan")])),
+        ("node", None),
+        ("rank", pa.array([], pa.int32())),
+    ],
+)
+def test_forged_window_is_named(tmp_path: Path, column: str, values: pa.Array | None) -> None:
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    table = parse_table(window_bytes(np.zeros(1, ROW).tobytes())[1], "here")
+    place = table.column_names.index(column)
+    if values is None:
+        table = table.remove_column(place)
+    elif not len(values):
+        table = table.slice(0, 0)
+    else:
+        table = table.set_column(place, column, values)
+    folder.put_window(1, 5, table_bytes(table, TABLE))
+    with pytest.raises(Corrupt, match=r"is no table of windows|is not a readable"):
+        folder.window_sums()
+    if column != "wait_s":
+        with pytest.raises(Corrupt, match=r"is no table of windows|is not a readable"):
+            folder.windows()
+
+
+def test_objects_that_are_no_windows_count_for_nobody(tmp_path: Path) -> None:
+    """One rule for every reader: `train`, `seen --runs`, signs of nodes and replays."""
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    folder.begin_attempt({"at_us": 1, "node": "m1"})
+    folder.put_event(1, 0, "first_batch", 0, {"plan": "p"}, at_us=1)
+    for name in ("1-900.parquet", "000001-x.parquet", "000001-000000000900.parquet.tmp", "x/900"):
+        folder.store.put(folder.key(f"windows/{name}"), b"no table")
+    assert folder.window_keys() == []
+    assert folder.window_sums() == []
+    assert [(one.first, one.end) for one in planned_steps._of_record(folder.store, "a")] == [(0, 1)]
+    assert read_signs(folder.store, 10**15).windows == []
+    assert nodes_at(folder, 0, 1000) == ()
+    assert briefs(folder.store)[0].window_step == 0
+
+
+@pytest.mark.parametrize("name", ["m[1-1000]", "m1,m2", "", "-x", "m1 m2", "ALL\n"])
+def test_node_of_a_record_is_no_list_of_nodes(tmp_path: Path, name: str) -> None:
+    """It would leave out others: sbatch reads lists."""
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    row = np.zeros(1, ROW)
+    row["end_step"], row["node"] = 9, name.encode()
+    folder.put_window(1, *window_bytes(row.tobytes()))
+    with pytest.raises(Corrupt, match="which is no host name"):
+        nodes_at(folder, 3, 5)

@@ -12,7 +12,7 @@ from benchmarks.latency_server import CREDENTIALS, latency_store
 from loader.run.batch.batch import MAKING
 from penstock.cli import main
 from penstock.train.run_folder import RunFolder
-from penstock.train.starved import Starvation, starvation, wait_shares
+from penstock.train.starved import Starvation, starvation
 from tests.penstock.train.conftest import Rank
 
 Start = Callable[..., list[Rank]]
@@ -94,16 +94,9 @@ def test_waiting_of_a_window_is_its_slowest_ranks() -> None:
     assert report.share == pytest.approx((8 + 2) / 20)
     assert report.together == pytest.approx(2 / 10)
     assert [(node.node, node.share) for node in report.nodes] == [("m0", 0.8)]
-    assert wait_shares(windows) == {1: pytest.approx(0.5)}
     assert not starvation(columns([(1, 5, 0.5)])).is_starved
 
 
 def test_rank_that_waits_alone_and_reads_as_fast_as_others_is_not_accused() -> None:
     report = starvation(columns([(1, 5, 8), (1, 5, 0), (1, 5, 0)], read_s=0.15))
     assert (report.share, report.together, report.nodes) == (0.8, 1.0, [])
-
-
-def test_shares_are_of_each_start_and_at_most_all() -> None:
-    assert wait_shares({}) == {}
-    windows = columns([(1, 5, 4), (2, 5, 1), (2, 5, 2), (3, 7, 11)])
-    assert wait_shares(windows) == {1: 0.4, 2: 0.2, 3: 1.0}

@@ -1,18 +1,29 @@
 """Windows of real ranks: each step of each rank is counted once, one object for all ranks, nothing waits for it."""
 
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import loader
+from loader.storage import Store
 from penstock.train.goodput import Allocation, goodput
 from penstock.train.record import MOST_TABLES, RunRecord
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
-from penstock.train.windows import COUNTS, ROW, SECONDS, SLOW_TEXTS, window_bytes, window_columns
+from penstock.train.windows import (
+    COUNTS,
+    ROW,
+    SECONDS,
+    SLOW_TEXTS,
+    WindowSum,
+    window_bytes,
+    window_columns,
+)
 from tests.penstock.train.conftest import Rank, digests
 
 STEPS = 40
@@ -50,7 +61,7 @@ def test_windows_hold_each_step_of_each_rank_once(root: str, start: Start) -> No
     assert 4 <= len(keys) == len(set(zip(rows["attempt"], rows["end_step"], strict=True)))
     elapsed_s = (rows["ended_us"].max() - rows["begun_us"].min()) / 1e6
     assert len(keys) <= elapsed_s / 0.2 + 2, "one object for all ranks"
-    second = folder.windows([key for key in folder.window_keys() if key[0] == 2])
+    second = folder.windows(folder.window_keys(2))
     assert set(second["attempt"]) == {2}
 
 
@@ -64,7 +75,7 @@ def test_killed_start_is_counted_up_to_its_last_window(root: str, start: Start) 
     assert rank.status() == -signal.SIGKILL
     begun_us = folder.attempts()[1]["at_us"]
     times = Allocation(attempt=1, begun_us=begun_us, ended_us=begun_us + 60_000_000)
-    (one,) = goodput([times], folder.events(), windows=folder.windows())
+    (one,) = goodput([times], folder.events(), folder.window_sums())
     assert 0 < one.end_step <= len(rank.took)
     assert one.end == "first_batch"
     assert one.parts["new steps"] >= 0.02 * one.end_step
@@ -115,7 +126,8 @@ def test_windows_wait_for_a_store_up_to_a_limit(tmp_path: Path, fails: bool) -> 
     if fails:
         blocked.write_bytes(b"")
     record = RunRecord(store, "big-7", {"ranks": 1})
-    for step in range(1, MOST_TABLES + 11):
+    more = 10 if fails else 0
+    for step in range(1, MOST_TABLES + more + 1):
         record.window(rows(step))
     record.event("saved", 9)
     while fails and len(RunFolder(store, "big-7").events()) < 1:
@@ -124,7 +136,54 @@ def test_windows_wait_for_a_store_up_to_a_limit(tmp_path: Path, fails: bool) -> 
         blocked.unlink()
     record.close()
     ends = RunFolder(store, "big-7").windows()["end_step"]
-    assert ends.tolist() == list(range(11 if fails else 1, MOST_TABLES + 11))
+    assert ends.tolist() == list(range(more + 1, MOST_TABLES + more + 1))
+
+
+class SilentStore:
+    """A store that answers no write until `answer` is set."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.asked, self.answer = store, threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def put_if_absent(self, key: str, data: bytes) -> Any:
+        self.asked.set()
+        assert self.answer.wait(60)
+        return self.store.put_if_absent(key, data)
+
+
+def test_queue_of_a_silent_store_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.train.record.MOST_BYTES", 3 * ROW.itemsize)
+    monkeypatch.setattr("penstock.train.record.MOST_EVENTS", 4)
+    store = SilentStore(loader.Root(tmp_path / "root").store)
+    record = RunRecord(store, "big-7", {"ranks": 1})  # type: ignore[arg-type]
+    record.event("ranks_up", 0)
+    assert store.asked.wait(60)
+    for step in range(1, 200):
+        record.window(rows(step))
+        record.event("first_batch" if step == 1 else "saved", step)
+    record.event("ended", 200)
+    assert len(record._waiting) <= 7
+    store.answer.set()
+    record.close()
+    folder = RunFolder(store.store, "big-7")
+    names = [(event.name, event.step) for event in folder.events()]
+    assert names == [("ranks_up", 0), ("first_batch", 1), ("saved", 198), ("saved", 199), ("ended", 200)]
+    assert [key.end_step for key in folder.window_keys()] == [197, 198, 199]
+
+
+def test_end_of_a_window_is_the_first_ranks_clock(tmp_path: Path) -> None:
+    """Events are of that clock, too."""
+    gathered = np.zeros(2, ROW)
+    gathered["rank"], gathered["end_step"], gathered["ended_us"] = [0, 1], 7, [1000, 9_000_000]
+    gathered["wait_s"], gathered["step_s"], gathered["node"] = [0.5, 0.25], [2, 3], [b"m1", b"m2"]
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "big-7")
+    folder.put_window(1, *window_bytes(gathered.tobytes()))
+    assert folder.window_sums() == [
+        WindowSum(attempt=1, end_step=7, ended_us=1000, wait_s=0.5, step_s=3, nodes=2)
+    ]
 
 
 def rows(end_step: int) -> bytes:

@@ -15,6 +15,7 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.run_usage import launcher_usage, slurm_usage
 from penstock.usage.sacct import parse_jobs
+from penstock.usage.totals import usage_row
 
 S, H = 1_000_000, 3600 * 1_000_000
 VERSIONS = [
@@ -98,7 +99,7 @@ def test_damaged_record_is_named_and_its_time_unknown(recorded: RunFolder) -> No
     assert [start.run for start in usage.starts] == ["", "", ""]
     (problem,) = usage.problems
     assert "the time of big-7 counts as unknown" in problem
-    assert "attempts/000002.json is damaged" in problem
+    assert "attempts/000002.json is no start" in problem
 
 
 @pytest.fixture
@@ -205,3 +206,17 @@ def test_stop_in_time_is_no_failure(folder: RunFolder, end: str, state: str, fai
 
     (start,) = launcher_usage(folder.store, Pods(), 10**15).starts  # type: ignore[arg-type]
     assert (start.failed, start.gpus, start.nodes, start.user) == (failed, 16, 2, "ann")
+
+
+def test_starts_without_a_rank_count_their_gpu_hours(folder: RunFolder) -> None:
+    folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url, gpus_per_node=8))
+    spans = [Span(begun_us=n * H, ended_us=n * H + H, nodes=2) for n in (1, 2)]
+
+    class Pods:
+        def spans(self, run: str) -> list[Span]:
+            return spans
+
+    usage = launcher_usage(folder.store, Pods(), 10**15)  # type: ignore[arg-type]
+    row = usage_row("all", usage.starts, 0, 10 * H)
+    assert (row.starts, row.allocated, row.unknown, row.failures) == (2, 32, 32, 2)
+    assert [start.run for start in usage.starts] == ["big-7", "big-7"]

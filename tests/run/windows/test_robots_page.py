@@ -1,37 +1,36 @@
-"""The scripts of docs/robots.md run as they stand."""
+"""The commands and scripts of docs/robots.md run as they stand, on a folder of LeRobot's."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import loader
-from loader.modalities.video.packet_table import index_packets
-from tests.run.numbered_video import video
+from penstock.cli import main
+from tests.penstock.formats.exchange.lerobot_files import v21, with_actions
 
 PAGE = (Path(__file__).parents[3] / "docs/robots.md").read_text()
 
 
-def test_scripts_run(
+def command(beginning: str) -> list[str]:
+    """The words of the command of the page that begins so."""
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"    penstock {beginning}")]
+    return shlex.split(line, comments=True)[1:]
+
+
+def test_commands_and_scripts_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    facts = {f"{name}.npy": {"fps": "30"} for name in ("action", "observation.state")}
-    clip = video(40, pts=[-(-1000 * row // 30) for row in range(40)])
-    clock = np.array([row * 10**9 // 30 for row in range(40)])
-    rows = np.arange(80, dtype=np.float32).reshape(40, 2)
-    with loader.Root("data") as root, root.write("arm", facts=facts) as writer:
-        for number in range(3):
-            fields: dict[str, Any] = {"observation.images.top.mp4": clip}
-            fields["observation.images.top.mp4.packets"] = index_packets(clip)
-            fields |= {"action.npy": rows, "action.ns.npy": clock}
-            fields |= {"observation.state.npy": rows, "observation.state.ns.npy": clock}
-            writer.add(f"{number}", fields)
+    with_actions(v21(tmp_path / "path/to/dataset", cameras=("observation.images.top",)))
+    assert main(command("import lerobot")) == 0
     names: dict[str, Any] = {}
     for script in re.findall(r"```python \w+\n(.*?)```", PAGE, re.S):
         exec(compile(script, "docs/robots.md", "exec"), names)
     printed = capsys.readouterr().out
-    assert "torch.Size([8, 2, 224, 224, 3]) torch.Size([8, 50, 2])" in printed
-    assert "'action': (8, 50, 2)" in printed
+    assert "torch.Size([8, 2, 224, 224, 3]) torch.Size([8, 50, 3])" in printed
+    assert re.search(r"\[('(lift|put down)'(, )?){8}\]", printed)
+    assert re.search(r"(lift|put down) \{'action': \(8, 50, 3\), 'observation.state': \(8, 3\)\}", printed)
+    assert main(command("exclude")) == 0
+    assert sorted(names["root"].open("arm@latest").keys([0, 1])) == ["episode_000000", "episode_000002"]

@@ -182,3 +182,101 @@ def change_meta(folder, change):
     before = pq.read_table(path)
     table(path, pa.Table.from_pylist(change(before.to_pylist())))
     return lambda: table(path, before)
+
+
+CALL = {"type": "function", "function": {"name": "say", "arguments": {"text": "ok"}}}
+NULLS = {"camera": None, "tool_calls": None}
+PERSISTENT = [
+    {"role": "assistant", "content": "reach", "style": "subtask", "timestamp": 0.0, **NULLS},
+    {"role": "user", "content": "raise it", "style": "task_aug", "timestamp": 0.0, **NULLS},
+    {
+        "role": "assistant",
+        "content": "grasp",
+        "style": "subtask",
+        "timestamp": float(np.float32(2 / 30)),
+        **NULLS,
+    },
+    {
+        "role": "assistant",
+        "content": "aside",
+        "style": "memory",
+        "timestamp": float(np.float32(0.0812)),
+        **NULLS,
+    },
+]
+EVENTS = {
+    1: [{"role": "assistant", "content": None, "style": None, "camera": None, "tool_calls": [CALL]}],
+    2: [
+        {"role": "user", "content": "what is left?", "style": "vqa", "camera": CAMERA, "tool_calls": None},
+        {"role": "assistant", "content": "a cup", "style": "vqa", "camera": CAMERA, "tool_calls": None},
+    ],
+}
+LANGUAGE_COLUMNS = "language_events", "language_persistent"
+LANGUAGE = {"dtype": "language", "shape": [1], "names": None}
+
+
+def published(name):
+    """The type of a column by lerobot 0.6.0, datasets/language.py."""
+    fields = [
+        pa.field("role", pa.string(), nullable=False),
+        pa.field("content", pa.string()),
+        pa.field("style", pa.string()),
+        *([pa.field("timestamp", pa.float32(), nullable=False)] if name == "language_persistent" else []),
+        pa.field("camera", pa.string()),
+        pa.field("tool_calls", pa.list_(pa.json_())),
+    ]
+    return pa.list_(pa.struct(fields))
+
+
+def texts(rows):
+    """Rows whose calls are JSON texts, as a column of the published type has them."""
+    return [
+        [
+            one | {"tool_calls": None if one["tool_calls"] is None else [*map(json.dumps, one["tool_calls"])]}
+            for one in row
+        ]
+        for row in rows
+    ]
+
+
+def array(name, rows, inferred):
+    if inferred:  # as LeRobot's own annotation writes it
+        return pa.array(rows)
+    storage = pa.array(texts(rows))
+    if pa.types.is_null(storage.type.value_type):
+        storage = pa.array([[] for _ in rows], published(name))
+    return storage.cast(published(name))
+
+
+def spoken(folder, inferred=False, persistent=None, events=EVENTS):
+    """Add language to every episode of a dataset."""
+    for path in sorted((folder / "data").rglob("*.parquet")):
+        rows = pq.read_table(path)
+        frames = rows["frame_index"].to_pylist()
+        columns = {
+            "language_persistent": persistent or [PERSISTENT] * len(frames),
+            "language_events": [events.get(frame, []) for frame in frames],
+        }
+        for name in LANGUAGE_COLUMNS:
+            rows = rows.append_column(name, array(name, columns[name], inferred))
+        table(path, rows)
+    declare(folder)
+    return folder
+
+
+def declare(folder, names=LANGUAGE_COLUMNS):
+    info = folder / "meta/info.json"
+    body = json.loads(info.read_text())
+    body["features"] |= dict.fromkeys(names, LANGUAGE)
+    info.write_text(json.dumps(body))
+
+
+def with_actions(folder):
+    """Add the feature `action`, a copy of the state."""
+    for path in folder.rglob("data/**/*.parquet"):
+        rows = pq.read_table(path)
+        table(path, rows.append_column("action", rows["observation.state"]))
+    body = json.loads((folder / "meta/info.json").read_text())
+    body["features"]["action"] = body["features"]["observation.state"]
+    put(folder / "meta/info.json", json.dumps(body))
+    return folder

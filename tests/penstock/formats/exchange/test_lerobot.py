@@ -147,7 +147,7 @@ def test_what_is_imported_comes_out_and_in_again(old, tmp_path, monkeypatch, fil
         assert content_digest(back, full=True).digest == content_digest(version, full=True).digest
         facts = {"dims": ["x", "y", "grip"], "fps": "30"}
         assert back.facts["observation.state.npy"] == version.facts["observation.state.npy"] == facts
-        assert version.facts[f"{CAMERA}.mp4"] == {"fps": "30"}
+        assert version.facts[f"{CAMERA}.mp4"] == {"fps": "30", "clock": "matrix.ns.npy"}
         splits = [version.samples().select("split").collect().to_dicts() for version in (version, back)]
         assert splits[0] == splits[1]
     files = len(list((tmp_path / "out/data").rglob("*.parquet")))
@@ -461,36 +461,6 @@ def test_features_that_are_left_out_are_not_read(own):
     with pytest.raises(InvalidStore, match="--without a"):
         read(own)
     assert TASKS[0] == read(own, "a")["episode_000000"].metadata["task"]
-
-
-@pytest.mark.parametrize(
-    "make", [v21, lambda folder: v30(folder, folder.parent / "old")], ids=["v2.1", "v3.0"]
-)
-def test_features_of_language_are_left_out_by_name(tmp_path, make, cli):
-    """Lists of structs since LeRobot 0.6; the rest is what it is without them."""
-    v21(tmp_path / "old")
-    make(tmp_path / "plain")
-    make(tmp_path / "spoken")
-    names = "language_events", "language_persistent"
-    for path in (tmp_path / "spoken" / "data").rglob("*.parquet"):
-        read_back = pq.read_table(path)
-        told = [[{"role": "user", "content": "lift", "timestamp": 0.0}]] * read_back.num_rows
-        for name in names:
-            read_back = read_back.append_column(name, pa.array(told))
-        pq.write_table(read_back, path)
-    info = tmp_path / "spoken" / "meta" / "info.json"
-    body = json.loads(info.read_text())
-    body["features"] |= {name: {"dtype": "language", "shape": [1], "names": None} for name in names}
-    info.write_text(json.dumps(body))
-    with loader.Root(tmp_path / "root") as root:
-        plain = version_of(root, tmp_path / "plain")
-        done = import_place(root, "lerobot", open_store(tmp_path / "spoken"), "spoken")
-        assert done.failures == []
-        assert done.left_out == list(names)
-        assert f"left out, as text over time is not read yet: {', '.join(names)}" in done.to_text()
-        assert content_digest(root.open("spoken")).digest == content_digest(plain).digest
-    registered = cli("register", "lerobot", tmp_path / "spoken", "stays", root=tmp_path / "root")
-    assert f"left out, because timed text is not supported yet: {', '.join(names)}" in registered.out
 
 
 @pytest.mark.parametrize("layout", ["v2.1", "v3.0"])

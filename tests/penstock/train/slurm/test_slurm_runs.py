@@ -21,6 +21,7 @@ from penstock.cli import main
 from penstock.compute.cluster import Cluster, TrainSettings
 from penstock.compute.engines.slurm import ENDED
 from penstock.compute.engines.slurm_listing import named_jobs
+from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
@@ -30,6 +31,7 @@ from tests.servers.slurm import Slurm, until
 
 pytestmark = pytest.mark.slurm
 Toy = Callable[..., RunSpec]
+TOY = Path(__file__).with_name("toy.py")
 
 
 def wait_for(launcher: SlurmJobs, text: str, times: int, seconds: float = 60) -> None:
@@ -99,6 +101,14 @@ def test_run_is_requeued_after_a_stop_and_ends_if_a_person_cancels(
     assert launcher.status("big-7").state == "ended"
     ports = set(re.findall(r"on m\d (127.0.0.1:\d+)", launcher.logs("big-7")))
     assert len(ports) == 2, "each start meets at a port of its own"
+    of_rank = launcher.logs("big-7", rank=3)
+    assert re.findall(r"began (\d): 3 of 4", of_rank) == ["0", "1"]
+    assert of_rank.startswith("began 0")
+    second = launcher.logs("big-7", start=1)
+    assert ("began 0" in second, second.count("began 1")) == (False, 4)
+    assert launcher.logs("big-7", rank=3, start=0).startswith("began 0: 3 of 4")
+    submit(toy(600, ranks_per_node=2), launcher)
+    wait_for(launcher, "began 2", 4)  # restarts count on
 
 
 def test_run_is_requeued_by_slurm_without_a_grace(
@@ -180,6 +190,23 @@ def test_node_that_dies_requeues_the_run(slurm_cluster: Slurm, launcher: SlurmJo
     finally:
         slurm_cluster.start_node("m2")
     until(lambda: slurm_cluster.told("sinfo", "-h", "-n", "m2", "-o", "%T").strip() in ("idle", "mixed"))
+
+
+def test_node_that_is_back_before_it_is_down_requeues_the_run(
+    slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun waits for ever for its ranks, which Slurm does not miss (ReturnToService=2)."""
+    monkeypatch.setattr(slurm_job_script, "LOST_S", 6)
+    monkeypatch.setattr(slurm_job_script, "CHECK_S", 1)
+    submit(toy(600, nodes="3"), launcher)
+    wait_for(launcher, "began 0", 3)
+    slurm_cluster.kill_node("m2")
+    slurm_cluster.start_node("m2")
+    for pid in slurm_cluster.processes():  # ranks whose peers are lost fail
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [str(TOY).encode()]:
+            os.kill(pid, signal.SIGKILL)
+    wait_for(launcher, "began 1", 3, 120)
+    assert "failed 6 s ago, and srun still waits for others" in launcher.logs("big-7")
 
 
 def test_run_that_slurm_may_not_requeue_ends(

@@ -18,8 +18,9 @@ from loader.run.trail.read_trail import trail_runs
 from loader.storage import Store
 from loader.storage.mirror.store import primary_of
 
-from . import marker
-from .planned_steps import RECORDS, planned_steps
+from ..checkpoints import marker
+from ..checkpoints.planned_steps import planned_steps
+from .run_folder import runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +106,7 @@ def of_dataset(dataset: str) -> Callable[[Plan], list[str]]:
 def _runs(store: Store, saved: Store) -> list[str]:
     reported = (info.key.split("/") for info in store.list("reports/training/"))
     named = {words[4] for words in reported if len(words) == 6 and words[3] == "runs"}
-    recorded = {info.key.split("/")[1] for info in store.list(RECORDS)}
-    return sorted({*trail_runs(store), *marker.runs(saved), *named, *recorded})
+    return sorted({*trail_runs(store), *marker.runs(saved), *named, *runs(store)})
 
 
 def _opened(root: Root, plan: str) -> Plan:

@@ -10,8 +10,8 @@ import torch
 import loader
 from loader.dataset.tables.manifest import references
 from penstock.checkpoints import Checkpoints
-from penstock.checkpoints.trained_on import of_dataset, trained_on
 from penstock.train.run_folder import RunFolder
+from penstock.train.trained_on import of_dataset, trained_on
 
 Cli = Callable[..., Any]
 

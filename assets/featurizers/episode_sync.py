@@ -1,0 +1,187 @@
+"""Measure an episode's clocks and stillness from its clocks, its packet tables and one stream; decodes no frame."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from loader.errors import DecodeFailed
+from loader.modalities.video.packet_table import SUFFIX, PacketTable, read_packets
+from loader.modalities.video.timeline import Timeline
+from loader.run.recipe.episode_clocks import CLOCK, checked_clock, clock_field, frame_times
+
+from ..media.unit import rejected
+from .decoding import STAGE, Array, bytes_of, decoded, field_of
+from .featurizer import Features, Featurizer
+
+_NS_PER_MS = 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSync(Featurizer):
+    """Field `keep.npy`: bool [rows of the anchor], False at idle rows: `loader.windows(..., keep="keep.npy")`.
+
+    The anchor is idle while each dimension stays within `still` times the widest range of any dimension of the episode,
+    for at least `idle_ms` (`idle_rows` without a clock). The first row of such a time is not idle. A dimension's own
+    range would not do: an arm that never moves has only noise, which is its whole range.
+
+    Columns:
+
+    - clock_skew_ns: greatest difference between the first times, or between the last times, of a stream and the anchor
+    - n_gaps: steps of any stream longer than `gap` times its median step
+    - longest_gap_ns: the longest of them; 0 without gaps
+    - idle_ratio: share of idle rows of the anchor
+    - n_frozen: frames whose packet has the bytes of the frame before. Codecs that number their packets hide them
+
+    A stream is a clock (`<name>.ns.npy`), or a video with a packet table and no clock. The first three columns are None
+    if the anchor has no clock.
+    """
+
+    episode: str | None = "action.npy"
+    """The anchor: an array field with a row per step, such as `action.npy` or `joints.position.npy`."""
+    still: float = 0.02
+    """Movement that counts as none, as a share of the widest range; 0 up to, not including, 1."""
+    idle_ms: int = 500
+    """Shortest idle time in ms; 1 or more."""
+    idle_rows: int = 15
+    """Shortest idle run in rows, if the anchor has no clock; 1 or more."""
+    gap: float = 3.0
+    """Steps longer than this many median steps are gaps; more than 1."""
+    name: ClassVar[str] = "episode_sync"
+    """Name of the featurizer."""
+    output_fields: ClassVar[tuple[str, ...]] = ("keep.npy",)
+    output_columns: ClassVar[tuple[str, ...]] = (
+        "clock_skew_ns",
+        "n_gaps",
+        "longest_gap_ns",
+        "idle_ratio",
+        "n_frozen",
+    )
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.still < 1 and self.idle_ms >= 1 and self.idle_rows >= 1 and self.gap > 1):
+            raise ValueError(
+                f"episode_sync(still={self.still}, idle_ms={self.idle_ms}, idle_rows={self.idle_rows}, "
+                f"gap={self.gap}); accepted: still from 0 to below 1, idle_ms and idle_rows of at least 1, gap above 1"
+            )
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        return {} if self.episode is None else {"episode": (self.episode, f"*{CLOCK}", f"*{SUFFIX}")}
+
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"keep.npy": {"dims": ["row"], "unit": "False at idle rows"}}
+
+    def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
+        anchor = field_of(self.inputs, kind)
+        rows = _numbers(decoded(sample, anchor), anchor)
+        own = clock_field(anchor, sample, {})
+        clock = None if own is None else _clock(sample, own, len(rows))
+        tables = {name: _packets(sample, name) for name in sorted(sample) if name.endswith(SUFFIX)}
+        idle = self._idle(rows, clock)
+        times = [] if clock is None else [clock, *_other_clocks(sample, own, tables)]
+        gaps = np.concatenate([np.zeros(0, np.int64), *(self._gaps(one) for one in times)])
+        columns = {
+            "clock_skew_ns": _skew_ns(times) if times else None,
+            "n_gaps": len(gaps) if times else None,
+            "longest_gap_ns": int(gaps.max(initial=0)) if times else None,
+            "idle_ratio": round(float(idle.mean()), 6),
+            "n_frozen": sum(map(_n_frozen, tables.values())),
+        }
+        return Features(fields={"keep.npy": ~idle}, columns=columns)
+
+    def _idle(self, rows: Array, clock: Array | None) -> Array:
+        """Return bool [n]: True at the rows of the anchor that are idle."""
+        if clock is None:
+            last = np.arange(len(rows)) + self.idle_rows
+        else:
+            last = np.searchsorted(clock, clock + self.idle_ms * _NS_PER_MS)
+        starts = np.flatnonzero(last < len(rows))
+        starts = starts[_within(rows, starts, last[starts], self.still)]
+        edges = np.zeros(len(rows) + 1, np.int64)
+        np.add.at(edges, starts + 1, 1)
+        np.add.at(edges, last[starts] + 1, -1)
+        idle: Array = np.cumsum(edges[:-1]) > 0
+        return idle
+
+    def _gaps(self, clock: Array) -> Array:
+        steps = np.diff(clock)
+        gaps: Array = steps[steps > self.gap * np.median(steps)] if len(steps) else steps
+        return gaps
+
+
+def _within(rows: Array, starts: Array, stops: Array, share: float) -> Array:
+    """Return bool [starts]: rows start ... stop differ by at most `share` of the widest range, in each dimension.
+
+    Extents of 2^k rows come from those of 2^(k-1), so it costs O(rows * log of the longest).
+    """
+    with np.errstate(invalid="ignore"):  # infinities less infinities; they move, as NaN does
+        spread = share * np.fmax.reduce(np.fmax.reduce(rows) - np.fmin.reduce(rows), initial=0.0)
+    levels = np.log2(stops - starts + 1).astype(np.int64)
+    low, high, within = rows, rows, np.zeros(len(starts), bool)
+    for level in range(int(levels.max(initial=-1)) + 1):
+        size = 2**level
+        if level:
+            low = np.minimum(low[: -size // 2], low[size // 2 :])
+            high = np.maximum(high[: -size // 2], high[size // 2 :])
+        own = np.flatnonzero(levels == level)
+        first, second = starts[own], stops[own] + 1 - size
+        with np.errstate(invalid="ignore"):
+            extent = np.maximum(high[first], high[second]) - np.minimum(low[first], low[second])
+            within[own] = (extent <= spread).all(axis=1)
+    return within
+
+
+def _numbers(values: Array, field: str) -> Array:
+    """Return float64 [rows, dims]. Raises: Unusable."""
+    if not values.ndim or not len(values):
+        raise rejected(STAGE, "no_rows", f"field {field!r} is {list(values.shape)}; rows are needed")
+    if values.dtype.kind not in "biuf":
+        raise rejected(STAGE, "not_numbers", f"field {field!r} holds {values.dtype}; numbers are needed")
+    return values.reshape(len(values), -1).astype(np.float64)
+
+
+def _clock(sample: Mapping[str, bytes], field: str, n: int | None = None) -> Array:
+    clock = decoded(sample, field)
+    try:
+        return checked_clock(clock, len(clock) if n is None and clock.ndim else n or 0)
+    except DecodeFailed as error:
+        raise rejected(STAGE, "clock", f"field {field!r}: {error}") from error
+
+
+def _packets(sample: Mapping[str, bytes], field: str) -> PacketTable:
+    try:
+        return read_packets(bytes_of(sample, field))
+    except DecodeFailed as error:
+        raise rejected(STAGE, "undecodable", f"field {field!r}: {error}") from error
+
+
+def _other_clocks(
+    sample: Mapping[str, bytes], own: str | None, tables: Mapping[str, PacketTable]
+) -> Iterator[Array]:
+    """Yield the times of every other stream that has values: its clock, or a video's shown frames."""
+    for field in sorted(sample):
+        if field.endswith(CLOCK) and field != own and len(clock := _clock(sample, field)):
+            yield clock
+    for field, table in tables.items():
+        if clock_field(field.removesuffix(SUFFIX), sample, {}) is None:
+            try:
+                timeline = Timeline.of_table(table)
+            except DecodeFailed as error:
+                raise rejected(STAGE, "undecodable", f"field {field!r}: {error}") from error
+            if len(frames := frame_times(timeline)):
+                yield frames
+
+
+def _skew_ns(clocks: list[Array]) -> int:
+    (first, last), *others = ((int(clock[0]), int(clock[-1])) for clock in clocks)
+    return max((max(abs(start - first), abs(end - last)) for start, end in others), default=0)
+
+
+def _n_frozen(table: PacketTable) -> int:
+    shown = np.flatnonzero(~table.discard)
+    shown = shown[np.argsort(table.pts[shown], kind="stable")]
+    size, crc = table.size[shown], table.crc32c[shown]
+    return int(((size[1:] == size[:-1]) & (crc[1:] == crc[:-1])).sum())

@@ -1,0 +1,115 @@
+"""Parse an episode's `language.jsonl`, and find the text that is active at a time."""
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import Corrupt
+from ..json_text import DamagedJson, parse_json_object
+
+FIELD = "language.jsonl"
+"""Field of an episode's language."""
+MAX_LINES, MAX_BYTES = 2**16, 2**24
+"""Largest `language.jsonl`."""
+_MAX_NS = 2**62
+
+
+class LanguageLine(NamedTuple):
+    """A text, or calls of tools, that holds from `start_ns` to before `end_ns`."""
+
+    start_ns: int
+    """Nanoseconds on the episode's clock."""
+    end_ns: int | None = None
+    """After `start_ns`; None: until the next line of its style."""
+    style: str | None = None
+    """Such as "task" or "subtask"."""
+    role: str = "user"
+    """Speaker, as in a chat."""
+    text: str | None = None
+    """None for calls of tools only."""
+    camera: str | None = None
+    """Feature of the camera that the text is about."""
+    tool_calls: list[Any] | None = None
+    """Calls of tools, as chat templates take them."""
+
+
+def parse_language(data: bytes) -> list[LanguageLine]:
+    """Return the lines in order. Blank lines are skipped. Raises: Corrupt with the line's number, from 1."""
+    if len(data) > MAX_BYTES:
+        raise Corrupt(f"language has {len(data)} bytes; up to {MAX_BYTES} are read")
+    lines = []
+    for number, text in enumerate(data.split(b"\n"), 1):
+        if not text.strip():
+            continue
+        if len(lines) == MAX_LINES:
+            raise Corrupt(f"line {number}: language has more than {MAX_LINES} lines")
+        try:
+            lines.append(_line(parse_json_object(text)))
+        except DamagedJson as error:
+            raise Corrupt(f"line {number}: {error}") from None
+    return lines
+
+
+def _line(body: dict[str, Any]) -> LanguageLine:
+    if unknown := sorted(body.keys() - set(LanguageLine._fields)):
+        raise DamagedJson(
+            f"{unknown[0]!r:.80} is no part of a line; accepted: {', '.join(LanguageLine._fields)}"
+        )
+    start, end, calls = body.get("start_ns"), body.get("end_ns"), body.get("tool_calls")
+    if not _is_time(start):
+        raise DamagedJson(f"start_ns = {start!r:.40}; whole nanoseconds are needed")
+    if end is not None and not (_is_time(end) and end > start):
+        raise DamagedJson(f"end_ns = {end!r:.40}; null or whole nanoseconds after {start} are needed")
+    for name in ("style", "text", "camera"):
+        if body.get(name) is not None and not isinstance(body[name], str):
+            raise DamagedJson(f"{name} = {body[name]!r:.40}; null or a text is needed")
+    if not isinstance(body.get("role", ""), str):
+        raise DamagedJson(f"role = {body['role']!r:.40}; a text is needed")
+    if calls is not None and not isinstance(calls, list):
+        raise DamagedJson(f"tool_calls = {calls!r:.40}; null or a list is needed")
+    return LanguageLine(**body)
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and abs(value) <= _MAX_NS
+
+
+class ActiveText:
+    """The texts of one style over time: of several at once, the one that began last, then the first line."""
+
+    def __init__(self, lines: Iterable[LanguageLine]) -> None:
+        ordered = sorted(lines, key=lambda line: line.start_ns)
+        starts = sorted({line.start_ns for line in ordered})
+        spans = []
+        for line in ordered:
+            after = bisect_right(starts, line.start_ns)
+            following = starts[after] if after < len(starts) else _MAX_NS + 1
+            spans.append((line.start_ns, following if line.end_ns is None else line.end_ns, line.text))
+        self._times = sorted({time for start, end, _ in spans for time in (start, end)})
+        self._texts: list[str | None] = []
+        active: list[tuple[int, int, int]] = []  # (-start, number, end): the least is the one to read
+        number = 0
+        for time in self._times:
+            while number < len(spans) and spans[number][0] == time:
+                heapq.heappush(active, (-time, number, spans[number][1]))
+                number += 1
+            while active and active[0][2] <= time:
+                heapq.heappop(active)
+            self._texts.append(spans[active[0][1]][2] if active else None)
+
+    def at(self, time_ns: int) -> str | None:
+        """Return the text at a time; None if there is none."""
+        place = bisect_right(self._times, time_ns) - 1
+        return self._texts[place] if place >= 0 else None
+
+
+def active_texts(data: bytes, styles: Sequence[str]) -> list[ActiveText]:
+    """Return the texts of each style. Lines without a text are left out. Raises: Corrupt."""
+    lines = [line for line in parse_language(data) if line.text is not None]
+    return [ActiveText(line for line in lines if line.style == style) for style in styles]
+
+
+def text_at(texts: Iterable[ActiveText], time_ns: int) -> str:
+    """Return the text of the first style that has one at a time; "" if none has."""
+    return next((text for style in texts if (text := style.at(time_ns)) is not None), "")

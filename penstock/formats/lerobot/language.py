@@ -1,0 +1,235 @@
+"""Convert between `language.jsonl` and LeRobot's tasks and columns `language_persistent`, `language_events`.
+
+A task is a line of style `task`. A persistent text holds until the next of its style. An event holds for 1 ns, so that
+only the window at its row has it. Columns are as LeRobot 0.6 declares them in `lerobot/datasets/language.py`.
+"""
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from loader.errors import Corrupt, InvalidSample
+from loader.json_text import DamagedJson, parse_json
+from loader.modalities.language import MAX_LINES, ActiveText, LanguageLine, parse_language
+
+from .rows import I64, EpisodeRows, runs_of
+
+PERSISTENT, EVENTS = "language_persistent", "language_events"
+COLUMNS = PERSISTENT, EVENTS
+TASK = "task"
+"""Style of LeRobot's tasks."""
+EVENT_NS = 1
+"""Length of an event."""
+MOST_TEXTS = 2**24
+"""Most texts of an exported episode: LeRobot repeats the persistent ones in each row."""
+_MAX_S = 1e9
+
+
+def language_of(table: Any, columns: Container[str], rows: EpisodeRows, what: str) -> bytes:
+    """Return an episode's `language.jsonl`. columns: language columns to read. Raises: Corrupt."""
+    clock = rows.ns.tolist()
+    lines = [LanguageLine(start_ns=clock[one["start"]], style=TASK, text=one["task"]) for one in rows.tasks]
+    for name in (name for name in COLUMNS if name in columns):
+        if name not in table.column_names:
+            raise Corrupt(f"{what}: no column {name!r}")
+        column = table[name].combine_chunks()
+        try:
+            lines += (
+                _persistent(column, rows.seconds, clock) if name == PERSISTENT else _events(column, clock)
+            )
+        except DamagedJson as error:
+            raise Corrupt(f"{what}: {name}: {error}") from None
+    try:
+        data = b"".join(
+            json.dumps(line._asdict(), ensure_ascii=False, allow_nan=False).encode() + b"\n" for line in lines
+        )
+        parse_language(data)  # the bounds and types of every other language
+    except (Corrupt, TypeError, ValueError) as error:
+        raise Corrupt(f"{what}: language: {error}") from None
+    return data
+
+
+def _persistent(column: Any, seconds: Any, clock: list[int]) -> Iterator[LanguageLine]:
+    lists = [values for _, values in _lists(column)]
+    times = seconds.astype(np.float32).tolist()
+    row_of = {time: row for row, time in reversed([*enumerate(times)])}
+    for line in _structs(lists[0]):
+        time = line.get("timestamp")
+        if not isinstance(time, float) or not abs(time) <= _MAX_S:
+            raise DamagedJson(f"timestamp {time!r:.40}; seconds are needed")
+        time = float(np.float32(time))
+        start = clock[row_of[time]] if time in row_of else math.floor(Fraction(time) * 10**9)
+        yield _line(line, start, None)
+    for row, values in enumerate(lists):
+        if not values.equals(lists[0]):
+            raise DamagedJson(
+                f"row {row} differs from row 0; an episode has the same texts in all of its rows"
+            )
+
+
+def _events(column: Any, clock: list[int]) -> Iterator[LanguageLine]:
+    n = 0
+    for row, values in _lists(column):
+        if (n := n + len(values)) > MAX_LINES:
+            raise DamagedJson(f"row {row}: more than {MAX_LINES} events")
+        for line in _structs(values):
+            yield _line(line, clock[row], clock[row] + EVENT_NS)
+
+
+def _lists(column: Any) -> Iterator[tuple[int, Any]]:
+    """Yield the row and structs of each row's list."""
+    import pyarrow as pa
+
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.list_(pa.struct([])))
+    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+        raise DamagedJson(f"it is {column.type}; lists of structs are needed")
+    kind = column.type.value_type
+    if not pa.types.is_struct(kind) and not pa.types.is_null(kind):
+        raise DamagedJson(f"it is {column.type}; lists of structs are needed")
+    offsets, values = column.offsets.to_pylist(), column.values
+    for row in range(len(column)):
+        stop = offsets[row + 1] if column[row].is_valid else offsets[row]
+        yield row, values.slice(offsets[row], stop - offsets[row])
+
+
+def _structs(values: Any) -> list[dict[str, Any]]:
+    if len(values) > MAX_LINES:
+        raise DamagedJson(f"more than {MAX_LINES} texts")
+    structs: list[Any] = values.to_pylist()
+    if None in structs:
+        raise DamagedJson("a text is null")
+    return structs
+
+
+def _line(struct: Mapping[str, Any], start: int, end: int | None) -> LanguageLine:
+    calls = struct.get("tool_calls")
+    if calls is not None:
+        if not isinstance(calls, list):
+            raise DamagedJson(f"tool_calls {calls!r:.80}; a list is needed")
+        calls = [parse_json(one) if isinstance(one, str) else _without_nulls(one) for one in calls]
+    return LanguageLine(
+        start_ns=start,
+        end_ns=end,
+        style=struct.get("style"),
+        role=struct.get("role"),  # type: ignore[arg-type]  # checked with the line
+        text=struct.get("content"),
+        camera=struct.get("camera"),
+        tool_calls=calls,
+    )
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without the members that Arrow adds where another call has them."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(part) for name, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, list) else value
+
+
+def tasks_in(lines: Sequence[LanguageLine], ns: I64) -> list[dict[str, Any]]:
+    """Return the lines' tasks in turn, with `start` row, `stop` row and text `task`; empty if a row has none."""
+    task = ActiveText(line for line in lines if line.style == TASK and line.text is not None)
+    runs = runs_of([task.at(time) for time in ns.tolist()])
+    if any(text is None for text, _, _ in runs):
+        return []
+    return [{"start": start, "stop": stop, "task": text} for text, start, stop in runs]
+
+
+def columns_in(lines: Sequence[LanguageLine], ns: I64) -> set[str]:
+    """Return the names of the columns that the lines need."""
+    rows = set(ns.tolist())
+    return {EVENTS if _is_event(line, rows) else PERSISTENT for line in lines if line.style != TASK}
+
+
+def inexact(lines: Sequence[LanguageLine], ns: I64) -> str | None:
+    """Return what LeRobot's columns cannot hold of the lines; None if they hold all. Raises: InvalidSample."""
+    rows, starts = set(ns.tolist()), dict[str | None, list[int]]()
+    if len(lines) * len(rows) > MOST_TEXTS:
+        raise InvalidSample(
+            f"{len(lines)} texts in {len(rows)} rows; LeRobot repeats each in each row, up to {MOST_TEXTS}"
+        )
+    for line in lines:
+        starts.setdefault(line.style, []).append(line.start_ns)
+    for own in starts.values():
+        own.sort()
+    for line in lines:
+        if _is_event(line, rows):
+            continue
+        if line.style == TASK:
+            if line.start_ns not in rows or (line.role, line.camera, line.tool_calls) != ("user", None, None):
+                return f"the task at {line.start_ns} ns becomes one of whole rows, its text only"
+        elif (
+            line.start_ns not in rows
+            and math.floor(Fraction(_seconds(line.start_ns)) * 10**9) != line.start_ns
+        ):
+            return f"the time {line.start_ns} ns becomes float32 seconds"
+        own = starts[line.style]
+        after = bisect_right(own, line.start_ns)
+        if line.end_ns is not None and line.end_ns != (own[after] if after < len(own) else None):
+            return f"the text at {line.start_ns} ns ends at {line.end_ns} ns, in LeRobot where the next one begins"
+    return None
+
+
+def _is_event(line: LanguageLine, rows: Container[int]) -> bool:
+    return line.style != TASK and line.end_ns == line.start_ns + EVENT_NS and line.start_ns in rows
+
+
+def _seconds(ns: int) -> float:
+    """Return the least float32 that is not before a time."""
+    exact = Fraction(ns, 10**9)
+    seconds = np.float32(float(exact))
+    return float(seconds if Fraction(float(seconds)) >= exact else np.nextafter(seconds, np.float32(np.inf)))
+
+
+def column_of(name: str, lines: Sequence[LanguageLine], ns: I64, seconds: Any) -> Any:
+    """Return a language column of LeRobot 0.6. seconds: float32 [rows], as in the column `timestamp`."""
+    clock = ns.tolist()
+    rows = {time: row for row, time in enumerate(clock)}
+    values: list[list[dict[str, Any]]] = [[] for _ in clock]
+    own = [line for line in lines if line.style != TASK]
+    if name == EVENTS:
+        for line in own:
+            if _is_event(line, rows):
+                values[rows[line.start_ns]].append(_struct(line))
+    else:
+        persistent = [
+            _struct(line)
+            | {
+                "timestamp": float(seconds[rows[line.start_ns]])
+                if line.start_ns in rows
+                else _seconds(line.start_ns)
+            }
+            for line in own
+            if not _is_event(line, rows)
+        ]
+        values = [persistent] * len(clock)
+    return _array(name, values)
+
+
+def _struct(line: LanguageLine) -> dict[str, Any]:
+    calls = line.tool_calls
+    texts = None if calls is None else [json.dumps(one, ensure_ascii=False) for one in calls]
+    return {
+        "role": line.role,
+        "content": line.text,
+        "style": line.style,
+        "camera": line.camera,
+        "tool_calls": texts,
+    }
+
+
+def _array(name: str, values: list[list[dict[str, Any]]]) -> Any:
+    import pyarrow as pa
+
+    def of(call: Any) -> Any:
+        fields = [pa.field("role", pa.string()), ("content", pa.string()), ("style", pa.string())]
+        fields += [("timestamp", pa.float32())] if name == PERSISTENT else []
+        return pa.list_(pa.struct([*fields, ("camera", pa.string()), ("tool_calls", pa.list_(call))]))
+
+    array = pa.array(values, of(pa.string()))
+    return array.cast(of(pa.json_())) if hasattr(pa, "json_") else array

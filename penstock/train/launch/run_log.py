@@ -1,0 +1,79 @@
+"""The log of a run as one file: output of all starts and ranks, whose lines begin with their rank.
+
+srun writes `3: text`, torchrun `[rank3]:text` with the rank on its node. A file beside the log has a line per start.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from loader.errors import InvalidRuntime
+from loader.json_text import parse_json_object
+
+from ...compute.locked_processes import LOG_BYTES
+
+SPANS = ".spans"
+"""Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before), on this machine `ended_us`."""
+TEE = ("--tee=3", "--role=rank")
+"""torchrun's options for the ranks' names before their lines. Each rank's output is then a file, too."""
+_LABEL = re.compile(r"(?:\[rank[0-9]+\]:| *[0-9]+: )")
+
+
+def without_label(line: str) -> str:
+    """Return a line without the rank that wrote it."""
+    return line[label.end() :] if (label := _LABEL.match(line)) else line
+
+
+def rank_lines(text: str, rank: int) -> str:
+    """Return the lines of a rank without its name. A single rank's lines have no name."""
+    lines = text.splitlines()
+    own = re.compile(rf"(?:\[rank{rank}\]:| *{rank}: )")
+    if rank == 0 and not any(map(_LABEL.match, lines)):
+        return text
+    return "\n".join(without_label(line) for line in lines if own.match(line))
+
+
+def run_text(
+    answer: Callable[[Sequence[str]], str],
+    log: str,
+    rank: int | None = None,
+    part: tuple[int, int | None] = (0, None),
+) -> str:
+    """Return the last 64 KiB of a log, or of a rank's lines in it.
+
+    answer: Runs a command where the log is. part: First byte, and the byte after the last one.
+    """
+    begin, end = part
+    words = [f"tail -c +{begin + 1} {shlex.quote(log)}"]
+    if end is not None:
+        words.append(f"head -c {end - begin}")
+    if rank is not None:
+        words.append(rf"grep -a -E '^(\[rank{rank}\]:| *{rank}: )'")
+    line = " | ".join([*words, f"tail -c {LOG_BYTES}"])
+    text = answer(["sh", "-c", f"if [ -e {shlex.quote(log)} ]; then {line}; fi"])
+    if rank == 0 and not text:
+        text = run_text(answer, log, part=part)
+    return text if rank is None else rank_lines(text, rank)
+
+
+def times_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a file of starts, without those that a full disk cut off."""
+    for line in lines:
+        with suppress(ValueError):
+            yield parse_json_object(line)
+
+
+def part_of(lines: Iterable[str], start: int) -> tuple[int, int | None]:
+    """Return the bytes of a log that a start wrote. lines: of the file of starts. start: from 0 on.
+
+    Raises: InvalidRuntime for a start that is not there.
+    """
+    begins = [times.get("log") for times in times_of(lines) if "begun_us" in times]
+    begin, end = (begins[n] if 0 <= n < len(begins) else None for n in (start, start + 1))
+    if type(begin) is not int or not (end is None or type(end) is int):
+        raise InvalidRuntime(
+            f"the log knows no start with {start} restarts before it; it has {len(begins)} starts"
+        )
+    return begin, end

@@ -1,0 +1,1 @@
+"""Episodes for the viewer: clocks, streams, cameras and language of one sample, read in ranges."""

@@ -1,0 +1,281 @@
+"""The record of an episode's page, and of one moment of it."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from loader.errors import Corrupt, InvalidRuntime
+from loader.modalities.fields import last_word
+from loader.modalities.video.request import is_run
+
+from ...text import clean
+from ..inspect.sample_record import SampleRecord, sample_record
+from ..json_record import JsonRecord
+from ..sample_relations import RunSearch
+from .bands import Span, fault_spans, keep_spans, language_spans
+from .lanes import Lane, lanes_of
+from .open_episode import VIDEO_WORDS, Camera, OpenEpisode, Stream
+
+MAX_STEP = 10**6
+"""Most rows or frames that a step of the cursor goes."""
+QUALITY = ("clock_skew_ns", "n_gaps", "longest_gap_ns", "idle_ratio", "n_frozen")
+"""Columns about an episode's clocks."""
+CODECS = {"libdav1d": "av1", "libvpx-vp9": "vp9", "libvpx": "vp8"}
+"""FFmpeg's decoder -> codec, where the names differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeTrack(JsonRecord):
+    """A stream or a camera."""
+
+    field: str
+    """Field name."""
+    name: str
+    """Last words of the field's name, as many as no other field ends in."""
+    n_values: int
+    """Number of rows or frames."""
+    format: str
+    """Dtype and shape, or codec and size."""
+    clock: str
+    """Field of its clock, "container", or "" for steps."""
+    rate: str
+    """Values per second by the median period, or ""."""
+    error: str
+    """Reason that it is not shown, or ""."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRecord(JsonRecord):
+    """An episode."""
+
+    sample: SampleRecord
+    """Fields without values, columns, provenance and edits."""
+    task: str
+    """Text of the task, or ""."""
+    unit: str
+    """"s" if the axis is time, "step" if it counts rows."""
+    origin_ns: int
+    """Start of the axis on the episode's clock."""
+    length_ns: int
+    """Length of the axis, in ns or in steps."""
+    anchor: str
+    """Stream whose rows are counted, or ""."""
+    n_rows: int
+    """Rows of the anchor."""
+    cameras: tuple[EpisodeTrack, ...]
+    """Videos and arrays of images."""
+    streams: tuple[EpisodeTrack, ...]
+    """Streams of numbers."""
+    lanes: tuple[Lane, ...]
+    """Groups of dimensions."""
+    n_undrawn: int
+    """Dimensions beyond the last lane."""
+    language: tuple[Span, ...]
+    """Language lines, or the task."""
+    keep: tuple[Span, ...]
+    """Spans of rows that `keep.npy` keeps."""
+    n_keep: int
+    """Number of such rows; -1 without `keep.npy`."""
+    faults: tuple[Span, ...]
+    """Gaps of clocks, and frozen frames."""
+    quality: Mapping[str, str]
+    """Columns about clocks -> value."""
+    errors: Mapping[str, str]
+    """Field that cannot be shown -> why."""
+
+
+def episode_record(episode: OpenEpisode, anchor: str = "") -> EpisodeRecord:
+    """Return an episode's record. anchor: stream whose rows are counted. Raises: InvalidRuntime; StoreError."""
+    version, ordinal = episode.version, episode.address.ordinal
+    sample = sample_record(version, ordinal, RunSearch(), decode=False)
+    anchor = episode.anchor(anchor)
+    errors = dict(episode.errors)
+    language, trouble = language_spans(episode, sample.columns)
+    if trouble:
+        errors["language"] = trouble
+    keep, n_keep, trouble = keep_spans(episode, anchor)
+    if trouble:
+        errors["keep"] = trouble
+    shown = {*episode.streams, *episode.cameras, *episode.errors}
+    names = [name for name in episode.names if name in shown]
+    lanes, n_undrawn = lanes_of(
+        {name: one for name, one in episode.streams.items() if name not in episode.errors}
+    )
+    tracks = {name: _track(episode, name, names) for name in names}
+    return EpisodeRecord(
+        sample=sample,
+        task=next((one.text for one in language if one.kind == "task"), ""),
+        unit="step" if episode.is_steps else "s",
+        origin_ns=episode.origin_ns,
+        length_ns=episode.length_ns,
+        anchor=anchor,
+        n_rows=episode.n_values(anchor) if anchor else 0,
+        cameras=tuple(one for name, one in tracks.items() if _is_camera(episode, name)),
+        streams=tuple(one for name, one in tracks.items() if not _is_camera(episode, name)),
+        lanes=lanes,
+        n_undrawn=n_undrawn,
+        language=language,
+        keep=keep,
+        n_keep=n_keep,
+        faults=fault_spans(episode),
+        quality={name: sample.columns[name] for name in QUALITY if name in sample.columns},
+        errors={clean(name, 200): text for name, text in errors.items()},
+    )
+
+
+def _is_camera(episode: OpenEpisode, name: str) -> bool:
+    return name in episode.cameras or last_word(name) in VIDEO_WORDS
+
+
+def _track(episode: OpenEpisode, name: str, names: Collection[str]) -> EpisodeTrack:
+    camera, stream = episode.cameras.get(name), episode.streams.get(name)
+    known = camera is not None or stream is not None
+    return EpisodeTrack(
+        field=name,
+        name=_short(name, names),
+        n_values=episode.n_values(name) if known else 0,
+        format=_format(camera, stream),
+        clock=episode.clock_names.get(name, ""),
+        rate=_rate(episode, name),
+        error=episode.errors.get(name, ""),
+    )
+
+
+def _short(name: str, names: Collection[str]) -> str:
+    words = name.split(".")[:-1]
+    others = [one.split(".")[:-1] for one in names if one != name]
+    n = next((n for n in range(1, len(words)) if all(one[-n:] != words[-n:] for one in others)), len(words))
+    return clean(".".join(words[-n:]), 80)
+
+
+def _format(camera: Camera | None, stream: Stream | None) -> str:
+    if camera is not None:
+        width, height = camera.size
+        return f"{CODECS.get(camera.codec, camera.codec)} {width} x {height}"
+    return f"{stream.layout.dtype} {list(stream.layout.shape)}" if stream is not None else ""
+
+
+def _rate(episode: OpenEpisode, name: str) -> str:
+    clock = episode.clocks.get(name)
+    if clock is None or len(clock) < 2:
+        return ""
+    return f"{1e9 / float(np.median(np.diff(clock))):.4g} Hz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackMoment(JsonRecord):
+    """What the loader takes of one field at a time."""
+
+    field: str
+    """Field name."""
+    number: int
+    """Row or frame, -1 if there is none."""
+    age_ns: int | None
+    """The time less the value's own; None for steps."""
+    is_pad: bool
+    """True outside of the episode."""
+    first_ns: int
+    """When the value began, after the axis's start."""
+    next_ns: int
+    """When the next one begins; the last one's end is its begin."""
+    pts_s: float | None
+    """Time of the frame in its container, in seconds; None for other fields."""
+    shown_s: tuple[float, float] | None
+    """When the frame begins and ends in the file that a browser plays, in seconds; None for other fields."""
+    values: tuple[float | int | bool, ...]
+    """Values of the row, up to 512; empty for cameras."""
+    error: str
+    """Reason that there is none, or ""."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment(JsonRecord):
+    """The window of one instant: what the loader takes of each field, by the rule `last`."""
+
+    at_ns: int
+    """Time, ns (or steps) after the axis's start."""
+    clock_ns: str
+    """Time on the episode's clock: digits, as numbers of a browser end at 2^53."""
+    anchor: str
+    """Stream whose rows are counted, or ""."""
+    row: int
+    """Row of the anchor in force, -1 before the first."""
+    tracks: tuple[TrackMoment, ...]
+    """Streams and cameras."""
+
+
+def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> Moment:
+    """Return what the loader takes at a time. Reads one row of each stream. Raises: InvalidRuntime."""
+    at_ns = min(max(0, at_ns), episode.length_ns)
+    anchor = episode.anchor(anchor)
+    names = [name for name in (*episode.streams, *episode.cameras) if name not in episode.errors]
+    return Moment(
+        at_ns=at_ns,
+        clock_ns=str(episode.origin_ns + at_ns),
+        anchor=anchor,
+        row=episode.number_at(anchor, at_ns) if anchor else -1,
+        tracks=tuple(_moment(episode, name, at_ns, anchor) for name in names),
+    )
+
+
+def stepped(episode: OpenEpisode, at_ns: int, field: str, by: int) -> int:
+    """Return the time of the row or frame of a field that is `by` after the one at a time. Raises: InvalidRuntime."""
+    known = field in episode.streams or field in episode.cameras
+    if not known or field in episode.errors or not episode.has_times(field) or abs(by) > MAX_STEP:
+        raise InvalidRuntime(
+            f"step {by} of {field!r:.100}; accepted: -{MAX_STEP} to {MAX_STEP} rows or frames of a field with times"
+        )
+    return min(max(0, episode.time_of(field, episode.number_at(field, at_ns) + by)), episode.length_ns)
+
+
+def _moment(episode: OpenEpisode, name: str, at_ns: int, anchor: str) -> TrackMoment:
+    try:
+        picked = episode.pick(name, at_ns, anchor)
+        number = int(picked.number[0])
+        values = plain_values(episode.row(name, number)) if name in episode.streams else ()
+    except Corrupt as error:
+        return TrackMoment(
+            field=name,
+            number=-1,
+            age_ns=None,
+            is_pad=False,
+            first_ns=0,
+            next_ns=0,
+            pts_s=None,
+            shown_s=None,
+            values=(),
+            error=clean(error, 400),
+        )
+    pts_s, shown_s = _container(episode, name, number)
+    return TrackMoment(
+        field=name,
+        number=number,
+        age_ns=None if picked.age_ns is None else int(picked.age_ns[0]),
+        is_pad=bool(picked.is_pad[0]),
+        first_ns=episode.time_of(name, number),
+        next_ns=episode.time_of(name, number + 1),
+        pts_s=pts_s,
+        shown_s=shown_s,
+        values=values,
+        error="",
+    )
+
+
+def plain_values(row: np.ndarray) -> tuple[float | int | bool, ...]:
+    """Return a row's values as numbers of Python."""
+    values: list[float | int | bool] = row.tolist()
+    return tuple(values)
+
+
+def _container(
+    episode: OpenEpisode, name: str, number: int
+) -> tuple[float | None, tuple[float, float] | None]:
+    camera = episode.cameras.get(name)
+    if camera is None or camera.timeline is None:
+        return None, None
+    timeline = camera.timeline
+    first = timeline.time_s(number)
+    end = timeline.time_s(number + 1) if number + 1 < len(timeline) else timeline.end_s
+    zero = timeline.begin_s if is_run(name) else 0  # the mp4 of a run begins at 0
+    return float(first), (float(first - zero), float(end - zero))

@@ -1,0 +1,162 @@
+"""Smallest and largest values of a long stream, for each column of a plot.
+
+One pass over the stream keeps the extremes of up to `LEVEL_BYTES` of buckets. A wide view joins buckets; a narrow one
+reads its rows. So an hour at 1 kHz with 64 dimensions (0.9 GB) takes 16 MiB of memory and one read.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from loader.errors import DecodeFailed
+from loader.modalities.array import FLAT, NpyLayout, layout_of
+from loader.modalities.fields import last_word
+
+from .verified_field import VerifiedField
+
+LEVEL_BYTES = 16 * 2**20
+"""Bytes of a stream's buckets."""
+MAX_DIMS = 4096
+"""Most values of a row."""
+_HEAD_BYTES = 12 * 2**10
+_FLOAT = np.finfo(np.float32)
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+
+
+class Columns(NamedTuple):
+    """Extremes of a stream in a range of rows, one entry per column of a plot."""
+
+    rows: I64
+    """int64 [n]: first row of each column."""
+    low: F32
+    """float32 [dims, n]; NaN without a finite value."""
+    high: F32
+    """float32 [dims, n]."""
+
+
+def stream_layout(field: VerifiedField) -> NpyLayout | None:
+    """Return an array's layout, from its first bytes; None if it has no rows of numbers. Raises: DecodeFailed."""
+    word = last_word(field.address.field)
+    if word in FLAT:
+        n = field.address.nbytes // FLAT[word].itemsize
+        return NpyLayout(b"", (n,), False, FLAT[word], field.address.nbytes)
+    layout = layout_of(field.head(_HEAD_BYTES))
+    if not layout.shape or layout.dtype.kind not in "biuf":
+        return None
+    if layout.fortran and len(layout.shape) > 1:
+        raise DecodeFailed("an array in Fortran order has no rows to read; store it in C order")
+    if len(layout.head) + layout.nbytes != field.address.nbytes:
+        raise DecodeFailed(
+            f"{layout.dtype} {list(layout.shape)} takes {len(layout.head) + layout.nbytes} bytes, and "
+            f"{field.address.nbytes} are stored"
+        )
+    return layout
+
+
+def n_dims(layout: NpyLayout) -> int:
+    """Return the number of values in a row."""
+    return math.prod(layout.shape[1:])
+
+
+def read_rows(field: VerifiedField, layout: NpyLayout, first: int, stop: int) -> np.ndarray:
+    """Return checked rows [stop - first, dims] in the stored dtype. Raises: Corrupt."""
+    dims = n_dims(layout)
+    width = dims * layout.dtype.itemsize
+    data = field.read(len(layout.head) + first * width, (stop - first) * width)
+    return np.frombuffer(data, layout.dtype).reshape(stop - first, dims)
+
+
+class StreamSummary:
+    """A stream's buckets."""
+
+    def __init__(self, field: VerifiedField, layout: NpyLayout) -> None:
+        """Read the stream once. Raises: DecodeFailed; Corrupt."""
+        self.field, self._layout, self.n_rows, self.dims = field, layout, layout.shape[0], n_dims(layout)
+        if self.dims > MAX_DIMS:
+            raise DecodeFailed(f"{self.dims} values a row; up to {MAX_DIMS} are drawn")
+        most = max(1024, LEVEL_BYTES // (8 * max(1, self.dims)))
+        self.rows_each = max(1, -(-self.n_rows // most))
+        """Rows of a bucket."""
+        n = -(-self.n_rows // self.rows_each)
+        self._low = np.full((n, self.dims), np.nan, np.float32)
+        self._high = self._low.copy()
+        self._fill()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+        return int(self._low.nbytes + self._high.nbytes)
+
+    def _fill(self) -> None:
+        width = self.dims * self._layout.dtype.itemsize
+        each = self.rows_each * width
+        rest, bucket = bytearray(), 0
+        skip = len(self._layout.head)
+        for chunk in self.field.chunks():
+            rest += memoryview(chunk)[skip:]
+            skip = max(0, skip - len(chunk))
+            whole = len(rest) // each if each else 0
+            if whole:
+                rows = np.frombuffer(rest, self._layout.dtype, whole * self.rows_each * self.dims)
+                self._set(bucket, rows.reshape(whole, self.rows_each, self.dims))
+                del rows
+                bucket += whole
+                del rest[: whole * each]
+        if rest and width:
+            rows = np.frombuffer(rest, self._layout.dtype, len(rest) // width * self.dims)
+            self._set(bucket, rows.reshape(1, -1, self.dims))
+
+    def _set(self, bucket: int, rows: np.ndarray) -> None:
+        at = slice(bucket, bucket + len(rows))
+        self._low[at], self._high[at] = extremes(rows)
+
+    def columns(self, first: int, stop: int, n_columns: int, dims: range) -> Columns:
+        """Return the extremes of rows first ... stop - 1, in at most `n_columns` columns.
+
+        Columns hold whole buckets: the first may begin, and the last end, outside of the range. Raises: Corrupt.
+        """
+        first, stop = max(0, first), min(self.n_rows, stop)
+        chosen = slice(dims.start, dims.stop)
+        if stop <= first:
+            none = np.empty((len(dims), 0), np.float32)
+            return Columns(np.empty(0, np.int64), none, none)
+        if stop - first <= n_columns * self.rows_each:
+            rows = read_rows(self.field, self._layout, first, stop)[:, chosen]
+            low = high = drawable(rows)
+            begin, each = first, 1
+        else:
+            begin, end = first // self.rows_each, -(-stop // self.rows_each)
+            low, high, each = self._low[begin:end, chosen], self._high[begin:end, chosen], self.rows_each
+            begin *= each
+        group = -(-len(low) // n_columns)
+        starts = np.arange(0, len(low), group)
+        if group > 1:
+            low, high = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
+        return Columns(begin + starts.astype(np.int64) * each, low.T, high.T)
+
+
+def extremes(rows: np.ndarray) -> tuple[F32, F32]:
+    """Return (smallest, largest) finite values, float32 [n, dims], of rows [n, each, dims]."""
+    if rows.dtype.kind != "f":
+        return drawable(rows.min(axis=1)), drawable(rows.max(axis=1))
+    low, high = np.minimum.reduce(rows, axis=1), np.maximum.reduce(rows, axis=1)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        finite = drawable(rows)
+        low, high = np.fmin.reduce(finite, axis=1), np.fmax.reduce(finite, axis=1)
+    return drawable(low), drawable(high)
+
+
+def drawable(values: np.ndarray) -> F32:
+    """Return float32 values; NaN for infinite ones, the largest float32 for larger ones."""
+    out: F32
+    if values.dtype.kind != "f":
+        out = values.astype(np.float32)
+        return out
+    with np.errstate(over="ignore", invalid="ignore"):
+        out = np.clip(values, _FLOAT.min, _FLOAT.max).astype(np.float32)
+    out[~np.isfinite(values)] = np.nan
+    return out

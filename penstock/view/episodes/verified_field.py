@@ -1,0 +1,110 @@
+"""Read ranges of a stored field, each checked, without keeping the field in memory.
+
+The first pass reads the whole field once, checks its CRC-32C, and keeps one CRC-32C per block (0.06 per mille of its
+bytes). Later ranges read whole blocks and check each. Rejected: a range checked by reading the field again, which
+costs the field for each request of a browser.
+"""
+
+from collections.abc import Iterator
+from threading import Lock
+
+import numpy as np
+from google_crc32c import extend
+from google_crc32c import value as crc32c
+
+import loader
+from loader.dataset.shards.address import UNKNOWN_CRC, FieldAddress
+from loader.errors import Corrupt
+
+BLOCK_BYTES = 64 * 2**10
+"""Bytes of a block."""
+PASS_BYTES = 64 * BLOCK_BYTES
+"""Bytes of a request of the first pass."""
+KEPT_BYTES = 2**20
+"""Largest field, in bytes, that is kept whole."""
+
+
+class VerifiedField:
+    """One field of a sample. Thread-safe."""
+
+    def __init__(self, version: loader.Version, address: FieldAddress, where: str) -> None:
+        """where: the sample's address, for errors."""
+        self._store, self.address, self._where = version.shard_store, address, where
+        self._crcs: list[int] = []
+        self._data: bytes | None = None
+        self._etag: str | None = None
+        self._lock = Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes, at most."""
+        return 1024 + self.address.nbytes // BLOCK_BYTES * 36 + min(self.address.nbytes, KEPT_BYTES)
+
+    @property
+    def is_checked(self) -> bool:
+        """True once the whole field was read, so that a range costs its blocks only."""
+        return bool(self._crcs)
+
+    def keep(self, data: bytes) -> None:
+        """Keep all bytes, which the caller has checked."""
+        self._data, self._crcs = data, [crc32c(data)]
+
+    def head(self, nbytes: int) -> bytes:
+        """Return the first bytes, unchecked: fewer if the field is shorter."""
+        if self._data is not None:
+            return self._data[:nbytes]
+        return self._read(0, min(nbytes, self.address.nbytes))
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the field's bytes in order. Raises: Corrupt, after the last, if the CRC-32C differs."""
+        if self._data is not None:
+            yield self._data
+            return
+        crcs, crc, data = list[int](), 0, b""
+        for first in range(0, self.address.nbytes, PASS_BYTES):
+            data = self._read(first, min(PASS_BYTES, self.address.nbytes - first))
+            for at in range(0, len(data), BLOCK_BYTES):
+                crcs.append(crc32c(data[at : at + BLOCK_BYTES]))
+            crc = extend(crc, data)
+            yield data
+        if crc != self.address.crc32c != UNKNOWN_CRC:
+            raise Corrupt(f"{self._where}: its CRC-32C is {crc:08x}, not {self.address.crc32c:08x}")
+        if self.address.nbytes <= KEPT_BYTES:
+            self._data = data
+        self._crcs = crcs
+
+    def whole(self) -> bytes:
+        """Return all bytes, checked. Raises: Corrupt."""
+        if self._data is not None:
+            return self._data
+        return b"".join(self.chunks())
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Return checked bytes. Raises: Corrupt."""
+        with self._lock:
+            if not self.is_checked:
+                for _ in self.chunks():
+                    pass
+        if self._data is not None:
+            return self._data[offset : offset + nbytes]
+        first = offset // BLOCK_BYTES
+        begin = first * BLOCK_BYTES
+        end = min(self.address.nbytes, -(-(offset + nbytes) // BLOCK_BYTES) * BLOCK_BYTES)
+        data = self._read(begin, end - begin)
+        for number, at in enumerate(range(0, len(data), BLOCK_BYTES), first):
+            if crc32c(data[at : at + BLOCK_BYTES]) != self._crcs[number]:
+                raise Corrupt(f"{self._where}: the block at byte {begin + at} changed while it was shown")
+        return data[offset - begin : offset - begin + nbytes]
+
+    def _read(self, offset: int, nbytes: int) -> bytes:
+        if not nbytes:
+            return b""
+        blob = self._store.get_range(self.address.path, self.address.offset + offset, nbytes, self._etag)
+        self._etag = blob.etag
+        return blob.data
+
+
+def verified_field(version: loader.Version, ordinal: int, field: str) -> VerifiedField:
+    """Return one field of a sample. Raises: InvalidRuntime; StoreError."""
+    (address,) = version.address(np.array([ordinal]), [field])
+    return VerifiedField(version, address.fields[field], address.describe(field))

@@ -1,0 +1,233 @@
+"""Language of LeRobot datasets: its tasks and columns become lines of time, and the same columns again."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import loader
+from loader.errors import Corrupt, InvalidStore, LossyExport
+from loader.storage import open_store
+from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.lerobot.lerobot_import import find_objects
+from penstock.formats.run_export import export
+from penstock.formats.run_import import import_place
+
+from .lerobot_files import (
+    CALL,
+    CAMERA,
+    EVENTS,
+    LANGUAGE,
+    LANGUAGE_COLUMNS,
+    LENGTHS,
+    PERSISTENT,
+    declare,
+    published,
+    spoken,
+    table,
+    v21,
+    v30,
+)
+
+
+def of_fields(kind: pa.DataType) -> list[tuple[str, str]]:
+    """Name and type of each field of a list of structs; Parquet names the values of lists its own way."""
+    return [(field.name, str(field.type).replace("element:", "item:")) for field in kind.value_type]
+
+
+def imported(root, folder, name="d"):
+    assert import_place(root, "lerobot", open_store(folder), name).failures == []
+    return root.open(name)
+
+
+def lines_of(version):
+    return {one["__key__"]: one["language.jsonl"] for one in version.select("language.jsonl")}
+
+
+def columns_of(folder):
+    """Episode -> column -> its rows, with the calls parsed."""
+    out: dict[int, dict[str, list[Any]]] = {}
+    for path in sorted((folder / "data").rglob("*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            own = out.setdefault(row["episode_index"], {name: [] for name in LANGUAGE_COLUMNS})
+            for name in LANGUAGE_COLUMNS:
+                parsed = [
+                    one | {"tool_calls": one["tool_calls"] and [*map(json.loads, one["tool_calls"])]}
+                    for one in row[name]
+                ]
+                own[name].append(parsed)
+    return out
+
+
+def test_tasks_are_lines_of_the_time_of_their_rows(tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        lines = lines_of(imported(root, v21(tmp_path / "in", cameras=[CAMERA])))
+        line = {"end_ns": None, "style": "task", "role": "user", "camera": None, "tool_calls": None}
+        assert lines["episode_000000"] == [{"start_ns": 0, "text": "lift", **line}]
+        assert lines["episode_000001"] == [
+            {"start_ns": 0, "text": "lift", **line},
+            {"start_ns": 2 * 10**9 // 30, "text": "put down", **line},
+        ]
+        view = root.open("d").select("observation.state.npy")
+        at = {"observation.state.npy": [0]}
+        windows = loader.windows(view, anchor="observation.state.npy", at=at, text=["task"])
+        plan = loader.plan({"d": windows}, seed=1, global_batch=sum(LENGTHS))
+        with loader.Loader(plan, workers=0, steps=1) as batches:
+            (batch,) = batches
+        read = {key: text for (_, key), text in zip(batch.ids, batch["text"], strict=True)}
+        assert [read[f"episode_000001@{row}"] for row in range(8)] == ["lift"] * 2 + ["put down"] * 6
+        assert loader.to_lerobot(batch)["task"] == batch["text"]
+
+
+@pytest.mark.parametrize("inferred", [False, True])
+@pytest.mark.parametrize("layout", [v21, v30])
+def test_the_columns_of_lerobot_come_in_and_go_out(tmp_path, layout, inferred):
+    place = spoken(v21(tmp_path / "in", cameras=[CAMERA]), inferred)
+    if layout is v30:
+        place = v30(tmp_path / "new", place, cameras=[CAMERA])
+        declare(place)
+    with loader.Root(tmp_path / "root") as root, loader.Root(tmp_path / "again") as again:
+        version = imported(root, place)
+        lines = lines_of(version)["episode_000001"][2:]
+        assert [(one["start_ns"], one["end_ns"], one["text"]) for one in lines[:4]] == [
+            (0, None, "reach"),
+            (0, None, "raise it"),
+            (2 * 10**9 // 30, None, "grasp"),
+            (81200003, None, "aside"),  # float32
+        ]
+        now = 10**9 // 30
+        assert [(one["start_ns"], one["end_ns"], one["style"]) for one in lines[4:]] == [
+            (now, now + 1, None),
+            (2 * 10**9 // 30, 2 * 10**9 // 30 + 1, "vqa"),
+            (2 * 10**9 // 30, 2 * 10**9 // 30 + 1, "vqa"),
+        ]
+        assert lines[4]["tool_calls"] == [CALL]
+        assert lines[5]["camera"] == CAMERA
+        done = export(version, "lerobot", open_store(tmp_path / "out"))
+        assert (done.lost, done.failures) == ([], [])
+        out = columns_of(tmp_path / "out")
+        assert list(out) == [0, 1, 2]
+        for number, own in out.items():
+            assert own["language_persistent"] == [PERSISTENT] * LENGTHS[number]
+            assert own["language_events"] == [EVENTS.get(row, []) for row in range(LENGTHS[number])]
+        stored = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet").schema
+        info = json.loads((tmp_path / "out/meta/info.json").read_text())
+        for name in LANGUAGE_COLUMNS:
+            assert info["features"][name] == LANGUAGE
+            assert of_fields(stored.field(name).type) == of_fields(published(name))
+        assert lines_of(imported(again, tmp_path / "out")) == lines_of(version)
+
+
+def test_windows_see_an_event_in_its_row_only(tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        view = imported(root, spoken(v21(tmp_path / "in", cameras=[CAMERA]))).select("matrix.npy")
+        at = {"matrix.npy": loader.rows(0, 1)}
+        windows = loader.windows(view, anchor="matrix.npy", at=at, text=("vqa", "subtask", "task"))
+        plan = loader.plan({"d": windows}, seed=1, global_batch=sum(LENGTHS))
+        with loader.Loader(plan, workers=0, steps=1) as batches:
+            (batch,) = batches
+        read = {key: text for (_, key), text in zip(batch.ids, batch["text"], strict=True)}
+        told = [read[f"episode_000001@{row}"] for row in range(8)]
+        assert told == ["reach", "reach", "what is left?", *["grasp"] * 5]
+
+
+def changed(**of):
+    """Persistent rows whose first text is another."""
+    return lambda n: [[PERSISTENT[0] | of, *PERSISTENT[1:]]] * n
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda n: [[], *[PERSISTENT] * (n - 1)], "row 1 differs from row 0"),
+        (lambda n: [None, *[PERSISTENT] * (n - 1)], "row 1 differs from row 0"),
+        (changed(role=None), "role = None"),
+        (changed(timestamp=float("nan")), "timestamp nan"),
+        (changed(timestamp=None), "timestamp None"),
+        (changed(timestamp=1e20), "timestamp 1"),
+        (changed(content=b"\xff"), "bytes is not JSON"),
+        (changed(tool_calls=["{"]), "Expecting"),
+        (changed(tool_calls=["[" * 300 + "]" * 300]), "in one another"),
+        (lambda n: [[None]] * n, "a text is null"),
+        (lambda n: [1] * n, "lists of structs"),
+        (lambda n: ["lift"] * n, "lists of structs"),
+        (lambda n: [["lift"]] * n, "lists of structs"),
+    ],
+)
+def test_damaged_columns_are_corrupt(tmp_path, damage, why):
+    folder = v21(tmp_path / "in", cameras=[])
+    path = folder / "data/chunk-000/episode_000000.parquet"
+    rows = pq.read_table(path)
+    table(path, rows.append_column("language_persistent", pa.array(damage(len(rows)))))
+    declare(folder, ["language_persistent"])
+    store = open_store(folder)
+    readable = find_objects(store, list(store.list()), ColumnarOptions(without=frozenset()))
+    (run,) = readable.runs(readable.infos[0])
+    with pytest.raises(Corrupt, match=f"episode 0: language.*{why}"):
+        list(readable.samples(run))
+
+
+def test_a_column_that_meta_names_and_the_rows_lack_is_corrupt(tmp_path):
+    folder = v21(tmp_path / "in", cameras=[])
+    declare(folder, ["language_events"])
+    with loader.Root(tmp_path / "root") as root:
+        (failure, *_) = import_place(root, "lerobot", open_store(folder), "d").failures
+        assert "no column 'language_events'" in failure
+        declare(folder, ["words"])
+        with pytest.raises(InvalidStore, match=r"words is a feature of language.*--without words"):
+            import_place(root, "lerobot", open_store(folder), "d")
+        options = ColumnarOptions(without=frozenset(["words", "language.jsonl"]))
+        assert import_place(root, "lerobot", open_store(folder), "d", options=options).failures == []
+        assert "language.jsonl" not in root.open("d").fields
+
+
+def written(root, lines, tasks=True):
+    ns = np.array([n * 10**9 // 30 for n in range(4)])
+    own = [{"start_ns": 0, "style": "task", "text": "lift"}] * tasks
+    with root.write("own") as writer:
+        fields = {"action.npy": np.zeros((4, 2), np.float32), "action.ns.npy": ns}
+        writer.add("episode_000000", {**fields, "language.jsonl": own + lines})
+    return root.open("own")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ({"start_ns": 0, "end_ns": 5, "style": "subtask", "text": "a"}, "ends at 5 ns"),
+        ({"start_ns": 12345678901, "style": "subtask", "text": "a"}, "becomes float32 seconds"),
+        ({"start_ns": 7, "style": "task", "text": "drop"}, "becomes one of whole rows"),
+    ],
+)
+def test_what_lerobot_cannot_hold_is_a_loss(tmp_path, line, why):
+    with loader.Root(tmp_path / "root") as root:
+        version = written(root, [line])
+        with pytest.raises(LossyExport, match=f"episode_000000.*{why}"):
+            export(version, "lerobot", open_store(tmp_path / "out"))
+        done = export(version, "lerobot", open_store(tmp_path / "out"), lossy=True)
+        assert [one["name"] for one in done.lost] == ["field 'language.jsonl'"]
+
+
+def test_own_lines_of_tasks_become_lerobots_tasks(tmp_path):
+    drop = {"start_ns": 2 * 10**9 // 30, "style": "task", "text": "drop"}
+    with loader.Root(tmp_path / "root") as root:
+        assert export(written(root, [drop]), "lerobot", open_store(tmp_path / "out")).lost == []
+    rows = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet")
+    tasks = pq.read_table(tmp_path / "out/meta/tasks.parquet").to_pydict()["__index_level_0__"]
+    assert [tasks[index] for index in rows["task_index"].to_pylist()] == ["lift", "lift", "drop", "drop"]
+    assert not {*LANGUAGE_COLUMNS} & {*rows.column_names}
+
+
+def test_language_of_a_registered_place_is_a_group_of_its_own(tmp_path, cli):
+    """Versions that were registered before language go on: their episodes stay as they are."""
+    place = v21(tmp_path / "in", cameras=[CAMERA])
+    root = tmp_path / "root"
+    assert cli("register", "lerobot", place, "d", "--without", "language.jsonl", root=root).code == 0
+    assert cli("register", "lerobot", spoken(v21(tmp_path / "spoken")), "new", root=root).code == 0
+    with loader.Root(root) as opened:
+        assert "language.jsonl" not in opened.open("d").fields
+        groups = opened.open("new").manifest["groups"]
+        assert groups["language"]["field_nbytes"].keys() == {"language.jsonl"}
+        assert len(lines_of(opened.open("new"))["episode_000001"]) == 2 + len(PERSISTENT) + 3

@@ -1,0 +1,79 @@
+"""The wait of pods whose ranks failed: one decision for all pods of a start, longer without a step, and a signal."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+import loader
+from penstock.train.launch import failures
+from penstock.train.launch.pod_failures import AGAIN, OVER, failure_status
+from penstock.train.run_folder import RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.setattr(failures, "FIRST_S", 0.0)
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "big-7")
+    folder.begin_attempt({})
+    folder.put_event(1, 0, "saved", 40, {})
+    return folder
+
+
+def waits(text: str) -> list[int]:
+    return [int(line.rpartition(" in ")[2].split()[0]) for line in text.splitlines() if " in " in line]
+
+
+def test_pods_of_one_start_decide_alike(folder: RunFolder) -> None:
+    assert failure_status(folder, "a1", 0, "ValueError: x", 1) == 1
+    assert failure_status(folder, "a1", 0, "ConnectionError: peer", 1) == 1, (
+        "another pod, by the first's failure"
+    )
+    assert failure_status(folder, "a1", 3, "ValueError: x", 1) == OVER, "restarts for a drained node between"
+    assert failure_status(folder, "a1", 3, "ConnectionError: peer", 1) == OVER
+
+
+def test_failures_of_another_submit_do_not_count(folder: RunFolder) -> None:
+    assert failure_status(folder, "a1", 0, "x", 1) == 1
+    assert failure_status(folder, "b2", 0, "x", 1) == 1
+    assert failure_status(folder, "b2", 1, "x", 1) == OVER
+
+
+def test_failures_at_other_steps_or_of_other_lines_go_on(folder: RunFolder) -> None:
+    assert failure_status(folder, "a1", 0, "x", 1) == 1
+    folder.put_event(1, 1, "saved", 41, {})
+    assert failure_status(folder, "a1", 1, "x", 1) == 1
+    assert failure_status(folder, "a1", 2, "y", 1) == 1
+    assert failure_status(folder, "a1", 3, "y", 1) == OVER
+
+
+def test_wait_doubles_while_no_step_is_made(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(failures, "FIRST_S", 10.0)
+    monkeypatch.setattr("threading.Event.wait", lambda event, seconds=None: False)
+    for restarts in range(4):
+        assert failure_status(folder, "a1", restarts, f"{restarts}", 1) == 1
+    assert waits(capsys.readouterr().out) == [10, 20, 40, 80]
+
+
+def test_signal_ends_the_wait_and_the_run_begins_again(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "FIRST_S", 600.0)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert failure_status(folder, "a1", 0, "x", 1) == AGAIN
+    timer.join()
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"step":1}', b'{"step":0,"line":"x","wait_s":1e300,"waits_s":0}'])
+def test_record_that_cannot_be_read_ends_no_run(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, data: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("threading.Event.wait", lambda event, seconds=None: False)
+    folder.store.put(folder.key("failures/a1-000000.json"), data)
+    assert failure_status(folder, "a1", 1, "x", 1) == 1
+    assert waits(capsys.readouterr().out) == [60]

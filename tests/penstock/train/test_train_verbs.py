@@ -1,0 +1,267 @@
+"""Verbs of runs by their record: those that no `submit` started, output of one rank and start, nodes of a range."""
+
+import fcntl
+import json
+import shlex
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import loader
+from loader.errors import InvalidSpec, RunTaken
+from penstock.cli import main
+from penstock.compute.cluster import read_cluster
+from penstock.train.launch.jobset import _ended_us
+from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.run_log import rank_lines
+from penstock.train.launch.slurm_job import SlurmJobs
+from penstock.train.run_folder import RunFolder
+from penstock.train.run_spec import RunSpec, read_spec
+from penstock.train.submitting import submit
+
+Penstock = Callable[..., tuple[int, str, str]]
+S = 1_000_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The record of a run with two starts, which plain torchrun began."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    with loader.Root(tmp_path / "root") as root:
+        root.create()
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "big-7")
+    for number, (begun_s, steps, end) in enumerate(((100, (0, 40), "stopped"), (300, (40, 90), "ended"))):
+        facts = {"at_us": begun_s * S, "ranks": 2, "restarts": number, "node": "m1", "launcher": "local"}
+        attempt = folder.begin_attempt(facts)
+        folder.put_event(attempt, 0, "ranks_up", 0, {}, begun_s * S)
+        folder.put_event(attempt, 1, "first_batch", steps[0], {"took_us": 2 * S}, (begun_s + 10) * S)
+        folder.put_event(attempt, 2, end, steps[1], {}, (begun_s + 60) * S)
+    return folder
+
+
+@pytest.fixture
+def penstock(folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Penstock:
+    """penstock(words) -> (exit status, output, errors) of `penstock train` over the record."""
+
+    def run(*words: str, root: bool = True) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main(["train", *words, *(("--root", str(tmp_path / "root")) if root else ())])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_run_without_a_file_is_shown_by_its_record(folder: RunFolder, penstock: Penstock) -> None:
+    status, text, _ = penstock("show", "big-7")
+    assert (status, text.splitlines()[0]) == (0, "big-7: unknown, ended, 90 steps done")
+    assert "no penstock train submit started it" in text
+    assert "attempt 2: local on m1, 2 ranks; ranks up (0), first batch (40), ended (90)" in text
+    status, text, _ = penstock("goodput", "big-7")
+    assert (status, "by the record only" in text) == (0, True)
+    body = json.loads(penstock("goodput", "big-7", "--json")[1])
+    assert body["parts"]["new steps"] == 2 * 50
+    assert [(start["first_step"], start["end_step"]) for start in body["starts"]] == [(0, 40), (40, 90)]
+    status, text, _ = penstock("stop", "big-7")
+    assert (status, folder.is_to_stop()) == (0, True)
+    for verb in ("why", "logs", "cancel"):
+        status, _, errors = penstock(verb, "big-7")
+        assert status != 0
+        assert "no penstock train submit started big-7" in errors
+
+
+@pytest.mark.parametrize("verb", ["show", "goodput", "stop"])
+def test_run_without_a_record_is_not_found(folder: RunFolder, penstock: Penstock, verb: str) -> None:
+    status, _, errors = penstock(verb, "big-8")
+    assert status != 0
+    assert "has no run 'big-8'" in errors
+    assert not RunFolder(folder.store, "big-8").is_to_stop()
+
+
+def test_file_of_a_record_names_no_other_root(folder: RunFolder, penstock: Penstock, tmp_path: Path) -> None:
+    """It is data: who wrote it chooses no place that a reader's rights open."""
+    other = tmp_path / "other"
+    spec = RunSpec(run="big-7", command=("true",), record=str(other))
+    folder.store.put(folder.key("spec.json"), json.dumps({"format": 1, **spec.to_json()}).encode())
+    assert penstock("show", "big-7")[0] == 0
+    assert penstock("goodput", "big-7")[0] == 0
+    assert not other.exists()
+
+
+LOG = """\
+penstock: script
+[rank0]:step 1
+[rank1]:step 1 of 1
+[rank10]:step 1
+[rank1]:Value of rank 1
+"""
+
+
+def test_logs_of_a_rank_and_of_a_start(folder: RunFolder, penstock: Penstock) -> None:
+    folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url, ranks_per_node=2))
+    log = LocalRanks(folder.store.url)._path("big-7", "log")
+    log.parent.mkdir(exist_ok=True)
+    log.write_text(LOG + "[rank1]:second\n")
+    spans = [{"begun_us": 1, "log": 0}, {"ended_us": 2}, {"begun_us": 3, "log": len(LOG)}]
+    Path(f"{log}.spans").write_text("".join(json.dumps(one) + "\n" for one in spans) + '{"begun_u')
+    assert penstock("logs", "big-7")[1] == LOG + "[rank1]:second\n\n"
+    assert penstock("logs", "big-7", "--rank", "1")[1] == "step 1 of 1\nValue of rank 1\nsecond\n"
+    assert penstock("logs", "big-7", "--rank", "10")[1] == "step 1\n"
+    assert "nothing was written" in penstock("logs", "big-7", "--rank", "7")[1]
+    assert penstock("logs", "big-7", "--attempt", "1", "--rank", "1")[1] == "step 1 of 1\nValue of rank 1\n"
+    assert penstock("logs", "big-7", "--attempt", "2")[1] == "[rank1]:second\n\n"
+    status, _, errors = penstock("logs", "big-7", "--attempt", "3")
+    assert (status != 0, "accepted: 1, 2" in errors) == (True, True)
+
+
+def test_long_log_is_searched_whole_for_a_rank(folder: RunFolder, penstock: Penstock) -> None:
+    folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url))
+    log = LocalRanks(folder.store.url)._path("big-7", "log")
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("3: here\n" + "0: other\n" * 20_000)
+    assert penstock("logs", "big-7", "--rank", "3")[1] == "here\n"
+
+
+def test_lines_of_a_single_rank_have_no_name() -> None:
+    assert rank_lines("a\nb", 0) == "a\nb"
+    assert rank_lines("a\nb", 1) == ""
+    assert rank_lines(" 3: a\n13: b\n0: c", 3) == "a"
+
+
+LOGIN = """\
+import shlex, sys
+words = shlex.split(sys.argv[1])
+command = next(word for word in words if word in ("sbatch", "squeue", "scontrol", "sacctmgr"))
+sys.stdin.read() if command == "sbatch" else None
+if command in {fails!r} and not (command == "squeue" and not open({log!r}).read()):
+    sys.exit(command + " has no answer")
+open({log!r}, "a").write(command + "\\n")
+if command == "sbatch":
+    print(12)
+elif command == "squeue" and "sbatch" in open({log!r}).read():
+    values = ["12", "RUNNING", "vision", "ann", "7", "low", "batch", "1", "cpu=1"] + ["N/A"] * 6
+    print("|".join(values) + "|")
+elif command == "scontrol":
+    print("PreemptType = preempt/qos\\nKillWait = 30 sec\\nPreemptMode = REQUEUE")
+elif command == "sacctmgr":
+    print("00:00:40|requeue")
+"""
+
+
+@pytest.mark.parametrize(
+    ("fails", "place"),
+    [
+        (
+            (),
+            "Slurm job 12 in partition batch; a preemption leaves 70 s (GraceTime 40 of QOS low, KillWait 30)",
+        ),
+        (("sacctmgr",), "Slurm job 12 in partition batch; sacctmgr ended with 1: sacctmgr has no answer"),
+        (("squeue",), "Slurm job 12; squeue ended with 1: squeue has no answer"),
+    ],
+)
+def test_job_that_slurm_accepted_is_submitted(tmp_path: Path, fails: tuple[str, ...], place: str) -> None:
+    (tmp_path / "log").touch()
+    (tmp_path / "login.py").write_text(LOGIN.format(fails=fails, log=str(tmp_path / "log")))
+    prefix = json.dumps([sys.executable, str(tmp_path / "login.py")])
+    (tmp_path / "slurm.toml").write_text(f'engine = "slurm"\nsubmit = {prefix}\nlogs = "{tmp_path}"\n')
+    launcher = SlurmJobs(str(tmp_path / "root"), read_cluster(tmp_path / "slurm.toml"))
+    run = RunSpec(run="big-7", command=("true",), record=str(tmp_path / "root"))
+    assert launcher.submit(run) == place
+    assert (tmp_path / "log").read_text().count("sbatch") == 1
+
+
+@pytest.mark.parametrize(("nodes", "said"), [("6", ""), ("9", "--nodes 9; accepted for big-7: 6-8")])
+def test_nodes_of_a_start_are_of_the_files_range(
+    folder: RunFolder, penstock: Penstock, tmp_path: Path, nodes: str, said: str
+) -> None:
+    (tmp_path / "run.toml").write_text(
+        f'run = "big-7"\ncommand = ["true"]\nnodes = "6-8"\nrecord = "{tmp_path / "root"}"\n'
+    )
+    (tmp_path / "slurm.toml").write_text(f'engine = "slurm"\nlogs = "{tmp_path}"\n')
+    words = ("submit", str(tmp_path / "run.toml"), "--cluster", str(tmp_path / "slurm.toml"), "--dry-run")
+    status, text, errors = penstock(*words, "--nodes", nodes, root=False)
+    assert (status == 0, said in errors) == (not said, True)
+    if not said:
+        assert "--nodes=6" in shlex.split(text.partition("<<")[0])
+        assert "--nodes=6-8" in shlex.split(penstock(*words, root=False)[1].partition("<<")[0])
+
+
+def test_kueue_admits_all_nodes_or_none(folder: RunFolder, penstock: Penstock, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        f'run = "big-7"\ncommand = ["true"]\nnodes = "6-8"\nrecord = "{tmp_path / "root"}"\n'
+    )
+    (tmp_path / "cluster.toml").write_text(
+        f'engine = "kubernetes"\nimage = "registry.example/penstock@sha256:{"0" * 64}"\nqueue = "team-a"\n'
+    )
+    words = ("submit", str(tmp_path / "run.toml"), "--cluster", str(tmp_path / "cluster.toml"), "--dry-run")
+    _, text, errors = penstock(*words, root=False)
+    assert json.loads(text)["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] == 8
+    assert "Kueue admits all pods of a JobSet or none" in errors
+    _, text, errors = penstock(*words, "--nodes", "6", root=False)
+    assert json.loads(text)["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] == 6
+    assert "Kueue" not in errors
+
+
+class Refusing:
+    """A launcher that refuses a run on eight nodes."""
+
+    def submit(self, spec: RunSpec) -> str:
+        if spec.nodes == "8":
+            raise InvalidSpec("no such nodes")
+        return "here"
+
+
+def test_refused_file_may_be_mended_under_its_name(tmp_path: Path) -> None:
+    with loader.Root(tmp_path / "root") as root:
+        root.create()
+    folder = RunFolder(root.store, "big-7")
+    wrong = RunSpec(run="big-7", command=("true",), nodes="8", record=str(tmp_path / "root"))
+    with pytest.raises(InvalidSpec):
+        submit(wrong, Refusing())  # type: ignore[arg-type]
+    assert folder.stored_spec() is None
+    right = replace(wrong, nodes="4")
+    assert submit(right, Refusing()) == "here"  # type: ignore[arg-type]
+    with pytest.raises(RunTaken):
+        submit(wrong, Refusing())  # type: ignore[arg-type]
+    assert folder.spec() == right
+    with pytest.raises(InvalidSpec):
+        submit(replace(right, nodes="4"), Refusing(), nodes=5)  # type: ignore[arg-type]
+    assert folder.spec() == right, "a run that was there keeps its file"
+
+
+def test_command_that_looks_at_a_run_hides_no_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shares the lock for a moment."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    launcher = LocalRanks(str(tmp_path / "root"))
+    launcher._processes.check_folder()
+    path = launcher._path("big-7", "lock")
+    path.touch()
+    with path.open() as look, path.open("a+") as lock:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        threading.Timer(0.2, fcntl.flock, (look, fcntl.LOCK_UN)).start()
+        assert launcher._locked(lock, "big-7")
+
+
+@pytest.mark.parametrize(
+    "key", ['command = ["a\\u0000b"]', 'env = {A = "x\\u0000"}', 'checkpoints = "a\\u0000"']
+)
+def test_text_that_no_command_can_hold_is_refused(tmp_path: Path, key: str) -> None:
+    rest = "" if key.startswith("command") else 'command = ["true"]\n'
+    (tmp_path / "run.toml").write_text(f'run = "big-7"\nrecord = "r"\n{rest}{key}\n')
+    with pytest.raises(InvalidSpec, match=key.partition(" ")[0]):
+        read_spec(tmp_path / "run.toml")
+
+
+def test_pod_of_a_lost_node_has_an_end() -> None:
+    """Else its GPU-hours would grow for ever."""
+    status: dict[str, object] = {"phase": "Failed", "startTime": "1970-01-01T00:00:10Z"}
+    assert _ended_us({"status": status}) == 10 * S
+    status["conditions"] = [
+        {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "1970-01-01T00:01:00Z"}
+    ]
+    assert _ended_us({"status": status}) == 60 * S
+    assert _ended_us({"status": status | {"phase": "Running"}}) is None

@@ -1,0 +1,355 @@
+"""Windows at the true rows of a stream: the same for every reader, on any ranks, over resume, growth and takedown."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.dataset.versions import windows as tables
+from loader.errors import Corrupt, EmptyView, FieldNotFound, InvalidPlan, InvalidRuntime
+from loader.order.sources.window_view import WindowView
+
+NUMBERS = itertools.count()
+AT: dict[str, Any] = {"action.npy": loader.rows(-1, 2)}
+
+
+def episode(number: int, keep: Any) -> dict[str, Any]:
+    """An episode whose rows hold their own numbers."""
+    n = len(keep)
+    action = np.stack([np.full(n, number), np.arange(n)], 1).astype(np.float32)
+    return {"action.npy": action, "action.ns.npy": np.arange(n) * 20_000_000, "keep.npy": np.asarray(keep)}
+
+
+def stored(root: loader.Root, keeps: list[Any]) -> loader.View:
+    with root.write("arm") as writer:
+        for number, keep in enumerate(keeps):
+            writer.add(f"ep{number}", episode(number, keep))
+    return root.open("arm@latest").select("action.npy")
+
+
+def kept(view: loader.View, **options: Any) -> Any:
+    return loader.windows(view, **{"anchor": "action.npy", "at": AT, "keep": "keep.npy", **options})
+
+
+def order(windows: Any) -> list[int]:
+    """Numbers of the episodes, as they are stored."""
+    keys = windows.episodes.keys(np.arange(len(windows.episodes)))
+    return [int(key.removeprefix("ep")) for key in keys]
+
+
+def some(n: int, seed: int, share: float = 0.6) -> np.ndarray:
+    return np.random.default_rng(seed).random(n) < share
+
+
+@pytest.fixture
+def root() -> Iterator[loader.Root]:
+    with loader.Root(f"memory://keep-{next(NUMBERS)}") as opened:
+        yield opened
+
+
+@settings(max_examples=30)
+@given(
+    keeps=st.lists(st.lists(st.booleans(), min_size=1, max_size=30), min_size=1, max_size=7).filter(
+        lambda keeps: any(map(any, keeps))
+    ),
+    every=st.integers(1, 4),
+    inside=st.booleans(),
+)
+def test_windows_stand_at_the_true_rows(keeps: list[list[bool]], every: int, inside: bool) -> None:
+    rows = {
+        n: range(1, len(keep) - 1, every) if inside else range(0, len(keep), every)
+        for n, keep in enumerate(keeps)
+    }
+    with loader.Root(f"memory://keep-{next(NUMBERS)}") as root:
+        windows = kept(stored(root, keeps), every=every, pad="inside" if inside else "mask")
+        numbers, stored_order = np.arange(len(windows)), order(windows)
+        expected = [(n, row) for n in stored_order for row in rows[n] if keeps[n][row]]
+        assert windows.keys(numbers) == [f"ep{n}@{row}" for n, row in expected]
+        assert windows.stored_ordinals(numbers).tolist() == [stored_order.index(n) for n, _ in expected]
+        for key, number in zip(windows.keys(numbers), numbers.tolist(), strict=True):
+            assert windows.windows_at(key) == [number]
+        again = kept(stored_again(root), every=every, pad="inside" if inside else "mask")
+        assert (again.identity, again.id) == (windows.identity, windows.id)
+        if not expected:
+            return
+        plan = loader.plan({"arm": windows}, seed=3, global_batch=1)
+        with loader.Loader(plan, framework="numpy", workers=0, epochs=1) as read:
+            seen = Counter(
+                (int(batch["action.npy"][0, 1, 0]), int(batch["action.npy"][0, 1, 1]), key)
+                for batch in read
+                for _, key in batch.ids
+            )
+    assert seen == Counter((n, row, f"ep{n}@{row}") for n, row in expected)
+
+
+def stored_again(root: loader.Root) -> loader.View:
+    return root.open("arm@latest").select("action.npy")
+
+
+def test_table_over_groups_of_episodes_equals_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeps = [some(5 + 3 * n, n) for n in range(40)]
+    counted = []
+    for limits in ((64 * 2**20, 4096), (500, 3), (1, 1)):
+        monkeypatch.setattr(tables, "KEEP_BYTES", limits[0])
+        monkeypatch.setattr(tables, "KEEP_EPISODES", limits[1])
+        with loader.Root(f"memory://keep-{next(NUMBERS)}") as root:
+            windows = kept(stored(root, keeps))
+            counted.append(windows.table_sha256)
+            assert windows.keys(np.arange(len(windows))) == [
+                f"ep{n}@{row}" for n in order(windows) for row in np.flatnonzero(keeps[n])
+            ]
+    assert len(set(counted)) == 1
+
+
+def test_ranks_resume_and_a_saved_plan_give_the_same_digests(root: loader.Root) -> None:
+    windows = kept(stored(root, [some(20 + n, n) for n in range(12)]))
+    plan = loader.plan({"arm": windows}, seed=5, global_batch=10)
+
+    def digests(plan: loader.Plan, world: int, first: int = 0) -> list[int]:
+        sums = [0] * (30 - first)
+        for rank in range(world):
+            with loader.Loader(plan, rank, world, framework="numpy", workers=0, steps=30) as read:
+                read.load_state_dict(plan.state(first))
+                for batch in read:
+                    sums[batch.step - first] = (sums[batch.step - first] + batch.digest) % 2**64
+        return sums
+
+    whole = digests(plan, 1)
+    assert len(set(whole)) == 30
+    assert digests(plan, 2) == digests(plan, 5) == whole
+    assert digests(plan, 3, first=17) == whole[17:]
+    plan.save(root)
+    again = loader.open_plan(root, plan.hash)
+    assert again.hash == plan.hash
+    assert digests(again, 1) == whole
+    everywhere = kept(stored_again(root), keep=None)
+    assert everywhere.identity != windows.identity
+    assert loader.plan({"arm": everywhere}, seed=5, global_batch=10).hash != plan.hash
+
+
+def test_worker_processes_give_the_same_batches(root: loader.Root, tmp_path: Path) -> None:
+    with loader.Root(str(tmp_path)) as on_disk:
+        plan = loader.plan(
+            {"arm": kept(stored(on_disk, [some(20, n) for n in range(5)]))}, seed=5, global_batch=4
+        )
+        ids = []
+        for workers in (0, 2):
+            with loader.Loader(plan, framework="numpy", workers=workers, steps=6) as read:
+                ids.append([(batch.digest, batch.ids) for batch in read])
+    assert ids[0] == ids[1]
+
+
+def test_episodes_are_quarantined_and_found(root: loader.Root) -> None:
+    keeps = [some(20, n) for n in range(4)]
+    plan = loader.plan({"arm": kept(stored(root, keeps))}, seed=5, global_batch=3)
+    held = plan.quarantined({"arm": ["ep2"]}, 3)
+    for step in range(15):
+        left = [key for _, key in held.batch_ids(step)]
+        assert step < 3 or not any(key.startswith("ep2@") for key in left)
+        for key in {key for _, key in plan.batch_ids(step)}:
+            assert step in [place.step for place in plan.steps_of("arm", key, before=15)]
+            assert step in [place.step for place in plan.steps_of("arm", key.partition("@")[0], before=15)]
+    dropped = int(np.flatnonzero(~keeps[1])[0])
+    with pytest.raises(InvalidRuntime, match=f"ep1@{dropped}"):
+        plan.steps_of("arm", f"ep1@{dropped}", before=15)
+    (explained,) = [one for one in loader.explain(plan, 0) if one.slot == 0]
+    assert explained.address.key == plan.batch_ids(0)[0][1].partition("@")[0]
+
+
+def grown_root(root: loader.Root) -> tuple[list[Any], loader.Plan]:
+    keeps = [some(12 + n, n) for n in range(5)]
+    return keeps, loader.plan({"arm": kept(stored(root, keeps))}, seed=5, global_batch=3)
+
+
+def test_plan_grows_by_the_true_rows_of_new_episodes(root: loader.Root) -> None:
+    keeps, plan = grown_root(root)
+    with root.write("arm") as writer:
+        for number in range(5, 8):
+            keeps.append(some(9, number))
+            writer.add(f"ep{number}", episode(number, keeps[number]))
+    later = root.exclude("arm@latest", ["ep1"], reason="bad")
+    grown = plan.grow({"arm": later}, 4)
+    assert [grown.batch_ids(step) for step in range(4)] == [plan.batch_ids(step) for step in range(4)]
+    ids = [key for step in range(4, 90) for _, key in grown.batch_ids(step)]
+    whole = {f"ep{n}@{row}" for n, keep in enumerate(keeps) for row in np.flatnonzero(keep) if n != 1}
+    assert set(ids) == whole
+    grown.save(root)
+    again = loader.open_plan(root, grown.hash)
+    with (
+        loader.Loader(again, framework="numpy", workers=0, steps=30) as one,
+        loader.Loader(grown, framework="numpy", workers=0, steps=30) as other,
+    ):
+        assert [batch.digest for batch in one] == [batch.digest for batch in other]
+
+
+@pytest.mark.parametrize("swap", [True, False])
+def test_growth_over_a_rewritten_keep_is_refused(root: loader.Root, swap: bool) -> None:
+    keeps, plan = grown_root(root)
+    keeps.append(some(9, 5))
+    with root.write("arm") as writer:
+        writer.add("ep5", episode(5, keeps[5]))
+    root.exclude("arm@latest", ["ep0"], reason="bad")
+    other = {**dict(enumerate(keeps)), 3: keeps[3][::-1] if swap else ~keeps[3]}
+    assert not np.array_equal(other[3], keeps[3])
+    was = plan.sources["arm"].view
+    assert isinstance(was, WindowView)
+    for name, values in (("same", dict(enumerate(keeps))), ("other", other)):
+        field = f"{name}.npy"
+        later = root.add_group(
+            "arm@latest",
+            name,
+            {field: lambda sample, values=values: values[int(sample["action.npy"][0, 0])].copy()},
+        )
+        view = kept(later.select("action.npy"), keep=field)
+        now = WindowView(view.episodes, was.layout, view.first, view.kept)  # as if it were "keep.npy"
+        if name == "same":
+            added = now.since(was).view
+            assert isinstance(added, WindowView)
+            assert added.keys(np.arange(len(added))) == [f"ep5@{row}" for row in np.flatnonzero(keeps[5])]
+        else:
+            with pytest.raises(InvalidPlan, match=r"'keep\.npy' was rewritten: episode 'ep3'"):
+                now.since(was)
+
+
+@pytest.mark.parametrize("keep", [None, "keep.npy"])
+def test_a_run_follows_two_publishes(root: loader.Root, keep: str | None) -> None:
+    keeps = [some(12, n) for n in range(3)]
+    windows = kept(stored(root, keeps), keep=keep)
+    plan = loader.plan({"arm": windows}, seed=5, global_batch=4)
+
+    def publish(number: int) -> None:
+        keeps.append(some(10, number))
+        with root.write("arm") as writer:
+            writer.add(f"ep{number}", episode(number, keeps[number]))
+
+    def ranks(run: str, until: int, state: Any = None) -> tuple[list[int], list[str], Any]:
+        sums, ids, states = [0] * until, list[str](), []
+        for rank in range(2):
+            with loader.follow(
+                root,
+                plan,
+                run=run,
+                every=5,
+                rank=rank,
+                world_size=2,
+                framework="numpy",
+                workers=0,
+                steps=until,
+            ) as read:
+                if state is not None:
+                    read.load_state_dict(state)
+                for batch in read:
+                    if rank == 0 and state is None and batch.step in (2, 11):
+                        publish(3 if batch.step == 2 else 4)
+                    sums[batch.step] = (sums[batch.step] + batch.digest) % 2**64
+                    ids += [key for _, key in batch.ids]
+                states.append(read.state_dict())
+        return sums, ids, states[0]
+
+    sums, ids, _ = ranks("live", 60)
+    whole = {
+        f"ep{n}@{row}" for n, own in enumerate(keeps) for row in range(len(own)) if keep is None or own[row]
+    }
+    assert set(ids) == whole
+    assert {key.partition("@")[0] for key in ids[:10]} <= {"ep0", "ep1", "ep2"}
+    assert len(list(root.store.list("follows/live/"))) == 11
+    followed = loader.open_plan(root, ranks("live", 60, plan.state(0))[2]["follow"]["plan"])
+    assert sorted(followed.sources) == ["arm", "arm#1", "arm#2", "arm+1", "arm+2"]
+    again, _, _ = ranks("live", 60, plan.state(0))
+    assert again == sums
+
+
+def test_growth_needs_the_same_keep(root: loader.Root) -> None:
+    _, plan = grown_root(root)
+    with root.write("arm") as writer:
+        writer.add("ep5", episode(5, some(9, 5)))
+    with pytest.raises(InvalidPlan, match="another anchor, every, keep"):
+        plan.grow({"arm": kept(stored_again(root), keep=None)}, 2)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (np.ones(7, bool), r"'ep1' \(bool \[7\], and 10 rows\)"),
+        (np.ones(11, bool), r"'ep1' \(bool \[11\], and 10 rows\)"),
+        (np.ones((10, 1), bool), r"'ep1' \(bool \[10, 1\], and 10 rows\)"),
+        (np.ones(10, np.uint8), r"'ep1' \(uint8 \[10\], and 10 rows\)"),
+        (np.full(10, np.nan), r"'ep1' \(float64 \[10\], and 10 rows\)"),
+    ],
+)
+def test_keep_that_is_no_bool_for_each_row_is_refused(root: loader.Root, keep: Any, message: str) -> None:
+    with root.write("arm") as writer:
+        writer.add("ep0", episode(0, np.ones(10, bool)))
+        writer.add("ep1", episode(1, np.ones(10, bool)) | {"keep.npy": keep})
+    view = root.open("arm@1").select("action.npy")
+    with pytest.raises(InvalidPlan, match=f"keep = 'keep.npy' of 1 episodes .*'action.npy'.*{message}"):
+        kept(view)
+    assert not list(root.store.list("windows/"))
+    assert len(kept(view.where("key != 'ep1'"))) == 10
+
+
+def test_keep_that_is_missing_is_refused(root: loader.Root) -> None:
+    view = stored(root, [some(9, 1)])
+    for name, message in (("", "a bool stream"), (3, "a bool stream")):
+        with pytest.raises(InvalidPlan, match=message):
+            kept(view, keep=name)
+    with pytest.raises(FieldNotFound, match=r"other\.npy"):
+        kept(view, keep="other.npy")
+    with root.write("words") as writer:
+        writer.add("ep0", episode(0, [True]) | {"keep.txt": "yes"})
+    with pytest.raises(InvalidPlan, match="an array field of truth values"):
+        kept(root.open("words@1").select("action.npy"), keep="keep.txt")
+    bare = {name: value for name, value in episode(1, some(9, 2)).items() if name != "keep.npy"}
+    root.add_group("arm@1", "more", {"later.npy": lambda sample: some(9, 1)})
+    with root.write("arm") as writer:
+        writer.add("ep1", bare | {"keep.npy": some(9, 2)})
+    with pytest.raises(FieldNotFound, match=r"1 episodes, such as 'ep1', have no 'later\.npy'"):
+        kept(stored_again(root), keep="later.npy")
+
+
+def test_an_epoch_without_true_rows_is_refused(root: loader.Root) -> None:
+    windows = kept(stored(root, [np.zeros(5, bool)] * 3))
+    assert len(windows) == 0
+    with pytest.raises(EmptyView):
+        loader.plan({"arm": windows}, seed=1, global_batch=2)
+
+
+def test_the_table_is_stored_once_and_proved(tmp_path: Path) -> None:
+    with loader.Root(str(tmp_path)) as root:
+        keeps = [some(30, n) for n in range(3)]
+        windows = kept(stored(root, keeps))
+        (path,) = tmp_path.glob("windows/*.parquet")
+        before = path.stat().st_mtime_ns
+        assert kept(stored_again(root)).id == windows.id
+        assert path.stat().st_mtime_ns == before
+        data = path.read_bytes()
+        rows = pq.read_table(path)
+        bits = b"".join(rows["kept"].to_pylist())
+        assert rows["first"].to_pylist() == [0, 30, 60, 90]
+        for changed in (bytes([bits[0] ^ 1]) + bits[1:], bits[:-1] + bytes([bits[-1] | 128]), bits[1:]):
+            edited = rows.set_column(1, "kept", pa.array([changed, b"", b"", b""], pa.binary()))
+            pq.write_table(edited, path)
+            with pytest.raises(Corrupt, match="damaged or edited"):
+                kept(stored_again(root))
+        path.write_bytes(data)
+        assert kept(stored_again(root)).id == windows.id
+        assert json.loads(json.dumps(windows.spec()))["layout"]["keep"] == "keep.npy"
+
+
+def test_norm_is_of_the_true_rows(root: loader.Root) -> None:
+    keeps = [some(15, n) for n in range(3)]
+    windows = kept(stored(root, keeps), at={"action.npy": loader.rows(0, 1)})
+    norm = loader.norm(windows, ["action.npy"])
+    values = np.concatenate([np.flatnonzero(keep) for keep in keeps])
+    assert norm["action.npy"].n == len(values)
+    assert norm["action.npy"].mean[1] == values.mean()

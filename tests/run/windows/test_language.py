@@ -1,0 +1,157 @@
+"""The text of windows: what a search over the lines of `language.jsonl` finds, and lines that are no language."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import loader
+from loader.errors import Corrupt, DecodeFailed, FieldNotFound, InvalidPlan, InvalidRuntime
+from loader.modalities.language import MAX_LINES, ActiveText, LanguageLine, parse_language
+
+NUMBERS = itertools.count()
+STEP = 60
+LINES = [
+    {"start_ns": 0, "style": "task", "text": "lift"},
+    {"start_ns": 100, "end_ns": 200, "style": "subtask", "text": "reach"},
+    {"start_ns": 400, "style": "subtask", "text": "grasp"},
+    {"start_ns": 480, "style": "subtask", "tool_calls": [{"type": "function"}]},
+]
+
+
+@pytest.fixture
+def root() -> Iterator[loader.Root]:
+    with loader.Root(f"memory://language-{next(NUMBERS)}") as opened:
+        yield opened
+
+
+def stored(root: loader.Root, *languages: Any, clock: bool = True) -> loader.View:
+    with root.write("arm") as writer:
+        for number, language in enumerate(languages):
+            fields: dict[str, Any] = {"action.npy": np.full((10, 1), number, np.float32)}
+            fields |= {"action.ns.npy": np.arange(10) * STEP} if clock else {}
+            writer.add(f"ep{number}", fields | {"language.jsonl": language})
+    return root.open("arm@latest").select("action.npy")
+
+
+def planned(view: loader.View, text: Any = ("subtask", "task"), **options: Any) -> loader.Plan:
+    at = {"action.npy": loader.rows(0, 1)}
+    windows = loader.windows(view, anchor="action.npy", at=at, text=text)
+    return loader.plan({"arm": windows}, seed=2, global_batch=5, **options)
+
+
+def texts(plan: loader.Plan, **options: Any) -> dict[str, str]:
+    """Key of a window -> its text."""
+    with loader.Loader(plan, framework="numpy", epochs=1, workers=0, **options) as batches:
+        return {
+            key: text
+            for batch in batches
+            for (_, key), text in zip(filter(None, batch.ids), batch["text"], strict=True)
+        }
+
+
+def test_the_first_active_style_is_the_text(root: loader.Root) -> None:
+    plan = planned(stored(root, LINES, [{"start_ns": 300, "style": "task", "text": "drop"}]))
+    read = texts(plan)
+    first = ["lift", "lift", "reach", "reach", "lift", "lift", "lift", "grasp", "grasp", "grasp"]
+    assert [read[f"ep0@{row}"] for row in range(10)] == first
+    assert [read[f"ep1@{row}"] for row in range(10)] == [""] * 5 + ["drop"] * 5
+    assert texts(planned(root.open("arm").select("action.npy"), text=["memory"])) == dict.fromkeys(read, "")
+
+
+def test_the_styles_are_part_of_the_plan(root: loader.Root) -> None:
+    view = stored(root, LINES)
+    plan, other = planned(view), planned(view, text=("task",))
+    assert len({plan.hash, other.hash, planned(view, text=()).hash}) == 3
+    assert "text" not in planned(view, text=()).sources["arm"].view.spec()["layout"]
+    again = loader.open_plan(root, plan.save(root))
+    assert again.hash == plan.hash
+    assert texts(again) == texts(plan)
+
+
+def test_ranks_and_workers_agree_on_texts(root: loader.Root) -> None:
+    plan = planned(stored(root, LINES, LINES))
+    whole = texts(plan)
+    parts = [texts(plan, rank=rank, world_size=2) for rank in range(2)]
+    assert parts[0] | parts[1] == whole
+
+
+lines = st.lists(
+    st.builds(
+        LanguageLine,
+        start_ns=st.integers(0, 12),
+        end_ns=st.none() | st.integers(13, 20) | st.integers(1, 3),
+        text=st.sampled_from("abcdef"),
+        tool_calls=st.none(),
+    ).map(lambda line: line._replace(end_ns=None if line.end_ns is None else line.start_ns + line.end_ns)),
+    max_size=8,
+)
+
+
+@given(lines)
+def test_active_text_is_what_a_search_finds(own: list[LanguageLine]) -> None:
+    active = ActiveText(own)
+    for time in range(-1, 40):
+        found = []
+        for number, line in enumerate(own):
+            later = [one.start_ns for one in own if one.start_ns > line.start_ns]
+            end = min(later, default=1000) if line.end_ns is None else line.end_ns
+            if line.start_ns <= time < end:
+                found.append((-line.start_ns, number, line.text))
+        assert active.at(time) == (min(found)[2] if found else None)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[]", "expected an object"),
+        ("{", "Expecting"),
+        ("[" * 200 + "]" * 200, "in one another"),
+        ('{"text": "a"}', "start_ns = None"),
+        ('{"start_ns": 1.5, "text": "a"}', "start_ns = 1.5"),
+        ('{"start_ns": true}', "start_ns = True"),
+        ('{"start_ns": 9223372036854775807}', "start_ns = 9"),
+        ('{"start_ns": 5, "end_ns": 5}', "end_ns = 5"),
+        ('{"start_ns": 5, "style": 1}', "style = 1"),
+        ('{"start_ns": 5, "role": null}', "role = None"),
+        ('{"start_ns": 5, "tool_calls": {}}', "tool_calls = {}"),
+        ('{"start_ns": 5, "words": "a"}', "'words' is no part of a line"),
+        ('{"start_ns": 5, "text": "\\ud800"}', "half a character"),
+    ],
+)
+def test_a_line_that_is_no_language_is_corrupt_by_its_number(line: str, why: str) -> None:
+    with pytest.raises(Corrupt, match=f"line 3: .*{why}".replace("[", r"\[")):
+        parse_language(f'{{"start_ns": 0}}\n\n{line}\n'.encode())
+
+
+def test_language_is_bounded() -> None:
+    with pytest.raises(Corrupt, match=f"line {MAX_LINES + 1}: language has more"):
+        parse_language(b'{"start_ns":0}\n' * (MAX_LINES + 1))
+    with pytest.raises(Corrupt, match="bytes; up to"):
+        parse_language(b" " * 2**25)
+
+
+def test_a_bad_episode_is_one_bad_sample(root: loader.Root) -> None:
+    plan = planned(stored(root, LINES, b'{"start_ns": 0}\n{"start_ns": -}\n'))
+    with pytest.raises(DecodeFailed, match=r"ep1.*language\.jsonl.*line 2"):
+        texts(plan, on_corrupt="raise")
+    assert {key.partition("@")[0] for key in texts(plan, on_corrupt="substitute", corrupt_budget=1.0)} == {
+        "ep0"
+    }
+
+
+def test_what_cannot_have_a_text_is_refused(root: loader.Root) -> None:
+    view = stored(root, LINES, clock=False)
+    with pytest.raises(InvalidRuntime, match="its rows are steps"):
+        texts(planned(view))
+    for wrong in ("task", [1], ["task", "task"], [""], 5):
+        with pytest.raises(InvalidPlan, match="windows: text"):
+            planned(view, text=wrong)
+    with root.write("bare") as writer:
+        writer.add("a", {"action.npy": np.zeros((3, 1)), "action.ns.npy": np.arange(3)})
+    with pytest.raises(FieldNotFound, match=r"language\.jsonl"):
+        planned(root.open("bare").select("action.npy"))

@@ -1,0 +1,373 @@
+"""A training on Slurm under faults: every step is that of an undisturbed one.
+
+Four nodes with two ranks each, three accounts, two QOS. Faults: preemption, SIGKILL of a rank, of a node of the job, of
+slurmctld, a record store that refuses writes, flipped reads. A person cancels two runs, one at work and one that waits.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import loader
+from penstock.compute.cluster import read_cluster
+from penstock.train.goodput import PARTS, matched
+from penstock.train.launch import slurm_job_script
+from penstock.train.launch.slurm_job import SlurmJobs
+from penstock.train.run_folder import RunFolder
+from penstock.train.run_spec import RunSpec
+from penstock.train.submitting import goodput_of, stop, submit
+from tests.servers.http import HttpServer, Request
+from tests.servers.s3 import SmallS3
+from tests.servers.slurm import NODES, Slurm, command_of, slurm, until
+from tests.trainings.books import Start, starts, wrong_steps
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CLUSTER = """\
+engine = "slurm"
+logs = "{folder}/logs"
+environment = "{folder}/environment"
+account = "{account}"
+[priorities]
+low = "low"
+"""
+ENVIRONMENT = {
+    "PYTHONPATH": str(REPOSITORY),
+    "GLOO_SOCKET_IFNAME": "lo",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+URL, RUN = "s3://bucket", "big-7"
+STEP_S, SAVE_EVERY = 0.1, 20
+PATIENCE_S = 420.0
+GOES_ON = 5
+"""Steps after a fault that prove it."""
+STATE_SAVE_S = 6.0
+"""A controller that is killed sooner after a cancel has forgotten it, and starts the job."""
+BOOKED_S = 1.0
+"""Most seconds between goodput's parts of a start and its line of sacct."""
+KINDS = 8
+"""Kinds of faults."""
+RECORD = ("trainings/", "trails/")
+REFUSED_S = 20.0
+
+
+class Store:
+    """The store of data, checkpoints and record, with faults planted in its answers."""
+
+    def __init__(self) -> None:
+        self.objects = SmallS3()
+        self.objects.page_keys = 1000
+        self.server = HttpServer(self.objects)
+        self.server.fault_of = self._fault
+        self.refuses_record, self.flips, self.refused = False, 0, 0
+        self.flipped = set[tuple[str, str]]()
+        """Objects and ranges that came wrong once: a range that is wrong twice is a corrupt sample."""
+
+    def _fault(self, request: Request) -> int | str | None:
+        key = request.path.removeprefix("/bucket/")
+        read = key, request.headers.get("range", "")
+        if self.flips and request.method == "GET" and key.endswith(".tar") and read not in self.flipped:
+            self.flips -= 1
+            self.flipped.add(read)
+            return "flip"
+        if self.refuses_record and request.method == "PUT" and key.startswith(RECORD):
+            self.refused += 1
+            return 507
+        return None
+
+    def saved(self) -> int:
+        """Return the newest step with a whole checkpoint."""
+        prefix = f"checkpoints/{RUN}/steps/"
+        keys = [key for key in self.objects.held() if key.startswith(prefix)]
+        return max((int(key.removeprefix(prefix).removesuffix(".json")) for key in keys), default=0)
+
+
+class Proof:
+    """Slurm, the store, a run under faults, and what is wrong so far."""
+
+    def __init__(self, folder: Path, cluster: Slurm, store: Store, seed: int) -> None:
+        self.folder, self.cluster, self.store = folder, cluster, store
+        self.random, self.problems, self.faults = random.Random(seed), list[str](), Counter[str]()
+        self.lines = folder / "lines"
+        self.cancelled = dict[str, int]()
+        for name in ("lines", "logs"):
+            (folder / name).mkdir()
+        self.launcher = self._launcher("team")
+        self.began_s = time.monotonic()
+
+    def _launcher(self, account: str) -> SlurmJobs:
+        file = self.folder / f"{account}.toml"
+        file.write_text(CLUSTER.format(folder=self.folder, account=account))
+        return SlurmJobs(URL, read_cluster(file))
+
+    def spec(self, run: str, lines: Path, nodes: str) -> RunSpec:
+        """Return a run whose ranks write their lines to a folder."""
+        command = (sys.executable, str(REPOSITORY / "tests/trainings/rank.py"), str(lines))
+        return RunSpec(
+            run=run,
+            command=(*command, str(STEP_S), str(SAVE_EVERY)),
+            nodes=nodes,
+            ranks_per_node=2,
+            grace_s=30,
+            priority="low",
+            record=URL,
+        )
+
+    def begins(self) -> int:
+        """Return the number of starts that made a step."""
+        return len({file.name.rpartition("-")[0] for file in self.lines.iterdir() if file.stat().st_size})
+
+    def newest(self) -> int:
+        """Return the newest step of the last start, -1 before the first."""
+        return max(
+            (max(start.steps) for start in starts(self.lines, max(0, self.begins() - 1))[0]), default=-1
+        )
+
+    def faults_in_order(self) -> Iterator[Callable[[], bool]]:
+        """Yield each fault once, then one after the other at random."""
+        kinds = (
+            *(self.flip_reads, self.refuse_the_record, self.kill_slurmctld, self.preempt, self.kill_a_rank),
+            *(self.kill_the_first_node, self.kill_another_node, self.lose_another_node),
+        )
+        assert len(kinds) == KINDS
+        yield from kinds
+        while True:
+            yield self.random.choice(kinds)
+
+    def disturb(self, fault: Callable[[], bool]) -> None:
+        """Plant a fault, wait until the run goes on, and check that no saved step was lost."""
+        saved, before, step, name = self.store.saved(), self.begins(), self.newest(), fault.__name__
+        self.say(f"{name} at step {step}, saved {saved}")
+        restarts = fault()
+        self.faults[name] += 1
+        begun_s = time.monotonic()
+
+        def goes_on() -> bool:
+            self.cluster.resume()
+            if restarts:
+                new = starts(self.lines, before)[0]
+                return bool(new) and len(new[-1].steps) > GOES_ON
+            return self.newest() > step + GOES_ON
+
+        until(goes_on, PATIENCE_S)
+        for start in starts(self.lines, before)[0]:
+            if min(start.steps) < saved:
+                self.problems.append(f"{name}: step {saved} was saved, and {min(start.steps)} came next")
+        self.check_cancelled()
+        self.say(f"went on after {time.monotonic() - begun_s:.0f} s")
+
+    # Each returns whether the ranks begin again.
+
+    def preempt(self) -> bool:
+        """A job of QOS high takes two nodes."""
+        options = ("--qos=high", "--account=robots", "--nodes=2", "--exclusive", "--output=/dev/null")
+        self.cluster.told("sbatch", *options, "--wrap=sleep 15")
+        return True
+
+    def kill_a_rank(self) -> bool:
+        """SIGKILL to one rank."""
+        ranks = [pid for pid in self.cluster.processes() if b"RANK=" in environment_of(pid)]
+        ranks = [pid for pid in ranks if b"rank.py" in command_line_of(pid) and not is_shell(pid)]
+        os.kill(self.random.choice(ranks), signal.SIGKILL)
+        return True
+
+    def kill_the_first_node(self) -> bool:
+        """The node with the job's script loses its power, and boots."""
+        (node,) = (name for name in NODES if self._has_srun(name))
+        return self._kill_node(node, 3)
+
+    def kill_another_node(self) -> bool:
+        """A node with ranks only loses its power, and is back before it is DOWN: Slurm misses nothing."""
+        return self._kill_node(self.random.choice(self._other_nodes()), 0)
+
+    def lose_another_node(self) -> bool:
+        """A node with ranks only loses its power, and is away until it is DOWN."""
+        return self._kill_node(self.random.choice(self._other_nodes()), 15)
+
+    def _other_nodes(self) -> list[str]:
+        with_ranks = [
+            name
+            for name in NODES
+            if any(b"rank.py" in command_line_of(pid) for pid in self.cluster.processes(name))
+        ]
+        return [name for name in with_ranks if not self._has_srun(name)]
+
+    def _has_srun(self, node: str) -> bool:
+        return any(command_of(pid) == "srun" for pid in self.cluster.processes(node))
+
+    def _kill_node(self, node: str, away_s: float) -> bool:
+        self.cluster.kill_node(node)
+        time.sleep(away_s)
+        self.cluster.start_node(node)
+        return True
+
+    def kill_slurmctld(self) -> bool:
+        """The controller loses its power, and boots."""
+        self.cluster.kill_head()
+        time.sleep(3)
+        self.cluster.start_head()
+        until(lambda: bool(self.cluster.told("sinfo", "-h")))
+        return False
+
+    def refuse_the_record(self) -> bool:
+        """The store refuses writes of record and trail for a while."""
+        self.store.refuses_record = True
+        time.sleep(REFUSED_S)
+        self.store.refuses_record = False
+        return False
+
+    def flip_reads(self) -> bool:
+        """Three reads come with a wrong byte."""
+        self.store.flips = 3
+        until(lambda: not self.store.flips, PATIENCE_S)
+        return False
+
+    def cancel(self, run: str, *, at_work: bool) -> None:
+        """Begin a run of another account and cancel it, once it made steps or while it waits."""
+        lines = self.folder / run
+        lines.mkdir()
+        launcher = self._launcher("vision")
+        launcher.submit(self.spec(run, lines, "1"))
+        if at_work:
+            until(lambda: any(start.steps for start in starts(lines)[0]), PATIENCE_S)
+        else:
+            until(lambda: launcher.status(run).state == "waiting", PATIENCE_S)
+        launcher.cancel(run)
+        until(lambda: launcher.status(run).state in ("ended", "unknown"), PATIENCE_S)
+        self.cancelled[run] = len(starts(lines)[0])
+        time.sleep(STATE_SAVE_S)
+        self.say(f"{run} of account vision is cancelled")
+
+    def check_cancelled(self) -> None:
+        """Check that they stayed so."""
+        launcher = self._launcher("vision")
+        for run, begins in self.cancelled.items():
+            state = launcher.status(run).state
+            if state not in ("ended", "unknown") or len(starts(self.folder / run)[0]) != begins:
+                self.problems.append(f"the cancelled {run} is {state}")
+
+    def end(self) -> None:
+        """Stop the run for good, and check all of it."""
+        folder = RunFolder(loader.Root(URL).store, RUN)
+        stop(folder)
+        until(lambda: self.launcher.status(RUN).state == "ended", PATIENCE_S)
+        self.check_cancelled()
+        all_starts, problems = starts(self.lines)
+        self.problems += problems
+        end = self.store.saved()
+        self.problems += wrong_steps(all_starts, plan_of(), end)
+        until(lambda: all(span.ended_us for span in self.launcher.spans(RUN)))
+        self._check_goodput(folder, all_starts)
+        self.say(f"{end} steps in {len(all_starts)} starts; faults: {dict(self.faults)}")
+        self.say(f"{len(self.store.flipped)} reads flipped, {self.store.refused} writes refused")
+
+    def _check_goodput(self, folder: RunFolder, all_starts: list[Start]) -> None:
+        """Hold each start's parts to the line of sacct that it ran in, and to the clock of its ranks."""
+        rows = goodput_of(folder, self.launcher)
+        allocations = matched(self.launcher.spans(RUN), folder.attempts(), 0)
+        booked_s, parts = defaultdict[int, float](float), Counter[str]()
+        lines = self._accounted()
+        for row, allocation in zip(rows, allocations, strict=True):
+            begun_s = allocation.begun_us / 1e6
+            line = max(number for number, (begin, _, _) in enumerate(lines) if begin <= begun_s)
+            booked_s[line] += row.seconds
+            parts.update({part: round(seconds) for part, seconds in row.parts.items()})
+            if row.nodes != lines[line][2]:
+                self.problems.append(f"start {row.attempt} has {row.nodes} nodes, sacct {lines[line][2]}")
+            inside = [one for one in all_starts if begun_s <= one.begun_s < allocation.ended_us / 1e6]
+            steps_s = sum(one.ended_s - one.begun_s for one in inside)
+            counted_s = row.parts["new steps"] + row.parts["repeated steps"]
+            if counted_s > steps_s + BOOKED_S:
+                self.problems.append(
+                    f"start {row.attempt} counts {counted_s:.1f} s of steps, its ranks {steps_s:.1f} s"
+                )
+        for number, (begin, end, _) in enumerate(lines):
+            if abs(booked_s[number] - (end - begin)) > BOOKED_S:
+                self.problems.append(f"goodput has {booked_s[number]:.1f} s of sacct's {end - begin} s")
+        assert parts.keys() == set(PARTS)
+        self.say(f"{len(rows)} starts in {len(lines)} lines of sacct: {dict(parts)}")
+
+    def _accounted(self) -> list[tuple[int, int, int]]:
+        """Return (begin, end, nodes) of each line of sacct that has a beginning."""
+        name = f"--name={self.launcher._name(RUN)}"
+        columns = ("-D", "-X", "-n", "-P", "-S", "now-1days", "-o", "Start,End,NNodes")
+        listed = self.cluster.told("env", "SLURM_TIME_FORMAT=%s", "sacct", name, *columns)
+        rows = (line.split("|") for line in listed.splitlines())
+        return sorted((int(begin), int(end), int(nodes)) for begin, end, nodes in rows if begin.isdigit())
+
+    def say(self, text: str) -> None:
+        print(f"{time.monotonic() - self.began_s:7.1f} s  {text}", flush=True)
+
+
+def plan_of() -> loader.Plan:
+    """Return the plan of the run."""
+    return loader.plan({"points": loader.Root(URL).open("points@1")}, seed=7, global_batch=24)
+
+
+def environment_of(pid: int) -> bytes:
+    """Return the variables of a process; nothing if it has ended."""
+    try:
+        return Path("/proc", str(pid), "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def command_line_of(pid: int) -> bytes:
+    """Return the command line of a process; nothing if it has ended."""
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def is_shell(pid: int) -> bool:
+    """Return whether a process is the shell around a rank."""
+    return not command_line_of(pid).split(b"\0")[0].endswith(b"python")
+
+
+@contextmanager
+def proof(folder: Path, seed: int) -> Iterator[Proof]:
+    """Yield a run at its first steps on a cluster of its own."""
+    store = Store()
+    variables = {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.server.endpoint}
+    (folder / "environment").write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
+    (folder / "slurm").mkdir()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(slurm_job_script, "LOST_S", 30)
+        for name, value in variables.items():
+            patched.setenv(name, value)
+        try:
+            with loader.Root(URL) as root, root.write("points", part_samples=50) as writer:
+                for number in range(500):
+                    writer.add(f"{number:03d}", {"x.npy": np.arange(64) + number, "cls": number % 3})
+            with slurm(folder / "slurm", accounts=True) as cluster:
+                patched.setenv("SLURM_CONF", str(cluster.conf))
+                yield _begun(Proof(folder, cluster, store, seed))
+        finally:
+            store.server.close()
+
+
+def _begun(run: Proof) -> Proof:
+    accounts, environment = run.cluster.accounts, run.cluster.environment
+    assert accounts is not None
+    accounts.manage("add", "account", "robots", environment=environment)
+    user = ("add", "user", run.cluster.user, "account=robots", "qos=high", "defaultqos=high")
+    accounts.manage(*user, environment=environment)
+    run.cancel("small-1", at_work=True)
+    submit(run.spec(RUN, run.lines, "2-4"), run.launcher)
+    until(lambda: run.newest() > GOES_ON, PATIENCE_S)
+    run.say("the first steps are done")
+    run.cancel("small-2", at_work=False)
+    return run

@@ -1,0 +1,236 @@
+"""What the page takes of an episode at a time, against the windows that the loader delivers."""
+
+import json
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import Corrupt, InvalidRuntime
+from penstock.view.episodes.bands import fault_spans, keep_spans, language_spans
+from penstock.view.episodes.episode_record import episode_record, moment, stepped
+from penstock.view.episodes.lanes import groups, lanes_of
+from penstock.view.episodes.open_episode import is_episode, open_episode
+from penstock.view.inspect.version_record import fields_of
+from tests.run.numbered_video import numbers_in
+from tests.view.episodes.rig import HOSTILE, RATES, windows_of, write_rig
+from tests.view.episodes.rig import fields_of as rig_fields
+
+CAMERAS = tuple(f"cam.{name}.mp4" for name in RATES)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory):
+    with loader.Root(tmp_path_factory.mktemp("rig") / "root") as root:
+        yield write_rig(root)
+
+
+def opened(version, ordinal=0):
+    return open_episode(version, ordinal, fields_of(version, [ordinal])[0])
+
+
+def test_a_moment_is_the_window_of_the_loader(rig):
+    episode = opened(rig)
+    plan = loader.plan({"rig": windows_of(rig)}, seed=1, global_batch=10)
+    rows = set()
+    with loader.Loader(plan, framework="numpy", workers=0, epochs=1) as batches:
+        for batch in batches:
+            for slot, row in enumerate(batch["row"].tolist()):
+                rows.add(row)
+                at = int(batch["anchor_ns"][slot]) - episode.origin_ns
+                shown = {one.field: one for one in moment(episode, at).tracks}
+                assert moment(episode, at).row == row
+                for name in (*CAMERAS, "state.npy", "action.npy"):
+                    assert shown[name].age_ns == batch[f"{name}.age_ns"][slot, 0]
+                    assert shown[name].is_pad == batch[f"{name}.is_pad"][slot, 0]
+                for name in CAMERAS:
+                    assert numbers_in(batch[name][slot]) == [shown[name].number]
+                assert np.array_equal(batch["state.npy"][slot, 0], np.float32(shown["state.npy"].values))
+    assert rows == set(range(150))
+
+
+def test_a_frame_is_the_one_that_was_picked(rig):
+    episode = opened(rig)
+    for name in CAMERAS:
+        for number in (0, 1, 37, episode.n_values(name) - 1):
+            assert numbers_in(episode.frame(name, number)[None]) == [number]
+        with pytest.raises(InvalidRuntime, match="frames 0 to"):
+            episode.frame(name, episode.n_values(name))
+
+
+def test_steps_go_from_frame_to_frame_and_end_at_the_ends(rig):
+    episode = opened(rig)
+    name, at, seen = CAMERAS[2], 0, []
+    for _ in range(episode.n_values(name) + 3):
+        seen.append(episode.number_at(name, at))
+        at = stepped(episode, at, name, 1)
+    assert seen == [*range(episode.n_values(name)), *[episode.n_values(name) - 1] * 3]
+    assert stepped(episode, at, name, -(10**6)) == 0
+    with pytest.raises(InvalidRuntime, match="rows or frames"):
+        stepped(episode, 0, "language.jsonl", 1)
+
+
+def test_a_video_without_a_packet_table_is_shown_too(tmp_path):
+    data = rig_fields()["cam.left.mp4"]
+    with loader.Root(tmp_path / "root") as root, root.write("rig") as writer:
+        clock = np.arange(10, dtype=np.int64) * 10**8
+        writer.add("ep", {"cam.mp4": data, "action.npy": np.zeros((10, 2)), "action.ns.npy": clock})
+    episode = opened(loader.Root(tmp_path / "root").open("rig@1"))
+    assert episode.errors == {}
+    assert numbers_in(episode.frame("cam.mp4", 31)[None]) == [31]
+    assert moment(episode, 5 * 10**8).tracks[1].number == 12
+
+
+def test_an_episode_of_steps_has_no_ages(tmp_path):
+    rows = np.arange(40, dtype=np.float32).reshape(20, 2)
+    images = np.zeros((20, 24, 32, 3), np.uint8)
+    images[7] = 200
+    with loader.Root(tmp_path / "root") as root, root.write("sim") as writer:
+        writer.add("a/demo_1", {"actions.npy": rows, "obs.image.npy": images, "episode.json": {"data": {}}})
+    version = loader.Root(tmp_path / "root").open("sim@1")
+    episode = opened(version)
+    record = episode_record(episode)
+    assert (record.unit, record.length_ns, record.anchor) == ("step", 20, "actions.npy")
+    assert [one.field for one in record.cameras] == ["obs.image.npy"]
+    at = moment(episode, 7)
+    assert [(one.number, one.age_ns) for one in at.tracks] == [(7, None), (7, None)]
+    assert at.tracks[0].values == (14.0, 15.0)
+    assert episode.frame("obs.image.npy", 7).min() == 200
+    assert not is_episode(version, ["actions.npy", "jpg"])
+
+
+def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
+    usual = rig_fields()
+    back = usual["action.ns.npy"].copy()
+    back[3] = back[2]
+    table = usual["cam.left.mp4.packets"]
+    changes = {
+        "cam.left.mp4": usual["cam.right.mp4"],
+        "action.ns.npy": back,
+        "language.jsonl": b'{"start_ns": 1.5}\n',
+        "cam.left.mp4.packets": table,
+    }
+    with loader.Root(tmp_path / "root") as root:
+        version = write_rig(root, **changes)
+        record = episode_record(opened(version))
+        at = moment(opened(version), 10**9)
+    assert "packet table" in record.errors["cam.left.mp4"]
+    assert "row 3" in record.errors["action.npy"]
+    assert "line 1" in record.errors["language"]
+    assert record.anchor == "state.npy"
+    assert [one.field for one in at.tracks] == ["state.npy", "cam.right.mp4", "cam.wrist.mp4"]
+    assert all(not one.error for one in at.tracks)
+    assert {one.field: bool(one.error) for one in record.cameras}["cam.left.mp4"]
+
+
+def test_lanes_follow_the_leading_words():
+    humanoid = [
+        f"k{side}{joint}"
+        for side in ("Left", "Right")
+        for joint in ("ShoulderPitch", "Elbow", "WristYaw", "WristRoll", "Hip")
+    ]
+    assert groups(humanoid) == [(0, 5), (5, 10)]
+    assert groups([f"motor_{n}" for n in range(14)]) == [(0, 8), (8, 14)]
+    assert groups(["x", "y", "z"]) == [(0, 3)]
+    assert groups([]) == []
+    for n in (1, 8, 9, 64, 200):
+        spans = groups([str(dim) for dim in range(n)])
+        assert [first for first, _ in spans] == [0, *(stop for _, stop in spans[:-1])]
+        assert spans[-1][1] == n
+        assert all(stop - first <= 8 for first, stop in spans)
+
+
+def test_a_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
+    lanes, n_undrawn = lanes_of(opened(rig).streams)
+    assert n_undrawn == 0
+    assert [(lane.field, lane.dashed, len(lane.labels)) for lane in lanes] == [
+        ("action.npy", "", 2),
+        ("state.npy", "", 3),
+    ]
+    dims = {"dims": ["left_a", "left_b"]}
+    with (
+        loader.Root(tmp_path / "root") as root,
+        root.write("arm", facts={"action.npy": dims, "state.npy": dims}) as writer,
+    ):
+        clock = np.arange(4, dtype=np.int64)
+        arrays = dict.fromkeys(("action.npy", "state.npy"), np.zeros((4, 2)))
+        writer.add("ep", {**arrays, "action.ns.npy": clock, "state.ns.npy": clock})
+    ((lane,), _) = lanes_of(opened(loader.Root(tmp_path / "root").open("arm@1")).streams)
+    assert (lane.field, lane.dashed, lane.name, lane.labels) == (
+        "state.npy",
+        "action.npy",
+        "left",
+        ("a", "b"),
+    )
+
+
+def test_language_ends_at_the_next_line_of_its_style(rig):
+    spans, error = language_spans(opened(rig), {})
+    assert error == ""
+    assert [(one.kind, one.first_ns, one.last_ns) for one in spans] == [
+        ("subtask", 0, 10**9),
+        ("subtask", 10**9, 3 * 10**9),
+        ("task", 0, 2 * 10**9),
+    ]
+    assert "\u202e" not in spans[1].text
+    assert HOSTILE[:10] in spans[1].text
+
+
+def test_bands_show_rows_that_are_kept_gaps_and_frozen_frames(rig, tmp_path):
+    spans, n, error = keep_spans(opened(rig), "action.npy")
+    assert (n, error) == (125, "")
+    assert [(one.first_ns, one.last_ns) for one in spans] == [
+        (0, 1_500_000_000),
+        (2_000_000_000, 3_000_000_000),
+    ]
+    assert fault_spans(opened(rig)) == ()
+    usual = rig_fields()
+    clock = usual["state.ns.npy"].copy()
+    clock[1000:] += 10**8
+    with loader.Root(tmp_path / "root") as root:
+        version = write_rig(root, **{"state.ns.npy": clock, "keep.npy": np.ones(7, bool)})
+        episode = opened(version)
+    (gap,) = fault_spans(episode)
+    assert (gap.kind, gap.first_ns, gap.last_ns, gap.detail) == (
+        "gap",
+        999 * 10**6,
+        1100 * 10**6,
+        "state.npy",
+    )
+    assert "7 rows" in keep_spans(episode, "action.npy")[2]
+
+
+def test_forged_lines_of_language_are_refused_by_number(tmp_path):
+    bad = [
+        b"[]",
+        b"{",
+        b'{"start_ns": true}',
+        json.dumps({"start_ns": 2**63}).encode(),
+        b'{"end_ns": 3}',
+        b"\xff",
+    ]
+    for number, line in enumerate(bad):
+        with loader.Root(tmp_path / str(number)) as root:
+            with root.write("rig") as writer:
+                lines = b'{"start_ns": 0}\n' + line + b"\n"
+                clock = np.arange(4, dtype=np.int64)
+                writer.add("ep", {"a.npy": np.zeros(4), "a.ns.npy": clock, "language.jsonl": lines})
+            version = root.open("rig@1")
+            spans, error = language_spans(opened(version), {})
+        assert spans == ()
+        assert "line 2" in error, line
+
+
+def test_a_stream_damaged_on_the_disk_has_no_values(tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        version = write_rig(root)
+        episode = opened(version)
+        at = episode.address.fields["state.npy"]
+        path = tmp_path / "root" / at.path
+        data = bytearray(path.read_bytes())
+        data[at.offset + at.nbytes - 5] ^= 1
+        path.write_bytes(data)
+        (bad,) = [one for one in moment(opened(version), 0).tracks if one.field == "state.npy"]
+        assert "CRC-32C" in bad.error
+        with pytest.raises(Corrupt):
+            opened(version).summary("state.npy")

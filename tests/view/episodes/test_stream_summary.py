@@ -1,0 +1,178 @@
+"""Extremes of a stream per column, and checked ranges of a field."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from loader.errors import Corrupt, DecodeFailed
+from penstock.view.episodes import stream_summary, verified_field
+from penstock.view.episodes.stream_summary import StreamSummary, stream_layout
+from penstock.view.episodes.verified_field import BLOCK_BYTES, PASS_BYTES
+from penstock.view.episodes.verified_field import verified_field as open_field
+
+
+def stored(tmp_path, array, name="state.npy"):
+    with loader.Root(tmp_path / "root").write("arm") as writer:
+        writer.add("ep", {name: array})
+    version = loader.Root(tmp_path / "root").open("arm@1")
+    return open_field(version, 0, name)
+
+
+def flip(tmp_path, field, at):
+    """Change a byte of a stored field, as a disk does: the file's times stay."""
+    path = tmp_path / "root" / field.address.path
+    times = path.stat()
+    data = bytearray(path.read_bytes())
+    data[field.address.offset + at] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+class Ranges:
+    """A store of one array; it counts requests."""
+
+    def __init__(self, array):
+        self.array, self.n, self.nbytes = array, 0, 0
+
+    def __call__(self, monkeypatch):
+        read = verified_field.VerifiedField._read
+
+        def counted(field, offset, nbytes):
+            self.n, self.nbytes = self.n + 1, self.nbytes + nbytes
+            return read(field, offset, nbytes)
+
+        monkeypatch.setattr(verified_field.VerifiedField, "_read", counted)
+        return self
+
+
+VALUES = st.sampled_from([0.0, 1.0, -2.5, 7.0, np.nan, np.inf, -np.inf, 1e300])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(VALUES, VALUES), min_size=0, max_size=60),
+    st.integers(1, 20),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.integers(1, 5),
+)
+def test_columns_are_the_extremes_of_their_rows(tmp_path_factory, rows, n_columns, first, stop, rows_each):
+    array = np.array(rows, np.float64).reshape(len(rows), 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_summary, "LEVEL_BYTES", 0)
+        field = stored(tmp_path_factory.mktemp("s"), array)
+        summary = summary_with(field, rows_each)
+        columns = summary.columns(first, stop, n_columns, range(2))
+    starts = columns.rows.tolist()
+    if not starts:
+        assert stop <= first or first >= len(array)
+        return
+    assert len(starts) <= n_columns + 1
+    assert starts[0] <= first
+    assert first - starts[0] < rows_each
+    width = starts[1] - starts[0] if len(starts) > 1 else max(stop, first + rows_each) - starts[0]
+    end = (
+        -(-min(stop, len(array)) // rows_each) * rows_each
+        if columns.low is not columns.high
+        else min(stop, len(array))
+    )
+    for number, start in enumerate(starts):
+        last = start + width if number + 1 < len(starts) else max(end, start + 1)
+        finite = np.where(np.isfinite(array), array, np.nan)[start : min(last, len(array))]
+        for dim in range(2):
+            own = np.clip(finite[:, dim], -np.finfo(np.float32).max, np.finfo(np.float32).max)
+            own = own[~np.isnan(own)]
+            expected = (np.float32(own.min()), np.float32(own.max())) if len(own) else (np.nan, np.nan)
+            assert np.array_equal(
+                [columns.low[dim, number], columns.high[dim, number]], expected, equal_nan=True
+            )
+
+
+def summary_with(field, rows_each):
+    """A summary of buckets of so many rows."""
+    summary = StreamSummary(field, stream_layout(field))
+    summary.rows_each = rows_each
+    n = -(-summary.n_rows // rows_each)
+    summary._low = np.full((n, summary.dims), np.nan, np.float32)
+    summary._high = summary._low.copy()
+    summary._fill()
+    return summary
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64, np.float16, np.float32, np.float64])
+def test_every_dtype_is_drawn(tmp_path, dtype):
+    array = (np.arange(24).reshape(8, 3) % 5).astype(dtype)
+    field = stored(tmp_path, array)
+    columns = StreamSummary(field, stream_layout(field)).columns(0, 8, 100, range(3))
+    assert np.array_equal(columns.low.T, array.astype(np.float32))
+    assert columns.rows.tolist() == list(range(8))
+
+
+def test_a_range_reads_its_blocks_and_checks_them(tmp_path, monkeypatch):
+    array = np.random.default_rng(0).standard_normal(
+        (400_000, 4)
+    )  # 12.8 MB: three requests of a pass and a part
+    field = stored(tmp_path, array)
+    counted = Ranges(array)(monkeypatch)
+    layout = stream_layout(field)
+    summary = StreamSummary(field, layout)
+    assert counted.n == 2 + array.nbytes // PASS_BYTES  # the head, and the pass
+    counted.n = counted.nbytes = 0
+    columns = summary.columns(5000, 5400, 1000, range(4))
+    assert (counted.n, counted.nbytes <= 2 * BLOCK_BYTES) == (1, True)
+    assert np.array_equal(columns.low, array[5000:5400].T.astype(np.float32))
+    flip(tmp_path, field, len(layout.head) + 5100 * 32)
+    with pytest.raises(Corrupt, match="changed while it was shown"):
+        summary.columns(5000, 5400, 1000, range(4))
+    assert summary.columns(200_000, 200_010, 1000, range(4)).low.shape == (
+        4,
+        10,
+    )  # other blocks are unchanged
+
+
+def test_a_flipped_byte_is_named(tmp_path):
+    field = stored(tmp_path, np.arange(3_000_000, dtype=np.int16))
+    flip(tmp_path, field, 4_000_000)
+    with pytest.raises(Corrupt, match="CRC-32C"):
+        StreamSummary(field, stream_layout(field))
+    with pytest.raises(Corrupt, match=r"state\.npy"):
+        field.read(0, 10)
+
+
+def test_memory_does_not_grow_with_the_stream(tmp_path):
+    sizes = []
+    for n in (400_000, 1_600_000):
+        (tmp_path / str(n)).mkdir()
+        field = stored(tmp_path / str(n), np.zeros((n, 8), np.float32))
+        summary = StreamSummary(field, stream_layout(field))
+        sizes.append(summary.nbytes)
+        assert summary.columns(0, n, 1000, range(8)).low.shape[1] <= 1000
+    assert max(sizes) <= stream_summary.LEVEL_BYTES
+
+
+def test_what_is_no_stream_is_told_apart(tmp_path):
+    (tmp_path / "texts").mkdir()
+    assert stream_layout(stored(tmp_path / "texts", np.array(["a", "b"]))) is None
+    (tmp_path / "one").mkdir()
+    assert stream_layout(stored(tmp_path / "one", np.array(3.0))) is None
+    fortran = np.lib.format.magic(1, 0) + b""
+    (tmp_path / "rows").mkdir()
+    data = npy(np.asfortranarray(np.arange(6.0).reshape(2, 3)))
+    assert data.startswith(fortran)
+    with pytest.raises(DecodeFailed, match="Fortran"):
+        stream_layout(stored(tmp_path / "rows", data))
+    (tmp_path / "short").mkdir()
+    with pytest.raises(DecodeFailed, match="bytes"):
+        stream_layout(stored(tmp_path / "short", npy(np.arange(6.0))[:-8]))
+
+
+def npy(array):
+    import io
+
+    sink = io.BytesIO()
+    np.lib.format.write_array(sink, array)
+    return sink.getvalue()

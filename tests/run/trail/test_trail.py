@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, RunNotFound
 from loader.dataset.tables.parquet import table_bytes
+from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, RunNotFound
 from loader.run.trail import recorder
 from loader.run.trail.read_trail import read_trail_of
 from tests.dataset.stores import Counting

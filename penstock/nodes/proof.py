@@ -63,7 +63,7 @@ class NodeProver:
         return NodeProof(is_bad=False, text=words, evidence=checked)
 
     def is_clean(self, node: str, faults: Sequence[NodeFault]) -> bool:
-        """Return whether the ranges come right on a node, and its checks pass, warnings included."""
+        """Return whether a node reads the ranges correctly and its checks pass, warnings included."""
         if self._compare(node, faults).is_bad:
             return False
         return worst(self.check(node)) in (CheckStatus.OK, CheckStatus.WARNING)

@@ -1,6 +1,6 @@
 """Decide which nodes are suspects, and which of the proved ones may be drained. Pure: no store, no clock.
 
-A sign counts against a node only if the same work is right elsewhere. Ranges that are wrong on two nodes speak of the
+A sign counts against a node only if the same work is right elsewhere. Ranges that are wrong on two nodes accuse the
 store; a loss that differs in a gang, or an attempt that fails in one, names no single node.
 """
 
@@ -258,8 +258,7 @@ def _losses(losses: Sequence[LossDifference], now_us: int, after_us: Mapping[str
 def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterable[Suspect]:
     """Yield nodes most of whose last starts failed, of runs that went on past these failures.
 
-    A start accuses all of its nodes alike, and the proof decides. A start with a node that was drained since then
-    accuses no other node.
+    A start accuses each of its nodes, and the proof decides. If one of them was drained since then, it accuses none.
     """
     counted = [one for one in attempts if all(after_us.get(node, 0) < one.ended_us for node in one.nodes)]
     of_node = defaultdict[str, list[Attempt]](list)

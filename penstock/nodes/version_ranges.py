@@ -68,7 +68,7 @@ def _crc(version: loader.Version, a_range: ObjectRange) -> int | None:
         store = version.store if expected is not None else version.shard_store  # which checks the pages
         crc = crc32c(store.get_range(address, begin, end - begin).data)
     except PenstockError as error:
-        _log.info("%s[%d:%d] does not come right here: %s", address, begin, end, error)
+        _log.info("%s[%d:%d] differs from its version here: %s", address, begin, end, error)
         return None
     return crc if expected in (None, crc) else None
 

@@ -51,7 +51,7 @@ class NodeControl(Protocol):
         """Take a node out of service."""
         ...
 
-    def give_back(self, node: str) -> None:
+    def resume(self, node: str) -> None:
         """Put a node into service."""
         ...
 
@@ -181,16 +181,16 @@ class NodeWatch:
             self._clean[number] = rounds, time.monotonic() + ROUND_S
             result.lines.append(f"{node}: {rounds} of {CLEAN_ROUNDS} clean checks")
             if rounds >= CLEAN_ROUNDS:
-                self._give_back(result, node, number)
+                self._resume(result, node, number)
 
-    def _give_back(self, result: NodeReview, node: str, number: int) -> None:
+    def _resume(self, result: NodeReview, node: str, number: int) -> None:
         state = self._control.states().get(node, NodeState(in_service=True))
         if state.in_service or case_number(state.reason) != number:
             result.lines.append(f"{node} has another reason or is in service: it is no longer ours")
             return
         result.returned.append(node)
         if self._apply:
-            self._control.give_back(node)
+            self._control.resume(node)
             self._book.put_end(number, "returned", BY)
 
 
@@ -220,7 +220,7 @@ def return_by_hand(store: Store, control: NodeControl, node: str, by: str) -> in
         raise Conflict(
             f"{node} is {words}; penstock returns only nodes whose reason begins with 'penstock q-'"
         )
-    control.give_back(node)
+    control.resume(node)
     CaseBook(store).put_end(number, "returned", by)
     return number
 
@@ -237,7 +237,7 @@ def watch_until(watch: NodeWatch, show: Callable[[NodeReview], None], ends: Call
     while True:
         try:
             show(watch.review())
-        except Exception as error:  # noqa: BLE001 - a store or scheduler that fails is asked again
+        except Exception as error:  # noqa: BLE001 - the next review tries a store or scheduler again
             _log.warning("could not review the nodes: %s: %s", type(error).__name__, error)
         if ends(REVIEW_S):
             return

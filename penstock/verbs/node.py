@@ -123,7 +123,7 @@ def drain(arguments: Namespace) -> Answer:
     return body, f"{case.node} is drained: {case.reason}", 0
 
 
-def give_back(arguments: Namespace) -> Answer:
+def return_node(arguments: Namespace) -> Answer:
     """Return a node that penstock drained."""
     from ..nodes.watch import return_by_hand
 
@@ -181,7 +181,7 @@ VERB = Verb(
         ),
         "drain": Verb(text="drain a node", run=drain, arguments=_drain_arguments),
         "return": Verb(
-            text="return a node that penstock drained", run=give_back, arguments=_return_arguments
+            text="return a node that penstock drained", run=return_node, arguments=_return_arguments
         ),
         "watch": Verb(text="prove, drain and return nodes", run=watch, arguments=_watch_arguments),
     },

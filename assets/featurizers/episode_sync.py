@@ -115,7 +115,7 @@ class EpisodeSync(Featurizer):
 def _within(rows: Array, starts: Array, stops: Array, share: float) -> Array:
     """Return bool [starts]: rows start ... stop differ by at most `share` of the widest range, in each dimension.
 
-    Extents of 2^k rows come from those of 2^(k-1), so it costs O(rows * log of the longest).
+    Extents of 2^k rows come from extents of 2^(k-1), so it costs O(rows * log of the longest).
     """
     with np.errstate(invalid="ignore"):  # infinities less infinities; they move, as NaN does
         spread = share * np.fmax.reduce(np.fmax.reduce(rows) - np.fmin.reduce(rows), initial=0.0)

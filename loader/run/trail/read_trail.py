@@ -143,8 +143,8 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
 def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
     """Return what the first recorded rank of a run log has of some steps.
 
-    Costs a listing, and a read per object that may hold one of the steps: those written in their minutes, and each
-    start's last one, whose end its name does not tell. Raises: as `read_trail`.
+    Costs a listing, and a read per object that may hold one of the steps: the objects of their minutes, and each
+    start's last one. Raises: as `read_trail`.
     """
     folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
     written: dict[int, dict[int, list[tuple[int, int, str]]]] = {}

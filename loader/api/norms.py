@@ -53,7 +53,7 @@ def norm(
     """Return the statistics of array fields over all values of all windows, without padding.
 
     Mean and deviation are the float64 nearest to the true ones, in any order and grouping of the values; quantiles have
-    their exact rank. The root stores them once, under `norms/`. If it has those of an earlier version, and no episode
+    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's, and no episode
     of that version is gone, only new episodes are read; the result is the same, bit for bit.
 
     Args:
@@ -145,8 +145,8 @@ def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
             continue  # other rows of the same episodes
         if not len(delta.removed) and (question.by is None or _same_groups(windows, before, question.by)):
             earlier = norm_before.norms if isinstance(norm_before, GroupedNorm) else {"": norm_before}
-            for value, one in earlier.items():
-                add_norms(totals, value, one.fields)
+            for value, norm_of_value in earlier.items():
+                add_norms(totals, value, norm_of_value.fields)
             new = delta.view if isinstance(delta.view, WindowView) else None
             break
     if new is not None:

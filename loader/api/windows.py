@@ -34,8 +34,8 @@ def windows(
         at: Field -> times from the anchor's time on, such as ["-100ms", 0], or rows from the one in force on, such as
             `loader.rows(0, 50)`. Arrays give [k, ...] values, videos uint8 [k, H, W, 3] frames.
         every: Rows from one window to the next.
-        keep: Array field with a bool for each row of the anchor, such as "keep.npy" of `episode_sync`. Of the rows that
-            `every` names, windows stand at the true ones. Creating the table reads the field once.
+        keep: Array field with a bool for each row of the anchor, such as "keep.npy" of `episode_sync`. Windows stand at
+            the true rows that `every` names. Creating the table reads the field once.
         rule: Field -> "last" (what is known at that time, by default), "nearest", or "linear" (of float arrays).
         pad: Outside of the episode "mask" repeats its first or last value, and marks it in `<field>.is_pad`. "inside"
             has only windows whose rows of the anchor fit.

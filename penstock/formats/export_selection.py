@@ -63,7 +63,7 @@ class ExportSelection:
     frame: Any
     """polars table of these columns, one row per live ordinal; None if there are no columns."""
     norm: Norm | None = None
-    """Norm whose statistics LeRobot's metadata has; None for those of the exported rows."""
+    """Norm whose statistics LeRobot's metadata has; None for the exported rows' own."""
 
     @property
     def n_samples(self) -> int:

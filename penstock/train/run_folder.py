@@ -45,7 +45,7 @@ AT_ONCE = 16
 MOST_WINDOWS = 1500
 """Windows read for one answer: a day has 1,440."""
 MOST_BYTES = 64 * 2**20
-"""Stored bytes of windows whose rows are held at once."""
+"""Stored bytes of windows whose rows are in memory at once."""
 LIMIT = 2**62
 """Numbers of a record are below: sums of times stay in 64 bits."""
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class RunFolder:
             self.check_exists()
             raise RunNotFound(
                 f"{self.store.url}/{self.key('spec.json')} is not there: no penstock train submit started {self.run}, "
-                "and no launcher knows it"
+                "and no launcher has it"
             )
         return spec
 
@@ -228,7 +228,7 @@ class RunFolder:
     def window_sums(self) -> list[WindowSum]:
         """Return the sums of the windows, in order. Memory does not grow with their ranks.
 
-        Of more than `MOST_WINDOWS` an even choice is read, and the last window of each start. Raises: Corrupt.
+        Beyond `MOST_WINDOWS`, reads an even choice, and the last window of each start. Raises: Corrupt.
         """
 
         def summed(key: WindowKey) -> WindowSum:
@@ -240,8 +240,8 @@ class RunFolder:
     def windows(self, keys: Sequence["WindowKey"] | None = None) -> dict[str, NDArray[Any]]:
         """Return the rows of windows as columns, in order, `attempt` among them; none without windows.
 
-        keys: Some of `window_keys`; None for all. Of more than `MOST_WINDOWS`, or than `MOST_BYTES` in all, an even
-            choice is read, and the last window of each start.
+        keys: Some of `window_keys`; None for all. Beyond `MOST_WINDOWS`, or `MOST_BYTES` in all, reads an even
+            choice, and the last window of each start.
 
         Raises: Corrupt.
         """

@@ -23,7 +23,7 @@ STARTS_S = 5.0
 READS_PER_S = 5500.0
 """Reads that S3 answers per second and prefix."""
 LOOKED_AT = 16
-"""Ranks whose first batches are counted; the others' are taken to be alike."""
+"""Ranks whose first batches are counted; the others' count as alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

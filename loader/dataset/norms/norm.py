@@ -153,8 +153,8 @@ def norm_bytes(norm: Norm | GroupedNorm) -> bytes:
     for value, of_value in norms.items():
         for field, of_field in of_value.fields.items():
             for row in _rows(field, of_field):
-                for name, one in zip(schema.names[-len(row) :], row, strict=True):
-                    rows[name].append(one)
+                for name, cell in zip(schema.names[-len(row) :], row, strict=True):
+                    rows[name].append(cell)
                 if isinstance(norm, GroupedNorm):
                     rows["value"].append(value)
     first = next(iter(norms.values()))

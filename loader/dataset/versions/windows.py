@@ -185,7 +185,7 @@ def _kept_bits(
 
 
 def _truth_values(field: str, data: bytes) -> "np.ndarray[Any, np.dtype[np.bool_]] | str":
-    """Return an array of truth values, or a text that says what else there is."""
+    """Return an array of truth values, or a text about what else there is."""
     try:
         values: np.ndarray[Any, Any] = decoder_for(field)(data, None)  # type: ignore[assignment]
     except DecodeFailed as error:

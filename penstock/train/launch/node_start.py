@@ -23,7 +23,7 @@ from .run_log import TEE
 def torchrun(spec: RunSpec, *, tee: bool = False) -> list[str]:
     """Return the command that begins the ranks of this machine.
 
-    tee: True if the lines of a single rank have its name, too, as those of several have.
+    tee: True if the lines of a single rank have its name, too, as with several.
     """
     names = ",".join(number.name for number in SIGNALS)
     options = [f"--nproc-per-node={spec.ranks_per_node}", f"--signals-to-handle={names}"]

@@ -53,7 +53,7 @@ def run_text(answer: Answer, log: str, rank: int | None = None, start: int | Non
 
 
 def times_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file of starts, without those that a full disk cut off."""
+    """Yield the lines of a file of starts, without lines that a full disk cut off."""
     for line in lines:
         with suppress(ValueError):
             yield parse_json_object(line)
@@ -72,6 +72,6 @@ def part_of(answer: Answer, log: str, start: int | None) -> tuple[int, int | Non
     begin, end = (begins[n] if 0 <= n < len(begins) else None for n in (start, start + 1))
     if type(begin) is not int or not (end is None or type(end) is int):
         raise InvalidRuntime(
-            f"the log knows no start with {start} restarts before it; it has {len(begins)} starts"
+            f"the log has no start with {start} restarts before it; it has {len(begins)} starts"
         )
     return begin, end

@@ -25,7 +25,8 @@ from ..run.recipe.decode import decoders
 from ..run.recipe.episode_clocks import values_at
 from ..run.recipe.episode_columns import column_values
 from ..run.recipe.video_packet_reads import Readers
-from ..run.recipe.window_reads import WindowedEpisode, WindowReads
+from ..run.recipe.window_reads import WindowReads
+from ..run.recipe.windowed_episodes import WindowedEpisode
 
 TOGETHER, TOGETHER_BYTES = 64, 64 * 2**20
 """Episodes, and bytes of them, that are read together."""
@@ -91,6 +92,7 @@ def _episodes(
     reads = WindowReads(
         WindowView(view, replace(layout, at=at, text=(), columns=()), windows.first, windows.kept),
         decoders(view.fields, True),
+        whole=True,
     )
     version = view.version
     with ThreadPoolExecutor(16, thread_name_prefix="penstock-norm") as pool:

@@ -2,7 +2,7 @@
 
 import mmap
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from types import TracebackType
@@ -32,6 +32,8 @@ Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 PACKETS_SUFFIX = ".packets"
 """Ending of the field with the packet table of a video field."""
+ROWS_SUFFIX = ".rows"
+"""Ending of the field with the row blocks of an array field."""
 
 # `<key>.<field>` is one tar member name of at most 150 bytes: this leaves 69 for the key.
 MAX_FIELD_BYTES = 80
@@ -71,6 +73,12 @@ def check_field(name: object) -> str:
             "Store arrays as .npy, values as .json, anything else under another last word to get its bytes"
         )
     return name
+
+
+def without_row_blocks(fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields that are no row blocks of another one."""
+    blocks = {field + ROWS_SUFFIX for field in fields}
+    return tuple(field for field in fields if field not in blocks)
 
 
 def as_buffer(value: object) -> Buffer | None:

@@ -219,3 +219,25 @@ def test_a_trail_has_the_same_checksums_with_a_device(plan, tmp_path):
                 pass
         found[run] = loader.read_trail(root, "run").steps.drop("at_us", "wait_us")
     assert found["host"].equals(found["device"]), "with one start record: the framework is the same"
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_times_of_windows_stay_numpy_unless_jax_has_64_bits(tmp_path, wide):
+    clock = 10**18 + np.arange(6) * 10**9
+    with loader.Root(str(tmp_path / "root")) as root:
+        with root.write("arm") as writer:
+            writer.add("ep0", {"action.npy": np.arange(6.0), "action.ns.npy": clock})
+        view = root.open("arm@1").select("action.npy")
+        windows = loader.windows(view, anchor="action.npy", at={"action.npy": ["-3s", 0]})
+        plan = loader.plan({"arm": windows}, seed=3, global_batch=6)
+        jax.config.update("jax_enable_x64", wide)
+        try:
+            with loader.Loader(plan, framework="jax", device=jax.local_devices()[0], steps=1) as batches:
+                (batch,) = batches
+        finally:
+            jax.config.update("jax_enable_x64", False)
+    for name in ("anchor_ns", "action.npy.age_ns"):
+        assert isinstance(batch[name], jax.Array if wide else np.ndarray)
+        assert batch[name].dtype == np.int64
+    assert np.array_equal(np.asarray(batch["anchor_ns"]), clock[np.asarray(batch["row"])])
+    assert isinstance(batch["row"], jax.Array)

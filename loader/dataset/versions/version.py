@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
 from ...keywords import did_you_mean
+from ...modalities.fields import without_row_blocks
 from ...storage import RangeReader, Store
 from ...storage.shared.threads import Together, lock
 from ..log.state import VersionRecord
@@ -206,14 +207,14 @@ class Version:
         )
 
     def select(self, *fields: str, where_present: bool = False) -> "View":
-        """Return a view of these fields (no names: all). Only their bytes are fetched.
+        """Return a view of these fields. Only their bytes are fetched. No names: all fields but row blocks of others.
 
         where_present: leave out samples of parts that lack one of these fields; otherwise such a field raises
         FieldNotFound.
         """
         from .view import View
 
-        return View(self, fields or self.fields, None, where_present)
+        return View(self, fields or without_row_blocks(self.fields), None, where_present)
 
     def where(self, predicate: str) -> "View":
         """Return a view of the samples for which an SQL expression over the samples table is true."""

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
+from ...modalities.fields import without_row_blocks
 from ...order.sources.views import Delta
 from ...storage.shared.requests import retry_corrupt
 from ...storage.shared.threads import lock
@@ -85,7 +86,8 @@ class View:
     def select(self, *fields: str, where_present: bool = False) -> "View":
         """Return the same samples with these fields. Raises: FieldNotFound."""
         present = where_present or self.where_present
-        return View(self.version, fields or self.version.fields, self.predicate, present, self.first)
+        chosen = fields or without_row_blocks(self.version.fields)
+        return View(self.version, chosen, self.predicate, present, self.first)
 
     def where(self, predicate: str) -> "View":
         """Return the samples of this view for which an SQL expression is also true. Raises: FieldNotFound."""

@@ -27,15 +27,18 @@ from ...errors import (
 )
 from ...keywords import did_you_mean
 from ...modalities import decoder_for
-from ...modalities.array import is_array, layout_in
+from ...modalities.array import NpyLayout, is_array, layout_in
 from ...modalities.fields import last_word
 from ...modalities.language import FIELD as LANGUAGE
+from ...modalities.row_blocks import MIN_BYTES, read_rows
+from ...modalities.row_blocks import SUFFIX as ROWS
 from ...order.random.keyed_permutation import I64
 from ...order.random.plan_hash import content_hash
 from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT, WindowLayout
 from ...order.sources.window_view import KeptWindows, WindowView, n_windows, table_sha256
 from ..progress import Watch, unwatched
 from ..reading.verified_bucket_reads import read_fields
+from ..shards.address import SampleAddress
 from ..shards.bitmap import SelectTable
 from ..tables.parquet import READ_AHEAD, integers, parse_stored, table_bytes, table_facts
 from .pack import field_nbytes
@@ -120,9 +123,7 @@ def _counted(view: "View", layout: WindowLayout, watch: Watch) -> tuple[I64, Kep
 def _n_rows(view: "View", layout: WindowLayout, episodes: I64) -> I64:
     if not len(episodes):
         return np.zeros(0, np.int64)
-    (address,) = view.version.address(episodes[:1], [layout.anchor])
-    (fields,) = read_fields(view.version.shard_store, [address])
-    stored = layout_in(layout.anchor, fields[layout.anchor])
+    address, stored = _first_layout(view, layout.anchor, episodes[:1])
     if not stored.shape or not stored.shape[0] or stored.fortran:
         raise InvalidPlan(
             f"windows: {address.describe(layout.anchor)} is {stored.dtype} {list(stored.shape)}; rows are needed"
@@ -192,6 +193,21 @@ def _truth_values(field: str, data: bytes) -> "np.ndarray[Any, np.dtype[np.bool_
     if values.dtype == np.bool_:
         return values
     return f"{values.dtype} {list(values.shape)}"
+
+
+def _first_layout(view: "View", anchor: str, episode: I64) -> tuple[SampleAddress, NpyLayout]:
+    """Return an episode's address and its anchor's layout: of a large one, from its row blocks."""
+    version = view.version
+    (address,) = version.address(episode, [anchor])
+    if anchor + ROWS in version.fields and address.fields[anchor].nbytes > MIN_BYTES:
+        (part,), _ = version.parts.locate(episode)
+        if version.parts.has_group(version.group_of(anchor + ROWS))[part]:
+            (at,) = version.address(episode, [anchor + ROWS])
+            (fields,) = read_fields(version.shard_store, [at])
+            if fields[anchor + ROWS]:
+                return address, read_rows(fields[anchor + ROWS]).layout
+    (fields,) = read_fields(version.shard_store, [address])
+    return address, layout_in(anchor, fields[anchor])
 
 
 def _path(view: "View", layout: WindowLayout) -> str:

@@ -1,32 +1,40 @@
 """The packet table of a video, field `<field>.packets`, from which single packets are read without the file.
 
-An Arrow IPC stream with one record batch, one row per packet of the first video stream, in decode order. The schema's
-metadata has the decoder settings. docs/format.md is normative.
+An Arrow IPC stream, one row per packet of the first video stream, in decode order. The schema's metadata has the
+decoder settings. Schema 1 has one record batch. A table of more packets than `PAGE_PACKETS` has schema 2: a record
+batch per page, cut where no frame needs an earlier page. Its metadata lists the pages, so that `packet_pages` reads
+single ones. docs/format.md is normative.
 """
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed, FormatTooNew, PenstockError
 from ..fields import PACKETS_SUFFIX, Buffer, is_of_the_machine, load
 
 SUFFIX = PACKETS_SUFFIX
-TABLE_VERSION = 1
+TABLE_VERSION = 2
+PAGE_PACKETS = 4096
+"""Packets of a page, and most packets of a table with schema 1."""
+PAGES, LAST_PTS, METADATA_CRC = "pages", "last_pts", "metadata_crc32c"
+"""Names in the metadata of schema 2."""
 NO_TIME = -(2**63)
 """`dts` of a packet that has none (AV_NOPTS_VALUE)."""
 
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-_COLUMNS = pa.schema(
+COLUMNS = pa.schema(
     [
         pa.field("pts", pa.int64(), nullable=False),
         pa.field("dts", pa.int64(), nullable=False),
@@ -126,13 +134,55 @@ def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
 
 def packets_bytes(table: PacketTable) -> bytes:
     """Return the table as field bytes. Equal tables give equal bytes (with the same pyarrow)."""
-    schema = _COLUMNS.with_metadata(_metadata(table.facts))
-    batch = pa.record_batch([pa.array(getattr(table, name)) for name in _COLUMNS.names], schema=schema)
+    if len(table) > PAGE_PACKETS and not table.facts.whole_because:
+        return _paged(table)
+    schema = COLUMNS.with_metadata(_metadata(table.facts))
+    batch = pa.record_batch([pa.array(getattr(table, name)) for name in COLUMNS.names], schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(batch)
     written: bytes = sink.getvalue().to_pybytes()
     return written
+
+
+def _paged(table: PacketTable) -> bytes:
+    columns = [pa.array(getattr(table, name)) for name in COLUMNS.names]
+    whole, starts = pa.record_batch(columns, schema=COLUMNS), [*_page_starts(table), len(table)]
+    batches, pages = list[bytes](), list[int]()
+    for first, stop in pairwise(starts):
+        batch = whole.slice(first, stop - first).serialize().to_pybytes()
+        shown = table.pts[first:stop][~table.discard[first:stop]]
+        pages += [int(shown.min()), stop - first, len(shown), len(batch), crc32c(batch)]
+        batches.append(batch)
+    last = int(table.pts[~table.discard].max())
+    metadata = _metadata(table.facts, {PAGES: _text(tuple(pages)), LAST_PTS: str(last)}, schema=2)
+    metadata[METADATA_CRC.encode()] = metadata_crc(metadata)
+    head = COLUMNS.with_metadata(metadata).serialize().to_pybytes()
+    return b"".join([head, *batches, b"\xff\xff\xff\xff\0\0\0\0"])
+
+
+def _page_starts(table: PacketTable) -> list[int]:
+    """Return the first packet of each page: key packets that are shown after all earlier ones and before all later."""
+    latest, later = np.maximum.accumulate(table.pts), np.minimum.accumulate(table.pts[::-1])[::-1]
+    is_cut = table.key & ~table.discard & (table.pts == later)
+    is_cut[1:] &= latest[:-1] < later[1:]
+    cuts, starts = np.flatnonzero(is_cut[1:]) + 1, [0]
+    while len(table) - starts[-1] > PAGE_PACKETS:
+        near = cuts[(cuts > starts[-1]) & (cuts <= starts[-1] + PAGE_PACKETS)]
+        far = cuts[cuts > starts[-1]]
+        if not len(far):
+            break
+        starts.append(int(near[-1] if len(near) else far[0]))
+    if len(starts) > 1 and table.discard[: starts[1]].all():
+        del starts[1]  # each page shows a frame
+    return starts
+
+
+def metadata_crc(metadata: Mapping[bytes, bytes]) -> bytes:
+    """Return the CRC-32C, in hex digits, that a schema's metadata has of its other entries."""
+    lines = [name + b"=" + metadata[name] for name in sorted(metadata) if name != METADATA_CRC.encode()]
+    crc = crc32c(b"\0".join(lines))
+    return f"{crc:08x}".encode()
 
 
 def read_packets(data: Buffer) -> PacketTable:
@@ -145,9 +195,9 @@ def read_packets(data: Buffer) -> PacketTable:
             pa.py_buffer(data), options=pa.ipc.IpcReadOptions(use_threads=False)
         ) as reader:
             schema = reader.schema
-            facts = _facts(schema.metadata or {})
-            if not schema.equals(_COLUMNS, check_metadata=False):
-                raise DecodeFailed(f"packet table: its columns are {schema.names}, not {_COLUMNS.names}")
+            facts, version = read_facts(schema.metadata or {})
+            if not schema.equals(COLUMNS, check_metadata=False):
+                raise DecodeFailed(f"packet table: its columns are {schema.names}, not {COLUMNS.names}")
             batches = list(reader)
             for batch in batches:
                 batch.validate(full=True)
@@ -157,12 +207,19 @@ def read_packets(data: Buffer) -> PacketTable:
         if is_of_the_machine(error):
             raise
         raise DecodeFailed(f"packet table: {type(error).__name__}: {error}") from error
-    if len(batches) != 1 or any(column.null_count for column in batches[0].columns):
-        raise DecodeFailed(f"packet table: {len(batches)} batches or missing values; one batch is needed")
-    columns = {
-        name: column.to_numpy(zero_copy_only=False)
-        for name, column in zip(_COLUMNS.names, batches[0].columns, strict=True)
-    }
+    if not batches or (version == 1 and len(batches) != 1):
+        raise DecodeFailed(
+            f"packet table: {len(batches)} batches; schema {version} has {'one' if version == 1 else 'some'}"
+        )
+    return table_of(batches, facts)
+
+
+def table_of(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTable:
+    """Return the table of validated record batches, each value checked. Raises: DecodeFailed."""
+    rows = pa.Table.from_batches(batches)
+    if any(column.null_count for column in rows.columns):
+        raise DecodeFailed("packet table: values are missing")
+    columns = {name: rows[name].to_numpy() for name in COLUMNS.names}
     table = PacketTable(**columns, facts=facts)
     _check(table)
     return table
@@ -197,8 +254,10 @@ def _check(table: PacketTable) -> None:
         )
 
 
-def _metadata(facts: StreamFacts) -> dict[bytes, bytes]:
-    texts: dict[str, str] = {"penstock.table": "packets", "penstock.schema": str(TABLE_VERSION)}
+def _metadata(
+    facts: StreamFacts, more: Mapping[str, str] | None = None, schema: int = 1
+) -> dict[bytes, bytes]:
+    texts: dict[str, str] = {"penstock.table": "packets", "penstock.schema": str(schema), **(more or {})}
     for field in fields(facts):
         texts[field.name] = _text(getattr(facts, field.name))
     return {name.encode(): texts[name].encode() for name in sorted(texts)}
@@ -212,17 +271,18 @@ def _text(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _facts(metadata: Mapping[bytes, bytes]) -> StreamFacts:
+def read_facts(metadata: Mapping[bytes, bytes]) -> tuple[StreamFacts, int]:
+    """Return the facts in a schema's metadata, and its schema's number. Raises: DecodeFailed; KeyError; ValueError."""
     texts = {name.decode(): value.decode() for name, value in metadata.items()}
     if texts["penstock.table"] != "packets":
         raise DecodeFailed(f"packet table: this is a table of {texts['penstock.table']!r}")
-    if int(texts["penstock.schema"]) > TABLE_VERSION:
+    version = int(texts["penstock.schema"])
+    if version > TABLE_VERSION:
         raise FormatTooNew(
             f"packet table of schema {texts['penstock.schema']}; this penstock reads up to {TABLE_VERSION}: upgrade it"
         )
-    return StreamFacts(
-        **{field.name: _PARSERS[field.type](texts[field.name]) for field in fields(StreamFacts)}
-    )
+    facts = {field.name: _PARSERS[field.type](texts[field.name]) for field in fields(StreamFacts)}
+    return StreamFacts(**facts), version
 
 
 def _fraction(text: str) -> Fraction:

@@ -149,6 +149,25 @@ def _feistel(k: int | U64, n: int | I64, x: I64) -> I64:
     return out.astype(np.int64)
 
 
+def unperm(k: int, n: int, y: I64) -> I64:
+    """Return the x that `perm` maps to y (int64): n > `ARGSORT_MAX`, one key."""
+    a = isqrt(n - 1) + 1
+    b, keys = -(-n // a), [sub(k, r) for r in range(FEISTEL_ROUNDS)]
+    out = y.astype(np.uint64)
+    over = np.arange(len(y))
+    while over.size:  # walk back along the cycle
+        quotient: U64 = np.floor_divide(out[over], b)
+        right: U64 = out[over] - quotient * b
+        for r in reversed(range(FEISTEL_ROUNDS)):
+            if r % 2 == 0:
+                quotient = (quotient + (a - sub_array(keys[r], right) % a)) % a
+            else:
+                right = (right + (b - sub_array(keys[r], quotient) % b)) % b
+        out[over] = quotient * b + right
+        over = over[out[over] >= n]
+    return out.astype(np.int64)
+
+
 def _unsigned(value: int | I64) -> int | U64:
     return value if isinstance(value, int) else value.astype(np.uint64)
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
-from .keyed_permutation import ARGSORT_MAX, FEISTEL_ROUNDS, I64, U64, at, key, perm, sub, sub_array
+from .keyed_permutation import ARGSORT_MAX, FEISTEL_ROUNDS, I64, U64, at, key, perm, sub, sub_array, unperm
 from .plan_hash import whole
 
 LIVE_CHUNK_BYTES = 2**31
@@ -321,6 +321,15 @@ def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int
     m, within = divmod(z, size)
     y = unpermuted(sub(keys.q2, m), size, within)
     return shape.body + _undealt(shape, size, 1, keys.r2, unpermuted(keys.p2, slots, m), y)
+
+
+def positions_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinals: I64) -> I64:
+    """Return `position_of` of each view ordinal (int64): of a full shuffle in one computation."""
+    if shape.chunk > 1 or shape.lanes > 1 or shape.rounds_h > 1 or shape.n <= ARGSORT_MAX:
+        each = [position_of(shape, seed, name, epoch, ordinal) for ordinal in ordinals.tolist()]
+        return np.array(each, np.int64)
+    keys = epoch_keys(seed, name, epoch)
+    return unperm(keys.p, shape.n, (ordinals - keys.rot % shape.n) % shape.n)
 
 
 def _undealt(shape: LaneShape, chunk: int, rounds: int, key_r: int, j: int, y: int) -> int:

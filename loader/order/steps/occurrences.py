@@ -1,7 +1,7 @@
 """Find the steps whose batches hold a sample: invert L1 to L4, epoch by epoch."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol
 
@@ -10,11 +10,11 @@ import numpy as np
 from ...errors import InvalidRuntime
 from ..content import PlanContent, PlannedSource
 from ..random.keyed_permutation import I64
-from ..random.lanes import position_of
+from ..random.lanes import positions_of
 from ..sources.growth import earlier_ordinals
 from ..sources.packed_view import PackedView
 from ..sources.window_view import WindowView, stored_ordinals
-from .slots import MAX_ATTEMPTS, held_back, slot_of, substitutes
+from .slots import MAX_ATTEMPTS, held_back, slot_of, substitute, substitutes
 
 
 class Occurrence(NamedTuple):
@@ -46,6 +46,10 @@ class Substituted(Protocol):
     @property
     def epoch(self) -> int:
         """Epoch of the source."""
+
+    @property
+    def position(self) -> int:
+        """Position in the source's stream."""
 
     @property
     def attempt(self) -> int:
@@ -89,14 +93,15 @@ def occurrences(
         )
     occurrences: dict[tuple[int, int], Occurrence] = {}
     for planned in views:
-        for view_ordinal in there[planned.name] or ():
-            held = (
-                *_own(plan, planned, view_ordinal, before),
-                *_stood_in(plan, planned, view_ordinal, before),
-            )
-            for step, epoch, position, attempt in held:
-                slot, _ = slot_of(plan, step, plan.source_names.index(planned.name), position)
-                occurrences[step, slot] = Occurrence(step, slot, epoch, attempt)
+        chosen = there[planned.name]
+        held = (
+            (*_own(plan, planned, chosen, before), *_stood_in(plan, planned, chosen, before))
+            if chosen
+            else ()
+        )
+        for step, epoch, position, attempt in held:
+            slot, _ = slot_of(plan, step, plan.source_names.index(planned.name), position)
+            occurrences[step, slot] = Occurrence(step, slot, epoch, attempt)
     last: dict[tuple[int, int], Substituted] = {}
     for entry in sorted(substitutions, key=lambda entry: entry.attempt):
         if (
@@ -107,9 +112,19 @@ def occurrences(
             last[entry.step, entry.slot] = entry
     for place, entry in last.items():
         occurrences.pop(place, None)
-        if entry.substitute == key:
+        if _is_substitute(plan, entry, key, there[entry.source]):
             occurrences[place] = Occurrence(entry.step, entry.slot, entry.epoch, entry.attempt)
     return [occurrences[place] for place in sorted(occurrences)]
+
+
+def _is_substitute(plan: PlanContent, entry: Substituted, key: str, chosen: Sequence[int] | None) -> bool:
+    """Return whether an entry's substitute is the sample; a windowed source's entries name the episode only."""
+    if not isinstance(plan.sources[entry.source].view, WindowView):
+        return entry.substitute == key
+    if entry.substitute not in (key, key.rpartition("@")[0]):
+        return False
+    index = plan.source_names.index(entry.source)
+    return substitute(plan, index, entry.position, entry.attempt)[0] in (chosen or ())
 
 
 class _Place(NamedTuple):
@@ -121,8 +136,8 @@ class _Place(NamedTuple):
     attempt: int = 0
 
 
-def _own(plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
-    for epoch, position, _ in _positions(plan, source, view_ordinal, before):
+def _own(plan: PlanContent, source: PlannedSource, chosen: Sequence[int], before: int) -> Iterator[_Place]:
+    for view_ordinal, epoch, position, _ in _positions(plan, source, chosen, before):
         step = plan.step_of(source.name, position)
         if step is not None and step < before and not _is_held(plan, source, step, view_ordinal):
             yield _Place(step, epoch, position)
@@ -135,21 +150,23 @@ def _is_held(plan: PlanContent, source: PlannedSource, step: int, view_ordinal: 
     return bool(held_back(plan, plan.source_names.index(source.name), step, ordinal)[0])
 
 
-def _stood_in(plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
-    """Yield the slots in which a view's sample is a planned substitute; none with packing."""
-    index = plan.source_names.index(source.name)
+def _stood_in(
+    plan: PlanContent, source: PlannedSource, chosen: Collection[int], before: int
+) -> Iterator[_Place]:
+    """Yield the slots in which a view's samples are planned substitutes; none with packing."""
+    index, chosen = plan.source_names.index(source.name), frozenset(chosen)
     held = () if plan.pack is not None else _ever_held(plan, source).tolist()
-    for other in (entry for ordinal in held for entry in _entries(source, ordinal)):
-        for epoch, position, inside in _positions(plan, source, other, before):
-            attempts = range(1, MAX_ATTEMPTS + 1)
-            drawn = (source.substitute_of(plan.seed, other, epoch, inside, attempt) for attempt in attempts)
-            if view_ordinal not in drawn:  # the cheapest test, and nearly always true
-                continue
-            step = plan.step_of(source.name, position)
-            if step is not None and step < before and _is_held(plan, source, step, other):
-                attempt, substitute, _ = next(substitutes(plan, step, index, position), (0, -1, -1))
-                if substitute == view_ordinal:
-                    yield _Place(step, epoch, position, attempt)
+    others = [entry for ordinal in held for entry in _entries(source, ordinal)]
+    for other, epoch, position, inside in _positions(plan, source, others, before):
+        attempts = range(1, MAX_ATTEMPTS + 1)
+        drawn = (source.substitute_of(plan.seed, other, epoch, inside, attempt) for attempt in attempts)
+        if chosen.isdisjoint(drawn):  # the cheapest test, and nearly always true
+            continue
+        step = plan.step_of(source.name, position)
+        if step is not None and step < before and _is_held(plan, source, step, other):
+            attempt, drawn_now, _ = next(substitutes(plan, step, index, position), (0, -1, -1))
+            if drawn_now in chosen:
+                yield _Place(step, epoch, position, attempt)
 
 
 def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
@@ -208,9 +225,10 @@ def _version_ordinal(source: PlannedSource, view_ordinal: int) -> int:
 
 
 def _positions(
-    plan: PlanContent, source: PlannedSource, view_ordinal: int, before: int
-) -> Iterator[tuple[int, int, int]]:
-    """Yield a sample's places before a step, one per epoch: (epoch, stream position, position in the epoch)."""
+    plan: PlanContent, source: PlannedSource, chosen: Sequence[int], before: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield samples' places before a step, one per epoch: (view ordinal, epoch, stream position, position in it)."""
+    ordinals = np.array(chosen, np.int64)
     used, stream = plan.used_before(before).get(source.stream, 0), plan.stream_of(source.stream)
     stage = stream.stages[source.growth]
     for epoch in (stage.epoch - 1,) if source.delta else count(stage.epoch):
@@ -218,11 +236,14 @@ def _positions(
             return
         places = getattr(source.view, "places", None) if epoch == 0 else None  # set for a list's view
         if places is None:
-            inside = position_of(source.shape, plan.seed, source.name, epoch, view_ordinal)
+            inside_of = positions_of(source.shape, plan.seed, source.name, epoch, ordinals)
         else:
-            inside = int(places[view_ordinal])
-        position = stream.position_of(source.growth, source.delta, epoch, inside)
-        if position is None:  # from this epoch on the source is read under a later view
+            inside_of = np.asarray(places)[ordinals]
+        is_over = True  # from the next epoch on the source is read under a later view
+        for view_ordinal, inside in zip(chosen, inside_of.tolist(), strict=True):
+            position = stream.position_of(source.growth, source.delta, epoch, inside)
+            is_over &= position is None
+            if position is not None and position < used:
+                yield view_ordinal, epoch, position, inside
+        if is_over:
             return
-        if position < used:
-            yield epoch, position, inside

@@ -23,7 +23,8 @@ def to_jax(name: str, value: Any, device: Any = None) -> Any:
     """Return a field's value with its numpy arrays on a JAX device or sharding; None is JAX's default device.
 
     On the default device arrays are uncommitted: a jitted function may move them. Dtypes that JAX lacks (strings,
-    dates) stay numpy. While JAX is limited to 32 bits, 64-bit numbers are rounded to 32 as JAX does. A CPU shares
+    dates) stay numpy. While JAX is limited to 32 bits, 64-bit numbers are rounded to 32 as JAX does. Times of windows
+    (`anchor_ns`, `<field>.age_ns`) then stay numpy: 32 bits hold two seconds of nanoseconds. A CPU shares
     memory aligned to 64 bytes, else copies; other devices copy in the background.
 
     Raises: InvalidRuntime for numbers that 32 bits cannot hold, which JAX would wrap silently or make infinite;
@@ -35,6 +36,8 @@ def to_jax(name: str, value: Any, device: Any = None) -> Any:
         return value
     jax = _jax()
     dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+    if dtype != value.dtype and name.endswith(NANOSECONDS):
+        return value
     return jax.device_put(value if dtype == value.dtype else _narrowed(name, value, dtype), device)
 
 
@@ -61,6 +64,8 @@ def _jax() -> Any:
     return jax
 
 
+NANOSECONDS = ("anchor_ns", ".age_ns")
+"""Endings of the fields with the times of windows."""
 FRAMEWORKS = ("torch", "numpy", "jax")
 
 _INT64 = np.iinfo(np.int64)

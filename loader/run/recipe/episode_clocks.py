@@ -1,12 +1,14 @@
 """Pick a window's values on one clock: int64 nanoseconds, always rounded down, and rounded before they are compared."""
 
 from collections.abc import Collection, Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import DecodeFailed
 from ...modalities.array import is_array
+from ...modalities.video.packet_table import StreamFacts
 from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_layout import Offsets
@@ -54,18 +56,30 @@ def checked_clock(clock: Any, n: int) -> I64:
     return clock
 
 
+def checked_times(times: I64) -> I64:
+    """Return the times of a clock's blocks. Raises: DecodeFailed unless they ascend."""
+    back = np.flatnonzero(np.diff(times[:-1]) <= 0)
+    if len(back) or times[-1] < times[-2]:
+        raise DecodeFailed(
+            f"a clock does not ascend: block {int(back[0]) + 1 if len(back) else len(times) - 2}"
+        )
+    if max(abs(int(times[0])), abs(int(times[-1]))) > 2**62:
+        raise DecodeFailed(f"a clock runs from {times[0]} to {times[-1]} ns; up to 2^62 ns are accepted")
+    return times
+
+
 def frame_times(timeline: Timeline) -> I64:
     """Return when each frame is first shown, int64 ns, rounded down."""
-    return _ns(timeline.times, timeline)
+    return ns_of(timeline.times, timeline.time_base)
 
 
-def end_ns(timeline: Timeline) -> int:
+def end_ns(video: Timeline | StreamFacts) -> int:
     """Return when the last frame ends, in ns, rounded down."""
-    return int(_ns(np.array([timeline.end_pts], np.int64), timeline)[0])
+    return int(ns_of(np.array([video.end_pts], np.int64), video.time_base)[0])
 
 
-def _ns(ticks: I64, timeline: Timeline) -> I64:
-    base = timeline.time_base
+def ns_of(ticks: I64, base: Fraction) -> I64:
+    """Return ticks as int64 ns, rounded down."""
     numerator, denominator = base.numerator, base.denominator
     if len(ticks) and int(np.abs(ticks).max()) * numerator < 2**62 and denominator < 2**33:
         whole, rest = np.divmod(ticks * numerator, denominator)
@@ -88,13 +102,13 @@ def by_steps(offsets: Offsets, row: int | I64, n: int) -> Picked:
 def by_clock(
     offsets: Offsets,
     rule: str,
-    clock: I64,
+    clock: Any,
     now_ns: int | I64,
     episode: tuple[int, int],
     max_age_ns: int | None,
     end: int | None = None,
 ) -> Picked:
-    """Return values of a field with a clock (int64 [n], n >= 1, ascending).
+    """Return values of a field with a clock (int64 [n], n >= 1, ascending; or `BlockedRows` of one).
 
     now_ns: time of the anchor's row, or int64 [windows, 1] for arrays [windows, k].
     episode: times of the anchor's first and last row.
@@ -102,13 +116,13 @@ def by_clock(
     """
     n = len(clock)
     if offsets.unit == "rows":
-        in_force = np.searchsorted(clock, now_ns, side="right") - 1
+        in_force = clock.searchsorted(now_ns, side="right") - 1
         rows = in_force + np.array(offsets.values, np.int64)
         index = np.clip(rows, 0, n - 1)
         age = now_ns - clock[index]
         return Picked(index, (rows < 0) | (rows >= n) | too_old(age, max_age_ns), age)
     times = now_ns + np.array(offsets.values, np.int64)
-    before = np.searchsorted(clock, times, side="right") - 1
+    before = clock.searchsorted(times, side="right") - 1
     index, share = np.clip(before, 0, n - 1), None
     if rule != "last":
         after = np.clip(before + 1, 0, n - 1)
@@ -132,9 +146,9 @@ def too_old(age: I64, max_age_ns: int | None) -> Any:
     return False if max_age_ns is None else age > max_age_ns
 
 
-def values_at(stream: np.ndarray, picked: Picked) -> np.ndarray:
-    """Return a stream's values, [k, ...] in its dtype."""
-    values = stream[picked.number]
+def values_at(stream: Any, picked: Picked) -> np.ndarray:
+    """Return a stream's values, [k, ...] in its dtype. stream: an array, or `BlockedRows` of one."""
+    values: np.ndarray = stream[picked.number]
     if picked.share is None or not picked.share.any():
         return values
     after = stream[np.minimum(picked.number + 1, len(stream) - 1)]

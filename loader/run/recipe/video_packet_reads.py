@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -20,15 +20,25 @@ from ...dataset.versions.view import View
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder
 from ...modalities.fields import Place, load, nowhere
-from ...modalities.video.packet_table import SUFFIX, PacketTable, read_packets
+from ...modalities.video.packet_table import SUFFIX, PacketTable, StreamFacts, read_packets
 from ...modalities.video.request import Choice, VideoDecoder, choose, is_run
 from ...modalities.video.timeline import PacketGroup, Timeline
 
 Group = tuple[str, ...]
 """Video fields whose frames are chosen together: the leader, then its followers."""
 
+GAP_BYTES = 2**16
+"""Bytes between two packets of a part of a table from which they are read apart."""
+
 FieldRng = Callable[[int, str], "np.random.Generator"]
 """(sample number in the list, field) -> generator for the field's decoder."""
+
+
+class WholeChoice:
+    """Frames of a video by their numbers in all of it. packets: reads its packet table."""
+
+    def __init__(self, choice: Choice, packets: Callable[[], bytes]) -> None:
+        self.choice, self.packets = choice, packets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,6 +59,8 @@ class BareClip:
     """Function that reads all of the field's bytes."""
     is_run: bool = False
     """True for packets without a container."""
+    of_whole: WholeChoice | None = None
+    """Frames by their numbers in the whole video, if `table` has a part of it."""
 
     def decoded(self, place: Place = nowhere) -> np.ndarray:
         """Return uint8 [T, H, W, 3]. Reads the whole field if packets do not suffice (a false keyframe).
@@ -59,11 +71,14 @@ class BareClip:
         clip: np.ndarray | None = load("video.decode:read_bare")(
             self.table, self.timeline, self.bodies, frames, framing, self.runs, place
         )
+        choice = self.choice if self.of_whole is None else self.of_whole.choice
         if clip is None and self.is_run:
-            clip = load("video.decode:read_run")(self.table, self.timeline, self.whole(), self.choice)
+            table = self.table if self.of_whole is None else read_packets(self.of_whole.packets())
+            timeline = self.timeline if self.of_whole is None else Timeline.of_table(table)
+            clip = load("video.decode:read_run")(table, timeline, self.whole(), choice)
         if clip is None:
             read: dict[str, np.ndarray] = load("video.decode:read_whole")(
-                {"": self.whole()}, lambda timelines: {"": self.choice}
+                {"": self.whole()}, lambda timelines: {"": choice}
             )
             clip = read[""]
         return clip
@@ -227,6 +242,8 @@ class PlannedClip:
     """Timestamps of the video."""
     choice: Choice
     """Frames to decode."""
+    of_whole: WholeChoice | None = None
+    """As in `BareClip`."""
 
 
 def table_places(
@@ -296,14 +313,21 @@ def packet_table(
         table = read_packets(data)
     except DecodeFailed as error:
         raise DecodeFailed(f"{with_tables.describe(field + SUFFIX)}: {error}") from error
-    facts, place = table.facts, address.fields[field]
+    check_table_of(table.facts, field, address, with_tables)
+    return table
+
+
+def check_table_of(
+    facts: StreamFacts, field: str, address: SampleAddress, with_tables: SampleAddress
+) -> None:
+    """Raise DecodeFailed unless a packet table is of the address's video."""
+    place = address.fields[field]
     if facts.nbytes != place.nbytes or facts.crc32c != place.crc32c != UNKNOWN_CRC:
         raise DecodeFailed(
             f"{with_tables.describe(field + SUFFIX)} is the packet table of {facts.nbytes} bytes with CRC-32C "
             f"{facts.crc32c:08x}; {field!r} has {place.nbytes} with {crc_text(place.crc32c)}. Make the tables again "
             "from the videos (loader.modalities.video.packet_table.index_packets)"
         )
-    return table
 
 
 def read_clips(clips: Sequence[PlannedClip], readers: Readers, on_corrupt: OnCorrupt) -> list[BareClip]:
@@ -311,7 +335,7 @@ def read_clips(clips: Sequence[PlannedClip], readers: Readers, on_corrupt: OnCor
     runs_of = [clip.timeline.runs(clip.choice.frames) for clip in clips]
     numbers = [[range(run.first, run.stop) for run in runs] for runs in runs_of]
     requests = [
-        PartsOfField(clip.address, clip.field, [_parts(clip.table, run) for run in runs])
+        PartsOfField(clip.address, clip.field, [part for run in runs for part in _parts(clip, run)])
         for clip, runs in zip(clips, numbers, strict=True)
     ]
     return [
@@ -323,6 +347,7 @@ def read_clips(clips: Sequence[PlannedClip], readers: Readers, on_corrupt: OnCor
             bodies=dict(zip(chain(*parts), bodies, strict=True)) if bodies else {},
             whole=partial(_whole, clip, readers),
             is_run=is_run(clip.field),
+            of_whole=clip.of_whole,
         )
         for clip, runs, parts, bodies in zip(
             clips, runs_of, numbers, readers.parts(requests, on_corrupt) if requests else [], strict=True
@@ -330,10 +355,16 @@ def read_clips(clips: Sequence[PlannedClip], readers: Readers, on_corrupt: OnCor
     ]
 
 
-def _parts(table: PacketTable, numbers: range) -> list[FieldPart]:
-    run = slice(numbers.start, numbers.stop)
+def _parts(clip: PlannedClip, numbers: range) -> list[list[FieldPart]]:
+    """Return the packets of a run: one range, or more where pages between two of its packets are left out."""
+    run, table = slice(numbers.start, numbers.stop), clip.table
     columns = (table.pos[run].tolist(), table.size[run].tolist(), table.crc32c[run].tolist())
-    return [FieldPart(*values) for values in zip(*columns, strict=True)]
+    parts = [FieldPart(*values) for values in zip(*columns, strict=True)]
+    if clip.of_whole is None:
+        return [parts]
+    apart = np.flatnonzero(table.pos[run][1:] - table.pos[run][:-1] - table.size[run][:-1] > GAP_BYTES) + 1
+    bounds = [0, *apart.tolist(), len(parts)]
+    return [parts[first:stop] for first, stop in pairwise(bounds)]
 
 
 def _whole(clip: PlannedClip, readers: Readers) -> bytes:

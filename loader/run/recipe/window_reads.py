@@ -1,86 +1,46 @@
-"""Read windows of episodes: clocks, streams and packet tables once per episode, then the packets of their frames."""
+"""Read windows of episodes: their values on one clock, then the packets of their frames."""
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from threading import Lock
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...dataset.reading.verified_bucket_reads import raise_corrupt
-from ...dataset.shards.address import FieldAddress, SampleAddress
-from ...dataset.shards.shard import crc32c
+from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder, decoder_for
 from ...modalities.array import is_array
-from ...modalities.language import FIELD as LANGUAGE
-from ...modalities.language import ActiveText, active_texts, text_at
-from ...modalities.video.packet_table import SUFFIX, PacketTable
+from ...modalities.language import text_at
+from ...modalities.video.packet_table import SUFFIX
 from ...modalities.video.request import DEFAULT_FRAMES, Choice, VideoDecoder
-from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT
 from ...order.sources.window_view import WindowView, n_windows
+from .blocked_rows import BlocksMissing, BlockSource, PagedVideo, read_blocks
 from .decode import ReadyValue
-from .episode_clocks import (
-    Picked,
-    by_clock,
-    by_steps,
-    checked_clock,
-    clock_field,
-    end_ns,
-    frame_times,
-    too_old,
-    values_at,
-)
+from .episode_clocks import Picked, by_clock, by_steps, clock_field, too_old, values_at
 from .episode_columns import EpisodeColumns
-from .video_packet_reads import (
-    FieldRng,
-    PlannedClip,
-    Readers,
-    WholeClip,
-    packet_table,
-    read_clips,
-    table_places,
-)
-
-EPISODES_BYTES = 256 * 2**20
-"""Bytes of recent episodes that a process keeps for each source: clocks, streams and packet tables."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WindowedEpisode:
-    """Data that windows of an episode share."""
-
-    streams: Mapping[str, np.ndarray]
-    """Array field -> its rows."""
-    clocks: Mapping[str, I64]
-    """Field -> its clock, a video's container for want of another; fields without one are left out."""
-    ends_ns: Mapping[str, int]
-    """Video whose clock is its container -> when it ends."""
-    videos: Mapping[str, tuple[PacketTable, Timeline]]
-    """Video field -> its packets and its times."""
-    others: Mapping[str, bytes]
-    """Field that is handed out whole -> its bytes."""
-    crcs: Mapping[str, int]
-    """Field -> CRC-32C of its bytes."""
-    texts: Sequence[ActiveText]
-    """Texts of each style of the layout."""
-    n_rows: int
-    """Rows of the anchor."""
-    nbytes: int
-    """Memory, about."""
+from .video_packet_reads import FieldRng, PlannedClip, Readers, WholeChoice, WholeClip, read_clips
+from .window_checks import check_inside, check_steps
+from .windowed_episodes import EPISODES_BYTES, EpisodeReads, WindowedEpisode, n_frames
 
 
 class WindowReads:
-    """Reads windows of one source; thread-safe. decoders: of the view's fields."""
+    """Reads windows of one source; thread-safe.
+
+    decoders: of the view's fields. whole: reads large arrays whole, for readers of all rows.
+    """
 
     def __init__(
-        self, windows: WindowView, decoders: Mapping[str, Decoder], limit_bytes: int = EPISODES_BYTES
+        self,
+        windows: WindowView,
+        decoders: Mapping[str, Decoder],
+        limit_bytes: int = EPISODES_BYTES,
+        whole: bool = False,
     ) -> None:
         """Raise InvalidRuntime for decoders that windows cannot use, or videos without packet tables."""
-        self._windows, self._layout, self._limit_bytes = windows, windows.layout, limit_bytes
+        self._windows, self._layout = windows, windows.layout
         self._version = windows.episodes.version  # type: ignore[attr-defined]
         self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
         self._decoders = decoders
@@ -92,8 +52,10 @@ class WindowReads:
         }
         self._streams = [field for field in self._fields if field in self._layout.at and is_array(field)]
         self._videos = [field for field in self._layout.at if not is_array(field)]
-        self._episodes: OrderedDict[int, WindowedEpisode] = OrderedDict()
-        self._lock, self._nbytes = Lock(), 0
+        self._episodes = EpisodeReads(
+            windows, self._streams, self._videos, self._clock_of, limit_bytes, whole
+        )
+        self._blocks = self._episodes.blocks
         self._check(known)
 
     def _check(self, known: Sequence[str]) -> None:
@@ -125,19 +87,8 @@ class WindowReads:
                     raise InvalidRuntime(
                         f"{field!r} has no clock {field.rpartition('.')[0]}.ns.npy, and {self._layout.anchor!r} has one"
                     )
-        elif self._layout.max_age_ns is not None:
-            raise InvalidRuntime(f"max_age: {self._layout.anchor!r} has no clock, so values have no age")
-        elif self._layout.text:
-            raise InvalidRuntime(
-                f"text: {self._layout.anchor!r} has no clock: its rows are steps, and language has times"
-            )
         else:
-            for field, offsets in self._layout.at.items():
-                if offsets.unit == "ns" and any(offsets.values):
-                    raise InvalidRuntime(
-                        f"at[{field!r}] has times, and {self._layout.anchor!r} has no clock: its rows are steps; use "
-                        "loader.rows"
-                    )
+            check_steps(self._layout)
 
     def __call__(
         self, numbers: I64, addresses: Sequence[SampleAddress], rng_of: FieldRng, readers: Readers
@@ -148,30 +99,56 @@ class WindowReads:
         """
         episodes = self.episodes(addresses, readers)
         rows, counts = self._windows.rows(numbers).tolist(), self._windows.counts(numbers).tolist()
-        read: list[dict[str, Any] | Corrupt] = []
+        read: dict[int, dict[str, Any] | Corrupt] = {}
         clips: list[PlannedClip] = []
-        for number, (address, row, count) in enumerate(zip(addresses, rows, counts, strict=True)):
-            episode = episodes[address.ordinal]
-            if isinstance(episode, Corrupt):
-                read.append(episode)
-                continue
-            try:
-                self.check_count(episode, count, address)
-                sample, own = self._window(number, address, episode, row, rng_of, readers)
-            except Corrupt as error:
-                read.append(error)
-            else:
-                read.append(sample)
-                clips += own
-        bad: dict[int, Corrupt] = {}
-        bare = read_clips(clips, readers, lambda n, error: bad.setdefault(clips[n].sample, error))
-        for clip, frames in zip(clips, bare, strict=True):
-            sample_read = read[clip.sample]
-            if isinstance(sample_read, dict):
-                sample_read[clip.field] = frames
+        with self._blocks.batch():
+            waiting = [*range(len(addresses))]
+            while waiting:
+                missing: dict[BlockSource, set[int]] = {}
+                later = []
+                for number in waiting:
+                    address, episode = addresses[number], episodes[addresses[number].ordinal]
+                    try:
+                        if isinstance(episode, Corrupt):
+                            raise episode
+                        self.check_count(episode, counts[number], address)
+                        read[number], own = self._window(
+                            number, address, episode, rows[number], rng_of, readers
+                        )
+                        clips += own
+                    except Corrupt as error:
+                        read[number] = error
+                    except BlocksMissing as error:
+                        later.append(number)
+                        for source, blocks in error.blocks.items():
+                            missing.setdefault(source, set()).update(blocks)
+                read_blocks(missing, readers)
+                waiting = later
+        self._read_clips(clips, read, readers)
         shared = [episodes[address.ordinal] for address in addresses]
         crcs = [{} if isinstance(episode, Corrupt) else episode.crcs for episode in shared]
-        return [bad.get(number, sample) for number, sample in enumerate(read)], crcs
+        return [read[number] for number in range(len(addresses))], crcs
+
+    def _read_clips(
+        self, clips: Sequence[PlannedClip], read: dict[int, dict[str, Any] | Corrupt], readers: Readers
+    ) -> None:
+        """Put the clips, and videos whose packets cannot be read one by one, into their windows, or the errors."""
+        whole = [clip for clip in clips if clip.table.facts.whole_because]
+        clips = [clip for clip in clips if not clip.table.facts.whole_because]
+        bad: dict[int, Corrupt] = {}
+        videos = readers.fields(
+            [clip.address for clip in whole], lambda n, error: bad.setdefault(whole[n].sample, error)
+        )
+        bare = read_clips(clips, readers, lambda n, error: bad.setdefault(clips[n].sample, error))
+        ready = [
+            WholeClip(data.get(clip.field, b""), clip.choice)
+            for clip, data in zip(whole, videos, strict=True)
+        ]
+        for clip, frames in zip([*whole, *clips], [*ready, *bare], strict=True):
+            window = read[clip.sample]
+            if isinstance(window, dict):
+                window[clip.field] = frames
+        read.update(bad)
 
     def check_count(self, episode: WindowedEpisode, count: int, address: SampleAddress) -> None:
         """Raise DecodeFailed unless the episode has so many windows: its rows were counted from the index."""
@@ -194,27 +171,30 @@ class WindowReads:
         clock = episode.clocks.get(layout.anchor)
         clips: list[PlannedClip] = []
         picks: dict[str, Picked] = {}
+        missing: dict[BlockSource, set[int]] = {}
         for field in self._fields:
             if field not in layout.at:
                 sample[field] = episode.others[field]
                 continue
-            picked = self.pick(field, episode, row)
-            picks[field] = picked
-            if (stream := episode.streams.get(field)) is not None:
-                if layout.rule.get(field) == "linear" and stream.dtype.kind != "f":
-                    raise DecodeFailed(
-                        f"{address.describe(field)} holds {stream.dtype}; 'linear' mixes floats only"
-                    )
-                sample[field] = ReadyValue(values_at(stream, picked))
-                continue
-            clip = self._clip(number, address, field, episode, picked, rng_of)
-            if clip.table.facts.whole_because:
-                whole = replace(address, fields={field: address.fields[field]})
-                sample[field] = WholeClip(readers.fields([whole], raise_corrupt)[0][field], clip.choice)
+            try:
+                picks[field] = picked = self.pick(field, episode, row)
+                if (stream := episode.streams.get(field)) is not None:
+                    sample[field] = ReadyValue(self._values(field, stream, picked, address))
+                    continue
+                clip = self._clip(number, address, field, episode, picked, rng_of, readers)
+            except BlocksMissing as error:
+                for source, blocks in error.blocks.items():
+                    missing.setdefault(source, set()).update(blocks)
                 continue
             sample[field] = clip  # a place, in order
             clips.append(clip)
+        if missing:
+            raise BlocksMissing(missing)
         for field, picked in picks.items():
+            if layout.pad == "inside":
+                own = episode.clocks.get(field, (0,))
+                ends = episode.ends_ns.get(field)
+                check_inside(f"{address.describe()}: {field}", picked, layout, clock, row, int(own[0]), ends)
             if picked.age_ns is not None:
                 sample[f"{field}.{AGE_NS}"] = ReadyValue(picked.age_ns)
             sample[f"{field}.{IS_PAD}"] = ReadyValue(picked.is_pad)
@@ -226,11 +206,16 @@ class WindowReads:
         sample |= {name: ReadyValue(value) for name, value in self._columns.of(address).items()}
         return sample, clips
 
+    def _values(self, field: str, stream: Any, picked: Picked, address: SampleAddress) -> np.ndarray:
+        if self._layout.rule.get(field) == "linear" and stream.dtype.kind != "f":
+            raise DecodeFailed(f"{address.describe(field)} holds {stream.dtype}; 'linear' mixes floats only")
+        return values_at(stream, picked)
+
     def pick(self, field: str, episode: WindowedEpisode, row: int | I64) -> Picked:
         """Return a field's values of the window at a row, or [windows, k] of those at rows int64 [windows, 1]."""
         layout, offsets = self._layout, self._layout.at[field]
         anchor, video = episode.clocks.get(self._layout.anchor), episode.videos.get(field)
-        n = len(episode.streams[field]) if video is None else len(video[1])
+        n = len(episode.streams[field]) if video is None else n_frames(video)
         if not n:
             raise DecodeFailed(f"{field!r} has no {'rows' if video is None else 'frames'}")
         if anchor is None or (field == layout.anchor and offsets.unit == "rows"):
@@ -262,137 +247,34 @@ class WindowReads:
         episode: WindowedEpisode,
         picked: Picked,
         rng_of: FieldRng,
+        readers: Readers,
     ) -> PlannedClip:
-        table, timeline = episode.videos[field]
-        decoder, frames = self._decoders[field], picked.number.tolist()
+        video, frames = episode.videos[field], picked.number.tolist()
+        if isinstance(video, PagedVideo):
+            page, own = video.packets(frames)
+        else:
+            page, own = video, frames
+        decoder = self._decoders[field]
         assert isinstance(decoder, VideoDecoder)
         rng = rng_of(number, field) if decoder.crop == "random" else None
-        times_s = [float(timeline.time_s(frame)) for frame in frames] if decoder.times else []
+        times_s = [float(page.timeline.time_s(frame)) for frame in own] if decoder.times else []
+        choice = Choice(own, decoder.framing(rng), times_s)
+        of_whole = None
+        if isinstance(video, PagedVideo):
+            packets = partial(video.packet_bytes, readers)
+            of_whole = WholeChoice(choice._replace(frames=frames), packets)
         return PlannedClip(
             sample=number,
             address=replace(address, fields={field: address.fields[field]}),
             field=field,
-            table=table,
-            timeline=timeline,
-            choice=Choice(frames, decoder.framing(rng), times_s),
+            table=page.table,
+            timeline=page.timeline,
+            choice=choice,
+            of_whole=of_whole,
         )
 
     def episodes(
         self, addresses: Sequence[SampleAddress], readers: Readers
     ) -> dict[int, WindowedEpisode | Corrupt]:
-        by_ordinal = {address.ordinal: address for address in addresses}
-        episodes: dict[int, WindowedEpisode | Corrupt] = {}
-        with self._lock:
-            for ordinal in by_ordinal:
-                if (known := self._episodes.get(ordinal)) is not None:
-                    self._episodes.move_to_end(ordinal)
-                    episodes[ordinal] = known
-        missing = [address for ordinal, address in by_ordinal.items() if ordinal not in episodes]
-        if not missing:
-            return episodes
-        bad: dict[int, Corrupt] = {}
-        asked = self._asked(missing, readers)
-        read = readers.fields(asked, bad.setdefault)
-        for number, (address, at, data) in enumerate(zip(missing, asked, read, strict=True)):
-            episode = bad.get(number) or self._parsed(address, at, data)
-            episodes[address.ordinal] = episode
-            if isinstance(episode, WindowedEpisode):
-                self._keep(address.ordinal, episode)
-        return episodes
-
-    def _asked(self, addresses: Sequence[SampleAddress], readers: Readers) -> list[SampleAddress]:
-        """Return the addresses of what windows of these episodes share."""
-        more = sorted(
-            {
-                *self._clock_of.values(),
-                *(field + SUFFIX for field in self._videos),
-                *([LANGUAGE] if self._layout.text else ()),
-            }
-            - set(self._fields)
-        )
-        if self._layout.anchor not in self._fields:
-            more.append(self._layout.anchor)
-        places = table_places(self._version, more, addresses, readers.run)
-        asked = []
-        for address, others in zip(addresses, places, strict=True):
-            own: dict[str, FieldAddress] = {
-                field: place for field, place in address.fields.items() if field not in self._videos
-            }
-            asked.append(replace(address, fields={**own, **others}))
-        return asked
-
-    def _parsed(
-        self, address: SampleAddress, at: SampleAddress, data: Mapping[str, bytes]
-    ) -> WindowedEpisode | Corrupt:
-        try:
-            arrays = {
-                field: _array(field, data, at)
-                for field in {*self._streams, self._layout.anchor, *self._clock_of.values()}
-            }
-            videos = {}
-            for field in self._videos:
-                if field + SUFFIX not in data:
-                    raise DecodeFailed(f"{address.describe(field)} has no packet table {field + SUFFIX!r}")
-                table = packet_table(data[field + SUFFIX], field, address, at)
-                videos[field] = table, Timeline.of_table(table)
-            clocks = {}
-            for field, name in self._clock_of.items():
-                n = len(videos[field][1]) if field in videos else len(arrays[field])
-                try:
-                    clocks[field] = checked_clock(arrays[name], n)
-                except DecodeFailed as error:
-                    raise DecodeFailed(f"{at.describe(name)}: {error}") from None
-            alone = {field: timeline for field, (_, timeline) in videos.items() if field not in clocks}
-            clocks |= {field: frame_times(timeline) for field, timeline in alone.items()}
-            texts = self._texts(data, at)
-        except Corrupt as error:
-            return error
-        others = {field: data[field] for field in self._fields if field not in self._layout.at}
-        crcs = {field: crc32c(data[field]) for field in self._fields if field in data}
-        crcs |= {field: table.facts.crc32c for field, (table, _) in videos.items()}
-        tables = sum(32 * len(table) for table, _ in videos.values())
-        return WindowedEpisode(
-            streams={field: arrays[field] for field in self._streams},
-            clocks=clocks,
-            ends_ns={field: end_ns(timeline) for field, timeline in alone.items()},
-            videos=videos,
-            others=others,
-            crcs=crcs,
-            texts=texts,
-            n_rows=len(arrays[self._layout.anchor]),
-            nbytes=sum(map(len, data.values())) + tables,
-        )
-
-    def _texts(self, data: Mapping[str, bytes], at: SampleAddress) -> list[ActiveText]:
-        if not self._layout.text:
-            return []
-        if LANGUAGE not in data:
-            raise DecodeFailed(f"{at.describe()} has no field {LANGUAGE!r}, which text= reads")
-        try:
-            return active_texts(data[LANGUAGE], self._layout.text)
-        except Corrupt as error:
-            raise DecodeFailed(f"{at.describe(LANGUAGE)}: {error}") from error
-
-    def _keep(self, ordinal: int, episode: WindowedEpisode) -> None:
-        with self._lock:
-            before = self._episodes.pop(ordinal, None)
-            self._episodes[ordinal] = episode
-            self._nbytes += episode.nbytes - (0 if before is None else before.nbytes)
-            while self._nbytes > self._limit_bytes and len(self._episodes) > 1:
-                _, oldest = self._episodes.popitem(last=False)
-                self._nbytes -= oldest.nbytes
-
-
-def _array(field: str, data: Mapping[str, bytes], at: SampleAddress) -> np.ndarray:
-    """Return an array field's rows, read-only. Raises: DecodeFailed."""
-    if field not in data:
-        raise DecodeFailed(f"{at.describe()} has no field {field!r}")
-    decoder: Any = decoder_for(field)
-    try:
-        array: np.ndarray = decoder(data[field], None)
-    except DecodeFailed as error:
-        raise DecodeFailed(f"{at.describe(field)}: {error}") from error
-    if not array.ndim:
-        raise DecodeFailed(f"{at.describe(field)} is one value; rows are needed")
-    array.flags.writeable = False
-    return array
+        """Return ordinal -> what windows of the episode share, or its error."""
+        return self._episodes(addresses, readers)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from loader.errors import Corrupt, FieldTooLarge, InvalidSample
+from loader.modalities.row_blocks import with_row_blocks
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 
 from ..importing.importer import ReadSample
@@ -80,7 +81,7 @@ class EpisodeBuilder:
             "n_messages": sum(len(times) for _, times in clocks.values()),
         }
         chosen = {column: value for column, value in metadata.items() if column not in self._without}
-        return ReadSample(key, fields, chosen)
+        return ReadSample(key, with_row_blocks(fields), chosen)
 
 
 class _Topic:

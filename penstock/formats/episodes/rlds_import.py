@@ -12,6 +12,7 @@ import numpy as np
 from loader.dataset.columnar.column_names import MOST_TEXT_BYTES, metadata_name, row_key, word_of
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
+from loader.modalities.row_blocks import with_row_blocks
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
@@ -137,7 +138,7 @@ def _samples(store: Store, chosen: list[RldsFeature], run: ImportRun) -> Iterato
     source = {"split": match[1]} if match else {}
     for row, where, values in examples(store, run.info):
         fields, metadata = _episode(values, chosen, where)
-        yield ReadSample(row_key(run.info.key, row), fields, metadata, source)
+        yield ReadSample(row_key(run.info.key, row), with_row_blocks(fields), metadata, source)
 
 
 def _episode(

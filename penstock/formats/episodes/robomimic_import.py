@@ -19,6 +19,7 @@ import numpy as np
 from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, NotSupported, StoreError
 from loader.limits import MAX_MASK_BYTES, beyond
 from loader.modalities.fields import is_of_the_machine
+from loader.modalities.row_blocks import with_row_blocks
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
@@ -91,7 +92,7 @@ def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator
             splits = [_SPLITS[mask] for mask in named if mask in _SPLITS]
             yield ReadSample(
                 f"{run.info.key.rpartition('.')[0]}/{name}",
-                fields,
+                with_row_blocks(fields),
                 {column: value for column, value in metadata.items() if column not in options.without},
                 {"split": splits[0]} if len(splits) == 1 else {},
             )

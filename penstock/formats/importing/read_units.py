@@ -17,6 +17,7 @@ from loader.dataset.tables.parquet import get_tables
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Sample, Spill
 from loader.errors import Corrupt, InvalidSample, PenstockError
+from loader.modalities.fields import ROWS_SUFFIX
 from loader.storage import ObjectInfo, Store
 
 from ...progress import progress
@@ -130,7 +131,9 @@ class UnitReader:
 
     def _names(self, info: ObjectInfo, sample: ReadSample) -> dict[str, str]:
         names = names_of(
-            [name for name in sample.fields if name not in self.options.without], info, sample.key
+            [n for n in sample.fields if not {n, n.removesuffix(ROWS_SUFFIX)} & self.options.without],
+            info,
+            sample.key,
         )
         if not names:
             raise without_field(info.key, sample.key, sample.metadata)

@@ -12,6 +12,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.errors import Corrupt, InvalidSample
 from loader.json_text import parse_json
+from loader.modalities.fields import ROWS_SUFFIX as ROWS
 from loader.modalities.language import FIELD, LanguageLine, parse_language
 from loader.modalities.video.packet_table import SUFFIX
 
@@ -144,14 +145,19 @@ def _fields(selection: ExportSelection) -> Survey:
     }
     videos = {name.rpartition(".")[0]: name for name in sorted(names) if name.endswith((".mp4", ".run"))}
     texts = {name.removesuffix(".json") for name in names if name.endswith(".json") and name != EPISODE}
-    used = {EPISODE, FIELD, *(f"{n}{end}" for n in streams for end in (".npy", CLOCK))}
+    used = {
+        EPISODE,
+        FIELD,
+        *(f"{n}{end}{rows}" for n in streams for end in (".npy", CLOCK) for rows in ("", ROWS)),
+    }
     used |= {f"{name}{end}" for name in videos.values() for end in ("", SUFFIX)} | {
         f"{n}.json" for n in texts
     }
     losses = [
         Loss(f"field {n!r}", "it is neither a stream with a clock nor a video") for n in sorted(names - used)
     ]
-    losses += [Loss(f"field {n!r}", "not all episodes have it") for n in sorted(partial) if n in used]
+    uneven = {n for n in partial if n in used and not n.endswith(ROWS)}
+    losses += [Loss(f"field {n!r}", "not all episodes have it") for n in sorted(uneven)]
     lacking = {one.removesuffix(end) for one in partial for end in (CLOCK, ".npy", ".mp4", ".run", ".json")}
     runs = [
         name

@@ -14,6 +14,7 @@ import numpy as np
 from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.errors import Corrupt, InvalidStore
 from loader.modalities.language import FIELD
+from loader.modalities.row_blocks import with_row_blocks
 from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, read_span
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
@@ -185,7 +186,7 @@ class LeRobotDataset:
 
     @property
     def _clock(self) -> str | None:
-        """The field with the times of the rows, which are those of each camera's frames; None without a stream."""
+        """Field with the times of rows, and so of each camera's frames; None without a stream."""
         streams = sorted(
             name for name, one in self.features.items() if one["dtype"] not in ("video", "string")
         )
@@ -218,7 +219,7 @@ class LeRobotDataset:
             fields[f"{camera}.mp4{SUFFIX}"] = index_packets(data)
             ticks.append(float(span.time_base))
         rest = self.rows(episode, max(ticks))
-        yield rest._replace(fields={**fields, **rest.fields})
+        yield rest._replace(fields={**fields, **with_row_blocks(rest.fields)})
 
     def rows(self, episode: LeRobotEpisode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
         """Return an episode without its videos. tick_s: tick of the videos' clocks, in seconds."""

@@ -262,9 +262,9 @@ def test_another_table_is_refused(change):
 
 def test_a_newer_table_is_refused_by_its_number():
     newer = rewritten(
-        lambda table: table.replace_schema_metadata({**table.schema.metadata, b"penstock.schema": b"2"})
+        lambda table: table.replace_schema_metadata({**table.schema.metadata, b"penstock.schema": b"3"})
     )
-    with pytest.raises(FormatTooNew, match="schema 2"):
+    with pytest.raises(FormatTooNew, match="schema 3"):
         read_packets(newer)
 
 

@@ -4,6 +4,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from google_crc32c import value as crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
 from loader.errors import Corrupt, DecodeFailed, InvalidPlan, InvalidRuntime
-from loader.modalities.video.packet_table import index_packets
+from loader.modalities.video.packet_table import index_packets, packets_bytes, read_packets
+from loader.run.recipe.episode_clocks import ns_of
 from penstock.cli import main
 from penstock.denied.hashed_names import Marks
 from penstock.upkeep.takedown.derived import derived_edits
@@ -263,9 +266,8 @@ def test_without_clocks_rows_are_steps(root: loader.Root) -> None:
     assert not [name for name in batch.fields if name.endswith("_ns")]
     assert (batch["arm.joint.npy"][:, 0] == 10 * batch["row"]).all()
     assert (batch["action.npy.is_pad"].sum(1) == np.maximum(0, batch["row"] - 2)).all()
-    timed = loader.windows(view, anchor="action.npy", at={"action.npy": ["20ms"], "arm.joint.npy": [0]})
-    with pytest.raises(InvalidRuntime, match="its rows are steps"):
-        batches(loader.plan({"arm": timed}, seed=1, global_batch=10))
+    with pytest.raises(InvalidPlan, match="its rows are steps"):
+        loader.windows(view, anchor="action.npy", at={"action.npy": ["20ms"], "arm.joint.npy": [0]})
 
 
 @pytest.mark.parametrize(
@@ -446,3 +448,51 @@ def test_real_episodes_show_frame_k_at_row_k(tmp_path: Path) -> None:
                     ).all()
                     assert 0 <= batch[f"{camera}.age_ns"][slot, 0] < 10**5
     assert sorted(rows) == list(range(0, len(frames), 10))
+
+
+def test_steps_of_a_window_has_the_substitutes_of_a_run(root: loader.Root) -> None:
+    clips = {name: video(20) for name in ("a", "b", "c")}
+    damaged = bytearray(clips["b"])
+    damaged[1000:3000] = bytes(2000)
+    anchor = np.array(regular(20))
+    with root.write("arm") as writer:
+        for name, clip in clips.items():
+            table = read_packets(index_packets(clip))
+            if name == "b":  # its packets cannot be read one by one, and the file is damaged
+                facts = replace(table.facts, whole_because="a test", crc32c=crc32c(bytes(damaged)))
+                table, clip = replace(table, facts=facts), bytes(damaged)
+            fields = {"action.npy": np.arange(20), "action.ns.npy": anchor}
+            writer.add(name, {**fields, "cam.mp4": clip, "cam.mp4.packets": packets_bytes(table)})
+    view = root.open("arm@1").select("cam.mp4", "action.npy")
+    windows = loader.windows(view, anchor="action.npy", at={"cam.mp4": [0], "action.npy": [0]})
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=6)
+    with batches(plan, steps=20, corrupt_budget=1.0) as read:
+        delivered = list(read)
+    substitutions = [entry for batch in delivered for entry in batch.substitutions]
+    assert len(delivered) == 20
+    assert {entry.address.key for entry in substitutions} == {"b"}
+    held: dict[str, list[tuple[int, int]]] = {}
+    for batch in delivered:
+        for slot, (_, key) in enumerate(batch.ids):
+            held.setdefault(key, []).append((batch.step, slot))
+
+    assert len(held) > 20
+    for key, places in held.items():
+        places_read = plan.steps_of("arm", key, before=20, substitutions=substitutions)
+        assert [(place.step, place.slot) for place in places_read] == places, key
+
+    for name in "abc":
+        places_read = plan.steps_of("arm", name, before=20, substitutions=substitutions)
+        own = sorted(place for key, places in held.items() if key.startswith(f"{name}@") for place in places)
+        assert [(place.step, place.slot) for place in places_read] == own
+
+
+@pytest.mark.parametrize(
+    "base", [Fraction(1, 1000), Fraction(1001, 30000), Fraction(1, 2**31 - 1), Fraction(2**31 - 1, 1)]
+)
+def test_times_of_any_base_are_rounded_down(base: Fraction) -> None:
+    """Also of bases that no encoder writes, and of ticks beyond int64 in between."""
+    ticks = [0, 1, -1, 7, 512, 2**31, 2**40 + 3, -(2**40), 2**62, -(2**62)]
+    exact = [min(max((tick * base * SECOND).__floor__(), -(2**62)), 2**62) for tick in ticks]
+    assert ns_of(np.array(ticks), base).tolist() == exact
+    assert ns_of(np.array(ticks[:6]), base).tolist() == exact[:6]

@@ -1,0 +1,134 @@
+"""Row blocks of a large array, field `<field>.rows`: checksums by which single rows are read.
+
+`MAGIC`, the array's .npy header, its CRC-32C, then the CRC-32C of each block of rows. An array of int64 [n] may be a
+clock: its row blocks end with the first value of each block and the last of all, so that a search reads one block.
+docs/format.md is normative.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from google_crc32c import value as crc32c
+
+from ..errors import DecodeFailed
+from .array import NpyLayout, layout_of
+from .fields import MAX_FIELD_BYTES, ROWS_SUFFIX, Buffer, last_word
+
+SUFFIX = ROWS_SUFFIX
+MAGIC = b"penrows\x01"
+BLOCK_BYTES = 65_536
+MIN_BYTES = 2**20
+"""Size of an array field from which importers write row blocks, and from which windows use them."""
+
+I64 = npt.NDArray[np.int64]
+
+
+class RowBlocks:
+    """Places and checksums of an array's blocks of rows."""
+
+    __slots__ = ("block_rows", "crc32c", "crcs", "layout", "times")
+
+    def __init__(
+        self, layout: NpyLayout, crc32c: int, crcs: npt.NDArray[np.uint32], times: I64 | None
+    ) -> None:
+        """crc32c: of the field. crcs: of blocks. times: int64 [blocks + 1], of a clock; None for other arrays."""
+        self.layout, self.crc32c, self.crcs, self.times = layout, crc32c, crcs, times
+        self.block_rows = _block_rows(layout)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.layout.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the array field."""
+        return len(self.layout.head) + self.layout.nbytes
+
+    def rows_of(self, block: int) -> range:
+        """Return the numbers of a block's rows."""
+        first = block * self.block_rows
+        return range(first, min(first + self.block_rows, len(self)))
+
+    def part(self, block: int) -> tuple[int, int, int]:
+        """Return (offset in the field, size, CRC-32C) of a block."""
+        rows, width = self.rows_of(block), self.layout.nbytes // len(self)
+        return len(self.layout.head) + rows.start * width, len(rows) * width, int(self.crcs[block])
+
+    def array(self, block: int, data: Buffer) -> np.ndarray:
+        """Return a block's rows from its bytes, read-only. Raises: DecodeFailed for a clock that does not ascend."""
+        rows = self.rows_of(block)
+        array = np.frombuffer(bytes(data), self.layout.dtype).reshape(len(rows), *self.layout.shape[1:])
+        if self.times is not None and (
+            array[0] != self.times[block] or (rows.stop == len(self) and array[-1] != self.times[-1])
+        ):
+            raise DecodeFailed(
+                f"row blocks: block {block} does not begin or end as they say; make them again"
+            )
+        return array
+
+
+def index_rows(data: Buffer) -> bytes:
+    """Return the row blocks of a .npy file; b"" if its rows are not contiguous. Equal arrays give equal bytes.
+
+    Raises: DecodeFailed.
+    """
+    view = memoryview(data)
+    layout = layout_of(view)
+    if len(view) != len(layout.head) + layout.nbytes:
+        raise DecodeFailed(f"npy: {len(view)} bytes, its header describes {len(layout.head) + layout.nbytes}")
+    if not layout.shape or not layout.nbytes or (layout.fortran and len(layout.shape) > 1):
+        return b""
+    body, step = view[len(layout.head) :], _block_rows(layout) * (layout.nbytes // layout.shape[0])
+    crcs = [crc32c(bytes(body[at : at + step])) for at in range(0, len(body), step)]
+    out = [MAGIC, layout.head, np.array([crc32c(bytes(view)), *crcs], "<u4").tobytes()]
+    if _is_clock(layout):
+        values = np.frombuffer(body, "<i8")
+        out.append(np.append(values[:: _block_rows(layout)], values[-1]).astype("<i8").tobytes())
+    return b"".join(out)
+
+
+def read_rows(data: Buffer) -> RowBlocks:
+    """Return row blocks from a field's verified bytes. Raises: DecodeFailed."""
+    view = memoryview(data)
+    if bytes(view[: len(MAGIC)]) != MAGIC:
+        raise DecodeFailed(
+            f"row blocks: begin with {bytes(view[: len(MAGIC)])!r}, not {MAGIC!r}: damaged, or of a later penstock"
+        )
+    layout = layout_of(view[len(MAGIC) :])
+    if not layout.shape or not layout.nbytes or (layout.fortran and len(layout.shape) > 1):
+        raise DecodeFailed(
+            f"row blocks: of {layout.dtype} {list(layout.shape)}, which has no contiguous rows"
+        )
+    rest, n_blocks = view[len(MAGIC) + len(layout.head) :], -(-layout.shape[0] // _block_rows(layout))
+    sums = 4 * (1 + n_blocks)
+    if len(rest) != sums + (8 * (n_blocks + 1) if _is_clock(layout) else 0):
+        raise DecodeFailed(
+            f"row blocks: {len(rest)} bytes of checksums for {n_blocks} blocks; make them again"
+        )
+    crcs = np.frombuffer(rest[:sums], "<u4")
+    times = np.frombuffer(rest[sums:], "<i8") if _is_clock(layout) else None
+    return RowBlocks(layout, int(crcs[0]), crcs[1:], times)
+
+
+def with_row_blocks(fields: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return an episode's fields with the row blocks of its large arrays."""
+    out = dict(fields)
+    for field, data in fields.items():
+        if has_row_blocks(field, len(data)) and (rows := index_rows(data)):
+            out[field + SUFFIX] = rows
+    return out
+
+
+def has_row_blocks(field: str, nbytes: int) -> bool:
+    """Return whether a field of this size has row blocks, if its rows are contiguous."""
+    is_named = last_word(field) == "npy" and len(field + SUFFIX) <= MAX_FIELD_BYTES
+    return is_named and nbytes > MIN_BYTES
+
+
+def _block_rows(layout: NpyLayout) -> int:
+    return max(1, BLOCK_BYTES // max(1, layout.nbytes // layout.shape[0]))
+
+
+def _is_clock(layout: NpyLayout) -> bool:
+    return layout.dtype == np.dtype("<i8") and len(layout.shape) == 1

@@ -1,0 +1,133 @@
+"""Single pages of a long video's packet table (schema 2): its head names them, and each is a table of its own."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import DecodeFailed, FormatTooNew
+from ..fields import Buffer, is_of_the_machine
+from .packet_table import (
+    COLUMNS,
+    I64,
+    LAST_PTS,
+    METADATA_CRC,
+    PAGES,
+    PacketTable,
+    StreamFacts,
+    metadata_crc,
+    read_facts,
+    table_of,
+)
+from .timeline import Timeline
+
+HEAD_BYTES = 16 * 2**10
+"""First bytes of a table, which have the head of a video of some hours."""
+MIN_BYTES = 256 * 2**10
+"""Size from which a table is read by pages: schema 1 is below, with usual settings of a decoder."""
+_MAX_HEAD_BYTES = 2**24
+
+
+class PacketPage(NamedTuple):
+    """One page's packets."""
+
+    table: PacketTable
+    """Packets of the page."""
+    timeline: Timeline
+    """Timestamps of the page."""
+
+
+class PacketPages:
+    """The head of a packet table with schema 2."""
+
+    def __init__(self, facts: StreamFacts, rows: I64, last_pts: int, head_nbytes: int) -> None:
+        """rows: int64 [pages, 5], as in the metadata."""
+        self.facts = facts
+        first_pts, self._n_packets, n_shown, self._nbytes, self._crc32c = rows.T
+        self.starts: I64 = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_shown)])
+        """int64 [pages + 1]: number of each page's first frame, in display order, then of all frames."""
+        self.pts: I64 = np.append(first_pts, last_pts)
+        """int64 [pages + 1]: tick of each page's first frame, then of the last frame of all."""
+        self._offset = head_nbytes + np.cumsum(self._nbytes) - self._nbytes
+        self.nbytes = head_nbytes + int(self._nbytes.sum()) + 8
+        """Size of the whole table."""
+
+    def __len__(self) -> int:
+        """Return the number of frames shown."""
+        return int(self.starts[-1])
+
+    def part(self, page: int) -> tuple[int, int, int]:
+        """Return (offset in the table, size, CRC-32C) of a page."""
+        return int(self._offset[page]), int(self._nbytes[page]), int(self._crc32c[page])
+
+    def page(self, number: int, data: Buffer) -> PacketPage:
+        """Return a page from its bytes. Raises: DecodeFailed."""
+        try:
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(bytes(data))), COLUMNS)
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if is_of_the_machine(error):
+                raise
+            raise DecodeFailed(f"packet table: page {number}: {type(error).__name__}: {error}") from error
+        table = table_of([batch], self.facts)
+        timeline = Timeline.of_table(table)
+        is_last = number + 2 == len(self.pts)
+        if (
+            len(table) != self._n_packets[number]
+            or len(timeline) != self.starts[number + 1] - self.starts[number]
+            or timeline.times[0] != self.pts[number]
+            or not (
+                timeline.times[-1] == self.pts[-1] if is_last else timeline.times[-1] < self.pts[number + 1]
+            )
+        ):
+            raise DecodeFailed(f"packet table: page {number} differs from its head; make it again")
+        return PacketPage(table, timeline)
+
+
+def read_head(data: Buffer) -> PacketPages | int | None:
+    """Return the head in a table's first bytes; the bytes that it has, if these are too few; None if there is none.
+
+    None is also for a damaged one: reading the whole table then names the fault.
+    """
+    view = memoryview(data)
+    if len(view) < 8 or bytes(view[:4]) != b"\xff\xff\xff\xff":
+        return None
+    nbytes = 8 + int.from_bytes(view[4:8], "little")
+    if nbytes > len(view):
+        return nbytes if nbytes <= _MAX_HEAD_BYTES else None
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(bytes(view[:nbytes])))
+        metadata = schema.metadata or {}
+        facts, version = read_facts(metadata)
+        if version != 2 or metadata[METADATA_CRC.encode()] != metadata_crc(metadata):
+            return None
+        rows = np.array(metadata[PAGES.encode()].split(), np.int64).reshape(-1, 5)
+        pages = PacketPages(facts, rows, int(metadata[LAST_PTS.encode()]), nbytes)
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        KeyError,
+        OverflowError,
+        DecodeFailed,
+        FormatTooNew,
+    ) as error:
+        if is_of_the_machine(error):
+            raise
+        return None
+    is_whole = len(rows) and schema.equals(COLUMNS, check_metadata=False) and not facts.whole_because
+    is_whole = is_whole and (rows[:, 1:] > 0)[:, :3].all() and (rows[:, 1:] < 2**32).all()
+    return (
+        pages if is_whole and (np.diff(pages.pts[:-1]) > 0).all() and pages.pts[-1] >= pages.pts[-2] else None
+    )
+
+
+def joined(pages: Sequence[PacketPage]) -> PacketPage:
+    """Return some pages, ascending, as one."""
+    if len(pages) == 1:
+        return pages[0]
+    names = COLUMNS.names
+    columns = {name: np.concatenate([getattr(page.table, name) for page in pages]) for name in names}
+    table = PacketTable(**columns, facts=pages[0].table.facts)
+    return PacketPage(table, Timeline.of_table(table))

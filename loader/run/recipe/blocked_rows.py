@@ -1,0 +1,260 @@
+"""Rows of large arrays and frames of long videos: a window reads the blocks that it needs, which are cached."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock, local
+from typing import Any
+
+import numpy as np
+
+from ...dataset.reading.verified_bucket_reads import FieldPart, PartsOfField, raise_corrupt
+from ...dataset.shards.address import SampleAddress
+from ...errors import Corrupt, DecodeFailed
+from ...modalities.row_blocks import SUFFIX, RowBlocks
+from ...modalities.video.packet_pages import PacketPage, PacketPages, joined
+from ...modalities.video.packet_table import SUFFIX as PACKETS
+from ...modalities.video.timeline import Timeline
+from ...order.random.keyed_permutation import I64
+from .video_packet_reads import Readers
+
+Key = tuple[int, str, int]
+"""(ordinal of the episode, stored field, number of the block)."""
+
+
+class BlocksMissing(Exception):
+    """Blocks are needed that are not in memory."""
+
+    def __init__(self, blocks: "Mapping[BlockSource, set[int]]") -> None:
+        super().__init__(blocks)
+        self.blocks = blocks
+
+
+class BlockCache:
+    """Least-recently-used blocks, bounded in bytes; thread-safe. Blocks that a batch uses stay until it is complete."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes, self._nbytes = limit_bytes, 0
+        self._blocks: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
+        self._lock, self._own = Lock(), local()
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Hold the blocks that this thread uses, and its errors."""
+        self._own.held = {}
+        try:
+            yield
+        finally:
+            self._own.held = {}
+
+    def get(self, key: Key) -> Any:
+        """Return a block or its error; None if it is not in memory."""
+        held: dict[Key, Any] = self._own.held
+        if key not in held:
+            with self._lock:
+                if key not in self._blocks:
+                    return None
+                self._blocks.move_to_end(key)
+                held[key] = self._blocks[key][0]
+        return held[key]
+
+    def put(self, key: Key, block: Any, nbytes: int) -> None:
+        """Add a block. An error lasts for this batch only."""
+        self._own.held[key] = block
+        if isinstance(block, Corrupt):
+            return
+        with self._lock:
+            self._nbytes += nbytes - self._blocks.pop(key, (None, 0))[1]
+            self._blocks[key] = block, nbytes
+            while self._nbytes > self._limit_bytes:
+                self._nbytes -= self._blocks.popitem(last=False)[1][1]
+
+
+class BlockSource:
+    """Reads and caches the blocks of one stored field.
+
+    part: returns (offset, size, CRC-32C) of a block. parse: returns the block in its bytes, or raises DecodeFailed.
+    name: returns the name of a block's checksum, for errors.
+    """
+
+    def __init__(
+        self,
+        address: SampleAddress,
+        field: str,
+        cache: BlockCache,
+        part: Callable[[int], tuple[int, int, int]],
+        parse: Callable[[int, bytes | memoryview], Any],
+        name: Callable[[int], str],
+    ) -> None:
+        self.address, self.field, self._cache = address, field, cache
+        self.part, self._parse, self.name = part, parse, name
+
+    def blocks(self, numbers: I64) -> dict[int, Any]:
+        """Return the blocks with these numbers. Raises: BlocksMissing; the error of a corrupt one."""
+        held = {
+            n: self._cache.get((self.address.ordinal, self.field, n)) for n in np.unique(numbers).tolist()
+        }
+        if missing := {number for number, block in held.items() if block is None}:
+            raise BlocksMissing({self: missing})
+        for block in held.values():
+            if isinstance(block, Corrupt):
+                raise block
+        return held
+
+    def take(self, number: int, data: bytes | memoryview | Corrupt) -> None:
+        """Cache a block from its verified bytes, or its error."""
+        nbytes = 0 if isinstance(data, Corrupt) else len(data)
+        block: Any = data
+        if not isinstance(data, Corrupt):
+            try:
+                block = self._parse(number, data)
+            except DecodeFailed as error:
+                block = DecodeFailed(f"{self.address.describe(self.field)}: {error}")
+        self._cache.put((self.address.ordinal, self.field, number), block, nbytes)
+
+
+def read_blocks(blocks: Mapping[BlockSource, set[int]], readers: Readers) -> None:
+    """Read blocks together and cache them, or their errors."""
+    sought = [(source, number) for source, numbers in blocks.items() for number in sorted(numbers)]
+    requests = [
+        PartsOfField(source.address, source.field, [[FieldPart(*source.part(n))]], source.name(n))
+        for source, n in sought
+    ]
+    bad: dict[int, Corrupt] = {}
+    read = readers.parts(requests, bad.setdefault)
+    for number, ((source, block), parts) in enumerate(zip(sought, read, strict=True)):
+        source.take(block, bad.get(number) or parts[0])
+
+
+class BlockedRows:
+    """An array of rows in blocks: `rows[numbers]`, and `searchsorted` if it is a clock. Both raise BlocksMissing.
+
+    starts: int64 [blocks + 1], number of each block's first row, then of all rows.
+    values: returns the rows of a source's block.
+    times: int64 [blocks + 1], first value of each block, then the last of all; None unless it is a clock.
+    """
+
+    def __init__(
+        self,
+        source: BlockSource,
+        starts: I64,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        values: Callable[[Any], np.ndarray],
+        times: I64 | None = None,
+    ) -> None:
+        self._source, self._starts, self._values, self.times = source, starts, values, times
+        self.dtype, self.shape, self.ndim = dtype, (int(starts[-1]), *shape), 1 + len(shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Return the rows with these numbers: an integer, or int64 of any shape."""
+        numbers = np.asarray(rows, np.int64)
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        which = np.searchsorted(self._starts, numbers, side="right") - 1
+        out = np.empty((*numbers.shape, *self.shape[1:]), self.dtype)
+        unread = np.ones(numbers.shape, bool)
+        if self.times is not None:  # the head names the first value of each block, and the last of all
+            first, last = numbers == self._starts[which], numbers == len(self) - 1
+            out[first], out[last] = self.times[which[first]], self.times[-1]
+            unread = ~(first | last)
+        for block, data in self._source.blocks(which[unread]).items():
+            here = unread & (which == block)
+            out[here] = self._values(data)[numbers[here] - self._starts[block]]
+        return out if numbers.ndim else out[()]
+
+    def searchsorted(self, times: Any, side: str) -> Any:
+        """Return the number of a clock's values up to each time. side: "right"."""
+        assert self.times is not None
+        assert side == "right"
+        sought = np.asarray(times, np.int64)
+        which = np.searchsorted(self.times[:-1], sought, side="right") - 1
+        out = np.where(which < 0, 0, len(self))
+        inside = (which >= 0) & (sought < self.times[-1])
+        for block, data in self._source.blocks(which[inside]).items():
+            here = inside & (which == block)
+            out[here] = self._starts[block] + np.searchsorted(self._values(data), sought[here], side="right")
+        return out if sought.ndim else int(out)
+
+
+def rows_in_blocks(
+    address: SampleAddress, field: str, blocks: RowBlocks, cache: BlockCache, is_clock: bool
+) -> BlockedRows:
+    """Return an array's rows by its row blocks."""
+
+    def parse(number: int, data: bytes | memoryview) -> np.ndarray:
+        rows = blocks.array(number, data)
+        if is_clock:
+            back = np.flatnonzero(rows[1:] <= rows[:-1])
+            row = (
+                blocks.rows_of(number).start + int(back[0]) + 1 if len(back) else blocks.rows_of(number).stop
+            )
+            assert blocks.times is not None
+            if len(back) or (row < len(blocks) and rows[-1] >= blocks.times[number + 1]):
+                raise DecodeFailed(f"a clock does not ascend: row {row}")
+        return rows
+
+    def name(number: int) -> str:
+        rows = blocks.rows_of(number)
+        return f"block {number} (rows {rows.start} to {rows.stop - 1}) of {field}{SUFFIX}"
+
+    source = BlockSource(address, field, cache, blocks.part, parse, name)
+    n, step = len(blocks), blocks.block_rows
+    starts = np.append(np.arange(0, n, step, dtype=np.int64), n)
+    return BlockedRows(source, starts, blocks.layout.dtype, blocks.layout.shape[1:], _same, blocks.times)
+
+
+def _same(block: np.ndarray) -> np.ndarray:
+    return block
+
+
+class PagedVideo:
+    """A long video's packets, page by page.
+
+    address: of the packet table. frame_times: returns the times of a page's frames, int64 ns.
+    """
+
+    def __init__(
+        self,
+        address: SampleAddress,
+        field: str,
+        pages: PacketPages,
+        cache: BlockCache,
+        frame_times: Callable[[Timeline], I64],
+    ) -> None:
+        table = field + PACKETS
+        self.pages, self.facts = pages, pages.facts
+        self._source = BlockSource(
+            address, table, cache, pages.part, pages.page, lambda n: f"page {n} of its head"
+        )
+        self._frame_times, self._table = frame_times, replace(address, fields={table: address.fields[table]})
+
+    def packet_bytes(self, readers: Readers) -> bytes:
+        """Return the whole packet table."""
+        ((data,),) = (fields.values() for fields in readers.fields([self._table], raise_corrupt))
+        return data
+
+    def __len__(self) -> int:
+        return len(self.pages)
+
+    def clock(self, times: I64) -> BlockedRows:
+        """Return when each frame is first shown. times: of `pages.pts`."""
+
+        def values(page: PacketPage) -> np.ndarray:
+            return self._frame_times(page.timeline)
+
+        return BlockedRows(self._source, self.pages.starts, np.dtype(np.int64), (), values, times)
+
+    def packets(self, frames: Sequence[int]) -> tuple[PacketPage, list[int]]:
+        """Return (the packets of the pages with these frames, the frames' numbers there). Raises: BlocksMissing."""
+        numbers, starts = np.array(frames, np.int64), self.pages.starts
+        which = np.searchsorted(starts, numbers, side="right") - 1
+        pages = self._source.blocks(which)
+        before, own = 0, np.zeros_like(numbers)
+        for number, page in pages.items():
+            own[which == number] = numbers[which == number] - starts[number] + before
+            before += len(page.timeline)
+        return joined(list(pages.values())), own.tolist()

@@ -1,0 +1,308 @@
+"""Read and cache what windows of an episode share: clocks, streams and packet tables, of large ones their heads."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from ...dataset.reading.verified_bucket_reads import FieldPart, PartsOfField
+from ...dataset.shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress, crc_text
+from ...dataset.shards.shard import crc32c
+from ...errors import Corrupt, DecodeFailed
+from ...modalities import decoder_for
+from ...modalities.language import FIELD as LANGUAGE
+from ...modalities.language import ActiveText, active_texts
+from ...modalities.row_blocks import MIN_BYTES, RowBlocks, read_rows
+from ...modalities.row_blocks import SUFFIX as ROWS
+from ...modalities.video.packet_pages import HEAD_BYTES, PacketPage, PacketPages, read_head
+from ...modalities.video.packet_pages import MIN_BYTES as PAGED_BYTES
+from ...modalities.video.packet_table import SUFFIX, StreamFacts
+from ...modalities.video.timeline import Timeline
+from ...order.sources.window_view import WindowView
+from .blocked_rows import BlockCache, BlockedRows, PagedVideo, rows_in_blocks
+from .episode_clocks import checked_clock, checked_times, end_ns, frame_times, ns_of
+from .video_packet_reads import Readers, check_table_of, packet_table, table_places
+
+EPISODES_BYTES = 256 * 2**20
+"""Bytes of recent episodes that a process caches for each source: clocks, streams and packet tables."""
+BLOCKS_BYTES = 128 * 2**20
+"""Bytes of recent blocks of large arrays and tables, in addition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WindowedEpisode:
+    """Data that windows of an episode share."""
+
+    streams: Mapping[str, Any]
+    """Array field -> its rows: an array, or `BlockedRows`."""
+    clocks: Mapping[str, Any]
+    """Field -> its clock, a video's container for want of another; fields without one are left out."""
+    ends_ns: Mapping[str, int]
+    """Video whose clock is its container -> when it ends."""
+    videos: Mapping[str, PacketPage | PagedVideo]
+    """Video field -> its packets and its times."""
+    others: Mapping[str, bytes]
+    """Field that is handed out whole -> its bytes."""
+    crcs: Mapping[str, int]
+    """Field -> CRC-32C of its bytes."""
+    texts: Sequence[ActiveText]
+    """Texts of each style of the layout."""
+    n_rows: int
+    """Rows of the anchor."""
+    nbytes: int
+    """Memory, about."""
+
+
+class EpisodeReads:
+    """Reads and caches episodes of one source; thread-safe.
+
+    streams, videos: fields of `at`. clock_of: field -> field with its clock. whole: reads large arrays whole.
+    """
+
+    def __init__(
+        self,
+        windows: WindowView,
+        streams: Sequence[str],
+        videos: Sequence[str],
+        clock_of: Mapping[str, str],
+        limit_bytes: int,
+        whole: bool,
+    ) -> None:
+        self._layout, self._limit_bytes = windows.layout, limit_bytes
+        self._version = windows.episodes.version  # type: ignore[attr-defined]
+        self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
+        self._streams, self._videos, self._clock_of = streams, videos, clock_of
+        self._arrays = {*streams, self._layout.anchor, *clock_of.values()}
+        others = {field for field in self._fields if field not in self._layout.at}
+        in_blocks = {f for f in self._arrays - others if f + ROWS in self._version.fields}
+        self._in_blocks = set[str]() if whole else in_blocks
+        self._in_pages = set[str]() if whole else {f for f in videos if f + SUFFIX not in others}
+        self.blocks = BlockCache(BLOCKS_BYTES)
+        self._episodes: OrderedDict[int, WindowedEpisode] = OrderedDict()
+        self._lock, self._nbytes = Lock(), 0
+
+    def __call__(
+        self, addresses: Sequence[SampleAddress], readers: Readers
+    ) -> dict[int, WindowedEpisode | Corrupt]:
+        """Return ordinal -> what windows of the episode share, or its error."""
+        by_ordinal = {address.ordinal: address for address in addresses}
+        episodes: dict[int, WindowedEpisode | Corrupt] = {}
+        with self._lock:
+            for ordinal in by_ordinal:
+                if (known := self._episodes.get(ordinal)) is not None:
+                    self._episodes.move_to_end(ordinal)
+                    episodes[ordinal] = known
+        missing = [address for ordinal, address in by_ordinal.items() if ordinal not in episodes]
+        if not missing:
+            return episodes
+        bad: dict[int, Corrupt] = {}
+        places = self._places(missing, readers)
+        asked = [
+            replace(at, fields={f: p for f, p in at.fields.items() if self._is_whole(f, at)}) for at in places
+        ]
+        pages, more = self._pages(places, readers)
+        asked = [replace(at, fields={**at.fields, **extra}) for at, extra in zip(asked, more, strict=True)]
+        read = readers.fields(asked, bad.setdefault)
+        for number, (address, at, data) in enumerate(zip(missing, places, read, strict=True)):
+            episode = bad.get(number) or self._parsed(address, at, data, pages[number])
+            episodes[address.ordinal] = episode
+            if isinstance(episode, WindowedEpisode):
+                self._keep(address.ordinal, episode)
+        return episodes
+
+    def _places(self, addresses: Sequence[SampleAddress], readers: Readers) -> list[SampleAddress]:
+        """Return the addresses of what windows of these episodes share, row blocks for want of the array too."""
+        shared = {*self._arrays, *(field + SUFFIX for field in self._videos)}
+        shared |= {field + ROWS for field in self._in_blocks}
+        shared |= {LANGUAGE} if self._layout.text else set()
+        places = table_places(self._version, sorted(shared - set(self._fields)), addresses, readers.run)
+        out = []
+        for address, others in zip(addresses, places, strict=True):
+            own = {field: place for field, place in address.fields.items() if field not in self._videos}
+            fields: dict[str, FieldAddress] = {**own, **others}
+            for field in self._in_blocks:
+                rows = fields.get(field + ROWS)
+                if (rows is None or not rows.nbytes or fields[field].nbytes <= MIN_BYTES) and (
+                    field + ROWS not in self._fields
+                ):
+                    fields.pop(field + ROWS, None)
+            out.append(replace(address, fields=fields))
+        return out
+
+    def _is_whole(self, field: str, at: SampleAddress) -> bool:
+        """Return whether a field is read whole, not in blocks or pages."""
+        if field.endswith(SUFFIX) and field.removesuffix(SUFFIX) in self._in_pages:
+            return at.fields[field].nbytes < PAGED_BYTES
+        return not (field in self._in_blocks and _has_blocks(field, at))
+
+    def _pages(
+        self, places: Sequence[SampleAddress], readers: Readers
+    ) -> tuple[list[dict[str, PacketPages]], list[dict[str, FieldAddress]]]:
+        """Return the heads of large packet tables, and the large tables that have none, which are read whole."""
+        pages: list[dict[str, PacketPages]] = [{} for _ in places]
+        whole: list[dict[str, FieldAddress]] = [{} for _ in places]
+        waiting = [
+            (number, field, HEAD_BYTES)
+            for number, at in enumerate(places)
+            for field in at.fields
+            if field.endswith(SUFFIX) and not self._is_whole(field, at)
+        ]
+        while waiting:
+            parts = [
+                PartsOfField(places[number], field, [[FieldPart(0, nbytes, UNKNOWN_CRC)]])
+                for number, field, nbytes in waiting
+            ]
+            read = readers.parts(parts, lambda number, error: None)
+            later = []
+            for (number, field, nbytes), data in zip(waiting, read, strict=True):
+                place = places[number].fields[field]
+                head = read_head(data[0]) if data else None
+                if isinstance(head, int) and nbytes < head <= place.nbytes:
+                    later.append((number, field, head))
+                elif isinstance(head, PacketPages) and head.nbytes == place.nbytes:
+                    pages[number][field.removesuffix(SUFFIX)] = head
+                else:
+                    whole[number][field] = place
+            waiting = later
+        return pages, whole
+
+    def _parsed(
+        self,
+        address: SampleAddress,
+        at: SampleAddress,
+        data: Mapping[str, bytes],
+        pages: Mapping[str, PacketPages],
+    ) -> WindowedEpisode | Corrupt:
+        crcs = {field: crc32c(data[field]) for field in self._fields if field in data}
+        try:
+            arrays: dict[str, Any] = {}
+            clock_names = {*self._clock_of.values()}
+            for field in self._arrays:
+                if field in data or field + ROWS not in data:
+                    arrays[field] = _array(field, data, at)
+                else:
+                    blocks = _row_blocks(field, data, at)
+                    arrays[field] = rows_in_blocks(at, field, blocks, self.blocks, field in clock_names)
+                    crcs[field] = blocks.crc32c
+            videos: dict[str, PacketPage | PagedVideo] = {}
+            for field in self._videos:
+                if field in pages:
+                    check_table_of(pages[field].facts, field, address, at)
+                    videos[field] = PagedVideo(at, field, pages[field], self.blocks, frame_times)
+                    crcs[field] = pages[field].facts.crc32c
+                    continue
+                if field + SUFFIX not in data:
+                    raise DecodeFailed(f"{address.describe(field)} has no packet table {field + SUFFIX!r}")
+                table = packet_table(data[field + SUFFIX], field, address, at)
+                videos[field] = PacketPage(table, Timeline.of_table(table))
+                crcs[field] = table.facts.crc32c
+            clocks = {
+                field: _clock(
+                    arrays[name], at, name, n_frames(videos[field]) if field in videos else len(arrays[field])
+                )
+                for field, name in self._clock_of.items()
+            }
+            alone = {field: video for field, video in videos.items() if field not in clocks}
+            clocks |= {field: _video_clock(video) for field, video in alone.items()}
+            texts = self._texts(data, at)
+        except Corrupt as error:
+            return error
+        others = {field: data[field] for field in self._fields if field not in self._layout.at}
+        tables = sum(32 * len(video.table) for video in videos.values() if isinstance(video, PacketPage))
+        return WindowedEpisode(
+            streams={field: arrays[field] for field in self._streams},
+            clocks=clocks,
+            ends_ns={field: end_ns(_facts(video)) for field, video in alone.items()},
+            videos=videos,
+            others=others,
+            crcs=crcs,
+            texts=texts,
+            n_rows=len(arrays[self._layout.anchor]),
+            nbytes=sum(map(len, data.values())) + tables,
+        )
+
+    def _texts(self, data: Mapping[str, bytes], at: SampleAddress) -> list[ActiveText]:
+        if not self._layout.text:
+            return []
+        if LANGUAGE not in data:
+            raise DecodeFailed(f"{at.describe()} has no field {LANGUAGE!r}, which text= reads")
+        try:
+            return active_texts(data[LANGUAGE], self._layout.text)
+        except Corrupt as error:
+            raise DecodeFailed(f"{at.describe(LANGUAGE)}: {error}") from error
+
+    def _keep(self, ordinal: int, episode: WindowedEpisode) -> None:
+        with self._lock:
+            before = self._episodes.pop(ordinal, None)
+            self._episodes[ordinal] = episode
+            self._nbytes += episode.nbytes - (0 if before is None else before.nbytes)
+            while self._nbytes > self._limit_bytes and len(self._episodes) > 1:
+                _, oldest = self._episodes.popitem(last=False)
+                self._nbytes -= oldest.nbytes
+
+
+def _has_blocks(field: str, at: SampleAddress) -> bool:
+    return field + ROWS in at.fields and at.fields[field].nbytes > MIN_BYTES
+
+
+def _row_blocks(field: str, data: Mapping[str, bytes], at: SampleAddress) -> RowBlocks:
+    """Return an array field's row blocks. Raises: DecodeFailed unless they are of this array."""
+    try:
+        blocks = read_rows(data[field + ROWS])
+    except DecodeFailed as error:
+        raise DecodeFailed(f"{at.describe(field + ROWS)}: {error}") from error
+    place = at.fields[field]
+    if blocks.nbytes != place.nbytes or blocks.crc32c != place.crc32c != UNKNOWN_CRC:
+        raise DecodeFailed(
+            f"{at.describe(field + ROWS)} has the row blocks of {blocks.nbytes} bytes with CRC-32C "
+            f"{blocks.crc32c:08x}; {field!r} has {place.nbytes} with {crc_text(place.crc32c)}. Make them again "
+            "(loader.modalities.row_blocks.index_rows)"
+        )
+    return blocks
+
+
+def _array(field: str, data: Mapping[str, bytes], at: SampleAddress) -> np.ndarray:
+    """Return an array field's rows, read-only. Raises: DecodeFailed."""
+    if field not in data:
+        raise DecodeFailed(f"{at.describe()} has no field {field!r}")
+    decoder: Any = decoder_for(field)
+    try:
+        array: np.ndarray = decoder(data[field], None)
+    except DecodeFailed as error:
+        raise DecodeFailed(f"{at.describe(field)}: {error}") from error
+    if not array.ndim:
+        raise DecodeFailed(f"{at.describe(field)} is one value; rows are needed")
+    array.flags.writeable = False
+    return array
+
+
+def n_frames(video: PacketPage | PagedVideo) -> int:
+    """Return the number of frames of a video."""
+    return len(video) if isinstance(video, PagedVideo) else len(video.timeline)
+
+
+def _video_clock(video: PacketPage | PagedVideo) -> Any:
+    if isinstance(video, PagedVideo):
+        return video.clock(ns_of(video.pages.pts, video.facts.time_base))
+    return frame_times(video.timeline)
+
+
+def _clock(clock: Any, at: SampleAddress, name: str, n: int) -> Any:
+    try:
+        if not isinstance(clock, BlockedRows):
+            return checked_clock(clock, n)
+        if clock.times is None or len(clock) != n:
+            raise DecodeFailed(
+                f"a clock is {clock.dtype} {list(clock.shape)}; int64 [{n}] is needed, a time for each row"
+            )
+        checked_times(clock.times)
+        return clock
+    except DecodeFailed as error:
+        raise DecodeFailed(f"{at.describe(name)}: {error}") from None
+
+
+def _facts(video: PacketPage | PagedVideo) -> StreamFacts:
+    return video.facts if isinstance(video, PagedVideo) else video.table.facts

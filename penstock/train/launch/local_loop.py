@@ -27,7 +27,7 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
         begin = os.path.getsize(log)
         _note(log, "begun_us", log=begin)
         variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
-        status, _ = run_node(torchrun(spec), variables)
+        status, line = run_node(torchrun(spec), variables)
         _note(log, "ended_us")
         attempt += 1
         if status == 0:
@@ -35,7 +35,7 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
         if status == AGAIN:
             print(f"penstock: {spec.run} stopped, and begins again", flush=True)
             continue
-        wait_s = failures.next_start_s(last_step(folder), last_error(log, begin))
+        wait_s = failures.next_start_s(last_step(folder), line or last_error(log, begin))
         if wait_s is None:
             print(
                 f"penstock: {spec.run} failed twice at one step with the same last line; it is over",

@@ -82,9 +82,12 @@ def run_node(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, s
 
 
 def _last_error(logs: Path) -> str:
-    """Return the last line of a traceback in the files of ranks, of the first rank that has one; "" without one."""
-    lines = (last_error(str(path)) for path in sorted(logs.rglob("stderr.log")))
-    return next(filter(is_error, lines), "")
+    """Return the last line of the earliest traceback in the files of ranks; "" without one.
+
+    The other ranks fail by the first one: their words on a lost connection differ from start to start.
+    """
+    files = sorted(logs.rglob("stderr.log"), key=lambda path: path.stat().st_mtime_ns)
+    return next(filter(is_error, (last_error(str(path)) for path in files)), "")
 
 
 def _end_session(pid: int) -> None:

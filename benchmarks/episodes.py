@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def table(version: loader.Version, rounds: int, n_windows: int) -> list[str]:
         "penstock: a frame, a state, 50 actions": windows_turn(
             both, n_windows, {camera: loader.video(size=SIZE)}
         ),
-        "packets alone: the same frames": packets_turn(version, camera, both, n_windows),
+        "packets alone: the same frames": packets_turn(version, [camera], both, n_windows),
         "penstock: a state, 50 actions": windows_turn(windows_of(version, numbers), n_windows, {}),
     }
     took: dict[str, list[float]] = {name: [] for name in turns}
@@ -158,30 +158,39 @@ def windows_turn(windows: Any, n: int, decode: dict[str, Any]) -> Callable[[int]
     return turn
 
 
-def packets_turn(version: loader.Version, camera: str, windows: Any, n: int) -> Callable[[int], float]:
+def packets_turn(
+    version: loader.Version,
+    cameras: Sequence[str],
+    windows: Any,
+    n: int,
+    size: tuple[int, int] | None = SIZE,
+) -> Callable[[int], float]:
     plan = loader.plan({"arm": windows}, seed=7, global_batch=16)
-    samples = {sample["__key__"]: sample for sample in version.select(camera, f"{camera}.packets")}
-    tables = {key: read_packets(sample[f"{camera}.packets"]) for key, sample in samples.items()}
-    timelines = {key: Timeline.of_table(one) for key, one in tables.items()}
-    framing = Framing(size=SIZE, crop=None, place=None)
+    names = [name for camera in cameras for name in (camera, f"{camera}.packets")]
+    samples = {sample["__key__"]: sample for sample in version.select(*names)}
+    tables = {
+        (key, camera): read_packets(sample[f"{camera}.packets"])
+        for key, sample in samples.items()
+        for camera in cameras
+    }
+    timelines = {place: Timeline.of_table(packets) for place, packets in tables.items()}
+    framing = Framing(size=size, crop=None, place=None)
 
     def turn(number: int) -> float:
         steps = range(number * (n // 16), (number + 1) * (n // 16))
         keys = [key.rpartition("@") for step in steps for _, key in plan.batch_ids(step)]
         begun = time.process_time()
         for episode, _, row in keys:
-            packets, timeline, data = (
-                tables[episode],
-                timelines[episode],
-                memoryview(samples[episode][camera]),
-            )
-            runs = timeline.runs([int(row)])
-            bodies = {
-                packet: data[packets.pos[packet] : packets.pos[packet] + packets.size[packet]]
-                for run in runs
-                for packet in range(run.first, run.stop)
-            }
-            read_bare(packets, timeline, bodies, [int(row)], framing, runs)
+            for camera in cameras:
+                packets, timeline = tables[episode, camera], timelines[episode, camera]
+                data = memoryview(samples[episode][camera])
+                runs = timeline.runs([int(row)])
+                bodies = {
+                    packet: data[packets.pos[packet] : packets.pos[packet] + packets.size[packet]]
+                    for run in runs
+                    for packet in range(run.first, run.stop)
+                }
+                read_bare(packets, timeline, bodies, [int(row)], framing, runs)
         return (time.process_time() - begun) / n
 
     return turn

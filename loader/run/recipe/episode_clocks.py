@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import DecodeFailed
 from ...modalities.array import is_array
+from ...modalities.video.packet_table import StreamFacts
 from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_layout import Offsets
@@ -72,9 +73,9 @@ def frame_times(timeline: Timeline) -> I64:
     return ns_of(timeline.times, timeline.time_base)
 
 
-def end_ns(end_pts: int, time_base: Fraction) -> int:
+def end_ns(video: Timeline | StreamFacts) -> int:
     """Return when the last frame ends, in ns, rounded down."""
-    return int(ns_of(np.array([end_pts], np.int64), time_base)[0])
+    return int(ns_of(np.array([video.end_pts], np.int64), video.time_base)[0])
 
 
 def ns_of(ticks: I64, base: Fraction) -> I64:

@@ -215,10 +215,7 @@ class EpisodeReads:
         return WindowedEpisode(
             streams={field: arrays[field] for field in self._streams},
             clocks=clocks,
-            ends_ns={
-                field: end_ns(_facts(video).end_pts, _facts(video).time_base)
-                for field, video in alone.items()
-            },
+            ends_ns={field: end_ns(_facts(video)) for field, video in alone.items()},
             videos=videos,
             others=others,
             crcs=crcs,

@@ -16,6 +16,8 @@ from .decoding import STAGE, Array, bytes_of, decoded, field_of
 from .featurizer import Features, Featurizer
 
 _NS_PER_MS = 10**6
+INT64_MAX = 2**63 - 1
+"""Greatest value of a column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +84,11 @@ class EpisodeSync(Featurizer):
         tables = {name: _packets(sample, name) for name in sorted(sample) if name.endswith(SUFFIX)}
         idle = self._idle(rows, clock)
         times = [] if clock is None else [clock, *_other_clocks(sample, own, tables)]
-        gaps = np.concatenate([np.zeros(0, np.int64), *(self._gaps(one) for one in times)])
+        gaps = np.concatenate([np.zeros(0, np.uint64), *(self._gaps(one) for one in times)])
         columns = {
             "clock_skew_ns": _skew_ns(times) if times else None,
             "n_gaps": len(gaps) if times else None,
-            "longest_gap_ns": int(gaps.max(initial=0)) if times else None,
+            "longest_gap_ns": min(int(gaps.max(initial=0)), INT64_MAX) if times else None,
             "idle_ratio": round(float(idle.mean()), 6),
             "n_frozen": sum(map(_n_frozen, tables.values())),
         }
@@ -107,7 +109,7 @@ class EpisodeSync(Featurizer):
         return idle
 
     def _gaps(self, clock: Array) -> Array:
-        steps = np.diff(clock)
+        steps = np.diff(clock).view(np.uint64)  # up to 2^63, above int64
         gaps: Array = steps[steps > self.gap * np.median(steps)] if len(steps) else steps
         return gaps
 
@@ -177,7 +179,8 @@ def _other_clocks(
 
 def _skew_ns(clocks: list[Array]) -> int:
     (first, last), *others = ((int(clock[0]), int(clock[-1])) for clock in clocks)
-    return max((max(abs(start - first), abs(end - last)) for start, end in others), default=0)
+    skew = max((max(abs(start - first), abs(end - last)) for start, end in others), default=0)
+    return min(skew, INT64_MAX)
 
 
 def _n_frozen(table: PacketTable) -> int:

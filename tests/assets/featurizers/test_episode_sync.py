@@ -20,6 +20,7 @@ from assets.testing.sample_media import npy
 from loader.modalities import encode
 from loader.modalities.video.packet_table import index_packets, packets_bytes, read_packets
 from penstock.cli import main
+from tests.penstock.formats.exchange.test_robot_logs import imported, write_json
 from tests.run.numbered_video import video
 
 MS = 10**6
@@ -101,6 +102,15 @@ def test_cameras_count_by_their_packets() -> None:
     assert features(fields | frozen | late).columns["clock_skew_ns"] == 110 * MS
 
 
+def test_clocks_from_end_to_end_fit_a_column() -> None:
+    far = np.array([-(2**62), -(2**62) + 1, -(2**62) + 2, 2**62])
+    columns = features(
+        {"action.npy": np.zeros(2), "action.ns.npy": np.array([2**62 - 1, 2**62]), "b.ns.npy": far}
+    ).columns
+    assert (columns["clock_skew_ns"], columns["n_gaps"]) == (2**63 - 1, 1)
+    assert columns["longest_gap_ns"] == 2**63 - 2
+
+
 def test_steps_have_no_skew() -> None:
     columns = features({"action.npy": np.zeros((40, 2), np.float32), "cam.ns.npy": np.arange(7)}).columns
     assert [columns[name] for name in ("clock_skew_ns", "n_gaps", "longest_gap_ns")] == [None] * 3
@@ -141,6 +151,28 @@ def test_values_that_are_not_finite_move() -> None:
 def test_parameters_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="accepted: still from 0"):
         make("episode_sync", **wrong)
+
+
+def test_a_log_is_measured_by_its_topics(tmp_path: Path) -> None:
+    joints = [("arm/joints", row * 20 * MS, {"position": [min(row, 100) / 10, 0.0]}) for row in range(200)]
+    lamp = [
+        ("lamp", 300 * MS + row * 100 * MS, {"on": row % 2}) for row in range(36) if row not in (9, 10, 11)
+    ]
+    write_json(tmp_path / "in" / "a.mcap", sorted(joints + lamp, key=lambda row: row[1]))
+    assert imported(tmp_path / "in", tmp_path / "root", "mcap").failures == []
+    with loader.Root(str(tmp_path / "root")) as root:
+        sample = root.open("log")[0]
+        names = [name for name in sample if name.endswith(".ns.npy") or name == "arm.joints.position.npy"]
+        made = features({name: sample[name] for name in names}, episode="arm.joints.position.npy")
+        assert dict(made.columns) == {
+            "clock_skew_ns": 300 * MS,
+            "n_gaps": 1,
+            "longest_gap_ns": 400 * MS,
+            "idle_ratio": 0.505,
+            "n_frozen": 0,
+        }
+        # From row 98 on the joint is within 2 % of its range, and row 98 is not idle.
+        assert made.fields["keep.npy"].tolist() == [row < 99 for row in range(200)]
 
 
 def part_of(root: loader.Root, fields: dict[str, Any]) -> loader.Part:

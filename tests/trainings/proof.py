@@ -54,7 +54,8 @@ PATIENCE_S = 420.0
 GOES_ON = 5
 """Steps after a fault that prove it."""
 STATE_SAVE_S = 6.0
-"""A controller that is killed sooner after a cancel has forgotten it, and starts the job."""
+"""A controller that is killed sooner after a cancel has forgotten it, and starts the job. It does not save at all what
+changes in the second of the last save: 22.05 compares whole seconds."""
 BOOKED_S = 1.0
 """Most seconds between goodput's parts of a start and its line of sacct."""
 STALL_S = 5.0
@@ -252,6 +253,7 @@ class Proof:
             until(lambda: any(start.steps for start in starts(lines)[0]), PATIENCE_S)
         else:
             until(lambda: launcher.status(run).state == "waiting", PATIENCE_S)
+        time.sleep(STATE_SAVE_S)
         launcher.cancel(run)
         until(lambda: launcher.status(run).state in ("ended", "unknown"), PATIENCE_S)
         self.cancelled[run] = len(starts(lines)[0])

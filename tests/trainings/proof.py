@@ -54,8 +54,7 @@ PATIENCE_S = 420.0
 GOES_ON = 5
 """Steps after a fault that prove it."""
 STATE_SAVE_S = 6.0
-"""A controller that is killed sooner after a cancel has forgotten it, and starts the job. It does not save at all what
-changes in the second of the last save: 22.05 compares whole seconds."""
+"""A controller that is killed sooner after a cancel has forgotten it, and starts the job. Once it was not saved in 28 s."""
 BOOKED_S = 1.0
 """Most seconds between goodput's parts of a start and its line of sacct."""
 STALL_S = 5.0
@@ -145,7 +144,9 @@ class Proof:
             *(self.kill_the_first_node, self.kill_another_node, self.lose_another_node),
         )
         assert len(kinds) == KINDS
-        yield from kinds
+        yield from kinds[:3]
+        self.cancel("small-2", at_work=False)  # later: a controller that dies may have forgotten it
+        yield from kinds[3:]
         while True:
             yield self.random.choice(kinds)
 
@@ -253,7 +254,6 @@ class Proof:
             until(lambda: any(start.steps for start in starts(lines)[0]), PATIENCE_S)
         else:
             until(lambda: launcher.status(run).state == "waiting", PATIENCE_S)
-        time.sleep(STATE_SAVE_S)
         launcher.cancel(run)
         until(lambda: launcher.status(run).state in ("ended", "unknown"), PATIENCE_S)
         self.cancelled[run] = len(starts(lines)[0])
@@ -380,5 +380,4 @@ def _begun(run: Proof) -> Proof:
     submit(run.spec(RUN, run.lines, "2-4"), run.launcher)
     until(lambda: run.newest() > GOES_ON, PATIENCE_S)
     run.say("the first steps are done")
-    run.cancel("small-2", at_work=False)
     return run

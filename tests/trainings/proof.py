@@ -54,7 +54,7 @@ PATIENCE_S = 420.0
 GOES_ON = 5
 """Steps after a fault that prove it."""
 STATE_SAVE_S = 6.0
-"""A controller that is killed sooner after a cancel has forgotten it, and starts the job. Once it was not saved in 28 s."""
+"""A controller that is killed sooner after a cancel may have forgotten it, and starts the job."""
 BOOKED_S = 1.0
 """Most seconds between goodput's parts of a start and its line of sacct."""
 STALL_S = 5.0

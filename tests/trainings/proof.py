@@ -75,7 +75,7 @@ class Store:
         self.server.fault_of = self._fault
         self.refuses_record, self.flips, self.refused = False, 0, 0
         self.flipped = set[str]()
-        """Objects that came wrong in this fault: bytes that are wrong twice are a corrupt sample, whatever their range."""
+        """Objects that came wrong in this fault: bytes that are wrong twice are a corrupt sample."""
         self.n_flipped = 0
 
     def _fault(self, request: Request) -> int | str | None:

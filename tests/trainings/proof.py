@@ -54,7 +54,7 @@ PATIENCE_S = 420.0
 GOES_ON = 5
 """Steps after a fault that prove it."""
 STATE_SAVE_S = 6.0
-"""A controller that is killed sooner after a cancel has forgotten it, and starts the job."""
+"""A controller that is killed sooner after a cancel may have forgotten it, and starts the job."""
 BOOKED_S = 1.0
 """Most seconds between goodput's parts of a start and its line of sacct."""
 STALL_S = 5.0
@@ -74,15 +74,15 @@ class Store:
         self.server = HttpServer(self.objects)
         self.server.fault_of = self._fault
         self.refuses_record, self.flips, self.refused = False, 0, 0
-        self.flipped = set[tuple[str, str]]()
-        """Objects and ranges that came wrong once: a range that is wrong twice is a corrupt sample."""
+        self.flipped = set[str]()
+        """Objects that came wrong in this fault: bytes that are wrong twice are a corrupt sample."""
+        self.n_flipped = 0
 
     def _fault(self, request: Request) -> int | str | None:
         key = request.path.removeprefix("/bucket/")
-        read = key, request.headers.get("range", "")
-        if self.flips and request.method == "GET" and key.endswith(".tar") and read not in self.flipped:
-            self.flips -= 1
-            self.flipped.add(read)
+        if self.flips and request.method == "GET" and key.endswith(".tar") and key not in self.flipped:
+            self.flips, self.n_flipped = self.flips - 1, self.n_flipped + 1
+            self.flipped.add(key)
             return "flip"
         if self.refuses_record and request.method == "PUT" and key.startswith(RECORD):
             self.refused += 1
@@ -144,7 +144,9 @@ class Proof:
             *(self.kill_the_first_node, self.kill_another_node, self.lose_another_node),
         )
         assert len(kinds) == KINDS
-        yield from kinds
+        yield from kinds[:3]
+        self.cancel("small-2", at_work=False)  # later: a controller that dies may have forgotten it
+        yield from kinds[3:]
         while True:
             yield self.random.choice(kinds)
 
@@ -237,7 +239,8 @@ class Proof:
         return False
 
     def flip_reads(self) -> bool:
-        """Three reads come with a wrong byte."""
+        """Three reads of different objects come with a wrong byte."""
+        self.store.flipped.clear()
         self.store.flips = 3
         until(lambda: not self.store.flips, PATIENCE_S)
         return False
@@ -280,7 +283,7 @@ class Proof:
         until(lambda: all(span.ended_us for span in self.launcher.spans(RUN)))
         self._check_goodput(folder, all_starts)
         self.say(f"{end} steps in {len(all_starts)} starts; faults: {dict(self.faults)}")
-        self.say(f"{len(self.store.flipped)} reads flipped, {self.store.refused} writes refused")
+        self.say(f"{self.store.n_flipped} reads flipped, {self.store.refused} writes refused")
 
     def _check_goodput(self, folder: RunFolder, all_starts: list[Start]) -> None:
         """Hold each start's parts to the line of sacct that it ran in, and to the clock of its ranks."""
@@ -298,7 +301,8 @@ class Proof:
             inside = [one for one in all_starts if begun_s <= one.begun_s < allocation.ended_us / 1e6]
             steps_s = sum(one.ended_s - one.begun_s for one in inside)
             counted_s = row.parts["new steps"] + row.parts["repeated steps"]
-            if counted_s > steps_s + STALL_S:
+            # Before it fails, a start waits for dead ranks: that time counts as steps (docs/limits.md).
+            if row.end in ("stopped", "ended") and counted_s > steps_s + STALL_S:
                 self.problems.append(
                     f"start {row.attempt} counts {counted_s:.1f} s of steps, its ranks {steps_s:.1f} s"
                 )
@@ -378,5 +382,4 @@ def _begun(run: Proof) -> Proof:
     submit(run.spec(RUN, run.lines, "2-4"), run.launcher)
     until(lambda: run.newest() > GOES_ON, PATIENCE_S)
     run.say("the first steps are done")
-    run.cancel("small-2", at_work=False)
     return run

@@ -71,9 +71,9 @@ ORACLES := $(basename $(notdir $(wildcard tests/oracles/*.txt)))
 
 # torch comes first, where pins name it, with what it needs: the libraries' own requirements are gigabytes that no test uses.
 oracles: $(READY) ## formats beside their own libraries, each in an environment in .oracles
-	@for name in $(ORACLES); do pins=tests/oracles/$$name.txt; \
-	    test -x .oracles/$$name/bin/python || case $$name in lerobot06) $(PYTHON312);; *) $(PYTHON);; esac -m venv \
-	        .oracles/$$name || exit 1; \
+	@for name in $(ORACLES); do pins=tests/oracles/$$name.txt; python='$(PYTHON)'; \
+	    test $$name != lerobot06 || python='$(PYTHON312)'; \
+	    test -x .oracles/$$name/bin/python || $$python -m venv .oracles/$$name || exit 1; \
 	    ! grep -q torch==2.13.0 $$pins || .oracles/$$name/bin/python -m pip install --quiet torch==2.13.0 || exit 1; \
 	    .oracles/$$name/bin/python -m pip install --quiet --no-deps -r $$pins || exit 1; done
 	$(PYTEST) -m 'oracle and not ceph' $(ORACLES:%=tests/oracles/test_%_oracle.py) \

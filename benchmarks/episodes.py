@@ -119,6 +119,25 @@ def table(version: loader.Version, rounds: int, n_windows: int) -> list[str]:
         lines.append(
             f"| norm, {name}, per value | {(time.process_time() - begun) / values.size * 1e6:.3f} us |"
         )
+    return [*lines, *norm_lines()]
+
+
+def norm_lines() -> list[str]:
+    """Whole norms of 25.6e6 values: episodes are read, checked and windowed too."""
+    lines, numbers = list[str](), np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder, loader.Root(folder) as root:
+        with root.write("numbers") as writer:
+            for number in range(160):
+                values = numbers.standard_normal((5_000, 32), dtype=np.float32)
+                clock = np.arange(5_000) * 20_000_000
+                writer.add(f"{number}", {"action.npy": values, "action.ns.npy": clock})
+        version = root.open("numbers@1")
+        for chunk in (1, CHUNK):
+            windows = windows_of(version, {"action.npy": loader.rows(0, chunk)})
+            begun = time.process_time()
+            loader.norm(windows, ["action.npy"])
+            took = (time.process_time() - begun) / (160 * 5_000 * 32)
+            lines.append(f"| norm of windows of {chunk} rows, all of it, per value | {took * 1e6:.3f} us |")
     return lines
 
 

@@ -116,6 +116,7 @@ def page_of(turns: dict[int, list[dict[str, Any]]], given: argparse.Namespace) -
     n_steps = given.steps - 1
     rows, verdicts = [], []
     for size, ranks in turns.items():
+        used_s = dict[str, tuple[float, float]]()
         slowest_s = {way: [max(turn[0] for turn in each) for each in by_round(ranks, way)] for way in WAYS}
         for way in WAYS:
             cpu_s, own_s = (
@@ -124,15 +125,18 @@ def page_of(turns: dict[int, list[dict[str, Any]]], given: argparse.Namespace) -
                 )
                 for clock in (1, 2)
             )
+            used_s[way] = cpu_s / n_steps, own_s / n_steps
             times = (statistics.median(slowest_s[way]), cpu_s, own_s)
             cells = " | ".join(f"{1e3 * seconds / n_steps:.2f} ms" for seconds in times)
             rows.append(f"| {size} ranks: {way} | {cells} |")
         more = [ours / bare - 1 for ours, bare in zip(slowest_s[RUN], slowest_s[BARE], strict=True)]
         cost = statistics.median(more)
         verdict = "reached" if cost <= GOAL else "missed"
+        used, on_main = ((ours - bare) / STEP_S for ours, bare in zip(used_s[RUN], used_s[BARE], strict=True))
         verdicts.append(
             f"With {size} ranks `run.steps` costs {100 * cost:.2f} % of a step (rounds: {100 * min(more):.2f} to "
-            f"{100 * max(more):.2f} %); the goal of {100 * GOAL:.0f} % is {verdict}."
+            f"{100 * max(more):.2f} %); the goal of {100 * GOAL:.0f} % is {verdict}. A rank's processor time for it is "
+            f"{100 * used:.2f} % of a step, {100 * on_main:.2f} % on its main thread."
         )
     machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
     return "\n".join(
@@ -146,7 +150,7 @@ def page_of(turns: dict[int, list[dict[str, Any]]], given: argparse.Namespace) -
             "| --- | --- | --- | --- |",
             *rows,
             "",
-            *verdicts,
+            "\n\n".join(verdicts),
         ]
     )
 

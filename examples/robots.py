@@ -89,11 +89,13 @@ def policy_of(name: str, shapes: dict[str, tuple[int, ...]], chunk: int, device:
     if name == "act":
         from lerobot.policies.act.modeling_act import ACTConfig, ACTPolicy
 
-        return ACTPolicy(ACTConfig(**options, chunk_size=chunk, n_action_steps=chunk))
+        act: nn.Module = ACTPolicy(ACTConfig(**options, chunk_size=chunk, n_action_steps=chunk))
+        return act
     from lerobot.policies.diffusion.modeling_diffusion import DiffusionConfig, DiffusionPolicy
 
     own = {"horizon": chunk, "n_action_steps": chunk // 2, "crop_shape": None, "down_dims": (128, 256, 512)}
-    return DiffusionPolicy(DiffusionConfig(**options, **own))
+    diffusion: nn.Module = DiffusionPolicy(DiffusionConfig(**options, **own))
+    return diffusion
 
 
 def prepare(root: loader.Root, options: argparse.Namespace) -> Batches:

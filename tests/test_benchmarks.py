@@ -430,5 +430,5 @@ def test_run_steps_are_measured_end_to_end(tmp_path: Path) -> None:
         [*command, "--out", str(tmp_path / "page")], cwd=ROOT, capture_output=True, check=True
     )
     text = (tmp_path / "page").read_text()
-    assert re.search(r"\n\| `run.steps` \| \d+\.\d\d ms \| \d+\.\d\d ms \|\n", text), done.stderr
+    assert re.search(r"\n\| 2 ranks: `run.steps`( \| \d+\.\d\d ms){3} \|\n", text), done.stderr
     assert re.search(r"`run.steps` costs -?\d+\.\d\d % of a step", text)

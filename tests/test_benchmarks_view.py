@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.view import page
 from benchmarks.view.browser import Viewer, percentile, pictures_of
+from benchmarks.view.episode_rows import episode
 from benchmarks.view.rows import Row
 from benchmarks.view.world import LONG_RUN, RUN, Sizes, make
 
@@ -24,6 +25,12 @@ def test_a_row_says_whether_its_median_reaches_the_goal() -> None:
 def test_the_pages_pictures_are_asked_for_where_the_page_is() -> None:
     html = '<img loading="lazy" alt="a" src="../../r/x/3/thumb/1/jpg?world=8&amp;rank=3"><img src="b.png"><p src="c">'
     assert pictures_of(html, "/r/x/3") == ["/r/x/3/thumb/1/jpg?world=8&rank=3", "/r/x/b.png"]
+
+
+def test_an_episode_is_asked_for_as_its_page_does(tmp_path: Path) -> None:
+    rows = list(episode(tmp_path, rounds=1, seconds=20))
+    assert [row.what.startswith("-") for row in rows] == [False, True, True, True, True, True]
+    assert all(row.values and min(row.values) > 0 for row in rows)
 
 
 def test_a_percentile_is_one_of_the_values() -> None:

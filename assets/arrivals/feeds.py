@@ -2,8 +2,7 @@
 
 A notice is only a hint: penstock asks the source's store for each object, which then waits for a batch as if listed. A
 message is acknowledged once none of its objects is waiting, so a killed tick loses nothing. Until then, a queue hides
-the message and delivers it again: set `maxReceiveCount` of a dead-letter queue to 10 or more. The feed owns the folder
-of its files and deletes handled files.
+the message and delivers it again. The feed owns the folder of its files and deletes handled files.
 """
 
 import logging

@@ -119,7 +119,7 @@ def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str,
     only field with this ending (`image.jpg`). An input `*.ns.npy` is every field with this ending, by its own name.
     """
     available = fields_of(part)
-    fields = {}
+    fields: dict[str, str] = {}
     for wanted_field in featurizer.inputs.get(kind, ()):
         if wanted_field.startswith("*"):
             fields |= {name: name for name in sorted(available) if name.endswith(wanted_field[1:])}

@@ -57,8 +57,8 @@ def feature_stage(
     newest = current_record(root.store, dataset, stage, partition)
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
         return newest, read_table(root.store, newest.files[stage])
-    stored = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
-    parts = [(feature_kind(featurizer, kind, part), part) for kind, part in stored]
+    units = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
+    parts = [(feature_kind(featurizer, kind, part), part) for kind, part in units]
     inputs = [FeatureInput(kind=kind, part=part) for kind, part in parts if inputs_of(featurizer, kind, part)]
     _check_names(root.store, featurizer, inputs)
     names = names_of(root, dataset, stage, featurizer, partition)

@@ -3,9 +3,6 @@
 Requests are counted of real ranks; time is simulated. `--page` writes docs/benchmarks-stores.md.
 """
 
-import argparse
-import os
-import platform
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,11 +10,11 @@ from pathlib import Path
 
 from penstock.train.start_requests import READS_PER_S, STARTS_S, StartRequests
 
-from .. import sections
-from ..throughput import say
+from .. import simulated
 from .counts import RankRequests, counted, make_root
 from .simulation import Case, Fleet, Outcome, Simulation
 
+COMMAND = "benchmarks.fleet_start"
 PUBLISHES = (8, 31, 120)
 USUAL = 31
 """Publishes of the root whose counts are simulated."""
@@ -35,7 +32,7 @@ CASES = (
 )
 HEAD = """# A fleet that begins again
 
-Made by `{command}` on {machine}. {note}
+{made}
 
 **Counted**: requests of a real rank against a store that records them, {batch} samples a batch, in their own shards.
 
@@ -53,41 +50,27 @@ To reach were 35 s for 10,000 ranks, 5 s for 1,000, and no lost rank.
 
 - Until a rank asks for its second batch, it makes nothing ahead, and a throttled read has 600 s.
 - 1,000 ranks are never throttled if they start within 5 s: the last has its batch 0.1 s after its start. If they start
-  at one moment, the last pauses of up to 3 s take the time.
+  at one moment, 503s and the last pauses of up to 3 s take most of the time.
 - A plan from the first rank brings its tables of shards if they are below 1 MiB, about 5,000 shards. After 10,000
   publishes each rank reads {tables} tables. Sixteen partitions of the prefix, or a copy on the nodes, avoid that."""
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(prog="python -m benchmarks.fleet_start", description=__doc__)
+    options = simulated.options_of(COMMAND, __doc__)
     options.add_argument("--ranks", type=int, default=10_000)
     options.add_argument("--reads-per-s", type=float, default=READS_PER_S)
     options.add_argument("--divide", type=int, default=10, help="ranks and reads/s of storms, by this number")
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--page", action="store_true", help="write the section of docs/benchmarks-stores.md")
-    options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
-    options.add_argument("--out", type=Path, help="write here")
     given = options.parse_args()
-    changed = [
-        f"--{name.replace('_', '-')} {getattr(given, name):g}"
-        for name in ("ranks", "reads_per_s", "divide", "seed")
-        if getattr(given, name) != options.get_default(name)
-    ]
-    command = " ".join(["python -m benchmarks.fleet_start", *changed])
-    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
-    lines = HEAD.format(command=command, machine=machine, note=given.note, batch=8).splitlines()
+    made = simulated.made_by(options, given, ("ranks", "reads_per_s", "divide", "seed"))
+    lines = HEAD.format(made=made, batch=8).splitlines()
     requests: dict[tuple[int, str], RankRequests] = {}
     for publishes, plans, found in measured(PUBLISHES):
         requests[publishes, plans] = found
-        lines.append(shown(count_row(publishes, plans, found)))
+        lines.append(count_row(publishes, plans, found))
     lines += SIMULATED.format(publishes=USUAL, starts=STARTS_S).splitlines()
     fleet = fleet_of(requests[USUAL, "each"], requests[USUAL, "first"], given.ranks, given.reads_per_s)
-    lines += map(shown, simulated(fleet, given.divide, given.seed))
-    text = "\n".join([line.rstrip() for line in lines] + TAIL.format(tables=MANY_TABLES).splitlines()) + "\n"
-    if given.page or given.out:
-        sections.write("benchmarks.fleet_start", text, given.out)
-    print(text)
-    return 0
+    lines += simulation_rows(fleet, given.divide, given.seed)
+    return simulated.finish(COMMAND, given, [*lines, *TAIL.format(tables=MANY_TABLES).splitlines()])
 
 
 def measured(sizes: Sequence[int]) -> Iterator[tuple[int, str, RankRequests]]:
@@ -105,7 +88,7 @@ def count_row(publishes: int, plans: str, found: RankRequests) -> str:
     kinds = ", ".join(f"{n} {kind}" for kind, n in found.by_kind().items())
     opened = {"each": "each opens the root", "first": "from the first rank"}[plans]
     n_opening = sum(map(len, found.opening))
-    return f"| {publishes} | {opened} | {n_opening} | {found.n}: {kinds} | {found.ahead} | {found.second} |"
+    return simulated.row(publishes, opened, n_opening, f"{found.n}: {kinds}", found.ahead, found.second)
 
 
 def fleet_of(each: RankRequests, first: RankRequests, ranks: int, reads_per_s: float) -> Fleet:
@@ -119,7 +102,7 @@ def fleet_of(each: RankRequests, first: RankRequests, ranks: int, reads_per_s: f
     )
 
 
-def simulated(fleet: Fleet, divide: int, seed: int) -> Iterator[str]:
+def simulation_rows(fleet: Fleet, divide: int, seed: int) -> Iterator[str]:
     """Yield the rows of the cases; storms are of fleets and stores divided alike."""
     small = replace(fleet, ranks=fleet.ranks // divide, reads_per_s=fleet.reads_per_s / divide)
     now = next(case for case in CASES if NOW in case.name)
@@ -147,16 +130,10 @@ def simulated_row(name: str, fleet: Fleet, outcome: Outcome) -> str:
     """Return the row of a simulation."""
     seconds = outcome.everywhere_s
     first = "never" if seconds is None else f"{seconds:.1f} s"
-    return (
-        f"| {name} | {fleet.ranks:,}, {fleet.reads_per_s:,.0f} | {first} | {outcome.lost:,} | "
-        f"{outcome.answered:,} | {outcome.throttled:,} |"
+    of = f"{fleet.ranks:,}, {fleet.reads_per_s:,.0f}"
+    return simulated.row(
+        name, of, first, f"{outcome.lost:,}", f"{outcome.answered:,}", f"{outcome.throttled:,}"
     )
-
-
-def shown(row: str) -> str:
-    """Rows take seconds to minutes: print each as it comes."""
-    say(row)
-    return row
 
 
 if __name__ == "__main__":

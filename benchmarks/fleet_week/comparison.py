@@ -10,6 +10,7 @@ import loader
 from loader.order.steps.slots import slot_identities
 from penstock.train.goodput import PARTS, goodput, matched, totals
 from penstock.train.launch.launcher import Span
+from penstock.train.launch.slurm_job import spans_of
 from penstock.train.run_usage import slurm_usage
 from penstock.usage.sacct import AccountedJob, parse_jobs
 from penstock.usage.totals import usage_by
@@ -35,9 +36,10 @@ class Row:
     is_reached: bool | None = None
     """Whether it is; None for a fact beside."""
 
-    def __str__(self) -> str:
+    def cells(self) -> tuple[str, str, str, str]:
+        """Return the row's cells."""
         reached = {None: "", True: "yes", False: "**no**"}[self.is_reached]
-        return f"| {self.what} | {self.aim} | {self.figure} | {reached} |"
+        return self.what, self.aim, self.figure, reached
 
 
 def compare(week: Week, steps: int) -> Iterator[Row]:
@@ -62,9 +64,7 @@ def _goodput(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
     sums, now_us = dict.fromkeys(PARTS, 0.0), us(week.now_s)
     spans: dict[str, list[Span]] = {}
     for one in jobs:
-        assert one.begun_us is not None
-        span = Span(begun_us=one.begun_us, ended_us=one.ended_us, nodes=one.nodes, state=one.state)
-        spans.setdefault(one.name.removeprefix("pk-000000000000-"), []).append(span)
+        spans.setdefault(one.name.removeprefix("pk-000000000000-"), []).extend(spans_of([one]))
     for job in week.jobs:
         if job.run not in spans:
             continue
@@ -108,24 +108,52 @@ def _usage(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
     )
 
 
-def _nodes(week: Week) -> Iterator[Row]:
-    watch = week.watch
-    lemons = {node.name: node.lemon for node in week.nodes if node.was_lemon}
+BAD = {
+    "flip": ("with a flipped bit in 1 of 1,000 reads", "drained"),
+    "crash": ("whose gangs crash after 2 h", "drained"),
+    "slow": ("with slow reads, which a check only warns of", "named"),
+}
+
+
+def _first_drains(week: Week) -> dict[str, float]:
+    """Return node -> days until its first drain."""
     drained: dict[str, float] = {}
-    for drain in watch.drains:
+    for drain in week.watch.drains:
         drained.setdefault(drain.node, (drain.drained_us - us(0)) / 1e6 / DAY_S)
-    bad = {
-        "flip": ("with a flipped bit in 1 of 1,000 reads", "drained", drained),
-        "crash": ("whose gangs crash after 2 h", "drained", drained),
-        "slow": (
-            "with slow reads, which a check only warns of",
-            "named",
-            {name: at_s / DAY_S for name, at_s in watch.named.items()},
-        ),
-    }
-    for kind, (text, word, since) in bad.items():
+    return drained
+
+
+def _days(week: Week, kind: str) -> list[float]:
+    """Return the days until each bad node of a kind was drained, or named."""
+    named = {name: at_s / DAY_S for name, at_s in week.watch.named.items()}
+    since = named if BAD[kind][1] == "named" else _first_drains(week)
+    return sorted(since[node.name] for node in week.nodes if node.was_lemon == kind and node.name in since)
+
+
+def _healthy_drained(week: Week) -> list[str]:
+    """Return the healthy nodes that were drained, without the broken check's."""
+    lemons = {node.name for node in week.nodes if node.was_lemon}
+    return [name for name in _first_drains(week) if name not in lemons and week.watch.signs[name] != "check"]
+
+
+def _healthy_suspects(week: Week) -> int:
+    return len(week.watch.named.keys() - {node.name for node in week.nodes if node.was_lemon})
+
+
+def seed_row(week: Week) -> tuple[str, ...]:
+    """Return the cells of a seed."""
+    days = [", ".join(f"{day:.2f}" for day in _days(week, kind)) or "never" for kind in BAD]
+    proofs = week.watch.n_proofs / week.days
+    healthy = len(_healthy_drained(week)), _healthy_suspects(week)
+    return *days, *map(str, healthy), f"{proofs:.0f}"
+
+
+def _nodes(week: Week) -> Iterator[Row]:
+    watch, drained = week.watch, _first_drains(week)
+    lemons = {node.name for node in week.nodes if node.was_lemon}
+    for kind, (text, word) in BAD.items():
         own = [node for node in week.nodes if node.was_lemon == kind]
-        days = sorted(since[node.name] for node in own if node.name in since)
+        days = _days(week, kind)
         found = ", ".join(f"{day:.2f}" for day in days)
         yield Row(
             what=f"{len(own)} {text}",
@@ -133,12 +161,13 @@ def _nodes(week: Week) -> Iterator[Row]:
             figure=f"{len(days)}" + (f" after {found} days" if days else ""),
             is_reached=len(days) == len(own) and all(day <= FOUND_DAYS for day in days),
         )
-    suspects = len(watch.named.keys() - lemons.keys())
     yield Row(
-        what="- healthy nodes that were suspects, without the broken check's", aim="", figure=str(suspects)
+        what="- healthy nodes that were suspects, without the broken check's",
+        aim="",
+        figure=str(_healthy_suspects(week)),
     )
     by_check = [name for name in drained if watch.signs[name] == "check" and name not in lemons]
-    healthy = [name for name in drained if name not in lemons and name not in by_check]
+    healthy = _healthy_drained(week)
     yield Row(
         what="healthy nodes drained",
         aim="0",

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from penstock.nodes.proof import NodeProof
+from penstock.nodes.proof_queue import ProofQueue
 from penstock.nodes.suspects import (
     RECENT_US,
     Attempt,
@@ -25,6 +27,8 @@ READ_S, SLOW_TIMES = 0.02, 3.0
 READS_PER_LOOK, FLIPS = 5000, 1 / 1000
 """Reads of a node between two looks; share that a bad node flips."""
 PROOF_READS = 2000
+PROOFS_PER_LOOK = 20
+"""Proofs between two looks: a minute each."""
 CHECK_FINDS = 0.25
 """Share of the checks on a node that crashes which find it."""
 ATTEMPTS_US = 14 * 86_400_000_000
@@ -58,6 +62,8 @@ class Watch:
         self._windows: deque[NodeWindow] = deque()
         self._checks: deque[FailedCheck] = deque()
         self._settled: dict[str, int] = {}
+        self._proofs = ProofQueue()
+        self.n_proofs = 0
         self._number = 0
 
     def look(self, now_s: float, running: Sequence[Job]) -> None:
@@ -76,21 +82,23 @@ class Watch:
             attempts=self.attempts,
             checks=list(self._checks),
         )
-        suspected, proved = set[str](), dict[str, Suspect]()
-        for suspect in suspects(signs, now_us, self._settled):
-            if self._nodes[suspect.node].is_drained:
-                continue
-            suspected.add(suspect.node)
+        named = [
+            one for one in suspects(signs, now_us, self._settled) if not self._nodes[one.node].is_drained
+        ]
+        for suspect in named:
             if suspect.sign == "check":
                 self.by_check.add(suspect.node)
             else:
                 self.named.setdefault(suspect.node, now_s)
-            if self._is_proved(suspect, now_s):
-                proved[suspect.node] = suspect
+        for suspect in self._proofs.due(named, now_us, PROOFS_PER_LOOK):
+            proof = NodeProof(is_bad=self._is_proved(suspect, now_s), text="")
+            self._proofs.add(suspect, proof, now_us)
+            self.n_proofs += 1
         alerts_us = [us(at_s) for at_s, _ in self.alerts]
-        decision = caps(proved, self.drains, len(self._nodes), now_us, alerts_us, len(suspected))
+        proved, n_suspects = self._proofs.proved, len(self._proofs.unrefuted(named))
+        decision = caps(proved, self.drains, len(self._nodes), now_us, alerts_us, n_suspects)
         for name in decision.drain:
-            self._drain(name, proved[name].sign, now_us)
+            self._drain(name, proved[name][0].sign, now_us)
         if decision.alert:
             self.alerts.append((now_s, decision.alert))
         self._return_repaired(now_s)

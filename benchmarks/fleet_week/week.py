@@ -190,6 +190,8 @@ class Week:
                 nodes=names,
                 ended_us=us(self.now_s),
                 failed=failed,
+                end_step=done,
+                saved_step=job.saved,
             )
         )
         job.attempt = None

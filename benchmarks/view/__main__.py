@@ -15,6 +15,7 @@ from pathlib import Path
 from .. import sections
 from ..throughput import say
 from . import rows
+from .episode_rows import episode
 from .page import page_of
 from .world import Sizes, make
 
@@ -31,6 +32,7 @@ def parts(rounds: int, people: int, seconds: float, trail_steps: int) -> dict[st
         "people": partial(rows.people, n=people, seconds=seconds),
         "run": partial(rows.long_run, rounds=rounds),
         "trail": partial(rows.trail, steps=trail_steps),
+        "episode": partial(episode, rounds=rounds),
     }
 
 

@@ -47,6 +47,7 @@ ROLES: Mapping[str, Rights] = {
         "checkpoints/": (PUT, DELETE),
         "trainings/": (PUT, DELETE),
         "nodes/checks/": (CREATE,),
+        "nodes/runs/": (CREATE,),
     },
     "watcher": {"nodes/": (CREATE,)},
     "writer": {

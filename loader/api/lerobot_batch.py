@@ -113,5 +113,7 @@ def to_lerobot(batch: "Batch", *, stacked: Collection[str] = ()) -> dict[str, An
         own = f"{field}.{IS_PAD}" in batch.fields
         of_window = field.rpartition(".")[0] in batch.fields and field.endswith((f".{IS_PAD}", ".age_ns"))
         if not own and not of_window and field not in windows:
-            out["task" if field == TEXT else field] = value
+            out[field] = value
+    if TEXT in out:
+        out["task"] = out.pop(TEXT)
     return out

@@ -109,7 +109,7 @@ def _transform_name(transform: Transform | None) -> str:
 
 
 class _Question(NamedTuple):
-    """What a norm is of, besides the windows."""
+    """A norm's fields, transform and column: all but its windows."""
 
     fields: tuple[str, ...]
     transform: Transform | None

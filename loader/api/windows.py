@@ -8,6 +8,8 @@ from ..dataset.versions.view import View
 from ..errors import InvalidPlan
 from ..order.sources.window_layout import Places, Time, layout_of
 from ..order.sources.window_view import WindowView
+from ..run.recipe.episode_clocks import clock_field
+from ..run.recipe.window_checks import check_steps
 
 
 def windows(
@@ -57,4 +59,6 @@ def windows(
     if not isinstance(view, View):
         raise InvalidPlan(f"windows({type(view).__name__}): a version or a view of one is needed")
     layout = layout_of(anchor, at, every, rule, pad, max_age, text, keep=keep, columns=columns)
+    if clock_field(anchor, view.version.fields, view.version.facts) is None:
+        check_steps(layout)
     return view.windowed(layout, watch)

@@ -1,10 +1,8 @@
 """The meaning of a field's bytes: decoders for the loader, encoders for the writer.
 
-The last word of the field's name, in any letter case, selects the decoder (`jpg`, `caption.txt`, `latent.npy`). A
-modality is one file here, one line in `DECODERS`, and one in `ENCODERS` if the writer accepts Python values for it.
-`loader.testing.modalities` is its conformance suite. A decoder is a callable `(data, rng) -> object`, called with the
-field's bytes and the sample's random generator or None. It is picklable and thread-safe, and raises `DecodeFailed` for
-bytes that it cannot decode.
+The last word of the field's name, in any letter case, selects the decoder (`jpg`, `caption.txt`, `latent.npy`). To add
+one: docs/extending.md. A decoder is a callable `(data, rng) -> object`, called with the field's bytes and the sample's
+random generator or None. It is picklable and thread-safe, and raises `DecodeFailed` for bytes that it cannot decode.
 """
 
 from __future__ import annotations

@@ -38,11 +38,11 @@ def parse_language(data: bytes) -> list[LanguageLine]:
     """Return the lines in order. Blank lines are skipped. Raises: Corrupt with the line's number, from 1."""
     if len(data) > MAX_BYTES:
         raise Corrupt(f"language has {len(data)} bytes; up to {MAX_BYTES} are read")
-    lines = []
-    for number, text in enumerate(data.split(b"\n"), 1):
+    lines: list[LanguageLine] = []
+    for number, text in enumerate(data.split(b"\n", MAX_LINES), 1):
         if not text.strip():
             continue
-        if len(lines) == MAX_LINES:
+        if number > MAX_LINES:
             raise Corrupt(f"line {number}: language has more than {MAX_LINES} lines")
         try:
             lines.append(_line(parse_json_object(text)))

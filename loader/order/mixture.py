@@ -136,10 +136,9 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
 
     quotas: a weight per source in order of source name, 0 for sources left out; W is their sum.
 
-    T[r] is the index of the source at r; rank[r] is the number of that source's earlier entries. At t = 1..W the
-    sources with count*W < t*q are candidates. The smallest (count + 1)/q wins; ties go to the first name. (count + 1)/q
-    is compared as floor(2^64 (count + 1)/q). That is exact: with q <= 2^16 two different such fractions are at least
-    2^-32 apart.
+    T[r] is the index of the source at r; rank[r] is the number of that source's earlier entries. In the quota method
+    (docs/order.md), (count + 1)/q is compared as floor(2^64 (count + 1)/q). That is exact: with q <= 2^16 two different
+    such fractions are at least 2^-32 apart.
     """
     total = sum(quotas)
     table = np.empty(total, dtype=np.int64)

@@ -6,7 +6,7 @@ Each provider module has one table: accepted name -> obstore's name. Other optio
   each piece of the body of at most 16 MiB.
 - connect_timeout_s: seconds to connect (5).
 - retry_deadline_s: seconds during which an operation is retried (60).
-- retry_base_s (0.05), retry_cap_s (5): pauses between tries, in seconds.
+- retry_base_s (0.05), retry_cap_s (3): pauses between tries, in seconds.
 - max_concurrency: requests in flight per store before the store throttles (64).
 - allow_http: plain http to an endpoint (true for http:// endpoints).
 - proxy_url, root_certificate (PEM).
@@ -29,7 +29,7 @@ _NUMBERS = {
     "connect_timeout_s": 5.0,
     "retry_deadline_s": 60.0,
     "retry_base_s": 0.05,
-    "retry_cap_s": 5.0,
+    "retry_cap_s": 3.0,
     "max_concurrency": 64.0,
 }
 _CLIENT = ("allow_http", "proxy_url", "root_certificate")

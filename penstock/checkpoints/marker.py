@@ -3,6 +3,7 @@
     checkpoints/<run>/steps/<step>.json                          the marker: created once, last
     checkpoints/<run>/parts/<step>/<16 hex>-<k>.safetensors      the parts of one rank and attempt
     checkpoints/<run>/parts/<step>/<16 hex>-index.json           the location of each tensor
+    checkpoints/<run>/parts/<step>/~copying                      empty: a copy from elsewhere is on its way
 
 `step` has 12 digits, so keys sort by it.
 """

@@ -5,6 +5,7 @@ be committed, regardless of clocks. Objects of later steps may be in use by a ru
 """
 
 import logging
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,6 +17,10 @@ from loader.storage.disk.unlisted_files import delete_in_place, is_unfinished, l
 from .marker import Checkpoint, marker_key, part_key, read, steps
 
 _log = logging.getLogger(__name__)
+COPYING = "~copying"
+"""Name of an empty object beside the parts of a step that is copied to this store; it sorts behind them."""
+COPYING_US = 2 * 24 * 3600 * 1_000_000
+"""Age at which it no longer protects them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,15 @@ def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str
         if step in named:
             yield from (item.key for _, item in objects if item.key not in own)
         elif step not in kept and _has_no_marker(store, newest.run, step):
-            yield from (item.key for _, item in objects)
+            infos = [item for _, item in objects]
+            if not any(_is_claim(item) for item in infos):
+                yield from (item.key for item in infos)
+
+
+def _is_claim(info: ObjectInfo) -> bool:
+    """Return whether a copy of this step is on its way, or was cut off a short time ago."""
+    now_us = time.time_ns() // 1000
+    return info.key.endswith(f"/{COPYING}") and (info.modified_us or now_us) > now_us - COPYING_US
 
 
 def _has_no_marker(store: Store, run: str, step: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loader import Version
+from loader.dataset.norms.norm import Norm
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.dataset.tables.columns import SOURCE_COLUMNS
@@ -61,6 +62,8 @@ class ExportSelection:
     """Export mask by live ordinal: bool [len(version)]."""
     frame: Any
     """polars table of these columns, one row per live ordinal; None if there are no columns."""
+    norm: Norm | None = None
+    """Norm whose statistics LeRobot's metadata has; None for those of the exported rows."""
 
     @property
     def n_samples(self) -> int:

@@ -1,7 +1,7 @@
 """Export a version to another format, unit by unit; a killed export can be repeated."""
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from loader import Version
@@ -13,9 +13,12 @@ from ..units import size
 from . import exporter_named
 from .export_selection import ExportSelection, WorkUnit, select
 from .exporter import Exporter, ExportJournal, Loss, Outbox, refuse
+from .lerobot.norm_stats import norm_at
 from .unit_threads import in_threads
 from .verbatim_export import note_of, registered_objects
 
+LEROBOT = "lerobot"
+"""The format that has statistics."""
 WORKERS = 4
 """Default number of units written concurrently."""
 
@@ -76,6 +79,7 @@ def export(
     without: Collection[str] = (),
     lossy: bool = False,
     workers: int = WORKERS,
+    norm: str = "",
 ) -> ExportReport:
     """Write a version's live samples into an empty store, or resume the same export.
 
@@ -84,6 +88,7 @@ def export(
 
     where: SQL expression that selects samples.
     without: fields and columns to leave out.
+    norm: path of a norm in the root, whose mean, std and quantiles LeRobot's metadata then has.
     lossy: True to leave out what the format cannot represent; False to raise.
 
     Raises: LossyExport; Conflict if the target has other objects; InvalidRuntime; InvalidStore for an unknown format;
@@ -92,14 +97,18 @@ def export(
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     exporter, selection = exporter_named(format), select(version, where, without)
-    registered = None if without else registered_objects(selection, format)
+    if norm:
+        if format != LEROBOT:
+            raise InvalidRuntime(f"--norm {norm}: {format} has no statistics; {LEROBOT} has")
+        selection = replace(selection, norm=norm_at(version, norm))
+    registered = None if without or norm else registered_objects(selection, format)
     exporter = registered or exporter
     losses = exporter.losses(selection)
     if not lossy:
         refuse(format, version.name, losses)
     report = ExportReport(format=format, url=store.url, version=version.name, id=version.id)
     report.lost = [loss._asdict() for loss in losses]
-    identity = _identity(version, format, where, without, losses)
+    identity = _identity(version, format, where, without, losses) | ({"norm": norm} if norm else {})
     # Copied and written exports have different units, so neither can resume the other.
     journal = ExportJournal(store, identity | ({"copied": True} if registered else {}))
     units, facts = exporter.units(selection), dict[int, dict[str, Any]]()

@@ -9,6 +9,7 @@ import secrets
 import selectors
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -94,20 +95,16 @@ def bounded_output(
 ) -> tuple[bytes, int | None]:
     """Return a command's first bytes of output and its exit code, None at the limit; its process group ends.
 
-    text: Standard input, 64 KiB at most. most: Bytes of output to return. Raises: OSError, ValueError.
+    text: Standard input. most: Bytes of output to return. Raises: OSError, ValueError.
     """
     until_s = time.monotonic() + limit_s
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    with tempfile.TemporaryFile() as file:  # a pipe blocks if the command does not read it
+        file.write(text.encode())
+        file.seek(0)
+        process = subprocess.Popen(
+            command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
-        assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(text.encode())
         return _output(process, until_s, most)
     finally:
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
@@ -159,7 +156,7 @@ def this_node() -> str:
 
 
 def put_failures(store: Store, node: str, results: Iterable[NodeCheckResult]) -> None:
-    """Store the failed checks of a node under `nodes/checks/`, for the watcher. A store that fails is logged."""
+    """Store the failed checks of a node under `nodes/checks/`, by time. A store that fails is logged."""
     at_us = time.time_ns() // 1000
     for result in results:
         if result.status is CheckStatus.FAILED:
@@ -171,6 +168,7 @@ def put_failures(store: Store, node: str, results: Iterable[NodeCheckResult]) ->
                 "text": result.text,
             }
             try:
-                store.put_if_absent(f"{CHECKS}{node}-{secrets.token_hex(8)}.json", canonical(body))
+                key = f"{CHECKS}{at_us:016d}-{node}-{secrets.token_hex(4)}.json"
+                store.put_if_absent(key, canonical(body))
             except PenstockError as error:  # the exit status of the check counts, also without a record
                 _log.error("could not store the failed check %s: %s", result.check, error)

@@ -25,7 +25,7 @@ class KubernetesNodes:
         """Set the condition False."""
         self._set(node, "False", "PenstockQuarantine", reason)
 
-    def give_back(self, node: str) -> None:
+    def resume(self, node: str) -> None:
         """Set the condition True."""
         self._set(node, "True", "PenstockChecksPassed", "its reads and checks are right")
 

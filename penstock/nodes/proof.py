@@ -1,9 +1,9 @@
-"""Prove a suspicion: the same ranges, read here and on the node, or a check that fails there again.
+"""Prove a suspicion: the node reads other bytes than a version has, or a check fails there.
 
-A record is data from outside: ranges are read only from roots that the operator names, and bounded in size.
+A record only names ranges. They are read from roots that the operator names, are bounded in number and size, and must
+come here as a published version has them.
 """
 
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,14 @@ from typing import Any
 import loader
 from loader.errors import InvalidCluster
 from loader.json_text import parse_json_object
+from loader.storage.store import key_fault
 
 from ..compute.cluster import Cluster, NodeCheck
 from . import range_reads, store_check
 from .node_check import CheckStatus, NodeCheckResult, bounded_output, run_check, worst
-from .range_reads import ObjectRange, RangeReads, read_ranges, request_text
-from .suspects import NodeFault, Suspect
+from .range_reads import ObjectRange, RangeReads, request_text
+from .suspects import NodeFault, Suspect, is_node
+from .version_ranges import version_crcs
 
 READS, READ_S = 2_000, 20.0
 """Reads of a proof, and their longest time on the node."""
@@ -26,7 +28,6 @@ START_S = 30.0
 """Seconds for a command to begin on a node."""
 RANGES, RANGE_BYTES = 64, 2**22
 ANSWER_BYTES = 2**20
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class NodeProver:
         return NodeProof(is_bad=False, text=words, evidence=checked)
 
     def is_clean(self, node: str, faults: Sequence[NodeFault]) -> bool:
-        """Return whether the ranges come right on a node, and its checks pass, warnings included."""
+        """Return whether a node reads the ranges correctly and its checks pass, warnings included."""
         if self._compare(node, faults).is_bad:
             return False
         return worst(self.check(node)) in (CheckStatus.OK, CheckStatus.WARNING)
@@ -77,25 +78,26 @@ class NodeProver:
         ]
 
     def _compare(self, node: str, faults: Sequence[NodeFault]) -> NodeProof:
+        proofs = [NodeProof(is_bad=False, text="no range of a root given to read")]
         for url, root in self._roots.items():
-            known = {
-                ObjectRange(fault.address, fault.begin, fault.end): fault.expected
+            ranges = dict.fromkeys(
+                ObjectRange(fault.address, fault.begin, fault.end)
                 for fault in faults
-                if fault.store == url and fault.kind == "read" and 0 < fault.end - fault.begin <= RANGE_BYTES
-            }
-            if known:
-                return self._compare_in(root, node, dict(list(known.items())[-RANGES:]))
-        return NodeProof(is_bad=False, text="no range of a root given to read")
+                if fault.store == url and fault.kind == "read" and fault.is_valid
+                if fault.end - fault.begin <= RANGE_BYTES and not key_fault(fault.address)
+            )
+            if ranges:
+                proofs.append(self._compare_in(root, node, list(ranges)[-RANGES:]))
+                if proofs[-1].is_bad:
+                    break
+        return proofs[-1]
 
-    def _compare_in(self, root: loader.Root, node: str, known: Mapping[ObjectRange, str]) -> NodeProof:
-        here = read_ranges(root.store, [*known], 2 * len(known), READ_S)
-        right = {
-            a_range: next(iter(crcs))
-            for (a_range, expected), crcs in zip(known.items(), here.crcs, strict=True)
-            if len(crcs) == 1 and expected in ("", next(iter(crcs)))
-        }
+    def _compare_in(self, root: loader.Root, node: str, ranges: Sequence[ObjectRange]) -> NodeProof:
+        right = version_crcs(root, ranges)
         if not right:
-            return NodeProof(is_bad=False, text=f"none of {len(known)} ranges comes right here")
+            return NodeProof(
+                is_bad=False, text=f"none of {len(ranges)} ranges comes here as its version has it"
+            )
         there = self._read_there(root.url, node, [*right])
         if isinstance(there, str):
             return NodeProof(is_bad=False, text=there)
@@ -105,7 +107,7 @@ class NodeProver:
             for other, times in crcs.items()
             if other != crc
         )
-        ranges = [
+        compared = [
             {"address": one.address, "begin": one.begin, "end": one.end, "here": crc, "there": dict(crcs)}
             for (one, crc), crcs in zip(right.items(), there.crcs, strict=True)
         ]
@@ -114,7 +116,7 @@ class NodeProver:
             "reads": there.reads,
             "wrong": wrong,
             "failed": there.failed,
-            "ranges": ranges,
+            "ranges": compared,
         }
         text = f"{wrong} wrong of {there.reads:,} reads"
         return NodeProof(is_bad=wrong > 0, text=text, evidence={"proof": facts})
@@ -142,7 +144,7 @@ class NodeProver:
                 'train.on_node is missing in the cluster\'s file: how to run a command on a node, such as ["ssh", '
                 '"{node}", "{command}"]'
             )
-        if not _NODE.fullmatch(node):
+        if not is_node(node):
             raise InvalidCluster(f"{node!r} is no name of a node")
         named = [word.replace("{node}", node) for word in prefix]
         if "{command}" in prefix:  # for ssh, which gives a shell one text

@@ -58,6 +58,8 @@ class RangeReads:
     def from_json(body: dict[str, Any]) -> "RangeReads":
         """Return the counts of another process. Raises: KeyError, TypeError, ValueError."""
         crcs = [Counter({str(crc): int(times) for crc, times in counter.items()}) for counter in body["crcs"]]
+        if any(times < 0 for counter in crcs for times in counter.values()):
+            raise ValueError("a count is below 0")
         return RangeReads(crcs=crcs, failed=int(body["failed"]), error=str(body["error"])[:500])
 
 

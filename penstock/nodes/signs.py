@@ -1,30 +1,56 @@
-"""Read the recent signs of a record: faults, windows, ends of attempts, failed checks.
+"""Read the signs of a record: faults, windows, ends of attempts, failed checks.
 
-Objects are chosen by the time of their last write, so a long history costs its listing only.
+A watcher looks every 15 s for years. So a `SignReader` lists only what sorts behind what it has read: keys begin with a
+time or a number that rises, and each training names itself once a day under `nodes/runs/`. Its first reading lists the
+whole record. A damaged object is logged once, and hides no other one.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from datetime import UTC, datetime
 from typing import Any
 
 from loader.errors import Corrupt, EngineUnreachable
+from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
+from loader.storage.store import list_from
 
+from ..checkpoints.marker import is_run
 from ..checkpoints.ranks import several
 from ..train.fault_record import faults_in
 from ..train.launch.launcher import Span
-from ..train.run_folder import AT_ONCE, Event, RunFolder, WindowKey, read_object, runs, window_keys
+from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, RunFolder, window_keys
+from ..train.windows import window_columns
 from .node_check import CHECKS
-from .suspects import RECENT_US, Attempt, FailedCheck, LossDifference, NodeFault, NodeSigns, NodeWindow
+from .suspects import (
+    MINUTE_US,
+    RECENT_US,
+    Attempt,
+    FailedCheck,
+    LossDifference,
+    NodeFault,
+    NodeSigns,
+    NodeWindow,
+    is_node,
+)
 
 _log = logging.getLogger(__name__)
-ATTEMPTS_US = 14 * 24 * 3600 * 1_000_000
+ATTEMPTS_US = 14 * 24 * 60 * MINUTE_US
 """Age at which ends of attempts no longer count."""
-LOSSES_US = 24 * 3600 * 1_000_000
-"""Age at which starts of replays no longer count."""
+LOSSES_US = ALIVE_US = 24 * 60 * MINUTE_US
+"""Age at which differences of replays no longer count, and at which a silent run is no longer read."""
+RUN_EVERY_US = MINUTE_US
+"""Time between two readings of a run's attempts, events and windows."""
+LATE_US = 10 * MINUTE_US
+"""Time for which a scheduler's accounting, and the trail of a replay, may be late."""
+AHEAD_US = 5 * MINUTE_US
+"""Times further in the future are damaged."""
+MOST_BYTES, MOST_OBJECTS, MOST_SIGNS = 64 * 2**20, 500, 20_000
+"""Larger objects are left out; lists of faults read at once, and faults held, of a run."""
 NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
 """Slurm's states of a start that no node in use ended: after NODE_FAIL, Slurm itself keeps the node out of use."""
+LAST_EVENTS = ("stopped", "ended", "failed")
 Spans = Callable[[str], Sequence[Span]]
 """Name of a run -> the times that its scheduler gave it."""
 Losses = Callable[[str], Sequence[LossDifference]]
@@ -34,123 +60,270 @@ Losses = Callable[[str], Sequence[LossDifference]]
 def read_signs(
     store: Store, now_us: int, spans: Spans | None = None, losses: Losses | None = None
 ) -> NodeSigns:
-    """Return the signs of all runs.
+    """Return the signs of all runs, by a new `SignReader`."""
+    return SignReader(store, spans, losses).read(now_us)
+
+
+class SignReader:
+    """Reads the signs of a record again and again.
 
     spans: Accounting of a run's starts; without it, nodes of attempts are known from windows only.
-
-    Raises: Corrupt, which names the object.
     """
-    faults, windows = list[NodeFault](), list[NodeWindow]()
-    attempts, differences = list[Attempt](), list[LossDifference]()
-    for name in runs(store):
-        folder = RunFolder(store, name)
+
+    def __init__(self, store: Store, spans: Spans | None = None, losses: Losses | None = None) -> None:
+        self._store, self._spans, self._losses = store, spans, losses
+        self._runs: dict[str, _RunReader] = {}
+        self._alive_us: dict[str, int] | None = None
+        self._checks = _TimedFolder(store, CHECKS)
+        self._failed_checks: list[FailedCheck] = []
+
+    def read(self, now_us: int) -> NodeSigns:
+        """Return the signs of all runs as of now. Raises: StoreError."""
+        names = self._named(now_us)
+        for name in names - self._runs.keys():
+            self._runs[name] = _RunReader(RunFolder(self._store, name), self._spans, self._losses)
+        for _ in several(lambda name: self._runs[name].read(now_us), names, at_once=AT_ONCE):
+            pass
+        self._read_checks(now_us)
+        for name in self._runs.keys() - names:
+            self._runs[name].forget(now_us)
+        runs = self._runs.values()
+        return NodeSigns(
+            faults=[fault for run in runs for fault in run.faults],
+            windows=[window for run in runs for window in run.windows],
+            attempts=[attempt for run in runs for attempt in run.ended],
+            losses=[loss for run in runs for loss in run.differences],
+            checks=self._failed_checks,
+        )
+
+    def _named(self, now_us: int) -> set[str]:
+        """Return the runs to read: active ones, and at the first reading all with attempts that count."""
+        first, last = (
+            f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d}" for at_us in (now_us - ALIVE_US, now_us)
+        )
+        alive = self._listed() if self._alive_us is None else dict(self._alive_us)
+        for info in list_from(self._store, ACTIVE, f"{ACTIVE}{first}"):
+            day, _, name = info.key.removeprefix(ACTIVE).partition("/")
+            if day <= last and is_run(name):
+                alive[name] = now_us
+        names = {name for name, at_us in alive.items() if at_us > now_us - ATTEMPTS_US}
+        self._alive_us = {name: at_us for name, at_us in alive.items() if at_us > now_us - ALIVE_US}
+        return names
+
+    def _listed(self) -> dict[str, int]:
+        """Return run -> time of its newest object. Costs a listing of all records."""
+        newest: dict[str, int] = {}
+        for info in self._store.list(FOLDER):
+            name, slash, _ = info.key.removeprefix(FOLDER).partition("/")
+            if slash and is_run(name):
+                newest[name] = max(newest.get(name, 0), info.modified_us or _now_us())
+        return newest
+
+    def _read_checks(self, now_us: int) -> None:
+        for info in self._checks.new(now_us):
+            try:
+                body = parse_json_object(self._store.get(info.key).data)
+                check = FailedCheck(
+                    node=str(body["node"]),
+                    at_us=int(body["at_us"]),
+                    check=str(body["check"])[:200],
+                    text=str(body["text"])[:200],
+                )
+            except (KeyError, TypeError, ValueError) as error:
+                _log.warning("%s/%s is no failed check: %s", self._store.url, info.key, error)
+                continue
+            if is_node(check.node) and check.at_us < now_us + AHEAD_US:
+                self._failed_checks.append(check)
+        recent = [one for one in self._failed_checks if one.at_us > now_us - RECENT_US]
+        self._failed_checks = recent[-MOST_SIGNS:]
+
+
+class _TimedFolder:
+    """Objects whose names begin with a time. Those of earlier releases do not, and are listed each time."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+        self._known: set[str] = set()
+
+    def new(self, now_us: int) -> Iterator[ObjectInfo]:
+        """Yield recent objects that were not yielded before: some of them, if there are very many."""
+        since_us = now_us - 2 * RECENT_US
+        infos = {
+            info.key: info
+            for info in list_from(self._store, self._prefix, f"{self._prefix}{since_us:016d}")
+            if info.nbytes <= MOST_BYTES and (info.modified_us is None or info.modified_us >= since_us)
+        }
+        self._known &= infos.keys()
+        for key in [key for key in infos if key not in self._known][:MOST_OBJECTS]:
+            yield infos[key]
+            self._known.add(key)
+
+
+class _RunReader:
+    """The signs of one run."""
+
+    def __init__(self, folder: RunFolder, spans: Spans | None, losses: Losses | None) -> None:
+        self.faults: list[NodeFault] = []
+        self.windows: list[NodeWindow] = []
+        self.ended: list[Attempt] = []
+        self.differences: list[LossDifference] = []
+        self._folder, self._store, self._run = folder, folder.store, folder.run
+        self._spans, self._losses = spans, losses
+        self._fault_lists = _TimedFolder(folder.store, folder.key("faults/"))
+        self._last = {kind: folder.key(f"{kind}/") for kind in ("attempts", "events", "windows")}
+        self._begun: dict[int, tuple[int, str]] = {}
+        self._ends: dict[int, tuple[str, int]] = {}
+        self._nodes: dict[int, set[str]] = {}
+        self._end_steps: dict[int, int] = {}
+        self._saved_steps: dict[int, int] = {}
+        self._is_unjudged = True
+        self._changed_us = self._next_us = 0
+
+    def read(self, now_us: int) -> None:
+        """Add new signs, and forget old ones. Raises: StoreError."""
+        self.faults += self._new_faults(now_us)
+        if now_us >= self._next_us:
+            self._read("windows", now_us, now_us - RECENT_US, self._add_window)
+            self._read("attempts", now_us, now_us - ATTEMPTS_US, self._add_attempt)
+            self._read("events", now_us, now_us - ATTEMPTS_US, self._add_event)
+            if self._is_unjudged or now_us < self._changed_us + LATE_US:
+                self._judge()
+                self._compare()
+            self._next_us = now_us + RUN_EVERY_US
+        self.forget(now_us)
+
+    def forget(self, now_us: int) -> None:
+        """Drop signs that no longer count."""
+        self.faults = [one for one in self.faults if one.at_us > now_us - RECENT_US][-MOST_SIGNS:]
+        self.windows = [one for one in self.windows if one.ended_us > now_us - RECENT_US]
+        self.ended = [one for one in self.ended if one.ended_us > now_us - ATTEMPTS_US]
+        self.differences = [one for one in self.differences if one.at_us > now_us - LOSSES_US]
+
+    def _new_faults(self, now_us: int) -> Iterator[NodeFault]:
+        for info in self._fault_lists.new(now_us):
+            try:
+                pairs = faults_in(self._store, info.key)
+            except Corrupt as error:
+                _log.warning("%s", error)
+                continue
+            for node, read_fault in pairs:
+                fault = NodeFault(node=node, **read_fault._asdict())
+                if fault.is_valid and fault.at_us < now_us + AHEAD_US:
+                    yield fault
+
+    def _read(self, kind: str, now_us: int, since_us: int, add: Callable[[int, str, bytes], None]) -> None:
+        """Add the objects of a kind behind the last one: (number of the start, key, bytes)."""
+        prefix = self._folder.key(f"{kind}/")
+        infos = list(list_from(self._store, prefix, self._last[kind]))
+        recent = [
+            info
+            for info in infos
+            if info.nbytes <= MOST_BYTES and (info.modified_us is None or info.modified_us >= since_us)
+            if kind != "windows" or window_keys([info])
+        ]
+        datas = several(lambda info: self._store.get(info.key).data, recent, at_once=AT_ONCE)
+        for info, data in zip(recent, datas, strict=True):
+            try:
+                add(int(info.key.removeprefix(prefix)[:6]), info.key, data)
+            except (KeyError, TypeError, ValueError) as error:  # Corrupt too
+                _log.warning("%s/%s is left out: %s", self._store.url, info.key, error)
+            self._last[kind] = info.key
+        if infos:
+            self._last[kind] = infos[-1].key
+        if recent and kind != "events":
+            self._changed_us = now_us
+
+    def _add_window(self, attempt: int, key: str, data: bytes) -> None:
+        now_us = _now_us()
+        for window in _window_rows(self._run, attempt, data, f"{self._store.url}/{key}"):
+            self._nodes.setdefault(attempt, set()).add(window.node)
+            self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), window.end_step)
+            if window.ended_us < now_us + AHEAD_US:
+                self.windows.append(window)
+
+    def _add_attempt(self, attempt: int, key: str, data: bytes) -> None:
+        body = parse_json_object(data)
+        self._begun[attempt] = int(body["at_us"]), str(body.get("node", ""))
+
+    def _add_event(self, attempt: int, key: str, data: bytes) -> None:
+        body = parse_json_object(data)
+        self._ends[attempt] = str(body["event"]), int(body["at_us"])
+        self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), int(body["step"]))
+        if body["event"] == "saved":
+            self._saved_steps[attempt] = int(body["step"])
+        if body["event"] in LAST_EVENTS:
+            self._changed_us = max(self._changed_us, _now_us())
+
+    def _judge(self) -> None:
+        """Judge the attempts that ended; one without an end ended if a later one began."""
         try:
-            faults += _faults(folder, now_us)
-            windows += _windows(folder, now_us)
-            attempts += _attempts(folder, now_us, spans)
-            if losses is not None and _recent(store, folder.key("attempts/"), now_us - LOSSES_US):
-                differences += losses(name)
-        except (Corrupt, ValueError) as error:  # one damaged record hides no sign of another run
-            _log.warning("the signs of %s are not whole: %s", name, error)
-    checks = list(_checks(store, now_us))
-    return NodeSigns(faults=faults, windows=windows, attempts=attempts, losses=differences, checks=checks)
+            accounted = list(self._spans(self._run)) if self._spans is not None and self._begun else []
+        except EngineUnreachable as error:  # without it a preemption looks like a crash
+            _log.warning("no crashes of %s are judged: %s", self._run, error)
+            self._is_unjudged = True
+            return
+        self.ended = []
+        for number, (begun_us, first) in sorted(self._begun.items()):
+            span = next(
+                (one for one in accounted if one.begun_us <= begun_us <= (one.ended_us or 2**63)), None
+            )
+            last, last_us = self._ends.get(number, ("", 0))
+            ended_us = self._begun[number + 1][0] if number + 1 in self._begun else None
+            if span is not None and span.ended_us is not None:
+                ended_us = span.ended_us
+            elif last in LAST_EVENTS:
+                ended_us = last_us
+            if ended_us is None or ended_us > _now_us() + AHEAD_US:
+                continue
+            is_failure = span is None or not span.state.startswith(NO_FAILURE)
+            nodes = span.node_names if span is not None and span.node_names else self._nodes_of(number, first)
+            self.ended.append(
+                Attempt(
+                    run=self._run,
+                    number=number,
+                    nodes=tuple(nodes),
+                    ended_us=ended_us,
+                    failed=last not in ("stopped", "ended") and is_failure,
+                    end_step=self._end_steps.get(number, 0),
+                    saved_step=self._saved_steps.get(number, 0),
+                )
+            )
+        self._is_unjudged = False
+
+    def _nodes_of(self, attempt: int, first: str) -> list[str]:
+        """Return the nodes of an attempt by its windows, or by its last one; the first rank's without one."""
+        if attempt not in self._nodes:
+            self._nodes[attempt] = {first} if is_node(first) else set()
+            infos = self._store.list(self._folder.key(f"windows/{attempt:06d}-"))
+            keys = sorted(info.key for info in infos if info.nbytes <= MOST_BYTES)
+            for key in keys[-1:]:
+                data = self._store.get(key).data
+                rows = _window_rows(self._run, attempt, data, f"{self._store.url}/{key}")
+                self._nodes[attempt] |= {row.node for row in rows}
+        return sorted(self._nodes[attempt])
+
+    def _compare(self) -> None:
+        if self._losses is not None:
+            try:
+                self.differences = list(self._losses(self._run))
+            except (Corrupt, ValueError) as error:
+                _log.warning("the losses of %s are not compared: %s", self._run, error)
 
 
-def _recent(store: Store, prefix: str, since_us: int) -> list[ObjectInfo]:
-    return [info for info in store.list(prefix) if info.modified_us is None or info.modified_us >= since_us]
-
-
-def _faults(folder: RunFolder, now_us: int) -> Iterator[NodeFault]:
-    infos = _recent(folder.store, folder.key("faults/"), now_us - RECENT_US)
-    for pairs in several(lambda info: faults_in(folder.store, info.key), infos, at_once=AT_ONCE):
-        for node, fault in pairs:
-            yield NodeFault(
-                node=node,
-                at_us=fault.at_us,
-                address=fault.address,
-                begin=fault.begin,
-                end=fault.end,
-                expected=fault.expected,
-                actual=fault.actual,
-                store=fault.store,
-                kind=fault.kind,
+def _window_rows(run: str, attempt: int, data: bytes, where: str) -> Iterator[NodeWindow]:
+    columns: dict[str, Any] = window_columns({attempt: [data]}, where)
+    names = ("end_step", "node", "ended_us", "slow_read_s")
+    for end_step, node, ended_us, slow_read_s in zip(*(columns.get(name, ()) for name in names), strict=True):
+        if is_node(str(node)):
+            yield NodeWindow(
+                run=run,
+                attempt=attempt,
+                end_step=int(end_step),
+                node=str(node),
+                ended_us=int(ended_us),
+                slow_read_s=float(slow_read_s),
             )
 
 
-def _windows(folder: RunFolder, now_us: int) -> Iterator[NodeWindow]:
-    return _rows(folder, window_keys(_recent(folder.store, folder.key("windows/"), now_us - RECENT_US)))
-
-
-def _rows(folder: RunFolder, keys: Sequence[WindowKey]) -> Iterator[NodeWindow]:
-    columns = folder.windows(keys)
-    names = ("attempt", "end_step", "node", "ended_us", "slow_read_s")
-    for attempt, end_step, node, ended_us, slow_read_s in zip(
-        *(columns.get(name, ()) for name in names), strict=True
-    ):
-        yield NodeWindow(
-            run=folder.run,
-            attempt=int(attempt),
-            end_step=int(end_step),
-            node=str(node),
-            ended_us=int(ended_us),
-            slow_read_s=float(slow_read_s),
-        )
-
-
-def _attempts(folder: RunFolder, now_us: int, spans: Spans | None) -> Iterator[Attempt]:
-    """Yield the attempts that ended; an attempt without an end is one if a later one began."""
-    if not _recent(folder.store, folder.key("attempts/"), now_us - ATTEMPTS_US):
-        return
-    begun = folder.attempts()
-    events = {number: list(own) for number, own in groupby(folder.events(), key=lambda event: event.attempt)}
-    try:
-        accounted = list(spans(folder.run)) if spans is not None else []
-    except EngineUnreachable as error:  # without it a preemption looks like a crash
-        _log.warning("no crashes of %s are judged: %s", folder.run, error)
-        return
-    for number, facts in begun.items():
-        span = _span(accounted, int(facts.get("at_us", 0)))
-        ended_us = _ended_us(events.get(number, []), begun.get(number + 1), span)
-        if ended_us is None or ended_us < now_us - ATTEMPTS_US:
-            continue
-        last = events[number][-1].name if events.get(number) else ""
-        failed = last not in ("stopped", "ended") and (span is None or not span.state.startswith(NO_FAILURE))
-        nodes = tuple(span.node_names) if span is not None else ()
-        yield Attempt(
-            run=folder.run,
-            number=number,
-            nodes=nodes or _nodes(folder, number, str(facts.get("node", ""))),
-            ended_us=ended_us,
-            failed=failed,
-        )
-
-
-def _span(spans: Sequence[Span], at_us: int) -> Span | None:
-    return next((one for one in spans if one.begun_us <= at_us <= (one.ended_us or 2**63)), None)
-
-
-def _ended_us(events: Sequence[Event], following: dict[str, Any] | None, span: Span | None) -> int | None:
-    if span is not None and span.ended_us is not None:
-        return span.ended_us
-    if events and events[-1].name in ("stopped", "ended", "failed"):
-        return events[-1].at_us
-    return None if following is None else int(following.get("at_us", 0))
-
-
-def _nodes(folder: RunFolder, attempt: int, first: str) -> tuple[str, ...]:
-    """Return the nodes of an attempt by its last window; the first rank's without one."""
-    rows = _rows(folder, folder.window_keys(attempt)[-1:])
-    return tuple(sorted({row.node for row in rows})) or (first,)
-
-
-def _checks(store: Store, now_us: int) -> Iterator[FailedCheck]:
-    def parsed(body: dict[str, Any]) -> FailedCheck:
-        return FailedCheck(
-            node=str(body["node"]),
-            at_us=int(body["at_us"]),
-            check=str(body["check"]),
-            text=str(body["text"]),
-        )
-
-    for info in _recent(store, CHECKS, now_us - RECENT_US):
-        yield read_object(store, info.key, "failed check", parsed)
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -24,6 +24,6 @@ class SlurmNodes:
         """Let no further job begin on a node."""
         self._queue.answer(["scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}"])
 
-    def give_back(self, node: str) -> None:
+    def resume(self, node: str) -> None:
         """Let jobs begin on a node again."""
         self._queue.answer(["scontrol", "update", f"nodename={node}", "state=resume"])

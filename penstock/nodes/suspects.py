@@ -1,9 +1,10 @@
 """Decide which nodes are suspects, and which of the proved ones may be drained. Pure: no store, no clock.
 
-A sign counts against a node only if the same work is right elsewhere. Ranges that are wrong on two nodes speak of the
+A sign counts against a node only if the same work is right elsewhere. Ranges that are wrong on two nodes accuse the
 store; a loss that differs in a gang, or an attempt that fails in one, names no single node.
 """
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +17,8 @@ FAULTS, FAULTS_US = 3, 10 * MINUTE_US
 """Wrong reads within these microseconds that make a suspect."""
 SLOW_WINDOWS, SLOW_TIMES, SLOW_DEVIATIONS = 3, 2.0, 5.0
 """Windows in a row above so many medians, and so many median absolute deviations above the median."""
-CRASHES = 2
-"""Failed gangs, a node's last ones, that make a suspect."""
+CRASHES, LAST_STARTS = 3, 5
+"""Failed starts among a node's last ones that make a suspect."""
 RECENT_US = 60 * MINUTE_US
 """Age at which windows and failed checks no longer count."""
 DRAIN_EVERY_US = 10 * MINUTE_US
@@ -27,7 +28,16 @@ DRAINS_OF_A_NODE = 2
 ALERT_EVERY_US = 24 * 60 * MINUTE_US
 """After an alert, the same state raises no other one for this time."""
 
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_CRC = re.compile(r"(?:[0-9a-f]{8})?")
+LONGEST = 1024
+"""Most characters of an address, and of a store's URL."""
 Sign = Literal["wrong reads", "slow reads", "loss", "crashes", "check"]
+
+
+def is_node(name: object) -> bool:
+    """Return whether a value from a record can be the name of a node."""
+    return isinstance(name, str) and _NODE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,20 @@ class NodeFault:
     def range(self) -> tuple[str, str, int, int]:
         """Store, object and bytes, equal on every node."""
         return self.store, self.address, self.begin, self.end
+
+    @property
+    def is_valid(self) -> bool:
+        """True if a rank could have written it: anyone with its credentials may write other values."""
+        numbers, texts = (self.at_us, self.begin, self.end), (self.address, self.store)
+        return (
+            is_node(self.node)
+            and all(type(one) is int for one in numbers)
+            and 0 <= self.begin < self.end < 2**63
+            and self.at_us > 0
+            and all(isinstance(one, str) and len(one) <= LONGEST and one.isprintable() for one in texts)
+            and all(isinstance(one, str) and _CRC.fullmatch(one) for one in (self.expected, self.actual))
+            and self.kind in ("read", "cache page")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +115,10 @@ class Attempt:
     """UTC microseconds of its end."""
     failed: bool
     """True after a hang or crash; a requested stop is not a crash."""
+    end_step: int = 0
+    """Steps done by its last record."""
+    saved_step: int = 0
+    """Step of its last checkpoint; 0 without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,30 +256,39 @@ def _losses(losses: Sequence[LossDifference], now_us: int, after_us: Mapping[str
 
 
 def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterable[Suspect]:
-    """Yield nodes whose last gangs all failed, of runs that went on afterwards.
+    """Yield nodes most of whose last starts failed, of runs that went on past these failures.
 
-    Starts of a run on the same nodes are one gang, and accuse each of them alike. A gang of a node that was drained
-    since then accuses no other node. A healthy node may meet such gangs by chance: the proof decides.
+    A start accuses each of its nodes, and the proof decides. If one of them was drained since then, it accuses none.
     """
-    gangs, went_on_us = defaultdict[tuple[str, tuple[str, ...]], list[Attempt]](list), dict[str, int]()
-    for attempt in sorted(attempts, key=lambda start: start.ended_us):
-        gangs[attempt.run, attempt.nodes].append(attempt)
-        if not attempt.failed:
-            went_on_us[attempt.run] = attempt.ended_us
+    counted = [one for one in attempts if all(after_us.get(node, 0) < one.ended_us for node in one.nodes)]
     of_node = defaultdict[str, list[Attempt]](list)
-    for own in sorted(gangs.values(), key=lambda starts: starts[-1].ended_us):
-        last = next((start for start in reversed(own) if start.failed), own[-1])
-        if any(after_us.get(node, 0) >= last.ended_us for node in last.nodes):
-            continue
-        if last.failed and went_on_us.get(last.run, 0) < last.ended_us:
-            continue  # the run may be the cause
-        for node in last.nodes:
-            of_node[node].append(last)
-    for node, ends in of_node.items():
-        recent = ends[-CRASHES:]
-        if len(recent) == CRASHES and all(attempt.failed for attempt in recent):
-            text = f"its last {CRASHES} gangs failed: " + ", ".join(sorted({start.run for start in recent}))
-            yield Suspect(node=node, sign="crashes", at_us=recent[-1].ended_us, text=text)
+    for attempt in sorted(counted, key=lambda start: start.ended_us):
+        for node in attempt.nodes:
+            of_node[node].append(attempt)
+    passed = _passed_failures(attempts)
+    for node, starts in of_node.items():
+        ends = [start for start in starts if not start.failed or (start.run, start.number) in passed]
+        failed = [start for start in ends[-LAST_STARTS:] if start.failed]
+        if len(failed) >= CRASHES:
+            text = f"{len(failed)} of its last {len(ends[-LAST_STARTS:])} starts failed: "
+            text += ", ".join(sorted({start.run for start in failed}))
+            yield Suspect(node=node, sign="crashes", at_us=failed[-1].ended_us, text=text)
+
+
+def _passed_failures(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
+    """Return (run, number) of the starts whose run later saved a step behind theirs, or came as far without a failure.
+
+    A failure that no start gets past may be the run's own.
+    """
+    past, saved, stopped = set[tuple[str, int]](), dict[str, int](), dict[str, int]()
+    for start in sorted(attempts, key=lambda attempt: -attempt.ended_us):
+        run = start.run
+        if saved.get(run, 0) > start.end_step or stopped.get(run, -1) >= start.end_step:
+            past.add((run, start.number))
+        saved[run] = max(saved.get(run, 0), start.saved_step)
+        if not start.failed:
+            stopped[run] = max(stopped.get(run, 0), start.end_step)
+    return past
 
 
 def _checks(checks: Sequence[FailedCheck], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:

@@ -1,7 +1,8 @@
 """Watch a cluster's nodes: prove suspects, drain them within the caps, and return what penstock drained.
 
-Only an operator runs it. Evidence is stored before a node is drained. The scheduler's reason names the case, so a
-watcher that dies between the two finds it again.
+Only an operator runs it, on one machine or several. Evidence is stored before a node is drained, and the scheduler's
+reason names the case, so a watcher that dies between the two finds it again. The record only names suspects: commands
+run on nodes of the scheduler, and a node is ours if the scheduler's reason names penstock.
 """
 
 import logging
@@ -13,32 +14,20 @@ from typing import Any, Protocol
 from loader.errors import Conflict
 from loader.storage import Store
 
-from .proof import NodeProof, NodeProver, evidence_of
-from .quarantine import (
-    Case,
-    alerts_us,
-    case_faults,
-    case_number,
-    cases,
-    drains,
-    open_case,
-    put_alert,
-    put_drained,
-    put_returned,
-    settled_us,
-)
-from .signs import Losses, Spans, read_signs
-from .suspects import NodeSigns, Suspect, caps, suspects
+from .cases import Case, CaseBook, case_number, drains, reason_text, settled_us
+from .proof import NodeProver, evidence_of
+from .proof_queue import ProofQueue
+from .signs import Losses, SignReader, Spans
+from .suspects import Suspect, caps, suspects
 
 _log = logging.getLogger(__name__)
-LOOK_S = 15.0
+REVIEW_S = 15.0
 """Seconds between two reviews."""
-PROOFS, PROVE_AGAIN_S = 4, 600.0
-"""Most proofs in a review; seconds until a suspect without a newer sign is proved again."""
 CLEAN_ROUNDS, ROUND_S = 3, 600.0
 """Clean checks in a row that return a node, and seconds between them."""
-TEXT = 160
-"""Most characters of the reason."""
+RETURNS = 4
+"""Most drained nodes that are checked in a review."""
+BY = "penstock node watch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +51,7 @@ class NodeControl(Protocol):
         """Take a node out of service."""
         ...
 
-    def give_back(self, node: str) -> None:
+    def resume(self, node: str) -> None:
         """Put a node into service."""
         ...
 
@@ -101,115 +90,108 @@ class NodeWatch:
         spans: Spans | None = None,
         losses: Losses | None = None,
     ) -> None:
-        self._store, self._control, self._prover, self._apply = store, control, prover, apply
-        self._spans, self._losses = spans, losses
-        self._tried: dict[tuple[str, str], tuple[int, float]] = {}
-        self._proved: dict[str, tuple[Suspect, NodeProof]] = {}
+        self._control, self._prover, self._apply = control, prover, apply
+        self._book, self._signs = CaseBook(store), SignReader(store, spans, losses)
+        self._opened: dict[int, Case] = {}
+        self._proofs = ProofQueue()
         self._clean: dict[int, tuple[int, float]] = {}
+        self._alerted_us = 0
 
     def review(self) -> NodeReview:
-        """Review once. Raises: EngineUnreachable; Corrupt; StoreError."""
-        now_us, states = time.time_ns() // 1000, self._control.states()
-        known = self._reconciled(cases(self._store), states)
-        signs: NodeSigns = read_signs(self._store, now_us, self._spans, self._losses)
-        result = NodeReview(
-            suspects=[
-                one
-                for one in suspects(signs, now_us, settled_us(known))
-                if states.get(one.node, NodeState(in_service=False)).in_service
-            ]
-        )
+        """Review once. Raises: EngineUnreachable; StoreError."""
+        known = self._book.read()
+        states = self._control.states()  # after the cases: a case of now is not one of a node that came back
+        now_us = time.time_ns() // 1000
+        if self._apply:
+            known = self._reconciled(known, states)
+        signs = self._signs.read(now_us)
+        in_service = {node for node, state in states.items() if state.in_service}
+        named = suspects(signs, now_us, settled_us(known))
+        result = NodeReview(suspects=[one for one in named if one.node in in_service])
+        for suspect in self._proofs.due(result.suspects, now_us):
+            proof = self._prover.prove(suspect)
+            self._proofs.add(suspect, proof, time.time_ns() // 1000)
+            result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
         self._drain(result, known, len(states), now_us)
-        self._return(result, [case for case in known if case.is_open])
+        self._return(result, states)
         return result
 
     def _reconciled(self, known: list[Case], states: dict[str, NodeState]) -> list[Case]:
-        """Return the cases after noting drains and returns that the scheduler has and the record lacks."""
-        changed = False
+        """Return the cases after storing drains and returns that the scheduler has and the record lacks."""
         for case in known:
             state = states.get(case.node)
-            drained = state is not None and case_number(state.reason) == case.number and not state.in_service
-            if not self._apply:
-                continue
-            if drained and case.drained_us is None:
-                put_drained(self._store, case.number, "seen at the scheduler")
-                changed = True
-            elif case.is_open and not drained:
-                put_returned(self._store, case.number, "seen at the scheduler")
-                changed = True
-        return cases(self._store) if changed else known
+            is_drained = (
+                state is not None and not state.in_service and case_number(state.reason) == case.number
+            )
+            if is_drained and case.is_pending:
+                self._book.put_end(case.number, "drained", "seen at the scheduler")
+            elif case.is_open and not is_drained:
+                self._book.put_end(case.number, "returned", "seen at the scheduler")
+        return self._book.cases
 
     def _drain(self, result: NodeReview, known: list[Case], n_nodes: int, now_us: int) -> None:
-        self._prove(result)
-        nodes = {suspect.node for suspect in result.suspects}
-        self._proved = {node: pair for node, pair in self._proved.items() if node in nodes}
-        proved = {node: pair for node, pair in self._proved.items() if node in nodes}
-        untried = {one.node for one in result.suspects if (one.node, one.sign) not in self._tried}
-        n_suspects = len(untried | proved.keys())
-        decision = caps(proved, drains(known), n_nodes, now_us, alerts_us(self._store), n_suspects)
+        counted = [case for case in known if not (case.is_pending and case.number in self._opened)]
+        alerted_us = max(self._book.alerted_us(), self._alerted_us)
+        proved, n_suspects = self._proofs.proved, len(self._proofs.unrefuted(result.suspects))
+        decision = caps(proved, drains(counted, now_us), n_nodes, now_us, [alerted_us], n_suspects)
         for node in decision.drain:
-            suspect, proof = proved[node]
-            text = " ".join(proof.text.split())[:TEXT]
             if not self._control.states().get(node, NodeState(in_service=False)).in_service:
                 result.lines.append(f"{node} left service meanwhile")
                 continue
-            result.drained.append(node)
+            text = reason_text(proved[node][1].text)
             if self._apply:
-                begun = [case for case in known if case.node == node and case.drained_us is None]
-                case = (  # a refused drain is tried again under its case
-                    begun[-1]
-                    if begun
-                    else open_case(
-                        self._store, node, text, evidence_of(suspect, proof), "penstock node watch"
-                    )
-                )
-                self._control.drain(node, case.reason)
-                put_drained(self._store, case.number, "penstock node watch")
-                del self._proved[node]
+                try:
+                    case = self._drained(node, text)
+                except Conflict as error:
+                    result.lines.append(f"{node} stays in service: another watcher drains: {error}")
+                    continue
+                text = case.text
+            result.drained.append(node)
             result.lines.append(f"{node} {'is' if self._apply else 'would be'} drained: {text}")
         result.lines += [f"{node} stays in service: {why}" for node, why in decision.waiting.items()]
-        result.alert = decision.alert
-        if decision.alert and self._apply:
-            put_alert(self._store, decision.alert)
+        if decision.alert and (not self._apply or self._book.put_alert(decision.alert)):
+            result.alert, self._alerted_us = decision.alert, now_us
 
-    def _prove(self, result: NodeReview) -> None:
-        """Try to prove some of the suspects: those with a new sign, or after a while."""
-        due = [one for one in result.suspects if time.monotonic() >= self._next_proof(one)]
-        for suspect in due[:PROOFS]:
-            proof = self._prover.prove(suspect)
-            self._tried[suspect.node, suspect.sign] = suspect.at_us, time.monotonic() + PROVE_AGAIN_S
-            result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
-            if proof.is_bad:
-                self._proved[suspect.node] = suspect, proof
-            elif suspect.node in self._proved and self._proved[suspect.node][0].sign == suspect.sign:
-                del self._proved[suspect.node]
+    def _drained(self, node: str, text: str) -> Case:
+        """Drain a node under a new case, or under ours whose drain was refused. Raises: Conflict; EngineUnreachable."""
+        refused = [case for case in self._book.cases if case.is_pending and case.number in self._opened]
+        case = next(
+            (self._opened[one.number] for one in refused if one.node == node), None
+        ) or self._book.open(node, text, evidence_of(*self._proofs.proved[node]), BY)
+        self._opened[case.number] = case
+        self._control.drain(node, case.reason)
+        self._book.put_end(case.number, "drained", BY)
+        del self._opened[case.number], self._proofs.proved[node]
+        return case
 
-    def _next_proof(self, suspect: Suspect) -> float:
-        at_us, next_s = self._tried.get((suspect.node, suspect.sign), (0, 0.0))
-        return 0.0 if suspect.at_us > at_us and suspect.node not in self._proved else next_s
-
-    def _return(self, result: NodeReview, open_cases: list[Case]) -> None:
-        for case in open_cases:
-            rounds, next_s = self._clean.get(case.number, (0, time.monotonic() + ROUND_S))
-            if time.monotonic() < next_s:
-                self._clean[case.number] = rounds, next_s
-                continue
-            rounds = (
-                rounds + 1 if self._prover.is_clean(case.node, case_faults(self._store, case.number)) else 0
-            )
-            self._clean[case.number] = rounds, time.monotonic() + ROUND_S
-            result.lines.append(f"{case.node}: {rounds} of {CLEAN_ROUNDS} clean checks")
+    def _return(self, result: NodeReview, states: dict[str, NodeState]) -> None:
+        """Check nodes with a reason of penstock at the scheduler; return each one that stays clean."""
+        ours = {
+            number: node
+            for node, state in states.items()
+            if not state.in_service and (number := case_number(state.reason)) is not None
+        }
+        self._clean = {number: pair for number, pair in self._clean.items() if number in ours}
+        for number in ours:
+            self._clean.setdefault(number, (0, time.monotonic() + ROUND_S))
+        due = [number for number, (_, next_s) in self._clean.items() if time.monotonic() >= next_s]
+        for number in sorted(due, key=lambda number: self._clean[number][1])[:RETURNS]:
+            node, rounds = ours[number], self._clean[number][0]
+            rounds = rounds + 1 if self._prover.is_clean(node, self._book.faults(number)) else 0
+            self._clean[number] = rounds, time.monotonic() + ROUND_S
+            result.lines.append(f"{node}: {rounds} of {CLEAN_ROUNDS} clean checks")
             if rounds >= CLEAN_ROUNDS:
-                state = self._control.states().get(case.node, NodeState(in_service=True))
-                if state.in_service or case_number(state.reason) != case.number:
-                    result.lines.append(
-                        f"{case.node} has another reason or is in service: it is no longer ours"
-                    )
-                    continue
-                result.returned.append(case.node)
-                if self._apply:
-                    self._control.give_back(case.node)
-                    put_returned(self._store, case.number, "penstock node watch")
+                self._resume(result, node, number)
+
+    def _resume(self, result: NodeReview, node: str, number: int) -> None:
+        state = self._control.states().get(node, NodeState(in_service=True))
+        if state.in_service or case_number(state.reason) != number:
+            result.lines.append(f"{node} has another reason or is in service: it is no longer ours")
+            return
+        result.returned.append(node)
+        if self._apply:
+            self._control.resume(node)
+            self._book.put_end(number, "returned", BY)
 
 
 def drain_by_hand(store: Store, control: NodeControl, node: str, reason: str, by: str) -> Case:
@@ -217,10 +199,16 @@ def drain_by_hand(store: Store, control: NodeControl, node: str, reason: str, by
     state = _state(control, node)
     if not state.in_service:
         raise Conflict(f"{node} is out of service already: {state.reason or 'no reason'}")
-    case = open_case(store, node, " ".join(reason.split())[:TEXT], {"sign": "operator"}, by)
-    control.drain(node, case.reason)
-    put_drained(store, case.number, by)
-    return case
+    book = CaseBook(store)
+    while True:
+        book.read()
+        try:
+            case = book.open(node, reason, {"sign": "operator"}, by)
+        except Conflict:  # a watcher took the number
+            continue
+        control.drain(node, case.reason)
+        book.put_end(case.number, "drained", by)
+        return case
 
 
 def return_by_hand(store: Store, control: NodeControl, node: str, by: str) -> int:
@@ -232,8 +220,8 @@ def return_by_hand(store: Store, control: NodeControl, node: str, by: str) -> in
         raise Conflict(
             f"{node} is {words}; penstock returns only nodes whose reason begins with 'penstock q-'"
         )
-    control.give_back(node)
-    put_returned(store, number, by)
+    control.resume(node)
+    CaseBook(store).put_end(number, "returned", by)
     return number
 
 
@@ -249,7 +237,7 @@ def watch_until(watch: NodeWatch, show: Callable[[NodeReview], None], ends: Call
     while True:
         try:
             show(watch.review())
-        except Exception as error:  # noqa: BLE001 - a store or scheduler that fails is asked again
+        except Exception as error:  # noqa: BLE001 - the next review tries a store or scheduler again
             _log.warning("could not review the nodes: %s: %s", type(error).__name__, error)
-        if ends(LOOK_S):
+        if ends(REVIEW_S):
             return

@@ -1,6 +1,7 @@
 """Copy checkpoints between stores: every object is hashed on its way, and the marker comes last.
 
-A killed copy leaves objects without a marker, which no reader sees. The next copy hashes these and copies the rest.
+A killed copy leaves objects without a marker, which no reader sees. The next copy hashes these and copies the rest. A
+claim beside them keeps a training that saves there from deleting them as leftovers, before and after the marker comes.
 """
 
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from ..checkpoints import marker
 from ..checkpoints.listing import finished_steps
 from ..checkpoints.marker import Checkpoint, StoredObject
 from ..checkpoints.ranks import AT_ONCE, several
+from ..checkpoints.retention import COPYING
 from ..progress import progress
 from ..upkeep.copying.copy_many import copied_here
 from ..upkeep.copying.copy_one import Transfer
@@ -49,7 +51,7 @@ def copy_checkpoints(
     Memory: four parts of 64 MiB; a larger part passes through a local file. Steps of a run only go up: one below the
     target's newest is not copied, unless the target has it.
 
-    Costs per step two requests and a listing, and per part one read and one write.
+    Costs per step a few requests and listings, and per part one read and one write.
 
     Raises: CheckpointNotFound; Corrupt for a part that differs from its marker, which is not copied; Conflict if the
     target has another checkpoint of the step, or a later one; StoreError.
@@ -70,10 +72,15 @@ def _copy(source: Store, target: Store, checkpoint: Checkpoint) -> CheckpointCop
     if odd := [part.name for part in checkpoint.objects if "/" in part.name]:
         raise Corrupt(f"{source.url}: step {step} of run {run!r} names {odd[0]!r}, which is no part's name")
     key = marker.marker_key(run, step)
+    claim = marker.part_key(run, step, COPYING)
     if is_there(target, key):
         _check_same(target, key, data)
-        return CheckpointCopy(run=run, step=step, objects=len(checkpoint.objects), copied=0, nbytes=0)
+        if _is_whole(target, checkpoint):
+            target.delete_many([claim])
+            return CheckpointCopy(run=run, step=step, objects=len(checkpoint.objects), copied=0, nbytes=0)
+        target.delete_many([key])
     _check_newest(target, checkpoint)
+    target.put(claim, b"")
     transfer, failures = Transfer(source, target, Pace()), list[PenstockError]()
     missing = _missing(target, checkpoint, transfer)
     items = (
@@ -89,12 +96,14 @@ def _copy(source: Store, target: Store, checkpoint: Checkpoint) -> CheckpointCop
             break
     if failures:
         raise failures[0]
+    _check_newest(target, checkpoint)
     try:
         target.put_if_absent(key, data)
     except AlreadyExists:
         _check_same(target, key, data)
     else:
-        _withdraw_if_late(target, checkpoint)
+        _check_or_withdraw(target, checkpoint)
+    target.delete_many([claim])
     return CheckpointCopy(
         run=run, step=step, objects=len(checkpoint.objects), copied=len(missing), nbytes=nbytes
     )
@@ -130,10 +139,21 @@ def _check_newest(target: Store, checkpoint: Checkpoint) -> None:
         )
 
 
-def _withdraw_if_late(target: Store, checkpoint: Checkpoint) -> None:
-    """Delete the marker if a later step was saved meanwhile: that save may have deleted these parts as leftovers."""
+def _check_or_withdraw(target: Store, checkpoint: Checkpoint) -> None:
+    """Delete the marker unless the copy is whole: a training of an earlier release may have deleted its parts."""
     try:
         _check_newest(target, checkpoint)
-    except Conflict:
+        if not _is_whole(target, checkpoint):
+            raise Conflict(
+                f"{target.url}: parts of step {checkpoint.step} of run {checkpoint.run!r} were deleted"
+            )
+    except BaseException:
         target.delete_many([marker.marker_key(checkpoint.run, checkpoint.step)])
         raise
+
+
+def _is_whole(target: Store, checkpoint: Checkpoint) -> bool:
+    """Return whether all objects are there, by one listing."""
+    infos = target.list(marker.part_key(checkpoint.run, checkpoint.step, ""))
+    sizes = {info.key: info.nbytes for info in infos}
+    return all(sizes.get(checkpoint.key(part)) == part.nbytes for part in checkpoint.objects)

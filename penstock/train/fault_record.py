@@ -59,13 +59,14 @@ class FaultRecord:
 
 def put_faults(folder: RunFolder, facts: Mapping[str, Any], faults: Sequence[ReadFault]) -> None:
     """Store faults of a node. facts: node, attempt and rank."""
+    at_us = time.time_ns() // 1000
     body = {
         "format": FORMAT,
-        "at_us": time.time_ns() // 1000,
+        "at_us": at_us,
         **facts,
         "faults": [one.to_json() for one in faults],
     }
-    name = f"faults/{facts['node']}-{secrets.token_hex(8)}.json"
+    name = f"faults/{at_us:016d}-{facts['node']}-{secrets.token_hex(4)}.json"
     folder.store.put_if_absent(folder.key(name), canonical(body))
 
 

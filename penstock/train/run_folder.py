@@ -4,6 +4,7 @@ Objects are created, never replaced, except for a person's request to stop, whic
 """
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,15 @@ from typing import Any, NamedTuple, TypeVar
 from numpy.typing import NDArray
 
 from loader.dataset.log.entries import DAMAGED, canonical
-from loader.errors import AlreadyExists, Corrupt, ObjectNotFound, RunNotFound, RunTaken
+from loader.errors import (
+    AlreadyExists,
+    Corrupt,
+    Forbidden,
+    ObjectNotFound,
+    PenstockError,
+    RunNotFound,
+    RunTaken,
+)
 from loader.json_text import parse_json_object
 from loader.run.trail.trail import is_run_name
 from loader.storage import ObjectInfo, Store
@@ -23,8 +32,11 @@ from ..checkpoints.ranks import several
 from .run_spec import RunSpec, spec_of
 from .windows import WindowSum, window_columns, window_sum
 
+_log = logging.getLogger(__name__)
 FORMAT = 1
 FOLDER = "trainings/"
+ACTIVE = "nodes/runs/"
+"""Folder with an empty object `<day>/<run>` for each day of a run, so that a watcher need not list all runs."""
 _ATTEMPT = re.compile(r"([0-9]{6})\.json")
 _EVENT = re.compile(r"([0-9]{6})-([0-9]{6})\.json")
 _WINDOW = re.compile(r"([0-9]{6})-([0-9]{12})\.parquet")
@@ -63,6 +75,7 @@ class RunFolder:
     def __init__(self, store: Store, run: str) -> None:
         self.store, self.run = store, run
         self._prefix = f"{FOLDER}{run}/"
+        self._day = ""
 
     def key(self, name: str) -> str:
         """Return the key of an object of the record."""
@@ -123,6 +136,7 @@ class RunFolder:
 
     def begin_attempt(self, facts: Mapping[str, Any]) -> int:
         """Store a start, and return its number, from 1 on. The same facts have one number: a call may be repeated."""
+        self._mark_active()
         number = max((number for number, _ in self._attempt_keys()), default=0) + 1
         body = canonical({"format": FORMAT, "at_us": time.time_ns() // 1000, **facts})
         while True:
@@ -155,7 +169,23 @@ class RunFolder:
 
     def put_window(self, attempt: int, end_step: int, data: bytes) -> None:
         """Store the table of a window that ends before this step, once."""
+        self._mark_active()
         self._put_once(f"windows/{attempt:06d}-{end_step:012d}.parquet", data)
+
+    def _mark_active(self) -> None:
+        """Name the run under the day, once. A watcher that runs already sees no other run."""
+        day = time.strftime("%Y-%m-%d", time.gmtime())
+        if day == self._day:
+            return
+        try:
+            self.store.put_if_absent(f"{ACTIVE}{day}/{self.run}", b"")
+        except AlreadyExists:
+            pass
+        except PenstockError as error:  # it costs the watcher's eye, not the record
+            _log.warning("could not name %s among the active runs: %s", self.run, error)
+            if not isinstance(error, Forbidden):
+                return
+        self._day = day
 
     def put_trace(self, name: str, data: bytes) -> None:
         """Store a profiler's trace under its name, once."""
@@ -306,7 +336,7 @@ class RunBrief:
     stopping: bool = False
     """True if a person asked it to stop."""
     problem: str = ""
-    """What is damaged in its record; "" for nothing."""
+    """Damage in its record; "" for none."""
 
 
 def briefs(store: Store) -> list[RunBrief]:

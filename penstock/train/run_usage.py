@@ -14,6 +14,7 @@ from ..usage.sacct import AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
 from .goodput import AttemptGoodput, goodput, matched, recorded_allocations, span_goodput, starts_in
 from .launch.launcher import Launcher, Span
+from .launch.slurm_job import spans_of
 from .run_folder import Event, RunFolder, runs
 
 RUNS_AT_ONCE = 16
@@ -47,7 +48,7 @@ def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> Usag
             ids = {str(facts.get("launcher", "")).removeprefix("slurm ") for facts in attempts.values()}
             own = [job for number in ids for job in by_id.get(number, ()) if job.begun_us is not None]
             own.sort(key=lambda job: job.begun_us or 0)
-            spans = [_span(job) for job in own]
+            spans = spans_of(own)
             if not any(starts_in(span, attempts, now_us) for span in spans):
                 return {}, ""  # job ids of another cluster
             starts = _starts(folder, spans, attempts, now_us)
@@ -157,10 +158,6 @@ def _has_failed(span: Span, start: AttemptGoodput) -> bool:
     return not span.state or not FAILURES.isdisjoint(
         span.state.upper().split(", ")
     )  # a word per phase of pods
-
-
-def _span(job: AccountedJob) -> Span:
-    return Span(begun_us=job.begun_us or 0, ended_us=job.ended_us, nodes=job.nodes)
 
 
 def _starts(

@@ -53,7 +53,7 @@ class RunSummary:
     window_step: int = 0
     """Steps done by its newest window."""
     problem: str = ""
-    """What is damaged in its record; "" for nothing."""
+    """Damage in its record; "" for none."""
 
     @property
     def step(self) -> int:

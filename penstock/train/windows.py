@@ -179,7 +179,7 @@ def window_bytes(rows: bytes) -> tuple[int, bytes]:
 
 
 class WindowSum(NamedTuple):
-    """What goodput and usage need of a window, whatever the number of its ranks."""
+    """Sums of a window, for goodput and usage: one for all of its ranks."""
 
     attempt: int
     """Number of the start."""

@@ -279,6 +279,12 @@ def _export_arguments(parser: ArgumentParser) -> None:
         help="leave out a field or column; may be repeated",
     )
     parser.add_argument(
+        "--norm",
+        default="",
+        metavar="PATH",
+        help="take mean, std and quantiles from this norm of the root (lerobot; `loader.norm(...).path`)",
+    )
+    parser.add_argument(
         "--lossy",
         action="store_true",
         help="leave out what the format cannot hold (default: refuse)",
@@ -306,6 +312,7 @@ def run_export(arguments: Namespace) -> Answer:
         without=arguments.without,
         lossy=arguments.lossy,
         workers=arguments.workers,
+        norm=arguments.norm,
     )
     return report_answer(done, failed=done.failures)
 

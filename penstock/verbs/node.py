@@ -95,7 +95,7 @@ def check(arguments: Namespace) -> Answer:
 
 def suspects(arguments: Namespace) -> Answer:
     """List the nodes that the record's signs speak against."""
-    from ..nodes.quarantine import cases, settled_us
+    from ..nodes.cases import CaseBook, settled_us
     from ..nodes.replays import loss_differences
     from ..nodes.signs import read_signs
     from ..nodes.suspects import suspects as suspects_of
@@ -105,7 +105,7 @@ def suspects(arguments: Namespace) -> Answer:
     cluster = cluster_of(arguments)
     spans = None if cluster is None else launcher_of(root.url, cluster).spans
     signs = read_signs(root.store, now_us, spans, partial(loss_differences, root))
-    named = suspects_of(signs, now_us, settled_us(cases(root.store)))
+    named = suspects_of(signs, now_us, settled_us(CaseBook(root.store).read()))
     rows = [(one.node, one.sign, one.text) for one in named]
     table = Table(form=("{:<20}", " {:<12}", " {}"), header=("node", "sign", "figures"), rows=rows)
     body = [{"node": one.node, "sign": one.sign, "at_us": one.at_us, "text": one.text} for one in named]
@@ -123,7 +123,7 @@ def drain(arguments: Namespace) -> Answer:
     return body, f"{case.node} is drained: {case.reason}", 0
 
 
-def give_back(arguments: Namespace) -> Answer:
+def return_node(arguments: Namespace) -> Answer:
     """Return a node that penstock drained."""
     from ..nodes.watch import return_by_hand
 
@@ -181,7 +181,7 @@ VERB = Verb(
         ),
         "drain": Verb(text="drain a node", run=drain, arguments=_drain_arguments),
         "return": Verb(
-            text="return a node that penstock drained", run=give_back, arguments=_return_arguments
+            text="return a node that penstock drained", run=return_node, arguments=_return_arguments
         ),
         "watch": Verb(text="prove, drain and return nodes", run=watch, arguments=_watch_arguments),
     },

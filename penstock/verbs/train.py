@@ -322,6 +322,12 @@ def logs(arguments: Namespace) -> Answer:
                 f"starts of {folder.run} in which ranks came up (penstock train show)"
             )
         start = attempts[arguments.attempt]["restarts"]
+        same = [number for number, facts in attempts.items() if facts["restarts"] == start]
+        if same[-1] != arguments.attempt:  # of another JobSet of the run
+            raise InvalidRuntime(
+                f"--attempt {arguments.attempt}: attempt {same[-1]} has {start} restarts before it, too, and only its "
+                "output is there"
+            )
     text = launcher.logs(folder.run, arguments.rank, start)
     return {"run": folder.run, "text": text}, text or "nothing was written", 0
 

@@ -66,7 +66,9 @@ def _arguments(parser: ArgumentParser) -> None:
         metavar="[SCHEME=]USD",
         help="with --stored: price per GiB and month, for roots of a URL scheme such as s3=0.023; may be repeated",
     )
-    parser.add_argument("--price", type=float, default=None, metavar="2.10", help="price of a GPU-hour")
+    parser.add_argument(
+        "--price", type=read_by(_usd), default=None, metavar="2.10", help="price of a GPU-hour"
+    )
     parser.add_argument(
         "--forecast",
         action="store_true",
@@ -89,7 +91,7 @@ def usage(arguments: Namespace) -> Answer:
     if arguments.stored:
         return _stored(arguments, until_us)
     by = _by(arguments, BY)
-    since_us = until_us - round(arguments.since * 1e6)
+    since_us = max(0, until_us - round(arguments.since * 1e6))
     record = _record(arguments, since_us, until_us)
     if arguments.forecast:
         return _forecast(arguments, record, since_us, until_us)
@@ -189,7 +191,7 @@ def _by(arguments: Namespace, accepted: Sequence[str]) -> str:
 
 
 def _gpus(text: str | None) -> int | None:
-    if text is not None and not text.isdigit():
+    if text is not None and not (text.isascii() and text.isdigit()):
         raise InvalidRuntime(f"--installed {text}: a whole number of GPUs is needed; sizes are for --stored")
     return None if text is None else int(text)
 
@@ -197,10 +199,15 @@ def _gpus(text: str | None) -> int | None:
 def _price(text: str) -> tuple[str, float]:
     """Return URL scheme, "" for any, and USD. Raises: ValueError."""
     scheme, _, number = text.rpartition("=")
-    price = float(number)
+    return scheme, _usd(number)
+
+
+def _usd(text: str) -> float:
+    """Return USD. Raises: ValueError."""
+    price = float(text)
     if not 0 <= price < 1e6:
-        raise ValueError(f"{text!r}: a price of 0 or more is needed, such as 0.023 or s3=0.023")
-    return scheme, price
+        raise ValueError(f"{text!r}: a price of 0 or more is needed, such as 0.023")
+    return price
 
 
 def _answer(cluster: "Cluster") -> "Callable[[Sequence[str]], str]":

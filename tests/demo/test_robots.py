@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import loader
@@ -65,15 +66,18 @@ def texts_of(plan: loader.Plan) -> set[str]:
 
 def test_a_policy_is_killed_and_resumed_and_a_bad_episode_is_gone(place: Path, tmp_path: Path) -> None:
     killed = trained(
-        tmp_path, 1, "--place", str(place), "--steps", "8", "--checkpoint-every", "3", "--crash-at", "4"
+        tmp_path, 1, "--place", str(place), "--steps", "8", "--checkpoint-every", "2", "--crash-at", "5"
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     first = digests(killed.stdout)
-    assert list(first) == [0, 1, 2, 3, 4]
-    resumed = trained(tmp_path, 2, "--steps", "8", "--checkpoint-every", "3")
+    assert list(first) == [0, 1, 2, 3, 4, 5]
+    resumed = trained(tmp_path, 2, "--steps", "8", "--checkpoint-every", "2")
     assert resumed.returncode == 0, resumed.stderr
     later = digests(resumed.stdout)
-    assert list(later) == [3, 4, 5, 6, 7]
+    assert list(later) in (
+        [2, 3, 4, 5, 6, 7],
+        [4, 5, 6, 7],
+    )  # the kill may have come before the last save was done
     with loader.Root(tmp_path / "root") as root:
         (saved,) = {path.stem for path in (tmp_path / "root/plans").rglob("*.json")}
         plan = loader.open_plan(root, saved)
@@ -104,5 +108,5 @@ def test_a_policy_is_killed_and_resumed_and_a_bad_episode_is_gone(place: Path, t
         )
         options = robots.parsed(["--root", str(tmp_path / "root"), "--out", str(tmp_path / "out"), *SIZES])
         after = robots.prepare(root, options).plan
-        keys = after.sources["arm"].view.keys(range(len(after.sources["arm"].view)))
+        keys = after.sources["arm"].view.keys(np.arange(len(after.sources["arm"].view)))
         assert {key.partition("@")[0] for key in keys} == {"episode_000000", "episode_000002"}

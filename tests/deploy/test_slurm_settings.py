@@ -123,7 +123,7 @@ def test_slurm_takes_the_settings_and_drains_nothing_for_a_check_that_fails(
             for word in value.split(","):
                 assert word.lower() in shown[1].lower(), (key, shown[1])
     checks = loader.Root(tmp_path / "root").store
-    found = lambda: {info.key.split("/")[2].rpartition("-")[0] for info in checks.list("nodes/checks/")}  # noqa: E731
+    found = lambda: {info.key.split("/")[2].split("-")[1] for info in checks.list("nodes/checks/")}  # noqa: E731
     until(lambda: found() == set(NODES))
     assert cluster.told("sbatch", "--wait", "--wrap", "true", "-o", "/dev/null", "-A", "team").startswith(
         "Submitted"

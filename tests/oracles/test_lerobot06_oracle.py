@@ -54,7 +54,6 @@ def windows_of(version):
     return out
 
 
-@pytest.mark.timeout(3600)
 def test_windows_and_language_are_lerobots_own(tmp_path, peer):
     """Every window of the six real episodes, where PENSTOCK_MEDIA names the corpus."""
     for corpus in filter(None, [os.environ.get("PENSTOCK_MEDIA")]):

@@ -16,7 +16,7 @@ from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 from tests.penstock.formats.exchange.lerobot_files import CAMERA, LENGTHS, OTHER, spoken, v21, with_actions
 
-pytestmark = [pytest.mark.oracle, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.oracle
 HERE = Path(__file__).parent
 PYTHON = Path(os.environ.get("PENSTOCK_ORACLES", HERE.parents[1] / ".oracles")) / "policies/bin/python"
 RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -40,21 +40,22 @@ def test_act_trains_on_three_cameras_and_language_is_killed_and_resumed_on_two_r
     cameras = CAMERA, OTHER, "observation.images.low"
     place = with_actions(spoken(v21(tmp_path / "place", cameras=cameras)))
     sizes = ["--policy", "act", "--size", "32", "32", "--chunk", "4", "--global-batch", "4"]
-    sizes += ["--checkpoint-every", "2", "--steps", "4"]
-    killed, first = trained(tmp_path, "--place", place, *sizes, "--crash-at", "2")
+    sizes += ["--checkpoint-every", "2", "--steps", "6"]
+    killed, first = trained(tmp_path, "--place", place, *sizes, "--crash-at", "5")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed, later = trained(tmp_path, *sizes, ranks=RANKS)
     assert resumed.returncode == 0, resumed.stderr
-    assert (list(first), list(later)) == ([0, 1, 2], [2, 3])
+    assert list(first) == [0, 1, 2, 3, 4, 5]
+    assert list(later) in ([2, 3, 4, 5], [4, 5])  # the kill may have come before the last save was done
     with loader.Root(tmp_path / "root") as root:
         (name,) = {path.stem for path in (tmp_path / "root/plans").rglob("*.json")}
         plan = loader.open_plan(root, name)
         assert len(plan.sources["arm"].view) == sum(LENGTHS)
         with loader.Loader(plan, framework="numpy", workers=0) as batches:
-            expected = {step: batches.batch_at(step).digest for step in range(4)}
+            expected = {step: batches.batch_at(step).digest for step in range(6)}
             assert set(batches.batch_at(0)["text"]) <= {"reach", "grasp"}
-    assert first | later == expected
-    assert first[2] == later[2]
+    assert first == expected
+    assert later.items() <= expected.items()
 
 
 def test_diffusion_trains_on_real_episodes_and_smolvla_takes_them(tmp_path, peer):

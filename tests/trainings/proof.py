@@ -57,6 +57,8 @@ STATE_SAVE_S = 6.0
 """A controller that is killed sooner after a cancel has forgotten it, and starts the job."""
 BOOKED_S = 1.0
 """Most seconds between goodput's parts of a start and its line of sacct."""
+STALL_S = 5.0
+"""Most seconds by which goodput's steps may pass those between the ranks' lines: a busy machine stalls a rank."""
 KINDS = 8
 """Kinds of faults."""
 RECORD = ("trainings/", "trails/")
@@ -171,22 +173,28 @@ class Proof:
     # Each returns whether the ranks begin again.
 
     def preempt(self) -> bool:
-        """A job of QOS high takes two nodes."""
-        options = ("--qos=high", "--account=robots", "--nodes=2", "--exclusive", "--output=/dev/null")
+        """A job of QOS high takes more nodes than are idle."""
+        nodes = 3 if len(self._nodes_with_ranks()) == 2 else 2
+        options = ("--qos=high", "--account=robots", "--exclusive", "--output=/dev/null", f"--nodes={nodes}")
         self.cluster.told("sbatch", *options, "--wrap=sleep 15")
         return True
 
     def kill_a_rank(self) -> bool:
         """SIGKILL to one rank."""
-        ranks = [pid for pid in self.cluster.processes() if b"RANK=" in environment_of(pid)]
-        ranks = [pid for pid in ranks if b"rank.py" in command_line_of(pid) and not is_shell(pid)]
-        os.kill(self.random.choice(ranks), signal.SIGKILL)
+        ranks = [pid for pid in self._processes() if b"rank.py" in command_line_of(pid)]
+        os.kill(self.random.choice([pid for pid in ranks if not is_shell(pid)]), signal.SIGKILL)
         return True
+
+    def _processes(self, node: str | None = None) -> list[int]:
+        """Return the processes of the run, of one node or of all."""
+        name = f"SLURM_JOB_NAME={self.launcher._name(RUN)}\0".encode()
+        return [pid for pid in sorted(self.cluster.processes(node)) if name in environment_of(pid)]
 
     def kill_the_first_node(self) -> bool:
         """The node with the job's script loses its power, and boots."""
-        (node,) = (name for name in NODES if self._has_srun(name))
-        return self._kill_node(node, 3)
+        nodes = [name for name in NODES if self._has_srun(name)]
+        assert len(nodes) == 1, self.cluster.told("squeue", "--all")
+        return self._kill_node(nodes[0], 3)
 
     def kill_another_node(self) -> bool:
         """A node with ranks only loses its power, and is back before it is DOWN: Slurm misses nothing."""
@@ -197,15 +205,15 @@ class Proof:
         return self._kill_node(self.random.choice(self._other_nodes()), 15)
 
     def _other_nodes(self) -> list[str]:
-        with_ranks = [
-            name
-            for name in NODES
-            if any(b"rank.py" in command_line_of(pid) for pid in self.cluster.processes(name))
+        return [name for name in self._nodes_with_ranks() if not self._has_srun(name)]
+
+    def _nodes_with_ranks(self) -> list[str]:
+        return [
+            name for name in NODES if any(b"rank.py" in command_line_of(pid) for pid in self._processes(name))
         ]
-        return [name for name in with_ranks if not self._has_srun(name)]
 
     def _has_srun(self, node: str) -> bool:
-        return any(command_of(pid) == "srun" for pid in self.cluster.processes(node))
+        return any(command_of(pid) == "srun" for pid in self._processes(node))
 
     def _kill_node(self, node: str, away_s: float) -> bool:
         self.cluster.kill_node(node)
@@ -257,6 +265,7 @@ class Proof:
             state = launcher.status(run).state
             if state not in ("ended", "unknown") or len(starts(self.folder / run)[0]) != begins:
                 self.problems.append(f"the cancelled {run} is {state}")
+                self.say(self.problems[-1])
 
     def end(self) -> None:
         """Stop the run for good, and check all of it."""
@@ -289,7 +298,7 @@ class Proof:
             inside = [one for one in all_starts if begun_s <= one.begun_s < allocation.ended_us / 1e6]
             steps_s = sum(one.ended_s - one.begun_s for one in inside)
             counted_s = row.parts["new steps"] + row.parts["repeated steps"]
-            if counted_s > steps_s + BOOKED_S:
+            if counted_s > steps_s + STALL_S:
                 self.problems.append(
                     f"start {row.attempt} counts {counted_s:.1f} s of steps, its ranks {steps_s:.1f} s"
                 )

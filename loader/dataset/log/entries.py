@@ -1,18 +1,7 @@
 """Write and read one entry of the root's log as bytes, and detect edits.
 
-An entry is `log/<n>.json` (n has 12 digits, from 1), canonical JSON of one object:
-
-- format: 1
-- n: its own number, so that a copied or renamed entry is noticed
-- nonce: hex, drawn once per append: identifies a writer's own entry after a lost response
-- prev: sha256 hex of the previous entry's bytes, "" for n = 1
-- at_us: UTC microseconds, informational only
-- kind: begin gated commit abort retire ref deny hold mirror primary
-- checksum: sha256 hex of the entry's canonical JSON without this field; missing in earlier releases
-- state: in about one entry of 256, the checksum of the state before it (`snapshots.py`)
-- ...: the kind's own fields; unknown ones are kept and ignored
-
-Canonical JSON: UTF-8, sorted keys, no spaces, no floats.
+An entry is `log/<n>.json` (12 digits, from 1), canonical JSON (docs/format.md, "The log"). Its `n` reveals a copied
+or renamed entry, its `nonce` a writer's own entry after a lost response. Unknown fields are kept and ignored.
 """
 
 import hashlib

@@ -3,10 +3,7 @@
 Every rank saves the same bytes, and any number of ranks can continue from them. Steps from `step` on may be planned
 differently; anything that decided earlier steps may not change.
 
-    {"format": 1, "plan": "past-<sha256>", "step": 123457, "segments": [...begun before step...],
-     "past": {"order": 1, "seed": ..., "global_batch": ..., "boundary": "fill",
-              "sources": {name: [view id (18 characters), n, chunk, lanes, h]}},
-     "digest": "<planned digest of batch step - 1, or '' at step 0>"}
+Its JSON: docs/order.md, "State".
 
 With buckets each bucket is a source, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]}, and
 "ramp": [...begun...] if batches changed. Each view of a source that grew is a source, and `past` has "grown":

@@ -22,6 +22,7 @@ from .decode import ReadyValue
 from .episode_clocks import Picked, by_clock, by_steps, clock_field, too_old, values_at
 from .episode_columns import EpisodeColumns
 from .video_packet_reads import FieldRng, PlannedClip, Readers, WholeChoice, WholeClip, read_clips
+from .window_checks import check_inside, check_steps
 from .windowed_episodes import EPISODES_BYTES, EpisodeReads, WindowedEpisode, n_frames
 
 
@@ -86,19 +87,8 @@ class WindowReads:
                     raise InvalidRuntime(
                         f"{field!r} has no clock {field.rpartition('.')[0]}.ns.npy, and {self._layout.anchor!r} has one"
                     )
-        elif self._layout.max_age_ns is not None:
-            raise InvalidRuntime(f"max_age: {self._layout.anchor!r} has no clock, so values have no age")
-        elif self._layout.text:
-            raise InvalidRuntime(
-                f"text: {self._layout.anchor!r} has no clock: its rows are steps, and language has times"
-            )
         else:
-            for field, offsets in self._layout.at.items():
-                if offsets.unit == "ns" and any(offsets.values):
-                    raise InvalidRuntime(
-                        f"at[{field!r}] has times, and {self._layout.anchor!r} has no clock: its rows are steps; use "
-                        "loader.rows"
-                    )
+            check_steps(self._layout)
 
     def __call__(
         self, numbers: I64, addresses: Sequence[SampleAddress], rng_of: FieldRng, readers: Readers
@@ -201,6 +191,10 @@ class WindowReads:
         if missing:
             raise BlocksMissing(missing)
         for field, picked in picks.items():
+            if layout.pad == "inside":
+                own = episode.clocks.get(field, (0,))
+                ends = episode.ends_ns.get(field)
+                check_inside(f"{address.describe()}: {field}", picked, layout, clock, row, int(own[0]), ends)
             if picked.age_ns is not None:
                 sample[f"{field}.{AGE_NS}"] = ReadyValue(picked.age_ns)
             sample[f"{field}.{IS_PAD}"] = ReadyValue(picked.is_pad)

@@ -1,7 +1,7 @@
 """Read a run log: the run's starts, and a row for every step and recorded rank."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 64
 """Number of objects held in memory before they are parsed."""
-_ROWS = re.compile(r"([0-9]+)-of-([0-9]+)/[0-9]{19}-[0-9a-f]{16}\.parquet")
+_ROWS = re.compile(r"([0-9]+)-of-([0-9]+)/([0-9]{19})-[0-9a-f]{16}\.parquet")
 _PLACE = ["step", "rank", "at_us", "world_size"]
 _START = re.compile(r"start-[0-9a-f]{16}\.json")
 
@@ -137,7 +137,50 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     kept = known if known is not None and known.objects <= objects else None
     new = [key for key in keys if _ROWS.fullmatch(key) and (kept is None or key not in kept.objects)]
     steps = _steps(store, folder, new, [] if kept is None else [kept.steps])
-    starts = read_starts(store, run, keys)
+    return RunTrail(run=run, starts=_starts_of(store, run, steps, keys), steps=steps, objects=objects)
+
+
+def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
+    """Return what the first recorded rank of a run log has of some steps.
+
+    Costs a listing, and a read per object that may hold one of the steps: those written in their minutes, and each
+    start's last one, whose end its name does not tell. Raises: as `read_trail`.
+    """
+    folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
+    written: dict[int, dict[int, list[tuple[int, int, str]]]] = {}
+    starts = list[str]()
+    for info in store.list(folder):
+        name = info.key.removeprefix(folder)
+        if match := _ROWS.fullmatch(name):
+            of_rank = written.setdefault(int(match[2]), {}).setdefault(int(match[1]), [])
+            of_rank.append((info.modified_us or 0, int(match[3]), name))
+        elif _START.fullmatch(name):
+            starts.append(name)
+    if not written and not starts:
+        raise RunNotFound(f"{store.url} has no trail of run {run!r}")
+    names = [name for ranks in written.values() for name in _holding(ranks[min(ranks)], steps)]
+    rows = _steps(store, folder, names, [])
+    rows = rows.filter(rows["step"].is_between(steps.start, steps.stop, closed="left"))
+    return RunTrail(
+        run=run, starts=_starts_of(store, run, rows, starts), steps=rows, objects=frozenset([*names, *starts])
+    )
+
+
+def _holding(written: list[tuple[int, int, str]], steps: range) -> Iterator[str]:
+    """Yield the objects that may hold the steps. written: (time of the write, first step, name) of one rank's."""
+    written.sort()
+    for number, (at_us, first, name) in enumerate(written):
+        following = written[number + 1][1] if number + 1 < len(written) and at_us else -1
+        end = following + 1 if following >= first else steps.stop  # its last step may be in the next one, too
+        if first < steps.stop and end > steps.start:
+            yield name
+
+
+def _starts_of(
+    store: Store, run: str, steps: "pl.DataFrame", names: Iterable[str]
+) -> tuple[StartRecord, ...]:
+    """Return the starts of a listing, or of a new one if rows name others. Raises: Corrupt for a lost one."""
+    starts = read_starts(store, run, names)
     named = set(steps["start"].unique())
     if not named <= {
         start.id for start in starts
@@ -145,9 +188,9 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
         starts = read_starts(store, run)
     if lost := sorted(named - {start.id for start in starts}):
         raise Corrupt(
-            f"{store.url}/{folder}start-{lost[0]}.json is not there, and rows of steps name it; restore it"
+            f"{store.url}/{trail_folder(run)}start-{lost[0]}.json is not there, and rows of steps name it; restore it"
         )
-    return RunTrail(run=run, starts=starts, steps=steps, objects=objects)
+    return starts
 
 
 def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> tuple[StartRecord, ...]:

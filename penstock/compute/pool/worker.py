@@ -1,7 +1,7 @@
 """Worker process: runs one function on units from a socket.
 
-`python -P worker.py <socket> <tickets> <life> <folder> <scratch>` uses only the standard library, so it starts fast
-and without the parent's main module. A message is a letter, the body's length in 8 bytes, and the body.
+`python -P worker.py <socket> <tickets> <life> <folder> <scratch>` uses only the standard library, so it starts fast. A
+message is a letter, the body's length in 8 bytes, and the body.
 
 Units may come in lots. A ticket is one byte in a socket pair; it lets the next unit start. The parent has both ends, so
 it can take back the tickets of units that have not started.

@@ -42,14 +42,14 @@ def language_of(table: Any, columns: Container[str], rows: EpisodeRows, what: st
             lines += (
                 _persistent(column, rows.seconds, clock) if name == PERSISTENT else _events(column, clock)
             )
-        except DamagedJson as error:
+        except (DamagedJson, RecursionError) as error:
             raise Corrupt(f"{what}: {name}: {error}") from None
     try:
         data = b"".join(
             json.dumps(line._asdict(), ensure_ascii=False, allow_nan=False).encode() + b"\n" for line in lines
         )
         parse_language(data)  # the bounds and types of every other language
-    except (Corrupt, TypeError, ValueError) as error:
+    except (Corrupt, RecursionError, TypeError, ValueError) as error:
         raise Corrupt(f"{what}: language: {error}") from None
     return data
 
@@ -109,6 +109,8 @@ def _structs(values: Any) -> list[dict[str, Any]]:
 
 def _line(struct: Mapping[str, Any], start: int, end: int | None) -> LanguageLine:
     calls = struct.get("tool_calls")
+    if struct.get("style") == TASK:
+        raise DamagedJson(f"a text of style {TASK!r}, which LeRobot has in meta/tasks only")
     if calls is not None:
         if not isinstance(calls, list):
             raise DamagedJson(f"tool_calls {calls!r:.80}; a list is needed")

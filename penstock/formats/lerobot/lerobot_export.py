@@ -22,6 +22,7 @@ from ..exporter import Loss, Outbox
 from .dataset_layout import BOOKKEEPING, INFO, LANGUAGE
 from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, lines_of, survey_of
 from .language import column_of
+from .norm_stats import with_norm
 from .rows import aggregated, runs_of, statistics
 
 FILE_BYTES = 100 * 2**20
@@ -270,6 +271,8 @@ def put_metadata(meta: Meta, chunk_files: int, outbox: Outbox) -> None:
     outbox.put("meta/episodes/chunk-000/file-000.parquet", _parquet(_episode_table(episodes)))
     outbox.put("meta/tasks.parquet", _parquet(_tasks(meta.survey.tasks)))
     stats = aggregated([one["stats"] for _, one in episodes_of_units])
+    if meta.selection.norm is not None:
+        stats = with_norm(stats, meta.selection.norm)
     outbox.put("meta/stats.json", json.dumps(stats, sort_keys=True, indent=1).encode())
     outbox.put(INFO, json.dumps(_info(meta, rows, chunk_files), indent=4, ensure_ascii=False).encode())
 

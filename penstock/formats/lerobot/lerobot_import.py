@@ -186,7 +186,7 @@ class LeRobotDataset:
 
     @property
     def _clock(self) -> str | None:
-        """The field with the times of the rows, which are those of each camera's frames; None without a stream."""
+        """Field with the times of rows, and so of each camera's frames; None without a stream."""
         streams = sorted(
             name for name, one in self.features.items() if one["dtype"] not in ("video", "string")
         )

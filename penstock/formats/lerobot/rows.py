@@ -9,8 +9,9 @@ import numpy as np
 
 from loader.errors import Corrupt, InvalidSample
 
+from .norm_stats import QUANTILES
+
 I64 = np.ndarray[Any, np.dtype[np.int64]]
-_QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 class EpisodeRows(NamedTuple):
@@ -150,7 +151,7 @@ def _statistics_of(values: Any) -> dict[str, Any]:
     exact = values.astype(np.float64)
     out = {"min": own[0], "max": own[1], "mean": exact.mean(0).tolist(), "std": exact.std(0).tolist()}
     out["count"] = [len(values)]
-    for q, quantile in zip(_QUANTILES, np.quantile(exact, _QUANTILES, axis=0), strict=True):
+    for q, quantile in zip(QUANTILES, np.quantile(exact, QUANTILES, axis=0), strict=True):
         out[f"q{round(100 * q):02d}"] = quantile.tolist()
     return out
 

@@ -37,7 +37,8 @@ def main() -> int:
     if status in (0, AGAIN):
         return status
     folder = RunFolder(loader.Root(spec.record).store, spec.run)
-    submission, restarts = os.environ["PENSTOCK_SUBMISSION"], int(os.environ.get("PENSTOCK_ATTEMPT") or 0)
+    submission = os.environ.get("PENSTOCK_SUBMISSION", "0" * 16)  # none by an earlier release
+    restarts = int(os.environ.get("PENSTOCK_ATTEMPT") or 0)
     return failure_status(folder, submission, restarts, line, status)
 
 

@@ -27,7 +27,7 @@ from ..run_spec import RunSpec
 from . import local_loop
 from .launcher import RunStatus, Span
 from .node_start import torchrun
-from .run_log import SPANS, part_of, run_text, times_of
+from .run_log import SPANS, run_text, times_of
 
 END_S = 10.0
 """Seconds that a cancelled run has before SIGKILL."""
@@ -139,11 +139,7 @@ class LocalRanks:
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
-        log, part = self._path(run, "log"), (0, None)
-        if start is not None:
-            spans = Path(f"{log}{SPANS}")
-            part = part_of(spans.read_text().splitlines() if spans.exists() else (), start)
-        return run_text(SlurmQueue().answer, str(log), rank, part)
+        return run_text(SlurmQueue().answer, str(self._path(run, "log")), rank, start)
 
     def _place(self, run: str) -> str:
         return f"process {self._process(run) or 'ended'} of this machine, log {self._path(run, 'log')}"

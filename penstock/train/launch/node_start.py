@@ -82,9 +82,9 @@ def run_node(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, s
 
 
 def _last_error(logs: Path) -> str:
-    """Return the last line of the first traceback among the files of ranks, or the first rank's last line."""
-    lines = [last_error(str(path)) for path in sorted(logs.rglob("stderr.log"))]
-    return next((line for line in lines if is_error(line)), next(filter(None, lines), ""))
+    """Return the last line of a traceback in the files of ranks, of the first rank that has one; "" without one."""
+    lines = (last_error(str(path)) for path in sorted(logs.rglob("stderr.log")))
+    return next(filter(is_error, lines), "")
 
 
 def _end_session(pid: int) -> None:

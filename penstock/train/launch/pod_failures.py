@@ -27,7 +27,7 @@ def failure_status(folder: RunFolder, submission: str, restarts: int, line: str,
     """Wait as long as the run's failures so far ask for; return the exit status of the pod.
 
     submission: Submit of the run, whose failures count. restarts: Restarts of the JobSet before this one. line: Last
-    line of a traceback. status: Exit status of the ranks.
+    line of a traceback; "" without one. status: Exit status of the ranks.
 
     Returns `OVER` if the run is over, `AGAIN` if a signal ended the wait, else `status`.
     """
@@ -52,7 +52,8 @@ def _decided(folder: RunFolder, submission: str, restarts: int, line: str) -> fl
     failures = Failures()
     if earlier:
         failures, _ = read_object(folder.store, earlier[-1], "failure", _parsed)
-    wait_s = failures.next_start_s(last_step(folder), line[-1000:])
+    # Ranks that were killed leave no traceback, and the run is not to blame: no two such failures are alike.
+    wait_s = failures.next_start_s(last_step(folder), line[-1000:] or f"killed after {restarts} restarts")
     body = {
         "format": FORMAT,
         "step": failures.step,

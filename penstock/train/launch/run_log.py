@@ -18,6 +18,8 @@ SPANS = ".spans"
 """Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before), on this machine `ended_us`."""
 TEE = ("--tee=3", "--role=rank")
 """torchrun's options for the ranks' names before their lines. Each rank's output is then a file, too."""
+Answer = Callable[[Sequence[str]], str]
+"""Runs a command where the log is, and returns its output."""
 _LABEL = re.compile(r"(?:\[rank[0-9]+\]:| *[0-9]+: )")
 
 
@@ -35,17 +37,9 @@ def rank_lines(text: str, rank: int) -> str:
     return "\n".join(without_label(line) for line in lines if own.match(line))
 
 
-def run_text(
-    answer: Callable[[Sequence[str]], str],
-    log: str,
-    rank: int | None = None,
-    part: tuple[int, int | None] = (0, None),
-) -> str:
-    """Return the last 64 KiB of a log, or of a rank's lines in it.
-
-    answer: Runs a command where the log is. part: First byte, and the byte after the last one.
-    """
-    begin, end = part
+def run_text(answer: Answer, log: str, rank: int | None = None, start: int | None = None) -> str:
+    """Return the last 64 KiB of a log, of a rank's lines in it, or of one start's. Raises: as `part_of`."""
+    begin, end = part_of(answer, log, start)
     words = [f"tail -c +{begin + 1} {shlex.quote(log)}"]
     if end is not None:
         words.append(f"head -c {end - begin}")
@@ -54,7 +48,7 @@ def run_text(
     line = " | ".join([*words, f"tail -c {LOG_BYTES}"])
     text = answer(["sh", "-c", f"if [ -e {shlex.quote(log)} ]; then {line}; fi"])
     if rank == 0 and not text:
-        text = run_text(answer, log, part=part)
+        text = run_text(answer, log, start=start)
     return text if rank is None else rank_lines(text, rank)
 
 
@@ -65,11 +59,15 @@ def times_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             yield parse_json_object(line)
 
 
-def part_of(lines: Iterable[str], start: int) -> tuple[int, int | None]:
-    """Return the bytes of a log that a start wrote. lines: of the file of starts. start: from 0 on.
+def part_of(answer: Answer, log: str, start: int | None) -> tuple[int, int | None]:
+    """Return the bytes of a log that a start wrote: the first, and the one after the last. start: None for all.
 
     Raises: InvalidRuntime for a start that is not there.
     """
+    if start is None:
+        return 0, None
+    spans = shlex.quote(f"{log}{SPANS}")
+    lines = answer(["sh", "-c", f"if [ -e {spans} ]; then cat {spans}; fi"]).splitlines()
     begins = [times.get("log") for times in times_of(lines) if "begun_us" in times]
     begin, end = (begins[n] if 0 <= n < len(begins) else None for n in (start, start + 1))
     if type(begin) is not int or not (end is None or type(end) is int):

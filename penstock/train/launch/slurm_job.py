@@ -7,6 +7,7 @@ The job's name follows from record and run. Two submits at once leave one job: t
 import hashlib
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 
 from loader.dataset.root import Root
@@ -19,7 +20,7 @@ from ...compute.engines.slurm_why import why_name_waits
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..run_spec import RunSpec
 from .launcher import RunStatus, Span
-from .run_log import SPANS, part_of, run_text
+from .run_log import run_text
 from .slurm_job_script import NodeSettings, batch_script
 
 
@@ -89,24 +90,11 @@ class SlurmJobs:
 
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`."""
-        return [
-            Span(
-                begun_us=start.begun_us,
-                ended_us=start.ended_us,
-                nodes=start.nodes,
-                state=start.state,
-                node_names=start.node_names,
-            )
-            for start in accounted_jobs(self._queue.answer, name=self._name(run))
-            if start.begun_us is not None
-        ]
+        return spans_of(accounted_jobs(self._queue.answer, name=self._name(run)))
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
-        log, part = self._log(run), (0, None)
-        if start is not None:
-            part = part_of(self._queue.tail(f"{log}{SPANS}").splitlines(), start)
-        return run_text(self._queue.answer, log, rank, part)
+        return run_text(self._queue.answer, self._log(run), rank, start)
 
     def _jobs(self, run: str) -> list[QueuedJob]:
         """Return the jobs of a run that wait or run, the oldest first."""
@@ -180,6 +168,21 @@ class SlurmJobs:
             *(f"--{key}={value}" for key, value in options.items() if value),
             *cluster.train.options,
         ]
+
+
+def spans_of(starts: Iterable[AccountedJob]) -> list[Span]:
+    """Return the times of the starts by the accounting, without jobs that never started."""
+    return [
+        Span(
+            begun_us=start.begun_us,
+            ended_us=start.ended_us,
+            nodes=start.nodes,
+            state=start.state,
+            node_names=start.node_names,
+        )
+        for start in starts
+        if start.begun_us is not None
+    ]
 
 
 def _place(job: QueuedJob) -> str:

@@ -24,7 +24,7 @@ _RANK = """\
 export LOCAL_RANK="$SLURM_LOCALID" LOCAL_WORLD_SIZE={ranks}
 trap 'kill -TERM "$rank"' TERM
 trap 'kill -USR1 "$rank"' USR1
-if [ -d "$PENSTOCK_FOLDER" ]; then echo $$ > "$PENSTOCK_FOLDER/rank-$RANK"; fi
+if [ "$SLURMD_NODENAME" = "$PENSTOCK_SCRIPT_NODE" ]; then echo $$ > "$PENSTOCK_FOLDER/rank-$RANK"; fi
 "$@" &
 rank=$!
 wait "$rank"
@@ -46,7 +46,7 @@ _SCRIPT = """\
 # A start of a training run of penstock, see docs/decisions/slurm.md.
 unset SLURM_EXPORT_ENV SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK # else srun takes them for options
 PENSTOCK_FOLDER=$(mktemp -d) || exit 1
-export PENSTOCK_FOLDER
+export PENSTOCK_FOLDER PENSTOCK_SCRIPT_NODE="$SLURMD_NODENAME"
 trap 'rm -rf "$PENSTOCK_FOLDER"' EXIT
 stopping=0
 trap 'stopping=1' TERM

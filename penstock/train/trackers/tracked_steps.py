@@ -10,7 +10,7 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.root import Root
 from loader.errors import Corrupt, FormatTooNew, MissingDependency, ObjectNotFound, RunNotFound
 from loader.json_text import parse_json_object
-from loader.run.trail.read_trail import read_trail
+from loader.run.trail.read_trail import read_trail_of
 from loader.run.trail.step_rows import NOTE
 from loader.storage.mirror.store import primary_of
 
@@ -48,18 +48,17 @@ class TrackedSteps:
     def from_trail(self, after: int, before: int) -> Iterator[Sequence[TrackedStep]]:
         """Yield what the trail has of the steps between two, in batches: each step's last try of its first rank.
 
-        Raises: StoreError.
+        Costs as `read_trail_of`, whatever the length of the run. Raises: StoreError.
         """
         try:
-            trail = read_trail(self._root, self._run)
+            trail = read_trail_of(self._root, self._run, range(after + 1, before))
         except (RunNotFound, Corrupt, FormatTooNew, MissingDependency) as error:
             _log.warning(
                 "%s gets no steps between %d and %d of %s: %s",
                 *(self._tracker, after, before, self._run, error),
             )
             return
-        rows = trail.steps.filter((trail.steps["step"] > after) & (trail.steps["step"] < before))
-        rows = rows.sort("step", "rank", "at_us", descending=[False, True, False])
+        rows = trail.steps.sort("step", "rank", "at_us", descending=[False, True, False])
         rows = rows.unique("step", keep="last", maintain_order=True)
         rows = rows.select("step", "at_us", *(NOTE + name for name in trail.notes))
         for batch in rows.iter_slices(BATCH):

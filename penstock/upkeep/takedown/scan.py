@@ -64,7 +64,7 @@ WITHOUT = {
     "swept/": "paths of objects",
     "takedowns/": "keyed hashes, and paths of objects",
     "trails/": "checksums and metrics",
-    "trainings/": "commands, steps and times of training runs",
+    "trainings/": "commands, steps and times of training runs, and keys of slow samples (docs/limits.md)",
     "views/": "bits; views of the samples' versions have places of their own",
     "windows/": "counts; windows of the samples' versions have places of their own",
 }

@@ -13,9 +13,9 @@ from ...text import clean
 from ..inspect.sample_record import SampleRecord, sample_record
 from ..json_record import JsonRecord
 from ..sample_relations import RunSearch
-from .bands import Span, fault_spans, keep_spans, language_spans
+from .bands import EpisodeSpan, fault_spans, keep_spans, language_spans
 from .lanes import Lane, lanes_of
-from .open_episode import VIDEO_WORDS, Camera, OpenEpisode, Stream
+from .open_episode import VIDEO_WORDS, Camera, EpisodeStream, OpenEpisode
 
 MAX_STEP = 10**6
 """Most rows or frames that a step of the cursor goes."""
@@ -71,13 +71,13 @@ class EpisodeRecord(JsonRecord):
     """Groups of dimensions."""
     n_undrawn: int
     """Dimensions beyond the last lane."""
-    language: tuple[Span, ...]
+    language: tuple[EpisodeSpan, ...]
     """Language lines, or the task."""
-    keep: tuple[Span, ...]
+    keep: tuple[EpisodeSpan, ...]
     """Spans of rows that `keep.npy` keeps."""
     n_keep: int
     """Number of such rows; -1 without `keep.npy`."""
-    faults: tuple[Span, ...]
+    faults: tuple[EpisodeSpan, ...]
     """Gaps of clocks, and frozen frames."""
     quality: Mapping[str, str]
     """Columns about clocks -> value."""
@@ -149,7 +149,7 @@ def _short(name: str, names: Collection[str]) -> str:
     return clean(".".join(words[-n:]), 80)
 
 
-def _format(camera: Camera | None, stream: Stream | None) -> str:
+def _format(camera: Camera | None, stream: EpisodeStream | None) -> str:
     if camera is not None:
         width, height = camera.size
         return f"{CODECS.get(camera.codec, camera.codec)} {width} x {height}"
@@ -165,7 +165,7 @@ def _rate(episode: OpenEpisode, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackMoment(JsonRecord):
-    """What the loader takes of one field at a time."""
+    """Value that the loader takes of one field at a time."""
 
     field: str
     """Field name."""
@@ -190,7 +190,7 @@ class TrackMoment(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment(JsonRecord):
+class CursorMoment(JsonRecord):
     """The window of one instant: what the loader takes of each field, by the rule `last`."""
 
     at_ns: int
@@ -205,12 +205,12 @@ class Moment(JsonRecord):
     """Streams and cameras."""
 
 
-def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> Moment:
+def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> CursorMoment:
     """Return what the loader takes at a time. Reads one row of each stream. Raises: InvalidRuntime."""
     at_ns = min(max(0, at_ns), episode.length_ns)
     anchor = episode.anchor(anchor)
     names = [name for name in (*episode.streams, *episode.cameras) if name not in episode.errors]
-    return Moment(
+    return CursorMoment(
         at_ns=at_ns,
         clock_ns=str(episode.origin_ns + at_ns),
         anchor=anchor,

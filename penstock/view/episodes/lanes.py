@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..json_record import JsonRecord
-from .open_episode import Stream
+from .open_episode import EpisodeStream
 from .stream_summary import n_dims
 
 MOST_DIMS = 8
@@ -18,7 +18,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\d+|[^\W\d_a-zA-Z]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane(JsonRecord):
-    """Some dimensions of a stream, drawn over one another, with those of another stream dashed."""
+    """Some dimensions of a stream, drawn over one another; another stream may be dashed."""
 
     name: str
     """Title."""
@@ -34,7 +34,7 @@ class Lane(JsonRecord):
     """Unit of the values, or ""."""
 
 
-def lanes_of(streams: Mapping[str, Stream]) -> tuple[tuple[Lane, ...], int]:
+def lanes_of(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...], int]:
     """Return (up to 64 lanes of an episode's streams, number of dimensions without one).
 
     A state and an action of the same names share lanes.
@@ -44,17 +44,14 @@ def lanes_of(streams: Mapping[str, Stream]) -> tuple[tuple[Lane, ...], int]:
     for field, stream in streams.items():
         if field in dashed.values():
             continue
+        short = field.rpartition(".")[0]
         names = stream.names or tuple(str(dim) for dim in range(n_dims(stream.layout)))
         for first, stop in groups(names):
             title, labels = _titled(names[first:stop])
-            short = field.rpartition(".")[0]
+            span = "" if stop - first == len(names) else f"{names[first]} to {names[stop - 1]}"
             lanes.append(
                 Lane(
-                    name=title
-                    if stream.names and title
-                    else short
-                    if stop - first == len(names)
-                    else f"{short} {title}".strip(),
+                    name=(title or span or short) if stream.names else f"{short} {span}".strip(),
                     field=field,
                     dashed=dashed.get(field, ""),
                     first=first,
@@ -65,7 +62,7 @@ def lanes_of(streams: Mapping[str, Stream]) -> tuple[tuple[Lane, ...], int]:
     return tuple(lanes[:MOST_LANES]), sum(len(lane.labels) for lane in lanes[MOST_LANES:])
 
 
-def _pairs(streams: Mapping[str, Stream]) -> dict[str, str]:
+def _pairs(streams: Mapping[str, EpisodeStream]) -> dict[str, str]:
     """Return state -> action, for streams of equal names and units."""
     out: dict[str, str] = {}
     for action in streams:
@@ -107,7 +104,7 @@ def _runs(words: Sequence[tuple[str, ...]], first: int, stop: int, depth: int) -
         return [(at, min(stop, at + MOST_DIMS)) for at in range(first, stop, MOST_DIMS)]
     out: list[tuple[int, int]] = []
     at = first
-    for _, run in groupby(words[first:stop], lambda one: one[depth : depth + 1]):
+    for _, run in groupby(words[first:stop], lambda name: name[depth : depth + 1]):
         n = len(list(run))
         out += _runs(words, at, at + n, depth + 1)
         at += n
@@ -117,13 +114,13 @@ def _runs(words: Sequence[tuple[str, ...]], first: int, stop: int, depth: int) -
 
 
 def _titled(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return (words that all names begin with, the rest of each)."""
+    """Return (words that all names begin with, or ""; the rest of each name)."""
     spans = [list(_WORD.finditer(name)) for name in names]
     n = 0
     while all(len(one) > n + 1 for one in spans) and len({one[n].group().lower() for one in spans}) == 1:
         n += 1
     if len(names) == 1 or not n:
-        return (f"{names[0]} to {names[-1]}" if len(names) > 1 else names[0]), tuple(names)
+        return "", tuple(names)
     title = " ".join(one.group().lower() for one in spans[0][:n] if len(one.group()) > 1)
     labels = tuple(name[one[n].start() :] for name, one in zip(names, spans, strict=True))
     return title or spans[0][0].group(), labels

@@ -50,7 +50,7 @@ _NOW = {"ns": Offsets("ns", (0,)), "rows": Offsets("rows", (0,))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stream:
+class EpisodeStream:
     """A stream of numbers."""
 
     layout: NpyLayout
@@ -88,7 +88,7 @@ class OpenEpisode:
         self.fields = {
             name: VerifiedField(version, at, address.describe(name)) for name, at in address.fields.items()
         }
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, EpisodeStream] = {}
         """Field -> its stream."""
         self.cameras: dict[str, Camera] = {}
         """Field -> its camera."""
@@ -97,13 +97,13 @@ class OpenEpisode:
         self.clocks: dict[str, I64] = {}
         """Field -> its clock, int64 ns; empty for an episode of steps."""
         self.clock_names: dict[str, str] = {}
-        """Field -> the field of its clock, or "container"."""
+        """Field -> the field of its clock, which may be damaged, or "container"."""
         self._read_small()
         for name in self.names:
             self._open(name)
         self.is_steps = not any(
             name in self.clock_names for name in self.streams
-        )  # then cameras are steps too, whatever their container says
+        )  # then frames count as steps too, despite the times of their container
         if self.is_steps:
             self.clocks, self.clock_names = {}, {}
         spans = [self._span(name) for name in (*self.streams, *self.cameras) if self.has_times(name)]
@@ -151,12 +151,12 @@ class OpenEpisode:
         except (Corrupt, MissingDependency) as error:
             self.errors[name] = clean(error, 600)
 
-    def _stream(self, name: str, layout: NpyLayout) -> Stream:
+    def _stream(self, name: str, layout: NpyLayout) -> EpisodeStream:
         facts: Mapping[str, Any] = self.version.facts.get(name, {})
         dims, unit = facts.get("dims"), facts.get("unit")
         if not isinstance(dims, list | tuple) or len(dims) != n_dims(layout):
             dims = ()
-        return Stream(
+        return EpisodeStream(
             layout=layout,
             names=tuple(clean(one, 80) for one in dims),
             unit=clean(unit, 24) if isinstance(unit, str) else "",
@@ -184,12 +184,12 @@ class OpenEpisode:
     def _open_clock(self, name: str) -> None:
         source = clock_field(name, self.names, self.version.facts)
         if source is not None:
+            self.clock_names[name] = source
             array: Any = load("array:decode")(self._whole(source))
             try:
                 self.clocks[name] = checked_clock(array, self.n_values(name))
             except DecodeFailed as error:
                 raise DecodeFailed(f"{self.address.describe(source)}: {error}") from None
-            self.clock_names[name] = source
         elif (camera := self.cameras.get(name)) is not None and camera.timeline is not None:
             self.clocks[name] = frame_times(camera.timeline)
             self.clock_names[name] = "container"
@@ -252,6 +252,7 @@ class OpenEpisode:
         times = self.clocks[anchor] if anchor else clock
         camera = self.cameras.get(name)
         ends = self.clock_names[name] == "container" and camera is not None and camera.timeline is not None
+        timeline = camera.timeline if ends and camera else None
         return by_clock(
             _NOW["ns"],
             "last",
@@ -259,7 +260,7 @@ class OpenEpisode:
             at_ns + self.origin_ns,
             (int(times[0]), int(times[-1])),
             None,
-            end_ns(camera.timeline) if ends and camera and camera.timeline else None,
+            end_ns(timeline.end_pts, timeline.time_base) if timeline else None,
         )
 
     def row(self, name: str, number: int) -> np.ndarray:

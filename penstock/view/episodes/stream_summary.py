@@ -27,7 +27,7 @@ F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
 
-class Columns(NamedTuple):
+class ColumnExtremes(NamedTuple):
     """Extremes of a stream in a range of rows, one entry per column of a plot."""
 
     rows: I64
@@ -114,16 +114,16 @@ class StreamSummary:
         at = slice(bucket, bucket + len(rows))
         self._low[at], self._high[at] = extremes(rows)
 
-    def columns(self, first: int, stop: int, n_columns: int, dims: range) -> Columns:
+    def columns(self, first: int, stop: int, n_columns: int, dims: range) -> ColumnExtremes:
         """Return the extremes of rows first ... stop - 1, in at most `n_columns` columns.
 
-        Columns hold whole buckets: the first may begin, and the last end, outside of the range. Raises: Corrupt.
+        ColumnExtremes hold whole buckets: the first may begin, and the last end, outside of the range. Raises: Corrupt.
         """
         first, stop = max(0, first), min(self.n_rows, stop)
         chosen = slice(dims.start, dims.stop)
         if stop <= first:
             none = np.empty((len(dims), 0), np.float32)
-            return Columns(np.empty(0, np.int64), none, none)
+            return ColumnExtremes(np.empty(0, np.int64), none, none)
         if stop - first <= n_columns * self.rows_each:
             rows = read_rows(self.field, self._layout, first, stop)[:, chosen]
             low = high = drawable(rows)
@@ -136,7 +136,7 @@ class StreamSummary:
         starts = np.arange(0, len(low), group)
         if group > 1:
             low, high = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
-        return Columns(begin + starts.astype(np.int64) * each, low.T, high.T)
+        return ColumnExtremes(begin + starts.astype(np.int64) * each, low.T, high.T)
 
 
 def extremes(rows: np.ndarray) -> tuple[F32, F32]:

@@ -24,7 +24,7 @@ from .open_episode import OpenEpisode
 SEARCH_S = 4.0
 """Seconds after which a run is searched no further."""
 WINDOW_S, ROW_S, STEP_S = 1e-3, 1e-7, 4e-4
-"""About what a window's search costs, for each row of its episode too; and that of a step."""
+"""Approximate seconds to search a window, in addition per row of its episode, and to search a step."""
 MOST_WINDOWS = 2000
 """Most windows of a run."""
 FAR = 4.0
@@ -62,30 +62,30 @@ class RunWindows(JsonRecord):
     metric: str
     """Metric that colours the windows, or ""."""
     searched: str
-    """What was searched, if not all: "the last 900 of 40,000 steps"; else ""."""
+    """Searched part, such as "the last 900 of 40,000 steps"; "" for all."""
     windows: tuple[TrainedWindow, ...]
     """Windows, by step."""
     error: str = ""
     """Error that left windows unknown, or ""."""
 
 
-class _Search:
+class _WindowSearch:
     """Search of one run, until a time."""
 
     def __init__(self, training: Training, episode: OpenEpisode) -> None:
         self.training, self.episode = training, episode
         self.until = time.monotonic() + SEARCH_S
-        self.found: set[tuple[int, int, int, int, int]] = set()
+        self.places: set[tuple[int, int, int, int, int]] = set()
         self.searched, self.anchor = "", ""
 
     @property
     def is_over(self) -> bool:
-        return time.monotonic() > self.until or len(self.found) >= MOST_WINDOWS
+        return time.monotonic() > self.until or len(self.places) >= MOST_WINDOWS
 
     def add(self, layout: WindowLayout | None, row: int, step: int, slot: int) -> None:
         if layout is not None:
             self.anchor = layout.anchor
-        self.found.add((step, slot, row, *_span(self.episode, layout, row)))
+        self.places.add((step, slot, row, *_span(self.episode, layout, row)))
 
     def by_windows(
         self, replay: loader.Replay, source: PlannedSource, plan_hash: str, one_plan: bool
@@ -125,7 +125,7 @@ def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
     Searches for some seconds: window by window, in an order that covers the episode, or step by step from the last
     one back, whichever costs less.
     """
-    search, error = _Search(training, episode), ""
+    search, error = _WindowSearch(training, episode), ""
     steps = training.recorded_steps()
     plans = training.plans(training.last_step + 1) if len(steps) else {}
     try:
@@ -147,7 +147,7 @@ def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
         anchor=search.anchor,
         metric=metric,
         searched=search.searched,
-        windows=_recorded(training, sorted(search.found)[:MOST_WINDOWS], metric),
+        windows=_recorded(training, sorted(search.places)[:MOST_WINDOWS], metric),
         error=error,
     )
 
@@ -206,11 +206,11 @@ def _metric(training: Training) -> str:
 
 
 def _recorded(
-    training: Training, found: Sequence[tuple[int, int, int, int, int]], metric: str
+    training: Training, places: Sequence[tuple[int, int, int, int, int]], metric: str
 ) -> tuple[TrainedWindow, ...]:
-    if not found:
+    if not places:
         return ()
-    steps = np.array([one[0] for one in found], np.int64)
+    steps = np.array([one[0] for one in places], np.int64)
     recorded = training.are_recorded(steps)
     spread = training.spreads.get(metric)
     limit = spread.median + FAR * spread.sigma if spread is not None else math.inf
@@ -218,7 +218,7 @@ def _recorded(
         {step: _losses(training, step, metric) for step in set(steps[recorded].tolist())} if metric else {}
     )
     windows = []
-    for (step, slot, row, first, last), is_recorded in zip(found, recorded.tolist(), strict=True):
+    for (step, slot, row, first, last), is_recorded in zip(places, recorded.tolist(), strict=True):
         if not is_recorded:
             continue
         by_slot, own = losses.get(step, ({}, None))

@@ -188,8 +188,8 @@ def _trained(site: Site, request: Request) -> Response:
             runs.append(trained_windows(site.opened.training(name), episode))
         except PenstockError as error:
             failed[clean(name, 80)] = clean(f"{type(error).__name__}: {error}", 400)
-    left = [name for name in search.unsearched if name not in names]
-    body = {"runs": runs, "failed": failed, "unsearched": len(left), "error": clean(search.error, 400)}
+    others = [name for name in search.unsearched if name not in names]
+    body = {"runs": runs, "failed": failed, "unsearched": len(others), "error": clean(search.error, 400)}
     return JSONResponse(plain(body))
 
 

@@ -8,11 +8,11 @@ import pytest
 import loader
 from loader.errors import Conflict, InvalidCluster
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
+from penstock.nodes.cases import CaseBook
 from penstock.nodes.controls import control_of
 from penstock.nodes.node_check import put_failures, run_checks
 from penstock.nodes.node_condition import CONDITION
 from penstock.nodes.proof import NodeProver
-from penstock.nodes.quarantine import cases
 from penstock.nodes.watch import NodeControl, NodeWatch, drain_by_hand, return_by_hand
 from tests.servers.kubernetes_api import Server, kubeconfig, kubernetes
 
@@ -55,7 +55,7 @@ def test_watch_sets_the_condition_of_a_proved_node(
     assert [review.drained for review in reviews] == [["node-0"], []]
     assert conditions(server, "node-0") == {"Ready": "True", CONDITION: "False"}
     assert conditions(server, "node-1") == {"Ready": "True"}
-    (case,) = cases(record.store)
+    (case,) = CaseBook(record.store).read()
     assert control.states()["node-0"].reason == case.reason == "penstock q-1: planted failed: hot"
     return_by_hand(record.store, control, "node-0", "ann")
     assert conditions(server, "node-0") == {"Ready": "True", CONDITION: "True"}

@@ -15,9 +15,9 @@ from penstock.cli import main
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings, read_cluster
 from penstock.compute.engines.slurm import SlurmQueue
 from penstock.nodes import watch as watching
+from penstock.nodes.cases import CaseBook
 from penstock.nodes.node_check import put_failures, run_checks
 from penstock.nodes.proof import NodeProver, checks_of
-from penstock.nodes.quarantine import cases
 from penstock.nodes.slurm_drain import SlurmNodes
 from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand
 from penstock.train.launch.slurm_job import SlurmJobs
@@ -88,7 +88,7 @@ def test_node_that_flips_reads_is_drained_with_evidence(
         monkeypatch.setenv(name, "planted")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", good.endpoint)
-    monkeypatch.setattr(watching, "LOOK_S", 2.0)
+    monkeypatch.setattr(watching, "REVIEW_S", 2.0)
     with loader.Root("s3://bucket/lab") as data, data.write("points", part_samples=10) as writer:
         for number in range(2_000):
             writer.add(f"{number:04d}", {"x.npy": np.full(256, number, np.int32), "cls": number})
@@ -128,7 +128,7 @@ def test_node_that_flips_reads_is_drained_with_evidence(
     for _ in range(3):
         watch.review()
     assert states(control) == {node: node != BAD for node in NODES}, lines
-    (case,) = cases(record.store)
+    (case,) = CaseBook(record.store).read()
     assert control.states()[BAD].reason == case.reason
     body = parse_json_object(record.store.get("nodes/q-1/case.json").data)
     assert (body["node"], body["sign"], len(body["faults"]) >= 3) == (BAD, "wrong reads", True)
@@ -174,7 +174,7 @@ def test_check_that_fails_everywhere_drains_one_node_and_alerts_once(
     reviews = [watch.review() for _ in range(3)]
     assert sum(not in_service for in_service in states(control).values()) == n_drained, reviews
     assert [bool(review.alert) for review in reviews].count(True) == (1 if n_drained else 0), reviews
-    assert len(cases(record.store)) == n_drained
+    assert len(CaseBook(record.store).read()) == n_drained
 
 
 def test_drained_node_returns_after_clean_checks(
@@ -199,7 +199,7 @@ def test_drained_node_returns_after_clean_checks(
     reviews = [watch.review() for _ in range(watching.CLEAN_ROUNDS)]
     assert [review.returned for review in reviews] == [[], [], ["m2"]]
     until(lambda: states(control)["m2"])
-    assert cases(record.store)[0].returned_us is not None
+    assert CaseBook(record.store).read()[0].returned_us is not None
 
 
 def test_nodes_that_others_drained_are_left_alone(cluster: Slurm, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_nodes_that_others_drained_are_left_alone(cluster: Slurm, tmp_path: Path
         return_by_hand(record.store, control, "m4", "bob")
     with pytest.raises(loader.errors.Conflict, match="has no node 'm9'"):
         drain_by_hand(record.store, control, "m9", "smoke", "bob")
-    assert cases(record.store) == []
+    assert CaseBook(record.store).read() == []
     case = drain_by_hand(record.store, control, "m1", "smoke", "bob")
     assert return_by_hand(record.store, control, "m1", "bob") == case.number
     assert states(control)["m1"]

@@ -74,33 +74,57 @@ def test_three_slow_windows_in_a_row_make_a_suspect() -> None:
     assert named(NodeSigns(windows=windows({"n1": 0.0, "n2": 0.05}, range(3)))) == []
 
 
-def attempt(run: str, number: int, nodes: str, *, failed: bool) -> Attempt:
+def attempt(
+    run: str, number: int, nodes: str, *, failed: bool, end_step: int = 0, saved_step: int = 0
+) -> Attempt:
     return Attempt(
-        run=run, number=number, nodes=tuple(nodes.split()), ended_us=NOW_US + number, failed=failed
+        run=run,
+        number=number,
+        nodes=tuple(nodes.split()),
+        ended_us=NOW_US + number,
+        failed=failed,
+        end_step=end_step,
+        saved_step=saved_step,
     )
 
 
-def test_failed_attempts_name_the_node_that_they_have_in_common() -> None:
+def test_three_failed_starts_of_the_last_five_make_suspects() -> None:
     failed = [attempt("big", n, f"n1 n{n + 1}", failed=True) for n in range(1, 4)]
-    assert named(NodeSigns(attempts=[*failed, attempt("big", 4, "n7 n8", failed=False)])) == [
-        ("n1", "crashes")
-    ]
+    ended = attempt("big", 4, "n7 n8", failed=False)
+    assert named(NodeSigns(attempts=[*failed, ended])) == [("n1", "crashes")]
+    assert named(NodeSigns(attempts=[*failed[:2], ended])) == []
     assert named(NodeSigns(attempts=failed)) == []  # the run never went on: it may be the run
     one_gang = [attempt("big", n, "n1 n2", failed=True) for n in range(1, 4)]
-    assert named(NodeSigns(attempts=[*one_gang, attempt("big", 4, "n7 n8", failed=False)])) == []
+    assert named(NodeSigns(attempts=[*one_gang, ended])) == [("n1", "crashes"), ("n2", "crashes")]
     later = [attempt("other", n, "n1", failed=False) for n in range(4, 8)]
-    assert named(NodeSigns(attempts=[*failed, attempt("big", 4, "n7 n8", failed=False), *later])) == []
+    assert named(NodeSigns(attempts=[*failed, ended, *later[:2]])) == [("n1", "crashes")]
+    assert named(NodeSigns(attempts=[*failed, ended, *later[:3]])) == []
 
 
-def test_gangs_of_a_drained_node_and_of_runs_that_never_went_on_accuse_nobody() -> None:
-    gangs = ["n1 n5", "n2 n5", "n1 n6", "n1 n7"]  # n5 met two nodes that crash their gangs
+def test_run_that_saves_behind_its_failure_went_on() -> None:
+    """A run that fails at one step whatever its nodes accuses none; one that gets on does, before it ends."""
+    steps = [(100, 90), (150, 140), (200, 190), (250, 240)]
+    goes_on = [
+        attempt("big", n, "n1 n2", failed=True, end_step=end, saved_step=saved)
+        for n, (end, saved) in enumerate(steps)
+    ]
+    assert named(NodeSigns(attempts=goes_on)) == [("n1", "crashes"), ("n2", "crashes")]
+    assert named(NodeSigns(attempts=goes_on[:3])) == []  # the third failure may be the run's
+    stuck = [attempt("big", n, "n1 n2", failed=True, end_step=100 - n, saved_step=90 + n) for n in range(5)]
+    assert named(NodeSigns(attempts=stuck)) == []
+    preempted = attempt("big", 9, "n7 n8", failed=False, end_step=60, saved_step=60)
+    assert named(NodeSigns(attempts=[*stuck, preempted])) == [], "it did not come as far"
+    further = replace(preempted, end_step=120, saved_step=120)
+    assert named(NodeSigns(attempts=[*stuck, further])) == [("n1", "crashes"), ("n2", "crashes")]
+
+
+def test_starts_with_a_drained_node_accuse_no_other() -> None:
+    gangs = ["n1 n5", "n2 n5", "n1 n6", "n1 n5"]
     failed = [attempt(f"r{n}", 2 * n, nodes, failed=True) for n, nodes in enumerate(gangs)]
     ended = [attempt(f"r{n}", 2 * n + 1, f"n{10 + n}", failed=False) for n in range(len(gangs))]
     both = [("n1", "crashes"), ("n5", "crashes")]
     assert named(NodeSigns(attempts=[*failed, *ended])) == both
     assert suspects(NodeSigns(attempts=[*failed, *ended]), NOW_US + 60, {"n1": NOW_US + 50}) == []
-    before = [attempt(f"r{n}", -n, f"n{10 + n}", failed=False) for n in range(len(gangs))]
-    assert named(NodeSigns(attempts=[*failed, *before])) == []
 
 
 def test_a_loss_that_differs_names_the_one_node_that_was_exchanged() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import loader
-from loader.errors import CheckpointNotFound, Conflict, Corrupt, InvalidRuntime
+from loader.errors import CheckpointNotFound, Conflict, Corrupt, InvalidRuntime, Transient
 from loader.storage import Store, open_store
-from penstock.checkpoints import Checkpoints, marker
+from penstock.checkpoints import Checkpoints, marker, retention
 from penstock.checkpoints.marker import Checkpoint, StoredObject
 from penstock.train.checkpoint_copies import copy_checkpoints
 
@@ -109,7 +109,9 @@ def test_sigkill_at_each_request_leaves_no_half_checkpoint(source: Store, tmp_pa
         for number in range(1, before + 1):
             target = loader.Root(tmp_path / "targets" / f"{side}-{number}")
             if marker.steps(target.store, "small"):
-                assert objects(target.store) == expected, (side, number)
+                there = objects(target.store)
+                there.pop("checkpoints/small/parts/000000000005/~copying", None)
+                assert there == expected, (side, number)
             list(copy_checkpoints(source, target, "small"))
             assert objects(target.store) == expected, (side, number)
 
@@ -172,6 +174,70 @@ def test_step_saved_meanwhile_withdraws_the_marker(source: Store, target: loader
     with pytest.raises(Conflict, match="step 99"):
         list(copy_checkpoints(source, root, "big", 10))
     assert marker.steps(target.store, "big") == [99]
+
+
+class Failing:
+    """The target's store; requests after the marker fail, and a later save deletes the parts before."""
+
+    def __init__(self, store: Store, *, deletes: bool) -> None:
+        self._store, self._deletes, self._fails = store, deletes, False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        self._store.put_if_absent(key, data)
+        if "/steps/" in key:
+            if self._deletes:
+                parts = [info.key for info in self._store.list("checkpoints/big/parts/")]
+                self._store.delete_many([key for key in parts if key.endswith(".safetensors")])
+            self._fails = True
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[object]:
+        if self._fails:
+            raise Transient("planted")
+        yield from self._store.list(prefix, start_after)
+
+
+class Killed(Failing):
+    """Nothing after the marker has an effect."""
+
+    def delete_many(self, keys: object) -> None:
+        if not self._fails:
+            self._store.delete_many(keys)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize("kind", [Failing, Killed])
+def test_copy_that_fails_after_its_marker_is_repeated(
+    source: Store, target: loader.Root, kind: type[Failing], deletes: bool
+) -> None:
+    target.create()
+    root = loader.Root(target.url)
+    root._use(kind(target.store, deletes=deletes))  # type: ignore[arg-type]
+    with pytest.raises(Transient):
+        list(copy_checkpoints(source, root, "big", 10))
+    if kind is Failing:
+        assert marker.steps(target.store, "big") == [], "it is not known to be whole"
+    list(copy_checkpoints(source, target, "big"))
+    assert objects(target.store) == objects(source)
+
+
+@pytest.mark.parametrize("days", [0, 3])
+def test_training_that_saves_leaves_parts_of_a_copy(
+    source: Store, target: loader.Root, days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy was killed beside its parts; after days, they are leftovers."""
+    target.create()
+    checkpoint = marker.read(source, "big", 10)
+    for part_of in checkpoint.objects:
+        target.store.put(checkpoint.key(part_of), source.get(checkpoint.key(part_of)).data)
+    target.store.put("checkpoints/big/parts/000000000010/~copying", b"")
+    monkeypatch.setattr(retention, "COPYING_US", retention.COPYING_US - days * 24 * 3600 * 10**6)
+    with Checkpoints(target, "big", keep_last=1) as saved:
+        saved.save(99, {"weight": torch.zeros(3)})
+    left = {key for key in objects(target.store) if "000000000010" in key}
+    assert len(left) == (0 if days else len(checkpoint.objects) + 1)
 
 
 @pytest.mark.parametrize("name", ["../../../../x", "a/b"])

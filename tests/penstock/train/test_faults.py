@@ -38,7 +38,7 @@ def test_wrong_reads_of_any_rank_are_stored_with_their_node(root: str, start: St
         ("q-41", place.path, place.offset, place.offset + place.nbytes, f"{place.crc32c:08x}")
     }
     assert all(one.actual not in ("", one.expected) and one.kind == "read" for _, one in faults)
-    assert [key.startswith("trainings/big-7/faults/q-41-") for key in keys] == [True]
+    assert [key.split("-")[2:4] for key in keys] == [["q", "41"]]
 
 
 def test_run_without_wrong_reads_stores_no_faults(root: str, start: Start) -> None:

@@ -49,6 +49,11 @@ def test_failures_at_other_steps_or_of_other_lines_go_on(folder: RunFolder) -> N
     assert failure_status(folder, "a1", 3, "y", 1) == OVER
 
 
+def test_killed_ranks_end_no_run(folder: RunFolder) -> None:
+    for restarts in range(3):
+        assert failure_status(folder, "a1", restarts, "", 1) == 1
+
+
 def test_wait_doubles_while_no_step_is_made(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,19 @@ def test_short_steps_share_an_exchange_and_all_ranks_stop_after_the_same_step(
         assert 0 < sum(each[60:]) <= len(each[60:]) / 2
 
 
+def test_hundred_stops_at_random_moments_lose_no_step(root: str, start: Start) -> None:
+    chance, done = random.Random(5), 0
+    for _ in range(100):
+        ranks = start(2, "--steps", 10_000, "--step-s", 0.005)
+        ranks[0].wait_for("took", chance.randint(1, 40))
+        chance.choice(ranks).signal(chance.choice([signal.SIGTERM, signal.SIGUSR1]))
+        assert statuses(ranks) == [AGAIN] * 2, [rank.text for rank in ranks]
+        steps = list(digests(ranks))
+        assert steps == list(range(done, done + len(steps)))
+        done += len(steps)
+        assert Checkpoints(root, "alone").steps()[-1] == done
+
+
 def test_run_that_has_ended_does_nothing_again(root: str, start: Start) -> None:
     ranks = start(2, "--steps", 8)
     ranks[1].wait_for("took")

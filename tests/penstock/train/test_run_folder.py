@@ -13,8 +13,9 @@ import pytest
 import loader
 from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.errors import Corrupt
+from penstock.checkpoints import planned_steps
 from penstock.nodes.signs import read_signs
-from penstock.train import run_folder, trained_on
+from penstock.train import run_folder
 from penstock.train.launch.launcher import RunStatus
 from penstock.train.record import RunRecord
 from penstock.train.replay_run import nodes_at
@@ -134,10 +135,10 @@ def peak(folder: RunFolder) -> int:
 
 def test_memory_of_sums_does_not_grow_with_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_folder, "AT_ONCE", 1)
-    ranks = np.zeros(2000, ROW)
-    ranks["rank"], ranks["node"] = np.arange(2000), [f"m{rank // 8}" for rank in range(2000)]
+    ranks = np.zeros(1000, ROW)
+    ranks["rank"], ranks["node"] = np.arange(1000), [f"m{rank // 8}" for rank in range(1000)]
     peaks = []
-    for n_windows in (5, 40):
+    for n_windows in (4, 24):
         folder = RunFolder(loader.Root(tmp_path / str(n_windows)).store, "a")
         for step in range(1, n_windows + 1):
             ranks["end_step"] = step
@@ -230,7 +231,7 @@ def test_objects_that_are_no_windows_count_for_nobody(tmp_path: Path) -> None:
         folder.store.put(folder.key(f"windows/{name}"), b"no table")
     assert folder.window_keys() == []
     assert folder.window_sums() == []
-    assert [(one.first, one.end) for one in trained_on._of_record(folder.store, "a")] == [(0, 1)]
+    assert [(one.first, one.end) for one in planned_steps._of_record(folder.store, "a")] == [(0, 1)]
     assert read_signs(folder.store, 10**15).windows == []
     assert nodes_at(folder, 0, 1000) == ()
     assert briefs(folder.store)[0].window_step == 0

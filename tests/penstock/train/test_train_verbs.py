@@ -116,6 +116,9 @@ def test_logs_of_a_rank_and_of_a_start(folder: RunFolder, penstock: Penstock) ->
     assert penstock("logs", "big-7", "--attempt", "2")[1] == "[rank1]:second\n\n"
     status, _, errors = penstock("logs", "big-7", "--attempt", "3")
     assert (status != 0, "accepted: 1, 2" in errors) == (True, True)
+    folder.begin_attempt({"restarts": 1})
+    status, _, errors = penstock("logs", "big-7", "--attempt", "2")
+    assert (status != 0, "attempt 3 has 1 restarts before it, too" in errors) == (True, True)
 
 
 def test_long_log_is_searched_whole_for_a_rank(folder: RunFolder, penstock: Penstock) -> None:

@@ -205,3 +205,25 @@ def test_takedown_lists_the_runs_and_checkpoints(tmp_path: Path, cli: Cli) -> No
     records = b"".join(root.store.get(info.key).data for info in root.store.list("takedowns/"))
     assert not any(key.encode() in records for key in keys)
     assert cli("takedown", "prove", dry["n"], "--json", root=tmp_path).code in (0, 1)
+
+
+@pytest.mark.parametrize("source", ["markers", "record"])
+def test_plan_of_steps_before_the_trail_counts_too(tmp_path: Path, source: str) -> None:
+    """A run got its trail later, under another plan."""
+    root = filled(tmp_path, 400)
+    early, late = planned(root), planned(root, seed=9)
+    early.save(root)
+    if source == "markers":
+        train(root, "changed", early, 0, 30, trail=False)
+    else:
+        folder = RunFolder(root.store, "changed")
+        folder.put_event(1, 0, "first_batch", 0, {"plan": early.hash})
+        folder.put_event(1, 1, "failed", 30, {})
+    with loader.Loader(late, 0, 1, workers=0, trail=loader.Trail(root, "changed"), steps=80) as batches:
+        batches.seek(20)
+        for _ in batches:
+            pass
+    key = early.batch_ids(4)[3][1]
+    (run,) = trained_on(root, of_dataset("points"), [key])
+    assert (run.error, 4 in run.steps) == ("", True)
+    assert list(run.steps) == met(early, key, range(20)) + met(late, key, range(20, 80))

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.run_usage import launcher_usage, slurm_usage
-from penstock.usage.sacct import parse_jobs
+from penstock.usage import sacct
+from penstock.usage.sacct import AccountedJob, parse_jobs
 from penstock.usage.totals import usage_row
 
 S, H = 1_000_000, 3600 * 1_000_000
@@ -220,3 +222,28 @@ def test_starts_without_a_rank_count_their_gpu_hours(folder: RunFolder) -> None:
     row = usage_row("all", usage.starts, 0, 10 * H)
     assert (row.starts, row.allocated, row.unknown, row.failures) == (2, 32, 32, 2)
     assert [start.run for start in usage.starts] == ["big-7", "big-7"]
+
+
+@pytest.mark.parametrize("option", [("--price", "nan"), ("--price", "-1"), ("--price-gb", "s3=inf")])
+def test_price_is_a_number(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["usage", *option])
+    assert "a price of 0 or more is needed" in capsys.readouterr().err
+
+
+def test_window_before_1970_asks_once(
+    recorded: RunFolder, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not for each of 14,000 weeks."""
+    begins, listed = list[int](), sacct._listed
+
+    def counted(answer: Any, since_us: int, until_us: int | None, name: str) -> list[AccountedJob]:
+        begins.append(since_us)
+        assert len(begins) < 10
+        return listed(answer, since_us, until_us, name)
+
+    monkeypatch.setattr(sacct, "_listed", counted)
+    (tmp_path / "lines").write_text("\n".join(JOBS))
+    options = ["--root", str(tmp_path / "root"), "--cluster", str(cluster)]
+    assert main(["usage", *options, "--since", "99999d"]) == 0
+    assert begins == [0]

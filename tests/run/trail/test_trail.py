@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
+from loader.dataset.tables.parquet import table_bytes
 from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, RunNotFound
 from loader.run.trail import recorder
+from loader.run.trail.read_trail import read_trail_of
 from tests.dataset.stores import Counting
 
 
@@ -563,3 +565,48 @@ def test_the_recorders_thread_collects_its_loader_as_a_wait_begins(memory_root, 
     assert not batches._recorder._thread.is_alive()
     batches.close()
     assert [row["step"] for row in stored_rows(memory_root)] == [0]
+
+
+@pytest.mark.parametrize("n_starts", [2, 20])
+def test_part_of_a_trail_costs_its_steps_and_a_read_per_start(memory_root, plan, n_starts):
+    rows_of = dict[int, list[int]]()
+    for start in range(n_starts):
+        trail = loader.Trail(memory_root, "r", code=str(start))
+        with loader.Loader(
+            plan, 0, 1, steps=10 * start + 12, trail=trail, framework="numpy", workers=0
+        ) as batches:
+            batches.seek(10 * start)  # two steps of the start before are done again
+            for batch in batches:
+                batches.note(loss=batch.step / 2, start=start)
+                rows_of.setdefault(batch.step, []).append(start)
+    counted = Counting(memory_root.store)
+    root = loader.Root(memory_root.url)
+    root._use(counted)
+    for steps in (range(13, 17), range(19, 22), range(10 * n_starts, 10 * n_starts + 5)):
+        before = counted.of("get")
+        part = read_trail_of(root, "r", steps).steps
+        expected = [(step, start) for step in steps for start in rows_of.get(step, ())]
+        assert list(zip(part["step"], part["note.start"], strict=True)) == expected
+        assert counted.of("get") - before <= 2 * n_starts + 1
+    whole = loader.read_trail(memory_root, "r").steps
+    assert read_trail_of(memory_root, "r", range(10**6)).steps["digest"].equals(whole["digest"])
+
+
+def test_part_of_a_long_trail_reads_few_objects(tmp_path, samples):
+    disk_root = loader.Root(tmp_path)  # a store that knows when an object was written
+    version = samples.write(disk_root, "photos", range(40))
+    plan = loader.plan({"photos": version.select("cls")}, seed=5, global_batch=8)
+    train(plan, loader.Trail(disk_root, "r"), steps=2)
+    store, folder = disk_root.store, "trails/r/0-of-1/"
+    (info,) = store.list(folder)
+    table = pq.read_table(pa.BufferReader(store.get(info.key).data))
+    for first in range(2, 400, 2):
+        column = pa.array([first, first + 1], pa.int64())
+        moved = table.set_column(table.schema.get_field_index("step"), "step", column)
+        store.put(f"{folder}{first:019d}-{first:016x}.parquet", table_bytes(moved, recorder.TABLE))
+    counted = Counting(store)
+    root = loader.Root(tmp_path)
+    root._use(counted)
+    part = read_trail_of(root, "r", range(201, 207))
+    assert part.steps["step"].to_list() == list(range(201, 207))
+    assert counted.of("get") <= 7, "five tables of 200, and the start"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loader
-from loader.errors import Corrupt, DecodeFailed, FieldNotFound, InvalidPlan, InvalidRuntime
+from loader.errors import Corrupt, DecodeFailed, FieldNotFound, InvalidPlan
 from loader.modalities.language import MAX_LINES, ActiveText, LanguageLine, parse_language
 
 NUMBERS = itertools.count()
@@ -146,8 +146,8 @@ def test_a_bad_episode_is_one_bad_sample(root: loader.Root) -> None:
 
 def test_what_cannot_have_a_text_is_refused(root: loader.Root) -> None:
     view = stored(root, LINES, clock=False)
-    with pytest.raises(InvalidRuntime, match="its rows are steps"):
-        texts(planned(view))
+    with pytest.raises(InvalidPlan, match="its rows are steps"):
+        planned(view)
     for wrong in ("task", [1], ["task", "task"], [""], 5):
         with pytest.raises(InvalidPlan, match="windows: text"):
             planned(view, text=wrong)

@@ -1,12 +1,19 @@
 """What the page takes of an episode at a time, against the windows that the loader delivers."""
 
 import json
+from dataclasses import replace
 
+import mcap.writer
 import numpy as np
 import pytest
 
 import loader
 from loader.errors import Corrupt, InvalidRuntime
+from loader.modalities.video.packet_table import packets_bytes, read_packets
+from loader.modalities.video.timeline import Timeline
+from loader.storage import open_store
+from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.run_import import import_place
 from penstock.view.episodes.bands import fault_spans, keep_spans, language_spans
 from penstock.view.episodes.episode_record import episode_record, moment, stepped
 from penstock.view.episodes.lanes import groups, lanes_of
@@ -123,6 +130,22 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
     assert {one.field: bool(one.error) for one in record.cameras}["cam.left.mp4"]
 
 
+def test_a_damaged_clock_does_not_turn_times_into_steps(tmp_path):
+    usual = rig_fields()
+    back = np.zeros(3000, np.int64)
+    keep = {name: data for name, data in usual.items() if name.startswith(("cam.", "state."))}
+    with loader.Root(tmp_path / "root") as root, root.write("rig") as writer:
+        writer.add("ep", keep | {"state.ns.npy": back})
+    episode = opened(loader.Root(tmp_path / "root").open("rig@1"))
+    record = episode_record(episode)
+    assert (record.unit, record.anchor, list(record.errors)) == ("s", "", ["state.npy"])
+    assert [(one.number, one.error) for one in moment(episode, 10**9).tracks] == [
+        (24, ""),
+        (30, ""),
+        (29, ""),
+    ]
+
+
 def test_lanes_follow_the_leading_words():
     humanoid = [
         f"k{side}{joint}"
@@ -200,6 +223,20 @@ def test_bands_show_rows_that_are_kept_gaps_and_frozen_frames(rig, tmp_path):
     assert "7 rows" in keep_spans(episode, "action.npy")[2]
 
 
+def test_frames_of_equal_bytes_are_frozen(tmp_path):
+    usual = rig_fields()
+    table = read_packets(usual["cam.left.mp4.packets"])
+    same = Timeline.of_table(table).shown[10:15]
+    crc32c, size = table.crc32c.copy(), table.size.copy()
+    crc32c[same], size[same] = crc32c[same[0]], 1
+    frozen = packets_bytes(replace(table, crc32c=crc32c, size=size))
+    with loader.Root(tmp_path / "root") as root:
+        episode = opened(write_rig(root, **{"cam.left.mp4.packets": frozen}))
+    (span,) = fault_spans(episode)
+    assert (span.kind, span.text, span.detail) == ("frozen", "5 frames of equal bytes", "cam.left.mp4")
+    assert (span.first_ns, span.last_ns) == tuple(episode.time_of("cam.left.mp4", n) for n in (10, 14))
+
+
 def test_forged_lines_of_language_are_refused_by_number(tmp_path):
     bad = [
         b"[]",
@@ -234,3 +271,28 @@ def test_a_stream_damaged_on_the_disk_has_no_values(tmp_path):
         assert "CRC-32C" in bad.error
         with pytest.raises(Corrupt):
             opened(version).summary("state.npy")
+
+
+def test_a_log_has_a_clock_per_topic(tmp_path):
+    (tmp_path / "logs").mkdir()
+    with (tmp_path / "logs" / "a.mcap").open("wb") as file:
+        out = mcap.writer.Writer(file)
+        out.start()
+        schema = out.register_schema("T", "jsonschema", b"{}")
+        topics = [out.register_channel(topic, "json", schema) for topic in ("/arm/joints", "/gripper")]
+        for channel, period_ms in zip(topics, (10, 25), strict=True):
+            for n in range(40):
+                body = json.dumps({"position": [n, -n / 2], "width": n * 10}).encode()
+                out.add_message(channel, 10**15 + n * period_ms * 10**6, body, 0)
+        out.finish()
+    with loader.Root(tmp_path / "root") as root:
+        import_place(root, "mcap", open_store(tmp_path / "logs"), "log", options=ColumnarOptions())
+        episode = opened(root.open("log@1"))
+        record, at = episode_record(episode), moment(episode, 260 * 10**6, "gripper.width.npy")
+    clocks = {one.field: (one.clock, one.rate) for one in record.streams}
+    assert clocks["arm.joints.position.npy"] == ("arm.joints.ns.npy", "100 Hz")
+    assert clocks["gripper.width.npy"] == ("gripper.ns.npy", "40 Hz")
+    shown = {one.field: (one.number, one.age_ns, one.values) for one in at.tracks}
+    assert at.row == 10
+    assert shown["arm.joints.position.npy"] == (26, 0, (26.0, -13.0))
+    assert shown["gripper.width.npy"] == (10, 10 * 10**6, (100,))

@@ -4,8 +4,6 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import loader
 from loader.errors import Corrupt, DecodeFailed
@@ -49,47 +47,40 @@ class Ranges:
         return self
 
 
-VALUES = st.sampled_from([0.0, 1.0, -2.5, 7.0, np.nan, np.inf, -np.inf, 1e300])
+VALUES = np.array([0.0, 1.0, -2.5, 7.0, np.nan, np.inf, -np.inf, 1e300])
+LARGEST = np.finfo(np.float32).max
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(st.tuples(VALUES, VALUES), min_size=0, max_size=60),
-    st.integers(1, 20),
-    st.integers(0, 60),
-    st.integers(0, 60),
-    st.integers(1, 5),
-)
-def test_columns_are_the_extremes_of_their_rows(tmp_path_factory, rows, n_columns, first, stop, rows_each):
-    array = np.array(rows, np.float64).reshape(len(rows), 2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream_summary, "LEVEL_BYTES", 0)
-        field = stored(tmp_path_factory.mktemp("s"), array)
+@pytest.mark.parametrize("n", [0, 1, 7, 59, 60])
+def test_columns_are_the_extremes_of_their_rows(tmp_path, n):
+    draws = np.random.default_rng(n)
+    array = VALUES[draws.integers(0, len(VALUES), (n, 2))]
+    field = stored(tmp_path, array)
+    for rows_each in (1, 2, 3, 5):
         summary = summary_with(field, rows_each)
-        columns = summary.columns(first, stop, n_columns, range(2))
-    starts = columns.rows.tolist()
-    if not starts:
-        assert stop <= first or first >= len(array)
+        for _ in range(60):
+            first, stop = draws.integers(0, n + 3, 2).tolist()
+            check_columns(array, summary, first, stop, int(draws.integers(1, 20)))
+
+
+def check_columns(array, summary, first, stop, n_columns):
+    columns, end = summary.columns(first, stop, n_columns, range(2)), min(stop, len(array))
+    if end <= first:
+        assert len(columns.rows) == 0
         return
-    assert len(starts) <= n_columns + 1
-    assert starts[0] <= first
-    assert first - starts[0] < rows_each
-    width = starts[1] - starts[0] if len(starts) > 1 else max(stop, first + rows_each) - starts[0]
-    end = (
-        -(-min(stop, len(array)) // rows_each) * rows_each
-        if columns.low is not columns.high
-        else min(stop, len(array))
-    )
-    for number, start in enumerate(starts):
-        last = start + width if number + 1 < len(starts) else max(end, start + 1)
-        finite = np.where(np.isfinite(array), array, np.nan)[start : min(last, len(array))]
+    each = 1 if end - first <= n_columns * summary.rows_each else summary.rows_each
+    starts = columns.rows.tolist()
+    assert 1 <= len(starts) <= n_columns + 1
+    assert starts[0] == first // each * each
+    assert len({*np.diff(starts).tolist()}) <= 1
+    stops = [*starts[1:], min(-(-end // each) * each, len(array))]
+    for number, (start, after) in enumerate(zip(starts, stops, strict=True)):
         for dim in range(2):
-            own = np.clip(finite[:, dim], -np.finfo(np.float32).max, np.finfo(np.float32).max)
-            own = own[~np.isnan(own)]
-            expected = (np.float32(own.min()), np.float32(own.max())) if len(own) else (np.nan, np.nan)
-            assert np.array_equal(
-                [columns.low[dim, number], columns.high[dim, number]], expected, equal_nan=True
-            )
+            own = array[start:after, dim]
+            own = np.clip(own[np.isfinite(own)], -LARGEST, LARGEST).astype(np.float32)
+            expected = (own.min(), own.max()) if len(own) else (np.nan, np.nan)
+            drawn = [columns.low[dim, number], columns.high[dim, number]]
+            assert np.array_equal(drawn, expected, equal_nan=True)
 
 
 def summary_with(field, rows_each):

@@ -500,6 +500,7 @@ function draw(run) {
     alpha: Number.isFinite(window.loss) && most > least ? 0.35 + 0.65 * ((window.loss - least) / (most - least)) : 0.7,
   }));
   for (const cell of all(".trained-name, .trained-lane, .trained-key")) cell.hidden = false;
+  one(".trained-lane").classList.toggle("tall", levels > 12);
   one("#trained-of").textContent = `${run.training}, ${run.windows.length} windows`;
   const held = (now) => run.windows.filter((window) => window.first_ns <= now && now <= window.last_ns);
   new Plot(one("#windows"), axis, {

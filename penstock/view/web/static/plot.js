@@ -228,9 +228,11 @@ export class Plot {
       else c.moveTo(px, y(value));
       pen = true;
     };
+    const gap = (5 * (x.at(-1) - x[0])) / (x.length - 1); // no line over a gap of the clock
     c.beginPath();
     for (let i = 0; i < x.length; i++) {
       const px = this.px(x[i], width);
+      if (x[i] - x[i - 1] > gap) pen = false;
       go(px, low[i]);
       if (high !== low) go(px, high[i]);
     }

@@ -24,6 +24,7 @@ from loader.errors import (
     InvalidStore,
 )
 from loader.modalities import decoder_for
+from loader.modalities.video.demux import whole_file
 from loader.modalities.video.packet_runs import mp4_of_run
 from loader.modalities.video.packet_table import packets_bytes, read_packets
 from loader.storage import open_store
@@ -37,7 +38,10 @@ from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.version import verify
+from penstock.view.episodes.episode_record import moment
+from penstock.view.episodes.open_episode import open_episode
 from penstock.view.inspect.sample_record import playable, sample_record
+from penstock.view.inspect.version_record import fields_of as names_of
 
 from .lerobot_files import CAMERA, LENGTHS, OTHER, change_meta, v21, v30
 
@@ -368,6 +372,13 @@ def test_the_viewer_shows_and_plays_runs(own, root):
     assert "h264, 8 frames" in shown.decoded.lines[0]
     film = fields_of(root.open("i"))["episode_000001"][FILM]
     assert playable(version, 1, RUN) == (film, "mp4")
+    episode = open_episode(version, 1, names_of(version, [1])[0])
+    with whole_file(film) as played:
+        for frame in range(8):
+            at = moment(episode, episode.time_of(RUN, frame))
+            (track,) = [one for one in at.tracks if one.field == RUN]
+            assert (track.number, track.error) == (frame, "")
+            assert track.shown_s[0] == pytest.approx(float(played.timeline.time_s(frame)), abs=1e-6)
 
 
 def test_added_groups_see_frames_of_runs(own, root):

@@ -145,6 +145,7 @@ def changed(**of):
         (lambda n: [[], *[PERSISTENT] * (n - 1)], "row 1 differs from row 0"),
         (lambda n: [None, *[PERSISTENT] * (n - 1)], "row 1 differs from row 0"),
         (changed(role=None), "role = None"),
+        (changed(style="task"), "style 'task'"),
         (changed(timestamp=float("nan")), "timestamp nan"),
         (changed(timestamp=None), "timestamp None"),
         (changed(timestamp=1e20), "timestamp 1"),

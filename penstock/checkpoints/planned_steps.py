@@ -1,0 +1,140 @@
+"""Plans of a run's steps, by all that it left: trail, checkpoints, reports, and events of its record.
+
+The trail decides for the steps that it has. Only if another source names a further plan is the whole trail read.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader import Root
+from loader.api.report import reports_of
+from loader.dataset.tables.parquet import parse_table
+from loader.errors import Corrupt, InvalidRuntime
+from loader.json_text import parse_json_object
+from loader.run.trail.read_trail import read_starts, read_trail
+from loader.run.trail.start_record import trail_folder
+from loader.storage import Store
+from loader.storage.mirror.store import primary_of
+
+from . import marker
+from .ranks import several
+
+RECORDS = "trainings/"
+"""Folder of the records of runs."""
+NEWEST = 8
+"""Objects of a trail, by their first step, that are read for its last step."""
+_EVENT = re.compile(r"trainings/[^/]+/events/([0-9]{6})-([0-9]{6})\.json")
+_WINDOW = re.compile(r"trainings/[^/]+/windows/([0-9]{6})-([0-9]{12})\.parquet")
+FIRST_EVENTS = 4
+"""Events of a start among which its first batch is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlannedSteps:
+    """Steps that ran under one plan."""
+
+    plan: str
+    """Hash of the plan; "" if its source does not name it."""
+    first: int
+    """First step."""
+    end: int
+    """Step after the last one."""
+    without: NDArray[np.int64] | None = None
+    """Steps of the trail, ascending, which are not among these; None for none."""
+
+    def __contains__(self, step: int) -> bool:
+        if not self.first <= step < self.end:
+            return False
+        if self.without is None:
+            return True
+        at = int(np.searchsorted(self.without, step))
+        return at == len(self.without) or self.without[at] != step
+
+
+def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) -> list[PlannedSteps]:
+    """Return the plans of a run's steps. saved: store of its checkpoints, which has these markers.
+
+    Raises: Corrupt; StoreError; InvalidRuntime if no source names a plan.
+    """
+    store, newest = primary_of(root.store), max(markers, default=0)
+    others = list(_others(root, saved, run, markers))
+    plans = {start.plan for start in read_starts(store, run)}
+    if not plans:
+        if any(not one.plan for one in others):
+            raise InvalidRuntime("a start names no plan")
+        return others
+    further = [one for one in others if one.plan and one.plan not in plans]
+    if len(plans) == 1 and not further:
+        end = max(_last_step(store, run) + 1, newest)
+        return [PlannedSteps(plan=plans.pop(), first=0, end=end)]
+    trail, steps = _of_trail(root, run)
+    if trail and not further:
+        trail[0], trail[-1] = replace(trail[0], first=0), replace(trail[-1], end=max(trail[-1].end, newest))
+    named = [one for one in others if one.plan] if further else []
+    return [*trail, *(replace(one, without=steps) for one in named)]
+
+
+def _others(root: Root, saved: Store, run: str, markers: Sequence[int]) -> Iterator[PlannedSteps]:
+    plans = several(lambda step: marker.read(saved, run, step).plan, markers)
+    with_plan = [(step, plan) for step, plan in zip(markers, plans, strict=True) if plan]
+    firsts = [0, *(step for step, _ in with_plan)]
+    for first, (step, plan) in zip(firsts, with_plan, strict=False):
+        yield PlannedSteps(plan=plan, first=first, end=step)
+    for report in reports_of(root, run):
+        yield PlannedSteps(plan=report.plan, first=report.first_step, end=report.last_step + 1)
+    yield from _of_record(primary_of(root.store), run)
+
+
+def _of_record(store: Store, run: str) -> Iterator[PlannedSteps]:
+    """Yield each start's steps, by its first and last events and its windows. Raises: Corrupt."""
+    ends: dict[str, int] = {}
+    events: dict[str, list[tuple[int, str]]] = {}
+    for info in store.list(f"{RECORDS}{run}/events/"):
+        if match := _EVENT.fullmatch(info.key):
+            events.setdefault(match[1], []).append((int(match[2]), info.key))
+    for info in store.list(f"{RECORDS}{run}/windows/"):
+        if match := _WINDOW.fullmatch(info.key):
+            ends[match[1]] = max(ends.get(match[1], 0), int(match[2]))
+    for attempt, numbered in sorted(events.items()):
+        keys = [key for _, key in sorted(numbered)]
+        bodies = [_event(store, key) for key in dict.fromkeys([*keys[:FIRST_EVENTS], keys[-1]])]
+        began = next((body for body in bodies if body["event"] == "first_batch"), None)
+        if began is not None:
+            first = int(began["step"])
+            end = max(first + 1, ends.get(attempt, 0), *(int(body["step"]) for body in bodies))
+            yield PlannedSteps(plan=str(began.get("plan", "")), first=first, end=end)
+
+
+def _event(store: Store, key: str) -> dict[str, Any]:
+    try:
+        body = parse_json_object(store.get(key).data)
+        return {**body, "event": str(body["event"]), "step": int(body["step"])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"{store.url}/{key} is no event: {error}") from error
+
+
+def _last_step(store: Store, run: str) -> int:
+    keys = [info.key for info in store.list(trail_folder(run)) if info.key.endswith(".parquet")]
+    newest = sorted(keys, key=lambda key: key.rpartition("/")[2])[-NEWEST:]
+    tables = (parse_table(store.get(key).data, f"{store.url}/{key}") for key in newest)
+    return max((max(table["step"].to_pylist(), default=-1) for table in tables), default=-1)
+
+
+def _of_trail(root: Root, run: str) -> tuple[list[PlannedSteps], NDArray[np.int64]]:
+    """Return where the plan of the recorded steps changes, and these steps. Reads the whole trail."""
+    trail = read_trail(root, run)
+    plans = {start.id: start.plan for start in trail.starts}
+    rows = trail.steps.sort("step", "at_us").unique("step", keep="last", maintain_order=True)
+    steps, names = rows["step"].to_numpy(), np.array([plans[start] for start in rows["start"]])
+    changes = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist()] if len(steps) else []
+    ends = [*steps[changes[1:]].tolist(), int(steps[-1]) + 1] if len(steps) else []
+    planned = [
+        PlannedSteps(plan=str(names[change]), first=int(steps[change]), end=end)
+        for change, end in zip(changes, ends, strict=True)
+    ]
+    return planned, steps

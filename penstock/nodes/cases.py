@@ -1,0 +1,261 @@
+"""Cases against nodes in a record: `nodes/q-41/` holds the evidence, the drain and the return, each created once.
+
+A case is opened under the number after the last one. If two watchers decide at once, one of them creates it. The other
+one reads it and decides again, so the caps hold for all watchers together. A case is data: only the scheduler's reason
+makes a node ours to check and return.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loader.dataset.log.entries import canonical
+from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound
+from loader.json_text import parse_json_object
+from loader.storage import Store
+
+from ..checkpoints.ranks import several
+from ..text import clean
+from .suspects import DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
+
+_log = logging.getLogger(__name__)
+FORMAT = 1
+FOLDER = "nodes/"
+ALERTS = "nodes/alerts/"
+REASON = re.compile(r"penstock q-([1-9][0-9]{0,8}): ")
+"""Beginning of the reason of each node that penstock drained."""
+_CASE = re.compile(r"nodes/q-([1-9][0-9]{0,8})/(case|drained|returned)\.json")
+_ALERT = re.compile(r"nodes/alerts/([0-8][0-9]{15})\.json")
+LAST_NUMBER = 999_999_999
+AT_ONCE = 16
+TEXT = 160
+"""Most characters of a reason."""
+MOST_BYTES = 8 * 2**20
+"""Larger objects are damaged: a case has 1,000 faults and the output of its checks."""
+AHEAD_US = 5 * MINUTE_US
+"""Times further in the future are damaged."""
+PENDING_US = 24 * 60 * MINUTE_US
+"""Age at which a case that was not drained is no longer read again."""
+ENDS = ("drained", "returned")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A node, and why it was drained."""
+
+    number: int
+    """Number of the case, from 1 on."""
+    node: str
+    """Name of the node."""
+    opened_us: int
+    """UTC microseconds of the evidence."""
+    text: str
+    """Figures, such as "4 wrong of 1,912 reads"."""
+    drained_us: int | None = None
+    """UTC microseconds of the drain; None before it."""
+    returned_us: int | None = None
+    """UTC microseconds of the return; None before it."""
+
+    @property
+    def reason(self) -> str:
+        """Reason that the scheduler shows."""
+        return f"penstock q-{self.number}: {self.text}"
+
+    @property
+    def is_open(self) -> bool:
+        """True while the node is drained for it."""
+        return self.drained_us is not None and self.returned_us is None
+
+    @property
+    def is_pending(self) -> bool:
+        """True from the evidence to the drain."""
+        return self.drained_us is None and self.returned_us is None
+
+
+def case_number(reason: str) -> int | None:
+    """Return the number of the case that drained a node; None if its reason is not penstock's."""
+    match = REASON.match(reason)
+    return int(match[1]) if match else None
+
+
+def reason_text(text: str) -> str:
+    """Return text as a scheduler's reason shows it."""
+    return clean(text, TEXT)
+
+
+class CaseBook:
+    """The cases of a record. The first reading lists them; a later one asks for new cases and ends of open ones."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cases: dict[int, Case] = {}
+        self._last = 0
+        self._is_listed = False
+        self._alert: tuple[int, int] | None = None
+
+    def read(self) -> list[Case]:
+        """Return all cases, by number. Damaged ones are logged and left out. Raises: StoreError."""
+        if not self._is_listed:
+            self._list()
+            return self.cases
+        while (body := self._object(self._last + 1, "case")) is not None:
+            self._add(self._last + 1, body)
+        since_us = _now_us() - PENDING_US
+        asked = [
+            (case.number, name)
+            for case in self._cases.values()
+            if case.is_open or (case.is_pending and case.opened_us > since_us)
+            for name in ENDS
+        ]
+        for (number, name), body in zip(
+            asked, several(lambda key: self._object(*key), asked, at_once=AT_ONCE), strict=True
+        ):
+            if body is not None:
+                self._end(number, name, body)
+        return self.cases
+
+    @property
+    def cases(self) -> list[Case]:
+        """The cases as last read, by number."""
+        return [self._cases[number] for number in sorted(self._cases)]
+
+    def open(self, node: str, text: str, evidence: Mapping[str, Any], by: str) -> Case:
+        """Store the evidence against a node under the number after the last one.
+
+        Raises: Conflict if another process took the number: what it did counts, so read and decide again.
+        """
+        number, at_us = self._last + 1, _now_us()
+        if number > LAST_NUMBER:
+            raise Corrupt(f"{self._store.url}/{FOLDER}q-{self._last}/ has the last number: move it away")
+        text = reason_text(text)
+        body = {"format": FORMAT, "node": node, "at_us": at_us, "text": text, "by": by, **evidence}
+        try:
+            self._store.put_if_absent(_key(number, "case"), canonical(body))
+        except AlreadyExists:
+            raise Conflict(f"{self._store.url}/{_key(number, 'case')} was opened meanwhile") from None
+        self._last = number
+        self._cases[number] = Case(number=number, node=node, opened_us=at_us, text=text)
+        return self._cases[number]
+
+    def put_end(self, number: int, name: str, by: str) -> None:
+        """Store the drain or the return of a case, once. name: of `ENDS`."""
+        at_us = _now_us()
+        body = {"format": FORMAT, "at_us": at_us, "by": by}
+        try:
+            self._store.put_if_absent(_key(number, name), canonical(body))
+        except AlreadyExists:
+            stored = self._object(number, name)
+            body = stored if stored and _time_of(stored) is not None else body
+        self._end(number, name, body)
+
+    def faults(self, number: int) -> list[NodeFault]:
+        """Return the wrong reads in a case's evidence; none if it is damaged."""
+        body = self._object(number, "case") or {}
+        try:
+            return [fault for one in body.get("faults", ())[:1000] if (fault := NodeFault(**one)).is_valid]
+        except TypeError as error:
+            _log.warning("%s/%s has damaged faults: %s", self._store.url, _key(number, "case"), error)
+            return []
+
+    def alerted_us(self) -> int:
+        """Return the time of the newest alert, UTC microseconds; 0 without one. Lists the alerts once."""
+        if self._alert is None:
+            self._alert = self._newest_alert()
+        return self._alert[1]
+
+    def put_alert(self, text: str) -> bool:
+        """Store an alert under the number after the newest one; return False if another process did."""
+        number, at_us = (self._alert or (0, 0))[0] + 1, _now_us()
+        body = {"format": FORMAT, "at_us": at_us, "text": text}
+        try:
+            self._store.put_if_absent(f"{ALERTS}{number:016d}.json", canonical(body))
+        except AlreadyExists:
+            self._alert = None
+            return False
+        self._alert = number, at_us
+        return True
+
+    def _newest_alert(self) -> tuple[int, int]:
+        numbers = [
+            int(match[1]) for info in self._store.list(ALERTS) if (match := _ALERT.fullmatch(info.key))
+        ]
+        if not numbers:
+            return 0, 0
+        body = self._body(f"{ALERTS}{max(numbers):016d}.json") or {}
+        return max(numbers), _time_of(body) or 0
+
+    def _list(self) -> None:
+        matches = [_CASE.fullmatch(info.key) for info in self._store.list(f"{FOLDER}q-")]
+        keys = sorted((int(match[1]), match[2]) for match in matches if match)  # "case" comes before its ends
+        bodies = several(lambda key: self._object(*key), keys, at_once=AT_ONCE)
+        for (number, name), body in zip(keys, bodies, strict=True):
+            if name == "case":
+                self._add(number, body or {})
+            elif body is not None:
+                self._end(number, name, body)
+        self._is_listed = True
+
+    def _add(self, number: int, body: Mapping[str, Any]) -> None:
+        self._last = max(self._last, number)
+        node, text, at_us = body.get("node"), body.get("text"), _time_of(body)
+        if at_us is None or not isinstance(text, str) or not is_node(node):
+            _log.warning("%s/%s is no case: it is left out", self._store.url, _key(number, "case"))
+            return
+        self._cases[number] = Case(number=number, node=str(node), opened_us=at_us, text=reason_text(text))
+
+    def _end(self, number: int, name: str, body: Mapping[str, Any]) -> None:
+        at_us = _time_of(body)
+        if number not in self._cases or at_us is None:
+            return
+        case = self._cases[number]
+        drained = name == "drained"
+        self._cases[number] = replace(case, drained_us=at_us) if drained else replace(case, returned_us=at_us)
+
+    def _object(self, number: int, name: str) -> dict[str, Any] | None:
+        return self._body(_key(number, name))
+
+    def _body(self, key: str) -> dict[str, Any] | None:
+        """Return an object's JSON; {} if it is damaged, None if there is none."""
+        try:
+            if self._store.head(key).nbytes > MOST_BYTES:
+                raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+            return parse_json_object(self._store.get(key).data)
+        except ObjectNotFound:
+            return None
+        except ValueError as error:
+            _log.warning("%s/%s is damaged: %s", self._store.url, key, error)
+            return {}
+
+
+def drains(known: Sequence[Case], now_us: int) -> list[Drain]:
+    """Return the drains of cases, for the caps. A new case counts from its evidence on."""
+    return [
+        Drain(node=case.node, drained_us=case.drained_us or case.opened_us, returned_us=case.returned_us)
+        for case in known
+        if not case.is_pending or case.opened_us > now_us - DRAIN_EVERY_US
+    ]
+
+
+def settled_us(known: Sequence[Case]) -> dict[str, int]:
+    """Return node -> time of its last drain or return: older signs no longer count."""
+    times: dict[str, int] = {}
+    for case in known:
+        for at_us in (case.drained_us, case.returned_us):
+            times[case.node] = max(times.get(case.node, 0), at_us or 0)
+    return times
+
+
+def _key(number: int, name: str) -> str:
+    return f"{FOLDER}q-{number}/{name}.json"
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _time_of(body: Mapping[str, Any]) -> int | None:
+    at_us = body.get("at_us")
+    return at_us if isinstance(at_us, int) and 0 < at_us < _now_us() + AHEAD_US else None

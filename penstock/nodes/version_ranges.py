@@ -1,0 +1,88 @@
+"""Checksums that published versions have for ranges of shards, so that no record decides which bytes are right."""
+
+import logging
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+import loader
+from loader.dataset.shards.address import UNKNOWN_CRC
+from loader.dataset.shards.index import ROW_GROUP_ROWS
+from loader.dataset.shards.shard import crc32c
+from loader.dataset.tables.manifest import manifest_of
+from loader.errors import PenstockError
+from loader.storage.mirror.store import primary_of
+
+from .range_reads import ObjectRange
+
+_log = logging.getLogger(__name__)
+VERSIONS = 64
+"""Newest versions that are searched for a shard."""
+
+
+def version_crcs(root: loader.Root, ranges: Iterable[ObjectRange]) -> dict[ObjectRange, str]:
+    """Return the CRC-32C of each range of a shard that is read here as its version has it; others are left out.
+
+    A field is checked by the CRC-32C of its version's index, another range by the version's SHA-256 of pages.
+    """
+    by_address: dict[str, list[ObjectRange]] = {}
+    for a_range in ranges:
+        by_address.setdefault(a_range.address, []).append(a_range)
+    crcs: dict[ObjectRange, str] = {}
+    try:
+        for version in _versions(root):
+            for address in [key for key in by_address if version.parts.shard_at(key) is not None]:
+                for a_range in by_address.pop(address):
+                    if (crc := _crc(version, a_range)) is not None:
+                        crcs[a_range] = f"{crc:08x}"
+            if not by_address:
+                break
+    except PenstockError as error:
+        _log.warning("could not search the versions of %s: %s", root.url, error)
+    return crcs
+
+
+def _versions(root: loader.Root) -> Iterator[loader.Version]:
+    """Yield the newest version of each dataset, then the others, newest first."""
+    records = [record for name in root.datasets() for record in root.versions(name)]
+    newest = {record.dataset: record for record in records}
+    others = [record for record in records if record is not newest[record.dataset]]
+    others.sort(key=lambda record: -record.n)
+    store = primary_of(root.store)
+    for record in [*newest.values(), *others][:VERSIONS]:
+        manifest = manifest_of(store, record)
+        yield loader.Version(
+            store,
+            dataset=record.dataset,
+            number=record.number,
+            id=record.id,
+            manifest=manifest,
+            verify="sha256",
+        )
+
+
+def _crc(version: loader.Version, a_range: ObjectRange) -> int | None:
+    address, begin, end = a_range
+    try:
+        expected = _index_crc(version, a_range)
+        store = version.store if expected is not None else version.shard_store  # which checks the pages
+        crc = crc32c(store.get_range(address, begin, end - begin).data)
+    except PenstockError as error:
+        _log.info("%s[%d:%d] differs from its version here: %s", address, begin, end, error)
+        return None
+    return crc if expected in (None, crc) else None
+
+
+def _index_crc(version: loader.Version, a_range: ObjectRange) -> int | None:
+    """Return the CRC-32C of a field that has exactly this range; None if there is none."""
+    shard = version.parts.shard_at(a_range.address)
+    assert shard is not None
+    part = version.parts.position(shard["part"])
+    for number in range(-(-int(version.parts.n_rows[part]) // ROW_GROUP_ROWS)):
+        rows = version.stretch(shard["group"], part, number).rows
+        for field, offset in rows.offset.items():
+            nbytes = rows.nbytes[field]
+            for row in np.flatnonzero((offset == a_range.begin) & (nbytes == a_range.end - a_range.begin)):
+                crc = int(rows.crc32c[field][row])
+                return None if crc == UNKNOWN_CRC else crc
+    return None

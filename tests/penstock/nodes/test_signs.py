@@ -1,0 +1,200 @@
+"""Signs read again and again from a record: each one once, at a cost that does not grow with the record."""
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loader.dataset.log.entries import canonical
+from loader.dataset.reading.read_faults import ReadFault
+from loader.errors import StoreError, Transient
+from loader.storage import ObjectInfo, Store, open_store
+from penstock.nodes.node_check import CHECKS, CheckStatus, NodeCheckResult, put_failures
+from penstock.nodes.signs import MOST_OBJECTS, SignReader
+from penstock.nodes.suspects import MINUTE_US
+from penstock.train.fault_record import put_faults
+from penstock.train.launch.launcher import Span
+from penstock.train.run_folder import RunFolder
+from penstock.train.windows import ROW, window_bytes
+
+DAY_US = 24 * 60 * MINUTE_US
+SECOND_US = 1_000_000
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Counted:
+    """Counts requests: one per object, and one per 1,000 listed keys."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.requests, self.failing = store, 0, ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> Any:
+        self.requests += 1
+        if self.failing and self.failing in key:
+            raise Transient("planted")
+        return self._store.get(key)
+
+    def head(self, key: str) -> Any:
+        self.requests += 1
+        return self._store.head(key)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        self.requests += 1
+        for number, info in enumerate(self._store.list(prefix, start_after)):
+            self.requests += number % 10 == 9  # pages of ten keys
+            yield info
+
+
+@pytest.fixture
+def store() -> Counted:
+    return Counted(open_store(f"memory://signs-{secrets.token_hex(8)}"))
+
+
+def put_fault(folder: RunFolder, node: str, at_us: int, begin: int = 0) -> None:
+    fault = ReadFault("data/a.tar", begin, begin + 10, "00000000", "11111111", "s3://lab", "read", at_us)
+    put_faults(folder, {"node": node, "attempt": 1, "rank": 0}, [fault])
+
+
+def put_window(folder: RunFolder, attempt: int, step: int, nodes: Sequence[str]) -> None:
+    rows = np.zeros(len(nodes), ROW)
+    rows["node"], rows["end_step"] = [node.encode() for node in nodes], step
+    rows["ended_us"], rows["slow_read_s"] = now_us(), 0.02
+    folder.put_window(attempt, *window_bytes(rows.tobytes()))
+
+
+def live(store: Store, run: str, n: int) -> RunFolder:
+    """A run with a history: n starts, events, windows, faults."""
+    folder = RunFolder(store, run)
+    for number in range(n):
+        folder.begin_attempt({"node": "m1"})
+        folder.put_event(number + 1, 0, "saved", number, {})
+        put_window(folder, number + 1, number + 1, ["m1", "m2"])
+        put_fault(folder, "m1", now_us())
+    return folder
+
+
+@pytest.mark.parametrize("n", [5, 50])
+def test_cost_of_a_review_does_not_grow_with_the_record(store: Counted, n: int) -> None:
+    for number in range(n):
+        ended = RunFolder(store, f"ended-{number}")
+        ended.put_event(1, 0, "ended", 9, {})
+        body = canonical({"format": 1, "at_us": 1, "node": "m1", "check": "c", "text": "t"})
+        store.put_if_absent(f"{CHECKS}{number:016d}-m1-{number:08x}.json", body)
+    folder = live(store, "big", n)
+    spans_of = list[str]()
+
+    def spans(run: str) -> list[Span]:
+        spans_of.append(run)
+        return []
+
+    reader, later_us = SignReader(store, spans), now_us() + DAY_US + 10 * MINUTE_US
+    reader.read(now_us())
+    reader.read(later_us)
+    spans_of.clear()
+    requests = list[int]()
+    for seconds in (15, 30, 75):
+        store.requests = 0
+        reader.read(later_us + seconds * SECOND_US)
+        requests.append(store.requests)
+    assert requests[:2] == [3, 3], "names of runs, checks, and the run's faults"
+    assert requests[2] == 6, "and its windows, attempts and events"
+    assert spans_of == [], "no accounting of a run without news"
+    put_window(folder, n, 1000, ["m1"])
+    store.requests = 0
+    reader.read(later_us + 140 * SECOND_US)
+    assert store.requests == 7
+    assert spans_of == ["big"]
+
+
+def test_each_sign_is_read_once_and_a_new_run_is_seen(store: Counted) -> None:
+    folder, reader = live(store, "big", 2), SignReader(store)
+    first = reader.read(now_us())
+    assert (len(first.faults), len(first.windows), [one.number for one in first.attempts]) == (2, 4, [1])
+    put_fault(folder, "m2", now_us())
+    put_fault(live(store, "new", 1), "m3", now_us())
+    put_failures(store, "m4", [NodeCheckResult(check="c", status=CheckStatus.FAILED, text="hot")])
+    signs = reader.read(now_us() + 2 * MINUTE_US)
+    assert sorted(fault.node for fault in signs.faults) == ["m1", "m1", "m1", "m2", "m3"]
+    assert [check.node for check in signs.checks] == ["m4"]
+    assert {window.run for window in signs.windows} == {"big", "new"}
+    again = reader.read(now_us() + 4 * MINUTE_US)
+    assert (len(again.faults), len(again.windows), len(again.checks)) == (5, 6, 1)
+    assert reader.read(now_us() + 90 * MINUTE_US).faults == []
+
+
+def test_objects_with_names_of_an_earlier_release_are_read(store: Counted) -> None:
+    folder = live(store, "big", 1)
+    (info,) = store.list(folder.key("faults/"))
+    old = store.get(info.key).data
+    store.put_if_absent(folder.key("faults/m1-0123456789abcdef.json"), old)
+    check = canonical({"format": 1, "node": "m9", "at_us": now_us(), "check": "c", "text": "t"})
+    store.put_if_absent(f"{CHECKS}m9-0123456789abcdef.json", check)
+    reader = SignReader(store)
+    for _ in range(2):
+        signs = reader.read(now_us())
+        assert (len(signs.faults), [one.node for one in signs.checks]) == (2, ["m9"])
+
+
+def test_damaged_and_forged_objects_hide_no_others(store: Counted) -> None:
+    folder = live(store, "big", 2)
+    later = f"{now_us() + 9:016d}"
+    for key in (
+        folder.key(f"faults/{later}-m1-0.json"),
+        folder.key("events/000001-000001.json"),
+        folder.key("attempts/000003.json"),
+        folder.key("windows/000001-000000000009.parquet"),
+        folder.key("windows/x.parquet"),
+        f"{CHECKS}{later}-m1-0.json",
+    ):
+        store.put_if_absent(key, b"{")
+    store.put_if_absent("trainings/-odd/attempts/000001.json", b"{}")
+    put_fault(folder, "$(reboot)", now_us())
+    put_fault(folder, "m7", now_us() + DAY_US)
+    put_failures(store, "m 4", [NodeCheckResult(check="c", status=CheckStatus.FAILED, text="hot")])
+    signs = SignReader(store).read(now_us())
+    assert {fault.node for fault in signs.faults} == {"m1"}
+    assert (len(signs.windows), len(signs.attempts), signs.checks) == (4, 1, [])
+
+
+@pytest.mark.parametrize("kind", ["faults", "windows", "attempts", "events"])
+def test_store_that_fails_costs_no_sign(store: Counted, kind: str) -> None:
+    live(store, "big", 3)
+    reader = SignReader(store)
+    store.failing = f"{kind}/"
+    with pytest.raises(StoreError):
+        reader.read(now_us())
+    store.failing = ""
+    signs = reader.read(now_us())
+    assert (len(signs.faults), len(signs.windows), [one.number for one in signs.attempts]) == (3, 6, [1, 2])
+
+
+def test_very_many_faults_are_read_over_several_reviews(store: Counted) -> None:
+    folder = live(store, "big", 0)
+    folder.begin_attempt({})
+    for number in range(MOST_OBJECTS + 10):
+        put_fault(folder, "m1", now_us(), number)
+    reader = SignReader(store)
+    assert [len(reader.read(now_us()).faults) for _ in range(2)] == [MOST_OBJECTS, MOST_OBJECTS + 10]
+
+
+def test_steps_of_attempts_come_from_events_and_windows(store: Counted) -> None:
+    folder = RunFolder(store, "big")
+    for number in (1, 2):
+        folder.begin_attempt({"node": "m1"})
+        folder.put_event(number, 0, "saved", 10 * number, {})
+        put_window(folder, number, 10 * number + 5, ["m1"])
+    folder.put_event(2, 1, "failed", 27, {})
+    attempts = SignReader(store).read(now_us()).attempts
+    assert [(one.end_step, one.saved_step, one.failed) for one in attempts] == [
+        (15, 10, True),
+        (27, 20, True),
+    ]

@@ -1,0 +1,415 @@
+"""Cases in the record, and a watcher over them: nodes are a table, the record and the commands are real."""
+
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loader
+from loader.dataset.log.entries import canonical
+from loader.dataset.shards.address import FieldAddress
+from loader.dataset.shards.shard import crc32c
+from loader.errors import AlreadyExists, EngineUnreachable, InvalidCluster
+from loader.storage import Store
+from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
+from penstock.nodes import cases, proof_queue, watch
+from penstock.nodes.cases import CaseBook, case_number
+from penstock.nodes.controls import control_of
+from penstock.nodes.node_check import bounded_output, put_failures, run_checks
+from penstock.nodes.proof import NodeProof, NodeProver
+from penstock.nodes.range_reads import ObjectRange
+from penstock.nodes.suspects import NodeFault, Suspect
+from penstock.nodes.version_ranges import version_crcs
+from penstock.nodes.watch import NodeState, NodeWatch
+
+FAILS = {"planted": NodeCheck(command=("sh", "-c", "echo hot; exit 2"))}
+
+
+@dataclass
+class Table:
+    """A scheduler's nodes."""
+
+    nodes: dict[str, NodeState] = field(
+        default_factory=lambda: {f"m{n}": NodeState(in_service=True) for n in range(4)}
+    )
+
+    def states(self) -> dict[str, NodeState]:
+        return dict(self.nodes)
+
+    def drain(self, node: str, reason: str) -> None:
+        self.nodes[node] = NodeState(in_service=False, reason=reason)
+
+    def resume(self, node: str) -> None:
+        self.nodes[node] = NodeState(in_service=True)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> loader.Root:
+    return loader.Root(tmp_path / "record")
+
+
+def watch_of(record: loader.Root, table: Table, *, apply: bool = True) -> NodeWatch:
+    settings = TrainSettings(checks=FAILS, on_node=("env", "SLURMD_NODENAME={node}"))
+    return NodeWatch(record.store, table, NodeProver(Cluster(train=settings), []), apply=apply)
+
+
+def test_cases_have_numbers_and_an_end(record: loader.Root) -> None:
+    book = CaseBook(record.store)
+    assert book.read() == []
+    first = book.open("m1", "4 wrong of 1,912 reads", {"sign": "wrong reads"}, "ann")
+    second = book.open("m2", "smoke", {}, "ann")
+    assert [first.reason, second.reason] == ["penstock q-1: 4 wrong of 1,912 reads", "penstock q-2: smoke"]
+    assert [case_number(first.reason), case_number("by ann"), case_number("penstock q-x: ")] == [
+        1,
+        None,
+        None,
+    ]
+    for name, expected in (
+        ("drained", [True, False]),
+        ("drained", [True, False]),
+        ("returned", [False, False]),
+    ):
+        book.put_end(1, name, "ann")
+        for known in (book.cases, book.read(), CaseBook(record.store).read()):
+            assert [case.is_open for case in known] == expected, name
+    with pytest.raises(AlreadyExists):
+        record.store.put_if_absent("nodes/q-1/case.json", b"{}")
+
+
+def test_watch_without_apply_changes_nothing(record: loader.Root) -> None:
+    put_failures(record.store, "m1", run_checks(FAILS))
+    table, before = Table(), {info.key for info in record.store.list("nodes/")}
+    review = watch_of(record, table, apply=False).review()
+    assert review.drained == ["m1"]
+    assert review.lines[-1] == "m1 would be drained: planted failed: hot"
+    assert all(state.in_service for state in table.nodes.values())
+    assert {info.key for info in record.store.list("nodes/")} == before
+
+
+@pytest.mark.parametrize("line", ["sleep 1000", "no-such-command", "exit 3", "exit 7"])
+def test_check_that_hangs_or_is_missing_drains_no_node(record: loader.Root, line: str) -> None:
+    table = Table()
+    put_failures(record.store, "m1", run_checks(FAILS))  # by another program
+    checks = {"planted": NodeCheck(command=("sh", "-c", line), limit_s=1)}
+    prover = NodeProver(Cluster(train=TrainSettings(checks=checks, on_node=("env", "NODE={node}"))), [])
+    review = NodeWatch(record.store, table, prover, apply=True).review()
+    assert (review.drained, review.alert, [one.node for one in review.suspects]) == ([], "", ["m1"])
+    assert all(state.in_service for state in table.nodes.values())
+    assert CaseBook(record.store).read() == []
+
+
+def test_proof_that_a_later_one_refutes_drains_no_node(
+    record: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof_queue, "PROVE_AGAIN_US", 0)
+    put_failures(record.store, "m1", run_checks(FAILS))
+    watcher = watch_of(record, Table(), apply=False)
+    assert watcher.review().drained == ["m1"]
+    clean = Cluster(
+        train=TrainSettings(checks={"planted": NodeCheck(command=("true",))}, on_node=("env", "N={node}"))
+    )
+    watcher._prover = NodeProver(clean, [])
+    assert watcher.review().drained == []
+
+
+def test_node_that_a_person_takes_meanwhile_keeps_its_reason(record: loader.Root) -> None:
+    class DrainedByAnn(Table):
+        """Ann drains m1 after the watcher first looked."""
+
+        looks = 0
+
+        def states(self) -> dict[str, NodeState]:
+            self.looks += 1
+            if self.looks == 2:
+                self.nodes["m1"] = NodeState(in_service=False, reason="fan, by ann")
+            return super().states()
+
+    put_failures(record.store, "m1", run_checks(FAILS))
+    table = DrainedByAnn()
+    review = watch_of(record, table).review()
+    assert review.drained == []
+    assert review.lines[-1] == "m1 left service meanwhile"
+    assert table.nodes["m1"].reason == "fan, by ann"
+    assert CaseBook(record.store).read() == []
+
+
+def test_watcher_that_died_after_the_drain_finds_its_case_again(record: loader.Root) -> None:
+    table = Table()
+    case = CaseBook(record.store).open("m1", "smoke", {}, "penstock node watch")
+    table.drain("m1", case.reason)
+    watch_of(record, table).review()
+    assert CaseBook(record.store).read()[0].is_open
+    table.resume("m1")  # by a person
+    watch_of(record, table).review()
+    assert CaseBook(record.store).read()[0].returned_us is not None
+
+
+class Meeting(NodeProver):
+    """Another watcher reviews while this one proves: after it read the cases, before it decides."""
+
+    def __init__(self, prover: NodeProver, other: NodeWatch, store: Store) -> None:
+        self._prover, self._other, self._store, self.reviews = prover, other, store, 0
+
+    def prove(self, suspect: Suspect) -> NodeProof:
+        if not self.reviews:
+            self.reviews += 1
+            put_failures(self._store, "m1", run_checks(FAILS))
+            assert self._other.review().drained == ["m1"]
+        return self._prover.prove(suspect)
+
+
+@pytest.mark.parametrize("node", ["m1", "m2"])
+def test_two_watchers_drain_and_count_a_case_once(record: loader.Root, node: str) -> None:
+    """One drains m1; the other one, which did not see that, may drain neither m1 nor m2 then."""
+    table = Table({f"m{n}": NodeState(in_service=True) for n in range(200)})  # four may be drained
+    put_failures(record.store, node, run_checks(FAILS))
+    first, second = watch_of(record, table), watch_of(record, table)
+    second._prover = Meeting(second._prover, first, record.store)
+    review = second.review()
+    assert review.drained == []
+    assert [case.node for case in CaseBook(record.store).read()] == ["m1"]
+    assert second.review().drained == first.review().drained == []
+    out = {name: state.reason for name, state in table.nodes.items() if not state.in_service}
+    assert out == {"m1": "penstock q-1: planted failed: hot"}
+
+
+def test_two_watchers_alert_once(record: loader.Root) -> None:
+    table = Table()
+    for node in table.nodes:
+        put_failures(record.store, node, run_checks(FAILS))
+    watchers = [watch_of(record, table) for _ in range(2)]
+    books = [watcher._book for watcher in watchers]
+    assert [book.alerted_us() for book in books] == [0, 0]
+    alerts = [watcher.review().alert for _ in range(2) for watcher in watchers]
+    assert [bool(alert) for alert in alerts].count(True) == 1
+    assert len(list(record.store.list("nodes/alerts/"))) == 1
+
+
+def test_watcher_that_died_before_the_drain_is_replaced(
+    record: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table()
+    CaseBook(record.store).open("m1", "$(reboot)", {}, "penstock node watch")
+    put_failures(record.store, "m1", run_checks(FAILS))
+    assert watch_of(record, table).review().drained == [], "another watcher may be at it"
+    monkeypatch.setattr(cases, "DRAIN_EVERY_US", 0)
+    assert watch_of(record, table).review().drained == ["m1"]
+    assert table.nodes["m1"].reason == "penstock q-2: planted failed: hot"
+
+
+def test_drain_that_the_scheduler_refused_is_tried_again_under_its_case(record: loader.Root) -> None:
+    class Refusing(Table):
+        refusals = 1
+
+        def drain(self, node: str, reason: str) -> None:
+            self.refusals -= 1
+            if self.refusals >= 0:
+                raise EngineUnreachable("no slurmctld")
+            super().drain(node, reason)
+
+    put_failures(record.store, "m1", run_checks(FAILS))
+    table = Refusing()
+    watcher = watch_of(record, table)
+    with pytest.raises(EngineUnreachable):
+        watcher.review()
+    assert watcher.review().drained == ["m1"]
+    assert table.nodes["m1"].reason == "penstock q-1: planted failed: hot"
+    assert [case.is_open for case in CaseBook(record.store).read()] == [True]
+
+
+def forge(record: loader.Root, number: int, node: object, **ends: Any) -> None:
+    """Store a case that no watcher opened."""
+    case = {"format": 1, "node": node, "at_us": 1, "text": "forged"}
+    for name, body in {"case": case, **ends}.items():
+        record.store.put_if_absent(f"nodes/q-{number}/{name}.json", canonical(body))
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_forged_case_runs_no_command(
+    record: loader.Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apply: bool
+) -> None:
+    monkeypatch.setattr(watch, "ROUND_S", 0.0)
+    for number, node in enumerate(("m1", "m2", "evil.example.com", "-oProxyCommand=x"), 1):
+        forge(record, number, node, drained={"format": 1, "at_us": 2})
+    table, ran = Table(), tmp_path / "ran"
+    table.drain("m2", "penstock by ann")
+    settings = TrainSettings(checks=FAILS, on_node=("sh", "-c", f"echo {{node}} >> {ran}; exit 0"))
+    watcher = NodeWatch(record.store, table, NodeProver(Cluster(train=settings), []), apply=apply)
+    for _ in range(5):
+        assert watcher.review().to_json() == {"suspects": [], "drained": [], "returned": [], "alert": ""}
+    assert not ran.exists()
+    table.drain("m3", "penstock q-9: hot")  # by the scheduler
+    watcher.review()
+    watcher.review()
+    assert set(ran.read_text().split()) == {"m3"}
+
+
+def test_damaged_cases_and_times_to_come_stop_no_watcher(record: loader.Root) -> None:
+    forge(record, 1, ["m1"])
+    record.store.put_if_absent("nodes/q-2/case.json", b"{")
+    forge(record, 3, "m1", drained={"at_us": 2**62})
+    record.store.put_if_absent("nodes/q-4/case.json", b"[]")
+    record.store.put_if_absent("nodes/q-1000000000/case.json", b"{}")
+    record.store.put_if_absent("nodes/alerts/0000000000000007.json", canonical({"at_us": 2**62}))
+    table = Table()
+    for node in ("m1", "m2"):
+        put_failures(record.store, node, run_checks(FAILS))
+    review = watch_of(record, table).review()
+    assert (review.drained, table.nodes["m1"].reason[:14]) == (["m1"], "penstock q-5: ")
+    assert review.alert
+    assert [case.number for case in CaseBook(record.store).read()] == [3, 5]
+
+
+def test_signs_before_the_last_drain_no_longer_count(record: loader.Root) -> None:
+    table = Table()
+    put_failures(record.store, "m1", run_checks(FAILS))
+    watch_of(record, table).review()
+    assert not table.nodes["m1"].in_service
+    table.resume("m1")
+    review = watch_of(record, table).review()
+    assert (review.suspects, table.nodes["m1"].in_service) == ([], True)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> loader.Root:
+    root = loader.Root(tmp_path / "data")
+    with root.write("points") as writer:
+        for number in range(8):
+            writer.add(f"{number}", {"x.bin": bytes([number]) * 100})
+    return root
+
+
+def fault_of(root: loader.Root, place: FieldAddress, **changes: Any) -> NodeFault:
+    """A wrong read of a sample's field."""
+    facts = {"node": "m1", "at_us": 1, "address": place.path, "store": root.url, "expected": "0" * 8}
+    return NodeFault(**{**facts, "begin": place.offset, "end": place.offset + place.nbytes, **changes})
+
+
+def places(root: loader.Root) -> list[FieldAddress]:
+    version = root.open("points@1")
+    addresses = version.address(np.arange(len(version)), ["x.bin"])
+    return [address.fields["x.bin"] for address in addresses]
+
+
+def flipping(folder: Path, times: int) -> str:
+    """A command that runs another one whose reads come wrong some times: a node with bad memory."""
+    file = folder / "bad_node.py"
+    file.write_text(
+        "import runpy, sys\n"
+        "from penstock.nodes import range_reads\n"
+        "from loader.dataset.shards import shard\n"
+        f"left = [{times}]\n"
+        "def crc32c(data):\n"
+        "    left[0] -= 1\n"
+        "    return shard.crc32c(data) ^ (left[0] >= 0)\n"
+        "range_reads.crc32c = crc32c\n"
+        "sys.exit(range_reads.main())\n"
+    )
+    return str(file)
+
+
+@pytest.mark.parametrize("times", [4, 0])
+def test_proof_compares_reads_on_the_node_with_the_version(
+    tmp_path: Path, data: loader.Root, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    prefix = ("sh", "-c", f"exec {sys.executable} {flipping(tmp_path, times)}")
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+    prover = NodeProver(Cluster(train=TrainSettings(on_node=prefix)), [data.url])
+    first, second, third = places(data)[:3]
+    file = Path(data.url, third.path)
+    shard = bytearray(file.read_bytes())
+    shard[third.offset] ^= 1  # damaged in the store
+    file.write_bytes(shard)
+    faults = tuple(fault_of(data, place) for place in (first, second, third))
+    proof = prover._compare("m1", faults)
+    facts = proof.evidence["proof"]
+    assert (proof.is_bad, facts["wrong"], facts["reads"], len(facts["ranges"])) == (times > 0, times, 2000, 2)
+    assert proof.text == f"{times} wrong of 2,000 reads"
+    assert [one["here"] for one in facts["ranges"]] == [f"{place.crc32c:08x}" for place in (first, second)]
+
+
+def test_proof_needs_bytes_of_a_version(
+    tmp_path: Path, data: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record names an object that any node may read otherwise: its own file, or one that is replaced."""
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+    prefix = ("sh", "-c", f"exec {sys.executable} {flipping(tmp_path, 10**6)}")  # each read differs there
+    data.store.put("trainings/big/stop", b"x" * 100)
+    prover = NodeProver(Cluster(train=TrainSettings(on_node=prefix)), [data.url])
+    forged = fault_of(data, places(data)[0], address="trainings/big/stop", begin=0, end=50, expected="")
+    outside = fault_of(data, places(data)[0], address="../../etc/passwd", expected="")
+    proof = prover._compare("m1", (forged, outside))
+    assert (proof.is_bad, proof.text) == (False, "none of 1 ranges comes here as its version has it")
+
+
+def test_ranges_are_compared_with_the_index_or_with_hashes_of_pages(data: loader.Root) -> None:
+    place = places(data)[3]
+    whole, half, beyond = (
+        ObjectRange(place.path, place.offset, place.offset + n) for n in (place.nbytes, 50, 10**6)
+    )
+    half_crc = f"{crc32c(Path(data.url, place.path).read_bytes()[place.offset :][:50]):08x}"
+    assert version_crcs(data, [whole, half, beyond]) == {whole: f"{place.crc32c:08x}", half: half_crc}
+    file = Path(data.url, place.path)
+    shard = bytearray(file.read_bytes())
+    shard[place.offset + 60] ^= 1  # in the same page as `half`
+    file.write_bytes(shard)
+    assert version_crcs(loader.Root(data.url), [whole, half]) == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"node": "-oProxyCommand=x"},
+        {"address": "a" * 1025},
+        {"address": "a\x1b[2J"},
+        {"store": "s" * 1025},
+        {"begin": -1},
+        {"begin": 200, "end": 100},
+        {"end": 2**63},
+        {"expected": "x" * 8},
+        {"actual": "0" * 9},
+        {"kind": "command"},
+        {"at_us": "1"},
+    ],
+)
+def test_fault_with_a_value_that_no_rank_writes_is_no_fault(changes: dict[str, Any]) -> None:
+    right = NodeFault(node="m1", at_us=1, address="data/a.tar", begin=0, end=10, expected="0" * 8)
+    assert right.is_valid
+    assert not replace(right, **changes).is_valid
+
+
+def test_command_that_does_not_read_its_input_ends_at_its_limit() -> None:
+    data, code = bounded_output(["sh", "-c", "echo begins; sleep 1000"], 0.5, "x" * 2**20)
+    assert (data, code) == (b"begins\n", None)
+
+
+def test_proof_reads_only_roots_that_the_operator_names(data: loader.Root) -> None:
+    prover = NodeProver(Cluster(train=TrainSettings(on_node=("false",))), [data.url])
+    place = places(data)[0]
+    elsewhere, large = fault_of(data, place, store="s3://elsewhere"), fault_of(data, place, end=2**40)
+    proof = prover._compare("m1", (elsewhere, large))
+    assert (proof.is_bad, proof.text) == (False, "no range of a root given to read")
+    assert prover._compare("m1", (fault_of(data, place),)).text == "m1 did not read: exit code 1, no output"
+
+
+@pytest.mark.parametrize("node", ["-oProxyCommand=x", "m1;reboot", "$(reboot)", "", "m1 m2"])
+def test_name_of_a_node_from_a_record_runs_nothing(node: str) -> None:
+    prover = NodeProver(Cluster(train=TrainSettings(checks=FAILS, on_node=("echo", "{node}"))), [])
+    with pytest.raises(InvalidCluster, match="is no name of a node"):
+        prover.prove(Suspect(node=node, sign="check", at_us=1, text=""))
+
+
+def test_commands_reach_a_node_by_the_cluster_s_prefix() -> None:
+    def words(*prefix: str) -> list[str]:
+        cluster = Cluster(train=TrainSettings(on_node=prefix))
+        return NodeProver(cluster, [])._on_node("m1", ["python", "-c", "a b"])
+
+    assert words("ssh", "{node}", "{command}") == ["ssh", "m1", "python -c 'a b'"]
+    assert words("srun", "--nodelist={node}") == ["srun", "--nodelist=m1", "python", "-c", "a b"]
+    with pytest.raises(InvalidCluster, match="on_node is missing"):
+        words()
+    with pytest.raises(InvalidCluster, match="drains no nodes; accepted"):
+        control_of(Cluster())

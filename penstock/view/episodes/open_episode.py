@@ -260,7 +260,7 @@ class OpenEpisode:
             at_ns + self.origin_ns,
             (int(times[0]), int(times[-1])),
             None,
-            end_ns(timeline.end_pts, timeline.time_base) if timeline else None,
+            end_ns(timeline) if timeline else None,
         )
 
     def row(self, name: str, number: int) -> np.ndarray:

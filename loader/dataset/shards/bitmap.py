@@ -90,9 +90,8 @@ class SelectTable:
         blocks = self._bytes.reshape(-1, BLOCK_BITS // 8)
         order = np.argsort(block, kind="stable")
         starts = np.flatnonzero(np.diff(block[order], prepend=-1))
-        if len(x) <= min(
-            4 * len(starts), SPARSE
-        ):  # a random batch has a block per member: 20 us each, unpacked
+        # A random batch has a block per member: 20 us each, unpacked.
+        if len(x) <= min(4 * len(starts), SPARSE):
             return self._select_apart(block, rank)
         for first, last in zip(starts, [*starts[1:], len(order)], strict=True):
             group = order[first:last]

@@ -2,8 +2,8 @@
 
     PYTHON benchmarks/lerobot_windows.py FOLDER BACKEND CHUNK [READER]
 
-BACKEND: torchcodec, pyav, or none (no cameras). READER: a file, see below. Each line of stdin has the numbers of rows, as JSON; the answer is the
-processor time in seconds that their windows took. One thread. A torchvision of another torch lacks `nms`, which
+BACKEND: torchcodec, pyav, or none (no cameras). Each line of stdin has the numbers of rows, as JSON. The answer is the
+processor time in seconds that their windows took, in one thread. A torchvision of another torch lacks `nms`, which
 lerobot never calls. A recent one lacks `VideoReader`, which lerobot's backend pyav needs: READER is torchvision 0.21's
 io/video_reader.py.
 """

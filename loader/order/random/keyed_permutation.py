@@ -158,7 +158,7 @@ def unperm(k: int, n: int, y: I64) -> I64:
     while over.size:  # walk back along the cycle
         quotient: U64 = np.floor_divide(out[over], b)
         right: U64 = out[over] - quotient * b
-        for r in reversed(range(FEISTEL_ROUNDS)):
+        for r in range(FEISTEL_ROUNDS)[::-1]:
             if r % 2 == 0:
                 quotient = (quotient + (a - sub_array(keys[r], right) % a)) % a
             else:

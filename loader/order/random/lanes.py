@@ -28,6 +28,8 @@ CHUNKS_MIN = 65_536  # fewest chunks per source: fewer shuffle too coarsely
 MAX_SAMPLES = 2**53
 MAX_CHUNK = 2**30
 MAX_LANES = 2**16
+FEW = 8
+"""Number of ordinals up to which they are faster one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +327,8 @@ def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int
 
 def positions_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinals: I64) -> I64:
     """Return `position_of` of each view ordinal (int64): of a full shuffle in one computation."""
-    if shape.chunk > 1 or shape.lanes > 1 or shape.rounds_h > 1 or shape.n <= ARGSORT_MAX:
+    is_shuffle = shape.chunk == shape.lanes == shape.rounds_h == 1 and shape.n > ARGSORT_MAX
+    if not is_shuffle or len(ordinals) < FEW:
         each = [position_of(shape, seed, name, epoch, ordinal) for ordinal in ordinals.tolist()]
         return np.array(each, np.int64)
     keys = epoch_keys(seed, name, epoch)

@@ -123,13 +123,11 @@ class EpisodeReads:
         for address, others in zip(addresses, places, strict=True):
             own = {field: place for field, place in address.fields.items() if field not in self._videos}
             fields: dict[str, FieldAddress] = {**own, **others}
+            at = replace(address, fields=fields)
             for field in self._in_blocks:
-                rows = fields.get(field + ROWS)
-                if (rows is None or not rows.nbytes or fields[field].nbytes <= MIN_BYTES) and (
-                    field + ROWS not in self._fields
-                ):
+                if field + ROWS not in self._fields and not _has_blocks(field, at):
                     fields.pop(field + ROWS, None)
-            out.append(replace(address, fields=fields))
+            out.append(at)
         return out
 
     def _is_whole(self, field: str, at: SampleAddress) -> bool:
@@ -181,7 +179,7 @@ class EpisodeReads:
             arrays: dict[str, Any] = {}
             clock_names = {*self._clock_of.values()}
             for field in self._arrays:
-                if field in data or field + ROWS not in data:
+                if not (field in self._in_blocks and _has_blocks(field, at)):
                     arrays[field] = _array(field, data, at)
                 else:
                     blocks = _row_blocks(field, data, at)
@@ -245,7 +243,9 @@ class EpisodeReads:
 
 
 def _has_blocks(field: str, at: SampleAddress) -> bool:
-    return field + ROWS in at.fields and at.fields[field].nbytes > MIN_BYTES
+    rows = at.fields.get(field + ROWS)
+    array = at.fields.get(field)
+    return rows is not None and array is not None and rows.nbytes > 0 and array.nbytes > MIN_BYTES
 
 
 def _row_blocks(field: str, data: Mapping[str, bytes], at: SampleAddress) -> RowBlocks:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loader.order.random.keyed_permutation import perm
-from loader.order.random.lanes import LaneShape, locate, position_of, unpermuted
+from loader.order.random.keyed_permutation import ARGSORT_MAX, perm, unperm
+from loader.order.random.lanes import LaneShape, locate, position_of, positions_of, unpermuted
 
 SHAPES = st.builds(
     LaneShape,
@@ -42,3 +42,26 @@ def test_positions_are_those_of_the_ordinals(shape, seed, epoch, data):
         positions = np.array([*near, *drawn])
     ordinals = locate(shape, seed, "photos", epoch, positions).tolist()
     assert [position_of(shape, seed, "photos", epoch, one) for one in ordinals] == positions.tolist()
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.integers(0, 2**64 - 1), st.integers(ARGSORT_MAX + 1, 2**53), st.data())
+def test_any_values_are_sent_back_together(k, n, data):
+    x = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20)), np.int64)
+    assert unperm(k, n, perm(k, n, x)).tolist() == x.tolist()
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(
+    st.one_of(
+        SHAPES,
+        st.builds(
+            LaneShape, n=st.integers(1, 10**6), chunk=st.just(1), lanes=st.just(1), rounds_h=st.just(1)
+        ),
+    ),
+    st.data(),
+)
+def test_positions_together_are_positions_one_by_one(shape, data):
+    ordinals = data.draw(st.lists(st.integers(0, shape.n - 1), min_size=1, max_size=20))
+    together = positions_of(shape, 7, "arm", 2, np.array(ordinals, np.int64))
+    assert together.tolist() == [position_of(shape, 7, "arm", 2, ordinal) for ordinal in ordinals]

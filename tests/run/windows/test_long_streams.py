@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import h5py
 import numpy as np
 import pytest
 
@@ -20,6 +21,7 @@ from loader.modalities.video.packet_table import index_packets, read_packets
 from loader.run.recipe.decode import decoders
 from loader.run.recipe.video_packet_reads import Readers
 from loader.run.recipe.window_reads import WindowReads
+from penstock.cli import main
 from tests.run.numbered_video import numbers_in, video
 
 GOPS = {"crf": "30", "g": "30", "bf": "2", "preset": "ultrafast", "sc_threshold": "0"}
@@ -327,3 +329,53 @@ def test_row_blocks_cover_an_array(n: int) -> None:
 def test_damaged_row_blocks_are_refused(damage: Any) -> None:
     with pytest.raises(DecodeFailed):
         read_rows(damage(index_rows(npy(np.arange(20_000)))))
+
+
+def test_add_group_adds_row_blocks_to_an_earlier_version(tmp_path: Path) -> None:
+    large, small = np.arange(400_000, dtype=np.float32), np.arange(30, dtype=np.float32)
+    with loader.Root(str(tmp_path)) as root:
+        with root.write("arm") as writer:
+            writer.add("ep0", {"action.npy": large})
+            writer.add("ep1", {"action.npy": small})
+        compute = {f"action.npy{SUFFIX}": lambda sample: index_rows(sample.bytes_of("action.npy"))}
+        version = root.add_group("arm@1", "row_index", compute, inputs=["action.npy"])
+        plan = planned(version, {"action.npy": loader.rows(0, 2)}, 16)
+        with read(plan, prefetch=0) as batches:
+            batch = batches.batch_at(0)
+            assert batches.metrics()["fetched_bytes_total"] < 20 * BLOCK_BYTES
+    assert batch["action.npy"][:, 0].tolist() == batch["row"].tolist()
+
+
+def test_importers_write_row_blocks_of_large_arrays(tmp_path: Path) -> None:
+    actions = np.random.default_rng(1).random((20_000, 9))
+    (tmp_path / "in").mkdir()
+    with h5py.File(tmp_path / "in" / "ph.hdf5", "w") as file:
+        for name, rows in (("demo_0", 20_000), ("demo_1", 50)):
+            demo = file.create_group(f"data/{name}")
+            demo.attrs["num_samples"] = rows
+            demo["actions"], demo["dones"] = actions[:rows], np.zeros(rows)
+    root = str(tmp_path / "root")
+    assert main(["import", "robomimic", str(tmp_path / "in"), "lift", "--root", root]) == 0
+    with loader.Root(root) as opened:
+        version = opened.open("lift@1")
+        assert [name for name in version.fields if name.endswith(SUFFIX)] == [f"actions.npy{SUFFIX}"]
+        windows = loader.windows(
+            version, anchor="actions.npy", at={"actions.npy": loader.rows(0, 1), "dones.npy": [0]}
+        )
+        with read(loader.plan({"lift": windows}, seed=1, global_batch=50)) as batches:
+            batch = batches.batch_at(0)
+    assert (batch["actions.npy"][:, 0] == actions[batch["row"]]).all()
+    without = str(tmp_path / "without")
+    arguments = [
+        "import",
+        "robomimic",
+        str(tmp_path / "in"),
+        "lift",
+        "--root",
+        without,
+        "--without",
+        "actions.npy",
+    ]
+    assert main(arguments) == 0
+    with loader.Root(without) as opened:
+        assert not [name for name in opened.open("lift@1").fields if name.startswith("actions")]

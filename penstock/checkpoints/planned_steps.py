@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from loader import Root
 from loader.api.report import reports_of
+from loader.dataset.log.entries import DAMAGED
 from loader.dataset.tables.parquet import parse_table
 from loader.errors import Corrupt, InvalidRuntime
 from loader.json_text import parse_json_object
@@ -114,7 +115,7 @@ def _event(store: Store, key: str) -> dict[str, Any]:
     try:
         body = parse_json_object(store.get(key).data)
         return {**body, "event": str(body["event"]), "step": int(body["step"])}
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGED as error:
         raise Corrupt(f"{store.url}/{key} is no event: {error}") from error
 
 

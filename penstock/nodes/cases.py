@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loader.dataset.log.entries import canonical
+from loader.dataset.log.entries import DAMAGED, canonical
 from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
@@ -156,7 +156,7 @@ class CaseBook:
         body = self._object(number, "case") or {}
         try:
             return [fault for one in body.get("faults", ())[:1000] if (fault := NodeFault(**one)).is_valid]
-        except TypeError as error:
+        except DAMAGED as error:
             _log.warning("%s/%s has damaged faults: %s", self._store.url, _key(number, "case"), error)
             return []
 

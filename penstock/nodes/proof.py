@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import loader
+from loader.dataset.log.entries import DAMAGED
 from loader.errors import InvalidCluster
 from loader.json_text import parse_json_object
 from loader.storage.store import key_fault
@@ -133,7 +134,7 @@ class NodeProver:
             there = RangeReads.from_json(parse_json_object(lines[-1]))
             if len(there.crcs) != len(ranges):
                 return f"{node} read other ranges"
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, *DAMAGED) as error:
             return f"{node} did not read: {error}"
         return there
 

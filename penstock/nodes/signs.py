@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt, EngineUnreachable
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
@@ -129,7 +130,7 @@ class SignReader:
                     check=str(body["check"])[:200],
                     text=str(body["text"])[:200],
                 )
-            except (KeyError, TypeError, ValueError) as error:
+            except DAMAGED as error:
                 _log.warning("%s/%s is no failed check: %s", self._store.url, info.key, error)
                 continue
             if is_node(check.node) and check.at_us < now_us + AHEAD_US:
@@ -225,7 +226,7 @@ class _RunReader:
         for info, data in zip(recent, datas, strict=True):
             try:
                 add(int(info.key.removeprefix(prefix)[:6]), info.key, data)
-            except (KeyError, TypeError, ValueError) as error:  # Corrupt too
+            except DAMAGED as error:  # Corrupt too
                 _log.warning("%s/%s is left out: %s", self._store.url, info.key, error)
             self._last[kind] = info.key
         if infos:

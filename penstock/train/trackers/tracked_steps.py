@@ -6,7 +6,7 @@ trainings/<run>/trackers/<tracker>.json     {"format": 1, "step": last step}; re
 import logging
 from collections.abc import Iterator, Sequence
 
-from loader.dataset.log.entries import canonical
+from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.root import Root
 from loader.errors import Corrupt, FormatTooNew, MissingDependency, ObjectNotFound, RunNotFound
 from loader.json_text import parse_json_object
@@ -36,7 +36,7 @@ class TrackedSteps:
             return int(parse_json_object(self._store.get(self._key).data)["step"])
         except ObjectNotFound:
             return -1
-        except (KeyError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise Corrupt(
                 f"{self._store.url}/{self._key} has no step ({error}); delete it: the tracker gets the trail again"
             ) from error

@@ -156,6 +156,7 @@ def test_damaged_and_forged_objects_hide_no_others(store: Counted) -> None:
         f"{CHECKS}{later}-m1-0.json",
     ):
         store.put_if_absent(key, b"{")
+    store.put_if_absent(folder.key("events/000002-000001.json"), b'{"event":"failed","at_us":1e999,"step":1}')
     store.put_if_absent("trainings/-odd/attempts/000001.json", b"{}")
     put_fault(folder, "$(reboot)", now_us())
     put_fault(folder, "m7", now_us() + DAY_US)

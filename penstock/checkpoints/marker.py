@@ -1,9 +1,9 @@
 """Checkpoint keys, and the marker that completes a checkpoint. Does not need torch.
 
-    checkpoints/<run>/steps/<step>.json                          the marker: created once, last
-    checkpoints/<run>/parts/<step>/<16 hex>-<k>.safetensors      the parts of one rank and attempt
-    checkpoints/<run>/parts/<step>/<16 hex>-index.json           the location of each tensor
-    checkpoints/<run>/parts/<step>/~copying                      empty: a copy from elsewhere is on its way
+    checkpoints/<run>/steps/<step>.json                          marker, created last
+    checkpoints/<run>/parts/<step>/<16 hex>-<k>.safetensors      parts of one rank and attempt
+    checkpoints/<run>/parts/<step>/<16 hex>-index.json           location of each tensor
+    checkpoints/<run>/parts/<step>/~copying                      empty, while a copy is made
 
 `step` has 12 digits, so keys sort by it.
 """

@@ -1,7 +1,7 @@
 """Read the signs of a record: faults, windows, ends of attempts, failed checks.
 
-A watcher looks every 15 s for years. So a `SignReader` lists only what sorts behind what it has read: keys begin with a
-time or a number that rises, and each training names itself once a day under `nodes/runs/`. Its first reading lists the
+A watcher looks every 15 s for years. So a `SignReader` lists only keys behind those that it has read: they begin with
+a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first reading lists the
 whole record. A damaged object is logged once, and hides no other one.
 """
 

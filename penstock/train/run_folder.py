@@ -228,7 +228,8 @@ class RunFolder:
     def window_sums(self) -> list[WindowSum]:
         """Return the sums of the windows, in order. Memory does not grow with their ranks.
 
-        If there are more than `MOST_WINDOWS`, it reads an even choice, and the last window of each start. Raises: Corrupt.
+        If there are more than `MOST_WINDOWS`, it reads an even choice, and the last window of each start.
+        Raises: Corrupt.
         """
 
         def summed(key: WindowKey) -> WindowSum:

@@ -1,8 +1,8 @@
 """Read the signs of a record: faults, windows, ends of attempts, failed checks.
 
-A watcher looks every 15 s for years. So a `SignReader` lists only keys behind the last that it has read: they begin with
-a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first reading lists the
-whole record. A damaged object is logged once, and hides no other one.
+A watcher looks every 15 s for years. So a `SignReader` lists only keys behind the last that it has read: they begin
+with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first reading lists
+the whole record. A damaged object is logged once, and hides no other one.
 """
 
 import logging

@@ -45,6 +45,12 @@ def test_a_folder_of_other_things_is_neither_read_nor_written(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
 
 
+def test_a_place_that_holds_only_the_record_of_a_training_becomes_a_root(tmp_path):
+    root = loader.Root(tmp_path)
+    root.store.put("trainings/big-7/attempts/000000.json", b"{}")
+    assert len(write(root, "k")) == 1
+
+
 def test_a_file_is_not_a_root(tmp_path):
     (tmp_path / "f").write_bytes(b"")
     with pytest.raises(InvalidStore, match="is a file"):

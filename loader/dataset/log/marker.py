@@ -40,7 +40,9 @@ FOLDERS = (
 )
 """Prefixes of all objects of a root except its marker, ascending."""
 PROBES = "heartbeats/probe-"
-"""Key prefix of probe objects. A location with only probes is empty."""
+"""Key prefix of probe objects."""
+BEFORE_A_ROOT = (PROBES, "trainings/", "nodes/")
+"""Key prefixes of what is written without a root. A location with nothing else is empty."""
 
 
 class Marker:
@@ -179,7 +181,7 @@ def create_root(store: Store) -> Mapping[str, Any]:
     try:
         return check_root(store)
     except NotARoot:
-        if any(not there.key.startswith(PROBES) for there in store.list("")):
+        if any(not there.key.startswith(BEFORE_A_ROOT) for there in store.list("")):
             return check_root(store)  # another process may have created it just now
         prove_create_only(store)
         marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}

@@ -287,6 +287,10 @@ def _stretches(events: Sequence[Event]) -> Iterator[Stretch]:
         elif event.name == "saved":
             yield Stretch(event.at_us - took_us, part, before, step)
             yield Stretch(event.at_us, "saving")
+        elif event.name == "failed":  # after its last step it waited for ranks that had died
+            yield Stretch(event.at_us - took_us, part, before, step)
+            part = LAST["failed"]
+            yield Stretch(event.at_us, part)
         else:
             yield Stretch(event.at_us, part, before, step)
             part = LAST.get(event.name, part)

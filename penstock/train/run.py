@@ -60,7 +60,7 @@ class Run:
         self._save_s, self._warned = 0.0, False
         self._events: RunRecord | None = None
         self._trackers: RunTrackers | None = None
-        self._step = -1
+        self._step, self._done, self._begun = -1, 0, 0.0
         self._traces: RunRecord | None = None
         self._faults: FaultRecord | None = None
         self._window = NO_RECORD
@@ -226,23 +226,25 @@ class Run:
         saved, end = (saved, batches.end) if self._replay is None else (None, self._replay.end)
         self._batches = batches
         self._finished = False  # also after another loop of this run
-        first, newest, begun = batches.step, batches.step, perf_counter()
+        first = newest = self._done = batches.step
+        self._begun = perf_counter()
         try:
             for batch in batches if trace is None else trace.batches(batches):
                 self._windows.batch(batch)
                 if batches.step - batch.last_micro == first and batch.micro == 0:
-                    self._note_first_batch(batches, first, begun)
-                    begun = perf_counter()
+                    self._note_first_batch(batches, first, self._begun)
+                    self._begun = perf_counter()
                 self._step = batch.step
                 yield batch
                 if not batch.last_micro:
                     continue
-                took_s, begun = perf_counter() - begun, perf_counter()
-                step, last = batches.step, batches.step == end
+                took_s, self._begun = perf_counter() - self._begun, perf_counter()
+                step = self._done = batches.step
+                last = step == end
                 stop = self._stops_after(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     self._save(saved, step, state or {}, batches, wait=stop or last)
-                    newest, begun = step, perf_counter()
+                    newest, self._begun = step, perf_counter()
                 if stop and not last:
                     _log.warning("%r stops after step %d", self, step)
                     if newest != step:
@@ -362,7 +364,7 @@ class Run:
         if again:
             self._tell_launcher()  # first: a slow record below may outlast the grace
         if error is not None:
-            self._event("failed", 0 if self._batches is None else self._batches.step)
+            self._event("failed", self._done, took_us=_microseconds(self._begun) if self._begun else 0)
         else:
             self._agreement.close()
             self._windows.close()

@@ -301,8 +301,7 @@ class Proof:
             inside = [one for one in all_starts if begun_s <= one.begun_s < allocation.ended_us / 1e6]
             steps_s = sum(one.ended_s - one.begun_s for one in inside)
             counted_s = row.parts["new steps"] + row.parts["repeated steps"]
-            # Before it fails, a start waits for dead ranks: that time counts as steps (docs/limits.md).
-            if row.end in ("stopped", "ended") and counted_s > steps_s + STALL_S:
+            if row.end in ("stopped", "ended", "failed") and counted_s > steps_s + STALL_S:
                 self.problems.append(
                     f"start {row.attempt} counts {counted_s:.1f} s of steps, its ranks {steps_s:.1f} s"
                 )

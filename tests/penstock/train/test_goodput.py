@@ -37,7 +37,7 @@ LIFE = [
     event(1, 0, "ranks_up", 10, 0),
     event(1, 1, "first_batch", 14, 0, took_s=4),
     event(1, 2, "saved", 60, 40, took_s=6),
-    event(1, 3, "failed", 80, 50),
+    event(1, 3, "failed", 80, 50, took_s=7),
     event(2, 0, "ranks_up", 110, 0),
     event(2, 1, "restored", 120, 40, took_s=8),
     event(2, 2, "first_batch", 121, 40, took_s=1),
@@ -55,9 +55,9 @@ def test_life_of_two_starts() -> None:
     assert {part: seconds for part, seconds in first.parts.items() if seconds} == {
         "starting": 10,
         "waiting for data": 4,
-        "new steps": 40 + 20,
+        "new steps": 40 + 13,
         "saving": 6,
-        "idle": 10,
+        "idle": 7 + 10,
     }
     assert (first.lost_steps, first.seconds_to_first_step, first.end) == (10, 14, "failed")
     assert {part: seconds for part, seconds in second.parts.items() if seconds} == {
@@ -70,19 +70,19 @@ def test_life_of_two_starts() -> None:
         "stopping": 4,
     }
     assert (second.first_step, second.end_step, second.lost_steps) == (40, 80, 0)
-    assert totals([first, second])["new steps"] == 2 * 60 + 30
+    assert totals([first, second])["new steps"] == 2 * 53 + 30
 
 
 def test_share_that_waits_is_no_step() -> None:
-    first, _ = goodput(TIMES, LIFE, [window(1, 50, 80, wait_s=0.25)])
-    assert (first.parts["new steps"], first.parts["waiting for data"]) == (45, 4 + 15)
-    assert first.share == 45 / 90
+    first, _ = goodput(TIMES, LIFE, [window(1, 50, 73, wait_s=0.25)])
+    assert (first.parts["new steps"], first.parts["waiting for data"]) == (0.75 * 53, 4 + 0.25 * 53)
+    assert first.share == 0.75 * 53 / 90
 
 
 def test_waiting_is_of_each_start_and_at_most_all() -> None:
     windows = [window(1, 5, 20, 2, 5), window(1, 9, 30, 1, 5), window(2, 80, 171, 11, 10)]
     first, second = goodput(TIMES, LIFE, windows)
-    assert first.parts["waiting for data"] == pytest.approx(4 + 0.3 * 60)
+    assert first.parts["waiting for data"] == pytest.approx(4 + 0.3 * 53)
     assert second.parts["new steps"] == second.parts["repeated steps"] == 0
 
 
@@ -160,7 +160,7 @@ def test_starts_within_one_span_share_its_time() -> None:
     assert second.state == "COMPLETED"
     starts = goodput([first, second], LIFE)
     assert sum(starts[0].parts.values()) + sum(starts[1].parts.values()) == 175
-    assert starts[0].parts["new steps"] == 60
+    assert starts[0].parts["new steps"] == 53
     whole = span_goodput(starts)
     assert (whole.attempt, whole.seconds, whole.end) == (2, 175, "stopped")
 

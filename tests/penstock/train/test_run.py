@@ -174,6 +174,28 @@ def test_rank_that_fails_ends_with_its_error(start: Start, tmp_path: Path) -> No
     assert not file.exists()
 
 
+FAILS = """
+import sys, time, loader
+from penstock.train import Run
+root = sys.argv[1]
+with Run.joined(name="one", record=root) as run:
+    plan = loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0) as batches:
+        for batch in run.steps(batches):
+            if batch.step == 3:
+                time.sleep(1)
+                raise ValueError("planted")
+"""
+
+
+def test_time_after_the_last_step_is_in_the_record_of_a_failure(root: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FAILS, root], capture_output=True, text=True, timeout=120)
+    assert "ValueError: planted" in done.stderr
+    *_, last = RunFolder(loader.Root(root).store, "one").events()
+    assert (last.name, last.step) == ("failed", 3)
+    assert last.facts["took_us"] >= 1_000_000
+
+
 def test_rank_that_hangs_ends_with_its_stacks(start: Start) -> None:
     """The other one waits for it, and ends by its own watch or because the connection is lost."""
     ranks = start(2, "--hang-at", 5)

@@ -24,7 +24,7 @@ from ..errors import (
 from ..modalities.array import is_array
 from ..order.random.plan_hash import content_hash
 from ..order.sources.window_view import WindowView
-from .norm_reads import Totals, Transform, add_norms, add_windows, groups_of
+from .norm_reads import Totals, Transform, add_norms, add_windows, clocks_of, groups_of
 
 logger = logging.getLogger(__name__)
 EARLIER_MAX = 16
@@ -53,8 +53,8 @@ def norm(
     """Return the statistics of array fields over all values of all windows, without padding.
 
     Mean and deviation are the float64 nearest to the true ones, in any order and grouping of the values; quantiles have
-    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's, and no episode of that
-    version is gone, only new episodes are read; the result is the same, bit for bit.
+    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's with the same clocks,
+    and no episode of that version is gone, only new episodes are read; the result is the same, bit for bit.
 
     Args:
         windows: Windows that the training reads.
@@ -70,6 +70,8 @@ def norm(
     if not isinstance(windows, WindowView) or not isinstance(windows.episodes, View):
         raise InvalidPlan(f"norm({type(windows).__name__}): loader.windows(...) of a version is needed")
     arrays = [field for field in windows.layout.at if is_array(field)]
+    if not fields or isinstance(fields, str):
+        raise InvalidPlan(f"norm: fields = {fields!r}; a list of fields is needed, of the arrays {arrays}")
     if unknown := [field for field in fields if transform is None and field not in arrays]:
         raise InvalidPlan(f"norm names {unknown[0]!r}; the arrays of the windows are {arrays}")
     if by is not None and by not in windows.layout.columns:
@@ -77,7 +79,7 @@ def norm(
             f"norm(by={by!r}): the windows hand out the columns {list(windows.layout.columns)}; name it in "
             f"windows(columns=({by!r},)), so that each window has its value"
         )
-    question = _Question(tuple(fields), transform, _transform_name(transform), by)
+    question = _Question(tuple(dict.fromkeys(fields)), transform, _transform_name(transform), by)
     stored = question.stored(windows)
     if stored is None:
         stored = _computed(windows, question)
@@ -189,7 +191,7 @@ def _earlier(windows: WindowView, question: _Question) -> Iterator[tuple[WindowV
         except PenstockError as error:
             logger.debug("the norm of %s is not used: %s", record.name, error)
             continue
-        if before is not None and norm_before is not None:
+        if before is not None and norm_before is not None and clocks_of(before) == clocks_of(windows):
             yield before, norm_before
 
 
@@ -205,6 +207,11 @@ class Normaliser:
         self.norm, self.mode = norm, mode
         norms = list(norm.norms.values()) if isinstance(norm, GroupedNorm) else [norm]
         self._function = norms[0].function
+        if empty := [field for one in norms for field, own in one.fields.items() if own.sums and not own.n]:
+            raise FieldMismatch(
+                f"normalise: all values of {empty[0]!r} were padding in the norm {norm.path}; compare its clock with "
+                "the anchor's, or leave the field out"
+            )
         self._scales = {
             (id(one), field): own.scale(mode) for one in norms for field, own in one.fields.items()
         }

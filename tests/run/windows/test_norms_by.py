@@ -212,6 +212,46 @@ def test_an_episode_that_is_gone_or_relabelled_is_not_counted(root: loader.Root)
     assert norm["state.npy"].n == sum(len(episode(number)["state.npy"]) for number in range(1, 5))
 
 
+def test_robots_of_other_widths_have_norms_of_theirs(root: loader.Root) -> None:
+    with root.write("arm") as writer:
+        for number, width in enumerate((3, 5, 3)):
+            fields = episode(number) | {
+                "state.npy": np.random.default_rng(number).normal(0, 1, (6 + 3 * number, width))
+            }
+            writer.add(f"ep{number}", fields, {"robot": f"robot{width}"})
+    windows = windows_of(root.open("arm@1"))
+    norms = loader.norm(windows, FIELDS, by="robot")
+    again = loader.norm(windows, FIELDS, by="robot")
+    for robot in ("robot3", "robot5"):
+        assert_same(norms[robot], again[robot])
+    assert again["robot5"]["state.npy"].mean.shape == (5,)
+    assert again["robot3"]["state.npy"].shape == (3,)
+
+
+def test_a_norm_by_earlier_clocks_is_not_counted(root: loader.Root) -> None:
+    with root.write("arm") as writer:
+        for number in range(3):
+            fields = episode(number)
+            writer.add(f"ep{number}", {name: fields[name] for name in FIELDS}, {"robot": "arm"})
+    at = {"action.npy": loader.rows(0, 1), "state.npy": [0]}
+    steps = loader.norm(windows_of(root.open("arm@1"), at=at), FIELDS)
+    late = {"action.ns.npy": 0, "state.ns.npy": 50_000_000}
+    root.add_group(
+        "arm@1",
+        "clocks",
+        {
+            name: lambda sample, start=start: start + np.arange(len(sample["action.npy"])) * 20_000_000
+            for name, start in late.items()
+        },
+    )
+    timed = loader.norm(windows_of(root.open("arm@latest"), at=at), FIELDS)
+    assert (
+        timed["state.npy"].n == steps["state.npy"].n - 3 * 3
+    )  # three rows of each episode are before its state
+    root.store.delete_many([steps.path, timed.path])
+    assert_same(loader.norm(windows_of(root.open("arm@latest"), at=at), FIELDS), timed)
+
+
 def test_a_stored_norm_by_a_column_that_was_edited_is_refused(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
         version = write(root, range(3))

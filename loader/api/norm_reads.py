@@ -32,6 +32,8 @@ TOGETHER, TOGETHER_BYTES = 64, 64 * 2**20
 """Episodes, and bytes of them, that are read together."""
 PLACES = 2**20
 """Most values of a field, of several windows of an episode, that are picked together: about 32 MiB."""
+WAITING = 2**24
+"""Most values of all groups that wait to be added up: 128 MiB."""
 Transform = Callable[[dict[str, Any]], Mapping[str, Any]]
 Values = tuple[NDArray[Any], NDArray[np.int64] | None]
 """Rows of values, and how often each counts; None: once."""
@@ -45,7 +47,7 @@ def add_windows(
     """Add the values of all windows, without padding. Raises: Corrupt; FieldMismatch; InvalidPlan for a null."""
     arrays = [field for field in windows.layout.at if is_array(field)]
     read = arrays if transform is not None else list(fields)
-    groups = None if by is None else groups_of(windows, by)
+    groups, waiting = None if by is None else groups_of(windows, by), 0
     for number, episode, reads, rows in _episodes(windows, read):
         own = totals.setdefault("" if groups is None else groups[number], {})
         if transform is None:
@@ -60,6 +62,12 @@ def add_windows(
                     f"norm: {field!r}: values of the shapes {list(total.shape)} and {list(shape)} have no common norm"
                 )
             total.add(*_floats(field, values, weights))
+            waiting += values.size
+        if waiting >= WAITING:
+            waiting = 0
+            for one in totals.values():
+                for total in one.values():
+                    total.add_up()
 
 
 def add_norms(totals: Totals, group: str, norms: Mapping[str, FieldNorm]) -> None:

@@ -172,8 +172,8 @@ class WindowView:
             windows = range(int(self.first[place]), int(self.first[place + 1]))
             if at is None:
                 return list(windows) or None
-            rows = self.rows(np.array(windows, np.int64)).tolist()
-            return [windows[rows.index(int(at))]] if at.isdecimal() and int(at) in rows else None
+            rows = [str(own) for own in self.rows(np.array(windows, np.int64)).tolist()]
+            return [windows[rows.index(at)]] if at in rows else None
         return None
 
     def _ordinal_of(self, episode: int) -> int:

@@ -12,6 +12,7 @@ import pytest
 import loader
 from loader.api import norm_reads
 from loader.dataset.norms.norm import FieldNorm, GroupedNorm, Norm
+from loader.dataset.norms.totals import FieldTotals
 from loader.errors import Corrupt, DecodeFailed, FieldMismatch, FieldNotFound, InvalidPlan
 
 NUMBERS = itertools.count()
@@ -210,6 +211,27 @@ def test_an_episode_that_is_gone_or_relabelled_is_not_counted(root: loader.Root)
     later = root.open("arm@latest")
     norm = loader.norm(windows_of(later), FIELDS)
     assert norm["state.npy"].n == sum(len(episode(number)["state.npy"]) for number in range(1, 5))
+
+
+def test_values_of_many_groups_do_not_wait(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = windows_of(write(root, range(8)), columns=("key",))
+    waiting, most = list[FieldTotals](), 0
+
+    class Totals(FieldTotals):
+        def add(self, values: Any, weights: Any) -> None:
+            nonlocal most
+            super().add(values, weights)
+            waiting.append(self)
+            most = max(most, sum(own._n_values for own in {id(one): one for one in waiting}.values()))
+
+    together = loader.norm(windows, FIELDS, by="key")
+    root.store.delete_many([together.path])
+    monkeypatch.setattr(norm_reads, "FieldTotals", Totals)
+    monkeypatch.setattr(norm_reads, "WAITING", 200)
+    norms = loader.norm(windows, FIELDS, by="key")
+    assert most < 200 + 27 * 5
+    for key in norms.norms:
+        assert_same(norms[key], together[key])
 
 
 def test_robots_of_other_widths_have_norms_of_theirs(root: loader.Root) -> None:

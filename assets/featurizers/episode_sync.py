@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from loader.errors import DecodeFailed
+from loader.modalities.array import CLOCK, clock_field
 from loader.modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from loader.modalities.video.timeline import Timeline
-from loader.run.recipe.episode_clocks import CLOCK, checked_clock, clock_field, frame_times
+from loader.run.recipe.episode_clocks import checked_clock, frame_times
 
 from ..media.unit import rejected
 from .decoding import STAGE, Array, bytes_of, decoded, field_of

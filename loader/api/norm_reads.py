@@ -22,7 +22,7 @@ from ..order.random.keyed_permutation import I64
 from ..order.sources.window_layout import IS_PAD
 from ..order.sources.window_view import WindowView
 from ..run.recipe.decode import decoders
-from ..run.recipe.episode_clocks import clock_field, values_at
+from ..run.recipe.episode_clocks import values_at
 from ..run.recipe.episode_columns import column_values
 from ..run.recipe.video_packet_reads import Readers
 from ..run.recipe.window_reads import WindowReads
@@ -90,13 +90,6 @@ def groups_of(windows: WindowView, by: str) -> list[str]:
             f'leave them out with where("{by} IS NOT NULL")'
         )
     return [str(value) for value in values]
-
-
-def clocks_of(windows: WindowView) -> dict[str, str | None]:
-    """Return field -> the field with its clock, by which its values are picked; None for none."""
-    assert isinstance(windows.episodes, View)
-    version, layout = windows.episodes.version, windows.layout
-    return {field: clock_field(field, version.fields, version.facts) for field in (layout.anchor, *layout.at)}
 
 
 def _episodes(

@@ -24,7 +24,7 @@ from ..errors import (
 from ..modalities.array import is_array
 from ..order.random.plan_hash import content_hash
 from ..order.sources.window_view import WindowView
-from .norm_reads import Totals, Transform, add_norms, add_windows, clocks_of, groups_of
+from .norm_reads import Totals, Transform, add_norms, add_windows, groups_of
 
 logger = logging.getLogger(__name__)
 EARLIER_MAX = 16
@@ -144,7 +144,7 @@ def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
         try:
             delta = windows.since(before)
         except InvalidPlan:
-            continue  # other rows of the same episodes
+            continue  # other rows or clocks of the same episodes
         if not len(delta.removed) and (question.by is None or _same_groups(windows, before, question.by)):
             earlier = norm_before.norms if isinstance(norm_before, GroupedNorm) else {"": norm_before}
             for value, of_value in earlier.items():
@@ -191,7 +191,7 @@ def _earlier(windows: WindowView, question: _Question) -> Iterator[tuple[WindowV
         except PenstockError as error:
             logger.debug("the norm of %s is not used: %s", record.name, error)
             continue
-        if before is not None and norm_before is not None and clocks_of(before) == clocks_of(windows):
+        if before is not None and norm_before is not None:
             yield before, norm_before
 
 

@@ -150,6 +150,7 @@ class WindowView:
                 f"episodes of both versions have other numbers of rows of {self.layout.anchor!r} now"
             )
         if compare:
+            _check_clocks(self, old)
             _check_kept(self, old, shared)
         if delta.view is None:
             return delta
@@ -193,6 +194,18 @@ class WindowView:
             **keep,
             "table": self.table_sha256,
         }
+
+
+def _check_clocks(view: WindowView, old: WindowView) -> None:
+    """Raise InvalidPlan unless both pick the values of each field by the same clock."""
+    fields = (view.layout.anchor, *view.layout.at)
+    now, was = (one.episodes.clocks(fields) for one in (view, old))  # type: ignore[attr-defined]
+    for field in fields:
+        if now[field] != was[field]:
+            raise InvalidPlan(
+                f"{field!r} has the clock {now[field]!r} now, and had {was[field]!r}: shared episodes have other "
+                "windows. Make a new plan"
+            )
 
 
 def _check_kept(view: WindowView, old: WindowView, shared: I64) -> None:

@@ -250,7 +250,7 @@ def test_robots_of_other_widths_have_norms_of_theirs(root: loader.Root) -> None:
     assert again["robot3"]["state.npy"].shape == (3,)
 
 
-def test_a_norm_by_earlier_clocks_is_not_counted(root: loader.Root) -> None:
+def test_norms_and_plans_do_not_go_on_over_other_clocks(root: loader.Root) -> None:
     with root.write("arm") as writer:
         for number in range(3):
             fields = episode(number)
@@ -266,6 +266,9 @@ def test_a_norm_by_earlier_clocks_is_not_counted(root: loader.Root) -> None:
             for name, start in late.items()
         },
     )
+    plan = loader.plan({"arm": windows_of(root.open("arm@1"), at=at)}, seed=3, global_batch=2)
+    with pytest.raises(InvalidPlan, match=r"'action\.npy' has the clock 'action\.ns\.npy' now, and had None"):
+        plan.grow({"arm": root.open("arm@latest")}, 2)
     timed = loader.norm(windows_of(root.open("arm@latest"), at=at), FIELDS)
     assert (
         timed["state.npy"].n == steps["state.npy"].n - 3 * 3

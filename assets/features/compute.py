@@ -19,7 +19,7 @@ from loader.errors import (
     PenstockError,
     StoreError,
 )
-from loader.run.recipe.episode_clocks import CLOCK
+from loader.modalities.array import CLOCK
 from loader.storage import RangeReader, Store
 from penstock.compute.pool import Compute, Outcome, Progress
 from penstock.compute.pool.contract import Code

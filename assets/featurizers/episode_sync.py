@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from loader.errors import DecodeFailed
+from loader.modalities.array import CLOCK, clock_field
 from loader.modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from loader.modalities.video.timeline import Timeline
-from loader.run.recipe.episode_clocks import CLOCK, checked_clock, clock_field, frame_times
+from loader.run.recipe.episode_clocks import checked_clock, frame_times
 
 from ..media.unit import rejected
 from .decoding import STAGE, Array, bytes_of, decoded, field_of
@@ -119,8 +120,8 @@ def _within(rows: Array, starts: Array, stops: Array, share: float) -> Array:
 
     Extents of 2^k rows come from extents of 2^(k-1), so it costs O(rows * log of the longest).
     """
-    with np.errstate(invalid="ignore"):  # infinities less infinities; they move, as NaN does
-        spread = share * np.fmax.reduce(np.fmax.reduce(rows) - np.fmin.reduce(rows), initial=0.0)
+    finite = np.where(np.isfinite(rows), rows, np.nan)  # an infinite range would hold every movement
+    spread = share * np.fmax.reduce(np.fmax.reduce(finite) - np.fmin.reduce(finite), initial=0.0)
     levels = np.log2(stops - starts + 1).astype(np.int64)
     low, high, within = rows, rows, np.zeros(len(starts), bool)
     for level in range(int(levels.max(initial=-1)) + 1):

@@ -30,6 +30,10 @@ from ..run.recipe.windowed_episodes import WindowedEpisode
 
 TOGETHER, TOGETHER_BYTES = 64, 64 * 2**20
 """Episodes, and bytes of them, that are read together."""
+PLACES = 2**20
+"""Most values of a field, of several windows of an episode, that are picked together: about 32 MiB."""
+WAITING = 2**24
+"""Most values of all groups that wait to be added up: 128 MiB."""
 Transform = Callable[[dict[str, Any]], Mapping[str, Any]]
 Values = tuple[NDArray[Any], NDArray[np.int64] | None]
 """Rows of values, and how often each counts; None: once."""
@@ -43,7 +47,7 @@ def add_windows(
     """Add the values of all windows, without padding. Raises: Corrupt; FieldMismatch; InvalidPlan for a null."""
     arrays = [field for field in windows.layout.at if is_array(field)]
     read = arrays if transform is not None else list(fields)
-    groups = None if by is None else groups_of(windows, by)
+    groups, waiting = None if by is None else groups_of(windows, by), 0
     for number, episode, reads, rows in _episodes(windows, read):
         own = totals.setdefault("" if groups is None else groups[number], {})
         if transform is None:
@@ -58,6 +62,12 @@ def add_windows(
                     f"norm: {field!r}: values of the shapes {list(total.shape)} and {list(shape)} have no common norm"
                 )
             total.add(*_floats(field, values, weights))
+            waiting += values.size
+        if waiting >= WAITING:
+            waiting = 0
+            for one in totals.values():
+                for total in one.values():
+                    total.add_up()
 
 
 def add_norms(totals: Totals, group: str, norms: Mapping[str, FieldNorm]) -> None:
@@ -85,7 +95,7 @@ def groups_of(windows: WindowView, by: str) -> list[str]:
 def _episodes(
     windows: WindowView, read: Sequence[str]
 ) -> Iterator[tuple[int, WindowedEpisode, WindowReads, I64]]:
-    """Yield every episode that has windows: its number, its data, and their rows (int64)."""
+    """Yield every episode that has windows: its number, its data, and their rows (int64), of a long one some."""
     assert isinstance(windows.episodes, View)
     view, layout = windows.episodes.select(*read), windows.layout
     at = {field: offsets for field, offsets in layout.at.items() if field in read or field == layout.anchor}
@@ -94,6 +104,7 @@ def _episodes(
         decoders(view.fields, True),
         whole=True,
     )
+    together = max(1, PLACES // max((len(offsets.values) for offsets in at.values()), default=1))
     version = view.version
     with ThreadPoolExecutor(16, thread_name_prefix="penstock-norm") as pool:
         how: dict[str, Any] = {"run": pool.map}
@@ -118,7 +129,8 @@ def _episodes(
                         raise episode
                     own = np.arange(windows.first[number], windows.first[number + 1])
                     reads.check_count(episode, int(windows.counts(own[:1])[0]), address)
-                    yield number, episode, reads, windows.rows(own)
+                    for start in range(0, len(own), together):
+                        yield number, episode, reads, windows.rows(own[start : start + together])
 
 
 def _within_memory(addresses: Sequence[SampleAddress]) -> Iterator[slice]:
@@ -137,11 +149,13 @@ def _rows_of(reads: WindowReads, episode: WindowedEpisode, field: str, rows: I64
     picked, stream = reads.pick(field, episode, rows[:, None]), episode.streams[field]
     if picked.share is not None and picked.share.any():
         return values_at(stream, picked)[~picked.is_pad], None
-    often = np.bincount(picked.number[~picked.is_pad], minlength=len(stream)).astype(np.int64, copy=False)
-    if (often == 1).all():
+    numbers = picked.number[~picked.is_pad]
+    first = int(numbers.min(initial=len(stream)))
+    often = np.bincount(numbers - first).astype(np.int64, copy=False)
+    if len(often) == len(stream) and (often == 1).all():
         return stream, None
     rows_read = np.flatnonzero(often)
-    return stream[rows_read], often[rows_read]
+    return stream[first + rows_read], often[rows_read]
 
 
 def _transformed(

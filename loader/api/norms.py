@@ -53,8 +53,8 @@ def norm(
     """Return the statistics of array fields over all values of all windows, without padding.
 
     Mean and deviation are the float64 nearest to the true ones, in any order and grouping of the values; quantiles have
-    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's, and no episode of that
-    version is gone, only new episodes are read; the result is the same, bit for bit.
+    their exact rank. The root stores them once, under `norms/`. If it has that of an earlier version with the
+    same clocks, and no episode of it is gone, only new episodes are read. The result is the same, bit for bit.
 
     Args:
         windows: Windows that the training reads.
@@ -70,6 +70,8 @@ def norm(
     if not isinstance(windows, WindowView) or not isinstance(windows.episodes, View):
         raise InvalidPlan(f"norm({type(windows).__name__}): loader.windows(...) of a version is needed")
     arrays = [field for field in windows.layout.at if is_array(field)]
+    if not fields or isinstance(fields, str):
+        raise InvalidPlan(f"norm: fields = {fields!r}; a list of fields is needed, of the arrays {arrays}")
     if unknown := [field for field in fields if transform is None and field not in arrays]:
         raise InvalidPlan(f"norm names {unknown[0]!r}; the arrays of the windows are {arrays}")
     if by is not None and by not in windows.layout.columns:
@@ -77,7 +79,7 @@ def norm(
             f"norm(by={by!r}): the windows hand out the columns {list(windows.layout.columns)}; name it in "
             f"windows(columns=({by!r},)), so that each window has its value"
         )
-    question = _Question(tuple(fields), transform, _transform_name(transform), by)
+    question = _Question(tuple(dict.fromkeys(fields)), transform, _transform_name(transform), by)
     stored = question.stored(windows)
     if stored is None:
         stored = _computed(windows, question)
@@ -142,7 +144,7 @@ def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
         try:
             delta = windows.since(before)
         except InvalidPlan:
-            continue  # other rows of the same episodes
+            continue  # other rows or clocks of the same episodes
         if not len(delta.removed) and (question.by is None or _same_groups(windows, before, question.by)):
             earlier = norm_before.norms if isinstance(norm_before, GroupedNorm) else {"": norm_before}
             for value, of_value in earlier.items():
@@ -205,6 +207,11 @@ class Normaliser:
         self.norm, self.mode = norm, mode
         norms = list(norm.norms.values()) if isinstance(norm, GroupedNorm) else [norm]
         self._function = norms[0].function
+        if empty := [field for one in norms for field, own in one.fields.items() if own.sums and not own.n]:
+            raise FieldMismatch(
+                f"normalise: all values of {empty[0]!r} were padding in the norm {norm.path}; compare its clock with "
+                "the anchor's, or leave the field out"
+            )
         self._scales = {
             (id(one), field): own.scale(mode) for one in norms for field, own in one.fields.items()
         }

@@ -6,9 +6,9 @@ from ..dataset.progress import Watch, unwatched
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
 from ..errors import InvalidPlan
+from ..modalities.array import clock_field
 from ..order.sources.window_layout import Places, Time, layout_of
 from ..order.sources.window_view import WindowView
-from ..run.recipe.episode_clocks import clock_field
 from ..run.recipe.window_checks import check_steps
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -15,6 +15,8 @@ from numpy.lib import format as npy_format
 from ..errors import DecodeFailed, InvalidField
 from .fields import Buffer, Place, last_word, nowhere
 
+CLOCK = ".ns.npy"
+"""Ending of the field with the times of a stream."""
 # Magic (6 bytes), version (2), header length (2 in format 1, 4 in formats 2 and 3).
 _PREFIX_BYTES = {1: 10, 2: 12, 3: 12}
 # numpy's limit: a longer header may crash the literal parser.
@@ -90,6 +92,17 @@ globals().update({f"decode_{word}": _flat(word) for word in FLAT})
 def is_array(field: str) -> bool:
     """Return whether a field holds arrays, by the last word of its name."""
     return last_word(field) in ("npy", *FLAT)
+
+
+def clock_field(field: str, fields: Collection[str], facts: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the field with another's times: by its own name, a shorter one, or its fact `clock`."""
+    words = field.split(".")[:-1]
+    for n in range(len(words), 0, -1):
+        name = ".".join(words[:n]) + CLOCK
+        if name in fields:
+            return name
+    named = facts.get(field, {}).get("clock")
+    return named if isinstance(named, str) and named in fields and is_array(named) else None
 
 
 def layout_in(field: str, data: Buffer) -> NpyLayout:

@@ -4,13 +4,14 @@
 
 `total` and `squares` are whole numbers in hexadecimal, in units of 2^-1074 and 2^-2148. `bins` (uint32) and `counts`
 (int64) are little-endian. The metadata has the shapes of the fields and the name of the transform. A norm by a column
-has one more column first, `value`, as text; the metadata names the column.
+has one more column first, `value`, as text; the metadata names the column, and has shapes for each value.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -159,9 +160,12 @@ def norm_bytes(norm: Norm | GroupedNorm) -> bytes:
                     rows["value"].append(value)
     first = next(iter(norms.values()))
     table = pa.table(rows, schema=schema)
+    shapes = {
+        value: {field: list(one.shape) for field, one in own.fields.items()} for value, own in norms.items()
+    }
     facts = {
         "path": norm.path,
-        "shapes": json.dumps({field: list(one.shape) for field, one in first.fields.items()}),
+        "shapes": json.dumps(shapes if isinstance(norm, GroupedNorm) else shapes[""]),
         "transform": first.transform,
         "version": first.version,
         "content_sha256": _sha256(table),
@@ -186,31 +190,45 @@ def parse_norm(data: bytes, path: str, where: str) -> Norm | GroupedNorm:
         schema = _BY_VALUE if "by" in facts else _COLUMNS
         if not table.schema.equals(schema, check_metadata=False) or _sha256(table) != facts["content_sha256"]:
             raise ValueError("its content differs from its checksum")
-        shapes, rows = parse_json(facts["shapes"]), table.to_pylist()
-        norms: dict[str, Norm] = {}
-        for value in dict.fromkeys(row.get("value", "") for row in rows) or ("",):
-            of_value = [row for row in rows if row.get("value", "") == value]
-            norms[value] = Norm(
-                fields={field: _field_norm(shape, field, of_value) for field, shape in shapes.items()},
+        shapes = parse_json(facts["shapes"])
+        rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for row in table.to_pylist():
+            rows.setdefault((row.get("value", ""), row["field"]), []).append(row)
+        norms = {
+            value: Norm(
+                fields={
+                    field: _field_norm(shape, rows.pop((value, field), [])) for field, shape in own.items()
+                },
                 transform=facts["transform"],
                 version=facts["version"],
                 path=path,
             )
+            for value, own in (shapes if "by" in facts else {"": shapes}).items()
+        }
+        if rows or not norms:
+            raise ValueError("it has rows of other fields than its shapes")
         return GroupedNorm(by=facts["by"], norms=norms) if "by" in facts else norms[""]
     except (KeyError, ValueError, TypeError, AttributeError, DamagedJson) as error:
         raise Corrupt(f"{where} is no norm: {error}; delete it, it is made again") from error
 
 
-def _field_norm(shape: Sequence[int], field: str, rows: Sequence[Mapping[str, Any]]) -> FieldNorm:
-    own = [row for row in rows if row["field"] == field]
+def _field_norm(shape: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> FieldNorm:
+    if min(shape, default=1) < 0 or prod(shape) != len(rows):
+        raise ValueError(f"it has {len(rows)} dimensions of values {list(shape)}")
     sums = tuple(
         ExactSums(row["n"], int(row["total"], 16), int(row["squares"], 16), row["low"], row["high"])
-        for row in own
+        for row in rows
     )
-    counts = added(
-        ValueCounts(np.frombuffer(row["bins"], "<u4"), np.frombuffer(row["counts"], "<i8")) for row in own
-    )
-    return FieldNorm(shape=tuple(shape), sums=sums, counts=counts)
+    counts = [
+        ValueCounts(np.frombuffer(row["bins"], "<u4"), np.frombuffer(row["counts"], "<i8")) for row in rows
+    ]
+    for dim, (row, own) in enumerate(zip(rows, counts, strict=True)):
+        in_order = (own.bins >> _BITS == dim).all() and (own.bins[1:] > own.bins[:-1]).all()
+        if row["dim"] != dim or len(own.bins) != len(own.counts) or not in_order:
+            raise ValueError(f"its bins of dimension {dim} are not in order")
+        if (own.counts < 1).any() or own.counts.sum() != row["n"]:
+            raise ValueError(f"its counts of dimension {dim} do not add up to {row['n']} values")
+    return FieldNorm(shape=tuple(shape), sums=sums, counts=added(counts))
 
 
 _COLUMNS = pa.schema(

@@ -28,12 +28,12 @@ class FieldTotals:
     def add(self, values: NDArray[np.floating], weights: NDArray[np.int64] | None) -> None:
         """Add finite float32 or float64 values [n, dims]. weights: int64 [n], up to 32,768; None: once each."""
         if self._values and self._values[0].dtype != values.dtype:
-            self._add_up()
+            self.add_up()
         self._values.append(values)
         self._weights.append(weights)
         self._n_values += values.size
         if self._n_values >= TOGETHER:
-            self._add_up()
+            self.add_up()
 
     def add_norm(self, norm: FieldNorm) -> None:
         """Add the values behind a norm of the same shape."""
@@ -42,10 +42,11 @@ class FieldTotals:
 
     def norm(self) -> FieldNorm:
         """Return the statistics of all values."""
-        self._add_up()
+        self.add_up()
         return FieldNorm(shape=self.shape, sums=tuple(self._sums), counts=added(self._counts))
 
-    def _add_up(self) -> None:
+    def add_up(self) -> None:
+        """Add the values that wait up, which frees them."""
         if not self._values:
             return
         values = np.concatenate(self._values)

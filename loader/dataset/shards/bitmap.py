@@ -64,9 +64,10 @@ class SelectTable:
 
     def after(self, n: int) -> "SelectTable":
         """Return the members from `n` on, counted from `n`."""
-        at = n // 8 * 8
-        bits = np.unpackbits(self._bytes[at // 8 :], count=self._n - at, bitorder="little")
-        return SelectTable(np.packbits(bits[n - at :], bitorder="little").tobytes(), self._n - n)
+        first, shift = divmod(n, 8)
+        octets = np.append(self._bytes[first : -(-self._n // 8)], np.uint8(0)).astype(np.uint16)
+        later: np.ndarray[Any, Any] = (octets[:-1] | octets[1:] << 8) >> shift
+        return SelectTable(later.astype(np.uint8)[: -(-(self._n - n) // 8)].tobytes(), self._n - n)
 
     def _select_apart(self, block: Int64s, rank: Int64s) -> Int64s:
         """Return int64 members by block and rank within it, from counts of words. O(64) per member."""

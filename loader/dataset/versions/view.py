@@ -2,13 +2,14 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNotFound, StoreError
+from ...modalities.array import clock_field
 from ...modalities.fields import without_row_blocks
 from ...order.sources.views import Delta
 from ...storage.shared.requests import retry_corrupt
@@ -128,6 +129,10 @@ class View:
         saved = view._load()
         view._members = view._kept(members) if saved is None else saved
         return view
+
+    def clocks(self, fields: Iterable[str]) -> dict[str, str | None]:
+        """Return field -> the field with its times; None for none."""
+        return {field: clock_field(field, self.version.fields, self.version.facts) for field in fields}
 
     def members(self) -> Bools:
         """Return bool [len(version)]: True for a live ordinal in the view."""

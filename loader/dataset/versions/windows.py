@@ -243,7 +243,7 @@ def parse_windows(data: bytes, path: str, name: str) -> tuple[I64, KeptWindows |
         packed = b"".join(table["kept"].to_pylist()) if "kept" in table.column_names else None
     except (KeyError, TypeError) as error:
         raise Corrupt(f"{name} is no table of windows: {error}; delete it, it is made again") from error
-    if not len(first) or first[0] != 0 or (np.diff(first) < 0).any():
+    if not len(first) or first[0] != 0 or (first[1:] < first[:-1]).any():
         raise damaged
     kept, n = None, int(first[-1])
     if packed is not None:

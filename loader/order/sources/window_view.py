@@ -150,6 +150,7 @@ class WindowView:
                 f"episodes of both versions have other numbers of rows of {self.layout.anchor!r} now"
             )
         if compare:
+            _check_clocks(self, old)
             _check_kept(self, old, shared)
         if delta.view is None:
             return delta
@@ -172,8 +173,8 @@ class WindowView:
             windows = range(int(self.first[place]), int(self.first[place + 1]))
             if at is None:
                 return list(windows) or None
-            rows = self.rows(np.array(windows, np.int64)).tolist()
-            return [windows[rows.index(int(at))]] if at.isdecimal() and int(at) in rows else None
+            rows = [str(own) for own in self.rows(np.array(windows, np.int64)).tolist()]
+            return [windows[rows.index(at)]] if at in rows else None
         return None
 
     def _ordinal_of(self, episode: int) -> int:
@@ -193,6 +194,18 @@ class WindowView:
             **keep,
             "table": self.table_sha256,
         }
+
+
+def _check_clocks(view: WindowView, old: WindowView) -> None:
+    """Raise InvalidPlan unless both pick the values of each field by the same clock."""
+    fields = (view.layout.anchor, *view.layout.at)
+    now, was = (one.episodes.clocks(fields) for one in (view, old))  # type: ignore[attr-defined]
+    for field in fields:
+        if now[field] != was[field]:
+            raise InvalidPlan(
+                f"{field!r} has the clock {now[field]!r} now, and had {was[field]!r}: shared episodes have other "
+                "windows. Make a new plan"
+            )
 
 
 def _check_kept(view: WindowView, old: WindowView, shared: I64) -> None:

@@ -1,19 +1,15 @@
 """Pick a window's values on one clock: int64 nanoseconds, always rounded down, and rounded before they are compared."""
 
-from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import DecodeFailed
-from ...modalities.array import is_array
 from ...modalities.video.packet_table import StreamFacts
 from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_layout import Offsets
-
-CLOCK = ".ns.npy"
 
 
 class Picked(NamedTuple):
@@ -27,17 +23,6 @@ class Picked(NamedTuple):
     """int64 [k]: wanted time less the value's own; None without clocks."""
     share: np.ndarray | None = None
     """float64 [k]: share of the next value, for "linear"; None for others."""
-
-
-def clock_field(field: str, fields: Collection[str], facts: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the field with another's times: by its own name, a shorter one, or its fact `clock`."""
-    words = field.split(".")[:-1]
-    for n in range(len(words), 0, -1):
-        name = ".".join(words[:n]) + CLOCK
-        if name in fields:
-            return name
-    named = facts.get(field, {}).get("clock")
-    return named if isinstance(named, str) and named in fields and is_array(named) else None
 
 
 def checked_clock(clock: Any, n: int) -> I64:

@@ -10,7 +10,7 @@ import numpy as np
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder, decoder_for
-from ...modalities.array import is_array
+from ...modalities.array import clock_field, is_array
 from ...modalities.language import text_at
 from ...modalities.video.packet_table import SUFFIX
 from ...modalities.video.request import DEFAULT_FRAMES, Choice, VideoDecoder
@@ -19,7 +19,7 @@ from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT
 from ...order.sources.window_view import WindowView, n_windows
 from .blocked_rows import BlocksMissing, BlockSource, PagedVideo, read_blocks
 from .decode import ReadyValue
-from .episode_clocks import Picked, by_clock, by_steps, clock_field, too_old, values_at
+from .episode_clocks import Picked, by_clock, by_steps, too_old, values_at
 from .episode_columns import EpisodeColumns
 from .video_packet_reads import FieldRng, PlannedClip, Readers, WholeChoice, WholeClip, read_clips
 from .window_checks import check_inside, check_steps

@@ -10,7 +10,7 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import raise_corrupt, read_fields, read_parts
 from loader.dataset.shards.address import SampleAddress
 from loader.errors import Corrupt, DecodeFailed, InvalidRuntime, MissingDependency
-from loader.modalities.array import NpyLayout, is_array
+from loader.modalities.array import CLOCK, NpyLayout, clock_field, is_array
 from loader.modalities.fields import last_word, load
 from loader.modalities.image.crop import Framing
 from loader.modalities.video.packet_table import SUFFIX, PacketTable
@@ -19,12 +19,10 @@ from loader.modalities.video.timeline import Timeline
 from loader.order.random.keyed_permutation import I64
 from loader.order.sources.window_layout import Offsets
 from loader.run.recipe.episode_clocks import (
-    CLOCK,
     Picked,
     by_clock,
     by_steps,
     checked_clock,
-    clock_field,
     end_ns,
     frame_times,
 )

@@ -137,6 +137,12 @@ def test_what_is_no_episode_is_rejected(fields: dict[str, Any], code: str, reaso
     assert (refused.value.outcome, refused.value.stage, refused.value.code) == ("rejected", "featurize", code)
 
 
+def test_an_infinite_value_widens_no_band() -> None:
+    rows = np.random.default_rng(3).normal(0, 1, (60, 2))
+    rows[30, 0] = np.inf
+    assert features({"action.npy": rows}).columns["idle_ratio"] == 0.0
+
+
 def test_values_that_are_not_finite_move() -> None:
     rows = np.zeros((40, 2))
     rows[20] = np.nan, np.inf

@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
+from loader.dataset.shards.bitmap import SelectTable, pack
+from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.versions import windows as tables
 from loader.errors import Corrupt, EmptyView, FieldNotFound, InvalidPlan, InvalidRuntime
-from loader.order.sources.window_view import WindowView
+from loader.order.sources.window_view import WindowView, table_sha256
 
 NUMBERS = itertools.count()
 AT: dict[str, Any] = {"action.npy": loader.rows(-1, 2)}
@@ -162,6 +164,9 @@ def test_episodes_are_quarantined_and_found(root: loader.Root) -> None:
     dropped = int(np.flatnonzero(~keeps[1])[0])
     with pytest.raises(InvalidRuntime, match=f"ep1@{dropped}"):
         plan.steps_of("arm", f"ep1@{dropped}", before=15)
+    for other in ("0" + str(int(np.flatnonzero(keeps[1])[0])), "9" * 5000, "\u0663", "-1", ""):
+        with pytest.raises(InvalidRuntime, match="no view of source"):
+            plan.steps_of("arm", f"ep1@{other}", before=15)
     (explained,) = [one for one in loader.explain(plan, 0) if one.slot == 0]
     assert explained.address.key == plan.batch_ids(0)[0][1].partition("@")[0]
 
@@ -344,6 +349,24 @@ def test_the_table_is_stored_once_and_proved(tmp_path: Path) -> None:
         path.write_bytes(data)
         assert kept(stored_again(root)).id == windows.id
         assert json.loads(json.dumps(windows.spec()))["layout"]["keep"] == "keep.npy"
+
+
+def test_a_table_whose_numbers_wrap_is_refused(root: loader.Root) -> None:
+    first = np.array([0, 2**63 - 1, -(2**63)], np.int64)
+    facts = {"path": "windows/x.parquet", "content_sha256": table_sha256(first)}
+    data = table_bytes(pa.table({"first": first}), "windows", facts=facts)
+    with pytest.raises(Corrupt, match="no table of windows"):
+        tables.parse_windows(data, "windows/x.parquet", "windows/x.parquet")
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 4095, 4096, 4097])
+def test_members_after_a_number(n: int) -> None:
+    members = some(n, n)
+    table = SelectTable(pack(members), n)
+    for start in {0, 1, 3, 8, n // 2, n - 1, n} & set(range(n + 1)):
+        after = table.after(start)
+        assert after.packed() == pack(members[start:])
+        assert len(after) == members[start:].sum()
 
 
 def test_norm_is_of_the_true_rows(root: loader.Root) -> None:

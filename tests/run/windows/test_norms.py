@@ -16,9 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import loader
+from loader.api import norm_reads
+from loader.dataset.norms import norm as norms_module
+from loader.dataset.norms.norm import parse_norm
 from loader.dataset.norms.quantiles import ValueCounts, added
 from loader.dataset.norms.sums import ExactSums, exact_sums
+from loader.dataset.tables.parquet import parse_stored, table_bytes, table_facts
 from loader.errors import Corrupt, FieldMismatch, InvalidPlan
+from loader.run.recipe.window_reads import WindowReads
 
 NUMBERS = itertools.count()
 floats = arrays.arrays(
@@ -153,6 +158,9 @@ def test_wrong_requests_are_refused(root: loader.Root) -> None:
     windows = loader.windows(stored(root), anchor="action.npy", at=AT)
     with pytest.raises(InvalidPlan, match="the arrays of the windows"):
         loader.norm(windows, ["cls"])
+    for no_list in ([], "action.npy"):
+        with pytest.raises(InvalidPlan, match="a list of fields is needed"):
+            loader.norm(windows, no_list)
     with pytest.raises(InvalidPlan, match="an attribute `version`"):
         loader.norm(windows, ["action.npy"], transform=dict)
     with pytest.raises(InvalidPlan, match="accepted: 'std'"):
@@ -201,3 +209,71 @@ def test_a_stored_norm_that_was_edited_is_refused(tmp_path: Path) -> None:
         pq.write_table(edited, path)
         with pytest.raises(Corrupt, match="differs from its checksum"):
             loader.norm(windows, ["action.npy"])
+
+
+@pytest.mark.parametrize("transform", [None, Relative()])
+def test_long_episodes_are_counted_in_parts(
+    root: loader.Root, transform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = {"action.npy": loader.rows(-2, 3), "state.npy": ["-30ms", 0, "10ms"]}
+    view = stored(root, 5)
+    for rule in ("last", "linear"):
+        windows = loader.windows(view, anchor="action.npy", at=at, rule={"state.npy": rule})
+        norms, places = [], list[int]()
+        for limit in (2**20, 20, 1):
+            monkeypatch.setattr(norm_reads, "PLACES", limit)
+            picks: list[int] = []
+
+            class Reads(WindowReads):
+                def pick(self, *args: Any, picks: list[int] = picks) -> Any:
+                    picked = super().pick(*args)
+                    picks.append(picked.number.size)
+                    return picked
+
+            monkeypatch.setattr(norm_reads, "WindowReads", Reads)
+            norm = loader.norm(windows, ["action.npy", "state.npy"], transform=transform)
+            norms.append(root.store.get(norm.path).data)
+            root.store.delete_many([norm.path])
+            places.append(max(picks))
+        assert norms[0] == norms[1] == norms[2]
+        assert places == [18 * 5, 20, 5]
+
+
+def test_a_field_whose_values_are_all_padding_is_refused(root: loader.Root) -> None:
+    clock = np.arange(6) * 20_000_000
+    with root.write("late") as writer:
+        values = {"action.npy": np.ones((6, 2)), "state.npy": np.ones((6, 3))}
+        writer.add("ep0", values | {"action.ns.npy": clock, "state.ns.npy": clock + 10**9})
+    view = root.open("late@1").select("action.npy", "state.npy")
+    norm = loader.norm(
+        loader.windows(view, anchor="action.npy", at={"action.npy": [0], "state.npy": [0]}),
+        ["action.npy", "state.npy"],
+    )
+    for mode in ("std", "minmax", "quantile"):
+        with pytest.raises(FieldMismatch, match=r"all values of 'state\.npy' were padding"):
+            loader.normalise(norm, mode)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "value", "message"),
+    [
+        ("dim", 1, 0, "bins of dimension 1 are not in order"),
+        ("field", 1, "state.npy", "dimensions of values"),
+        ("n", 0, 7, "counts of dimension 0 do not add up to 7 values"),
+        ("bins", 0, b"", "bins of dimension 0"),
+        ("counts", 1, b"", "bins of dimension 1"),
+    ],
+)
+def test_a_norm_that_contradicts_itself_is_refused(
+    root: loader.Root, column: str, row: int, value: Any, message: str
+) -> None:
+    windows = loader.windows(stored(root), anchor="action.npy", at={"action.npy": [0]})
+    norm = loader.norm(windows, ["action.npy"])
+    table = parse_stored(root.store.get(norm.path).data, norm.path, "norm")
+    rows = table.to_pylist()
+    rows[row][column] = value
+    forged = pa.Table.from_pylist(rows, schema=table.schema)
+    facts = table_facts(table) | {"content_sha256": norms_module._sha256(forged)}
+    data = table_bytes(forged.replace_schema_metadata(None), "norm", facts=facts)
+    with pytest.raises(Corrupt, match=f"{message}.*delete it"):
+        parse_norm(data, norm.path, "norm")

@@ -12,6 +12,7 @@ import pytest
 import loader
 from loader.api import norm_reads
 from loader.dataset.norms.norm import FieldNorm, GroupedNorm, Norm
+from loader.dataset.norms.totals import FieldTotals
 from loader.errors import Corrupt, DecodeFailed, FieldMismatch, FieldNotFound, InvalidPlan
 
 NUMBERS = itertools.count()
@@ -210,6 +211,70 @@ def test_an_episode_that_is_gone_or_relabelled_is_not_counted(root: loader.Root)
     later = root.open("arm@latest")
     norm = loader.norm(windows_of(later), FIELDS)
     assert norm["state.npy"].n == sum(len(episode(number)["state.npy"]) for number in range(1, 5))
+
+
+def test_values_of_many_groups_do_not_wait(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = windows_of(write(root, range(8)), columns=("key",))
+    waiting, most = list[FieldTotals](), 0
+
+    class Totals(FieldTotals):
+        def add(self, values: Any, weights: Any) -> None:
+            nonlocal most
+            super().add(values, weights)
+            waiting.append(self)
+            most = max(most, sum(own._n_values for own in {id(one): one for one in waiting}.values()))
+
+    together = loader.norm(windows, FIELDS, by="key")
+    root.store.delete_many([together.path])
+    monkeypatch.setattr(norm_reads, "FieldTotals", Totals)
+    monkeypatch.setattr(norm_reads, "WAITING", 200)
+    norms = loader.norm(windows, FIELDS, by="key")
+    assert most < 200 + 27 * 5
+    for key in norms.norms:
+        assert_same(norms[key], together[key])
+
+
+def test_robots_of_other_widths_have_norms_of_theirs(root: loader.Root) -> None:
+    with root.write("arm") as writer:
+        for number, width in enumerate((3, 5, 3)):
+            fields = episode(number) | {
+                "state.npy": np.random.default_rng(number).normal(0, 1, (6 + 3 * number, width))
+            }
+            writer.add(f"ep{number}", fields, {"robot": f"robot{width}"})
+    windows = windows_of(root.open("arm@1"))
+    norms = loader.norm(windows, FIELDS, by="robot")
+    again = loader.norm(windows, FIELDS, by="robot")
+    for robot in ("robot3", "robot5"):
+        assert_same(norms[robot], again[robot])
+    assert again["robot5"]["state.npy"].mean.shape == (5,)
+    assert again["robot3"]["state.npy"].shape == (3,)
+
+
+def test_norms_and_plans_do_not_go_on_over_other_clocks(root: loader.Root) -> None:
+    with root.write("arm") as writer:
+        for number in range(3):
+            fields = episode(number)
+            writer.add(f"ep{number}", {name: fields[name] for name in FIELDS}, {"robot": "arm"})
+    at = {"action.npy": loader.rows(0, 1), "state.npy": [0]}
+    steps = loader.norm(windows_of(root.open("arm@1"), at=at), FIELDS)
+    late = {"action.ns.npy": 0, "state.ns.npy": 50_000_000}
+    root.add_group(
+        "arm@1",
+        "clocks",
+        {
+            name: lambda sample, start=start: start + np.arange(len(sample["action.npy"])) * 20_000_000
+            for name, start in late.items()
+        },
+    )
+    plan = loader.plan({"arm": windows_of(root.open("arm@1"), at=at)}, seed=3, global_batch=2)
+    with pytest.raises(InvalidPlan, match=r"'action\.npy' has the clock 'action\.ns\.npy' now, and had None"):
+        plan.grow({"arm": root.open("arm@latest")}, 2)
+    timed = loader.norm(windows_of(root.open("arm@latest"), at=at), FIELDS)
+    assert (
+        timed["state.npy"].n == steps["state.npy"].n - 3 * 3
+    )  # three rows of each episode are before its state
+    root.store.delete_many([steps.path, timed.path])
+    assert_same(loader.norm(windows_of(root.open("arm@latest"), at=at), FIELDS), timed)
 
 
 def test_a_stored_norm_by_a_column_that_was_edited_is_refused(tmp_path: Path) -> None:

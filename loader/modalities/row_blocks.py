@@ -77,7 +77,7 @@ def index_rows(data: Buffer) -> bytes:
     layout = layout_of(view)
     if len(view) != len(layout.head) + layout.nbytes:
         raise DecodeFailed(f"npy: {len(view)} bytes, its header describes {len(layout.head) + layout.nbytes}")
-    if not layout.shape or not layout.nbytes or (layout.fortran and len(layout.shape) > 1):
+    if not _has_rows(layout):
         return b""
     body, step = view[len(layout.head) :], _block_rows(layout) * (layout.nbytes // layout.shape[0])
     crcs = [crc32c(bytes(body[at : at + step])) for at in range(0, len(body), step)]
@@ -96,7 +96,7 @@ def read_rows(data: Buffer) -> RowBlocks:
             f"row blocks: begin with {bytes(view[: len(MAGIC)])!r}, not {MAGIC!r}: damaged, or of a later penstock"
         )
     layout = layout_of(view[len(MAGIC) :])
-    if not layout.shape or not layout.nbytes or (layout.fortran and len(layout.shape) > 1):
+    if not _has_rows(layout):
         raise DecodeFailed(
             f"row blocks: of {layout.dtype} {list(layout.shape)}, which has no contiguous rows"
         )
@@ -124,6 +124,12 @@ def has_row_blocks(field: str, nbytes: int) -> bool:
     """Return whether a field of this size has row blocks, if its rows are contiguous."""
     is_named = last_word(field) == "npy" and len(field + SUFFIX) <= MAX_FIELD_BYTES
     return is_named and nbytes > MIN_BYTES
+
+
+def _has_rows(layout: NpyLayout) -> bool:
+    """Return whether an array has contiguous rows; a dtype of arrays would add dimensions to its shape."""
+    is_apart = layout.fortran and len(layout.shape) > 1
+    return bool(layout.shape and layout.nbytes) and not is_apart and layout.dtype.subdtype is None
 
 
 def _block_rows(layout: NpyLayout) -> int:

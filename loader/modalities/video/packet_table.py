@@ -47,7 +47,8 @@ COLUMNS = pa.schema(
 )
 _MAX_SIDE_PX = 2**16
 _MAX_NBYTES = 2**32  # of a field
-_MAX_TICKS = 2**62
+MAX_TICKS = 2**62
+"""Largest time of a packet, and least with a minus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,19 +226,10 @@ def table_of(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTab
     return table
 
 
-def _check(table: PacketTable) -> None:
-    facts, end = table.facts, table.pos + table.size
+def faults_of(facts: StreamFacts) -> list[str]:
+    """Return what is out of range in a stream's facts; empty if nothing is."""
     wrong = {
-        "no packets": not len(table),
-        "a size below 1": (table.size < 1).any(),
-        "a time out of range": (table.pts > _MAX_TICKS).any()
-        or (table.pts < -_MAX_TICKS).any()
-        or abs(facts.end_pts) > _MAX_TICKS,
-        "a place outside of its field": (table.pos < -1).any()
-        or (table.pos > facts.nbytes).any()  # its end may exceed int64
-        or (end > facts.nbytes).any(),
-        "places that do not ascend": not facts.whole_because
-        and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),
+        "an end out of range": abs(facts.end_pts) > MAX_TICKS,
         "a time base out of range": facts.time_base <= 0
         or max(facts.time_base.numerator, facts.time_base.denominator) >= 2**31,
         "a frame size out of range": not (
@@ -247,7 +239,22 @@ def _check(table: PacketTable) -> None:
         "a field size out of range": not 0 < facts.nbytes <= _MAX_NBYTES,
         "a reordering out of range": not 0 <= facts.reorder_frames <= 64,
     }
-    faults = [what for what, is_so in wrong.items() if is_so]
+    return [what for what, is_so in wrong.items() if is_so]
+
+
+def _check(table: PacketTable) -> None:
+    facts, end = table.facts, table.pos + table.size
+    wrong = {
+        "no packets": not len(table),
+        "a size below 1": (table.size < 1).any(),
+        "a time out of range": (table.pts > MAX_TICKS).any() or (table.pts < -MAX_TICKS).any(),
+        "a place outside of its field": (table.pos < -1).any()
+        or (table.pos > facts.nbytes).any()  # its end may exceed int64
+        or (end > facts.nbytes).any(),
+        "places that do not ascend": not facts.whole_because
+        and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),
+    }
+    faults = [what for what, is_so in wrong.items() if is_so] + faults_of(facts)
     if faults:
         raise DecodeFailed(
             f"packet table: {', '.join(faults)}; make it again with add_group, or leave it out"
@@ -287,7 +294,7 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> tuple[StreamFacts, int]:
 
 def _fraction(text: str) -> Fraction:
     numerator, _, denominator = text.partition("/")
-    if denominator == "0":
+    if not int(denominator):
         raise ValueError(f"{text!r} is no fraction")
     return Fraction(int(numerator), int(denominator))
 

@@ -19,6 +19,7 @@ from loader.errors import Corrupt, DecodeFailed
 from loader.modalities.row_blocks import BLOCK_BYTES, SUFFIX, index_rows, read_rows, with_row_blocks
 from loader.modalities.video.packet_table import index_packets, read_packets
 from loader.run.recipe.decode import decoders
+from loader.run.recipe.episode_clocks import checked_times
 from loader.run.recipe.video_packet_reads import Readers
 from loader.run.recipe.window_reads import WindowReads
 from penstock.cli import main
@@ -307,6 +308,26 @@ def test_frames_of_a_raw_topic_are_read_one_by_one(tmp_path: Path, range_server:
 @pytest.mark.parametrize("array", [np.zeros(()), np.zeros((0, 3)), np.asfortranarray(np.zeros((9, 4)))])
 def test_arrays_without_rows_have_no_blocks(array: np.ndarray) -> None:
     assert index_rows(npy(array)) == b""
+
+
+def test_arrays_of_arrays_have_no_blocks() -> None:
+    """numpy adds the dimensions of such a dtype to the shape in the header."""
+
+    def with_pairs(data: bytes) -> bytes:
+        return data.replace(b"'<i8', ", b"('<i4',(2,)), ").replace(b" " * 7 + b"\n", b"\n", 1)
+
+    data, pairs = npy(np.arange(20_000)), with_pairs(npy(np.arange(20_000)))
+    decoder: Any = loader.modalities.decoder_for("x.npy")
+    assert decoder(pairs, None).shape == (20_000, 2)
+    assert index_rows(pairs) == b""
+    with pytest.raises(DecodeFailed, match="no contiguous rows"):
+        read_rows(with_pairs(index_rows(data)))
+
+
+def test_times_of_blocks_ascend_without_a_wrap() -> None:
+    times = np.array([0, 2**63 - 1, -(2**63), -1, 5, 6])
+    with pytest.raises(DecodeFailed, match="block 2"):
+        checked_times(times)
 
 
 @pytest.mark.parametrize("n", [1, 8191, 8192, 8193, 20_000])

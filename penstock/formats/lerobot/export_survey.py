@@ -97,7 +97,7 @@ def survey_of(selection: ExportSelection) -> Survey:
         row = selection.rows(np.array([ordinal]))[0]
         lines = lines_of(fields, key) if survey.has_language else []
         columns |= columns_in(lines, ns)
-        if why := inexact(lines, ns):
+        if why := inexact(lines, ns, survey.fps):
             inexact_in[key] = why
         tasks = _tasks(tasks_in(lines, ns) or facts["tasks"], str(row.get("task", "")), len(ns), key)
         first = survey.episodes[-1].first + survey.episodes[-1].length if survey.episodes else 0

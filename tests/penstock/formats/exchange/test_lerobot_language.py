@@ -1,6 +1,7 @@
 """Language of LeRobot datasets: its tasks and columns become lines of time, and the same columns again."""
 
 import json
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.errors import Corrupt, InvalidStore, LossyExport
+from loader.errors import Corrupt, InvalidSample, InvalidStore, LossyExport
+from loader.modalities.language import LanguageLine
 from loader.storage import open_store
 from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.lerobot.language import inexact
 from penstock.formats.lerobot.lerobot_import import find_objects
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
@@ -200,6 +203,9 @@ def written(root, lines, tasks=True):
         ({"start_ns": 0, "end_ns": 5, "style": "subtask", "text": "a"}, "ends at 5 ns"),
         ({"start_ns": 12345678901, "style": "subtask", "text": "a"}, "becomes float32 seconds"),
         ({"start_ns": 7, "style": "task", "text": "drop"}, "becomes one of whole rows"),
+        ({"start_ns": 0, "style": "task", "text": "drop"}, "the task at 0 ns"),
+        ({"start_ns": 0, "style": "task"}, "the task at 0 ns"),
+        ({"start_ns": 33333335, "style": "subtask", "text": "a"}, "becomes float32 seconds"),  # as row 1 does
     ],
 )
 def test_what_lerobot_cannot_hold_is_a_loss(tmp_path, line, why):
@@ -209,6 +215,32 @@ def test_what_lerobot_cannot_hold_is_a_loss(tmp_path, line, why):
             export(version, "lerobot", open_store(tmp_path / "out"))
         done = export(version, "lerobot", open_store(tmp_path / "out"), lossy=True)
         assert [one["name"] for one in done.lost] == ["field 'language.jsonl'"]
+
+
+def test_a_text_that_ends_where_calls_of_tools_begin_is_a_loss(tmp_path):
+    row = 10**9 // 30
+    lines = [
+        {"start_ns": 0, "end_ns": row, "style": "subtask", "text": "a"},
+        {"start_ns": row, "style": "subtask", "tool_calls": [{}]},
+    ]
+    with loader.Root(tmp_path / "root") as root, pytest.raises(LossyExport, match="the text at 0 ns ends"):
+        export(written(root, lines), "lerobot", open_store(tmp_path / "out"))
+
+
+def test_rows_without_a_task_are_a_loss(tmp_path):
+    late = {"start_ns": 2 * 10**9 // 30, "style": "task", "text": "drop"}
+    with loader.Root(tmp_path / "root") as root:
+        version = written(root, [late], tasks=False)
+        with pytest.raises(LossyExport, match="a row has no task"):
+            export(version, "lerobot", open_store(tmp_path / "out"))
+
+
+def test_only_texts_that_lerobot_repeats_are_bounded():
+    ns = np.arange(2**16)
+    tasks = [LanguageLine(start_ns=row, style="task", text=str(row)) for row in range(0, 2**16, 2**7)]
+    assert inexact(tasks, ns, Fraction(30)) is None
+    with pytest.raises(InvalidSample, match="512 texts in 65536 rows"):
+        inexact([one._replace(style="subtask") for one in tasks], ns, Fraction(30))
 
 
 def test_own_lines_of_tasks_become_lerobots_tasks(tmp_path):

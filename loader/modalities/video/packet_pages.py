@@ -18,6 +18,7 @@ from .packet_table import (
     PAGES,
     PacketTable,
     StreamFacts,
+    check_plain,
     faults_of,
     metadata_crc,
     read_facts,
@@ -67,7 +68,9 @@ class PacketPages:
     def page(self, number: int, data: Buffer) -> PacketPage:
         """Return a page from its bytes. Raises: DecodeFailed."""
         try:
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(bytes(data))), COLUMNS)
+            message = pa.ipc.read_message(pa.py_buffer(bytes(data)))
+            check_plain(message)
+            batch = pa.ipc.read_record_batch(message, COLUMNS)
             batch.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
             if is_of_the_machine(error):

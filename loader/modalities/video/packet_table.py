@@ -8,6 +8,7 @@ single ones. docs/format.md is normative.
 
 import base64
 import binascii
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -192,6 +193,8 @@ def read_packets(data: Buffer) -> PacketTable:
     Raises: DecodeFailed; FormatTooNew.
     """
     try:
+        for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(data)):
+            check_plain(message)
         with pa.ipc.open_stream(
             pa.py_buffer(data), options=pa.ipc.IpcReadOptions(use_threads=False)
         ) as reader:
@@ -213,6 +216,31 @@ def read_packets(data: Buffer) -> PacketTable:
             f"packet table: {len(batches)} batches; schema {version} has {'one' if version == 1 else 'some'}"
         )
     return table_of(batches, facts)
+
+
+def check_plain(message: pa.ipc.Message) -> None:
+    """Raise DecodeFailed for a compressed record batch: a page of 16 KB would take 600 MB."""
+    if message.type != "record batch":
+        return
+    try:
+        (root,) = struct.unpack_from("<I", message.metadata)
+        header = _member(message.metadata, root, 2)
+        (offset,) = struct.unpack_from("<I", message.metadata, header)
+        is_plain = not _member(message.metadata, header + offset, 3)
+    except struct.error as error:
+        raise DecodeFailed(f"packet table: a message without a batch: {error}") from error
+    if not is_plain:
+        raise DecodeFailed("packet table: its batch is compressed; make it again")
+
+
+def _member(data: pa.Buffer, table: int, number: int) -> int:
+    """Return the place of a table's member in a flatbuffer; 0 if there is none."""
+    (back,) = struct.unpack_from("<i", data, table)
+    (nbytes,) = struct.unpack_from("<H", data, table - back)
+    if 4 + 2 * number >= nbytes:
+        return 0
+    (offset,) = struct.unpack_from("<H", data, table - back + 4 + 2 * number)
+    return table + offset if offset else 0
 
 
 def table_of(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTable:

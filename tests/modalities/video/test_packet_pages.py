@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed
 from loader.modalities.video.packet_pages import HEAD_BYTES, PacketPages, joined, read_head
+from loader.modalities.video.packet_table import COLUMNS as ALL_COLUMNS
 from loader.modalities.video.packet_table import (
     METADATA_CRC,
     PAGE_PACKETS,
@@ -163,6 +164,23 @@ def test_pages_that_do_not_ascend_in_the_video_are_refused() -> None:
     _, pages = pages_of(packets_bytes(long_table(2 * PAGE_PACKETS, 12)))
     with pytest.raises(DecodeFailed, match="two pages that do not ascend"):
         joined([pages[0], pages[0]])
+
+
+def test_compressed_pages_are_refused_before_they_take_memory() -> None:
+    n = 200_000
+    columns = [pa.array(np.zeros(n, kind.type.to_pandas_dtype())) for kind in ALL_COLUMNS]
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
+    data = packets_bytes(long_table(PAGE_PACKETS + 12, 12))
+    schema = pa.ipc.read_schema(pa.py_buffer(data[:HEAD_BYTES]))
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+    forged = sink.getvalue().to_pybytes()
+    assert len(forged) < n // 10
+    head, _ = pages_of(data)
+    with pytest.raises(DecodeFailed, match="compressed"):
+        head.page(0, forged[8 + int.from_bytes(forged[4:8], "little") :])
+    with pytest.raises(DecodeFailed, match="compressed"):
+        read_packets(forged)
 
 
 FUZZ = """

@@ -12,6 +12,9 @@ import av
 import h5py
 import numpy as np
 import pytest
+from google_crc32c import value as crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
@@ -322,6 +325,34 @@ def test_arrays_of_arrays_have_no_blocks() -> None:
     assert index_rows(pairs) == b""
     with pytest.raises(DecodeFailed, match="no contiguous rows"):
         read_rows(with_pairs(index_rows(data)))
+
+
+def test_rows_are_not_counted_by_row_blocks_of_another_array(tmp_path: Path) -> None:
+    rows = index_rows(npy(np.arange(200_000, dtype=np.int64)))
+    with loader.Root(str(tmp_path)) as root:
+        with root.write("arm") as writer:
+            writer.add("ep0", {"action.npy": np.zeros(400_000, np.float32), f"action.npy{SUFFIX}": rows})
+        plan = planned(root.open("arm@1"), {"action.npy": loader.rows(0, 2)})
+    assert len(plan.sources["arm"].view) == 400_000
+
+
+@given(data=st.data())
+def test_header_and_blocks_have_the_checksum_of_the_array(data: Any) -> None:
+    width = data.draw(st.sampled_from([1, 7, 8, 1000, BLOCK_BYTES, BLOCK_BYTES + 1]))
+    array = np.random.default_rng(width).integers(0, 256, (data.draw(st.integers(1, 40)), width), np.uint8)
+    stored = index_rows(npy(array))
+    assert read_rows(stored).crc32c == crc32c(npy(array))
+    forged = bytearray(stored)
+    place = data.draw(st.integers(stored.index(b"|u1"), len(stored) - 1))
+    forged[place] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(DecodeFailed):
+        read_rows(bytes(forged))
+
+
+def test_row_blocks_with_another_dtype_are_refused() -> None:
+    stored = index_rows(npy(np.arange(400_000, dtype=np.float32)))
+    with pytest.raises(DecodeFailed, match="of another array"):
+        read_rows(stored.replace(b"<f4", b"<i4"))
 
 
 def test_times_of_blocks_ascend_without_a_wrap() -> None:

@@ -61,7 +61,7 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
     episodes, held = list[PlannedEpisode](), 0
     for episode in survey.episodes:
         (address,) = selection.version.address(np.array([episode.ordinal]), names)
-        nbytes = sum(place.nbytes for place in address.fields.values())
+        nbytes = sum(place.nbytes for place in address.fields.values()) + episode.language_nbytes
         if episodes and held + nbytes > FILE_BYTES:
             out.append(_unit(len(out), names, episodes, survey))
             episodes, held = [], 0

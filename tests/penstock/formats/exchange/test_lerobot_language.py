@@ -1,7 +1,6 @@
 """Language of LeRobot datasets: its tasks and columns become lines of time, and the same columns again."""
 
 import json
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore, LossyExport
 from loader.modalities.language import LanguageLine
 from loader.storage import open_store
 from penstock.formats.importing.importer import ColumnarOptions
-from penstock.formats.lerobot.language import inexact
+from penstock.formats.lerobot.language import columns_nbytes
 from penstock.formats.lerobot.lerobot_import import find_objects
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
@@ -188,12 +187,12 @@ def test_a_column_that_meta_names_and_the_rows_lack_is_corrupt(tmp_path):
         assert "language.jsonl" not in root.open("d").fields
 
 
-def written(root, lines, tasks=True):
+def written(root, lines, tasks=True, name="episode_000000"):
     ns = np.array([n * 10**9 // 30 for n in range(4)])
     own = [{"start_ns": 0, "style": "task", "text": "lift"}] * tasks
     with root.write("own") as writer:
         fields = {"action.npy": np.zeros((4, 2), np.float32), "action.ns.npy": ns}
-        writer.add("episode_000000", {**fields, "language.jsonl": own + lines})
+        writer.add(name, {**fields, "language.jsonl": own + lines})
     return root.open("own")
 
 
@@ -235,12 +234,34 @@ def test_rows_without_a_task_are_a_loss(tmp_path):
             export(version, "lerobot", open_store(tmp_path / "out"))
 
 
-def test_only_texts_that_lerobot_repeats_are_bounded():
-    ns = np.arange(2**16)
-    tasks = [LanguageLine(start_ns=row, style="task", text=str(row)) for row in range(0, 2**16, 2**7)]
-    assert inexact(tasks, ns, Fraction(30)) is None
-    with pytest.raises(InvalidSample, match="512 texts in 65536 rows"):
-        inexact([one._replace(style="subtask") for one in tasks], ns, Fraction(30))
+def test_the_columns_of_an_episode_are_bounded():
+    """Tasks and events are not repeated in each row, as other texts are."""
+    ns = np.arange(0, 2**17, 2)
+    tasks = [LanguageLine(start_ns=row, style="task", text=str(row)) for row in range(0, 2**17, 2**8)]
+    assert columns_nbytes(tasks, ns) == 0
+    assert columns_nbytes([one._replace(end_ns=one.start_ns + 1, style="vqa") for one in tasks], ns) < 2**17
+    texts = [one._replace(style="subtask") for one in tasks]
+    assert len(ns) * 2**6 < columns_nbytes(texts[:1], ns) < len(ns) * 2**8
+    for large in (
+        texts,
+        [texts[0]._replace(text="a" * 2**14)],
+        [texts[0]._replace(tool_calls=["a" * 2**14])],
+    ):
+        with pytest.raises(InvalidSample, match="in each of 65536 rows"):
+            columns_nbytes(large, ns)
+
+
+def test_files_of_rows_count_the_language_that_is_repeated(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.formats.lerobot.lerobot_export.FILE_BYTES", 3 * 20_000)
+    with loader.Root(tmp_path / "root") as root:
+        line = {"start_ns": 0, "style": "subtask", "text": "a" * 5000}
+        for number in range(3):
+            written(root, [line], name=f"episode_00000{number}")
+        assert export(root.open("own"), "lerobot", open_store(tmp_path / "out")).failures == []
+    files = sorted((tmp_path / "out/data").rglob("*.parquet"))
+    assert [pq.read_table(path)["language_persistent"].to_pylist()[3][0]["content"] for path in files] == [
+        "a" * 5000
+    ] * 2
 
 
 def test_own_lines_of_tasks_become_lerobots_tasks(tmp_path):

@@ -14,7 +14,7 @@ from loader.modalities.language import LanguageLine
 from loader.storage import open_store
 from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.lerobot.language import columns_nbytes
-from penstock.formats.lerobot.lerobot_import import find_objects
+from penstock.formats.lerobot.lerobot_import import dataset_in, find_objects
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 
@@ -185,6 +185,17 @@ def test_a_column_that_meta_names_and_the_rows_lack_is_corrupt(tmp_path):
         options = ColumnarOptions(without=frozenset(["words", "language.jsonl"]))
         assert import_place(root, "lerobot", open_store(folder), "d", options=options).failures == []
         assert "language.jsonl" not in root.open("d").fields
+
+
+@pytest.mark.parametrize("without", [["language_events"], ["language.jsonl"], ["observation.state"], []])
+def test_columns_that_are_left_out_are_not_read(tmp_path, without):
+    store = open_store(spoken(v21(tmp_path / "in", cameras=[])))
+    infos, options = list(store.list()), ColumnarOptions(without=frozenset(without))
+    dataset = dataset_in(store, infos, options)
+    (info,) = (one for one in infos if one.key.endswith("episode_000000.parquet"))
+    names = {*LANGUAGE_COLUMNS} if without == ["language.jsonl"] else {*without}
+    every = {*pq.read_schema(tmp_path / "in" / info.key).names}
+    assert {*dataset._table(info, 0, "").column_names} == every - names
 
 
 def written(root, lines, tasks=True, name="episode_000000"):

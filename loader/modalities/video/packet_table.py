@@ -10,6 +10,7 @@ import base64
 import binascii
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from itertools import pairwise
@@ -193,8 +194,10 @@ def read_packets(data: Buffer) -> PacketTable:
     Raises: DecodeFailed; FormatTooNew.
     """
     try:
-        for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(data)):
-            check_plain(message)
+        source = pa.BufferReader(pa.py_buffer(data))
+        with suppress(EOFError):
+            while True:
+                check_plain(pa.ipc.read_message(source))
         with pa.ipc.open_stream(
             pa.py_buffer(data), options=pa.ipc.IpcReadOptions(use_threads=False)
         ) as reader:

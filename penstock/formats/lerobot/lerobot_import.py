@@ -279,7 +279,7 @@ class LeRobotDataset:
 
         chosen = {*self.features, *(self.language or ())}
         left_out = {*self.layout.features, *self.layout.language} - chosen
-        parquet = pq.ParquetFile(file)
+        parquet = pq.ParquetFile(file, pre_buffer=False)
         names = [name for name in parquet.schema_arrow.names if name not in left_out]
         return parquet.read(columns=names, use_threads=False)
 

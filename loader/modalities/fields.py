@@ -76,8 +76,8 @@ def check_field(name: object) -> str:
 
 
 def without_row_blocks(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields that are no row blocks of another one."""
-    blocks = {field + ROWS_SUFFIX for field in fields}
+    """Return the fields that are no row blocks of another one, which is a .npy array."""
+    blocks = {field + ROWS_SUFFIX for field in fields if last_word(field) == "npy"}
     return tuple(field for field in fields if field not in blocks)
 
 

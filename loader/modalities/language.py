@@ -21,7 +21,7 @@ class LanguageLine(NamedTuple):
     start_ns: int
     """Nanoseconds on the episode's clock."""
     end_ns: int | None = None
-    """After `start_ns`; None: until the next line of its style."""
+    """After `start_ns`; None: until the next text of its style."""
     style: str | None = None
     """Such as "task" or "subtask"."""
     role: str = "user"

@@ -22,6 +22,7 @@ MIN_BYTES = 2**20
 """Size of an array field from which importers write row blocks, and from which windows use them."""
 
 I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
 
 
 class RowBlocks:
@@ -77,7 +78,7 @@ def index_rows(data: Buffer) -> bytes:
     layout = layout_of(view)
     if len(view) != len(layout.head) + layout.nbytes:
         raise DecodeFailed(f"npy: {len(view)} bytes, its header describes {len(layout.head) + layout.nbytes}")
-    if not layout.shape or not layout.nbytes or (layout.fortran and len(layout.shape) > 1):
+    if not _has_rows(layout):
         return b""
     body, step = view[len(layout.head) :], _block_rows(layout) * (layout.nbytes // layout.shape[0])
     crcs = [crc32c(bytes(body[at : at + step])) for at in range(0, len(body), step)]
@@ -96,7 +97,7 @@ def read_rows(data: Buffer) -> RowBlocks:
             f"row blocks: begin with {bytes(view[: len(MAGIC)])!r}, not {MAGIC!r}: damaged, or of a later penstock"
         )
     layout = layout_of(view[len(MAGIC) :])
-    if not layout.shape or not layout.nbytes or (layout.fortran and len(layout.shape) > 1):
+    if not _has_rows(layout):
         raise DecodeFailed(
             f"row blocks: of {layout.dtype} {list(layout.shape)}, which has no contiguous rows"
         )
@@ -108,7 +109,10 @@ def read_rows(data: Buffer) -> RowBlocks:
         )
     crcs = np.frombuffer(rest[:sums], "<u4")
     times = np.frombuffer(rest[sums:], "<i8") if _is_clock(layout) else None
-    return RowBlocks(layout, int(crcs[0]), crcs[1:], times)
+    blocks = RowBlocks(layout, int(crcs[0]), crcs[1:], times)
+    if _crc_of(blocks) != blocks.crc32c:
+        raise DecodeFailed("row blocks: header and blocks are of another array; make them again")
+    return blocks
 
 
 def with_row_blocks(fields: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -124,6 +128,41 @@ def has_row_blocks(field: str, nbytes: int) -> bool:
     """Return whether a field of this size has row blocks, if its rows are contiguous."""
     is_named = last_word(field) == "npy" and len(field + SUFFIX) <= MAX_FIELD_BYTES
     return is_named and nbytes > MIN_BYTES
+
+
+def _crc_of(blocks: RowBlocks) -> int:
+    """Return the CRC-32C of the whole field that follows from its header and the CRC-32Cs of its blocks."""
+    crcs = np.append(np.uint32(crc32c(blocks.layout.head)), blocks.crcs[:-1])
+    shift = _shift(blocks.part(0)[1])
+    while len(crcs) > 1:  # in pairs; zeros in front change nothing
+        crcs = np.append(np.zeros(len(crcs) % 2, np.uint32), crcs)
+        crcs, shift = _times(shift, crcs[::2]) ^ crcs[1::2], _times(shift, shift)
+    last = len(blocks.crcs) - 1
+    return int((_times(_shift(blocks.part(last)[1]), crcs) ^ blocks.crcs[last])[0])
+
+
+def _shift(nbytes: int) -> U32:
+    """Return the polynomial that moves a CRC-32C over so many bytes: x^(8 nbytes), its first term the highest bit."""
+    power, out = np.array([1 << 23], np.uint32), np.array([1 << 31], np.uint32)
+    while nbytes:
+        out, power, nbytes = _times(power, out) if nbytes % 2 else out, _times(power, power), nbytes // 2
+    return out
+
+
+def _times(factor: U32, values: U32) -> U32:
+    """Return a polynomial, uint32 [1], times others, uint32 [n], modulo that of CRC-32C."""
+    multiples = [int(factor[0])]
+    for _ in range(31):
+        multiples.append((multiples[-1] >> 1) ^ (0x82F63B78 if multiples[-1] & 1 else 0))
+    bits = values[:, None] >> np.arange(31, -1, -1, dtype=np.uint32) & np.uint32(1)
+    product: U32 = np.bitwise_xor.reduce(bits * np.array(multiples, np.uint32), axis=1)
+    return product
+
+
+def _has_rows(layout: NpyLayout) -> bool:
+    """Return whether an array has contiguous rows; a dtype of arrays would add dimensions to its shape."""
+    is_apart = layout.fortran and len(layout.shape) > 1
+    return bool(layout.shape and layout.nbytes) and not is_apart and layout.dtype.subdtype is None
 
 
 def _block_rows(layout: NpyLayout) -> int:

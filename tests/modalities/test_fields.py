@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from loader.errors import InvalidField
 from loader.modalities import check_field, decoder_for, encode, known_extensions
+from loader.modalities.fields import without_row_blocks
 
 WORDS = st.text("abcXYZ019_-", min_size=1, max_size=8)
 FEW = settings(max_examples=100, deadline=None, derandomize=True)
@@ -111,6 +112,11 @@ def test_other_values_are_refused_by_name(field, value, says):
     with pytest.raises(InvalidField, match=says) as caught:
         encode(field, value)
     assert repr(field) in str(caught.value)
+
+
+def test_row_blocks_are_of_arrays_only():
+    fields = ("a.npy", "a.npy.rows", "b.npy.rows", "table", "table.rows")
+    assert without_row_blocks(fields) == ("a.npy", "b.npy.rows", "table", "table.rows")
 
 
 def test_a_cycle_is_not_json():

@@ -38,7 +38,7 @@ from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT,
 from ...order.sources.window_view import KeptWindows, WindowView, n_windows, table_sha256
 from ..progress import Watch, unwatched
 from ..reading.verified_bucket_reads import read_fields
-from ..shards.address import SampleAddress
+from ..shards.address import UNKNOWN_CRC, SampleAddress
 from ..shards.bitmap import SelectTable
 from ..tables.parquet import READ_AHEAD, integers, parse_stored, table_bytes, table_facts
 from .pack import field_nbytes
@@ -204,8 +204,14 @@ def _first_layout(view: "View", anchor: str, episode: I64) -> tuple[SampleAddres
         if version.parts.has_group(version.group_of(anchor + ROWS))[part]:
             (at,) = version.address(episode, [anchor + ROWS])
             (fields,) = read_fields(version.shard_store, [at])
+            place = address.fields[anchor]
             if fields[anchor + ROWS]:
-                return address, read_rows(fields[anchor + ROWS]).layout
+                blocks = read_rows(fields[anchor + ROWS])
+                if (blocks.nbytes, place.crc32c) in (
+                    (place.nbytes, blocks.crc32c),
+                    (place.nbytes, UNKNOWN_CRC),
+                ):
+                    return address, blocks.layout
     (fields,) = read_fields(version.shard_store, [address])
     return address, layout_in(anchor, fields[anchor])
 

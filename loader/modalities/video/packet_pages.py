@@ -1,6 +1,7 @@
 """Single pages of a long video's packet table (schema 2): its head names them, and each is a table of its own."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +13,13 @@ from .packet_table import (
     COLUMNS,
     I64,
     LAST_PTS,
+    MAX_TICKS,
     METADATA_CRC,
     PAGES,
     PacketTable,
     StreamFacts,
+    check_plain,
+    faults_of,
     metadata_crc,
     read_facts,
     table_of,
@@ -64,7 +68,9 @@ class PacketPages:
     def page(self, number: int, data: Buffer) -> PacketPage:
         """Return a page from its bytes. Raises: DecodeFailed."""
         try:
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(bytes(data))), COLUMNS)
+            message = pa.ipc.read_message(pa.py_buffer(bytes(data)))
+            check_plain(message)
+            batch = pa.ipc.read_record_batch(message, COLUMNS)
             batch.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
             if is_of_the_machine(error):
@@ -118,15 +124,18 @@ def read_head(data: Buffer) -> PacketPages | int | None:
         return None
     is_whole = len(rows) and schema.equals(COLUMNS, check_metadata=False) and not facts.whole_because
     is_whole = is_whole and (rows[:, 1:] > 0)[:, :3].all() and (rows[:, 1:] < 2**32).all()
-    return (
-        pages if is_whole and (np.diff(pages.pts[:-1]) > 0).all() and pages.pts[-1] >= pages.pts[-2] else None
-    )
+    is_whole = is_whole and (pages.pts >= -MAX_TICKS).all() and (pages.pts <= MAX_TICKS).all()
+    is_whole = is_whole and (pages.pts[1:-1] > pages.pts[:-2]).all() and pages.pts[-1] >= pages.pts[-2]
+    return pages if is_whole and not faults_of(facts) else None
 
 
 def joined(pages: Sequence[PacketPage]) -> PacketPage:
-    """Return some pages, ascending, as one."""
+    """Return some pages, ascending, as one. Raises: DecodeFailed if their packets do not ascend in the field."""
     if len(pages) == 1:
         return pages[0]
+    for one, later in pairwise(page.table for page in pages):
+        if later.pos[0] < one.pos[-1] + one.size[-1]:
+            raise DecodeFailed("packet table: places of two pages that do not ascend; make it again")
     names = COLUMNS.names
     columns = {name: np.concatenate([getattr(page.table, name) for page in pages]) for name in names}
     table = PacketTable(**columns, facts=pages[0].table.facts)

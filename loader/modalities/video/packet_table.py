@@ -8,7 +8,9 @@ single ones. docs/format.md is normative.
 
 import base64
 import binascii
+import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from itertools import pairwise
@@ -47,7 +49,8 @@ COLUMNS = pa.schema(
 )
 _MAX_SIDE_PX = 2**16
 _MAX_NBYTES = 2**32  # of a field
-_MAX_TICKS = 2**62
+MAX_TICKS = 2**62
+"""Largest time of a packet, and least with a minus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +194,10 @@ def read_packets(data: Buffer) -> PacketTable:
     Raises: DecodeFailed; FormatTooNew.
     """
     try:
+        source = pa.BufferReader(pa.py_buffer(data))
+        with suppress(EOFError):
+            while True:
+                check_plain(pa.ipc.read_message(source))
         with pa.ipc.open_stream(
             pa.py_buffer(data), options=pa.ipc.IpcReadOptions(use_threads=False)
         ) as reader:
@@ -214,6 +221,31 @@ def read_packets(data: Buffer) -> PacketTable:
     return table_of(batches, facts)
 
 
+def check_plain(message: pa.ipc.Message) -> None:
+    """Raise DecodeFailed for a compressed record batch: a page of 16 KB would take 600 MB."""
+    if message.type != "record batch":
+        return
+    try:
+        (root,) = struct.unpack_from("<I", message.metadata)
+        header = _member(message.metadata, root, 2)
+        (offset,) = struct.unpack_from("<I", message.metadata, header)
+        is_plain = not _member(message.metadata, header + offset, 3)
+    except struct.error as error:
+        raise DecodeFailed(f"packet table: a message without a batch: {error}") from error
+    if not is_plain:
+        raise DecodeFailed("packet table: its batch is compressed; make it again")
+
+
+def _member(data: pa.Buffer, table: int, number: int) -> int:
+    """Return the place of a table's member in a flatbuffer; 0 if there is none."""
+    (back,) = struct.unpack_from("<i", data, table)
+    (nbytes,) = struct.unpack_from("<H", data, table - back)
+    if 4 + 2 * number >= nbytes:
+        return 0
+    (offset,) = struct.unpack_from("<H", data, table - back + 4 + 2 * number)
+    return table + offset if offset else 0
+
+
 def table_of(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTable:
     """Return the table of validated record batches, each value checked. Raises: DecodeFailed."""
     rows = pa.Table.from_batches(batches)
@@ -225,19 +257,10 @@ def table_of(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTab
     return table
 
 
-def _check(table: PacketTable) -> None:
-    facts, end = table.facts, table.pos + table.size
+def faults_of(facts: StreamFacts) -> list[str]:
+    """Return what is out of range in a stream's facts; empty if nothing is."""
     wrong = {
-        "no packets": not len(table),
-        "a size below 1": (table.size < 1).any(),
-        "a time out of range": (table.pts > _MAX_TICKS).any()
-        or (table.pts < -_MAX_TICKS).any()
-        or abs(facts.end_pts) > _MAX_TICKS,
-        "a place outside of its field": (table.pos < -1).any()
-        or (table.pos > facts.nbytes).any()  # its end may exceed int64
-        or (end > facts.nbytes).any(),
-        "places that do not ascend": not facts.whole_because
-        and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),
+        "an end out of range": abs(facts.end_pts) > MAX_TICKS,
         "a time base out of range": facts.time_base <= 0
         or max(facts.time_base.numerator, facts.time_base.denominator) >= 2**31,
         "a frame size out of range": not (
@@ -247,7 +270,22 @@ def _check(table: PacketTable) -> None:
         "a field size out of range": not 0 < facts.nbytes <= _MAX_NBYTES,
         "a reordering out of range": not 0 <= facts.reorder_frames <= 64,
     }
-    faults = [what for what, is_so in wrong.items() if is_so]
+    return [what for what, is_so in wrong.items() if is_so]
+
+
+def _check(table: PacketTable) -> None:
+    facts, end = table.facts, table.pos + table.size
+    wrong = {
+        "no packets": not len(table),
+        "a size below 1": (table.size < 1).any(),
+        "a time out of range": (table.pts > MAX_TICKS).any() or (table.pts < -MAX_TICKS).any(),
+        "a place outside of its field": (table.pos < -1).any()
+        or (table.pos > facts.nbytes).any()  # its end may exceed int64
+        or (end > facts.nbytes).any(),
+        "places that do not ascend": not facts.whole_because
+        and ((table.pos < 0).any() or (table.pos[1:] < end[:-1]).any()),
+    }
+    faults = [what for what, is_so in wrong.items() if is_so] + faults_of(facts)
     if faults:
         raise DecodeFailed(
             f"packet table: {', '.join(faults)}; make it again with add_group, or leave it out"
@@ -287,7 +325,7 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> tuple[StreamFacts, int]:
 
 def _fraction(text: str) -> Fraction:
     numerator, _, denominator = text.partition("/")
-    if denominator == "0":
+    if not int(denominator):
         raise ValueError(f"{text!r} is no fraction")
     return Fraction(int(numerator), int(denominator))
 

@@ -257,4 +257,7 @@ class PagedVideo:
         for number, page in pages.items():
             own[which == number] = numbers[which == number] - starts[number] + before
             before += len(page.timeline)
-        return joined(list(pages.values())), own.tolist()
+        try:
+            return joined(list(pages.values())), own.tolist()
+        except DecodeFailed as error:
+            raise DecodeFailed(f"{self._table.describe(self._source.field)}: {error}") from None

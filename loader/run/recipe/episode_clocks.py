@@ -43,7 +43,7 @@ def checked_clock(clock: Any, n: int) -> I64:
 
 def checked_times(times: I64) -> I64:
     """Return the times of a clock's blocks. Raises: DecodeFailed unless they ascend."""
-    back = np.flatnonzero(np.diff(times[:-1]) <= 0)
+    back = np.flatnonzero(times[1:-1] <= times[:-2])
     if len(back) or times[-1] < times[-2]:
         raise DecodeFailed(
             f"a clock does not ascend: block {int(back[0]) + 1 if len(back) else len(times) - 2}"

@@ -18,7 +18,7 @@ from loader.modalities.video.packet_table import SUFFIX
 
 from ..export_selection import ExportSelection
 from ..exporter import Loss
-from .language import COLUMNS, columns_in, inexact, tasks_in
+from .language import COLUMNS, columns_in, columns_nbytes, inexact, tasks_in
 from .rows import clock, runs_of
 
 EPISODE = "episode.json"
@@ -46,6 +46,8 @@ class PlannedEpisode(NamedTuple):
     """Statistics stored in the version: feature -> name -> value."""
     ns: Any
     """Frame times: int64 [length], nanoseconds."""
+    language_nbytes: int
+    """Size of its language columns, about."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,12 +99,15 @@ def survey_of(selection: ExportSelection) -> Survey:
         row = selection.rows(np.array([ordinal]))[0]
         lines = lines_of(fields, key) if survey.has_language else []
         columns |= columns_in(lines, ns)
-        if why := inexact(lines, ns):
+        if why := inexact(lines, ns, survey.fps):
             inexact_in[key] = why
+        nbytes = columns_nbytes(lines, ns)
         tasks = _tasks(tasks_in(lines, ns) or facts["tasks"], str(row.get("task", "")), len(ns), key)
         first = survey.episodes[-1].first + survey.episodes[-1].length if survey.episodes else 0
         survey.episodes.append(
-            PlannedEpisode(len(survey.episodes), ordinal, key, first, len(ns), tasks, facts["stats"], ns)
+            PlannedEpisode(
+                len(survey.episodes), ordinal, key, first, len(ns), tasks, facts["stats"], ns, nbytes
+            )
         )
         survey.tasks += [
             text for text in dict.fromkeys(one["task"] for one in tasks) if text not in survey.tasks

@@ -17,7 +17,7 @@ from loader.errors import Corrupt, InvalidSample
 from loader.json_text import DamagedJson, parse_json
 from loader.modalities.language import MAX_LINES, ActiveText, LanguageLine, parse_language
 
-from .rows import I64, EpisodeRows, runs_of
+from .rows import I64, EpisodeRows, runs_of, seconds_of
 
 PERSISTENT, EVENTS = "language_persistent", "language_events"
 COLUMNS = PERSISTENT, EVENTS
@@ -25,9 +25,10 @@ TASK = "task"
 """Style of LeRobot's tasks."""
 EVENT_NS = 1
 """Length of an event."""
-MOST_TEXTS = 2**24
-"""Most texts of an exported episode: LeRobot repeats the persistent ones in each row."""
-_MAX_S = 1e9
+MOST_BYTES = 2**30
+"""Largest language columns of an exported episode, about."""
+_TEXT_BYTES = 64  # of a text without its characters
+_MAX_S = 2**62 / 10**9
 
 
 def language_of(table: Any, columns: Container[str], rows: EpisodeRows, what: str) -> bytes:
@@ -148,29 +149,45 @@ def columns_in(lines: Sequence[LanguageLine], ns: I64) -> set[str]:
     return {EVENTS if _is_event(line, rows) else PERSISTENT for line in lines if line.style != TASK}
 
 
-def inexact(lines: Sequence[LanguageLine], ns: I64) -> str | None:
-    """Return what LeRobot's columns cannot hold of the lines; None if they hold all. Raises: InvalidSample."""
-    rows, starts = set(ns.tolist()), dict[str | None, list[int]]()
-    if len(lines) * len(rows) > MOST_TEXTS:
+def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
+    """Return the bytes of the lines' columns, about: LeRobot repeats persistent texts in each row.
+
+    Raises: InvalidSample above `MOST_BYTES`.
+    """
+    rows, nbytes, repeated = set(ns.tolist()), 0, 0
+    for line in (line for line in lines if line.style != TASK):
+        repeats = 1 if _is_event(line, rows) else len(ns)
+        repeated += repeats > 1
+        nbytes += repeats * (_TEXT_BYTES + len(json.dumps(_struct(line), ensure_ascii=False).encode()))
+    if nbytes > MOST_BYTES:
         raise InvalidSample(
-            f"{len(lines)} texts in {len(rows)} rows; LeRobot repeats each in each row, up to {MOST_TEXTS}"
+            f"language of {nbytes} bytes, as LeRobot repeats {repeated} texts in each of {len(ns)} rows; up to "
+            f"{MOST_BYTES} are written"
         )
-    for line in lines:
-        starts.setdefault(line.style, []).append(line.start_ns)
-    for own in starts.values():
-        own.sort()
+    return nbytes
+
+
+def inexact(lines: Sequence[LanguageLine], ns: I64, fps: Fraction) -> str | None:
+    """Return what LeRobot's columns cannot hold of the lines; None if they hold all."""
+    rows, starts = set(ns.tolist()), dict[tuple[str | None, bool], list[int]]()
+    for line in sorted(lines, key=lambda line: line.start_ns):
+        for is_text in {False, line.text is not None}:
+            starts.setdefault((line.style, is_text), []).append(line.start_ns)
+    task = ActiveText(line for line in lines if line.style == TASK and line.text is not None)
+    if (TASK, True) in starts and None in map(task.at, rows):
+        return "a row has no task, and LeRobot's rows each have one"
+    stamps = set(seconds_of(ns, fps).tolist())
     for line in lines:
         if _is_event(line, rows):
             continue
         if line.style == TASK:
-            if line.start_ns not in rows or (line.role, line.camera, line.tool_calls) != ("user", None, None):
+            if line.start_ns not in rows or line != LanguageLine(*line[:3], text=task.at(line.start_ns)):
                 return f"the task at {line.start_ns} ns becomes one of whole rows, its text only"
-        elif (
-            line.start_ns not in rows
-            and math.floor(Fraction(_seconds(line.start_ns)) * 10**9) != line.start_ns
-        ):
-            return f"the time {line.start_ns} ns becomes float32 seconds"
-        own = starts[line.style]
+        elif line.start_ns not in rows:
+            seconds = _seconds(line.start_ns)
+            if seconds in stamps or math.floor(Fraction(seconds) * 10**9) != line.start_ns:
+                return f"the time {line.start_ns} ns becomes float32 seconds"
+        own = starts[line.style, line.text is not None]
         after = bisect_right(own, line.start_ns)
         if line.end_ns is not None and line.end_ns != (own[after] if after < len(own) else None):
             return f"the text at {line.start_ns} ns ends at {line.end_ns} ns, in LeRobot where the next one begins"
@@ -209,7 +226,7 @@ def column_of(name: str, lines: Sequence[LanguageLine], ns: I64, seconds: Any) -
             for line in own
             if not _is_event(line, rows)
         ]
-        values = [persistent] * len(clock)
+        return _array(name, [persistent], len(clock))
     return _array(name, values)
 
 
@@ -225,7 +242,8 @@ def _struct(line: LanguageLine) -> dict[str, Any]:
     }
 
 
-def _array(name: str, values: list[list[dict[str, Any]]]) -> Any:
+def _array(name: str, values: list[list[dict[str, Any]]], repeats: int = 1) -> Any:
+    """Return an Arrow array of some rows. repeats: of a single one."""
     import pyarrow as pa
 
     def of(call: Any) -> Any:
@@ -234,4 +252,5 @@ def _array(name: str, values: list[list[dict[str, Any]]]) -> Any:
         return pa.list_(pa.struct([*fields, ("camera", pa.string()), ("tool_calls", pa.list_(call))]))
 
     array = pa.array(values, of(pa.string()))
+    array = array if repeats == 1 else array.take(pa.array(np.zeros(repeats, np.int64)))
     return array.cast(of(pa.json_())) if hasattr(pa, "json_") else array

@@ -23,7 +23,7 @@ from .dataset_layout import BOOKKEEPING, INFO, LANGUAGE
 from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, lines_of, survey_of
 from .language import column_of
 from .norm_stats import with_norm
-from .rows import aggregated, runs_of, statistics
+from .rows import aggregated, runs_of, seconds_of, statistics
 
 FILE_BYTES = 100 * 2**20
 """Maximum size of the episodes in a file of rows, in bytes, unless one is larger."""
@@ -61,7 +61,7 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
     episodes, held = list[PlannedEpisode](), 0
     for episode in survey.episodes:
         (address,) = selection.version.address(np.array([episode.ordinal]), names)
-        nbytes = sum(place.nbytes for place in address.fields.values())
+        nbytes = sum(place.nbytes for place in address.fields.values()) + episode.language_nbytes
         if episodes and held + nbytes > FILE_BYTES:
             out.append(_unit(len(out), names, episodes, survey))
             episodes, held = [], 0
@@ -188,11 +188,8 @@ def _rows(episode: PlannedEpisode, sample: ExportSample, survey: Survey) -> dict
     tasks = np.concatenate(
         [np.full(one["stop"] - one["start"], survey.tasks.index(one["task"])) for one in episode.tasks]
     )
-    fps = survey.fps
-    exact = np.arange(n, dtype=np.float64) * fps.denominator / fps.numerator
-    seconds = np.where(np.abs(exact - episode.ns / 1e9) < 1e-9, exact, episode.ns / 1e9)
     return out | {
-        "timestamp": seconds.astype(np.float32)[:, None],
+        "timestamp": seconds_of(episode.ns, survey.fps)[:, None],
         "frame_index": np.arange(n)[:, None],
         "episode_index": np.full((n, 1), episode.number),
         "index": (episode.first + np.arange(n))[:, None],

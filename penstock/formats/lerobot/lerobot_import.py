@@ -262,20 +262,26 @@ class LeRobotDataset:
     def _table(self, info: ObjectInfo, index: int, what: str) -> Any:
         import pyarrow as pa
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         with arrow_errors(what, damaged="cannot be read"):
             with self._lock:
                 if self._held is None or self._held[0] != info.key:
                     with opened_object(self._store, info) as file:
-                        self._held = (
-                            info.key,
-                            pq.read_table(pa.PythonFile(file, "r"), use_threads=False, pre_buffer=False),
-                        )
+                        self._held = info.key, self._read_table(pa.PythonFile(file, "r"))
                 table = self._held[1]
             if "episode_index" not in table.column_names:
                 raise Corrupt(f"{what}: {info.key} has no column 'episode_index'")
             return table.filter(pc.equal(table["episode_index"], index))
+
+    def _read_table(self, file: Any) -> Any:
+        """Return the columns to import. Language is in each row, so it is large in memory."""
+        import pyarrow.parquet as pq
+
+        chosen = {*self.features, *(self.language or ())}
+        left_out = {*self.layout.features, *self.layout.language} - chosen
+        parquet = pq.ParquetFile(file, pre_buffer=False)
+        names = [name for name in parquet.schema_arrow.names if name not in left_out]
+        return parquet.read(columns=names, use_threads=False)
 
     def _facts(self, episode: LeRobotEpisode, rows: EpisodeRows) -> bytes:
         given_stats = {

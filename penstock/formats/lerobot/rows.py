@@ -59,6 +59,12 @@ def clock(length: int, fps: Fraction) -> I64:
     return np.array([n * 10**9 * fps.denominator // fps.numerator for n in range(length)], np.int64)
 
 
+def seconds_of(ns: I64, fps: Fraction) -> Any:
+    """Return timestamps of rows as LeRobot stores them, float32 [rows]: of a regular clock, as exact as they go."""
+    exact = np.arange(len(ns), dtype=np.float64) * fps.denominator / fps.numerator
+    return np.where(np.abs(exact - ns / 1e9) < 1e-9, exact, ns / 1e9).astype(np.float32)
+
+
 def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
     """Raise Corrupt if timestamps and row indices disagree by more than a tick and float32 rounding."""
     due = numbers.astype(np.float64) * fps.denominator / fps.numerator

@@ -5,13 +5,22 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import DecodeFailed
 from loader.modalities.video.packet_pages import HEAD_BYTES, PacketPages, joined, read_head
-from loader.modalities.video.packet_table import PAGE_PACKETS, PacketTable, packets_bytes, read_packets
+from loader.modalities.video.packet_table import COLUMNS as ALL_COLUMNS
+from loader.modalities.video.packet_table import (
+    METADATA_CRC,
+    PAGE_PACKETS,
+    PacketTable,
+    metadata_crc,
+    packets_bytes,
+    read_packets,
+)
 from loader.modalities.video.timeline import Timeline
 from tests.modalities.video.test_packet_table import FACTS
 
@@ -81,8 +90,8 @@ def test_pages_are_the_whole_table(n: int, gop: int, hidden: int) -> None:
         for frame in {0, len(page.timeline) // 2, len(page.timeline) - 1}:
             (own,), (same,) = page.timeline.runs([frame]), timeline.runs([start + frame])
             assert (own.first + first, own.stop + first) == (same.first, same.stop)
-    two = joined([pages[0], pages[-1]])
-    assert len(two.timeline) == len(pages[0].timeline) + len(pages[-1].timeline)
+    ends = [pages[0], pages[-1]][: len(pages)]
+    assert len(joined(ends).timeline) == sum(len(page.timeline) for page in ends)
 
 
 def test_open_gops_have_one_page() -> None:
@@ -126,6 +135,52 @@ def test_a_damaged_head_is_none_and_another_page_is_refused() -> None:
         head.page(0, data[other : other + more])
     with pytest.raises(DecodeFailed, match="page 0"):
         head.page(0, data[at : at + nbytes - 64])
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"end_pts": str(10**30)},
+        {"time_base": "1/00"},
+        {"time_base": "-1/30"},
+        {"time_base": "1/99999999999"},
+        {"width_px": "-1"},
+        {"last_pts": str(2**63 - 1)},
+    ],
+)
+def test_a_forged_head_is_none(forged: dict[str, str]) -> None:
+    data = packets_bytes(long_table(2 * PAGE_PACKETS, 12))
+    schema = pa.ipc.read_schema(pa.py_buffer(data[:HEAD_BYTES]))
+    metadata = {**schema.metadata, **{name.encode(): value.encode() for name, value in forged.items()}}
+    metadata[METADATA_CRC.encode()] = metadata_crc(metadata)
+    head = schema.with_metadata(metadata).serialize().to_pybytes()
+    assert read_head(head) is None
+    if "last_pts" not in forged:
+        with pytest.raises(DecodeFailed):
+            read_packets(head + data[8 + int.from_bytes(data[4:8], "little") :])
+
+
+def test_pages_that_do_not_ascend_in_the_video_are_refused() -> None:
+    _, pages = pages_of(packets_bytes(long_table(2 * PAGE_PACKETS, 12)))
+    with pytest.raises(DecodeFailed, match="two pages that do not ascend"):
+        joined([pages[0], pages[0]])
+
+
+def test_compressed_pages_are_refused_before_they_take_memory() -> None:
+    n = 200_000
+    columns = [pa.array(np.zeros(n, kind.type.to_pandas_dtype())) for kind in ALL_COLUMNS]
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
+    data = packets_bytes(long_table(PAGE_PACKETS + 12, 12))
+    schema = pa.ipc.read_schema(pa.py_buffer(data[:HEAD_BYTES]))
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+    forged = sink.getvalue().to_pybytes()
+    assert len(forged) < n // 10
+    head, _ = pages_of(data)
+    with pytest.raises(DecodeFailed, match="compressed"):
+        head.page(0, forged[8 + int.from_bytes(forged[4:8], "little") :])
+    with pytest.raises(DecodeFailed, match="compressed"):
+        read_packets(forged)
 
 
 FUZZ = """

@@ -12,6 +12,9 @@ import av
 import h5py
 import numpy as np
 import pytest
+from google_crc32c import value as crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
@@ -19,6 +22,7 @@ from loader.errors import Corrupt, DecodeFailed
 from loader.modalities.row_blocks import BLOCK_BYTES, SUFFIX, index_rows, read_rows, with_row_blocks
 from loader.modalities.video.packet_table import index_packets, read_packets
 from loader.run.recipe.decode import decoders
+from loader.run.recipe.episode_clocks import checked_times
 from loader.run.recipe.video_packet_reads import Readers
 from loader.run.recipe.window_reads import WindowReads
 from penstock.cli import main
@@ -307,6 +311,54 @@ def test_frames_of_a_raw_topic_are_read_one_by_one(tmp_path: Path, range_server:
 @pytest.mark.parametrize("array", [np.zeros(()), np.zeros((0, 3)), np.asfortranarray(np.zeros((9, 4)))])
 def test_arrays_without_rows_have_no_blocks(array: np.ndarray) -> None:
     assert index_rows(npy(array)) == b""
+
+
+def test_arrays_of_arrays_have_no_blocks() -> None:
+    """numpy adds the dimensions of such a dtype to the shape in the header."""
+
+    def with_pairs(data: bytes) -> bytes:
+        return data.replace(b"'<i8', ", b"('<i4',(2,)), ").replace(b" " * 7 + b"\n", b"\n", 1)
+
+    data, pairs = npy(np.arange(20_000)), with_pairs(npy(np.arange(20_000)))
+    decoder: Any = loader.modalities.decoder_for("x.npy")
+    assert decoder(pairs, None).shape == (20_000, 2)
+    assert index_rows(pairs) == b""
+    with pytest.raises(DecodeFailed, match="no contiguous rows"):
+        read_rows(with_pairs(index_rows(data)))
+
+
+def test_rows_are_not_counted_by_row_blocks_of_another_array(tmp_path: Path) -> None:
+    rows = index_rows(npy(np.arange(200_000, dtype=np.int64)))
+    with loader.Root(str(tmp_path)) as root:
+        with root.write("arm") as writer:
+            writer.add("ep0", {"action.npy": np.zeros(400_000, np.float32), f"action.npy{SUFFIX}": rows})
+        plan = planned(root.open("arm@1"), {"action.npy": loader.rows(0, 2)})
+    assert len(plan.sources["arm"].view) == 400_000
+
+
+@given(data=st.data())
+def test_header_and_blocks_have_the_checksum_of_the_array(data: Any) -> None:
+    width = data.draw(st.sampled_from([1, 7, 8, 1000, BLOCK_BYTES, BLOCK_BYTES + 1]))
+    array = np.random.default_rng(width).integers(0, 256, (data.draw(st.integers(1, 40)), width), np.uint8)
+    stored = index_rows(npy(array))
+    assert read_rows(stored).crc32c == crc32c(npy(array))
+    forged = bytearray(stored)
+    place = data.draw(st.integers(stored.index(b"|u1"), len(stored) - 1))
+    forged[place] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(DecodeFailed):
+        read_rows(bytes(forged))
+
+
+def test_row_blocks_with_another_dtype_are_refused() -> None:
+    stored = index_rows(npy(np.arange(400_000, dtype=np.float32)))
+    with pytest.raises(DecodeFailed, match="of another array"):
+        read_rows(stored.replace(b"<f4", b"<i4"))
+
+
+def test_times_of_blocks_ascend_without_a_wrap() -> None:
+    times = np.array([0, 2**63 - 1, -(2**63), -1, 5, 6])
+    with pytest.raises(DecodeFailed, match="block 2"):
+        checked_times(times)
 
 
 @pytest.mark.parametrize("n", [1, 8191, 8192, 8193, 20_000])

@@ -9,10 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.errors import Corrupt, InvalidStore, LossyExport
+from loader.errors import Corrupt, InvalidSample, InvalidStore, LossyExport
+from loader.modalities.language import LanguageLine
 from loader.storage import open_store
 from penstock.formats.importing.importer import ColumnarOptions
-from penstock.formats.lerobot.lerobot_import import find_objects
+from penstock.formats.lerobot.language import columns_nbytes
+from penstock.formats.lerobot.lerobot_import import dataset_in, find_objects
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 
@@ -185,12 +187,23 @@ def test_a_column_that_meta_names_and_the_rows_lack_is_corrupt(tmp_path):
         assert "language.jsonl" not in root.open("d").fields
 
 
-def written(root, lines, tasks=True):
+@pytest.mark.parametrize("without", [["language_events"], ["language.jsonl"], ["observation.state"], []])
+def test_columns_that_are_left_out_are_not_read(tmp_path, without):
+    store = open_store(spoken(v21(tmp_path / "in", cameras=[])))
+    infos, options = list(store.list()), ColumnarOptions(without=frozenset(without))
+    dataset = dataset_in(store, infos, options)
+    (info,) = (one for one in infos if one.key.endswith("episode_000000.parquet"))
+    names = {*LANGUAGE_COLUMNS} if without == ["language.jsonl"] else {*without}
+    every = {*pq.read_schema(tmp_path / "in" / info.key).names}
+    assert {*dataset._table(info, 0, "").column_names} == every - names
+
+
+def written(root, lines, tasks=True, name="episode_000000"):
     ns = np.array([n * 10**9 // 30 for n in range(4)])
     own = [{"start_ns": 0, "style": "task", "text": "lift"}] * tasks
     with root.write("own") as writer:
         fields = {"action.npy": np.zeros((4, 2), np.float32), "action.ns.npy": ns}
-        writer.add("episode_000000", {**fields, "language.jsonl": own + lines})
+        writer.add(name, {**fields, "language.jsonl": own + lines})
     return root.open("own")
 
 
@@ -200,6 +213,9 @@ def written(root, lines, tasks=True):
         ({"start_ns": 0, "end_ns": 5, "style": "subtask", "text": "a"}, "ends at 5 ns"),
         ({"start_ns": 12345678901, "style": "subtask", "text": "a"}, "becomes float32 seconds"),
         ({"start_ns": 7, "style": "task", "text": "drop"}, "becomes one of whole rows"),
+        ({"start_ns": 0, "style": "task", "text": "drop"}, "the task at 0 ns"),
+        ({"start_ns": 0, "style": "task"}, "the task at 0 ns"),
+        ({"start_ns": 33333335, "style": "subtask", "text": "a"}, "becomes float32 seconds"),  # as row 1 does
     ],
 )
 def test_what_lerobot_cannot_hold_is_a_loss(tmp_path, line, why):
@@ -209,6 +225,54 @@ def test_what_lerobot_cannot_hold_is_a_loss(tmp_path, line, why):
             export(version, "lerobot", open_store(tmp_path / "out"))
         done = export(version, "lerobot", open_store(tmp_path / "out"), lossy=True)
         assert [one["name"] for one in done.lost] == ["field 'language.jsonl'"]
+
+
+def test_a_text_that_ends_where_calls_of_tools_begin_is_a_loss(tmp_path):
+    row = 10**9 // 30
+    lines = [
+        {"start_ns": 0, "end_ns": row, "style": "subtask", "text": "a"},
+        {"start_ns": row, "style": "subtask", "tool_calls": [{}]},
+    ]
+    with loader.Root(tmp_path / "root") as root, pytest.raises(LossyExport, match="the text at 0 ns ends"):
+        export(written(root, lines), "lerobot", open_store(tmp_path / "out"))
+
+
+def test_rows_without_a_task_are_a_loss(tmp_path):
+    late = {"start_ns": 2 * 10**9 // 30, "style": "task", "text": "drop"}
+    with loader.Root(tmp_path / "root") as root:
+        version = written(root, [late], tasks=False)
+        with pytest.raises(LossyExport, match="a row has no task"):
+            export(version, "lerobot", open_store(tmp_path / "out"))
+
+
+def test_the_columns_of_an_episode_are_bounded():
+    """Tasks and events are not repeated in each row, as other texts are."""
+    ns = np.arange(0, 2**17, 2)
+    tasks = [LanguageLine(start_ns=row, style="task", text=str(row)) for row in range(0, 2**17, 2**8)]
+    assert columns_nbytes(tasks, ns) == 0
+    assert columns_nbytes([one._replace(end_ns=one.start_ns + 1, style="vqa") for one in tasks], ns) < 2**17
+    texts = [one._replace(style="subtask") for one in tasks]
+    assert len(ns) * 2**6 < columns_nbytes(texts[:1], ns) < len(ns) * 2**8
+    for large in (
+        texts,
+        [texts[0]._replace(text="a" * 2**14)],
+        [texts[0]._replace(tool_calls=["a" * 2**14])],
+    ):
+        with pytest.raises(InvalidSample, match="in each of 65536 rows"):
+            columns_nbytes(large, ns)
+
+
+def test_files_of_rows_count_the_language_that_is_repeated(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.formats.lerobot.lerobot_export.FILE_BYTES", 3 * 20_000)
+    with loader.Root(tmp_path / "root") as root:
+        line = {"start_ns": 0, "style": "subtask", "text": "a" * 5000}
+        for number in range(3):
+            written(root, [line], name=f"episode_00000{number}")
+        assert export(root.open("own"), "lerobot", open_store(tmp_path / "out")).failures == []
+    files = sorted((tmp_path / "out/data").rglob("*.parquet"))
+    assert [pq.read_table(path)["language_persistent"].to_pylist()[3][0]["content"] for path in files] == [
+        "a" * 5000
+    ] * 2
 
 
 def test_own_lines_of_tasks_become_lerobots_tasks(tmp_path):

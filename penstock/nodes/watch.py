@@ -175,9 +175,7 @@ class NodeWatch:
 
     def _return(self, result: NodeReview, states: dict[str, NodeState]) -> None:
         """Check nodes with a reason of penstock at the scheduler; return each one that stays clean."""
-        ours = {
-            (number, node) for node, number in _ours(states).items()
-        }  # numbers of two records may be equal
+        ours = {(number, node) for node, number in _ours(states).items()}  # two records may have one number
         self._clean = {key: pair for key, pair in self._clean.items() if key in ours}
         for key in ours:
             self._clean.setdefault(key, (0, time.monotonic() + ROUND_S))

@@ -63,9 +63,7 @@ def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) ->
     Raises: Corrupt; StoreError; InvalidRuntime if no source names a plan.
     """
     store, others = primary_of(root.store), list(_others(root, saved, run, markers))
-    newest = max(
-        [*markers, *(one.end for one in others)], default=0
-    )  # a killed start leaves no end of its trail
+    newest = max([*markers, *(one.end for one in others)], default=0)  # a trail may lack a start's end
     plans = {start.plan for start in read_starts(store, run)}
     if not plans:
         if any(not one.plan for one in others):

@@ -62,8 +62,8 @@ def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) ->
 
     Raises: Corrupt; StoreError; InvalidRuntime if no source names a plan.
     """
-    store, newest = primary_of(root.store), max(markers, default=0)
-    others = list(_others(root, saved, run, markers))
+    store, others = primary_of(root.store), list(_others(root, saved, run, markers))
+    newest = max([*markers, *(one.end for one in others)], default=0)  # a trail may lack a start's end
     plans = {start.plan for start in read_starts(store, run)}
     if not plans:
         if any(not one.plan for one in others):

@@ -1,7 +1,7 @@
 """Cases against nodes in a record: `nodes/q-41/` holds the evidence, the drain and the return, each created once.
 
-A case is opened under the number after the last one. If two watchers decide at once, one of them creates it. The other
-one reads it and decides again, so the caps hold for all watchers together. A case is data: only the scheduler's reason
+A case is opened under the first free number. If two watchers decide at once, one of them creates it. The other one
+reads it and decides again, so the caps hold for all watchers together. A case is data: only the scheduler's reason
 makes a node ours to check and return.
 """
 
@@ -10,16 +10,17 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from loader.dataset.log.entries import DAMAGED, canonical
-from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound
+from loader.errors import AlreadyExists, Conflict, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
 
 from ..checkpoints.ranks import several
 from ..text import clean
-from .suspects import DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
+from .suspects import ALERT_EVERY_US, DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
@@ -29,7 +30,6 @@ REASON = re.compile(r"penstock q-([1-9][0-9]{0,8}): ")
 """Beginning of the reason of each node that penstock drained."""
 _CASE = re.compile(r"nodes/q-([1-9][0-9]{0,8})/(case|drained|returned)\.json")
 _ALERT = re.compile(r"nodes/alerts/([0-8][0-9]{15})\.json")
-LAST_NUMBER = 999_999_999
 AT_ONCE = 16
 TEXT = 160
 """Most characters of a reason."""
@@ -37,8 +37,6 @@ MOST_BYTES = 8 * 2**20
 """Larger objects are damaged: a case has 1,000 faults and the output of its checks."""
 AHEAD_US = 5 * MINUTE_US
 """Times further in the future are damaged."""
-PENDING_US = 24 * 60 * MINUTE_US
-"""Age at which a case that was not drained is no longer read again."""
 ENDS = ("drained", "returned")
 
 
@@ -87,34 +85,27 @@ def reason_text(text: str) -> str:
 
 
 class CaseBook:
-    """The cases of a record. The first reading lists them; a later one asks for new cases and ends of open ones."""
+    """The cases of a record. Each reading lists them, and reads new objects."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cases: dict[int, Case] = {}
-        self._last = 0
-        self._is_listed = False
+        self._keys: set[tuple[int, str]] = set()
         self._alert: tuple[int, int] | None = None
 
     def read(self) -> list[Case]:
-        """Return all cases, by number. Damaged ones are logged and left out. Raises: StoreError."""
-        if not self._is_listed:
-            self._list()
-            return self.cases
-        while (body := self._object(self._last + 1, "case")) is not None:
-            self._add(self._last + 1, body)
-        since_us = _now_us() - PENDING_US
-        asked = [
-            (case.number, name)
-            for case in self._cases.values()
-            if case.is_open or (case.is_pending and case.opened_us > since_us)
-            for name in ENDS
-        ]
-        for (number, name), body in zip(
-            asked, several(lambda key: self._object(*key), asked, at_once=AT_ONCE), strict=True
-        ):
-            if body is not None:
+        """Return all cases, by number. Damaged ones are logged once, and left out. Raises: StoreError."""
+        matches = [_CASE.fullmatch(info.key) for info in self._store.list(f"{FOLDER}q-")]
+        keys = {(int(match[1]), match[2]) for match in matches if match}
+        new = sorted(keys - self._keys)  # "case" comes before its ends
+        bodies = several(lambda key: self._object(*key), new, at_once=AT_ONCE)
+        for (number, name), body in zip(new, bodies, strict=True):
+            if name == "case":
+                self._add(number, body or {})
+            elif body is not None:
                 self._end(number, name, body)
+        self._keys = keys
+        self._cases = {number: case for number, case in self._cases.items() if (number, "case") in keys}
         return self.cases
 
     @property
@@ -123,20 +114,19 @@ class CaseBook:
         return [self._cases[number] for number in sorted(self._cases)]
 
     def open(self, node: str, text: str, evidence: Mapping[str, Any], by: str) -> Case:
-        """Store the evidence against a node under the number after the last one.
+        """Store the evidence against a node under the first free number.
 
         Raises: Conflict if another process took the number: what it did counts, so read and decide again.
         """
-        number, at_us = self._last + 1, _now_us()
-        if number > LAST_NUMBER:
-            raise Corrupt(f"{self._store.url}/{FOLDER}q-{self._last}/ has the last number: move it away")
+        number = next(number for number in count(1) if (number, "case") not in self._keys)
+        at_us = _now_us()
         text = reason_text(text)
         body = {"format": FORMAT, "node": node, "at_us": at_us, "text": text, "by": by, **evidence}
         try:
             self._store.put_if_absent(_key(number, "case"), canonical(body))
         except AlreadyExists:
             raise Conflict(f"{self._store.url}/{_key(number, 'case')} was opened meanwhile") from None
-        self._last = number
+        self._keys.add((number, "case"))
         self._cases[number] = Case(number=number, node=node, opened_us=at_us, text=text)
         return self._cases[number]
 
@@ -170,13 +160,19 @@ class CaseBook:
         """Store an alert under the number after the newest one; return False if another process did."""
         number, at_us = (self._alert or (0, 0))[0] + 1, _now_us()
         body = {"format": FORMAT, "at_us": at_us, "text": text}
-        try:
-            self._store.put_if_absent(f"{ALERTS}{number:016d}.json", canonical(body))
-        except AlreadyExists:
-            self._alert = None
-            return False
-        self._alert = number, at_us
-        return True
+        while True:
+            key = f"{ALERTS}{number:016d}.json"
+            try:
+                self._store.put_if_absent(key, canonical(body))
+            except AlreadyExists:
+                other_us = _time_of(self._body(key) or {})
+                if other_us is not None and other_us > at_us - ALERT_EVERY_US:
+                    self._alert = number, other_us
+                    return False
+                number += 1  # an old one beyond those that are listed, or a damaged one
+            else:
+                self._alert = number, at_us
+                return True
 
     def _newest_alert(self) -> tuple[int, int]:
         numbers = [
@@ -187,19 +183,7 @@ class CaseBook:
         body = self._body(f"{ALERTS}{max(numbers):016d}.json") or {}
         return max(numbers), _time_of(body) or 0
 
-    def _list(self) -> None:
-        matches = [_CASE.fullmatch(info.key) for info in self._store.list(f"{FOLDER}q-")]
-        keys = sorted((int(match[1]), match[2]) for match in matches if match)  # "case" comes before its ends
-        bodies = several(lambda key: self._object(*key), keys, at_once=AT_ONCE)
-        for (number, name), body in zip(keys, bodies, strict=True):
-            if name == "case":
-                self._add(number, body or {})
-            elif body is not None:
-                self._end(number, name, body)
-        self._is_listed = True
-
     def _add(self, number: int, body: Mapping[str, Any]) -> None:
-        self._last = max(self._last, number)
         node, text, at_us = body.get("node"), body.get("text"), _time_of(body)
         if at_us is None or not isinstance(text, str) or not is_node(node):
             _log.warning("%s/%s is no case: it is left out", self._store.url, _key(number, "case"))

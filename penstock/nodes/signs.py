@@ -1,10 +1,11 @@
 """Read the signs of a record: faults, windows, ends of attempts, failed checks.
 
-A watcher looks every 15 s for years. So a `SignReader` lists only keys behind the last that it has read: they begin
-with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first reading lists
-the whole record. A damaged object is logged once, and hides no other one.
+A watcher looks every 15 s for years. So a `SignReader` lists only keys from shortly before the last that it has read:
+they begin with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first
+reading lists the whole record. A damaged object is logged once, and hides no other one.
 """
 
+import heapq
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from loader.dataset.log.entries import DAMAGED
+from loader.dataset.reading.read_faults import NEWEST
 from loader.errors import Corrupt, EngineUnreachable
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
@@ -47,8 +49,12 @@ LATE_US = 10 * MINUTE_US
 """Time for which a scheduler's accounting, and the trail of a replay, may be late."""
 AHEAD_US = 5 * MINUTE_US
 """Times further in the future are damaged."""
-MOST_BYTES, MOST_OBJECTS, MOST_SIGNS = 64 * 2**20, 500, 20_000
-"""Larger objects are left out; lists of faults read at once, and faults held, of a run."""
+LATE_KEYS = 64
+"""Keys before the last one that are listed again: an object may come late, and a forged one has a high number."""
+MOST_BYTES, MOST_WINDOW_BYTES = 8 * 2**20, 64 * 2**20
+"""Larger objects are left out: 1,000 faults have 3 MB, a window of 100,000 ranks 20 MB."""
+MOST_OBJECTS, MOST_SIGNS = 500, 20_000
+"""Lists of faults read at once, and faults held, of a run."""
 NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
 """Slurm's states of a start that no node in use ended: after NODE_FAIL, Slurm itself keeps the node out of use."""
 LAST_EVENTS = ("stopped", "ended", "failed")
@@ -100,7 +106,8 @@ class SignReader:
     def _named(self, now_us: int) -> set[str]:
         """Return the runs to read: active ones, and at the first reading all with attempts that count."""
         first, last = (
-            f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d}" for at_us in (now_us - ALIVE_US, now_us)
+            f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d}"
+            for at_us in (now_us - ALIVE_US, now_us + AHEAD_US)
         )
         alive = self._listed() if self._alive_us is None else dict(self._alive_us)
         for info in list_from(self._store, ACTIVE, f"{ACTIVE}{first}"):
@@ -108,6 +115,7 @@ class SignReader:
             if day <= last and is_run(name):
                 alive[name] = now_us
         names = {name for name, at_us in alive.items() if at_us > now_us - ATTEMPTS_US}
+        names |= {name for name, run in self._runs.items() if not run.is_read}  # the store failed
         self._alive_us = {name: at_us for name, at_us in alive.items() if at_us > now_us - ALIVE_US}
         return names
 
@@ -171,18 +179,20 @@ class _RunReader:
         self._folder, self._store, self._run = folder, folder.store, folder.run
         self._spans, self._losses = spans, losses
         self._fault_lists = _TimedFolder(folder.store, folder.key("faults/"))
-        self._last = {kind: folder.key(f"{kind}/") for kind in ("attempts", "events", "windows")}
+        self._known: dict[str, set[str]] = {"attempts": set(), "events": set(), "windows": set()}
         self._begun: dict[int, tuple[int, str]] = {}
         self._ends: dict[int, tuple[str, int]] = {}
         self._nodes: dict[int, set[str]] = {}
         self._end_steps: dict[int, int] = {}
         self._saved_steps: dict[int, int] = {}
-        self._is_unjudged = True
+        self._is_unjudged, self.is_read = True, False
         self._changed_us = self._next_us = 0
 
     def read(self, now_us: int) -> None:
         """Add new signs, and forget old ones. Raises: StoreError."""
-        self.faults += self._new_faults(now_us)
+        for fault in self._new_faults(now_us):
+            self.faults.append(fault)
+            del self.faults[: max(0, len(self.faults) - MOST_SIGNS)]
         if now_us >= self._next_us:
             self._read("windows", now_us, now_us - RECENT_US, self._add_window)
             self._read("attempts", now_us, now_us - ATTEMPTS_US, self._add_attempt)
@@ -190,12 +200,12 @@ class _RunReader:
             if self._is_unjudged or now_us < self._changed_us + LATE_US:
                 self._judge()
                 self._compare()
-            self._next_us = now_us + RUN_EVERY_US
+            self._next_us, self.is_read = now_us + RUN_EVERY_US, True
         self.forget(now_us)
 
     def forget(self, now_us: int) -> None:
         """Drop signs that no longer count."""
-        self.faults = [one for one in self.faults if one.at_us > now_us - RECENT_US][-MOST_SIGNS:]
+        self.faults = [one for one in self.faults if one.at_us > now_us - RECENT_US]
         self.windows = [one for one in self.windows if one.ended_us > now_us - RECENT_US]
         self.ended = [one for one in self.ended if one.ended_us > now_us - ATTEMPTS_US]
         self.differences = [one for one in self.differences if one.at_us > now_us - LOSSES_US]
@@ -207,19 +217,21 @@ class _RunReader:
             except Corrupt as error:
                 _log.warning("%s", error)
                 continue
-            for node, read_fault in pairs:
+            for node, read_fault in pairs[-NEWEST:]:
                 fault = NodeFault(node=node, **read_fault._asdict())
                 if fault.is_valid and fault.at_us < now_us + AHEAD_US:
                     yield fault
 
     def _read(self, kind: str, now_us: int, since_us: int, add: Callable[[int, str, bytes], None]) -> None:
-        """Add the objects of a kind behind the last one: (number of the start, key, bytes)."""
-        prefix = self._folder.key(f"{kind}/")
-        infos = list(list_from(self._store, prefix, self._last[kind]))
+        """Add the new objects of a kind: (number of the start, key, bytes)."""
+        prefix, known = self._folder.key(f"{kind}/"), self._known[kind]
+        most = MOST_WINDOW_BYTES if kind == "windows" else MOST_BYTES
+        since_key = heapq.nlargest(LATE_KEYS, known)[-1] if len(known) >= LATE_KEYS else prefix
+        infos = [info for info in list_from(self._store, prefix, since_key) if info.key not in known]
         recent = [
             info
             for info in infos
-            if info.nbytes <= MOST_BYTES and (info.modified_us is None or info.modified_us >= since_us)
+            if info.nbytes <= most and (info.modified_us is None or info.modified_us >= since_us)
             if kind != "windows" or window_keys([info])
         ]
         datas = several(lambda info: self._store.get(info.key).data, recent, at_once=AT_ONCE)
@@ -228,9 +240,8 @@ class _RunReader:
                 add(int(info.key.removeprefix(prefix)[:6]), info.key, data)
             except DAMAGED as error:  # Corrupt too
                 _log.warning("%s/%s is left out: %s", self._store.url, info.key, error)
-            self._last[kind] = info.key
-        if infos:
-            self._last[kind] = infos[-1].key
+            known.add(info.key)
+        self._known[kind] = set(heapq.nlargest(LATE_KEYS, known.union(info.key for info in infos)))
         if recent and kind != "events":
             self._changed_us = now_us
 
@@ -248,22 +259,23 @@ class _RunReader:
 
     def _add_event(self, attempt: int, key: str, data: bytes) -> None:
         body = parse_json_object(data)
-        self._ends[attempt] = str(body["event"]), int(body["at_us"])
+        if self._ends.get(attempt, ("", 0))[0] not in LAST_EVENTS or body["event"] in LAST_EVENTS:
+            self._ends[attempt] = str(body["event"]), int(body["at_us"])
         self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), int(body["step"]))
         if body["event"] == "saved":
-            self._saved_steps[attempt] = int(body["step"])
+            self._saved_steps[attempt] = max(self._saved_steps.get(attempt, 0), int(body["step"]))
         if body["event"] in LAST_EVENTS:
             self._changed_us = max(self._changed_us, _now_us())
 
     def _judge(self) -> None:
         """Judge the attempts that ended; one without an end ended if a later one began."""
+        self._is_unjudged = True
         try:
             accounted = list(self._spans(self._run)) if self._spans is not None and self._begun else []
         except EngineUnreachable as error:  # without it a preemption looks like a crash
             _log.warning("no crashes of %s are judged: %s", self._run, error)
-            self._is_unjudged = True
             return
-        self.ended = []
+        ended = list[Attempt]()
         for number, (begun_us, first) in sorted(self._begun.items()):
             span = next(
                 (one for one in accounted if one.begun_us <= begun_us <= (one.ended_us or 2**63)), None
@@ -278,7 +290,7 @@ class _RunReader:
                 continue
             is_failure = span is None or not span.state.startswith(NO_FAILURE)
             nodes = span.node_names if span is not None and span.node_names else self._nodes_of(number, first)
-            self.ended.append(
+            ended.append(
                 Attempt(
                     run=self._run,
                     number=number,
@@ -289,18 +301,23 @@ class _RunReader:
                     saved_step=self._saved_steps.get(number, 0),
                 )
             )
-        self._is_unjudged = False
+        self.ended, self._is_unjudged = ended, False
 
     def _nodes_of(self, attempt: int, first: str) -> list[str]:
         """Return the nodes of an attempt by its windows, or by its last one; the first rank's without one."""
         if attempt not in self._nodes:
-            self._nodes[attempt] = {first} if is_node(first) else set()
+            nodes = {first} if is_node(first) else set[str]()
             infos = self._store.list(self._folder.key(f"windows/{attempt:06d}-"))
-            keys = sorted(info.key for info in infos if info.nbytes <= MOST_BYTES)
+            keys = [key.key for key in window_keys(infos) if key.nbytes <= MOST_WINDOW_BYTES]
             for key in keys[-1:]:
                 data = self._store.get(key).data
-                rows = _window_rows(self._run, attempt, data, f"{self._store.url}/{key}")
-                self._nodes[attempt] |= {row.node for row in rows}
+                try:
+                    nodes |= {
+                        row.node for row in _window_rows(self._run, attempt, data, f"{self._store.url}/{key}")
+                    }
+                except DAMAGED as error:
+                    _log.warning("%s/%s is left out: %s", self._store.url, key, error)
+            self._nodes[attempt] = nodes
         return sorted(self._nodes[attempt])
 
     def _compare(self) -> None:

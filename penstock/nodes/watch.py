@@ -18,7 +18,7 @@ from .cases import Case, CaseBook, case_number, drains, reason_text, settled_us
 from .proof import NodeProver, evidence_of
 from .proof_queue import ProofQueue
 from .signs import Losses, SignReader, Spans
-from .suspects import Suspect, caps, suspects
+from .suspects import DRAIN_EVERY_US, Drain, Suspect, caps, suspects
 
 _log = logging.getLogger(__name__)
 REVIEW_S = 15.0
@@ -94,7 +94,7 @@ class NodeWatch:
         self._book, self._signs = CaseBook(store), SignReader(store, spans, losses)
         self._opened: dict[int, Case] = {}
         self._proofs = ProofQueue()
-        self._clean: dict[int, tuple[int, float]] = {}
+        self._clean: dict[tuple[int, str], tuple[int, float]] = {}
         self._alerted_us = 0
 
     def review(self) -> NodeReview:
@@ -112,7 +112,7 @@ class NodeWatch:
             proof = self._prover.prove(suspect)
             self._proofs.add(suspect, proof, time.time_ns() // 1000)
             result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
-        self._drain(result, known, len(states), now_us)
+        self._drain(result, known, states, now_us)
         self._return(result, states)
         return result
 
@@ -129,11 +129,15 @@ class NodeWatch:
                 self._book.put_end(case.number, "returned", "seen at the scheduler")
         return self._book.cases
 
-    def _drain(self, result: NodeReview, known: list[Case], n_nodes: int, now_us: int) -> None:
+    def _drain(
+        self, result: NodeReview, known: list[Case], states: dict[str, NodeState], now_us: int
+    ) -> None:
         counted = [case for case in known if not (case.is_pending and case.number in self._opened)]
+        so_far = drains(counted, now_us)
+        so_far += _unrecorded(_ours(states), so_far)
         alerted_us = max(self._book.alerted_us(), self._alerted_us)
         proved, n_suspects = self._proofs.proved, len(self._proofs.unrefuted(result.suspects))
-        decision = caps(proved, drains(counted, now_us), n_nodes, now_us, [alerted_us], n_suspects)
+        decision = caps(proved, so_far, len(states), now_us, [alerted_us], n_suspects)
         for node in decision.drain:
             if not self._control.states().get(node, NodeState(in_service=False)).in_service:
                 result.lines.append(f"{node} left service meanwhile")
@@ -154,7 +158,12 @@ class NodeWatch:
 
     def _drained(self, node: str, text: str) -> Case:
         """Drain a node under a new case, or under ours whose drain was refused. Raises: Conflict; EngineUnreachable."""
-        refused = [case for case in self._book.cases if case.is_pending and case.number in self._opened]
+        since_us = time.time_ns() // 1000 - DRAIN_EVERY_US  # older ones do not count for other watchers
+        refused = [
+            case
+            for case in self._book.cases
+            if case.is_pending and case.number in self._opened and case.opened_us > since_us
+        ]
         case = next(
             (self._opened[one.number] for one in refused if one.node == node), None
         ) or self._book.open(node, text, evidence_of(*self._proofs.proved[node]), BY)
@@ -166,19 +175,15 @@ class NodeWatch:
 
     def _return(self, result: NodeReview, states: dict[str, NodeState]) -> None:
         """Check nodes with a reason of penstock at the scheduler; return each one that stays clean."""
-        ours = {
-            number: node
-            for node, state in states.items()
-            if not state.in_service and (number := case_number(state.reason)) is not None
-        }
-        self._clean = {number: pair for number, pair in self._clean.items() if number in ours}
-        for number in ours:
-            self._clean.setdefault(number, (0, time.monotonic() + ROUND_S))
-        due = [number for number, (_, next_s) in self._clean.items() if time.monotonic() >= next_s]
-        for number in sorted(due, key=lambda number: self._clean[number][1])[:RETURNS]:
-            node, rounds = ours[number], self._clean[number][0]
+        ours = {(number, node) for node, number in _ours(states).items()}  # two records may have one number
+        self._clean = {key: pair for key, pair in self._clean.items() if key in ours}
+        for key in ours:
+            self._clean.setdefault(key, (0, time.monotonic() + ROUND_S))
+        due = [key for key, (_, next_s) in self._clean.items() if time.monotonic() >= next_s]
+        for number, node in sorted(due, key=lambda key: self._clean[key][1])[:RETURNS]:
+            rounds = self._clean[number, node][0]
             rounds = rounds + 1 if self._prover.is_clean(node, self._book.faults(number)) else 0
-            self._clean[number] = rounds, time.monotonic() + ROUND_S
+            self._clean[number, node] = rounds, time.monotonic() + ROUND_S
             result.lines.append(f"{node}: {rounds} of {CLEAN_ROUNDS} clean checks")
             if rounds >= CLEAN_ROUNDS:
                 self._resume(result, node, number)
@@ -192,6 +197,18 @@ class NodeWatch:
         if self._apply:
             self._control.resume(node)
             self._book.put_end(number, "returned", BY)
+
+
+def _ours(states: dict[str, NodeState]) -> dict[str, int]:
+    """Return the nodes that penstock drained -> number of the case, by the scheduler's reasons."""
+    numbers = {node: case_number(state.reason) for node, state in states.items() if not state.in_service}
+    return {node: number for node, number in numbers.items() if number is not None}
+
+
+def _unrecorded(ours: dict[str, int], so_far: list[Drain]) -> list[Drain]:
+    """Return drains of nodes that the record has as returned, or not at all."""
+    recorded = {one.node for one in so_far if one.returned_us is None}
+    return [Drain(node=node, drained_us=0) for node in ours if node not in recorded]
 
 
 def drain_by_hand(store: Store, control: NodeControl, node: str, reason: str, by: str) -> Case:

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.reading.read_faults import ReadFault
 from loader.errors import StoreError, Transient
 from loader.storage import ObjectInfo, Store, open_store
+from penstock.nodes import signs
 from penstock.nodes.node_check import CHECKS, CheckStatus, NodeCheckResult, put_failures
 from penstock.nodes.signs import MOST_OBJECTS, SignReader
 from penstock.nodes.suspects import MINUTE_US
@@ -29,7 +31,7 @@ def now_us() -> int:
 
 
 class Counted:
-    """Counts requests: one per object, and one per 1,000 listed keys."""
+    """Counts requests: one per object, and one per page of listed keys."""
 
     def __init__(self, store: Store) -> None:
         self._store, self.requests, self.failing = store, 0, ""
@@ -50,7 +52,7 @@ class Counted:
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         self.requests += 1
         for number, info in enumerate(self._store.list(prefix, start_after)):
-            self.requests += number % 10 == 9  # pages of ten keys
+            self.requests += number % 100 == 99  # pages of a hundred keys
             yield info
 
 
@@ -82,7 +84,7 @@ def live(store: Store, run: str, n: int) -> RunFolder:
     return folder
 
 
-@pytest.mark.parametrize("n", [5, 50])
+@pytest.mark.parametrize("n", [5, 250])
 def test_cost_of_a_review_does_not_grow_with_the_record(store: Counted, n: int) -> None:
     for number in range(n):
         ended = RunFolder(store, f"ended-{number}")
@@ -199,3 +201,93 @@ def test_steps_of_attempts_come_from_events_and_windows(store: Counted) -> None:
         (15, 10, True),
         (27, 20, True),
     ]
+
+
+def crashed(store: Store, run: str) -> RunFolder:
+    """A run whose first start failed on m1 and m2."""
+    folder = RunFolder(store, run)
+    for _ in range(2):
+        folder.begin_attempt({"node": "m1"})
+    put_window(folder, 1, 9, ["m1", "m2"])
+    return folder
+
+
+def test_first_reading_that_fails_is_repeated_for_runs_that_ended(store: Counted) -> None:
+    crashed(store, "old")
+    reader, later_us = SignReader(store), now_us() + 2 * DAY_US
+    store.failing = "attempts/"
+    with pytest.raises(StoreError):
+        reader.read(later_us)
+    store.failing = ""
+    for seconds in (15, 90):
+        signs = reader.read(later_us + seconds * SECOND_US)
+        assert [one.nodes for one in signs.attempts] == [("m1", "m2")]
+
+
+@pytest.mark.parametrize("fails", ["store", "window"])
+def test_nodes_of_an_old_start_are_read_again_or_left_out(tmp_path: Path, fails: str) -> None:
+    """Its windows are older than those that are read for slow nodes."""
+    store = Counted(open_store(str(tmp_path)))
+    folder, later_us = crashed(store, "old"), now_us() + 3 * 60 * MINUTE_US
+    crashed(store, "other")
+    if fails == "window":
+        store.put_if_absent(folder.key("windows/000001-000000000010.parquet"), b"PAR1")
+    reader = SignReader(store)
+    if fails == "store":
+        store.failing = "old/windows/"
+        with pytest.raises(StoreError):
+            reader.read(later_us)
+        store.failing = ""
+    nodes = {one.run: one.nodes for one in reader.read(later_us + 15 * SECOND_US).attempts}
+    assert nodes == {"old": ("m1",) if fails == "window" else ("m1", "m2"), "other": ("m1", "m2")}
+
+
+@pytest.mark.parametrize(
+    "name", ["windows/x", "windows/999999-999999999999.parquet", "events/999999-999999.json"]
+)
+def test_forged_last_key_hides_no_later_sign(store: Counted, name: str) -> None:
+    folder, reader = live(store, "big", 100), SignReader(store)
+    store.put_if_absent(folder.key(name), b"{")
+    reader.read(now_us())
+    put_window(folder, 100, 1000, ["m9"])
+    folder.put_event(100, 1, "failed", 1000, {})
+    signs = reader.read(now_us() + 2 * MINUTE_US)
+    assert "m9" in {window.node for window in signs.windows}
+    assert signs.attempts[-1].number == 100
+
+
+def test_event_that_comes_after_those_of_the_next_start_counts(store: Counted) -> None:
+    folder, reader = live(store, "big", 2), SignReader(store)
+    assert [one.failed for one in reader.read(now_us()).attempts] == [True]
+    folder.put_event(1, 1, "stopped", 5, {})
+    assert [one.failed for one in reader.read(now_us() + 2 * MINUTE_US).attempts] == [False]
+
+
+def test_run_of_a_node_whose_clock_is_ahead_at_midnight_is_read(store: Counted) -> None:
+    reader, folder = SignReader(store), RunFolder(store, "new")
+    midnight_us = (now_us() // DAY_US + 2) * DAY_US
+    reader.read(midnight_us - 2 * MINUTE_US)
+    day = time.strftime("%Y-%m-%d", time.gmtime(midnight_us / 1e6))
+    store.put_if_absent(f"nodes/runs/{day}/new", b"")
+    put_fault(folder, "m3", midnight_us)
+    (info,) = store.list(folder.key("faults/"))
+    store.put_if_absent(folder.key(f"faults/{midnight_us:016d}-m3-0.json"), store.get(info.key).data)
+    assert [one.node for one in reader.read(midnight_us - MINUTE_US).faults] == ["m3"]
+
+
+def test_very_large_object_is_left_out(store: Counted) -> None:
+    folder = live(store, "big", 1)
+    store.put_if_absent(folder.key(f"faults/{now_us():016d}-m1-0.json"), b" " * 2**24)
+    store.put_if_absent(f"{CHECKS}{now_us():016d}-m1-0.json", b" " * 2**24)
+    store.failing = "-m1-0.json"
+    assert len(SignReader(store).read(now_us()).faults) == 1
+
+
+def test_forged_faults_do_not_fill_the_memory(store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signs, "MOST_SIGNS", 1500)
+    folder = live(store, "big", 1)
+    faults = [ReadFault("a", n, n + 1, "", "", "", "read", now_us()) for n in range(3000)]
+    for number in range(3):
+        put_faults(folder, {"node": f"m{number}", "attempt": 1, "rank": 0}, faults)
+    read = SignReader(store).read(now_us()).faults
+    assert [(one.node, one.begin) for one in (read[0], read[-1])] == [("m1", 2500), ("m2", 2999)]

@@ -413,3 +413,74 @@ def test_commands_reach_a_node_by_the_cluster_s_prefix() -> None:
         words()
     with pytest.raises(InvalidCluster, match="drains no nodes; accepted"):
         control_of(Cluster())
+
+
+@pytest.mark.parametrize("record_says", ["returned", "nothing"])
+def test_caps_count_nodes_that_the_scheduler_has_as_drained(record: loader.Root, record_says: str) -> None:
+    """The record may be forged, deleted, or another one."""
+    table = Table()
+    table.drain("m1", "penstock q-1: hot")
+    if record_says == "returned":
+        ends = {name: {"format": 1, "at_us": 2} for name in ("drained", "returned")}
+        forge(record, 1, "m1", **ends)
+    put_failures(record.store, "m2", run_checks(FAILS))
+    review = watch_of(record, table).review()
+    assert (review.drained, bool(review.alert)) == ([], True), "one of four may be drained"
+    assert table.nodes["m2"].in_service
+
+
+def test_forged_numbers_neither_stop_nor_part_two_watchers(record: loader.Root) -> None:
+    table = Table({f"m{n}": NodeState(in_service=True) for n in range(200)})
+    first = watch_of(record, table)
+    first.review()
+    for number in (2, 100, 999_999_999):
+        forge(record, number, "evil.example.com")
+    second = watch_of(record, table)
+    second.review()
+    put_failures(record.store, "m1", run_checks(FAILS))
+    assert first.review().drained == ["m1"]
+    put_failures(record.store, "m2", run_checks(FAILS))
+    assert second.review().drained == [], "it knows the other one's case"
+    assert [case.number for case in second._book.cases] == [1, 2, 100, 999_999_999]
+
+
+def test_refused_drain_is_not_tried_when_others_no_longer_count_it(
+    record: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Table):
+        def drain(self, node: str, reason: str) -> None:
+            raise EngineUnreachable("no slurmctld")
+
+    put_failures(record.store, "m1", run_checks(FAILS))
+    watcher = watch_of(record, Refusing())
+    with pytest.raises(EngineUnreachable):
+        watcher.review()
+    table = Table()
+    watcher._control = table
+    for module in (cases, watch):
+        monkeypatch.setattr(module, "DRAIN_EVERY_US", 0)
+    assert watcher.review().drained == ["m1"]
+    assert table.nodes["m1"].reason[:14] == "penstock q-2: "
+
+
+def test_forged_alert_under_the_last_number_hides_no_other(record: loader.Root) -> None:
+    alerts = [8_999_999_999_999_999, 9_000_000_000_000_000]
+    for number in alerts:
+        record.store.put_if_absent(f"nodes/alerts/{number}.json", b"{}")
+    books = [CaseBook(record.store) for _ in range(2)]
+    assert [book.alerted_us() for book in books] == [0, 0]
+    assert [book.put_alert("hot") for book in books] == [True, False]
+    assert books[1].alerted_us() == books[0].alerted_us() > 0
+
+
+def test_nodes_with_one_number_of_two_records_are_both_returned(
+    record: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "ROUND_S", 0.0)
+    table = Table()
+    for node in ("m1", "m2"):
+        table.drain(node, "penstock q-1: hot")
+    settings = TrainSettings(checks={"planted": NodeCheck(command=("true",))}, on_node=("env", "N={node}"))
+    watcher = NodeWatch(record.store, table, NodeProver(Cluster(train=settings), []), apply=True)
+    returned = [watcher.review().returned for _ in range(watch.CLEAN_ROUNDS)]
+    assert sorted(returned[-1]) == ["m1", "m2"]

@@ -240,6 +240,28 @@ def test_training_that_saves_leaves_parts_of_a_copy(
     assert len(left) == (0 if days else len(checkpoint.objects) + 1)
 
 
+def test_copy_killed_after_its_marker_is_whole_though_a_training_saved(
+    source: Store, target: loader.Root
+) -> None:
+    """The training deletes what has neither a marker nor a claim, just before the marker comes."""
+
+    class Saving(Killed):
+        def put_if_absent(self, key: str, data: bytes) -> None:
+            if "/steps/" in key:
+                with Checkpoints(loader.Root(target.url), "big", keep_last=2) as saved:
+                    saved.save(99, {"weight": torch.zeros(3)})
+            super().put_if_absent(key, data)
+
+    target.create()
+    root = loader.Root(target.url)
+    root._use(Saving(target.store, deletes=False))  # type: ignore[arg-type]
+    with pytest.raises(Transient):
+        list(copy_checkpoints(source, root, "big", 10))
+    assert marker.steps(target.store, "big") == [10, 99]
+    copied = marker.read(target.store, "big", 10)
+    assert {copied.key(part) for part in copied.objects} <= objects(target.store).keys()
+
+
 @pytest.mark.parametrize("name", ["../../../../x", "a/b"])
 def test_marker_names_no_other_place(source: Store, target: loader.Root, name: str) -> None:
     odd = StoredObject(name=name, nbytes=1, sha256="0" * 64)

@@ -218,7 +218,9 @@ def test_plan_of_steps_before_the_trail_counts_too(tmp_path: Path, source: str) 
     else:
         folder = RunFolder(root.store, "changed")
         folder.put_event(1, 0, "first_batch", 0, {"plan": early.hash})
-        folder.put_event(1, 1, "failed", 30, {})
+        for number in range(1, 6):
+            folder.put_event(1, number, "saved", 1, {})
+        folder.put_event(1, 6, "failed", 30, {})
     with loader.Loader(late, 0, 1, workers=0, trail=loader.Trail(root, "changed"), steps=80) as batches:
         batches.seek(20)
         for _ in batches:
@@ -227,3 +229,18 @@ def test_plan_of_steps_before_the_trail_counts_too(tmp_path: Path, source: str) 
     (run,) = trained_on(root, of_dataset("points"), [key])
     assert (run.error, 4 in run.steps) == ("", True)
     assert list(run.steps) == met(early, key, range(20)) + met(late, key, range(20, 80))
+    key = early.batch_ids(25)[3][1]  # which was done again, under the other plan
+    (run,) = trained_on(root, of_dataset("points"), [key])
+    assert list(run.steps) == met(late, key, range(20, 80))
+
+
+def test_steps_of_a_killed_start_behind_its_trail_count(tmp_path: Path) -> None:
+    root = filled(tmp_path, 400)
+    plan = planned(root)
+    train(root, "killed", plan, 0, 6)
+    folder = RunFolder(root.store, "killed")
+    folder.put_event(1, 0, "first_batch", 0, {"plan": plan.hash})
+    folder.put_window(1, 12, b"")
+    key = plan.batch_ids(11)[0][1]
+    (run,) = trained_on(root, of_dataset("points"), [key])
+    assert (run.steps, run.error) == ((11,), "")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -610,3 +611,29 @@ def test_part_of_a_long_trail_reads_few_objects(tmp_path, samples):
     part = read_trail_of(root, "r", range(201, 207))
     assert part.steps["step"].to_list() == list(range(201, 207))
     assert counted.of("get") <= 7, "five tables of 200, and the start"
+
+
+def test_part_of_a_trail_has_the_last_try_of_each_step(tmp_path, samples):
+    """Starts overlap, and objects are read by the time of their writes; of two ranks the first one counts."""
+    disk_root = loader.Root(tmp_path)
+    version = samples.write(disk_root, "photos", range(40))
+    plan = loader.plan({"photos": version.select("cls")}, seed=5, global_batch=8)
+    train(plan, loader.Trail(disk_root, "r"), steps=2)
+    store = disk_root.store
+    (info,) = store.list("trails/r/0-of-1/")
+    table = pq.read_table(pa.BufferReader(store.get(info.key).data)).slice(0, 1)
+    store.delete_many([info.key])
+    starts = [[range(10), range(10, 20)], [range(5, 10)], [range(8, 12)]]
+    for at, steps in enumerate(steps for start in starts for steps in start):
+        rows = pa.concat_tables([table] * len(steps)).to_pydict()
+        rows |= {"step": list(steps), "at_us": [1000 * at + step for step in steps]}
+        for rank in (0, 1):
+            key = f"trails/r/{rank}-of-2/{steps[0]:019d}-{at:016x}.parquet"
+            store.put(key, table_bytes(pa.table(rows, table.schema), recorder.TABLE))
+            os.utime(tmp_path / key, (1000 + at, 1000 + at))
+    tries = loader.read_trail(disk_root, "r").steps.sort("at_us").unique(["step", "rank"], keep="last")
+    last = {row["step"]: row["at_us"] for row in tries.filter(tries["rank"] == 0).to_dicts()}
+    for steps in (range(9, 10), range(11, 14), range(12, 20), range(16, 19), range(20)):
+        part = read_trail_of(disk_root, "r", steps).steps
+        assert set(part["rank"]) == {0}
+        assert {row["step"]: row["at_us"] for row in part.to_dicts()} == {step: last[step] for step in steps}

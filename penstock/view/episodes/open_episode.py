@@ -78,6 +78,11 @@ class Camera:
     layout: NpyLayout | None
     """Layout of an array; None for a video."""
 
+    @property
+    def is_read_whole(self) -> bool:
+        """True for a video of which a frame takes all bytes."""
+        return self.layout is None and (self.table is None or bool(self.table.facts.whole_because))
+
 
 class OpenEpisode:
     """One episode of a version. Thread-safe."""
@@ -116,8 +121,8 @@ class OpenEpisode:
     def nbytes(self) -> int:
         """Memory in bytes, about."""
         tables = sum(48 * one.n_frames for one in self.cameras.values())
-        clocks = sum(clock.nbytes for clock in self.clocks.values())
-        return tables + clocks + sum(field.nbytes for field in self.fields.values())
+        clocks = {id(clock): clock.nbytes for clock in self.clocks.values()}  # streams may share one
+        return tables + sum(clocks.values()) + sum(field.nbytes for field in self.fields.values())
 
     def _read_small(self) -> None:
         """Read small arrays and packet tables together: neighbours share a request."""
@@ -184,8 +189,11 @@ class OpenEpisode:
     def _open_clock(self, name: str) -> None:
         source = clock_field(name, self.names, self.version.facts)
         if source is not None:
+            shared = (clock for one, clock in self.clocks.items() if self.clock_names[one] == source)
+            array: Any = next(shared, None)
             self.clock_names[name] = source
-            array: Any = load("array:decode")(self._whole(source))
+            if array is None:
+                array = load("array:decode")(self._whole(source))
             try:
                 self.clocks[name] = checked_clock(array, self.n_values(name))
             except DecodeFailed as error:
@@ -284,6 +292,12 @@ class OpenEpisode:
             )
         return array.astype(bool)
 
+    def frame_bytes(self, name: str) -> int:
+        """Return the memory for decoding a frame, in bytes, about."""
+        camera = self.cameras[name]
+        width, height = camera.size
+        return 8 * width * height + 2 * self.address.fields[name].nbytes * camera.is_read_whole
+
     def frame(self, name: str, number: int) -> np.ndarray:
         """Return a camera's frame [H, W, C], as the loader decodes it. Raises: Corrupt; MissingDependency."""
         camera = self.cameras[name]
@@ -293,7 +307,7 @@ class OpenEpisode:
             shape = camera.layout.shape[1:]
             return read_rows(self.fields[name], camera.layout, number, number + 1).reshape(shape)
         choice = Choice([number], Framing(), [])
-        if camera.table is None or camera.timeline is None or camera.table.facts.whole_because:
+        if camera.table is None or camera.timeline is None or camera.is_read_whole:
             read: dict[str, np.ndarray] = load("video.decode:read_whole")(
                 {"": self._whole(name)}, lambda _: {"": choice}
             )

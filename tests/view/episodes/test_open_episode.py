@@ -1,5 +1,6 @@
 """What the page takes of an episode at a time, against the windows that the loader delivers."""
 
+import io
 import json
 from dataclasses import replace
 
@@ -271,6 +272,40 @@ def test_a_stream_damaged_on_the_disk_has_no_values(tmp_path):
         assert "CRC-32C" in bad.error
         with pytest.raises(Corrupt):
             opened(version).summary("state.npy")
+
+
+def test_a_header_that_declares_a_wide_row_takes_no_memory(tmp_path):
+    """A stream without rows may declare any number of values in 128 bytes."""
+    header = io.BytesIO()
+    shape = {"descr": "<f4", "fortran_order": False, "shape": (0, 2**40)}
+    np.lib.format.write_array_header_1_0(header, shape)
+    with loader.Root(tmp_path / "root") as root:
+        version = write_rig(root, **{"wide.npy": header.getvalue(), "wide.ns.npy": np.zeros(0, np.int64)})
+    record = episode_record(opened(version))
+    assert record.n_undrawn == 2**40
+    assert {lane.field for lane in record.lanes} == {"state.npy", "action.npy"}
+
+
+def test_streams_share_the_memory_of_their_clock(tmp_path):
+    clock = np.arange(1000, dtype=np.int64) * 10**6
+    fields = {f"arm.{number}.npy": np.zeros((1000, 2)) for number in range(5)}
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("arm") as writer:
+            writer.add("ep", {**fields, "arm.ns.npy": clock})
+        episode = opened(root.open("arm@1"))
+    assert len(episode.clocks) == 5
+    assert len({id(one) for one in episode.clocks.values()}) == 1
+    assert episode.nbytes == clock.nbytes + sum(field.nbytes for field in episode.fields.values())
+
+
+def test_a_frame_of_a_video_that_is_read_whole_counts_its_bytes(tmp_path):
+    usual = rig_fields()
+    with loader.Root(tmp_path / "root") as root:
+        version = write_rig(root, **{"bare.mp4": usual["cam.left.mp4"]})
+    episode = opened(version)
+    assert episode.frame_bytes("bare.mp4") - episode.frame_bytes("cam.left.mp4") == 2 * len(
+        usual["cam.left.mp4"]
+    )
 
 
 def test_a_log_has_a_clock_per_topic(tmp_path):

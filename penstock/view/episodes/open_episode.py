@@ -38,7 +38,7 @@ VIDEO_WORDS = ("mp4", "webm", "mkv", "run")
 """Last words of fields that are videos."""
 KEEP = "keep.npy"
 MAX_CLOCK_BYTES = 256 * 2**20
-"""Largest clock or packet table that is read, in bytes."""
+"""Largest packet table that is read, and most bytes of an episode's clocks."""
 MOST_SMALL_BYTES = 32 * 2**20
 """Most bytes of small fields that are read together."""
 READY_BYTES = 16 * 2**20
@@ -193,6 +193,7 @@ class OpenEpisode:
             array: Any = next(shared, None)
             self.clock_names[name] = source
             if array is None:
+                self._check_room(source)
                 array = load("array:decode")(self._whole(source))
             try:
                 self.clocks[name] = checked_clock(array, self.n_values(name))
@@ -201,6 +202,14 @@ class OpenEpisode:
         elif (camera := self.cameras.get(name)) is not None and camera.timeline is not None:
             self.clocks[name] = frame_times(camera.timeline)
             self.clock_names[name] = "container"
+
+    def _check_room(self, source: str) -> None:
+        known = {self.clock_names[name] for name in self.clocks} - {"container"}
+        nbytes = sum(self.address.fields[one].nbytes for one in {*known, source})
+        if nbytes > MAX_CLOCK_BYTES:
+            raise DecodeFailed(
+                f"{self.address.describe(source)}: clocks take {nbytes} bytes; up to {MAX_CLOCK_BYTES} are read"
+            )
 
     def n_values(self, name: str) -> int:
         """Return the number of rows or frames."""

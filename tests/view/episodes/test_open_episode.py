@@ -15,11 +15,13 @@ from loader.modalities.video.timeline import Timeline
 from loader.storage import open_store
 from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
+from penstock.view.episodes import open_episode as module
 from penstock.view.episodes.bands import fault_spans, keep_spans, language_spans
 from penstock.view.episodes.episode_record import episode_record, moment, stepped
 from penstock.view.episodes.lanes import groups, lanes_of
 from penstock.view.episodes.open_episode import is_episode, open_episode
 from penstock.view.inspect.version_record import fields_of
+from penstock.view.open_data import EPISODES_BYTES
 from tests.run.numbered_video import numbers_in
 from tests.view.episodes.rig import HOSTILE, RATES, windows_of, write_rig
 from tests.view.episodes.rig import fields_of as rig_fields
@@ -296,6 +298,19 @@ def test_streams_share_the_memory_of_their_clock(tmp_path):
     assert len(episode.clocks) == 5
     assert len({id(one) for one in episode.clocks.values()}) == 1
     assert episode.nbytes == clock.nbytes + sum(field.nbytes for field in episode.fields.values())
+
+
+def test_clocks_of_an_episode_have_a_limit_together(tmp_path, monkeypatch):
+    clock = np.arange(1000, dtype=np.int64) * 10**6
+    names = [f"arm{number}" for number in range(4)]
+    fields = {f"{name}.npy": np.zeros((1000, 2)) for name in names}
+    with loader.Root(tmp_path / "root") as root, root.write("arm") as writer:
+        writer.add("ep", {**fields, **{f"{name}.ns.npy": clock for name in names}})
+    monkeypatch.setattr(module, "MAX_CLOCK_BYTES", 3 * 8128)
+    episode = opened(loader.Root(tmp_path / "root").open("arm@1"))
+    assert list(episode.errors) == ["arm3.npy"]
+    assert "clocks take 32512 bytes; up to 24384" in episode.errors["arm3.npy"]
+    assert module.MAX_CLOCK_BYTES < EPISODES_BYTES
 
 
 def test_a_frame_of_a_video_that_is_read_whole_counts_its_bytes(tmp_path):

@@ -476,7 +476,7 @@ function list(run) {
     jump.type = "button";
     jump.className = "plain";
     jump.textContent = window.row < 0 ? "whole episode" : `row ${window.row}`;
-    jump.addEventListener("click", () => axis.seek(window.first_ns));
+    jump.addEventListener("click", () => axis.seek(window.at_ns));
     tr.insertCell().append(jump);
     const cell = tr.insertCell();
     cell.append(link(`step ${window.step}`, slot(run.training, window)), loss(window.loss));

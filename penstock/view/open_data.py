@@ -54,8 +54,8 @@ VALUES_BYTES = 96 * 2**20
 """Size limit in bytes, for cached steps and for cached slots each."""
 MEDIA_BYTES = 48 * 2**20
 """Size limit of cached images and audio, in bytes."""
-EPISODES_BYTES = 160 * 2**20
-"""Size limit of open episodes and summaries of their streams, in bytes."""
+EPISODES_BYTES = 384 * 2**20
+"""Size limit of open episodes and summaries of their streams, in bytes: any episode fits, or each request opens it."""
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from ..json_record import JsonRecord
 from .open_episode import EpisodeStream
-from .stream_summary import n_dims
+from .stream_summary import MAX_DIMS, n_dims
 
 MOST_DIMS = 8
 """Most dimensions of a lane: one colour each."""
@@ -41,11 +41,15 @@ def lanes_of(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...], in
     """
     dashed = _pairs(streams)
     lanes: list[Lane] = []
+    n_wide = 0
     for field, stream in streams.items():
         if field in dashed.values():
             continue
+        if (n := n_dims(stream.layout)) > MAX_DIMS:  # a header without rows may declare any number
+            n_wide += n
+            continue
         short = field.rpartition(".")[0]
-        names = stream.names or tuple(str(dim) for dim in range(n_dims(stream.layout)))
+        names = stream.names or tuple(map(str, range(n)))
         for first, stop in groups(names):
             title, labels = _titled(names[first:stop])
             span = "" if stop - first == len(names) else f"{names[first]} to {names[stop - 1]}"
@@ -59,7 +63,7 @@ def lanes_of(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...], in
                     unit=stream.unit,
                 )
             )
-    return tuple(lanes[:MOST_LANES]), sum(len(lane.labels) for lane in lanes[MOST_LANES:])
+    return tuple(lanes[:MOST_LANES]), n_wide + sum(len(lane.labels) for lane in lanes[MOST_LANES:])
 
 
 def _pairs(streams: Mapping[str, EpisodeStream]) -> dict[str, str]:

@@ -36,7 +36,7 @@ VIDEO_WORDS = ("mp4", "webm", "mkv", "run")
 """Last words of fields that are videos."""
 KEEP = "keep.npy"
 MAX_CLOCK_BYTES = 256 * 2**20
-"""Largest clock or packet table that is read, in bytes."""
+"""Largest packet table that is read, and most bytes of an episode's clocks."""
 MOST_SMALL_BYTES = 32 * 2**20
 """Most bytes of small fields that are read together."""
 READY_BYTES = 16 * 2**20
@@ -76,6 +76,11 @@ class Camera:
     layout: NpyLayout | None
     """Layout of an array; None for a video."""
 
+    @property
+    def is_read_whole(self) -> bool:
+        """True for a video of which a frame takes all bytes."""
+        return self.layout is None and (self.table is None or bool(self.table.facts.whole_because))
+
 
 class OpenEpisode:
     """One episode of a version. Thread-safe."""
@@ -114,8 +119,8 @@ class OpenEpisode:
     def nbytes(self) -> int:
         """Memory in bytes, about."""
         tables = sum(48 * one.n_frames for one in self.cameras.values())
-        clocks = sum(clock.nbytes for clock in self.clocks.values())
-        return tables + clocks + sum(field.nbytes for field in self.fields.values())
+        clocks = {id(clock): clock.nbytes for clock in self.clocks.values()}  # streams may share one
+        return tables + sum(clocks.values()) + sum(field.nbytes for field in self.fields.values())
 
     def _read_small(self) -> None:
         """Read small arrays and packet tables together: neighbours share a request."""
@@ -182,8 +187,12 @@ class OpenEpisode:
     def _open_clock(self, name: str) -> None:
         source = clock_field(name, self.names, self.version.facts)
         if source is not None:
+            shared = (clock for one, clock in self.clocks.items() if self.clock_names[one] == source)
+            array: Any = next(shared, None)
             self.clock_names[name] = source
-            array: Any = load("array:decode")(self._whole(source))
+            if array is None:
+                self._check_room(source)
+                array = load("array:decode")(self._whole(source))
             try:
                 self.clocks[name] = checked_clock(array, self.n_values(name))
             except DecodeFailed as error:
@@ -191,6 +200,14 @@ class OpenEpisode:
         elif (camera := self.cameras.get(name)) is not None and camera.timeline is not None:
             self.clocks[name] = frame_times(camera.timeline)
             self.clock_names[name] = "container"
+
+    def _check_room(self, source: str) -> None:
+        known = {self.clock_names[name] for name in self.clocks} - {"container"}
+        nbytes = sum(self.address.fields[one].nbytes for one in {*known, source})
+        if nbytes > MAX_CLOCK_BYTES:
+            raise DecodeFailed(
+                f"{self.address.describe(source)}: clocks take {nbytes} bytes; up to {MAX_CLOCK_BYTES} are read"
+            )
 
     def n_values(self, name: str) -> int:
         """Return the number of rows or frames."""
@@ -282,6 +299,12 @@ class OpenEpisode:
             )
         return array.astype(bool)
 
+    def frame_bytes(self, name: str) -> int:
+        """Return the memory for decoding a frame, in bytes, about."""
+        camera = self.cameras[name]
+        width, height = camera.size
+        return 8 * width * height + 2 * self.address.fields[name].nbytes * camera.is_read_whole
+
     def frame(self, name: str, number: int) -> np.ndarray:
         """Return a camera's frame [H, W, C], as the loader decodes it. Raises: Corrupt; MissingDependency."""
         camera = self.cameras[name]
@@ -291,7 +314,7 @@ class OpenEpisode:
             shape = camera.layout.shape[1:]
             return read_rows(self.fields[name], camera.layout, number, number + 1).reshape(shape)
         choice = Choice([number], Framing(), [])
-        if camera.table is None or camera.timeline is None or camera.table.facts.whole_because:
+        if camera.table is None or camera.timeline is None or camera.is_read_whole:
             read: dict[str, np.ndarray] = load("video.decode:read_whole")(
                 {"": self._whole(name)}, lambda _: {"": choice}
             )

@@ -1,7 +1,7 @@
 """Smallest and largest values of a long stream, for each column of a plot.
 
 One pass over the stream keeps the extremes of up to `LEVEL_BYTES` of buckets. A wide view joins buckets; a narrow one
-reads its rows. So an hour at 1 kHz with 64 dimensions (0.9 GB) takes 16 MiB of memory and one read.
+reads its rows, up to 16 MiB. So an hour at 1 kHz with 64 dimensions (0.9 GB) takes 16 MiB of memory and one read.
 """
 
 import math
@@ -17,7 +17,7 @@ from loader.modalities.fields import last_word
 from .verified_field import VerifiedField
 
 LEVEL_BYTES = 16 * 2**20
-"""Bytes of a stream's buckets."""
+"""Bytes of a stream's buckets, and most bytes of rows that a range reads."""
 MAX_DIMS = 4096
 """Most values of a row."""
 _HEAD_BYTES = 12 * 2**10
@@ -124,7 +124,8 @@ class StreamSummary:
         if stop <= first:
             none = np.empty((len(dims), 0), np.float32)
             return ColumnExtremes(np.empty(0, np.int64), none, none)
-        if stop - first <= n_columns * self.rows_each:
+        nbytes = (stop - first) * self.dims * self._layout.dtype.itemsize
+        if stop - first <= n_columns * self.rows_each and nbytes <= LEVEL_BYTES:
             rows = read_rows(self.field, self._layout, first, stop)[:, chosen]
             low = high = drawable(rows)
             begin, each = first, 1

@@ -37,6 +37,8 @@ class TrainedWindow(JsonRecord):
 
     row: int
     """Row of the anchor; -1 if the whole episode was the sample."""
+    at_ns: int
+    """Time of the row, ns (or steps) after the axis's start."""
     first_ns: int
     """Earliest time that the window names, ns (or steps) after the axis's start."""
     last_ns: int
@@ -75,7 +77,7 @@ class _WindowSearch:
     def __init__(self, training: Training, episode: OpenEpisode) -> None:
         self.training, self.episode = training, episode
         self.until = time.monotonic() + SEARCH_S
-        self.places: set[tuple[int, int, int, int, int]] = set()
+        self.places: set[tuple[int, int, int, int, int, int]] = set()
         self.searched, self.anchor = "", ""
 
     @property
@@ -183,10 +185,10 @@ def _spread(rows: Sequence[int]) -> list[int]:
     return [rows[i * step % n] for i in range(n)]
 
 
-def _span(episode: OpenEpisode, layout: WindowLayout | None, row: int) -> tuple[int, int]:
-    """Return (earliest, latest) time of a window's values, after the axis's start."""
+def _span(episode: OpenEpisode, layout: WindowLayout | None, row: int) -> tuple[int, int, int]:
+    """Return (time of the row, earliest, latest time of a window's values), after the axis's start."""
     if layout is None or layout.anchor not in episode.streams:
-        return 0, episode.length_ns
+        return 0, 0, episode.length_ns
     now = episode.time_of(layout.anchor, row)
     times = [now]
     for field, offsets in layout.at.items():
@@ -198,7 +200,7 @@ def _span(episode: OpenEpisode, layout: WindowLayout | None, row: int) -> tuple[
         ):
             number = episode.number_at(field, now)
             times += [episode.time_of(field, number + first), episode.time_of(field, number + last)]
-    return max(0, min(times)), min(episode.length_ns, max(times))
+    return now, max(0, min(times)), min(episode.length_ns, max(times))
 
 
 def _metric(training: Training) -> str:
@@ -206,7 +208,7 @@ def _metric(training: Training) -> str:
 
 
 def _recorded(
-    training: Training, places: Sequence[tuple[int, int, int, int, int]], metric: str
+    training: Training, places: Sequence[tuple[int, int, int, int, int, int]], metric: str
 ) -> tuple[TrainedWindow, ...]:
     if not places:
         return ()
@@ -218,7 +220,7 @@ def _recorded(
         {step: _losses(training, step, metric) for step in set(steps[recorded].tolist())} if metric else {}
     )
     windows = []
-    for (step, slot, row, first, last), is_recorded in zip(places, recorded.tolist(), strict=True):
+    for (step, slot, row, now, first, last), is_recorded in zip(places, recorded.tolist(), strict=True):
         if not is_recorded:
             continue
         by_slot, own = losses.get(step, ({}, None))
@@ -226,6 +228,7 @@ def _recorded(
         windows.append(
             TrainedWindow(
                 row=row,
+                at_ns=now,
                 first_ns=first,
                 last_ns=last,
                 step=step,

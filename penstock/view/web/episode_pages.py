@@ -164,8 +164,7 @@ def _frame(site: Site, request: Request) -> Response:
         raise InvalidRuntime(episode.errors.get(field) or f"{field!r:.100} is no camera of this episode")
 
     def make() -> Media:
-        width, height = episode.cameras[field].size
-        with BUDGET.reserve(8 * width * height):
+        with BUDGET.reserve(episode.frame_bytes(field)):
             frame = site.opened.outage.ask(lambda: episode.frame(field, n))
             frame = frame[:, :, None] if frame.ndim == 2 else frame
             return small_image(frame, scale_of(frame), FRAME_EDGE_PX)

@@ -199,6 +199,40 @@ def test_a_damaged_camera_shows_its_error_and_the_others_play(viewer):
     assert [one for one in viewer.page.problems if "404" not in one] == []
 
 
+def test_a_frame_and_a_moment_that_failed_are_asked_for_again(viewer):
+    """An outage ends: the picture comes back, and the message goes."""
+    ask, value = viewer.page.ask, viewer.page.value_of
+    opened(viewer, "/v/bad/1/s/0")
+    picture = "document.querySelector('[data-field=\"depth.npy\"] img')"
+    viewer.page.wait_until("a frame is shown", lambda: value(f"{picture}.naturalWidth") == 120)
+    ask("Network.enable")
+    try:
+        ask("Network.setBlockedURLs", urls=["*/frame/*", "*/moment*"])
+        seek(viewer, 0.5)
+        viewer.page.wait_until("an error is shown", lambda: "does not answer" in viewer.page.text())
+        ask("Network.setBlockedURLs", urls=["*/frame/*"])
+        seek(viewer, 0.7)
+        viewer.page.wait_until("the picture is away", lambda: value(f"{picture}.hidden"))
+        assert value("document.querySelector('#status').hidden")
+    finally:
+        ask("Network.setBlockedURLs", urls=[])
+        ask("Network.disable")
+    seek(viewer, 0.71)
+    viewer.page.wait_until("the picture is back", lambda: not value(f"{picture}.hidden"))
+    assert value("document.querySelector('[data-field=\"depth.npy\"] .trouble')") is None
+
+
+def test_a_record_that_fails_is_said(viewer):
+    ask = viewer.page.ask
+    ask("Network.enable")
+    try:
+        ask("Network.setBlockedURLs", urls=["*.json*"])
+        viewer.open("/v/rig/1/s/0", "The episode did not load: The viewer does not answer")
+    finally:
+        ask("Network.setBlockedURLs", urls=[])
+        ask("Network.disable")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_page_is_readable_in_both_themes_and_narrow(viewer, theme):
     viewer.page.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])

@@ -198,6 +198,29 @@ def test_trained_windows_are_those_of_the_steps(served, folder, keys, step_s, mo
     assert "InvalidName" in served.get(f"{RIG}/trained?run=..%2Fx").json()["failed"]["../x"]
 
 
+def test_a_window_s_row_has_its_own_time(tmp_path):
+    """A click on a row leads to it, not to the earliest value of its window."""
+    with loader.Root(tmp_path / "root") as root:
+        view = write_rig(root).select("state.npy", "action.npy")
+        windows = loader.windows(
+            view, anchor="action.npy", at={"state.npy": ["-100ms", 0], "action.npy": loader.rows(0, 5)}
+        )
+        plan = loader.plan({"rig": windows}, seed=3, global_batch=8)
+        trail = loader.Trail(root, "late")
+        with loader.Loader(plan, framework="numpy", workers=0, steps=3, trail=trail) as batches:
+            for _ in batches:
+                pass
+    server = Served(tmp_path / "root", recipe=None)
+    try:
+        (run,) = server.get("/v/rig/1/s/0/trained?run=late").json()["runs"]
+    finally:
+        server.close()
+    assert len(run["windows"]) == 24
+    for one in run["windows"]:
+        assert one["at_ns"] == one["row"] * 20 * 10**6
+        assert one["first_ns"] == max(0, one["at_ns"] - 10**8)
+
+
 @pytest.mark.parametrize(("step_s", "searched"), [(0.0, "the last 0 of 50 steps"), (1.0, "0 of 150 windows")])
 def test_the_search_of_windows_ends_in_time(served, folder, monkeypatch, step_s, searched):
     monkeypatch.setattr("penstock.view.episodes.trained_windows.SEARCH_S", -1.0)

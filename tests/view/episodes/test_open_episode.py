@@ -1,5 +1,6 @@
 """What the page takes of an episode at a time, against the windows that the loader delivers."""
 
+import io
 import json
 from dataclasses import replace
 
@@ -14,11 +15,13 @@ from loader.modalities.video.timeline import Timeline
 from loader.storage import open_store
 from penstock.formats.importing.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
+from penstock.view.episodes import open_episode as module
 from penstock.view.episodes.bands import fault_spans, keep_spans, language_spans
 from penstock.view.episodes.episode_record import episode_record, moment, stepped
 from penstock.view.episodes.lanes import groups, lanes_of
 from penstock.view.episodes.open_episode import is_episode, open_episode
 from penstock.view.inspect.version_record import fields_of
+from penstock.view.open_data import EPISODES_BYTES
 from tests.run.numbered_video import numbers_in
 from tests.view.episodes.rig import HOSTILE, RATES, windows_of, write_rig
 from tests.view.episodes.rig import fields_of as rig_fields
@@ -271,6 +274,53 @@ def test_a_stream_damaged_on_the_disk_has_no_values(tmp_path):
         assert "CRC-32C" in bad.error
         with pytest.raises(Corrupt):
             opened(version).summary("state.npy")
+
+
+def test_a_header_that_declares_a_wide_row_takes_no_memory(tmp_path):
+    """A stream without rows may declare any number of values in 128 bytes."""
+    header = io.BytesIO()
+    shape = {"descr": "<f4", "fortran_order": False, "shape": (0, 2**40)}
+    np.lib.format.write_array_header_1_0(header, shape)
+    with loader.Root(tmp_path / "root") as root:
+        version = write_rig(root, **{"wide.npy": header.getvalue(), "wide.ns.npy": np.zeros(0, np.int64)})
+    record = episode_record(opened(version))
+    assert record.n_undrawn == 2**40
+    assert {lane.field for lane in record.lanes} == {"state.npy", "action.npy"}
+
+
+def test_streams_share_the_memory_of_their_clock(tmp_path):
+    clock = np.arange(1000, dtype=np.int64) * 10**6
+    fields = {f"arm.{number}.npy": np.zeros((1000, 2)) for number in range(5)}
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("arm") as writer:
+            writer.add("ep", {**fields, "arm.ns.npy": clock})
+        episode = opened(root.open("arm@1"))
+    assert len(episode.clocks) == 5
+    assert len({id(one) for one in episode.clocks.values()}) == 1
+    assert episode.nbytes == clock.nbytes + sum(field.nbytes for field in episode.fields.values())
+
+
+def test_clocks_of_an_episode_have_a_limit_together(tmp_path, monkeypatch):
+    clock = np.arange(1000, dtype=np.int64) * 10**6
+    names = [f"arm{number}" for number in range(4)]
+    fields = {f"{name}.npy": np.zeros((1000, 2)) for name in names}
+    with loader.Root(tmp_path / "root") as root, root.write("arm") as writer:
+        writer.add("ep", {**fields, **{f"{name}.ns.npy": clock for name in names}})
+    monkeypatch.setattr(module, "MAX_CLOCK_BYTES", 3 * 8128)
+    episode = opened(loader.Root(tmp_path / "root").open("arm@1"))
+    assert list(episode.errors) == ["arm3.npy"]
+    assert "clocks take 32512 bytes; up to 24384" in episode.errors["arm3.npy"]
+    assert module.MAX_CLOCK_BYTES < EPISODES_BYTES
+
+
+def test_a_frame_of_a_video_that_is_read_whole_counts_its_bytes(tmp_path):
+    usual = rig_fields()
+    with loader.Root(tmp_path / "root") as root:
+        version = write_rig(root, **{"bare.mp4": usual["cam.left.mp4"]})
+    episode = opened(version)
+    assert episode.frame_bytes("bare.mp4") - episode.frame_bytes("cam.left.mp4") == 2 * len(
+        usual["cam.left.mp4"]
+    )
 
 
 def test_a_log_has_a_clock_per_topic(tmp_path):

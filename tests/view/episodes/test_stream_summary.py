@@ -145,6 +145,22 @@ def test_memory_does_not_grow_with_the_stream(tmp_path):
     assert max(sizes) <= stream_summary.LEVEL_BYTES
 
 
+def test_a_range_of_wide_rows_reads_a_bounded_part(tmp_path, monkeypatch):
+    """With few buckets, any range has fewer rows than columns times their rows."""
+    monkeypatch.setattr(stream_summary, "LEVEL_BYTES", 2**16)
+    values = np.arange(5000 * 64, dtype=np.float32).reshape(5000, 64)
+    field = stored(tmp_path, values)
+    summary, ranges = StreamSummary(field, stream_layout(field)), Ranges(values)
+    ranges(monkeypatch)
+    for first, stop in ((0, 5000), (100, 4000), (4000, 4100), (4990, 5000)):
+        read = summary.columns(first, stop, 4096, range(64))
+        assert read.low.min() <= values[first].min()
+        assert read.high.max() >= values[stop - 1].max()
+        assert ranges.nbytes <= 2**16 + 2 * BLOCK_BYTES
+        ranges.nbytes = 0
+    assert ranges.n == 2
+
+
 def test_what_is_no_stream_is_told_apart(tmp_path):
     (tmp_path / "texts").mkdir()
     assert stream_layout(stored(tmp_path / "texts", np.array(["a", "b"]))) is None

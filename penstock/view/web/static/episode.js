@@ -3,12 +3,16 @@
 import { Axis, Plot, columns, extent } from "./plot.js";
 
 const at = document.body.dataset, here = at.episode;
-const record = await (await fetch(at.record)).json();
+const one = (selector) => document.querySelector(selector);
+const all = (selector) => [...document.querySelectorAll(selector)];
+let isTroubled = false;
+const record = await answer(at.record).then((response) => response.json()).catch((error) => {
+  trouble(`The episode did not load: ${error.message}`);
+  throw error;
+});
 const isTime = record.unit === "s", second = isTime ? 1e9 : 10;
 const axis = new Axis(record.length_ns);
 let playing = false;
-const one = (selector) => document.querySelector(selector);
-const all = (selector) => [...document.querySelectorAll(selector)];
 const named = (value) => decodeURIComponent(value);
 const names = new Map([...record.cameras, ...record.streams].map((track) => [track.field, track.name]));
 
@@ -66,11 +70,14 @@ function trouble(text) {
   const status = one("#status");
   status.textContent = text;
   status.hidden = false;
+  isTroubled = true;
 }
 
 async function answer(url) {
-  const response = await fetch(url);
+  const response = await fetch(url).catch(() => { throw new Error("The viewer does not answer. Is it still running?"); });
   if (!response.ok) throw new Error(await response.text());
+  if (isTroubled) one("#status").hidden = true;
+  isTroubled = false;
   return response;
 }
 
@@ -129,14 +136,14 @@ class Camera {
       this.img.onload = this.img.onerror = done;
       this.img.src = src;
     });
-    this.number = frame;
-    if (this.img.naturalWidth) return this.report("");
-    const response = await fetch(src);
-    if (!response.ok) this.report(await response.text());
+    this.number = this.img.naturalWidth ? frame : undefined; // a frame that failed is asked for again
+    if (this.img.naturalWidth) this.report("");
+    else await answer(src).catch((error) => this.report(error.message));
   }
 
   report(text) {
     let note = this.figure.querySelector(".trouble");
+    this.img.hidden = Boolean(text);
     if (!text) return note?.remove();
     if (!note) {
       note = document.createElement("p");
@@ -145,7 +152,6 @@ class Camera {
       this.figure.prepend(note);
     }
     note.textContent = text;
-    this.img.hidden = true;
   }
 
   // Where the axis is when the video is at its present time.
@@ -299,7 +305,7 @@ function take(next) {
   one("#row").textContent = next.row < 0 ? "–" : next.row;
   const table = one("#cursor");
   table.replaceChildren();
-  row(table, "row", next.row < 0 ? "before the first" : `${next.row.toLocaleString("en-US")} of ${names.get(next.anchor)}`);
+  row(table, "row", !next.anchor ? "no stream has rows and times" : next.row < 0 ? "before the first" : `${next.row.toLocaleString("en-US")} of ${names.get(next.anchor)}`);
   if (isTime) row(table, "time", `${BigInt(next.clock_ns).toLocaleString("en-US")} ns`);
   for (const track of next.tracks) {
     const what = record.cameras.some((camera) => camera.field === track.field) ? "frame" : "row";
@@ -470,7 +476,7 @@ function list(run) {
     jump.type = "button";
     jump.className = "plain";
     jump.textContent = window.row < 0 ? "whole episode" : `row ${window.row}`;
-    jump.addEventListener("click", () => axis.seek(window.first_ns));
+    jump.addEventListener("click", () => axis.seek(window.at_ns));
     tr.insertCell().append(jump);
     const cell = tr.insertCell();
     cell.append(link(`step ${window.step}`, slot(run.training, window)), loss(window.loss));

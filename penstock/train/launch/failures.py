@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from ...compute.locked_processes import LOG_BYTES
 from ..run_folder import RunFolder
-from .run_log import without_label
 
 FIRST_S, LONGEST_S = 10.0, 600.0
-_ERROR = re.compile(r"(?!\s|[WE][0-9]{4} ).*(?:Error|Exception)")
+_ERROR = re.compile(r"(?!\s|[WE][0-9]{4} |torch\.distributed\.elastic\.).*(?:Error|Exception)")
 """Last line of a traceback, and none of torchrun's report."""
+_RANK = re.compile(r"(?: *[0-9]+: |\[rank[0-9]+\]:(?! ))?(?:\[rank[0-9]+\]: )?")
+"""Names of a rank before its line: the launcher's, and torch's own in a traceback."""
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ def last_error(log: str, begin: int = 0) -> str:
     with open(log, "rb") as file:
         file.seek(max(begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
-    lines = [without_label(line) for line in lines]
+    lines = [_RANK.sub("", line, count=1) for line in lines]
     return ([line for line in lines if is_error(line)] or lines or [""])[-1]
 
 

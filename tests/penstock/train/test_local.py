@@ -137,6 +137,20 @@ def test_last_line_has_no_name_of_a_rank(tmp_path: Path, line: str, text: str) -
     assert last_error(str(tmp_path / "log")) == text
 
 
+def test_line_of_a_failure_is_of_the_first_rank_that_failed(tmp_path: Path) -> None:
+    """The other ranks lose their connection to it, at a port that differs from start to start."""
+    log = tmp_path / "log"
+    log.write_text(
+        "Traceback (most recent call last):\nValueError: of the start before\n"
+        " 2: ConnectionError: tried again\n 1: Traceback (most recent call last):\n 1:   File\n"
+        " 0: [rank0]: Traceback (most recent call last):\n 1: ValueError: planted\n"
+        " 0: [rank0]: RuntimeError: Connection closed by peer [127.0.0.1]:41234\n"
+        + " 3: Traceback (most recent call last):\n 3: RuntimeError: Connection closed\n" * 1000
+        + "srun: error: m1: task 1: Exited with exit code 1\n"
+    )
+    assert last_error(str(log), 67) == "ValueError: planted"
+
+
 def test_record_is_one_whatever_its_spelling(
     root: str, launcher: LocalRanks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,9 +140,10 @@ class LocalRanks:
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
-        spec = RunFolder(Root(self._record).store, run).stored_spec()
-        if rank == 0 and spec is not None and spec.ranks_per_node == 1:
-            rank = None  # lines of a single rank have no name
+        if rank == 0:
+            spec = RunFolder(Root(self._record).store, run).stored_spec()
+            if spec is not None and spec.ranks_per_node == 1:
+                rank = None  # lines of a single rank have no name
         return run_text(SlurmQueue().answer, str(self._path(run, "log")), rank, start)
 
     def _place(self, run: str) -> str:

@@ -137,7 +137,7 @@ class RunFolder:
     def begin_attempt(self, facts: Mapping[str, Any]) -> int:
         """Store a start, and return its number, from 1 on. The same facts have one number: a call may be repeated."""
         self._mark_active()
-        number = max((number for number, _ in self._attempt_keys()), default=0) + 1
+        number = max((number for number, _ in self._attempt_keys()), default=1)  # it may be this start's
         body = canonical({"format": FORMAT, "at_us": time.time_ns() // 1000, **facts})
         while True:
             try:

@@ -89,6 +89,10 @@ def submit(arguments: Namespace) -> Answer:
     from ..train.submitting import sized
     from ..train.submitting import submit as submit_run
 
+    if arguments.plan and arguments.dry_run != "--dry-run":
+        raise InvalidRuntime(
+            "--plan counts the requests of --dry-run; a run names its plan itself: leave it out"
+        )
     spec = read_spec(arguments.spec)
     launcher, asked = _launcher(spec.record, arguments), sized(spec, arguments.nodes)
     body, notes = {"run": spec.run}, launcher.notes(asked)

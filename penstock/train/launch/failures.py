@@ -5,13 +5,15 @@ import re
 import sys
 from dataclasses import dataclass
 
-from ...compute.locked_processes import LOG_BYTES
 from ..run_folder import RunFolder
-from .run_log import without_label
 
 FIRST_S, LONGEST_S = 10.0, 600.0
-_ERROR = re.compile(r"(?!\s|[WE][0-9]{4} ).*(?:Error|Exception)")
+MOST_BYTES = 16 * 2**20
+"""Bytes of a log that are searched for a failure: tracebacks of thousands of ranks."""
+_ERROR = re.compile(r"(?!\s|[WE][0-9]{4} |torch\.distributed\.elastic\.).*(?:Error|Exception)")
 """Last line of a traceback, and none of torchrun's report."""
+_RANK = re.compile(r"(?: *([0-9]+): |\[rank([0-9]+)\]:(?! ))?(?:\[rank([0-9]+)\]: )?")
+"""Names of a rank before its line: the launcher's, and torch's own in a traceback."""
 
 
 @dataclass(slots=True)
@@ -57,11 +59,27 @@ def last_step(folder: RunFolder) -> int | None:
 
 
 def last_error(log: str, begin: int = 0) -> str:
-    """Return the last line of a traceback in a log, or its last line. begin: bytes of the log before this start."""
+    """Return the last line of the earliest traceback in a log, or its last line. begin: bytes before this start.
+
+    Of each rank its last traceback counts. The others fail by the first one, in words that differ: "Connection closed
+    by peer [10.0.0.7]:41234".
+    """
     with open(log, "rb") as file:
-        file.seek(max(begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
-    lines = [without_label(line) for line in lines]
+        file.seek(max(begin, os.fstat(file.fileno()).st_size - MOST_BYTES))
+        text = file.read().decode(errors="replace")
+    lines, failing, errors = list[str](), set[str | None](), dict[str | None, tuple[int, str]]()
+    for whole in text.splitlines():
+        name = _RANK.match(whole)
+        assert name is not None
+        rank, line = name[1] or name[2] or name[3], whole[name.end() :]
+        if line.startswith("Traceback "):
+            failing.add(rank)
+        elif rank in failing and is_error(line):
+            failing.remove(rank)
+            errors[rank] = len(lines), line
+        lines.append(line)
+    if errors:
+        return min(errors.values())[1]
     return ([line for line in lines if is_error(line)] or lines or [""])[-1]
 
 

@@ -23,6 +23,7 @@ from loader.errors import EngineUnreachable, InvalidSpec
 from ...compute.cluster import Cluster
 from ...compute.engines.slurm import SlurmQueue
 from ...compute.locked_processes import LockedProcesses, hand_over
+from ..run_folder import RunFolder
 from ..run_spec import RunSpec
 from . import local_loop
 from .launcher import RunStatus, Span
@@ -139,6 +140,10 @@ class LocalRanks:
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
+        if rank == 0:
+            spec = RunFolder(Root(self._record).store, run).stored_spec()
+            if spec is not None and spec.ranks_per_node == 1:
+                rank = None  # lines of a single rank have no name
         return run_text(SlurmQueue().answer, str(self._path(run, "log")), rank, start)
 
     def _place(self, run: str) -> str:

@@ -20,21 +20,12 @@ TEE = ("--tee=3", "--role=rank")
 """torchrun's options for the ranks' names before their lines. Each rank's output is then a file, too."""
 Answer = Callable[[Sequence[str]], str]
 """Runs a command where the log is, and returns its output."""
-_LABEL = re.compile(r"(?:\[rank[0-9]+\]:| *[0-9]+: )")
-
-
-def without_label(line: str) -> str:
-    """Return a line without the rank that wrote it."""
-    return line[label.end() :] if (label := _LABEL.match(line)) else line
 
 
 def rank_lines(text: str, rank: int) -> str:
-    """Return the lines of a rank without its name. A single rank's lines have no name."""
-    lines = text.splitlines()
+    """Return the lines of a rank without its name."""
     own = re.compile(rf"(?:\[rank{rank}\]:| *{rank}: )")
-    if rank == 0 and not any(map(_LABEL.match, lines)):
-        return text
-    return "\n".join(without_label(line) for line in lines if own.match(line))
+    return "\n".join(line[name.end() :] for line in text.splitlines() if (name := own.match(line)))
 
 
 def run_text(answer: Answer, log: str, rank: int | None = None, start: int | None = None) -> str:
@@ -47,8 +38,6 @@ def run_text(answer: Answer, log: str, rank: int | None = None, start: int | Non
         words.append(rf"grep -a -E '^(\[rank{rank}\]:| *{rank}: )'")
     line = " | ".join([*words, f"tail -c {LOG_BYTES}"])
     text = answer(["sh", "-c", f"if [ -e {shlex.quote(log)} ]; then {line}; fi"])
-    if rank == 0 and not text:
-        text = run_text(answer, log, start=start)
     return text if rank is None else rank_lines(text, rank)
 
 

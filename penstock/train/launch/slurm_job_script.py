@@ -101,8 +101,11 @@ while :; do
     rm -f "$PENSTOCK_FOLDER"/stopped "$PENSTOCK_FOLDER"/rank-*
     export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # the system gives out higher ones
     size=$(stat -c %s {log} || echo 0)
-    printf '{{"begun_us": %s000000, "log": %s}}\\n' "$(date +%s)" "$size" >> {spans}
-    starts=$(wc -l < {spans}) || starts=$((${{SLURM_RESTART_COUNT:-0}} + begun + 1))
+    starts=$((${{SLURM_RESTART_COUNT:-0}} + begun + 1)) # unless the folder of logs is full
+    # It begins with a line's end: a full disk may have cut the last line off.
+    if printf '\\n{{"begun_us": %s000000, "log": %s}}\\n' "$(date +%s)" "$size" >> {spans}; then
+        starts=$(grep -c '^{{"begun_us": [0-9]*, "log": [0-9]*}}$' {spans})
+    fi
     export PENSTOCK_ATTEMPT=$((starts - 1)) # of earlier jobs of the run, too
     srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) "$layout" \\
         --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none --label \\

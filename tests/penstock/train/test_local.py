@@ -14,8 +14,9 @@ from loader.errors import Conflict, InvalidCluster, InvalidSpec, RunTaken
 from loader.storage import open_store
 from penstock.checkpoints import Checkpoints
 from penstock.compute.cluster import Cluster
-from penstock.train.launch.failures import Failures, last_step
+from penstock.train.launch.failures import Failures, last_error, last_step
 from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.node_start import environment, run_node, torchrun
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import launcher_of, resume, stop, submit, summary
@@ -93,6 +94,61 @@ def test_run_that_fails_twice_alike_ends(
     log = launcher.logs("big-7")
     assert "begins again in 10 s" in log
     assert "failed twice at one step with the same last line" in log
+
+
+FAILS = """\
+import time, torch.distributed as ranks
+ranks.init_process_group("gloo")
+raise ValueError(f"at {time.time_ns()}")
+"""
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_last_line_of_a_failure_is_of_the_rank_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torch puts its own name of a rank before each line, and torchrun ends with a traceback that is always alike."""
+    for name, value in {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "fails.py").write_text(FAILS)
+    run = RunSpec(
+        run="a", command=(sys.executable, str(tmp_path / "fails.py")), record="/r", ranks_per_node=ranks
+    )
+    status, line = run_node(torchrun(run), environment(run, os.environ))
+    (tmp_path / "log").write_text(capfd.readouterr().err)
+    assert status == 1
+    assert (line or last_error(str(tmp_path / "log"))).startswith("ValueError: at ")
+    assert bool(line) is (ranks > 1), "pods read it"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("ValueError: x", "ValueError: x"),
+        (" 3: [rank3]: ValueError: x", "ValueError: x"),
+        ("[rank3]:[rank3]: ValueError: x", "ValueError: x"),
+        ("[rank3]: ValueError: x", "ValueError: x"),
+        ("[rank3]:ValueError: x", "ValueError: x"),
+    ],
+)
+def test_last_line_has_no_name_of_a_rank(tmp_path: Path, line: str, text: str) -> None:
+    (tmp_path / "log").write_text(f'[rank3]:  File "x", line 1, in Error\n{line}\n[rank3]:    raise Error\n')
+    assert last_error(str(tmp_path / "log")) == text
+
+
+def test_line_of_a_failure_is_of_the_first_rank_that_failed(tmp_path: Path) -> None:
+    """The other ranks lose their connection to it, at a port that differs from start to start."""
+    log = tmp_path / "log"
+    log.write_text(
+        "Traceback (most recent call last):\nValueError: of the start before\n"
+        " 2: ConnectionError: tried again\n 1: Traceback (most recent call last):\n 1:   File\n"
+        " 0: [rank0]: Traceback (most recent call last):\n 1: ValueError: planted\n"
+        " 0: [rank0]: RuntimeError: Connection closed by peer [127.0.0.1]:41234\n"
+        + " 3: Traceback (most recent call last):\n 3: RuntimeError: Connection closed\n" * 1000
+        + "srun: error: m1: task 1: Exited with exit code 1\n"
+    )
+    assert last_error(str(log), 67) == "ValueError: planted"
 
 
 def test_record_is_one_whatever_its_spelling(

@@ -1,5 +1,6 @@
 """The record of runs: what a listing of them reads does not grow with their events."""
 
+import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 import loader
 from loader.dataset.tables.parquet import parse_table, table_bytes
-from loader.errors import Corrupt
+from loader.errors import Corrupt, Transient
 from penstock.checkpoints import planned_steps
 from penstock.nodes.signs import read_signs
 from penstock.train import run_folder
@@ -159,6 +160,27 @@ def test_starts_of_one_moment_have_two_numbers(tmp_path: Path) -> None:
             record.close()
     assert list(RunFolder(store, "a").attempts()) == [1, 2]
     assert [event.attempt for event in RunFolder(store, "a").events()] == [1, 2]
+
+
+def test_start_whose_answer_was_lost_has_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    folder.begin_attempt({"ranks": 1})
+    put, lost = folder.store.put_if_absent, threading.Event()
+
+    def put_if_absent(key: str, data: bytes) -> None:
+        put(key, data)
+        if key.endswith("attempts/000002.json") and not lost.is_set():
+            lost.set()
+            raise Transient("no answer")
+
+    monkeypatch.setattr(folder.store, "put_if_absent", put_if_absent)
+    record = RunRecord(folder.store, "a", {"ranks": 1})
+    record.event("ranks_up", 0)
+    assert lost.wait(10)
+    record.event("ended", 9)
+    record.close()
+    assert list(folder.attempts()) == [1, 2]
+    assert [(event.attempt, event.name) for event in folder.events()] == [(2, "ranks_up"), (2, "ended")]
 
 
 @pytest.mark.parametrize(

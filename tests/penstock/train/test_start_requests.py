@@ -97,6 +97,10 @@ def test_dry_run_counts_the_requests_of_the_start(
     assert "torch.distributed.run" in out
     assert "requests" not in out
     assert main([*words, "--plan", f"plan-{'0' * 64}"]) != 0
+    capsys.readouterr()
+    assert main([*words[:-1], "--plan", plan.hash]) != 0, "it starts nothing"
+    assert "--plan counts the requests of --dry-run" in capsys.readouterr().err
+    assert not Path(tmp_path / "root" / "trainings").exists()
     with loader.Loader(plan, trail=loader.Trail(loader.Root(tmp_path / "root"), "a")) as batches:
         next(iter(batches))
     assert main(words) == 0

@@ -129,8 +129,16 @@ def test_long_log_is_searched_whole_for_a_rank(folder: RunFolder, penstock: Pens
     assert penstock("logs", "big-7", "--rank", "3")[1] == "here\n"
 
 
-def test_lines_of_a_single_rank_have_no_name() -> None:
-    assert rank_lines("a\nb", 0) == "a\nb"
+def test_lines_of_a_single_rank_have_no_name(folder: RunFolder, penstock: Penstock) -> None:
+    folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url))
+    log = LocalRanks(folder.store.url)._path("big-7", "log")
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("100: loss 7\n[rank0]: Traceback of torch\n")
+    assert penstock("logs", "big-7", "--rank", "0")[1] == log.read_text() + "\n"
+    assert "nothing was written" in penstock("logs", "big-7", "--rank", "1")[1]
+
+
+def test_lines_of_a_rank_are_without_its_name() -> None:
     assert rank_lines("a\nb", 1) == ""
     assert rank_lines(" 3: a\n13: b\n0: c", 3) == "a"
 

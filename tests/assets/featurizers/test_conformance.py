@@ -68,7 +68,8 @@ def test_the_registry_names_what_is_there(
 
 def test_unknown_names_and_parameters_are_refused() -> None:
     with pytest.raises(
-        ValueError, match="no featurizer 'smell'; accepted: caption, embedding, latent, loudness, "
+        ValueError,
+        match="no featurizer 'smell'; accepted: caption, embedding, episode_sync, latent, loudness, ",
     ):
         make("smell")
     with pytest.raises(TypeError, match="strength"):
@@ -95,6 +96,7 @@ def test_versions_are_those_of_stored_features() -> None:
         "phash": "2-1accb6d8",
         "tokens": "2-bd8196ac",
         "vad": "1-ac5e951a",
+        "episode_sync": "1-e353de4e",
     }
     weights = {"weights": "/nowhere/x.safetensors", "sha256": "ab", "device": "cpu"}
     networks = {"embedding": "timm", "latent": "diffusers", "caption": "transformers"}
@@ -123,6 +125,7 @@ def test_facts_are_those_of_stored_features() -> None:
             }
         },
         "phash": {"phash.npy": {"dims": ["frame"], "unit": "64-bit hash"}},
+        "episode_sync": {"keep.npy": {"dims": ["row"], "unit": "False at idle rows"}},
         "tokens": {
             "tokens.npy": {
                 "tokenizer": "tekken_240718.json",

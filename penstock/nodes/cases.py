@@ -169,7 +169,7 @@ class CaseBook:
                 if other_us is not None and other_us > at_us - ALERT_EVERY_US:
                     self._alert = number, other_us
                     return False
-                number += 1  # an old one beyond those that are listed, or a damaged one
+                number += 1  # an old one that no listing shows, or a damaged one
             else:
                 self._alert = number, at_us
                 return True

@@ -65,8 +65,8 @@ def add_windows(
             waiting += values.size
         if waiting >= WAITING:
             waiting = 0
-            for one in totals.values():
-                for total in one.values():
+            for of_field in totals.values():
+                for total in of_field.values():
                     total.add_up()
 
 

@@ -53,8 +53,8 @@ def norm(
     """Return the statistics of array fields over all values of all windows, without padding.
 
     Mean and deviation are the float64 nearest to the true ones, in any order and grouping of the values; quantiles have
-    their exact rank. The root stores them once, under `norms/`. If it has that of an earlier version with the
-    same clocks, and no episode of it is gone, only new episodes are read. The result is the same, bit for bit.
+    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's with the same
+    clocks, and no episode of that version is gone, only new episodes are read. The result is the same, bit for bit.
 
     Args:
         windows: Windows that the training reads.

@@ -150,7 +150,7 @@ def _shift(nbytes: int) -> U32:
 
 
 def _times(factor: U32, values: U32) -> U32:
-    """Return a polynomial, uint32 [1], times others, uint32 [n], modulo that of CRC-32C."""
+    """Return a polynomial, uint32 [1], times others, uint32 [n], modulo CRC-32C's polynomial."""
     multiples = [int(factor[0])]
     for _ in range(31):
         multiples.append((multiples[-1] >> 1) ^ (0x82F63B78 if multiples[-1] & 1 else 0))

@@ -224,8 +224,7 @@ class Run:
         if saved is not None:
             self._restore(saved, state or {}, batches)
         saved, end = (saved, batches.end) if self._replay is None else (None, self._replay.end)
-        self._batches = batches
-        self._finished = False  # also after another loop of this run
+        self._batches, self._finished = batches, False  # also after another loop of this run
         first = newest = self._done = batches.step
         self._begun = perf_counter()
         try:
@@ -239,8 +238,7 @@ class Run:
                 if not batch.last_micro:
                     continue
                 took_s, self._begun = perf_counter() - self._begun, perf_counter()
-                step = self._done = batches.step
-                last = step == end
+                step, last = batches.step, batches.step == end
                 stop = self._stops_after(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
                     self._save(saved, step, state or {}, batches, wait=stop or last)
@@ -266,6 +264,7 @@ class Run:
 
     def _stops_after(self, step: int, took_s: float, *, last: bool) -> bool:
         """Count a step, exchange what all ranks are to do after it, and return whether they leave."""
+        self._done = step
         self._hang.step(took_s)
         self._windows.step(took_s)
         stop = self._exchange(self._windows.offer, self._hang.steady_median_s) is not Stop.NO

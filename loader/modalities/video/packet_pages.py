@@ -133,8 +133,8 @@ def joined(pages: Sequence[PacketPage]) -> PacketPage:
     """Return some pages, ascending, as one. Raises: DecodeFailed if their packets do not ascend in the field."""
     if len(pages) == 1:
         return pages[0]
-    for one, later in pairwise(page.table for page in pages):
-        if later.pos[0] < one.pos[-1] + one.size[-1]:
+    for before, later in pairwise(page.table for page in pages):
+        if later.pos[0] < before.pos[-1] + before.size[-1]:
             raise DecodeFailed("packet table: places of two pages that do not ascend; make it again")
     names = COLUMNS.names
     columns = {name: np.concatenate([getattr(page.table, name) for page in pages]) for name in names}

@@ -61,7 +61,7 @@ def last_step(folder: RunFolder) -> int | None:
 def last_error(log: str, begin: int = 0) -> str:
     """Return the last line of the earliest traceback in a log, or its last line. begin: bytes before this start.
 
-    Of each rank its last traceback counts. The others fail by the first one, in words that differ: "Connection closed
+    A rank's last traceback counts. The other ranks fail by the first one, in words that differ: "Connection closed
     by peer [10.0.0.7]:41234".
     """
     with open(log, "rb") as file:

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import sys
@@ -64,7 +65,14 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments = top.parse_args(argv)
     verb: Callable[[argparse.Namespace], Answer] = arguments.verb
     try:
-        body, text, status = verb(arguments)
+        try:
+            body, text, status = verb(arguments)
+        except ModuleNotFoundError as error:
+            if (extra := extra_with(error.name or "")) is None:
+                raise
+            raise errors.MissingDependency(
+                f"{error.name} is not installed: pip install 'penstock-data[{extra}]'"
+            ) from error
         if arguments.json:
             print(json.dumps(body, indent=2, default=str), flush=True)
         else:
@@ -87,6 +95,16 @@ def _run(argv: Sequence[str] | None) -> int:
         # The reader (head, less) has quit; otherwise Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def extra_with(module: str) -> str | None:
+    """Return the first extra of the distribution that installs a module, as its metadata has it; None if none does."""
+    from importlib.metadata import requires
+
+    from loader.distribution import DISTRIBUTION
+
+    pattern = re.compile(rf"{re.escape(module.partition('.')[0])}\b.*extra == ['\"](\w+)", re.IGNORECASE)
+    return next((match[1] for need in requires(DISTRIBUTION) or () if (match := pattern.match(need))), None)
 
 
 def foreign_loader() -> str | None:

@@ -49,6 +49,16 @@ def test_errors_as_a_process(penstock, filled, tmp_path):
         assert "Traceback" not in done.err
 
 
+def test_a_package_that_is_not_installed_is_named_with_its_extra(cli, filled, monkeypatch):
+    monkeypatch.setitem(sys.modules, "polars", None)
+    verb = ("exclude", "d", "k1", "--by", "ann", "--reason", "blurred")
+    missing = cli(*verb, root=filled[0])
+    assert missing.code == 2
+    assert missing.err == (
+        "penstock: MissingDependency: polars is not installed: pip install 'penstock-data[tables]'\n"
+    )
+
+
 @pytest.mark.parametrize("verb", EVERY_VERB, ids=" ".join)
 def test_text_and_json(cli, filled, verb):
     root, _ = filled

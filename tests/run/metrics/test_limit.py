@@ -51,7 +51,7 @@ def slow_run(memory_root, watched):
             next(batches)  # the first waits for indexes and for threads to start
             before, _ = batches.metrics(), batches.status_line()
             for _ in batches:
-                stall("consumer", 0.02)
+                stall("consumer", 0.1)  # many times what a busy machine takes for a batch
             limit, line = limited_by(batches.metrics(), before, ahead=workers > 0), batches.status_line()
         store.change = lambda key, offset, data: data
         return limit, line

@@ -93,7 +93,7 @@ def scale_down() -> None:
 
     for module in (index, parts, reader):
         module.BLOCK_BYTES = 2**20 // SCALE  # type: ignore[attr-defined]
-    reader._REQUEST_BYTES //= SCALE
+    reader.REQUEST_BYTES //= SCALE
     reader._GAP_BYTES //= SCALE
 
 

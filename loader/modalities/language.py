@@ -75,17 +75,23 @@ def _is_time(value: object) -> bool:
     return type(value) is int and abs(value) <= _MAX_NS
 
 
+def timed_lines(lines: Iterable[LanguageLine], end_ns: int) -> list[tuple[LanguageLine, int]]:
+    """Return (line, its end in ns) of one style, by start. end_ns: end of an open line without a later one."""
+    ordered = sorted(lines, key=lambda line: line.start_ns)
+    starts = sorted({line.start_ns for line in ordered})
+    timed = []
+    for line in ordered:
+        after = bisect_right(starts, line.start_ns)
+        following = starts[after] if after < len(starts) else max(line.start_ns, end_ns)
+        timed.append((line, following if line.end_ns is None else line.end_ns))
+    return timed
+
+
 class ActiveText:
     """The texts of one style over time: of several at once, the one that began last, then the first line."""
 
     def __init__(self, lines: Iterable[LanguageLine]) -> None:
-        ordered = sorted(lines, key=lambda line: line.start_ns)
-        starts = sorted({line.start_ns for line in ordered})
-        spans = []
-        for line in ordered:
-            after = bisect_right(starts, line.start_ns)
-            following = starts[after] if after < len(starts) else _MAX_NS + 1
-            spans.append((line.start_ns, following if line.end_ns is None else line.end_ns, line.text))
+        spans = [(line.start_ns, end_ns, line.text) for line, end_ns in timed_lines(lines, _MAX_NS + 1)]
         self._times = sorted({time for start, end, _ in spans for time in (start, end)})
         self._texts: list[str | None] = []
         active: list[tuple[int, int, int]] = []  # (-start, number, end): the least is the one to read

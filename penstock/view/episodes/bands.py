@@ -1,7 +1,6 @@
 """Spans of an episode: language, rows that are kept, gaps of clocks, frozen frames."""
 
 import json
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from loader.errors import Corrupt, DecodeFailed
 from loader.modalities.language import FIELD as LANGUAGE
-from loader.modalities.language import MAX_BYTES, LanguageLine, parse_language
+from loader.modalities.language import MAX_BYTES, LanguageLine, parse_language, timed_lines
 from loader.order.random.keyed_permutation import I64
 
 from ...text import clean
@@ -74,14 +73,11 @@ def _lines(episode: OpenEpisode) -> tuple[EpisodeSpan, ...]:
         by_style.setdefault(line.style or "", []).append(line)
     spans: list[EpisodeSpan] = []
     for style, lines in sorted(by_style.items()):
-        starts = sorted({line.start_ns for line in lines})
-        for line in sorted(lines, key=lambda line: line.start_ns):
-            after = bisect_right(starts, line.start_ns)
-            following = starts[after] if after < len(starts) else max(line.start_ns, _end(episode))
+        for line, end_ns in timed_lines(lines, _end(episode)):
             spans.append(
                 EpisodeSpan(
                     first_ns=line.start_ns - episode.origin_ns,
-                    last_ns=(following if line.end_ns is None else line.end_ns) - episode.origin_ns,
+                    last_ns=end_ns - episode.origin_ns,
                     text=clean(line.text or _calls(line.tool_calls), _TEXT),
                     kind=clean(style, 40),
                     detail=", ".join(_details(line)),

@@ -31,7 +31,7 @@ from ..importing.importer import (
 )
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
-from .dataset_layout import DatasetLayout, LeRobotEpisode, read_layout
+from .dataset_layout import DatasetLayout, LeRobotEpisode, key_of, read_layout
 from .language import COLUMNS, language_of
 from .language_columns import EpisodeTexts, Texts, read_texts
 from .rows import EpisodeRows, check_times, read_rows, statistics
@@ -83,7 +83,7 @@ def dataset_in(
     store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool = True
 ) -> "LeRobotDataset":
     """Return a source's dataset. Features in `options.without` are left out."""
-    layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
+    layout = read_layout(store, infos, whole=whole, episodes=options.episodes, earlier=options.earlier)
     features = {
         name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
     }
@@ -125,10 +125,6 @@ def _left_out(name: str, feature: Mapping[str, Any], options: ColumnarOptions) -
 
 def field_of(name: str, feature: Mapping[str, Any]) -> str:
     return f"{name}.{ {'video': 'mp4', 'string': 'json'}.get(feature['dtype'], 'npy') }"
-
-
-def key_of(number: int) -> str:
-    return f"episode_{number:06d}"
 
 
 class OpenVideo(NamedTuple):

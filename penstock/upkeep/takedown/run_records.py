@@ -67,8 +67,9 @@ def run_record_without(store: Store, path: str, marks: Sequence[Marks]) -> bytes
 
 def _window_without(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | None:
     table = parse_table(data, where)
-    keys = table["slow_key"].to_pylist() if "slow_key" in table.column_names else [None]
-    if any(not isinstance(key, str) for key in keys):
+    column = table["slow_key"].to_pylist() if "slow_key" in table.column_names else [None]
+    keys = [key for key in column if isinstance(key, str)]
+    if len(keys) != len(column):
         raise Corrupt(f"{where} is no table of windows: slow_key is no text in each row")
     # Of any dataset: a key that another dataset shares costs one name among the figures.
     denied = [bool(key) and any(one.takes("sample", key) for one in marks) for key in keys]

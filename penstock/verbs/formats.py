@@ -84,7 +84,7 @@ def run_register(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
-def _register(arguments: Namespace, root: loader.Root) -> "RegistrationReport":
+def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport":
     from ..formats import REGISTERED, TABLES
     from ..formats.registration.register import register
 

@@ -31,7 +31,7 @@ class ColumnarOptions(NamedTuple):
     episodes: tuple[tuple[int, int], ...] = ()
     """(first, last) ranges of robot episodes to read; empty for all."""
     earlier: frozenset[str] = frozenset()
-    """Keys of the dataset's samples, which stay beside those of `episodes`."""
+    """Keys of the dataset's samples, which an import of other `episodes` keeps."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""

@@ -154,7 +154,7 @@ def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, di
 
 
 def _unpadded(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample's values to compare: those of a window's field without padding, and without ages and masks.
+    """Return a sample's values to compare: fields of windows without padding, and without ages and masks.
 
     Padding repeats a value, and ages of regular clocks are equal.
     """

@@ -65,14 +65,13 @@ def trained(
     """Run examples/robots.py; return it, and step -> its ranks' digests, summed. python: interpreter, and a script."""
     program, *script = python
     command = [program, *ranks, *script, "--root", folder / "root", "--out", folder / "out", *options]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [*map(str, command)],
         capture_output=True,
         text=True,
         timeout=900,
         cwd=REPOSITORY,
-        env=environment | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
     )
     digests: dict[int, int] = defaultdict(int)
     for line in done.stdout.splitlines():

@@ -155,10 +155,10 @@ class SignReader:
                 continue
             if is_node(check.node) and (nodes is None or check.node in nodes):
                 newest = self._failed_checks.get(check.node, check)
-                self._failed_checks[check.node] = max(newest, check, key=lambda one: one.at_us)
-        recent = [one for one in self._failed_checks.values() if one.at_us > now_us - RECENT_US]
-        recent = heapq.nlargest(MOST_SIGNS, recent, key=lambda one: one.at_us)
-        self._failed_checks = {one.node: one for one in reversed(recent)}
+                self._failed_checks[check.node] = max(newest, check, key=lambda each: each.at_us)
+        recent = [check for check in self._failed_checks.values() if check.at_us > now_us - RECENT_US]
+        recent = heapq.nlargest(MOST_SIGNS, recent, key=lambda check: check.at_us)
+        self._failed_checks = {check.node: check for check in reversed(recent)}
 
 
 def _not_ahead(at_us: int, info: ObjectInfo, now_us: int) -> int:

@@ -264,7 +264,8 @@ class Run:
     def _stops_before(self, first: int) -> bool:
         """Return whether a person stopped the run, or a signal came, before its first step."""
         self._requests.await_look()
-        stop = any(self._exchange(lambda: NO_RECORD) is not Stop.NO for _ in range(2))  # it is one call behind
+        # An exchange is one call behind.
+        stop = any(self._exchange(lambda: NO_RECORD) is not Stop.NO for _ in range(2))
         if stop:
             self._event("stopped", first)
         return stop

@@ -165,8 +165,8 @@ def goodput_of(folder: RunFolder, launcher: Launcher | None) -> list[AttemptGood
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
     """Return all runs of a record, each with its newest events only. Raises: EngineUnreachable; StoreError."""
-    found = briefs(root.store)
-    statuses = launcher.statuses([brief.run for brief in found])
+    listed = briefs(root.store)
+    statuses = launcher.statuses([brief.run for brief in listed])
     return [
         RunSummary(
             run=brief.run,
@@ -177,5 +177,5 @@ def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
             window_step=brief.window_step,
             problem=brief.problem,
         )
-        for brief in found
+        for brief in listed
     ]

@@ -83,24 +83,24 @@ def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WID
 
 
 def named_jobs(answer: Answer, *names: str) -> list[QueuedJob]:
-    """Return the jobs of some names in any state; Slurm forgets one MinJobAge (300 s) after its end."""
+    """Return the jobs of group names in any state; Slurm forgets one MinJobAge (300 s) after its end."""
     columns, jobs = {**_WIDTHS, "Name": 300}, list[QueuedJob]()
-    for some in in_commands(names):
-        jobs += queued_jobs(answer, "--states=all", f"--name={','.join(some)}", columns=columns)
+    for group in command_groups(names):
+        jobs += queued_jobs(answer, "--states=all", f"--name={','.join(group)}", columns=columns)
     return jobs
 
 
-def in_commands(names: Sequence[str]) -> Iterator[list[str]]:
+def command_groups(names: Sequence[str]) -> Iterator[list[str]]:
     """Yield names in groups that fit into a command."""
-    some, n_bytes = list[str](), 0
+    group, n_bytes = list[str](), 0
     for name in names:
-        if some and n_bytes + len(name) > NAMES_BYTES:
-            yield some
-            some, n_bytes = [], 0
-        some.append(name)
+        if group and n_bytes + len(name) > NAMES_BYTES:
+            yield group
+            group, n_bytes = [], 0
+        group.append(name)
         n_bytes += len(name) + 1
-    if some:
-        yield some
+    if group:
+        yield group
 
 
 def _job(line: str, columns: Mapping[str, int]) -> QueuedJob:

@@ -89,7 +89,7 @@ def last_error(log: str, begin: int = 0) -> str:
 
 
 def is_schedulers(line: str) -> bool:
-    """Return whether a last line is of Slurm's own trouble: it says nothing about the run."""
+    """Return whether a last line is of Slurm's own trouble, which is no failure of the run."""
     return line.startswith(("srun: ", "slurmstepd")) and not _RANK_END.match(line)
 
 

@@ -16,7 +16,7 @@ from loader.errors import EngineUnreachable, InvalidCluster, InvalidSpec
 
 from ...compute.cluster import Cluster
 from ...compute.engines.slurm import HELD, RUNNING, WAITING, SlurmQueue, mebibytes, plain
-from ...compute.engines.slurm_listing import QueuedJob, in_commands, named_jobs, preemption_words
+from ...compute.engines.slurm_listing import QueuedJob, command_groups, named_jobs, preemption_words
 from ...compute.engines.slurm_why import clock, why_waiting
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..run_spec import RunSpec
@@ -125,8 +125,8 @@ class SlurmJobs:
         try:
             return [
                 start
-                for some in in_commands(names)
-                for start in accounted_jobs(self._queue.answer, name=",".join(some))
+                for group in command_groups(names)
+                for start in accounted_jobs(self._queue.answer, name=",".join(group))
             ]
         except EngineUnreachable:
             return []

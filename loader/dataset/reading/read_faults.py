@@ -1,4 +1,4 @@
-"""Wrong reads of this process, the newest 1,000, whatever loaders it has: a hint at the node's memory, network or disk."""
+"""Wrong reads of this process, the newest 1,000: a hint at the node's memory, network or disk. All loaders share it."""
 
 import threading
 import time

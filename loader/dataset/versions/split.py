@@ -1,4 +1,4 @@
-"""Split a view into buckets: one view per value of an expression, or per numeric range. Reads the samples table once."""
+"""Split a view into buckets: one view per value of an expression, or per numeric range."""
 
 import re
 from collections.abc import Mapping, Sequence

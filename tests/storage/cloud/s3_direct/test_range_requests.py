@@ -24,9 +24,8 @@ from loader.storage import ByteRange, open_store
 from loader.storage.cloud import http_connection as connection
 from loader.storage.cloud.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, HttpConnection, Place
 from loader.storage.files import download
-from loader.storage.sequential_read import MANY, RangeSeries, SequentialRead
 from loader.storage.shared.requests import Traffic, counted
-from loader.storage.stream import PieceReader
+from loader.storage.stream import MANY, PieceReader, RangeSeries, SequentialRead
 
 MIB = 2**20
 BODY_BYTES = 16 * MIB
@@ -504,8 +503,8 @@ def test_a_server_that_nobody_vouches_for_is_asked_for_nothing(secure):
 @pytest.fixture
 def crowd(faulty_store, faulty, monkeypatch):
     """So many others are read that one connection each is enough."""
-    monkeypatch.setattr("loader.storage.sequential_read._readers", WeakSet())
-    monkeypatch.setattr("loader.storage.sequential_read.BODY_BYTES", BODY_BYTES)
+    monkeypatch.setattr("loader.storage.stream._readers", WeakSet())
+    monkeypatch.setattr("loader.storage.stream.BODY_BYTES", BODY_BYTES)
     faulty.origin.hold("other", b"x")
     others = [PieceReader(faulty_store, "other") for _ in range(MANY)]
     faulty.requests.clear()

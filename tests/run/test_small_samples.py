@@ -66,7 +66,7 @@ def test_a_cold_first_batch_reads_little_more_than_its_samples(counts):
     assert counts("cold")["read_of_wanted"] < 2
 
 
-@pytest.mark.parametrize(("executor", "workers"), [("threads", 2), ("processes", 1)])
+@pytest.mark.parametrize(("executor", "workers"), [("threads", 0), ("processes", 1)])
 def test_batches_lie_in_memory_that_is_used_again(executor, workers, tmp_path):
     """A batch of tokens is 64 pages. Threads take a few, until the heap of each has all that it needs."""
     command = [sys.executable, str(CHILD), ".", "tokens", executor, str(workers)]

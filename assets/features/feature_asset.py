@@ -17,8 +17,7 @@ from resources.storage import RootResource
 from ..featurizers import Featurizer
 from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
-from ..pages.report import dagster_name, data_version, features_metadata
-from ..pages.stage_events import as_failures
+from ..pages.report import as_failures, dagster_name, data_version, features_metadata
 from ..pages.table_columns import feature_texts
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import reader_of, require_published

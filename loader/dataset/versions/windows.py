@@ -43,7 +43,7 @@ from ...order.sources.window_view import (
     BITS_TOGETHER,
     KeptWindows,
     WindowView,
-    episodes_left,
+    shared_episodes,
     n_windows,
     table_sha256,
 )
@@ -68,7 +68,7 @@ KEEP_BYTES, KEEP_EPISODES = 16 * 2**20, 4096
 def windows_of(
     view: "View", layout: WindowLayout, watch: Watch = unwatched, earlier: Iterable[WindowView] = ()
 ) -> WindowView:
-    """Return the view's windows of a layout. earlier: windows of earlier versions, before those that the root has.
+    """Return the view's windows of a layout. earlier: windows of earlier versions. The root is searched for more.
 
     Raises: InvalidPlan; FieldNotFound; Corrupt.
     """
@@ -168,7 +168,7 @@ class _Known(NamedTuple):
 
 
 def _known(view: "View", layout: WindowLayout, earlier: Iterable[WindowView]) -> _Known | None:
-    """Return what an earlier version knows of the view's first episodes."""
+    """Return the newest earlier table that covers the view's first episodes."""
     for windows in chain(earlier, _stored_earlier(view, layout)):
         old = windows.episodes
         if view.first or old.first:  # type: ignore[attr-defined]
@@ -178,7 +178,7 @@ def _known(view: "View", layout: WindowLayout, earlier: Iterable[WindowView]) ->
         except InvalidPlan as error:
             logger.debug("the windows of %s are not used: %s", old, error)
             continue
-        return _Known(windows, episodes_left(windows, delta.removed))
+        return _Known(windows, shared_episodes(windows, delta.removed))
     return None
 
 
@@ -194,7 +194,7 @@ def _stored_earlier(view: "View", layout: WindowLayout) -> Iterator[WindowView]:
 
 
 class _Counted:
-    """Counts the windows of a view's episodes; of those that an earlier table has, nothing is read."""
+    """Counts the windows of a view's episodes. Reads nothing about episodes of an earlier table."""
 
     def __init__(self, view: "View", layout: WindowLayout, known: _Known | None) -> None:
         self._view, self._layout, self._known = view, layout, known

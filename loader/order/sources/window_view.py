@@ -148,7 +148,7 @@ class WindowView:
             )
         delta: Delta = self.episodes.since(old.episodes, compare=compare)  # type: ignore[attr-defined]
         kept = len(self.episodes) - (0 if delta.view is None else len(delta.view))
-        shared = episodes_left(old, delta.removed)
+        shared = shared_episodes(old, delta.removed)
         rows, rows_before = (one.first if one.kept is None else one.kept.first for one in (self, old))
         if not np.array_equal(np.diff(rows_before)[shared], np.diff(rows)[:kept]):
             raise InvalidPlan(
@@ -201,7 +201,7 @@ class WindowView:
         }
 
 
-def episodes_left(old: WindowView, removed: I64) -> I64:
+def shared_episodes(old: WindowView, removed: I64) -> I64:
     """Return int64: the numbers of an earlier view's episodes without those removed since, ordinals of its version."""
     ordinals = old.episodes.version_ordinals(np.arange(len(old.episodes), dtype=np.int64))
     return np.flatnonzero(~np.isin(ordinals, removed))
@@ -240,7 +240,7 @@ def _check_kept(view: WindowView, old: WindowView, shared: I64) -> None:
 
 
 def table_sha256(first: I64, packed: bytes | NDArray[np.uint8] = b"") -> str:
-    """Return the SHA-256 of a table: windows at all rows, int64, and the bitmap of those that `keep` leaves."""
+    """Return the SHA-256 of a table: windows at all rows, int64, and the bitmap of windows that `keep` leaves."""
     digest = hashlib.sha256(np.ascontiguousarray(first, dtype="<i8").data)
     digest.update(packed if isinstance(packed, bytes) else packed.data)
     return digest.hexdigest()

@@ -187,7 +187,7 @@ def _rows_start(tail: bytes, nbytes: int, name: str) -> int:
     if size > len(tail):
         return max(0, nbytes - size)
     try:
-        reader = pq.ParquetFile(Window(nbytes, nbytes - len(tail), tail))
+        reader = pq.ParquetFile(Window(nbytes, nbytes - len(tail), tail), pre_buffer=False)
         return MAGIC_BYTES + int((reader.metadata.metadata or {})[b"penstock.front_nbytes"])
     except (*UNREADABLE, KeyError) as error:
         raise Corrupt(f"{name} is no table of windows: {error}; delete it, it is made again") from error

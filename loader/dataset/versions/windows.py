@@ -43,8 +43,8 @@ from ...order.sources.window_view import (
     BITS_TOGETHER,
     KeptWindows,
     WindowView,
-    shared_episodes,
     n_windows,
+    shared_episodes,
     table_sha256,
 )
 from ..progress import Watch, unwatched

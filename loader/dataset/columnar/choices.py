@@ -30,9 +30,10 @@ class ColumnarOptions(NamedTuple):
     """True keeps the declared width of numbers in nested lists; False widens them to 64 bits."""
     episodes: tuple[tuple[int, int], ...] = ()
     """(first, last) ranges of robot episodes to read; empty for all."""
+    earlier: frozenset[str] = frozenset()
+    """Keys of the dataset's samples, which an import of other `episodes` keeps."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
 
     def episodes_json(self) -> dict[str, Any]:
@@ -59,9 +60,7 @@ class ReadSample(NamedTuple):
     key: str
     """Key: any text. Forbidden characters are escaped later."""
     fields: Mapping[str, bytes]
-    """Field -> bytes."""
     metadata: Mapping[str, Any] = _NONE
-    """Metadata column -> value."""
     source: Mapping[str, str] = _NONE
     """Provenance, such as `split`."""
 

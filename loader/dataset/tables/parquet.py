@@ -282,7 +282,7 @@ def hashed_bytes(
     schema: pa.Schema,
     kind: str,
     *,
-    front: bytes = b"",
+    front: bytes | memoryview = b"",
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:

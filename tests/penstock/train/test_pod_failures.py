@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from penstock.train.launch import failures
-from penstock.train.launch.pod_failures import AGAIN, OVER, failure_status
+from penstock.train.launch.jobset_pod import AGAIN, OVER, failure_status
 from penstock.train.run_folder import RunFolder
 
 

@@ -12,10 +12,12 @@ from loader.errors import InvalidCluster
 
 from ..compute.cluster import Cluster
 from ..compute.engines.kubernetes_api import Json, KubernetesApi
-from ..compute.engines.slurm import SlurmQueue
+from ..compute.engines.slurm import HELD, SlurmQueue
 
 CONDITION = "PenstockReads"
 """Type of the nodes' condition."""
+_PREFIX = "pk-"
+"""Beginning of the names of penstock's jobs on Slurm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,10 @@ class NodeControl(Protocol):
         """Put a node into service."""
         ...
 
+    def release_runs(self) -> list[str]:
+        """Let trainings wait again that the scheduler holds for ever after lost nodes; return their jobs."""
+        ...
+
 
 class SlurmNodes:
     """Nodes of one Slurm. Raises: EngineUnreachable."""
@@ -68,12 +74,30 @@ class SlurmNodes:
         """Let jobs begin on a node again."""
         self._queue.answer(["scontrol", "update", f"nodename={node}", "state=resume"])
 
+    def release_runs(self) -> list[str]:
+        """Let jobs of penstock wait again that Slurm holds for ever; return their places."""
+        # A job's name may hold a line's end: only Slurm's own words stand in the first answer, and few of the second's.
+        lines = self._queue.answer(["squeue", "-h", "-a", "-t", "PENDING,REQUEUE_HOLD", "-o", "%i|%r"])
+        held = [
+            job for job, _, reason in (line.partition("|") for line in lines.splitlines()) if reason in HELD
+        ]
+        if not held:
+            return []
+        lines = self._queue.answer(["squeue", "-h", "-a", f"--jobs={','.join(held)}", "-o", "%i|%.3j"])
+        jobs = [job for job in held if f"{job}|{_PREFIX}" in lines.splitlines()]
+        self._queue.release(jobs)
+        return [f"Slurm job {job}" for job in jobs]
+
 
 class KubernetesNodes:
     """Nodes of one cluster. Raises: EngineUnreachable; InvalidCluster if the server refuses."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
+
+    def release_runs(self) -> list[str]:
+        """Return nothing: Kubernetes holds no run."""
+        return []
 
     def states(self) -> dict[str, NodeState]:
         """Return all nodes by name."""

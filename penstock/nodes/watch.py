@@ -89,6 +89,9 @@ class NodeWatch:
             result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
         self._drain(result, known, states, now_us)
         self._return(result, states)
+        if self._apply:
+            jobs = self._control.release_runs()
+            result.lines += [f"{job} lost its first node five times; it waits again" for job in jobs]
         return result
 
     def _reconciled(self, known: list[Case], states: dict[str, NodeState]) -> list[Case]:

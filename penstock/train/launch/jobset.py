@@ -134,7 +134,7 @@ class JobSets:
         """See `Launcher.spans`: the pods' times.
 
         A restart deletes the pods before it. The record gives the earlier spans: from the ranks' meeting to the last
-        event, and those of pods that failed.
+        event, and the times of pods that failed.
         """
         starts: dict[int, list[Json]] = {}
         for pod in self._api.jobset_pods(self._name(run)):

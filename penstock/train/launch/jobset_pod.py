@@ -127,7 +127,7 @@ def _parsed(body: dict[str, Any]) -> tuple[Failures, float | None]:
 def failed_spans(folder: RunFolder) -> list[Span]:
     """Return the times of the starts whose ranks failed, waits included: JobSet deletes their pods. Raises: StoreError.
 
-    Damaged objects, and those of earlier releases, have no times and are left out.
+    Damaged objects, and objects of earlier releases, have no times and are left out.
     """
 
     def parsed(body: dict[str, Any]) -> Span:

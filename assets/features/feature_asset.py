@@ -21,7 +21,7 @@ from ..pages.report import as_failures, dagster_name, data_version, features_met
 from ..pages.table_columns import feature_texts
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import reader_of, require_published
-from ..tables import read_table
+from ..tables import CUT_FACTS, facts_of_fields, read_table
 from .compute import feature_kind, inputs_of
 from .names import names_of
 from .part_work import CODE_VERSION, BatchFeatures, FeatureInput, FeaturesOf
@@ -55,6 +55,8 @@ def feature_stage(
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
         return newest, read_table(root.store, newest.files[stage])
     units = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
+    shards = [shard for _, part in units for shard in part.shards]
+    featurizer = featurizer.of_fields(facts_of_fields(shards, CUT_FACTS, upstream.body.get("facts", {})))
     parts = [(feature_kind(featurizer, kind, part), part) for kind, part in units]
     inputs = [FeatureInput(kind=kind, part=part) for kind, part in parts if inputs_of(featurizer, kind, part)]
     _check_names(root.store, featurizer, inputs)

@@ -93,6 +93,7 @@ class NodeWatch:
         self._control, self._prover, self._apply = control, prover, apply
         self._book, self._signs = CaseBook(store), SignReader(store, spans, losses)
         self._opened: dict[int, Case] = {}
+        self._own = set[int]()
         self._proofs = ProofQueue()
         self._clean: dict[tuple[int, str], tuple[int, float]] = {}
         self._alerted_us = 0
@@ -104,7 +105,7 @@ class NodeWatch:
         now_us = time.time_ns() // 1000
         if self._apply:
             known = self._reconciled(known, states)
-        signs = self._signs.read(now_us)
+        signs = self._signs.read(now_us, states)
         in_service = {node for node, state in states.items() if state.in_service}
         named = suspects(signs, now_us, settled_us(known))
         result = NodeReview(suspects=[one for one in named if one.node in in_service])
@@ -133,7 +134,7 @@ class NodeWatch:
         self, result: NodeReview, known: list[Case], states: dict[str, NodeState], now_us: int
     ) -> None:
         counted = [case for case in known if not (case.is_pending and case.number in self._opened)]
-        so_far = drains(counted, now_us)
+        so_far = drains(counted, now_us, self._own)
         so_far += _unrecorded(_ours(states), so_far)
         alerted_us = max(self._book.alerted_us(), self._alerted_us)
         proved, n_suspects = self._proofs.proved, len(self._proofs.unrefuted(result.suspects))
@@ -168,6 +169,7 @@ class NodeWatch:
             (self._opened[one.number] for one in refused if one.node == node), None
         ) or self._book.open(node, text, evidence_of(*self._proofs.proved[node]), BY)
         self._opened[case.number] = case
+        self._own.add(case.number)
         self._control.drain(node, case.reason)
         self._book.put_end(case.number, "drained", BY)
         del self._opened[case.number], self._proofs.proved[node]

@@ -8,8 +8,9 @@ from typing import IO
 
 from loader.errors import AlreadyExists, Changed, ObjectNotFound
 from loader.storage import ObjectInfo, Store
+from loader.storage.cloud.listing import differ, is_md5
 from loader.storage.cloud.reads import ReadStore
-from loader.storage.cloud.s3_puts import S3PutStore, differ
+from loader.storage.cloud.s3_puts import S3PutStore
 from loader.storage.cloud.store import RemoteStore
 from loader.storage.disk.folder_files import write_all
 from loader.storage.disk.scratch import held_file, on_scratch
@@ -21,7 +22,6 @@ from loader.storage.store import disk_of
 from loader.storage.stream import MAX_BYTES, PieceReader, fill_from
 
 from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, proves
-from .s3_to_s3 import SendOn
 
 PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
 """Larger objects are read in ranges of this size. Small ranges cost a server more (Ceph: 8 % more at 4 MiB).
@@ -53,7 +53,6 @@ class Transfer:
     ) -> None:
         self._source, self._target, self._pace, self._scratch = source, target, pace, scratch
         self._hash, self._room = hash, MemoryBudget(ROOM_BYTES)
-        self._send_on = SendOn(source, target, pace, self._room, hash)
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
         # Clients of other stores accept only `bytes`, so the buffer is copied.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
@@ -76,8 +75,7 @@ class Transfer:
         if item.nbytes > HELD_BYTES:
             with self._room.for_bytes(UPLOAD_BYTES):
                 return self._through_a_file(item, item.nbytes)
-        done = self._send_on(item)
-        return done if isinstance(done, Copied) else self._held(done, item.nbytes)
+        return self._held(item, item.nbytes)
 
     def digest(self, store: Store, path: str) -> str:
         """Return the SHA-256 of an object as stored. Reads it whole."""
@@ -103,8 +101,7 @@ class Transfer:
             return None  # the usual case
         if info.nbytes != item.nbytes:
             return None
-        if isinstance(self._target, S3PutStore):
-            # A killed run may have left an object that was damaged in transit.
+        if is_md5(info.etag):  # a killed run may have left an object that was damaged in transit
             self._pace.take(requests=1)
             if differ(self._source.head(item.path).etag, info.etag):
                 return None
@@ -126,8 +123,7 @@ class Transfer:
     def _held(self, item: Item, nbytes: int) -> Copied:
         overhead = min((AHEAD + 1) * nbytes, BESIDE_BYTES) + (0 if self._takes_views else nbytes)
         with self._room.memory(nbytes, overhead) as lent:
-            etag, digest = self._read(item, lent.view)
-            copied = self._put(item, lent.view, etag, digest)
+            copied = self._put(item, lent.view, *self._read(item, lent.view))
             lent.is_free = True  # not after an error: a range may still be written into it
         return copied
 
@@ -261,9 +257,9 @@ class Transfer:
         return True
 
 
-def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:
-    """Return how many (reads, writes) a copy of this size takes. sent: the object is streamed from S3 to S3."""
+def requests_of(nbytes: int | None) -> tuple[int, int]:
+    """Return how many (reads, writes) a copy of this size takes."""
     if (nbytes or 0) <= HELD_BYTES:
-        return 1 if sent else max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
+        return max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
     # Reads: as `PieceReader` makes them. Writes: a HEAD and a multipart upload.
     return 2 + -(-(nbytes or 0) // MAX_BYTES), 3 + -(-(nbytes or 0) // PART_BYTES)

@@ -226,7 +226,7 @@ class FeaturesOf:
     digest: str
     """Fingerprint of the record of the features."""
     attempt: Sequence[Any]
-    """What else decides the features of this attempt."""
+    """Further values that decide the features of this attempt."""
     timeout_s: float
     """Time limit for a range of samples."""
     txn: str | None = None

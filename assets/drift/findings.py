@@ -216,7 +216,7 @@ def as_check(
 IDENTITIES = ("raw_sha256", "subject")
 
 
-def split_leaks(batch: "pl.DataFrame", version: loader.Version | None) -> list[DriftFinding]:
+def split_leaks(batch: "pl.DataFrame", version: "loader.Version | None") -> list[DriftFinding]:
     """Find raw objects and subjects in several splits, within the batch or between batch and version."""
     import polars as pl
 
@@ -250,7 +250,7 @@ def split_leaks(batch: "pl.DataFrame", version: loader.Version | None) -> list[D
     return findings
 
 
-def contaminations(batch: "pl.DataFrame", protected: loader.Version, near_bits: int) -> list[DriftFinding]:
+def contaminations(batch: "pl.DataFrame", protected: "loader.Version", near_bits: int) -> list[DriftFinding]:
     """Find samples of the batch whose raw object, subject or image is in a protected version."""
     import polars as pl
 
@@ -271,7 +271,7 @@ def contaminations(batch: "pl.DataFrame", protected: loader.Version, near_bits: 
     return findings
 
 
-def _contaminated(protected: loader.Version, name: str, keys: "pl.Series", how: str) -> DriftFinding:
+def _contaminated(protected: "loader.Version", name: str, keys: "pl.Series", how: str) -> DriftFinding:
     return DriftFinding(
         what=f"in the protected {protected.name}",
         column=name,
@@ -283,7 +283,7 @@ def _contaminated(protected: loader.Version, name: str, keys: "pl.Series", how: 
     )
 
 
-def same_as(version: loader.Version, name: str, values: "pl.Series") -> "pl.DataFrame":
+def same_as(version: "loader.Version", name: str, values: "pl.Series") -> "pl.DataFrame":
     """Return part, row, split and the column `name` of the live samples whose value is one of these.
 
     Reads these columns of each keys table once, with one table in memory at a time.
@@ -303,7 +303,7 @@ def same_as(version: loader.Version, name: str, values: "pl.Series") -> "pl.Data
     return rows.filter(live(version, rows)) if len(rows) else rows
 
 
-def _keys_tables(version: loader.Version, name: str) -> Iterator["pl.DataFrame"]:
+def _keys_tables(version: "loader.Version", name: str) -> Iterator["pl.DataFrame"]:
     import polars as pl
 
     for entry in version.manifest["samples"]:
@@ -314,7 +314,7 @@ def _keys_tables(version: loader.Version, name: str) -> Iterator["pl.DataFrame"]
         yield pl.read_parquet(io.BytesIO(get_table_bytes(version.store, file)), columns=columns)
 
 
-def live(version: loader.Version, rows: "pl.DataFrame") -> np.ndarray[Any, np.dtype[np.bool_]]:
+def live(version: "loader.Version", rows: "pl.DataFrame") -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return a mask over (part, row): whether the version still has the sample."""
     parts = version.parts
     positions = parts.positions(rows["part"].to_list())

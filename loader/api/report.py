@@ -69,7 +69,6 @@ class Report:
 
     @property
     def key(self) -> str:
-        """Key of the report under the root."""
         return f"{_folder(self.dataset)}runs/{self.run}/{self.identity}.json"
 
     @classmethod

@@ -79,8 +79,6 @@ def waiting_for_no_page() -> Iterator[None]:
 
 
 class Claim(Enum):
-    """The result of claiming a page."""
-
     GRANTED = "it is the caller's to fetch"
     NEEDLESS = "it is there, or another reader fetches it"
     NO_ROOM = "it would not be kept"

@@ -55,6 +55,10 @@ class NodeControl(Protocol):
         """Put a node into service."""
         ...
 
+    def release_runs(self) -> list[str]:
+        """Let trainings wait again that the scheduler holds for ever after lost nodes; return their jobs."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class NodeReview:
@@ -115,6 +119,9 @@ class NodeWatch:
             result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
         self._drain(result, known, states, now_us)
         self._return(result, states)
+        if self._apply:
+            jobs = self._control.release_runs()
+            result.lines += [f"{job} lost its first node five times; it waits again" for job in jobs]
         return result
 
     def _reconciled(self, known: list[Case], states: dict[str, NodeState]) -> list[Case]:

@@ -96,8 +96,6 @@ class Column(NamedTuple):
 
 
 class RowValue(NamedTuple):
-    """One value of a row."""
-
     column: Column
     """Column of the value."""
     name: str
@@ -167,13 +165,11 @@ class TableRows:
 
     @property
     def columns_read(self) -> list[str]:
-        """Names of the columns to read."""
         keys = [] if self._key is None else [self._key]
         return [*keys, *dict.fromkeys(one.column for one in self.columns)]
 
     @property
     def field_columns(self) -> list[str]:
-        """Columns that become fields, each once, in the table's order."""
         return list(dict.fromkeys(one.column for one in self.columns if one.kind == "field"))
 
     @property

@@ -34,7 +34,6 @@ class ColumnarOptions(NamedTuple):
     """Keys of the dataset's samples, which an import of other `episodes` keeps."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
 
     def episodes_json(self) -> dict[str, Any]:

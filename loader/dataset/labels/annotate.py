@@ -1,7 +1,6 @@
 """Join rows to samples and write them as additional files of the samples table.
 
-The rows are read once and spooled to disk. Memory holds their keys, 24 bytes per matched sample, and at most FILE_ROWS
-rows.
+The rows are spooled to disk. Memory holds their keys, 24 bytes per matched sample, and at most FILE_ROWS rows.
 """
 
 import re

@@ -16,8 +16,6 @@ RefKind = Literal["tag", "alias"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Txn:
-    """A transaction of the log."""
-
     txn: str
     """Name of the transaction."""
     dataset: str
@@ -168,7 +166,6 @@ class State:
         return self.datasets.get(dataset, ())
 
     def version(self, dataset: str, number: int) -> VersionRecord | None:
-        """Return version `number` of the dataset, retired or not, or None."""
         versions = self.versions(dataset)
         return versions[number - 1] if 1 <= number <= len(versions) else None
 
@@ -177,7 +174,6 @@ class State:
         return next((v for v in reversed(self.versions(dataset)) if v.retired is None), None)
 
     def by_id(self, version_id: str) -> VersionRecord | None:
-        """Return the version with exactly this id, or None."""
         return self.version(*self.ids[version_id]) if version_id in self.ids else None
 
     def holds_of(self, dataset: str, number: int) -> tuple[Hold, ...]:

@@ -1,7 +1,7 @@
 """Turn a change into a version: check it against the newest version, write a manifest, append to the log.
 
-The log calls `build` with the state that it is about to append to. If another writer commits first, the log calls it
-again with the newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
+The log calls `build` with the newest state, again if another writer commits first (a rebase). Parts are named by id, so
+only the manifest is rewritten.
 """
 
 import hashlib
@@ -223,7 +223,7 @@ class Onto:
 
 
 class FreeGroup:
-    """Checks that no other writer added this group to these parts or changed the parts.
+    """Checks that no other writer added this group to these parts, or changed the parts.
 
     began: the version that the group was computed for. Its excluded samples have empty fields in the group.
     """

@@ -42,8 +42,6 @@ OnRead = Callable[[ShardRead], None]
 
 
 class Reading(NamedTuple):
-    """Everything that shard reads need: store, pinned ETags, callbacks and open files."""
-
     store: RangeReader
     """Store of the shards."""
     pins: dict[str, str]

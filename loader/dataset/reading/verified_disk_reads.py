@@ -1,7 +1,7 @@
 """Gather and verify field bytes in memory, from open files or pieces that were already read from a bucket.
 
-Fields of one size become rows of an array; others are concatenated. `loader.native` copies and checks the samples of
-all shards in one call, without holding the interpreter's lock.
+Fields of one size become rows of an array; others are concatenated. One call of `loader.native` copies and checks the
+samples of all shards without the interpreter's lock.
 """
 
 import os
@@ -28,8 +28,6 @@ from .verified_bucket_reads import read_places
 
 
 class RowsOfField(NamedTuple):
-    """Destination for the values of one field: one row per sample."""
-
     field: str
     """Name of the field."""
     head: bytes
@@ -51,8 +49,6 @@ FieldRead = tuple[int, str, bytes | memoryview | Corrupt]
 
 
 class Sources(NamedTuple):
-    """Sources of one field's samples: open files, or pieces in memory."""
-
     files: list[OpenFile]
     """Files, as `loader.native` takes them."""
     numbers: Int64s
@@ -162,8 +158,6 @@ def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[Fie
 
 
 class UnverifiedSamples(NamedTuple):
-    """Samples whose bytes were read from a bucket but not yet verified."""
-
     reading_of: ReadingOf
     """Returns the `Reading` for a second read."""
     places: SamplePlaces
@@ -209,8 +203,6 @@ def _report(shards: Sequence[_ShardReads], took_s: float, verified_s: float) -> 
 
 
 class OpenShards(NamedTuple):
-    """Samples in shards on local disks, opened on request."""
-
     reading_of: ReadingOf
     """Returns the `Reading` for a version's shards."""
     places: SamplePlaces

@@ -126,7 +126,6 @@ class IndexPlace:
 
     @staticmethod
     def of(shard: Mapping[str, Any]) -> "IndexPlace":
-        """Return the index place in a row of the shards table."""
         return IndexPlace(
             path=shard["index_path"],
             nbytes=shard["index_nbytes"],
@@ -151,7 +150,6 @@ class IndexPlace:
         )
 
     def row(self) -> dict[str, Any]:
-        """Return the index columns for a row of the shards table."""
         return {
             "index_path": self.path,
             "index_nbytes": self.nbytes,
@@ -222,7 +220,6 @@ class IndexFile:
         return rows
 
     def _known_by_seal(self) -> Crcs | None:
-        """Return the seal's checksums, requested once; None if there is no seal."""
         with self._lock:
             if not self._looked_for_seal:
                 self._seal = read_seal(self._store, self._place.seal, self._fields, self.n_rows)
@@ -396,7 +393,6 @@ class IndexCache:
         return group
 
     def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
-        """Return the same as `IndexFile.page_hashes`."""
         return self._file(place).page_hashes(shard_nbytes)
 
     def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:

@@ -2,8 +2,8 @@
 
     id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
 
-A change only appends file names to its parent's lists, so a version costs only its additions, and a rebase writes one
-small manifest.
+A change appends file names to its parent's lists, so a version costs only its additions, and a rebase one small
+manifest.
 """
 
 import hashlib
@@ -94,7 +94,6 @@ class Change:
 
 
 def version_id(data: bytes) -> str:
-    """Return the id of the version whose canonical manifest has these bytes."""
     return "v-" + hashlib.sha256(data).hexdigest()
 
 
@@ -283,8 +282,6 @@ def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """One object that a manifest needs."""
-
     path: str
     """Path relative to the root."""
     nbytes: int

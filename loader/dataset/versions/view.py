@@ -23,8 +23,7 @@ from ..tables.parquet import parse_stored, table_bytes
 if TYPE_CHECKING:
     import polars
 
-    from ...order.sources.packed_view import PackedView
-    from ...order.sources.packing import PackBy
+    from ...order.sources.packing import PackBy, PackedView
     from ...order.sources.window_layout import WindowLayout
     from ...order.sources.window_view import WindowView
     from .version import Version
@@ -153,11 +152,13 @@ class View:
 
         return packed(self, asked)
 
-    def windowed(self, layout: "WindowLayout", watch: Watch = unwatched) -> "WindowView":
-        """Return the windows of this view's episodes. See `windows.windows`."""
+    def windowed(
+        self, layout: "WindowLayout", watch: Watch = unwatched, earlier: "Iterable[WindowView]" = ()
+    ) -> "WindowView":
+        """Return the windows of this view's episodes. See `windows.windows_of`."""
         from .windows import windows_of
 
-        return windows_of(self, layout, watch)
+        return windows_of(self, layout, watch, earlier)
 
     def __len__(self) -> int:
         return (len(self._table) if self.is_filtered else len(self.version)) - self._skipped

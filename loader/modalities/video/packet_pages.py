@@ -43,8 +43,6 @@ class PacketPage(NamedTuple):
 
 
 class PacketPages:
-    """The head of a packet table with schema 2."""
-
     def __init__(self, facts: StreamFacts, rows: I64, last_pts: int, head_nbytes: int) -> None:
         """rows: int64 [pages, 5], as in the metadata."""
         self.facts = facts

@@ -27,8 +27,6 @@ _NOT_TOLD = 0, 2, 2, 2
 
 
 class PacketRun(NamedTuple):
-    """An episode's packets as a byte range in a file."""
-
     offset: int
     """First byte in the file."""
     nbytes: int

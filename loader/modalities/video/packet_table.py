@@ -100,8 +100,6 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PacketTable:
-    """Arrays with one entry per packet, in decode order."""
-
     pts: I64
     """int64 ticks."""
     dts: I64

@@ -17,8 +17,6 @@ from ..random.keyed_permutation import I64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Growth:
-    """One growth of a source: a new view from a step on."""
-
     step: int
     """First step under the new view."""
     source: str
@@ -92,8 +90,6 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class GrownStream:
-    """One source's stream across its growths."""
-
     stages: Sequence[Stage]
     """Stages in order of start; stage 0 is the source before any growth."""
 

@@ -46,8 +46,6 @@ class OrderView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delta:
-    """The difference between a version and an earlier one."""
-
     view: OrderView | None
     """Samples that the later version adds; None if there are none."""
     first: int

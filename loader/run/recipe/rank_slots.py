@@ -38,8 +38,6 @@ class SourceKind:
 
 
 class LocatedSamples(NamedTuple):
-    """Samples from sources of one kind, numbered from 0."""
-
     kind: SourceKind
     """Kind of the sources."""
     source: I64
@@ -52,7 +50,6 @@ class LocatedSamples(NamedTuple):
     """int64 [n]: the anchor's row of windows, whose episodes are the samples; None for others."""
 
     def keys(self) -> list[str]:
-        """Return the samples' keys, in order."""
         keys = self.places.keys()
         if self.anchor_rows is None:
             return keys
@@ -106,7 +103,6 @@ class RankSlots:
             yield step, slice(start, stop)
 
     def part(self, steps: Sequence[int]) -> "RankSlots":
-        """Return the slots of some consecutive steps, in the same memory."""
         if len(steps) == len(self.steps):
             return self
         first = steps[0] - self.steps[0]

@@ -44,8 +44,6 @@ class _FieldColumn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """One array."""
-
     array: np.ndarray
 
     def parts(self, ends: Sequence[int]) -> list[np.ndarray]:
@@ -54,8 +52,6 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """Bytes of samples, copied into one array."""
-
     memory: np.ndarray
     """uint8 [bytes]."""
     ends: list[int]
@@ -85,8 +81,6 @@ class _Bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """Any other values."""
-
     values: list[Any]
 
     def parts(self, ends: Sequence[int]) -> list[Any]:
@@ -221,8 +215,6 @@ def _joined(values: list[bytes], allocate: Allocate) -> _Joined:
 
 
 class WorkerTraceback(Exception):
-    """The worker's traceback: the cause of the error that the trainer raises."""
-
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text

@@ -32,8 +32,6 @@ class MessageKind(IntEnum):
 
 
 class WorkerMessage(NamedTuple):
-    """A message; unused numbers are -1."""
-
     kind: int
     """Kind of the message."""
     task: int = -1

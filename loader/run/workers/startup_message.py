@@ -28,8 +28,6 @@ CAPTURE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupMessage:
-    """Everything a worker needs to make the trainer's batches."""
-
     recipe: Recipe
     """Recipe of the batches."""
     cache: CacheSpec

@@ -21,8 +21,6 @@ _NEEDED = ("loader.cache", "loader.modalities", "loader.run.ahead", "loader.stor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsTask:
-    """Steps assigned to a worker."""
-
     number: int
     """Number of the task."""
     steps: range

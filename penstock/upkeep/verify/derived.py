@@ -15,7 +15,7 @@ from loader.dataset.norms.norm import parse_norm
 from loader.dataset.shards.shard import crc32c, parse_seal
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list
-from loader.dataset.versions.windows import parse_windows
+from loader.dataset.versions.windows import check_windows
 from loader.errors import ObjectNotFound, PenstockError
 from loader.json_text import DamagedJson, parse_json_object
 from loader.order.sources.best_fit import PackTable
@@ -83,7 +83,7 @@ def _pack(key: str, data: bytes, _: State) -> str:
 
 
 def _windows(key: str, data: bytes, _: State) -> str:
-    parse_windows(data, key, key)
+    check_windows(data, key, key)
     return ""
 
 

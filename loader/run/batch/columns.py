@@ -57,7 +57,6 @@ class ArrayPool:
         return np.ndarray(shape, dtype, memory)
 
     def _take(self, nbytes: int) -> mmap.mmap | None:
-        """Return the fitting block that was freed last: it may be in the processor's cache."""
         passed = list[mmap.mmap]()
         with self._turn:
             try:

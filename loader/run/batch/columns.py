@@ -71,11 +71,8 @@ class ArrayPool:
 
 @cache
 def _keep_freed_memory() -> None:
-    """Make glibc keep some freed MiB for the arrays of plans and look-ups.
-
-    glibc raises its mmap threshold when a large block is freed. Otherwise planning 8,192 slots took 450 new pages each
-    time.
-    """
+    """Make glibc keep some freed MiB for the arrays of plans and look-ups."""
+    # It raises its mmap threshold when a large block is freed. Else planning 8,192 slots took 450 new pages each time.
     np.empty(_FREED_BYTES, np.uint8)
 
 

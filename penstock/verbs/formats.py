@@ -85,7 +85,7 @@ def _register(arguments: Namespace) -> "RegistrationReport":
 
     root, format, selection = loader.Root(arguments.root), arguments.format, selection_of(arguments)
     if arguments.episodes and format != LEROBOT:
-        from ..formats.importing.importer import EPISODES_OF
+        from ..formats.importer import EPISODES_OF
 
         raise InvalidRuntime(EPISODES_OF)
     if format == LEROBOT:
@@ -155,7 +155,7 @@ def _import_arguments(parser: ArgumentParser) -> None:
 
 def run_import(arguments: Namespace) -> Answer:
     """Import objects as a version. If one fails: no version, exit status 1."""
-    from ..formats.importing.importer import ColumnarOptions
+    from ..formats.importer import ColumnarOptions
     from ..formats.run_import import import_place
 
     done = import_place(

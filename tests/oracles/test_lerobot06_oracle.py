@@ -11,7 +11,7 @@ import torch
 
 import loader
 from loader.storage import open_store
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 

@@ -12,7 +12,7 @@ from loader.errors import PenstockError, Throttled, Transient
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
 from penstock.formats import FORMATS, importer_named
-from penstock.formats.importing.importer import Importer, Readable
+from penstock.formats.importer import Importer, Readable
 from penstock.formats.importing.read_units import ReadUnit, UnitReader
 from penstock.formats.registration.selection import live_files
 
@@ -47,7 +47,7 @@ class ReadPlace:
                 self._all = (
                     joined.readable()
                     if joined
-                    else self._importer.find_objects(
+                    else self._importer.find_readable(
                         files, live_files(files, format, list(list_place(files))), options
                     )
                 )
@@ -61,7 +61,7 @@ class ReadPlace:
         """Return an object's reader. Raises: Unusable if the object is not of the format; errors of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
-        readable = self._all or self._importer.find_objects(self._files, [info], self._options)
+        readable = self._all or self._importer.find_readable(self._files, [info], self._options)
         if not (info.key in self._keys if self._all else readable.infos):
             raise not_of(self._format)
         if readable.members is not None:

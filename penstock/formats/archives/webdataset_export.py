@@ -12,7 +12,7 @@ from ..exporter import Loss, Outbox
 from ..reading.exported import MEMBERS, metadata_member
 from ..reading.window import ObjectWindow
 from .tar_headers import members, plain_members
-from .webdataset_registered import named
+from .webdataset import named
 
 
 def losses(selection: ExportSelection) -> list[Loss]:

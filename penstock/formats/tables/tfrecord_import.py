@@ -29,7 +29,7 @@ from loader.dataset.shards.shard import crc32c
 from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
+from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ByteStream, ObjectFile, opened
 
 MOST_FEATURES = 2**14
@@ -210,7 +210,7 @@ def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
     raise Wire(f"byte {at}: a number of more than 64 bits")
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the TFRecord objects, one run each."""
     files = [info for info in infos if _NAME.search(info.key.lower())]
     return Readable(

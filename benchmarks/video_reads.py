@@ -104,7 +104,7 @@ def make_original(folder: Path) -> Path:
 
 
 def make_clip(original: Path, path: Path) -> None:
-    """All of it as one canonical clip: the settings of assets/media/clips/encoder.py, shorter side 256 px."""
+    """All of it as one canonical clip: the settings of assets/media/clips/canonical.py, shorter side 256 px."""
     x264 = {"preset": "veryfast", "tune": "fastdecode", "g": "12", "bf": "0", "crf": "21", "qmax": "28"}
     with (
         av.open(str(original)) as source,

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..media.audio.meter import LoudnessMeter, Unmeasurable
+from ..media.audio.decode import LoudnessMeter, Unmeasurable
 from ..media.unit import rejected
 from .decoding import STAGE, Array, Sound, field_of, sound
 from .featurizer import Column, Features, Featurizer

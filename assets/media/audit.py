@@ -1,7 +1,7 @@
-"""Audit a raw object: decode it to its last byte and measure its media table row."""
+"""Audit a raw object: decode it to its last byte and measure its media table row; audit its units."""
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,19 +9,23 @@ import numpy as np
 
 from .audio.audit import audit_audio
 from .clips.early_clips import EarlyClips
+from .cut_audit.audio import audit_sounds
+from .cut_audit.clips import audit_clips
+from .cut_audit.image import audit_photo
 from .cutters import MEDIA_KINDS, kind_of
-from .image.metadata import has_coordinates
+from .image.file_parts import has_coordinates
 from .image.open import Photo, photo
 from .image.pixels import bit_depth, has_alpha
 from .image.to_srgb import to_srgb
 from .media_table import Row, media_row
 from .policy import CutPolicy
 from .text import audit_text
-from .unit import Kind
+from .unit import Kind, Unit
 from .video.audit import audit_video
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
 
 AUDITS: Mapping[Kind, Callable[[str, CutPolicy, EarlyClips | None], Row]] = {
     "image": lambda path, *_: audit_image(path),
@@ -89,3 +93,18 @@ def _boxed(image: "Image") -> "Image":
     from PIL import Image
 
     return image.resize((64, 64), Image.Resampling.BOX)
+
+
+def audit_units(path: str, kind: Kind, units: Sequence[Unit], row: Mapping[str, Any]) -> None:
+    """Audit all units of the raw object at `path`. row: the object's media table row.
+
+    Raises: Unusable, stage `cut_audit`, with a code of `findings`.
+    """
+    if kind == "image":
+        for unit in units:
+            audit_photo(path, unit)
+    elif kind == "video":
+        audit_clips(path, units, row.get("n_frames_decoded"))
+        audit_sounds(path, [unit for unit in units if "sound.flac" in unit.fields], "sound.flac")
+    elif kind == "audio":
+        audit_sounds(path, units, "flac")

@@ -136,7 +136,7 @@ def audit_object(request: AuditRequest) -> AuditResult:
 
 def cut_object(request: CutRequest) -> CutResult:
     """Cut one object and audit its units. A refusal or fault leaves no file."""
-    from .cut_audit.units import audit_units
+    from .audit import audit_units
 
     scratch = Path(request.scratch)
 

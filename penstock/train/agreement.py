@@ -4,7 +4,7 @@ An all-reduce carries each rank's stop request. It begins after step n and is re
 for it. It uses the default process group; another gloo group would connect every rank to every other.
 
 An exchange costs a gloo rank 0.2 to 0.5 ms of processor time, a tenth of it on the main thread. Short steps therefore
-pass some exchanges, but no more than fit into 0.25 s. The ranks exchange that number too: the smallest one counts, on
+pass some exchanges, but no more than fit into 0.5 s. The ranks exchange that number too: the smallest one counts, on
 all ranks from the same step on.
 """
 
@@ -84,7 +84,7 @@ def _started(tensor: Any, gathers: bool) -> tuple[Any, Any]:
     return gather(result, tensor, async_op=True), result
 
 
-EVERY_S = 0.25
+EVERY_S = 0.5
 """Most seconds of median steps from one exchange to the next, unless a step is longer."""
 MOST_STEPS = 10
 """Most steps from one exchange to the next: they may become long."""

@@ -12,8 +12,18 @@ from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
 from ..container import audio_facts, check_duration, check_machine, container_facts, opened, required_audio
 from ..media_table import Row
 from ..unit import Unusable, rejected
-from .decode import UndecodableAudio, check_gaps, check_length, check_overlaps, decoded, ends_in, prepare
-from .meter import LoudnessMeter, MonoSum, Unmeasurable
+from .decode import (
+    LoudnessMeter,
+    MonoSum,
+    UndecodableAudio,
+    Unmeasurable,
+    check_gaps,
+    check_length,
+    check_overlaps,
+    decoded,
+    ends_in,
+    prepare,
+)
 
 if TYPE_CHECKING:
     from av.audio.frame import AudioFrame

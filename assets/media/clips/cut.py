@@ -17,9 +17,8 @@ from ..cutters import NOTHING, Known
 from ..policy import CutPolicy, VideoPolicy, bucket_of
 from ..unit import MetadataValue, Unit, at, rejected
 from ..video.audit import audit_video
-from ..video.spans import ClipSpan, cuts_of, given_spans, shots, windows
+from ..video.spans import PACKETS_FIELD, PACKETS_GROUP, Clip, ClipSpan, cuts_of, given_spans, shots, windows
 from .canonical import canonical_clips
-from .clip import PACKETS_FIELD, PACKETS_GROUP, Clip
 from .early_clips import get_clips
 from .reference import reference_clips
 

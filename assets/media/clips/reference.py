@@ -5,27 +5,230 @@ for bit. Frames that readers would have to convert are not copied: non-square pi
 wide primaries. Nor are packets without display times, codecs that mp4 does not support, or open or long GOPs.
 """
 
+import contextlib
+import io
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..container import PacketIndex, first_video, opened
+from ..container import PacketIndex, check_scratch, first_video, opened
 from ..policy import VideoPolicy
 from ..unit import Unusable, rejected
 from ..video.colour import display_matrix, rendering_of
 from ..video.frame_filter import turns_of
-from ..video.seek_audit import frame_crc
 from ..video.span_frames import CannotSeek, frames_of
-from ..video.spans import ClipSpan
-from ..video.timestamps import has_display_times
-from .clip import Clip, PacketTables
-from .remux import GopCut, Gops, NotForMp4, Packets, copy_packets, stream_packets
+from ..video.spans import Clip, ClipSpan, PacketTables
+from ..video.timestamps import frame_crc, has_display_times
 
 if TYPE_CHECKING:
-    from av.container import InputContainer
+    from av.container import InputContainer, OutputContainer
     from av.video.stream import VideoStream
+
+
+Reason = Literal["no_timestamps", "edit_list", "long_gop", "open_gop", "no_gop_inside"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packets:
+    """Packets of one stream, in decode order."""
+
+    pts: Sequence[int]
+    """Display times in ticks."""
+    duration: Sequence[int]
+    """Durations in ticks."""
+    key: Sequence[bool]
+    """True for packets that the container marks as keyframes."""
+    hidden: Sequence[bool]
+    """True for packets whose frame an edit list hides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GopCut:
+    """Range of packets in decode order that makes up whole GOPs."""
+
+    first: int
+    """Index of the first packet."""
+    stop: int
+    """Index after the last packet."""
+
+
+def stream_packets(container: "InputContainer", stream: "VideoStream") -> Packets | None:
+    """Read all packets once; None if one has no display time."""
+    rows = [
+        (packet.pts, packet.duration or 0, packet.is_keyframe, packet.is_discard)
+        for packet in container.demux(stream)
+        if packet.size
+    ]
+    if not rows or any(row[0] is None for row in rows):
+        return None
+    pts, duration, key, hidden = zip(*rows, strict=True)
+    return Packets(pts=pts, duration=duration, key=key, hidden=hidden)
+
+
+class Gops:
+    """Cut points: keyframes that are shown after all earlier packets and before all later ones.
+
+    An open GOP's keyframe is not a cut point: frames stored after it but shown before it refer to the previous GOP.
+    """
+
+    def __init__(self, packets: Packets, shortest: int) -> None:
+        self._packets, self._shortest = packets, shortest
+        pts, n = packets.pts, len(packets.pts)
+        latest = [pts[0] - 1, *accumulate(pts, max)]  # among the previous packets
+        earliest = [*accumulate(reversed(pts), min)][::-1]  # among this and all later packets
+        keys = [number for number in range(n) if packets.key[number]]
+        self._all = _Points(keys, pts)
+        self._clean = _Points([at for at in keys if earliest[at] == pts[at] > latest[at]], pts)
+        self._shown = sorted(at for at, hidden in zip(pts, packets.hidden, strict=True) if not hidden)
+
+    def cut(self, span: ClipSpan, policy: VideoPolicy) -> GopCut | Reason:
+        """Return the whole GOPs around a span, or inside a shot, or why they cannot be used."""
+        low, high = bisect_left(self._shown, span.start), bisect_left(self._shown, span.end)
+        if low == high:
+            return "no_gop_inside"
+        gops = self._inside(span) if span.shot is not None else self._around(self._clean, low, high)
+        if gops is None:
+            return "open_gop" if len(self._all.numbers) > len(self._clean.numbers) else "no_gop_inside"
+        if any(self._packets.hidden[gops.first : gops.stop]):
+            return "edit_list"
+        most = policy.max_overhead_ratio * (high - low)
+        if span.shot is None and gops.stop - gops.first > most:
+            least = self._around(self._all, low, high)
+            return "open_gop" if least is not None and least.stop - least.first <= most else "long_gop"
+        return gops
+
+    def _around(self, points: "_Points", low: int, high: int) -> GopCut | None:
+        first = bisect_right(points.pts, self._shown[low]) - 1
+        stop = bisect_left(points.pts, self._shown[high]) if high < len(self._shown) else len(points.pts)
+        if first < 0:
+            return None
+        end = points.numbers[stop] if stop < len(points.numbers) else len(self._packets.pts)
+        return GopCut(first=points.numbers[first], stop=end)
+
+    def _inside(self, span: ClipSpan) -> GopCut | None:
+        points = self._clean
+        first, stop = bisect_left(points.pts, span.start), bisect_right(points.pts, span.end) - 1
+        if span.end > self._shown[-1]:  # the span ends after the last frame
+            last, end = len(self._packets.pts), span.end
+        else:
+            last, end = (points.numbers[stop], points.pts[stop]) if stop >= 0 else (0, 0)
+        if first >= len(points.numbers) or end - points.pts[first] < self._shortest:
+            return None
+        return GopCut(first=points.numbers[first], stop=last)
+
+
+class _Points:
+    """Keyframes: packet indexes, and their pts."""
+
+    def __init__(self, numbers: Sequence[int], pts: Sequence[int]) -> None:
+        self.numbers, self.pts = numbers, [pts[number] for number in numbers]
+
+
+class NotForMp4(Exception):
+    """Packets that cannot be stored in mp4, with the reason code."""
+
+
+def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[GopCut, Path]]) -> None:
+    """Write each cut to its file, starting at time 0, in one pass. Cuts may overlap.
+
+    Raises: NotForMp4; Unusable; StoreError if the disk is full.
+    """
+    import av
+
+    waiting = sorted(cuts, key=lambda cut: -cut[0].first)
+    writing: list[_Mp4Writer] = []
+    if any(len(set(packets.pts[cut.first : cut.stop])) < cut.stop - cut.first for cut, _ in cuts):
+        raise NotForMp4("no_timestamps")  # two frames have the same time
+    with opened(path) as container:
+        stream = first_video(container)
+        assert stream is not None  # it existed when the packets were indexed
+        try:
+            _try_header(stream)
+            for number, packet in enumerate(packet for packet in container.demux(stream) if packet.size):
+                for copy in [copy for copy in writing if copy.stop == number]:
+                    copy.close()
+                    writing.remove(copy)
+                while waiting and waiting[-1][0].first == number:
+                    writing.append(_Mp4Writer(*waiting.pop(), stream, packets))
+                if writing and (packet.has_sidedata("new_extradata") or packet.has_sidedata("palette")):
+                    raise NotForMp4("codec_change")
+                for copy in writing:
+                    copy.add(bytes(packet), number)
+                if not waiting and not writing:
+                    return
+            for copy in writing:
+                copy.close()
+        except (av.error.FFmpegError, ValueError) as error:  # ValueError: mp4 does not support the codec
+            for _, target in cuts:
+                check_scratch(error, target.parent)
+            raise NotForMp4("codec") from error
+        finally:
+            for copy in writing:
+                copy.abandon()
+
+
+def _try_header(stream: "VideoStream") -> None:
+    import av
+
+    # Fail here rather than in a file, which PyAV 18 would never close.
+    with av.open(io.BytesIO(), "w", format="mp4") as output:
+        copied = output.add_stream_from_template(stream, opaque=True)
+        copied.time_base = stream.time_base
+        output.start_encoding()
+
+
+class _Mp4Writer:
+    def __init__(self, cut: GopCut, target: Path, stream: "VideoStream", packets: Packets) -> None:
+        import av
+
+        base = stream.time_base
+        assert base is not None  # index_packets rejects such streams
+        self.stop = cut.stop
+        self._cut, self._packets = cut, packets
+        inside = packets.pts[cut.first : cut.stop]
+        shown = sorted(inside)
+        self._zero = shown[0]
+        # Decode times must ascend and not exceed display times: sorted display times, shifted back as far as
+        # reordering needs. Not every container stores decode times.
+        back = max(at - pts for at, pts in zip(shown, inside, strict=True))
+        self._dts = [at - back for at in shown]
+        last = max(range(cut.first, cut.stop), key=lambda number: packets.pts[number])
+        self._end = packets.pts[last] + max(1, packets.duration[last])
+        options = {"movflags": "+faststart+write_colr", "video_track_timescale": str(base.denominator)}
+        self._output: OutputContainer | None = av.open(str(target), "w", format="mp4", options=options)
+        # opaque: otherwise PyAV looks for an encoder named like the decoder, and libdav1d has none
+        self._stream = self._output.add_stream_from_template(stream, opaque=True)
+        self._stream.time_base = self._base = base
+
+    def add(self, data: bytes, number: int) -> None:
+        import av
+
+        assert self._output is not None  # not closed yet
+        packet: Any = av.Packet(data)
+        packet.pts = self._packets.pts[number] - self._zero
+        packet.dts = self._dts[number - self._cut.first] - self._zero
+        packet.is_keyframe = self._packets.key[number]
+        packet.time_base = self._base
+        packet.duration = max(1, self._packets.duration[number])
+        if number + 1 == self.stop:  # the file lasts as long as its frames
+            packet.duration = max(1, self._end - self._zero + self._dts[0] - self._dts[-1])
+        packet.stream = self._stream
+        self._output.mux(packet)
+
+    def close(self) -> None:
+        output, self._output = self._output, None
+        if output is not None:
+            output.close()
+
+    def abandon(self) -> None:
+        import av
+
+        with contextlib.suppress(av.error.FFmpegError, ValueError):
+            self.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,14 +18,13 @@ from google_crc32c import value as crc32c
 import loader
 from loader.modalities.video.packet_table import read_packets
 
-from ..clips.clip import PACKETS_FIELD
 from ..container import first_video, opened
 from ..unit import Unit, Unusable
 from ..video.colour import display_matrix, is_hdr
+from ..video.spans import PACKETS_FIELD
 from ..video.timestamps import has_display_times, timed_frames
 from . import findings
-from .findings import Misreading, compare, finding, turned
-from .grid import Grid, grid_of, planes_of
+from .findings import Grid, Misreading, compare, finding, grid_of, planes_of, turned
 
 if TYPE_CHECKING:
     from av.container import InputContainer

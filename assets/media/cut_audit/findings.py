@@ -1,12 +1,130 @@
-"""Names of faults in units, and comparison of images by grids."""
+"""Compare images by grids, and name the faults of units.
 
-from collections.abc import Iterable
-from typing import NamedTuple
+A grid holds 16 x 16 mean colours, independent of resolution, aspect ratio and coding noise. Means commute with linear
+operations, so only 256 means are converted to colours. Clipping is not linear: where colours clip, `planes_of` averages
+to a given size first. Matrices: ITU-T H.273, equations 39 to 58.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..unit import Unusable, rejected
-from .grid import Grid
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+
+
+Grid = np.ndarray[Any, np.dtype[np.float64]]
+"""float64 [16, 16, 3]: RGB, 0 to 255."""
+
+Plane = np.ndarray[Any, np.dtype[np.float64]]
+
+CELLS = 16
+BT601, BT709 = (0.299, 0.114), (0.2126, 0.0722)
+MATRICES: Mapping[int, tuple[float, float]] = {
+    1: BT709, 4: (0.30, 0.11), 5: BT601, 6: BT601, 7: (0.212, 0.087), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593),
+}  # fmt: skip
+"""Matrix number in H.273 -> (Kr, Kb)."""
+
+_FULL = 2  # AVCOL_RANGE_JPEG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planes:
+    """Mean Y, Cb and Cr of each cell, or of each pixel of a smaller image, and their encoding."""
+
+    means: Grid
+    """float64 [rows, columns, 3]: means of the stored code values."""
+    bits: int
+    """Bits of a code value."""
+    matrix: tuple[float, float]
+    """(Kr, Kb) of the colour matrix."""
+    full_range: bool
+    """True for full range, False for limited."""
+
+    def rgb(self) -> Grid:
+        """Return the colours, clipped and averaged to cells."""
+        scale = 2 ** (self.bits - 8)
+        luma, blue, red = np.moveaxis(self.means / scale, -1, 0)
+        if not self.full_range:
+            luma, blue, red = (luma - 16) * 255 / 219, (blue - 128) * 255 / 224, (red - 128) * 255 / 224
+        else:
+            blue, red = blue - 128, red - 128
+        kr, kb = self.matrix
+        r, b = luma + 2 * (1 - kr) * red, luma + 2 * (1 - kb) * blue
+        g = (luma - kr * r - kb * b) / (1 - kr - kb)
+        colours: Grid = np.clip(np.stack([r, g, b], axis=-1), 0, 255)
+        return colours if colours.shape[:2] == (CELLS, CELLS) else grid_of(colours)
+
+    def with_other_range(self) -> "Planes":
+        return replace(self, full_range=not self.full_range)
+
+    def with_other_matrix(self) -> "Planes":
+        return replace(self, matrix=BT601 if self.matrix == BT709 else BT709)
+
+
+def planes_of(frame: "VideoFrame", size_px: tuple[int, int] | None = None) -> Planes | None:
+    """Return a decoded frame's means; None unless it is planar YCbCr with a linear matrix.
+
+    size_px: (width, height) of the averaged image; None for cells. Untagged frames count as limited-range BT.601.
+    """
+    pixels = frame.format
+    if not pixels.name.startswith(("yuv4", "yuvj4")) or pixels.name.startswith("yuva"):
+        return None
+    space = int(frame.colorspace)
+    matrix = BT601 if space == 2 else MATRICES.get(space)
+    if matrix is None or pixels.is_big_endian:
+        return None
+    bits = pixels.components[0].bits
+    means = [_means(_plane(frame, index, bits), size_px, index) for index in range(3)]
+    full = pixels.name.startswith("yuvj") or int(frame.color_range) == _FULL
+    return Planes(means=np.stack(means, axis=-1), bits=bits, matrix=matrix, full_range=full)
+
+
+def _means(plane: np.ndarray[Any, Any], size_px: tuple[int, int] | None, index: int) -> Plane:
+    if size_px is None:
+        return cell_means(plane)
+    width, height = size_px
+    if not index:
+        return cell_means(plane, height, width)
+    small = cell_means(plane, -(-height // 2), -(-width // 2))
+    return small.repeat(2, axis=0).repeat(2, axis=1)[:height, :width]
+
+
+def grid_of(pixels: np.ndarray[Any, Any]) -> Grid:
+    """Return the grid of RGB pixels [H, W, 3], 0 to 255."""
+    return np.stack([cell_means(pixels[..., channel]) for channel in range(3)], axis=-1)
+
+
+def cell_means(plane: np.ndarray[Any, Any], rows: int = CELLS, columns: int = CELLS) -> Plane:
+    """Return a plane's area means, float64 [rows, columns]; pixels across a border count in proportion."""
+    sums = _cell_sums(_cell_sums(plane, rows).T, columns).T
+    means: Plane = sums * (rows * columns / plane.size)
+    return means
+
+
+def _cell_sums(lines: np.ndarray[Any, Any], n_cells: int) -> Plane:
+    edges = np.arange(n_cells + 1) * len(lines) / n_cells
+    first = edges.astype(int)
+    sums: Plane = np.empty((n_cells, lines.shape[1]))
+    for cell in range(n_cells):
+        lines[first[cell] : first[cell + 1]].sum(axis=0, dtype=np.float64, out=sums[cell])
+        for edge, sign in ((cell, -1), (cell + 1, 1)):
+            if share := edges[edge] - first[edge]:
+                sums[cell] += sign * share * lines[first[edge]]
+    return sums
+
+
+def _plane(frame: "VideoFrame", index: int, bits: int) -> np.ndarray[Any, Any]:
+    plane = frame.planes[index]
+    width = 1 if bits <= 8 else 2
+    rows = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
+    visible = np.ascontiguousarray(rows[:, : plane.width * width])
+    return visible if bits <= 8 else visible.view("<u2")
+
 
 STAGE = "cut_audit"
 

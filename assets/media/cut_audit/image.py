@@ -17,9 +17,8 @@ from ..unit import Unit, Unusable
 from ..video.colour import bit_depth
 from . import findings
 from .clips import check_aspect, check_structure
-from .findings import Misreading, compare, distance, finding
+from .findings import CELLS, Grid, Misreading, compare, distance, finding, grid_of, planes_of
 from .findings import turned as turned_grid
-from .grid import CELLS, Grid, grid_of, planes_of
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame

@@ -11,8 +11,7 @@ from loader.limits import MAX_RAW_IMAGE_PX, MAX_TIFF_PAGES, beyond
 
 from ..container import check_machine
 from ..unit import dropped, not_supported, rejected
-from .file_parts import check_jpeg, png_parts
-from .metadata import SIDEWAYS, Orientation, orientation_of
+from .file_parts import SIDEWAYS, Orientation, check_jpeg, orientation_of, png_parts
 from .to_srgb import Colour, code_points_of, colour_of
 
 if TYPE_CHECKING:

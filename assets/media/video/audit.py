@@ -23,8 +23,7 @@ from ..policy import VideoPolicy
 from ..unit import rejected
 from .colour import PRIMARIES, RANGES, SPACES, TRANSFERS, bit_depth, display_matrix, is_hdr, rendering_of
 from .frame_statistics import FrameStatistics
-from .seek_audit import frame_crc, seek_ok
-from .timestamps import FrameClock, TimedFrame, Timing
+from .timestamps import FrameClock, TimedFrame, Timing, frame_crc, seek_ok
 
 if TYPE_CHECKING:
     from av.container import InputContainer

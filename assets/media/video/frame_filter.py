@@ -12,8 +12,17 @@ import numpy.typing as npt
 
 from ..policy import VideoPolicy
 from ..unit import dropped, rejected
-from .colour import UNTAGGED, Rendering, bit_depth, display_matrix, is_full_range, rendering_of
-from .tone_map import LUMA, VideoSignal, to_sdr
+from .colour import (
+    LUMA,
+    UNTAGGED,
+    Rendering,
+    VideoSignal,
+    bit_depth,
+    display_matrix,
+    is_full_range,
+    rendering_of,
+    to_sdr,
+)
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame

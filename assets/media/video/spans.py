@@ -1,15 +1,19 @@
-"""Choose the spans of a video that become clips: windows, shots or given segments, in time base ticks."""
+"""Spans of a video that become clips, in time base ticks; clips in scratch files, and their packet tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+from loader.errors import DecodeFailed
+from loader.modalities.video.packet_table import StreamFacts, index_packets, read_packets
 
 from ..container import TAIL_S, PacketIndex
 from ..policy import VideoPolicy
 from ..segments import Segment
-from ..unit import dropped, rejected
+from ..unit import MetadataValue, dropped, rejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,3 +108,54 @@ def spread(n_possible: int, n_wanted: int | None) -> list[int]:
 
 def _ticks(seconds: float, index: PacketIndex) -> int:
     return max(1, round(seconds / Fraction(*index.time_base)))
+
+
+Mode = Literal["canonical", "reference"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """Clip in a scratch file, with its facts."""
+
+    path: Path
+    """File of the clip."""
+    packets: Path
+    """File of its packet table."""
+    span: ClipSpan
+    """Span of the video that it was cut from."""
+    pts: list[int]
+    """Time of every frame, in source ticks."""
+    end: int
+    """End of the last frame, in source ticks."""
+    size_px: tuple[int, int]
+    """(width, height), upright."""
+    requested: tuple[int, int]
+    """(index of the first requested frame, number of requested frames); a reference clip may have more frames."""
+    mode: Mode
+    """Mode in which the clip is stored."""
+    mode_reason: str = ""
+    """Why the clip does not use the policy's mode; "" if it does."""
+    metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
+    """Columns of the samples table that describe the clip."""
+
+
+PACKETS_FIELD, PACKETS_GROUP = "mp4.packets", "media_index"
+
+
+class PacketTables:
+    """Writes packet tables of similarly encoded clips, with test decodes only for new decoder settings."""
+
+    def __init__(self) -> None:
+        self._tried: StreamFacts | None = None
+
+    def write(self, mp4: Path) -> Path:
+        """Write a clip's packet table next to it, and return its path. Raises: Unusable; OSError."""
+        target = mp4.with_suffix(".packets")
+        try:
+            table = index_packets(mp4.read_bytes(), self._tried)
+        except DecodeFailed as error:
+            raise rejected("cut", "unreadable_clip", error) from error
+        target.write_bytes(table)
+        if self._tried is None:
+            self._tried = read_packets(table).facts
+        return target

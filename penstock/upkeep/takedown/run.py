@@ -2,7 +2,7 @@
 
 1. Record the findings.
 2. For each dataset, commit a version without the samples, and retire the versions that had them (`steps.py`).
-3. Rewrite or delete objects that no version protects.
+3. Rewrite or delete objects that no version protects, then the records of training runs.
 4. Delete raw objects last, when everything that stays is known.
 
 Each step derives the remaining work from the store, so a killed run can be repeated.
@@ -21,6 +21,7 @@ from ...denied.keys_tables import KeysTables
 from ...denied.record import add_to_record, read_record
 from ...denied.sources import landings, why_not
 from ...progress import progress
+from .derived import do
 from .raw_objects import (
     FilesBeside,
     RawDeletion,
@@ -30,6 +31,7 @@ from .raw_objects import (
     raw_places,
     used_by_others,
 )
+from .run_records import run_record_edits
 from .steps import Steps, TakedownReport
 from .trainings import TrainedOn, newest_of, trainings_on
 
@@ -98,10 +100,10 @@ def run_takedown(
     _sort_raw(root, uris, report)
     if apply:
         _note_raw(root, deny, uris, report.uris)
-        uris = {
-            one.dataset: Steps(tables, one, report).take()
-            for one in progress(findings, f"takedown {n}: redact")
-        }
+        steps = [Steps(tables, one, report) for one in findings]
+        uris = {one.dataset: one.take() for one in progress(steps, f"takedown {n}: redact")}
+        for edits in run_record_edits(root.store, [one.marks for one in steps]):
+            report.touched += do(root.store, n, "", edits)
         _sort_raw(root, uris, report)  # again: what others published meanwhile
         _note_raw(root, deny, uris, report.uris)
         if raw is not None:

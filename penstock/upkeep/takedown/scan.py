@@ -28,6 +28,7 @@ from ...denied.record import Place, TakedownRecord
 from .derived import card_folders, exclusion_without, ledger_without, page_names, plan_is_of
 from .orphans import member_keys
 from .pipeline_tables import is_hint, table_without, with_units, without_names
+from .run_records import run_record_without
 
 SCANNED = (
     "data/",
@@ -42,6 +43,7 @@ SCANNED = (
     "log/",
     "jobs/",
     "foreign/",
+    "trainings/",
 )
 """Prefixes in a root that may name samples or hold their bytes."""
 ELSEWHERE = {
@@ -64,7 +66,6 @@ WITHOUT = {
     "swept/": "paths of objects",
     "takedowns/": "keyed hashes, and paths of objects",
     "trails/": "checksums and metrics",
-    "trainings/": "commands, steps and times of training runs, and keys of slow samples (docs/limits.md)",
     "views/": "bits; views of the samples' versions have places of their own",
     "windows/": "counts; windows of the samples' versions have places of their own",
 }
@@ -146,6 +147,7 @@ class Scan:
             "log": self._json_of_any,
             "jobs": self._job,
             "foreign": self._adopted,
+            "trainings": lambda path: run_record_without(self._store, path, [*marks.values()]) is not None,
         }
         self._root = root
 

@@ -100,7 +100,7 @@ class Steps:
     def __init__(self, tables: KeysTables, findings: Findings, report: TakedownReport) -> None:
         self._root, self._deny, self._tables = tables.root, tables.deny, tables
         self._findings, self._report = findings, report
-        self._dataset, self._marks = findings.dataset, findings.marks
+        self.dataset, self.marks = findings.dataset, findings.marks
         self._uris = set(findings.uris)
 
     def take(self) -> set[str]:
@@ -115,28 +115,28 @@ class Steps:
             retired = self._retire(nothing_left_of)
         self._edit_derived()
         adoptions = DeniedBytes(self._root.store, self._root.state.denies)
-        self._do(Edits(deletes=tuple(adoptions.left_by_adoption(self._root, self._dataset))))
-        self._do(exclusion_edits(self._root.store, self._dataset, self._marks))
+        self._do(Edits(deletes=tuple(adoptions.left_by_adoption(self._root, self.dataset))))
+        self._do(exclusion_edits(self._root.store, self.dataset, self.marks))
         self._note_left_over()
         self._edit_lifecycle()
         return self._uris
 
     def _note_found(self) -> None:
-        own = self._marks.hashes
+        own = self.marks.hashes
         places = [*self._findings.places, *self._zeros()]
-        add_to_record(self._root.store, self._deny.n, places, {self._dataset: own} if own else {})
+        add_to_record(self._root.store, self._deny.n, places, {self.dataset: own} if own else {})
 
     def _publish(self) -> str:
         try:
-            while record := publish_redacted(self._root, self._dataset, self._deny, self._marks):
+            while record := publish_redacted(self._root, self.dataset, self._deny, self.marks):
                 self._report.new.append(record.name)
         except NothingLeft as left:
             return left.version
         return ""
 
     def _find_again(self) -> None:
-        self._findings = find(self._tables, self._dataset, self._marks.hashes)
-        self._marks = self._findings.marks.adding(self._marks.plain)
+        self._findings = find(self._tables, self.dataset, self.marks.hashes)
+        self.marks = self._findings.marks.adding(self.marks.plain)
         self._uris |= self._findings.uris
 
     def _delete_pages(self) -> None:
@@ -144,7 +144,7 @@ class Steps:
         # Before that version is retired, so that after a kill the next run still deletes them. A run after the
         # retirement keeps newer pages.
         if any(record.retired is None for record in self._findings.versions):
-            self._do(page_edits(self._root.store, self._dataset, self._marks, everything=True))
+            self._do(page_edits(self._root.store, self.dataset, self.marks, everything=True))
 
     def _retire(self, nothing_left_of: str) -> bool:
         """Retire the versions that had the samples; return False if a version based on one was published since."""
@@ -152,10 +152,8 @@ class Steps:
         had = {record.id for record in self._findings.versions}
 
         def retire_next(state: State) -> Mapping[str, object] | Done[object]:
-            unretired = [
-                one for one in state.versions(self._dataset) if one.id in had and one.retired is None
-            ]
-            newest = state.newest(self._dataset)
+            unretired = [one for one in state.versions(self.dataset) if one.id in had and one.retired is None]
+            newest = state.newest(self.dataset)
             if not unretired or newest is None:
                 return Done(True)
             # Checked on the log state that the entry extends. A version based on one with nothing left also has the
@@ -164,46 +162,44 @@ class Steps:
             if moved_on:
                 return Done(False)
             return decide_retire(
-                state, self._dataset, unretired[0].number, f"takedown (log entry {self._deny.n})"
+                state, self.dataset, unretired[0].number, f"takedown (log entry {self._deny.n})"
             )
 
         while (outcome := self._root.log.append(retire_next)).entry is not None:
-            self._report.retired.append(f"{self._dataset}@{outcome.entry.body['number']}")
+            self._report.retired.append(f"{self.dataset}@{outcome.entry.body['number']}")
         return outcome.value is True
 
     def _edit_derived(self) -> None:
-        self._do(derived_edits(self._root.store, self._had(), self._marks))
+        self._do(derived_edits(self._root.store, self._had(), self.marks))
 
     def _note_left_over(self) -> None:
-        add_to_record(self._root.store, self._deny.n, left_over(self._root, self._dataset, self._marks))
+        add_to_record(self._root.store, self._deny.n, left_over(self._root, self.dataset, self.marks))
 
     def _edit_lifecycle(self) -> None:
         store, rows = self._root.store, self._findings.rows
-        instead = self._replaced() | part_samples(self._root, self._dataset, rows, self._marks)
-        lifecycle = lifecycle_edits(store, self._dataset, self._marks, instead)
+        instead = self._replaced() | part_samples(self._root, self.dataset, rows, self.marks)
+        lifecycle = lifecycle_edits(store, self.dataset, self.marks, instead)
         self._do(
-            page_edits(
-                store, self._dataset, self._marks, everything=bool(lifecycle.puts or lifecycle.deletes)
-            )
+            page_edits(store, self.dataset, self.marks, everything=bool(lifecycle.puts or lifecycle.deletes))
         )
         self._do(lifecycle)
 
     def _do(self, edits: Edits) -> None:
-        self._report.touched += do(self._root.store, self._deny.n, self._dataset, edits)
+        self._report.touched += do(self._root.store, self._deny.n, self.dataset, edits)
 
     def _had(self) -> list[VersionRecord]:
         ids = read_record(self._root.store, self._deny.n).versions()
-        return [record for record in self._root.state.versions(self._dataset) if record.id in ids]
+        return [record for record in self._root.state.versions(self.dataset) if record.id in ids]
 
     def _zeros(self) -> Sequence[Place]:
-        newest = self._root.state.newest(self._dataset)
+        newest = self._root.state.newest(self.dataset)
         rows, had = self._findings.rows, {record.id for record in self._findings.versions}
         if newest is None or not rows or newest.id in had:
             return []
         return zeroed(open_record(self._root.store, newest), rows)
 
     def _replaced(self) -> dict[str, dict[str, Any]]:
-        newest, rows = self._root.state.newest(self._dataset), self._findings.rows
+        newest, rows = self._root.state.newest(self.dataset), self._findings.rows
         if newest is None or not rows:
             return {}
         version = open_record(self._root.store, newest)
@@ -222,4 +218,4 @@ class Steps:
                         old[shard["path"]] = new
             return old
 
-        return over_whole(self._root, self._dataset, replaced)
+        return over_whole(self._root, self.dataset, replaced)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from assets.featurizers import vad
 from assets.featurizers.vad import RATE_HZ, VoiceActivity, probabilities
-from assets.media.audio.cut import segments_of
-from assets.media.audio.energy_segments import LevelMeter, union_of
+from assets.media.audio.cut import LevelMeter, segments_of, union_of
 from assets.media.policy import AudioPolicy
 from loader.errors import MissingDependency
 from loader.modalities import decoder_for

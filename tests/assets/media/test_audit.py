@@ -22,8 +22,7 @@ from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
 from assets.media.video import audit as video_audit
 from assets.media.video.audit import orientation
-from assets.media.video.seek_audit import frame_crc, seek_ok
-from assets.media.video.timestamps import TimedFrame, Timing
+from assets.media.video.timestamps import TimedFrame, Timing, frame_crc, seek_ok
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

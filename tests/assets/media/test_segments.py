@@ -18,9 +18,8 @@ import loader
 from assets.arrivals.make_batches import discover, undiscovered
 from assets.ingest.raw_objects import land
 from assets.media import segments
-from assets.media.parquet_pages import pages
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.segments import TABLES, GivenSegments, Segment, read_segments
+from assets.media.segments import TABLES, GivenSegments, Segment, pages, read_segments
 from assets.spec import DatasetSpec
 from assets.stages import require_published
 from assets.tables import read_table

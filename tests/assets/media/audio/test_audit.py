@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from assets.media.audio.audit import audit_audio
-from assets.media.audio.meter import LoudnessMeter, Unmeasurable
+from assets.media.audio.decode import LoudnessMeter, Unmeasurable
 from assets.media.container import packets_of
 from assets.media.unit import Unusable
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from assets.media.audit import audit
-from assets.media.cut_audit.units import audit_units
+from assets.media.audit import audit, audit_units
 from assets.media.cutters import CUTTERS
 from assets.media.policy import AudioPolicy, CutPolicy
 

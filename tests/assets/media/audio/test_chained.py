@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from assets.media.audio import cut as speech
-from assets.media.audit import audit
+from assets.media.audit import audit, audit_units
 from assets.media.cut_audit.findings import SOUND_DIFFERS, SOUND_OFFSET, STAGE
-from assets.media.cut_audit.units import audit_units
 from assets.media.cutters import CUTTERS
 from assets.media.policy import AudioPolicy, CutPolicy
 from assets.media.unit import Unusable

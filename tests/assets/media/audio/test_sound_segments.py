@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.media.audio.cut import cut_audio, segments_of
-from assets.media.audio.energy_segments import LevelMeter, SegmentLimits, complement, heard_spans, split_span
+from assets.media.audio.cut import (
+    LevelMeter,
+    SegmentLimits,
+    complement,
+    cut_audio,
+    heard_spans,
+    segments_of,
+    split_span,
+)
 from assets.media.cutters import Known
 from assets.media.policy import AudioPolicy, CutPolicy
 from assets.media.segments import Segment

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from assets.media.audit import audit
+from assets.media.audit import audit, audit_units
 from assets.media.cut_audit.findings import STAGE
-from assets.media.cut_audit.units import audit_units
 from assets.media.cutters import ALL_KINDS, CUTTERS
 from assets.media.policy import CutPolicy, ImagePolicy, VideoPolicy
 from assets.media.sniff import HEAD_BYTES, sniff

@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from assets.media.clips import encoder as clip_encoder
+from assets.media.clips import canonical as clip_encoder
 from assets.media.cut_audit import findings
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.video import span_frames

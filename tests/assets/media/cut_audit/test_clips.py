@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from assets.media.clips import canonical as clip_encoder
 from assets.media.clips import cut as video
-from assets.media.clips import encoder as clip_encoder
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.clips import check_times
 from assets.media.unit import Unit, Unusable

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.media.cut_audit.grid import CELLS, cell_means
+from assets.media.cut_audit.findings import CELLS, cell_means
 
 
 def shares(length: int) -> np.ndarray:

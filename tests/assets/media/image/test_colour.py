@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from assets.media.audit import audit_image
-from assets.media.image import colour_spaces as icc
+from assets.media.image import to_srgb as icc
 from assets.media.image.open import photo
 from assets.media.image.to_srgb import to_srgb
 from assets.media.unit import Unusable

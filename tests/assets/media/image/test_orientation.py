@@ -14,7 +14,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from assets.media.audit import audit_image
 from assets.media.image.cut import cut_image
-from assets.media.image.metadata import upright
+from assets.media.image.file_parts import upright
 from assets.media.image.open import photo, read_heif
 from assets.media.image.to_srgb import to_srgb
 from assets.media.policy import CutPolicy

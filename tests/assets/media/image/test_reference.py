@@ -12,15 +12,12 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from assets.media.audit import audit_image
-from assets.media.cut_audit.units import audit_units
-from assets.media.image import colour_spaces as icc
-from assets.media.image import original_bytes as reference_photo
-from assets.media.image.cut import cut_image
-from assets.media.image.file_parts import jpeg_parts, png_parts, webp_parts
-from assets.media.image.metadata import upright
+from assets.media.audit import audit_image, audit_units
+from assets.media.image import cut as reference_photo
+from assets.media.image import to_srgb as icc
+from assets.media.image.cut import cut_image, stripped
+from assets.media.image.file_parts import jpeg_parts, png_parts, upright, webp_parts
 from assets.media.image.open import photo
-from assets.media.image.original_bytes import stripped
 from assets.media.image.to_srgb import to_srgb
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.media.unit import Unit

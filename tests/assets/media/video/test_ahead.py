@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.media.clips.early_clips import get_clips
-from assets.media.clips.encoder import QUALITIES, ClipEncoder
-from assets.media.clips.shot_maker import ShotMaker
+from assets.media.clips.canonical import QUALITIES, ClipEncoder
+from assets.media.clips.early_clips import ShotMaker, get_clips
 from assets.media.container import PacketIndex
 from assets.media.cutters import ClipStaging
 from assets.media.objects import AuditRequest, CutRequest, CutResult, audit_object, cut_object
@@ -216,7 +215,7 @@ def test_shots_that_become_known_bit_by_bit(
 
     folder = tmp_path_factory.mktemp("clips")
     with av.open(one_frame(folder)) as source, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("assets.media.clips.shot_maker._ASK_EVERY", 1)
+        patch.setattr("assets.media.clips.early_clips._ASK_EVERY", 1)
         maker = ShotMaker(index, folder, policy, source.streams.video[0], QUALITIES[0], settled)
         for n_seen, pts in enumerate(times, 1):
             frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), n_seen, np.uint8))

@@ -7,8 +7,8 @@ import av
 import numpy as np
 import pytest
 
+from assets.media.clips.canonical import MIN_PSNR_DB, psnr_db
 from assets.media.clips.cut import cut_video
-from assets.media.clips.encoder import MIN_PSNR_DB, psnr_db
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
 from assets.media.video.frame_filter import FrameFilter

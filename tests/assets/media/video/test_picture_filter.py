@@ -12,9 +12,8 @@ import pytest
 from assets.media.clips.cut import cut_video
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unusable
-from assets.media.video.colour import rendering_of
+from assets.media.video.colour import VideoSignal, rendering_of, to_sdr
 from assets.media.video.frame_filter import FrameFilter, turns_of
-from assets.media.video.tone_map import VideoSignal, to_sdr
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from assets.media.clips import remux
+from assets.media.clips import reference
 from assets.media.clips.cut import cut_video
-from assets.media.clips.remux import GopCut, Gops, Packets
+from assets.media.clips.reference import GopCut, Gops, Packets
 from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments import Segment
 from assets.media.unit import Unit
 from assets.media.video.audit import audit_video
-from assets.media.video.seek_audit import frame_crc
 from assets.media.video.spans import ClipSpan
+from assets.media.video.timestamps import frame_crc
 from loader.modalities.video.packet_table import read_packets
 
 EncodeVideo = Callable[..., str]
@@ -184,14 +184,14 @@ def test_a_clip_that_decodes_to_other_pixels_is_not_given_out(
     tmp_path: Path, encode_video: EncodeVideo, noise_frames: MakeFrames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(noise_frames(50, 64, 96), **SHORT["h264"])
-    really = remux._Mp4Writer.add
+    really = reference._Mp4Writer.add
 
     def mistaken(self: Any, data: bytes, number: int) -> None:
         really(
             self, data if number != 7 else data[: len(data) // 2] + bytes(len(data) - len(data) // 2), number
         )
 
-    monkeypatch.setattr(remux._Mp4Writer, "add", mistaken)
+    monkeypatch.setattr(reference._Mp4Writer, "add", mistaken)
     first, *_ = cut_video(path, tmp_path, policy())
     assert (first.metadata["clip_mode"], first.metadata["clip_mode_reason"]) == ("canonical", "not_identical")
 

@@ -15,7 +15,6 @@ from assets.media.container import opened
 from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.video.audit import audit_video
-from assets.media.video.seek_audit import frame_crc
 from assets.media.video.span_frames import (
     CannotSeek,
     Times,
@@ -27,6 +26,7 @@ from assets.media.video.span_frames import (
     times_of,
 )
 from assets.media.video.spans import ClipSpan
+from assets.media.video.timestamps import frame_crc
 
 EncodeVideo = Callable[..., str]
 MakeFrames = Callable[..., list[np.ndarray]]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from assets.media.video.tone_map import (
+from assets.media.video.colour import (
     HLG,
     PQ,
     SDR_WHITE_CD,

@@ -18,7 +18,7 @@ from assets.media.clips.cut import cut_video
 from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
-from assets.media.video.tone_map import pq_light
+from assets.media.video.colour import pq_light
 
 pytestmark = pytest.mark.server
 

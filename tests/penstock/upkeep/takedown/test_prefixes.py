@@ -80,6 +80,10 @@ PLANTED = {
     "log/": lambda root, id: ("log/repair-000000000099.json", names()),
     "jobs/": lambda root, id: (f"jobs/{'0' * 32}/given/1.json", names()),
     "foreign/": lambda root, id: (f"foreign/{'0' * 32}/a.tar", archive()),
+    "trainings/": lambda root, id: (
+        "trainings/r/windows/000001-000000000009.parquet",
+        table(slow_key=[f"{SECRET}/one"]),
+    ),
     "checkpoints/": lambda root, id: ("checkpoints/r/steps/000000000001.json", names(versions=[{"id": id}])),
 }
 

@@ -21,8 +21,8 @@ from loader.storage import ObjectInfo, Store
 
 from .export_selection import ExportSample, ExportSelection, WorkUnit
 from .exporter import Loss, Outbox
+from .reading.object_file import ObjectWindow
 from .reading.sample import RUN_SAMPLES, ForeignRun, FoundObjects
-from .reading.window import ObjectWindow
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 HEADER_BYTES = 34

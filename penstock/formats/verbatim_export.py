@@ -22,8 +22,8 @@ from .archives.webdataset_export import remaining
 from .export_selection import ExportSelection, Int64s, WorkUnit
 from .exporter import FOLDER, Loss, Outbox
 from .reading.exported import NOTE
+from .reading.object_file import ObjectWindow
 from .reading.sample import FoundObjects
-from .reading.window import ObjectWindow
 
 READ_BYTES = 8 * 2**20
 """Read size, in bytes."""

@@ -22,8 +22,8 @@ from loader.storage import ByteRange, ObjectInfo, Store
 from ..export_selection import ADDRESSES, ExportSelection, WorkUnit, metadata_json
 from ..exporter import Loss, Outbox
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
+from ..reading.object_file import Neighbours, ObjectWindow
 from ..reading.sample import ForeignSample, FoundObjects
-from ..reading.window import Neighbours, ObjectWindow
 from .energon_index import FOLDER, INDEX, INFO, SPLIT, IndexedMember, IndexedTar, NvMeta, index_of, meta_of
 from .tar_headers import BLOCK_BYTES, is_header
 from .webdataset import JsonDocuments, metadata_at, samples_in

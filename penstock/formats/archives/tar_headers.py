@@ -14,7 +14,7 @@ import numpy as np
 from loader.errors import Corrupt, InvalidSample
 from loader.native import UNKNOWN_CRC, tar_contents
 
-from ..reading.window import ObjectWindow
+from ..reading.object_file import ObjectWindow
 
 BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20

@@ -18,9 +18,8 @@ from loader.storage import ByteRange, ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
-from ..reading.object_file import ByteStream, opened
+from ..reading.object_file import ByteStream, Neighbours, ObjectWindow, opened
 from ..reading.sample import NO_METADATA, ForeignSample, ForeignTable, FoundObjects
-from ..reading.window import Neighbours, ObjectWindow
 from .tar_headers import BLOCK_BYTES, HEADER_BYTES, TarMember, TarMembers, each_of, members, walk
 
 OBJECTS_PER_SHARD = 1

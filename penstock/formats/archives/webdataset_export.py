@@ -10,7 +10,7 @@ from loader.storage import ByteRange
 from ..export_selection import ExportSelection, WorkUnit, metadata_json
 from ..exporter import Loss, Outbox
 from ..reading.exported import MEMBERS, metadata_member
-from ..reading.window import ObjectWindow
+from ..reading.object_file import ObjectWindow
 from .tar_headers import members, plain_members
 from .webdataset import named
 

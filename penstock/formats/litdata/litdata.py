@@ -35,9 +35,8 @@ from ..reading.indexed import (
     offsets_in,
     split_reader,
 )
-from ..reading.object_file import Unpacked, opened
+from ..reading.object_file import ObjectWindow, Unpacked, opened
 from ..reading.sample import RUN_SAMPLES, ForeignRun, ForeignSample, FoundObjects
-from ..reading.window import ObjectWindow
 from .litdata_index import ABSENT, LitDataChunk, LitDataIndex, index_of
 from .litdata_leaves import LeafValues, put, size_of, table_rows, values_at
 

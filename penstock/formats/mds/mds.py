@@ -34,9 +34,8 @@ from ..reading.indexed import (
     offsets_in,
     split_reader,
 )
-from ..reading.object_file import Unpacked, opened
+from ..reading.object_file import ObjectWindow, Unpacked, opened
 from ..reading.sample import ForeignSample, FoundObjects
-from ..reading.window import ObjectWindow
 
 SCALARS = {
     "int": "i8",

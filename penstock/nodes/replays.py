@@ -5,7 +5,7 @@ from loader.errors import RunNotFound
 
 from ..train.replay_run import nodes_at, origin_of
 from ..train.run_folder import RunFolder
-from ..view.inspect.note_comparison import compared_notes
+from ..view.inspect.run_comparison import compared_notes
 from .suspects import LossDifference
 
 

@@ -9,10 +9,9 @@ from loader.errors import PenstockError
 from loader.storage import Store
 
 from ...units import size
-from ..copying.copy_one import requests_of
+from ..copying.copy_one import requests_of, sends
 from ..copying.items import Item
 from ..copying.journal import Journal
-from ..copying.s3_to_s3 import sends
 from .contents import new_items, new_versions
 from .prefix_copy import FOLDER, check_places, missing_items
 from .target import copied_entries

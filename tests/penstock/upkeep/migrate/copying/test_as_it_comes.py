@@ -10,7 +10,7 @@ from google_crc32c import value
 from loader.errors import AlreadyExists, Changed, Corrupt
 from loader.storage import open_store, sequential_read
 from loader.storage.cloud.range_requests import REFUSALS
-from penstock.upkeep.copying import s3_to_s3 as send_on
+from penstock.upkeep.copying import copy_one as send_on
 from penstock.upkeep.copying.copy_one import Transfer
 from penstock.upkeep.copying.items import KINDS, Item, Pace
 

@@ -33,7 +33,6 @@ class Tensor:
     sizes: tuple[int, ...]
     """Shape of the whole tensor."""
     pieces: tuple[StoredPiece, ...]
-    """The tensor's pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,6 @@ class Index:
     """Everything in a checkpoint."""
 
     tensors: Mapping[str, Tensor]
-    """Name -> tensor."""
     values: Mapping[str, StoredPiece]
     """Name -> location of a value that is not a tensor."""
     paths: Mapping[str, tuple[str | int, ...]]

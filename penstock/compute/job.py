@@ -66,9 +66,7 @@ class JobDescription:
     work: str
     """'module:name' of the work."""
     name: str
-    """Name of the work."""
     version: str
-    """Version of the work."""
     about: str
     """Human-readable name."""
     code: str
@@ -105,7 +103,6 @@ class JobDescription:
 
     @property
     def n_units(self) -> int:
-        """Number of units."""
         return sum(n for n, *_ in self.blocks)
 
 
@@ -182,7 +179,6 @@ class Spent:
     seconds: float
     """Duration, in s."""
     node: str
-    """Name of the machine."""
     n_computed: int
     """Units that this start ran; earlier starts stored the others."""
 

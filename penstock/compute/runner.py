@@ -53,13 +53,10 @@ class RunnerName:
     """Identity of a runner."""
 
     attempt: int
-    """Number of the attempt."""
     element: int
     """Number of the runner, from 0."""
     elements: int
-    """Number of runners in the attempt."""
     node: str
-    """Name of the machine."""
 
 
 class Runner:
@@ -199,12 +196,10 @@ class Runner:
             raise
 
     def units(self, block: int) -> list[Any]:
-        """Return a block's units."""
         return self._folder.units(self._description, block, self.work.unit)
 
     @property
     def folder(self) -> JobFolder:
-        """The job's folder."""
         return self._folder
 
 

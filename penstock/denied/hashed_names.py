@@ -28,9 +28,7 @@ class Marks:
     """One dataset's denied names."""
 
     salt: str
-    """Salt of the hashes."""
     dataset: str
-    """Name of the dataset."""
     kinds: tuple[str, ...]
     """Kinds of names in the deny entry."""
     denied: frozenset[str]
@@ -62,7 +60,6 @@ class Marks:
         return hashed not in self.others and hashed in self.hashes
 
     def mark(self, text: str) -> str:
-        """Return a name's mark."""
         return mark(self.salt, self.dataset, text)
 
     def _denies(self, kind: str, text: str) -> bool:

@@ -41,7 +41,6 @@ class KeysTables:
         self.root, self.deny = root, deny
 
     def denied(self, dataset: str, files: Sequence[KeysFile]) -> Iterator[DeniedRows]:
-        """Yield each table's denied rows."""
         for file in files:
             yield denied_in(self.root.store, self.deny, self.root.state.denies, dataset, file)
 

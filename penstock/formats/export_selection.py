@@ -41,7 +41,6 @@ class ExportSample(NamedTuple):
     """One sample to export."""
 
     key: str
-    """Sample key."""
     fields: dict[str, bytes]
     """Field name -> bytes, sorted by name."""
     columns: dict[str, Any]
@@ -67,7 +66,6 @@ class ExportSelection:
 
     @property
     def n_samples(self) -> int:
-        """Number of exported samples."""
         return int(np.count_nonzero(self.members))
 
     @property

@@ -38,7 +38,6 @@ class Toleration:
     operator: Literal["Equal", "Exists"] = "Equal"
     """Operator that compares the taint's value with `value`."""
     value: str = ""
-    """Value of the taint."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
     """Effect of the taint; "": any."""
 
@@ -237,7 +236,6 @@ class KubernetesEngine:
             time.sleep(ASK_S)
 
     def find(self, name: str) -> bool:
-        """See `Engine.find`."""
         return self._api.job(name) is not None
 
     def status(self, name: str) -> AttemptStatus:
@@ -282,7 +280,6 @@ class KubernetesEngine:
         return f"suspended by queue {queue}: {reason or 'no word of Kueue'}"
 
     def cancel(self, name: str) -> None:
-        """See `Engine.cancel`."""
         until_s = time.monotonic() + CANCEL_S
         while self.status(name).state != "ended":
             job = self._api.job(name)
@@ -302,7 +299,6 @@ class KubernetesEngine:
         return ""
 
     def close(self) -> None:
-        """See `Engine.close`."""
         self._api.close()
 
 

@@ -46,7 +46,6 @@ class MemberPlace(NamedTuple):
     header: bytes
     """The complete tar header."""
     offset: int
-    """Offset of the content."""
     nbytes: int
     """Content length in bytes."""
 

@@ -42,7 +42,6 @@ class SpanSamples:
     """Samples with the same fields, column by column, and where their bytes are."""
 
     keys: Sequence[str]
-    """Sample keys in the version."""
     source_keys: Sequence[str]
     """Sample keys in the foreign format."""
     fields: tuple[str, ...]
@@ -95,7 +94,6 @@ class SpanUnit:
 
     @property
     def name(self) -> str:
-        """Part name."""
         return f"{self.number:05d}{RENAMED if self.renamed else ''}"
 
 

@@ -45,7 +45,6 @@ class LeafValues(NamedTuple):
     """The values of one sample."""
 
     fields: dict[str, ByteRange]
-    """Field name -> byte range in the object."""
     metadata: dict[str, Any]
     """Metadata column -> value."""
 

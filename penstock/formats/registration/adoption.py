@@ -48,7 +48,6 @@ class AdoptionReport:
     """Counts and failures of one adoption."""
 
     version: str
-    """Version name."""
     id: str
     """Version id, unchanged."""
     places: int = 0

@@ -54,7 +54,6 @@ class RegistrationReport:
     """Version and counts of one registration."""
 
     version: Version
-    """The version."""
     new: int
     """Number of objects new in this version."""
     replaced: int

@@ -35,7 +35,6 @@ class NumberedKeys(Sequence[str]):
     prefix: str
     """Text before each number."""
     first: int
-    """First number."""
     n: int
     """Number of keys."""
 
@@ -58,7 +57,6 @@ class Repeated(Sequence[Any]):
     """Sequence that repeats one value."""
 
     value: Any
-    """The value."""
     n: int
     """Number of rows."""
 
@@ -75,7 +73,6 @@ class MetadataRows(Sequence[Mapping[str, Any]]):
     """Sequence of a table's rows as mappings."""
 
     table: pa.Table
-    """The table."""
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

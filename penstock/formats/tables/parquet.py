@@ -164,7 +164,6 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
 
 
 def tables(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the objects as a `Readable`."""
     labels = of_first_readable(infos, partial(_labels, store))
     agreed = ColumnAgreement()
     return Readable(

@@ -63,7 +63,6 @@ class CopyUnit:
     settings: CopySettings
     """Copy settings, shared by all units."""
     items: list[Item]
-    """The objects."""
 
     @property
     def nbytes(self) -> int:
@@ -85,13 +84,11 @@ class NotCopied:
     """An object that was not copied."""
 
     path: str
-    """Key."""
     nbytes: int | None
     """Size in bytes; None if unknown."""
     is_missing: bool
     """True if the source has no such object."""
     why: str
-    """The reason."""
 
     @property
     def error(self) -> PenstockError:

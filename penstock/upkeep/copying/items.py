@@ -170,7 +170,6 @@ class Copied:
     """The record of an object in the target."""
 
     path: str
-    """Key."""
     nbytes: int
     """Size in bytes."""
     digest: str

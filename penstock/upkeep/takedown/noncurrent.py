@@ -25,7 +25,6 @@ class Kept:
     """One remnant of a deleted object."""
 
     path: str
-    """Object path."""
     what: str
     """Human-readable kind."""
     until: str

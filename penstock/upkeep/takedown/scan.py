@@ -152,7 +152,6 @@ class Scan:
         self._root = root
 
     def verdicts(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str | None]]:
-        """Yield (path, verdict) for each object."""
         for info in infos:
             yield info.key, self.verdict(info.key)
 

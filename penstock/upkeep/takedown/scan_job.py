@@ -41,7 +41,6 @@ class StoredMarks:
     """One dataset's marks (hashed denied names), without the names."""
 
     dataset: str
-    """Dataset name."""
     more: list[str]
     """Marks besides the recorded ones."""
     others: list[str]
@@ -61,7 +60,6 @@ class ScanUnit:
     marks: list[StoredMarks]
     """Marks of every dataset."""
     paths: list[str]
-    """Object paths."""
     nbytes: int
     """Total size in bytes."""
 
@@ -71,13 +69,11 @@ class ScanResult:
     """Result of one unit."""
 
     verdicts: list[str | None]
-    """`Scan.verdict` for each object."""
     error: str = ""
     """Error type, or ""."""
 
 
 def scan_objects(unit: ScanUnit, node: Node) -> ScanResult:
-    """Return the verdict on each object."""
     try:
         scan = _scan(unit, node)
         return ScanResult(verdicts=[scan.verdict(path) for path in unit.paths])

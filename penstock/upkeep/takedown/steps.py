@@ -51,7 +51,6 @@ class TakedownReport:
     """Number of objects that wait for garbage collection."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
         return asdict(self)
 
     def text(self) -> str:

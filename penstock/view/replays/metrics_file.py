@@ -49,7 +49,6 @@ class MetricsFile:
     """Metrics and digests by step, from a file."""
 
     name: str
-    """File name."""
     frame: "pl.DataFrame" = field(repr=False)
     """One row per step, ascending: step (Int64) and one Float64 column per metric, null if missing."""
     digests: Mapping[int, str] = field(repr=False)
@@ -57,7 +56,6 @@ class MetricsFile:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Metric names."""
         return tuple(name for name in self.frame.columns if name != "step")
 
     def named_apart(self, notes: Collection[str]) -> "MetricsFile":

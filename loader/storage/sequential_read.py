@@ -77,9 +77,9 @@ class ReadsSeries(Protocol):
 class SequentialRead:
     """One reader of one object, which counts towards `MANY` until closed or collected. Not thread-safe."""
 
-    def __init__(self, store: Store, key: str, nbytes: int, *, whole: bool = False) -> None:
-        """nbytes: size of the object. whole: always read it by one response."""
-        self._store, self._key, self._nbytes, self._whole = store, key, nbytes, whole
+    def __init__(self, store: Store, key: str, nbytes: int) -> None:
+        """nbytes: size of the object."""
+        self._store, self._key, self._nbytes = store, key, nbytes
         self._series = RangeSeries(0)
         _readers.add(self)
 
@@ -88,10 +88,9 @@ class SequentialRead:
         if not self._series.is_under_way and not getattr(self._store, "follows", False):
             return 0
         if at >= self._series.stop:
-            if not self._whole and len(_readers) <= MANY:
+            if len(_readers) <= MANY:
                 return 0
-            most = self._nbytes if self._whole else at + BODY_BYTES
-            self._series = RangeSeries(min(most, self._nbytes))
+            self._series = RangeSeries(min(at + BODY_BYTES, self._nbytes))
         return min(LOOK_BYTES, self._series.stop - at)
 
     @property

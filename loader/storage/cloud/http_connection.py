@@ -1,4 +1,4 @@
-"""A minimal HTTP/1.1 connection for S3 objects: GET, PUT, bodies of known length.
+"""A minimal HTTP/1.1 connection for ranges of S3 objects.
 
 The body goes from the socket into the caller's memory with one copy and one system call per range, without the
 interpreter's lock. Only plain range responses are parsed. After any other response the caller uses obstore.
@@ -89,25 +89,20 @@ class HttpConnection:
         self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
     def request(self, request: bytes, nbytes: int, keep: Keep) -> int:
-        """Send a GET; return the response status. nbytes, keep: as for `read_head`. Raises: Broken."""
-        self.send(request)
-        return self.read_head(nbytes, keep)
+        """Send a GET, read the response head, and return the status. Raises: Broken.
 
-    def send(self, data: bytes | memoryview) -> None:
-        """Send a request, or the next bytes of its body. Raises: Broken."""
+        nbytes: most bytes that the body may have. keep: called with the connection once it is reusable.
+        """
         try:
-            self._socket.sendall(data)
+            self._socket.sendall(request)
         except OSError as error:
             raise self._broken(error, at_once=True) from None
         except BaseException:
             self.close()
             raise
+        return self._read_head(nbytes, keep)
 
-    def read_head(self, nbytes: int, keep: Keep) -> int:
-        """Read the response head; return the status. Raises: Broken.
-
-        nbytes: most bytes that the body may have. keep: called with the connection once it is reusable.
-        """
+    def _read_head(self, nbytes: int, keep: Keep) -> int:
         self._keep, come, end, until = keep, 0, -1, time.monotonic() + self._timeout_s
         most = len(self._memory) if nbytes <= SMALL_BYTES else _BEGINNING
         try:

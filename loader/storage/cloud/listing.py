@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PAGE_KEYS = 1_000
+_MD5 = re.compile(r'"[0-9a-f]{32}"')
 
 
 def list_objects(
@@ -140,3 +142,13 @@ def etag_of(meta: Any) -> str:
 def quoted(etag: str) -> str:
     """Return an ETag with quotes, which Azure's listings lack."""
     return etag if not etag or etag.endswith('"') else f'"{etag}"'
+
+
+def is_md5(etag: str) -> bool:
+    """Return whether an ETag could be its object's MD5."""
+    return bool(_MD5.fullmatch(etag))
+
+
+def differ(first: str, other: str) -> bool:
+    """Return whether two ETags prove that two objects differ: both could be MD5 and are unequal."""
+    return first != other and is_md5(first) and is_md5(other)

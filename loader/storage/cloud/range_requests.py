@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..options import Runtime
@@ -26,8 +26,6 @@ from .listing import quoted
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
-
-Method = Literal["GET", "PUT"]
 
 SIGNED_FOR = timedelta(minutes=15)
 SIGNED_AGAIN_S = 450.0
@@ -56,16 +54,6 @@ class Server:
     """Host, port and TLS settings."""
     fields: str
     """Request text after the object's path."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A server and the first part of a request."""
-
-    place: Place
-    """Host, port and TLS settings."""
-    head: str = field(repr=False)
-    """First line of the request, with the signature, and header fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,65 +140,21 @@ class Direct:
                 count_request(retry=True)  # closed while idle, independent of this request
             else:
                 return connection
-        connection = self._new(place)
+        connection = HttpConnection(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
         connection.request(request, nbytes, self._keep)
         return connection
 
-    def begin(
-        self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool
-    ) -> HttpConnection | None:
-        """Start a PUT and return the connection, ready for the object's `nbytes`; None: use obstore.
-
-        create: fail if the object exists. Raises: Broken.
-        """
-        if not self.is_on:
-            return None
-        address = self._address(obstore, client, "PUT", path)
-        if address is None:
-            self.refused()
-            return None
-        condition = "If-None-Match: *\r\n" if create else ""
-        head = f"{address.head}Content-Length: {nbytes}\r\n{condition}\r\n".encode("ascii")
-        try:
-            connection = self._idle_one(check_all=True) or self._new(address.place)
-        except ssl.SSLError:
-            self.refused()
-            return None
-        connection.send(head)
-        return connection
-
-    def end(self, connection: HttpConnection) -> tuple[int, str, bytes]:
-        """Return (status, ETag or "", text) from the response to a PUT.
-
-        Raises: Broken, if the outcome is unknown.
-        """
-        status, etag, text = connection.read_head(0, self._keep), quoted(connection.etag), connection.text
-        connection.discard()  # other threads may use it from here on
-        if status != 200:
-            self.refused()
-            return status, "", text
-        self._refusals = 0
-        return status, etag, text
-
-    def _new(self, place: Place) -> HttpConnection:
-        return HttpConnection(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
-
-    def _idle_one(self, *, check_all: bool = False) -> HttpConnection | None:
-        """Return a reusable connection. check_all: poll every connection, not only long-idle ones."""
+    def _idle_one(self) -> HttpConnection | None:
         while self._idle:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 break  # another thread took the last one
-            if self._is_good(connection, check_all):
+            idle_s = time.monotonic() - connection.idle_since
+            if idle_s < IDLE_S and (idle_s < LOOKED_AT_S or connection.is_quiet()):
                 return connection
             connection.close()
         return None
-
-    @staticmethod
-    def _is_good(connection: HttpConnection, check_all: bool) -> bool:
-        idle_s = time.monotonic() - connection.idle_since
-        return idle_s < IDLE_S and ((idle_s < LOOKED_AT_S and not check_all) or connection.is_quiet())
 
     def _keep(self, connection: HttpConnection) -> None:
         connection.idle_since = time.monotonic()
@@ -221,25 +165,19 @@ class Direct:
 
     def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
         now = time.monotonic()
-        address = self._address(obstore, client, "GET", path)
-        if address is None:
-            return None
-        request = Signed(address.place, f"{address.head}Range: bytes=".encode("ascii"), now + SIGNED_AGAIN_S)
-        if len(self._signed) >= SIGNED_KEYS:
-            self._signed.clear()
-        self._signed[path] = request
-        return request
-
-    def _address(self, obstore: Any, client: Client, method: Method, path: str) -> Address | None:
         try:
-            signed = obstore.sign(client, method, path, SIGNED_FOR)
+            signed = obstore.sign(client, "GET", path, SIGNED_FOR)
         except client_errors():
             return None  # obstore raises the reason when it reads the object itself
         slash = signed.find("/", signed.find("://") + 3)
         server = self._servers.get(signed[:slash]) or self._find_server(signed[:slash])
         if server is None or slash < 0:
             return None
-        return Address(server.place, f"{method} {signed[slash:]}{server.fields}")
+        text = f"GET {signed[slash:]}{server.fields}Range: bytes=".encode("ascii")
+        if len(self._signed) >= SIGNED_KEYS:
+            self._signed.clear()
+        self._signed[path] = request = Signed(server.place, text, now + SIGNED_AGAIN_S)
+        return request
 
     def _find_server(self, origin: str) -> Server | None:
         address = urlsplit(origin)

@@ -56,11 +56,6 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _OURS = ("profile", "client_kwargs", "credential_provider", "direct_reads")
 _NOT_DIRECT = ("skip_signature", "sse_customer_key_base64", "s3_express")
 """Settings that a URL signed by obstore cannot carry, or does not need."""
-_NOT_SENT = (
-    *("server_side_encryption", "sse_kms_key_id", "sse_bucket_key_enabled", "checksum_algorithm"),
-    "request_payer",
-)
-"""Settings of a put that a signed URL cannot carry."""
 
 
 def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
@@ -70,8 +65,8 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     runtime = runtime_of(shown, options)
     config, provider = s3_config(shown, options)
     connect = connector("S3Store", bucket, config, provider, runtime)
-    unsigned, is_explicit = connect, "unsigned_payload" in config  # if set, it applies to all puts
-    if not is_explicit:
+    unsigned = connect
+    if "unsigned_payload" not in config:  # if set, it applies to all puts
         unsigned = connector("S3Store", bucket, {**config, "unsigned_payload": True}, provider, runtime)
     delete_keys = 1 if config.get("disable_bulk_delete") else 1000
     return S3PutStore(
@@ -79,7 +74,6 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
         pages_of=s3_pages(bucket, config, provider, runtime),
         delete_keys=delete_keys,
         direct=_direct(shown, options, config, runtime),
-        sends=not is_explicit and not _is_set(config, _NOT_SENT),
     )
 
 
@@ -130,12 +124,8 @@ def _direct(
         raise InvalidStore(f"{url}: option direct_reads={direct_reads!r} is no boolean; give true or false")
     if direct_reads is False or runtime.client.get("proxy_url"):
         return None
-    if _is_set(config, _NOT_DIRECT):
+    if any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in _NOT_DIRECT):
         return None
     # (other systems also configure proxies in their settings)
     proxies = sys.platform != "linux" or any(name.lower().endswith("_proxy") for name in os.environ)
     return Direct(runtime, proxies=proxies)
-
-
-def _is_set(config: Mapping[str, Any], names: tuple[str, ...]) -> bool:
-    return any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)

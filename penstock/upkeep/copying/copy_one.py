@@ -4,105 +4,24 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import copy_context
-from dataclasses import replace
 from typing import IO
 
-from loader.errors import AlreadyExists, Changed, Forbidden, ObjectNotFound
+from loader.errors import AlreadyExists, Changed, ObjectNotFound
 from loader.storage import ObjectInfo, Store
+from loader.storage.cloud.listing import differ, is_md5
 from loader.storage.cloud.reads import ReadStore
-from loader.storage.cloud.s3_puts import S3PutStore, differ, is_md5
+from loader.storage.cloud.s3_puts import S3PutStore
 from loader.storage.cloud.store import RemoteStore
 from loader.storage.disk.folder_files import write_all
 from loader.storage.disk.scratch import held_file, on_scratch
 from loader.storage.disk.store import LocalStore
-from loader.storage.sequential_read import LOOK_BYTES, SequentialRead
+from loader.storage.sequential_read import SequentialRead
 from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.shared.threads import DaemonPool
 from loader.storage.store import disk_of
-from loader.storage.stream import AHEAD as STREAM_AHEAD
 from loader.storage.stream import MAX_BYTES, PieceReader, fill_from
 
 from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, proves
-
-
-class SendOn:
-    """Copies items by streaming them, where possible. Thread-safe."""
-
-    def __init__(self, source: Store, target: Store, pace: Pace, room: MemoryBudget, hash: str) -> None:
-        self._source, self._target, self._pace, self._room, self._hash = source, target, pace, room, hash
-        self._tries_unknown = True  # stream items without a listed ETag, until one's ETag is not an MD5
-
-    def __call__(self, item: Item) -> Copied | Item:
-        """Return the copy, or the item if it must be copied through memory instead.
-
-        A returned item is unchanged, or has `replace` set. Raises: as `Transfer`.
-        """
-        target, nbytes, known = self._target, item.nbytes, item.etag or self._tries_unknown
-        if item.was or not known or not isinstance(target, S3PutStore) or not nbytes:
-            return item
-        if not sends(self._source, target, item):
-            return item
-        # Taken all at once, so that the limit does not stall a stream.
-        self._pace.take(requests=2, nbytes=nbytes)
-        digest, is_there = self._sent(target, item, nbytes)
-        if is_there is None:
-            is_there = self._is_what_came(item.path, digest)
-            item = replace(item, replace=True)
-        if not is_there:
-            return item
-        return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=True)
-
-    def _sent(self, target: S3PutStore, item: Item, nbytes: int) -> tuple[str, bool | None]:
-        with self._room.memory(min(nbytes, LOOK_BYTES)) as lent:
-            result = self._sent_by(lent.view, target, item, nbytes)
-            lent.is_free = True
-        return result
-
-    def _sent_by(
-        self, memory: memoryview, target: S3PutStore, item: Item, nbytes: int
-    ) -> tuple[str, bool | None]:
-        digest, etag, at, sending = Digest(item.digest, self._hash), item.etag or None, 0, None
-        sequential = SequentialRead(self._source, item.path, nbytes, whole=True)
-        try:
-            while count := sequential.next_bytes(at):
-                piece = memory[:count]
-                etag = sequential.fill(at, piece, etag)
-                digest.update(piece)
-                at += count
-                if sending is None:
-                    self._tries_unknown = self._tries_unknown and (bool(item.etag) or is_md5(etag))
-                    sending = target.send_twin(item.path, nbytes, etag, replace=item.replace)
-                if at == nbytes:
-                    check(self._source, item, nbytes, str(digest))
-                if sending is None or not sending.send(piece):
-                    break
-            is_there = False if sending is None else target.finish_twin(sending, etag or "")
-        finally:
-            sequential.close()
-            if sending is not None:
-                sending.close()
-        return str(digest), is_there
-
-    def _is_what_came(self, path: str, digest: str) -> bool:
-        target_digest = Digest(digest, self._hash)
-        try:
-            with (
-                self._room.for_bytes((STREAM_AHEAD + 1) * MAX_BYTES),
-                self._target.open_stream(path) as stream,
-            ):
-                while piece := stream.read(LOOK_BYTES):
-                    target_digest.update(piece)
-        except (ObjectNotFound, Forbidden):  # write access need not include read access
-            return False
-        return str(target_digest) == digest
-
-
-def sends(source: Store, target: Store, item: Item) -> bool:
-    """Return whether an object can be streamed from source to target."""
-    if not (isinstance(target, S3PutStore) and isinstance(source, ReadStore)):
-        return False
-    return target.sends(item.etag) and source.follows and 0 < (item.nbytes or 0) <= HELD_BYTES
-
 
 PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
 """Larger objects are read in ranges of this size. Small ranges cost a server more (Ceph: 8 % more at 4 MiB).
@@ -134,7 +53,6 @@ class Transfer:
     ) -> None:
         self._source, self._target, self._pace, self._scratch = source, target, pace, scratch
         self._hash, self._room = hash, MemoryBudget(ROOM_BYTES)
-        self._send_on = SendOn(source, target, pace, self._room, hash)
         self._readers = DaemonPool(READERS, "penstock-migrate-read")
         # Clients of other stores accept only `bytes`, so the buffer is copied.
         self._takes_views = isinstance(target, RemoteStore | LocalStore)
@@ -157,8 +75,7 @@ class Transfer:
         if item.nbytes > HELD_BYTES:
             with self._room.for_bytes(UPLOAD_BYTES):
                 return self._through_a_file(item, item.nbytes)
-        done = self._send_on(item)
-        return done if isinstance(done, Copied) else self._held(done, item.nbytes)
+        return self._held(item, item.nbytes)
 
     def digest(self, store: Store, path: str) -> str:
         """Return the SHA-256 of an object as stored. Reads it whole."""
@@ -184,8 +101,7 @@ class Transfer:
             return None  # the usual case
         if info.nbytes != item.nbytes:
             return None
-        if isinstance(self._target, S3PutStore):
-            # A killed run may have left an object that was damaged in transit.
+        if is_md5(info.etag):  # a killed run may have left an object that was damaged in transit
             self._pace.take(requests=1)
             if differ(self._source.head(item.path).etag, info.etag):
                 return None
@@ -207,8 +123,7 @@ class Transfer:
     def _held(self, item: Item, nbytes: int) -> Copied:
         overhead = min((AHEAD + 1) * nbytes, BESIDE_BYTES) + (0 if self._takes_views else nbytes)
         with self._room.memory(nbytes, overhead) as lent:
-            etag, digest = self._read(item, lent.view)
-            copied = self._put(item, lent.view, etag, digest)
+            copied = self._put(item, lent.view, *self._read(item, lent.view))
             lent.is_free = True  # not after an error: a range may still be written into it
         return copied
 
@@ -342,9 +257,9 @@ class Transfer:
         return True
 
 
-def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:
-    """Return how many (reads, writes) a copy of this size takes. sent: the object is streamed from S3 to S3."""
+def requests_of(nbytes: int | None) -> tuple[int, int]:
+    """Return how many (reads, writes) a copy of this size takes."""
     if (nbytes or 0) <= HELD_BYTES:
-        return 1 if sent else max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
+        return max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
     # Reads: as `PieceReader` makes them. Writes: a HEAD and a multipart upload.
     return 2 + -(-(nbytes or 0) // MAX_BYTES), 3 + -(-(nbytes or 0) // PART_BYTES)

@@ -9,7 +9,7 @@ from loader.errors import PenstockError
 from loader.storage import Store
 
 from ...units import size
-from ..copying.copy_one import requests_of, sends
+from ..copying.copy_one import requests_of
 from ..copying.items import Item
 from ..copying.journal import Journal
 from .contents import new_items, new_versions
@@ -71,9 +71,9 @@ class MigrationPlan:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def add(self, item: Item, sent: bool, rclone: TextIO | None = None, s5cmd: TextIO | None = None) -> None:
-        """Add an object to the totals and lists. sent: as for `requests_of`."""
-        reads, writes = requests_of(item.nbytes, sent=sent)
+    def add(self, item: Item, rclone: TextIO | None = None, s5cmd: TextIO | None = None) -> None:
+        """Add an object to the totals and lists."""
+        reads, writes = requests_of(item.nbytes)
         self.objects += 1
         self.nbytes += item.nbytes or 0
         self.reads += reads
@@ -140,7 +140,7 @@ def plan_migration(
         raise error
 
     for item in new_items(source, target, state, after, failed, lambda *_: None):
-        plan.add(item, sends(source, target, item), rclone, s5cmd)
+        plan.add(item, rclone, s5cmd)
     plan.price(egress)
     return plan
 
@@ -159,7 +159,7 @@ def plan_prefix(
     plan = MigrationPlan(source=source.url, target=target.url)
     with Journal(target, FOLDER, scratch) as journal:
         for item in missing_items(source, target, journal):
-            plan.add(item, sends(source, target, item), rclone, s5cmd)
+            plan.add(item, rclone, s5cmd)
     plan.price(egress)
     return plan
 

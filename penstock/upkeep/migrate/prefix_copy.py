@@ -26,7 +26,7 @@ from loader.errors import (
 )
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
-from loader.storage.cloud.s3_puts import differ
+from loader.storage.cloud.listing import differ
 from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import unlisted
 from loader.storage.shared.threads import in_background

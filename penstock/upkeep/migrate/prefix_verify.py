@@ -7,7 +7,7 @@ from typing import Any
 
 from loader.errors import PenstockError
 from loader.storage import Store
-from loader.storage.cloud.s3_puts import differ
+from loader.storage.cloud.listing import differ
 from loader.storage.shared.threads import DaemonPool
 from loader.storage.stream import MAX_BYTES
 

@@ -106,5 +106,5 @@ def test_nothing_odd_is_said_of_other_plans(tmp_path, capsys):
 def test_either_list_alone():
     rclone = io.StringIO()
     plan = MigrationPlan(source="s3://a", target="s3://b")
-    plan.add(Item(path="x y", nbytes=1), False, rclone=rclone)
+    plan.add(Item(path="x y", nbytes=1), rclone=rclone)
     assert rclone.getvalue() == "x y\n"

@@ -32,6 +32,7 @@ class StoppedBatch:
     record: StageRecord
     """The batch's verdict."""
     checks: tuple[Mapping[str, Any], ...]
+    """Failed checks."""
     never: tuple[str, ...]
     """Failed checks that no approval covers."""
     approval: StageRecord | None

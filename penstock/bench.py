@@ -39,7 +39,9 @@ class Rate:
     seconds: float
     """Seconds per batch."""
     samples_per_second: float | None
+    """Samples per second."""
     bytes_per_second: float | None
+    """Stored bytes per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,9 @@ class Bench:
     """A version's measured rates."""
 
     version: str
+    """Version name."""
     fields: Sequence[str]
+    """Loaded fields."""
     n_samples: int
     """Samples in the view."""
     batch: int

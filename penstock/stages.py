@@ -33,9 +33,11 @@ class Upstream:
     """A record that a stage read."""
 
     stage: str
+    """Stage name."""
     partition: str
     """Partition key."""
     r: int
+    """Record number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +45,17 @@ class StageRecord:
     """One run of a stage for a partition."""
 
     dataset: str
+    """Dataset."""
     stage: str
+    """Stage."""
     partition: str
     """Partition key, a path segment."""
     verdict: Verdict
+    """Outcome of the run."""
     run_id: str
     """Dagster's run id."""
     code_version: str
+    """Version of the stage's code."""
     fingerprint: str
     """SHA-256 (hex) of the inputs; equal values mean equal results."""
     reason: str = ""

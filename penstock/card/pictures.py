@@ -47,7 +47,9 @@ class EncodedImage:
     media_type: str
     """`image/jpeg` or `image/png`."""
     width_px: int
+    """Width in pixels."""
     height_px: int
+    """Height in pixels."""
     alt: str
     """Alternative text."""
 

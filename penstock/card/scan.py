@@ -208,6 +208,7 @@ class SampleScan:
     kinds: dict[str, KindScan]
     """Kind -> its counts, largest kind first."""
     columns: dict[str, NumberSummary | NameTally]
+    """Column -> its summary or tally."""
     spans: dict[str, tuple[Any, Any]]
     """Timestamp column -> (first, last) as stored."""
     licences: NameTally

@@ -28,6 +28,7 @@ class Bars:
     """A distribution drawn as bars."""
 
     title: str
+    """The heading."""
     rows: tuple[tuple[str, int, bool], ...]
     """(name, samples, whether the name is known)."""
     total: int

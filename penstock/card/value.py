@@ -14,6 +14,7 @@ class CardKind:
     """The samples of one kind. Classes are in their natural order, and include empty ones between others."""
 
     name: str
+    """Kind name."""
     modality: str
     """Modality: image, video, audio, text or other."""
     samples: int
@@ -53,11 +54,13 @@ class Group:
     """A group: fields stored together."""
 
     name: str
+    """Group name."""
     nbytes: int
     """Total size of its shards in bytes, including excluded samples."""
     rows: int
     """Samples that have the group, including excluded ones."""
     parts: int
+    """Parts that have the group."""
     fields: Mapping[str, int]
     """Field -> payload size in bytes."""
     modalities: tuple[str, ...]
@@ -69,6 +72,7 @@ class CardColumn:
     """A column of the samples table."""
 
     name: str
+    """Column name."""
     type: str
     """Type according to the manifest."""
     numbers: Numbers | None = None
@@ -84,6 +88,7 @@ class Check:
     """One gate check's results over all batches."""
 
     name: str
+    """Check name."""
     batches: int
     """Batches that passed."""
     failed: int
@@ -125,7 +130,9 @@ class Example:
     """An example sample."""
 
     key: str
+    """Sample key."""
     kind: str
+    """Kind name."""
     modality: str
     """Modality of the kind."""
     split: str
@@ -139,7 +146,9 @@ class Example:
     media_type: str = ""
     """`image/jpeg` or `image/png`, or ""."""
     width_px: int = 0
+    """Width in pixels."""
     height_px: int = 0
+    """Height in pixels."""
     alt: str = ""
     """Description of the image."""
     trouble: str = ""
@@ -151,7 +160,9 @@ class Card:
     """A dataset card."""
 
     dataset: str
+    """Dataset name."""
     number: int
+    """Version number."""
     id: str
     """Version id, `v-...`."""
     parent: str | None
@@ -161,6 +172,7 @@ class Card:
     samples: int
     """Live samples."""
     excluded_samples: int
+    """Excluded samples."""
     excluded: Counts
     """Reason -> excluded sample count."""
     kinds: tuple[CardKind, ...]

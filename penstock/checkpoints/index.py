@@ -33,6 +33,7 @@ class Tensor:
     sizes: tuple[int, ...]
     """Shape of the whole tensor."""
     pieces: tuple[StoredPiece, ...]
+    """The tensor's pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Index:
     """Everything in a checkpoint."""
 
     tensors: Mapping[str, Tensor]
+    """Name -> tensor."""
     values: Mapping[str, StoredPiece]
     """Name -> location of a value that is not a tensor."""
     paths: Mapping[str, tuple[str | int, ...]]

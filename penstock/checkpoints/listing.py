@@ -22,6 +22,7 @@ class ListedStep:
     """One step of a run."""
 
     run: str
+    """The run's name."""
     step: int
     """Number of completed steps."""
     checkpoint: Checkpoint | None

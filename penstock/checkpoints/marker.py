@@ -41,6 +41,7 @@ class Checkpoint:
     """The content of a marker."""
 
     run: str
+    """Run name."""
     step: int
     """Number of completed steps."""
     at_us: int
@@ -48,6 +49,7 @@ class Checkpoint:
     world_size: int
     """Number of ranks that saved it."""
     index: StoredObject
+    """The index object."""
     parts: Sequence[StoredObject]
     """Objects that contain tensors and values."""
     plan: str | None = None

@@ -42,6 +42,7 @@ class TensorPiece:
     item: Any
     """Torch's `WriteItem`."""
     label: str
+    """Name in the file."""
     dtype: str
     """Element type, as safetensors names it."""
     within: tuple[int, ...]

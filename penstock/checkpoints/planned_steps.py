@@ -42,6 +42,7 @@ class PlannedSteps:
     plan: str
     """Hash of the plan; "" if its source does not name it."""
     first: int
+    """First step."""
     end: int
     """Step after the last one."""
     without: NDArray[np.int64] | None = None

@@ -47,17 +47,21 @@ class JobState:
     """A job's state."""
 
     id: str
+    """Id of the job."""
     about: str
     """Human-readable job name."""
     n_blocks: int
+    """Number of blocks."""
     n_done: int
     """Number of finished blocks."""
     n_units: int
+    """Number of units."""
     units_done: int
     """Number of units in finished blocks."""
     attempt: int
     """Newest attempt's number; 0 before the first."""
     status: AttemptStatus
+    """Status of that attempt, from the engine."""
 
 
 StateCallback = Callable[[JobState], None]

@@ -27,6 +27,7 @@ class BlockOutcomes(Generic[R]):
     """A finished block."""
 
     number: int
+    """Number of the block in its job."""
     first: int
     """Number of the block's first unit in the job."""
     outcomes: list[Outcome[R]]

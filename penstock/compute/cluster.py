@@ -47,6 +47,7 @@ class NodeCheck:
     """A command that judges a node by Nagios' exit codes: 0 ok, 1 warning, 2 failure, 3 unknown."""
 
     command: tuple[str, ...]
+    """Its words."""
     limit_s: int = 60
     """Seconds until it counts as unknown."""
 
@@ -58,6 +59,7 @@ class TrainSettings:
     options: tuple[str, ...] = ()
     """Slurm: further options of sbatch, such as "--requeue=expedite"."""
     checks: Mapping[str, NodeCheck] = field(default_factory=dict)
+    """Name -> check of a node."""
     on_node: tuple[str, ...] = ()
     """Prefix that runs a command on a node, such as ("ssh", "{node}", "{command}")."""
 
@@ -67,6 +69,7 @@ class Cluster:
     """A cluster as its file describes it."""
 
     engine: str = "local"
+    """Name in `ENGINES`."""
     venv: str = ""
     """Virtual environment on the nodes or in the image; "": the default Python."""
     image: str = ""
@@ -98,6 +101,7 @@ class Cluster:
     priorities: Mapping[str, str] = field(default_factory=dict)
     """Priority of a training run -> Slurm's QOS, or Kueue's WorkloadPriorityClass."""
     train: TrainSettings = field(default_factory=TrainSettings)
+    """Training runs."""
 
     @property
     def cpus(self) -> int:

@@ -66,7 +66,9 @@ class JobDescription:
     work: str
     """'module:name' of the work."""
     name: str
+    """Name of the work."""
     version: str
+    """Version of the work."""
     about: str
     """Human-readable name."""
     code: str
@@ -179,6 +181,7 @@ class Spent:
     seconds: float
     """Duration, in s."""
     node: str
+    """Name of the machine."""
     n_computed: int
     """Units that this start ran; earlier starts stored the others."""
 

@@ -53,10 +53,13 @@ class RunnerName:
     """Identity of a runner."""
 
     attempt: int
+    """Number of the attempt."""
     element: int
     """Number of the runner, from 0."""
     elements: int
+    """Number of runners in the attempt."""
     node: str
+    """Name of the machine."""
 
 
 class Runner:

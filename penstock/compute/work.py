@@ -83,6 +83,7 @@ class StoredPlace:
     """A store's URL and options. Nodes find credentials in their own environment."""
 
     url: str
+    """URL."""
     options: dict[str, Any]
     """Options, without secrets."""
 

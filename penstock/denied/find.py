@@ -31,6 +31,7 @@ class Findings:
     """A takedown's findings in one dataset."""
 
     dataset: str
+    """Name of the dataset."""
     marks: Marks
     """Names that only the denied samples have."""
     rows: Rows = field(default_factory=dict)

@@ -28,7 +28,9 @@ class Marks:
     """One dataset's denied names."""
 
     salt: str
+    """Salt of the hashes."""
     dataset: str
+    """Name of the dataset."""
     kinds: tuple[str, ...]
     """Kinds of names in the deny entry."""
     denied: frozenset[str]

@@ -41,6 +41,7 @@ class KeysUnit:
     newest: int
     """Number of the newest takedown to consider."""
     dataset: str
+    """Dataset of the table."""
     file: dict[str, Any]
     """Path, size, hash and columns of the table, from a manifest."""
     marks: list[str] | None = None

@@ -29,7 +29,9 @@ class CompositeObject(NamedTuple):
     """A raw object that consists of several files."""
 
     key: str
+    """Key of the object and of its first file."""
     uri: str
+    """Object's URI."""
     names: list[str]
     """Keys and URIs of the other files."""
 

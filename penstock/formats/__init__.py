@@ -113,6 +113,7 @@ FORMATS = {
     ),
     "webdataset-compressed": Format(importer=".archives.webdataset"),
 }
+"""Format name -> its `Format`."""
 
 REGISTERED = frozenset(name for name, of in FORMATS.items() if of.registered and not of.is_table)
 """Formats that can be registered, and whose samples are byte ranges; an import copies these."""

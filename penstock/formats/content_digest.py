@@ -33,6 +33,7 @@ class DigestReport:
     """A version's content digest, or why it has none."""
 
     version: str
+    """Version name."""
     digest: str = ""
     """`c-` (lengths and checksums) or `cf-` (all bytes), then 64 hex digits; "" if a part failed."""
     samples: int = 0

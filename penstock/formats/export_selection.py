@@ -41,6 +41,7 @@ class ExportSample(NamedTuple):
     """One sample to export."""
 
     key: str
+    """Sample key."""
     fields: dict[str, bytes]
     """Field name -> bytes, sorted by name."""
     columns: dict[str, Any]

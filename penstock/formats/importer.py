@@ -51,6 +51,7 @@ class Readable(NamedTuple):
     """A source's objects of one format, and functions that read them; thread-safe."""
 
     infos: list[ObjectInfo]
+    """The objects, as listed."""
     runs: Callable[[ObjectInfo], Iterable[ImportRun]]
     """Returns an object's runs in order. Raises: Corrupt."""
     samples: Callable[[ImportRun], Iterator[ReadSample]]

@@ -41,7 +41,9 @@ class MegatronHeader(NamedTuple):
     word: str
     """Dtype word, such as "u2"."""
     n_sequences: int
+    """Number of sequences."""
     n_documents: int
+    """Number of documents."""
     has_modes: bool
     """True if each sequence has a mode."""
 

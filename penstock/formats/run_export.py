@@ -28,10 +28,13 @@ class ExportReport:
     """Counts and failures of one export."""
 
     format: str
+    """Format name."""
     url: str
     """Target URL."""
     version: str
+    """Version name."""
     id: str
+    """Version id."""
     samples: int = 0
     """Number of samples now in the target."""
     objects: int = 0

@@ -35,6 +35,7 @@ class ObjectCopy(NamedTuple):
     """Objects of one registered shard that are copied."""
 
     objects: Sequence[PlacedObject]
+    """The objects."""
     ordinals: Int64s
     """Live ordinals of the exported samples: int64."""
     keys: frozenset[str] | None = None

@@ -29,6 +29,7 @@ class Diff:
     groups_added: dict[str, list[str]]
     """Group that only b has -> its fields."""
     groups_removed: dict[str, list[str]]
+    """Group that only a has -> its fields."""
     coverage: dict[str, tuple[int, int]]
     """Shared group whose row counts differ -> its row counts."""
     columns: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]]

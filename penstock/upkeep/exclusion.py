@@ -43,8 +43,11 @@ class ExcludedSample:
     """An excluded sample with its provenance. Unknown facts are ""."""
 
     key: str
+    """Sample key."""
     unit_id: str = ""
+    """Unit id."""
     raw_uri: str = ""
+    """URI of its raw object."""
     raw_sha256: str = ""
     """SHA-256 (hex) of the raw object."""
     whole_object: bool = False
@@ -56,6 +59,7 @@ class Exclusion:
     """Samples that a person excluded, and why."""
 
     dataset: str
+    """Dataset name."""
     samples: tuple[ExcludedSample, ...]
     """The samples, sorted by key."""
     reason: str
@@ -67,6 +71,7 @@ class Exclusion:
     version: str
     """Version in which the person saw the samples, such as `photos@3`."""
     version_id: str
+    """Id of that version."""
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     """Time of the record, UTC microseconds."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -103,6 +108,7 @@ class Withdrawal:
     """The end of exclusions: later builds include the samples."""
 
     dataset: str
+    """Dataset name."""
     keys: tuple[str, ...]
     """Sample keys, sorted."""
     withdraws: tuple[str, ...]

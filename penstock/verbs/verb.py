@@ -106,11 +106,13 @@ class Verb:
     """A verb of the command line, or a group such as `penstock lease`."""
 
     text: str
+    """Help text."""
     arguments: Callable[[ArgumentParser], None] = no_arguments
     """Adds the verb's arguments to its parser."""
     run: Callable[[Namespace], Answer] | None = None
     """Returns the answer; None for a group."""
     verbs: Mapping[str, "Verb"] = field(default_factory=dict)
+    """Name -> verb, for a group."""
 
 
 def cluster_argument(parser: ArgumentParser, text: str) -> None:

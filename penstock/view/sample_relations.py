@@ -29,6 +29,7 @@ COLUMN = "phash"
 FLAT = "phash_flat"
 """Column that is True if the hash is meaningless."""
 MOST_NEIGHBOURS = 12
+"""Most neighbours listed."""
 MAX_DISTANCE = 16
 """Largest distance between neighbours, in bits of 64. Beyond it, unrelated images match."""
 _FORM = "^[0-9a-f]{16}(-[0-9a-f]{16})*$"
@@ -39,7 +40,9 @@ class HeldSlot(JsonRecord):
     """A slot that contained the sample."""
 
     step: int
+    """Global step."""
     slot: int
+    """Global slot."""
     attempt: int
     """0 if planned; else its number as a substitute."""
 
@@ -173,10 +176,13 @@ class ColumnEdit(JsonRecord):
     """An edit to one of a sample's columns."""
 
     column: str
+    """Column name."""
     value: str
     """New value; "" if it was removed."""
     annotation: str
+    """Annotation name."""
     author: str
+    """Author."""
     at: str
     """Time in UTC."""
 
@@ -216,6 +222,7 @@ class Neighbour(JsonRecord):
     ordinal: int
     """Index in the version."""
     key: str
+    """Sample key."""
     distance: int
     """Number of bits in which the hashes differ; the largest if there are several images."""
 

@@ -36,7 +36,9 @@ class ShownValue(JsonRecord):
     """A field's value, as displayed."""
 
     field: str
+    """Field name."""
     kind: str
+    """Kind name in `kinds.KINDS`."""
     lines: tuple[str, ...]
     """Lines of text: shape, dtype and range, or the text or tokens."""
     marks: tuple[Mark, ...]

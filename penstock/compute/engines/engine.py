@@ -18,6 +18,7 @@ class AttemptStatus:
     reason: str = ""
     """Engine's reason why runners wait, or ""."""
     waiting: int = 0
+    """Number of waiting runners."""
     running: int = 0
     """Number of active runners."""
     place: str = ""

@@ -38,6 +38,7 @@ class Toleration:
     operator: Literal["Equal", "Exists"] = "Equal"
     """Operator that compares the taint's value with `value`."""
     value: str = ""
+    """Value of the taint."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
     """Effect of the taint; "": any."""
 

@@ -44,6 +44,7 @@ class QueuedJob:
     user: str = ""
     """User's login name."""
     user_id: str = ""
+    """User's number."""
     qos: str = ""
     """Quality of service."""
     partition: str = ""

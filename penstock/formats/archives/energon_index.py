@@ -219,6 +219,7 @@ class IndexedMember(NamedTuple):
     name: str
     """Field name: the member's name without the sample key."""
     offset: int
+    """Offset of the content."""
     nbytes: int
     """Content length in bytes."""
 

@@ -64,6 +64,7 @@ class TarMember(NamedTuple):
     name: str
     """Path as stored; bytes that are not UTF-8 become lone surrogates."""
     offset: int
+    """Offset of the content."""
     nbytes: int
     """Content length in bytes."""
 

@@ -46,6 +46,7 @@ class MemberPlace(NamedTuple):
     header: bytes
     """The complete tar header."""
     offset: int
+    """Offset of the content."""
     nbytes: int
     """Content length in bytes."""
 

@@ -29,6 +29,7 @@ class LogChannel(NamedTuple):
     """Properties shared by all messages of a topic."""
 
     topic: str
+    """Topic name in the log."""
     encoding: str
     """"json", "protobuf", "cdr" or "ros1"."""
     type_name: str

@@ -42,6 +42,7 @@ class RldsFeature(NamedTuple):
     kind: str
     """"numbers", "text", "image" (8 bits), "depth" (16 bits, one channel, per step), or "" if unsupported."""
     dtype: np.dtype[Any]
+    """Dtype of the numbers."""
     shape: tuple[int, ...]
     """Shape of one value; () for text and images."""
 

@@ -42,6 +42,7 @@ class SpanSamples:
     """Samples with the same fields, column by column, and where their bytes are."""
 
     keys: Sequence[str]
+    """Sample keys in the version."""
     source_keys: Sequence[str]
     """Sample keys in the foreign format."""
     fields: tuple[str, ...]

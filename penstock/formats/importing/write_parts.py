@@ -74,7 +74,9 @@ class WrittenUnit(NamedTuple, Generic[Unit]):
     """A unit and its parts."""
 
     unit: Unit
+    """The unit."""
     written: WrittenParts
+    """Its parts."""
 
     @property
     def parts(self) -> list[Part]:

@@ -64,6 +64,7 @@ class LitDataChunk(NamedTuple):
     nbytes: int
     """Size in bytes."""
     n_samples: int
+    """Number of samples."""
     first: int
     """Index of its first sample in the dataset."""
     n_tokens: int | None

@@ -45,6 +45,7 @@ class LeafValues(NamedTuple):
     """The values of one sample."""
 
     fields: dict[str, ByteRange]
+    """Field name -> byte range in the object."""
     metadata: dict[str, Any]
     """Metadata column -> value."""
 

@@ -78,6 +78,7 @@ class MdsColumn(NamedTuple):
     """One column of a shard."""
 
     name: str
+    """Column name."""
     encoding: str
     """Encoding, without an array's dtype and shape."""
     size: int
@@ -92,9 +93,11 @@ class MdsShard(NamedTuple):
     """A shard's entry in the index."""
 
     key: str
+    """Object key."""
     nbytes: int
     """Size in bytes."""
     n_samples: int
+    """Number of samples."""
     first: int
     """Index of its first sample in the dataset."""
     columns: tuple[MdsColumn, ...]

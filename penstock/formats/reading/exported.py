@@ -34,6 +34,7 @@ class Exported(NamedTuple):
     """A finished export of penstock."""
 
     fields: frozenset[str]
+    """Field names."""
     columns: Mapping[str, str]
     """Metadata or provenance column -> type."""
     lost: frozenset[str]

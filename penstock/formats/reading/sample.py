@@ -23,6 +23,7 @@ class ForeignSample(NamedTuple):
     key: str
     """Key; any text, because registration escapes it."""
     fields: Mapping[str, ByteRange]
+    """Field name -> byte range in the object."""
     metadata: Mapping[str, Any] = NO_METADATA
     """Metadata column -> value."""
     source: Mapping[str, str] = NO_METADATA
@@ -35,7 +36,9 @@ class ForeignTable(NamedTuple):
     """Samples of one object that all have the same fields."""
 
     keys: list[str]
+    """Sample keys."""
     fields: tuple[str, ...]
+    """Field names."""
     places: list[int]
     """Offset and length of each field of each sample, flat."""
     crcs: Sequence[int] = ()
@@ -52,6 +55,7 @@ class ForeignRun(NamedTuple):
     first: int
     """Number that is the first sample's key."""
     field: str
+    """Field name."""
     edges: np.ndarray[Any, np.dtype[np.int64]]
     """int64 [samples + 1]: each sample's offset in the object, and the end of the last."""
     metadata: Mapping[str, pa.Array] = NO_METADATA
@@ -64,6 +68,7 @@ class FoundObjects(NamedTuple):
     """A source's objects of one format, and a function that reads them."""
 
     infos: list[ObjectInfo]
+    """The objects, as listed."""
     samples: Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
     """Yields an object's samples. Raises: Corrupt; InvalidSample; Changed; StoreError."""
     chunks: Mapping[str, Chunks] = NO_METADATA

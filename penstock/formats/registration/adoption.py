@@ -48,6 +48,7 @@ class AdoptionReport:
     """Counts and failures of one adoption."""
 
     version: str
+    """Version name."""
     id: str
     """Version id, unchanged."""
     places: int = 0

@@ -147,8 +147,11 @@ class LiveSample(NamedTuple):
     """One live sample of a version."""
 
     part: str
+    """Part id."""
     row: int
+    """Row in the part."""
     key: str
+    """Sample key."""
     value: str
     """Value of the requested column, or ""."""
 

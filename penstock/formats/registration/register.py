@@ -54,6 +54,7 @@ class RegistrationReport:
     """Version and counts of one registration."""
 
     version: Version
+    """The version."""
     new: int
     """Number of objects new in this version."""
     replaced: int

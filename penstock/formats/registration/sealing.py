@@ -33,6 +33,7 @@ class SealReport:
     """Counts and failures of one run of `seal`."""
 
     version: str
+    """Version name."""
     id: str
     """Version id, unchanged."""
     shards: int = 0
@@ -64,6 +65,7 @@ class SealUnit(NamedTuple):
     """One shard, and its indexes that lack a seal."""
 
     path: str
+    """Path of the shard."""
     rows: Sequence[dict[str, Any]]
     """Shards table rows without a seal, one per part and group."""
     nbytes: int

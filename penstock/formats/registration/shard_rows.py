@@ -35,6 +35,7 @@ class NumberedKeys(Sequence[str]):
     prefix: str
     """Text before each number."""
     first: int
+    """First number."""
     n: int
     """Number of keys."""
 
@@ -57,6 +58,7 @@ class Repeated(Sequence[Any]):
     """Sequence that repeats one value."""
 
     value: Any
+    """The value."""
     n: int
     """Number of rows."""
 
@@ -73,6 +75,7 @@ class MetadataRows(Sequence[Mapping[str, Any]]):
     """Sequence of a table's rows as mappings."""
 
     table: pa.Table
+    """The table."""
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

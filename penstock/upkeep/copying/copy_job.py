@@ -63,6 +63,7 @@ class CopyUnit:
     settings: CopySettings
     """Copy settings, shared by all units."""
     items: list[Item]
+    """The objects."""
 
     @property
     def nbytes(self) -> int:
@@ -84,11 +85,13 @@ class NotCopied:
     """An object that was not copied."""
 
     path: str
+    """Key."""
     nbytes: int | None
     """Size in bytes; None if unknown."""
     is_missing: bool
     """True if the source has no such object."""
     why: str
+    """The reason."""
 
     @property
     def error(self) -> PenstockError:

@@ -23,6 +23,7 @@ class Copies:
     target: str
     """Target URL."""
     copied: int = 0
+    """Number of copied objects."""
     nbytes: int = 0
     """Bytes of the copied objects."""
     skipped: int = 0
@@ -56,7 +57,9 @@ class Migration:
     """A migration's copy settings."""
 
     source: Store
+    """Source store."""
     target: Store
+    """Target store."""
     pace: Pace
     """Rate limits for all machines together."""
     at_once: int

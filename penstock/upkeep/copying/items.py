@@ -170,6 +170,7 @@ class Copied:
     """The record of an object in the target."""
 
     path: str
+    """Key."""
     nbytes: int
     """Size in bytes."""
     digest: str

@@ -15,6 +15,7 @@ class Finding:
     """The result of one probe or question."""
 
     check: str
+    """Check name."""
     level: Level
     """ok; note: a fact or an open question; warn: a future cost; fail: the store cannot hold a root as it is."""
     what: str

@@ -33,6 +33,7 @@ class CollectionReport:
     url: str
     """Root URL."""
     collector: str
+    """The collector's name."""
     applied: bool
     """True if objects were deleted; False for a dry run."""
     grace_s: float
@@ -46,6 +47,7 @@ class CollectionReport:
     silent: Sequence[str]
     """Open transactions of dead writers; aborted if `applied`."""
     swept: SweepResult
+    """Result of the sweep."""
 
     def price_usd(self, price: float | None) -> float:
         """Return the price in US dollars per GiB and month: the given one, or the provider's."""

@@ -156,6 +156,7 @@ class Sides:
     """One key's objects on both sides, and its journal record."""
 
     key: str
+    """The key."""
     source: ObjectInfo | None = None
     """The source's object, or None."""
     target: ObjectInfo | None = None

@@ -41,6 +41,7 @@ class PrefixVerdict:
     extra: int = 0
     """Number of objects that only the target has."""
     problems: dict[str, str] = field(default_factory=dict)
+    """Key -> problem."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -25,6 +25,7 @@ class Kept:
     """One remnant of a deleted object."""
 
     path: str
+    """Object path."""
     what: str
     """Human-readable kind."""
     until: str

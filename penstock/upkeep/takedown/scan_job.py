@@ -41,6 +41,7 @@ class StoredMarks:
     """One dataset's marks (hashed denied names), without the names."""
 
     dataset: str
+    """Dataset name."""
     more: list[str]
     """Marks besides the recorded ones."""
     others: list[str]
@@ -60,6 +61,7 @@ class ScanUnit:
     marks: list[StoredMarks]
     """Marks of every dataset."""
     paths: list[str]
+    """Object paths."""
     nbytes: int
     """Total size in bytes."""
 
@@ -69,6 +71,7 @@ class ScanResult:
     """Result of one unit."""
 
     verdicts: list[str | None]
+    """`Scan.verdict` for each object."""
     error: str = ""
     """Error type, or ""."""
 

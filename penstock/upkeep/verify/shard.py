@@ -38,6 +38,7 @@ class ShardProblems:
     """The result of checking a shard."""
 
     problems: list[Problem]
+    """All problems."""
     unverified_nbytes: int
     """Bytes that were read but have no known checksum."""
 

@@ -32,6 +32,7 @@ class VerifyReport:
     """The result of verifying a version."""
 
     version: str
+    """Version name."""
     full: bool
     """True if every byte was read."""
     shards: int = 0
@@ -45,6 +46,7 @@ class VerifyReport:
     unverified_nbytes: int = 0
     """Registered bytes that were read but have no known checksum; 0 unless `full`."""
     problems: list[Problem] = field(default_factory=list)
+    """All problems."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

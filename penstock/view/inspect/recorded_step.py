@@ -25,10 +25,13 @@ class RecordedPart(JsonRecord):
     """One recorded delivery of a rank's part of a step."""
 
     rank: int
+    """Rank."""
     world_size: int
+    """Number of ranks."""
     digest: int
     """64-bit digest."""
     substituted: int
+    """Number of substituted slots."""
     at_us: int
     """Time in UTC microseconds."""
     crc32c: Mapping[str, int]
@@ -44,6 +47,7 @@ class RecordedStep(JsonRecord):
     plan: str
     """Hash of the step's plan; "" if only the metrics contain the step."""
     step: int
+    """Global step."""
     parts: tuple[RecordedPart, ...]
     """Recorded parts, sorted by rank and time."""
     notes: Mapping[str, float]
@@ -57,7 +61,9 @@ class FailureRecord(JsonRecord):
     """An error shown instead of a page."""
 
     error: str
+    """Class name."""
     message: str
+    """Error message."""
     advice: str
     """Remedy; "" if the message already gives it."""
     recorded: RecordedStep | None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_SLOTS = 200
+"""Most slots listed."""
 _KEY = ("step", "world_size", "rank")
 _COLUMNS = (*_KEY, "digest", "substituted", "start")
 
@@ -31,6 +32,7 @@ class ComparedSample(JsonRecord):
     source: str
     """Source name in the plan."""
     key: str
+    """Sample key."""
     version: str
     """Version name; "" for a source without stored bytes."""
     ordinal: int
@@ -44,6 +46,7 @@ class ComparedSlot(JsonRecord):
     """A slot whose samples differ."""
 
     slot: int
+    """Global slot."""
     samples: tuple[ComparedSample | None, ComparedSample | None]
     """The first and the second run's sample; None for padding."""
 
@@ -53,6 +56,7 @@ class RunComparison(JsonRecord):
     """Comparison of two training runs."""
 
     runs: tuple[str, str]
+    """Run names."""
     compared: int
     """Number of steps that both runs recorded, as whole batches or for the same rank and world size."""
     n_differing: int
@@ -191,9 +195,11 @@ class NoteDifference(JsonRecord):
     """A metric of a step that differs between two runs."""
 
     step: int
+    """Number of the step."""
     rank: int
     """Data-parallel rank that noted it."""
     note: str
+    """Name of the metric."""
     values: tuple[str, str]
     """The first and the second run's number, as text: "nan" and "inf" too."""
 

@@ -77,7 +77,9 @@ class StartRow(JsonRecord):
     """One start of a run."""
 
     plan: str
+    """Plan hash."""
     world_size: int
+    """Number of ranks."""
     recipe: str
     """Recipe: the function that returns decoders and transforms, or ""."""
     code: str
@@ -95,6 +97,7 @@ class Spike(JsonRecord):
     """An unusual step."""
 
     step: int
+    """Global step."""
     marks: tuple[StepMark, ...]
     """Marks of its metrics, worst first."""
 
@@ -104,8 +107,11 @@ class LargestNote(JsonRecord):
     """A sample with one of the largest values of a per-sample metric."""
 
     note: str
+    """Metric name."""
     step: int
+    """Global step."""
     slot: int
+    """Global slot."""
     value: float
     """The metric's finite value."""
 
@@ -115,6 +121,7 @@ class TrainingRunRecord(JsonRecord):
     """A training run."""
 
     run: str
+    """Run name."""
     n_steps: int
     """Number of distinct recorded steps."""
     first_step: int

@@ -34,6 +34,7 @@ class SampleField(JsonRecord):
     """A stored field."""
 
     field: str
+    """Field name."""
     path: str
     """Path of its shard, relative to the root."""
     offset: int
@@ -53,15 +54,21 @@ class SampleRecord(JsonRecord):
     """A sample of a version."""
 
     dataset: str
+    """Dataset name."""
     number: int
+    """Version number."""
     ordinal: int
     """Index in the version."""
     n_samples: int
     """Number of live samples in the version."""
     key: str
+    """Sample key."""
     part: str
+    """Part id."""
     row: int
+    """Row in its part."""
     fields: tuple[SampleField, ...]
+    """Stored fields."""
     columns: Mapping[str, str]
     """Samples table column -> value, without empty cells."""
     marks: tuple[StepMark, ...]

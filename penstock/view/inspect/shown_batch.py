@@ -40,8 +40,11 @@ class ShownBatch:
     """A rank's part of a step, for display."""
 
     step: int
+    """Global step."""
     rank: int
+    """Rank."""
     world_size: int
+    """Number of ranks."""
     first_slot: int
     """First slot, over all ranks."""
     digest: int
@@ -53,6 +56,7 @@ class ShownBatch:
     settled: bool | None
     """See `BatchValues`."""
     slots: list[ShownSlot] = field(repr=False)
+    """Slots in the part."""
     n_pictured: int
     """Number of leading slots with thumbnails."""
     cut: tuple[str, ...] = ()

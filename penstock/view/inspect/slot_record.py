@@ -90,6 +90,7 @@ class FieldRow(JsonRecord):
     """One field, stored, decoded and transformed."""
 
     field: str
+    """Field name."""
     path: str
     """Path of its shard, relative to the root; "" if the transform added the field."""
     offset: int
@@ -113,14 +114,19 @@ class SlotRecord(JsonRecord):
     training: str
     """Run name or plan hash."""
     plan: str
+    """Plan hash."""
     step: int
+    """Global step."""
     slot: int
+    """Global slot."""
     batch_size: int
     """Number of slots over all ranks."""
     source: str
     """Source name in the plan."""
     key: str
+    """Sample key."""
     version: str
+    """Version name."""
     ordinal: int
     """Index in the version."""
     epoch: int

@@ -29,6 +29,7 @@ class SlotRow(JsonRecord):
     """One slot of a rank's part."""
 
     slot: int
+    """Global slot."""
     source: str
     """Source name in the plan; "" for padding."""
     key: str
@@ -58,9 +59,13 @@ class StepRecord(JsonRecord):
     training: str
     """Run name or plan hash."""
     plan: str
+    """Plan hash."""
     step: int
+    """Global step."""
     rank: int
+    """Rank."""
     world_size: int
+    """Number of ranks."""
     batch_size: int
     """Number of slots in the global batch, over all ranks."""
     digest: int

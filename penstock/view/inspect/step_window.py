@@ -48,6 +48,7 @@ class WindowSample(JsonRecord):
     source: str
     """Source name, without the bucket."""
     key: str
+    """Sample key."""
     version: str
     """Version name; "" for a source without stored bytes."""
     ordinal: int
@@ -65,10 +66,13 @@ class StepWindow(JsonRecord):
     training: str
     """Run name or plan hash."""
     first: int
+    """First step."""
     last: int
+    """Last step."""
     unrecorded: tuple[int, ...]
     """Steps in neither run log nor metrics. Nothing shows that they were trained; their slots are as planned."""
     n_slots: int
+    """Number of slots in all steps."""
     n_padding: int
     """Number of slots without a sample."""
     n_samples: int

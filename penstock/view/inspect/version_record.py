@@ -78,7 +78,9 @@ class Facet(JsonRecord):
     """Statistics of a column."""
 
     column: str
+    """Column name."""
     type: str
+    """Arrow type."""
     n: int
     """Samples with a value."""
     nulls: int
@@ -102,7 +104,9 @@ class GridRow(JsonRecord):
     ordinal: int
     """Index in the version."""
     key: str
+    """Sample key."""
     fields: tuple[str, ...]
+    """Field names."""
     columns: Mapping[str, str]
     """GRID_COLUMNS column -> value; empty unless the page is filtered or sorted."""
 
@@ -112,13 +116,17 @@ class VersionPageRecord(JsonRecord):
     """A version and one page of its samples."""
 
     dataset: str
+    """Dataset name."""
     number: int
+    """Version number."""
     version_id: str
+    """Version id."""
     n_samples: int
     """Live samples."""
     n_excluded: int
     """Excluded samples."""
     fields: tuple[str, ...]
+    """Field names."""
     created_us: int
     """Publish time in UTC microseconds."""
     producer: Mapping[str, str]
@@ -292,6 +300,7 @@ class VersionLine(JsonRecord):
     """A dataset version, as listed."""
 
     number: int
+    """Version number."""
     retired: bool
     """True if it is retired."""
 

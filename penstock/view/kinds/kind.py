@@ -68,6 +68,7 @@ class Media:
     type: str
     """One of MEDIA_TYPES."""
     data: bytes = with_default(repr=False)
+    """File content."""
 
     def __post_init__(self) -> None:
         if self.type not in MEDIA_TYPES:
@@ -95,6 +96,7 @@ class TokenBox:
     """One token of a sequence."""
 
     id: int
+    """Token id."""
     text: str
     """Name of a special token, or the token's text with visible whitespace; "" if unknown."""
     special: bool
@@ -128,6 +130,7 @@ class Kind:
     """A kind of value. Except for `fits`, its functions require a value that fits. All are deterministic."""
 
     name: str
+    """Kind name in KINDS."""
     fits: Callable[[Any, Facts], bool]
     """Return whether a value is of this kind. Must not raise."""
     lines: Callable[[Any, Facts], tuple[str, ...]]

@@ -45,6 +45,7 @@ class DecodedValue(NamedTuple):
     """A decoded value."""
 
     value: Any
+    """The value."""
     facts: Facts
     """Facts, including those from the file, such as its rate."""
     lines: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ class DecodedValue(NamedTuple):
     is_thumbnail: bool = False
     """True if the value is already a thumbnail's pixels, from a lossy file."""
     marks: tuple[Mark, ...] = ()
+    """Marks of the file."""
     seconds: float | None = None
     """Duration of audio or video in seconds; None if unknown."""
     frame_s: float = 0.0

@@ -49,6 +49,7 @@ class MetricsFile:
     """Metrics and digests by step, from a file."""
 
     name: str
+    """File name."""
     frame: "pl.DataFrame" = field(repr=False)
     """One row per step, ascending: step (Int64) and one Float64 column per metric, null if missing."""
     digests: Mapping[int, str] = field(repr=False)

@@ -25,6 +25,7 @@ class Setting:
     """A plan, and the training options that affect replayed values."""
 
     plan: str
+    """Plan hash."""
     framework: str = "numpy"
     """Array library."""
     epochs: int | None = None
@@ -36,7 +37,9 @@ class SlotValues:
     """One slot of a step, decoded and transformed."""
 
     step: int
+    """Global step."""
     slot: int
+    """Global slot."""
     source: str
     """Source name in the plan."""
     epoch: int
@@ -137,8 +140,11 @@ class BatchValues:
     """A rank's part of a step, with the values of the training's `Batch`."""
 
     step: int
+    """Global step."""
     rank: int
+    """Rank."""
     world_size: int
+    """Number of ranks."""
     first_slot: int
     """First slot, over all ranks."""
     digest: int

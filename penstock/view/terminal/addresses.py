@@ -32,7 +32,9 @@ class ComparisonPage:
     """Comparison of two training runs."""
 
     run: str
+    """Name of the first run."""
     other: str
+    """Name of the second run."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -48,6 +50,7 @@ class WindowPage:
     first: int | None = None
     """First step; None shows the last 100 steps."""
     last: int | None = None
+    """Last step."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -61,6 +64,7 @@ class StepPage:
     run: str
     """Run name or plan hash."""
     step: int
+    """Global step."""
     rank: int | None = None
     """Data-parallel rank; None selects a recorded rank."""
     world_size: int | None = None
@@ -80,6 +84,7 @@ class SlotPage:
     step: StepPage
     """Step page that it was opened from."""
     slot: int
+    """Global slot."""
     explain: bool = False
     """True opens its provenance first."""
     search_from: str | None = None
@@ -96,7 +101,9 @@ class VersionPage:
     """A page of a version's samples."""
 
     dataset: str
+    """Dataset name."""
     number: int
+    """Version number."""
     where: str = ""
     """SQL filter expression; "" for no filter."""
     sort: str = ""
@@ -130,6 +137,7 @@ class DifferencePage:
     """The difference between two versions of a dataset."""
 
     dataset: str
+    """Dataset name."""
     number: int
     """Number of the first version."""
     other: int

@@ -40,6 +40,7 @@ SCREENS_OF: dict[type, type[RecordScreen]] = {
     SamplePage: SampleScreen,
     DifferencePage: DifferenceScreen,
 }
+"""Address type -> its screen."""
 
 
 class ViewerApp(App[None]):

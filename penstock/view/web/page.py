@@ -163,6 +163,7 @@ class Page:
     record: Any
     """Record to show."""
     title: str
+    """Page title."""
     more: Mapping[str, Any] | None = None
     """Additional template values."""
 

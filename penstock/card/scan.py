@@ -1,8 +1,8 @@
-"""Count everything that a card shows, in one pass over the samples table.
+"""Count everything that a card shows, raw objects included, in one pass over the samples table.
 
-Reads one change's files at a time, batch by batch, and applies the annotations. Memory: the annotated values, one
-change's files, 10 bytes per row and 16 per raw object. Time: O(rows x columns), plus a microsecond per key. The stored
-statistics do not suffice: they include excluded samples, and are not broken down by kind or split.
+The stored statistics do not suffice: they include excluded samples, and are not broken down by kind or split. Memory:
+the annotated values, one change's files, 10 bytes per row and 16 per raw object. Time: O(rows x columns), plus a
+microsecond per key.
 """
 
 import hashlib

@@ -94,11 +94,9 @@ class JoiningImporter(Importer, Protocol):
     def names_in(
         self, store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
     ) -> Mapping[str, Sequence[str]]:
-        """Return object key -> keys of the files that it needs, its own first. Results are cached.
+        """Return object key -> keys of the files that it needs, its own first; cached. Raises: InvalidStore.
 
         Objects that need no other file may be absent. A file that maps to no keys is not an object.
-
-        Raises: InvalidStore.
         """
 
     def find_complete_objects(

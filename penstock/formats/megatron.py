@@ -1,7 +1,7 @@
 """Register and export Megatron's indexed datasets, `<prefix>.bin` with tokens and `<prefix>.idx`.
 
-A sample is a document, which is a run of sequences; its tokens are one flat field. Registering reads only the index.
-An export keeps the file names of registered documents; otherwise each part becomes a pair of files.
+A sample is a document, a run of sequences; its tokens are one flat field. Registering reads only the index. An export
+keeps the file names of registered documents; otherwise each part becomes a pair of files.
 """
 
 import io

@@ -1,6 +1,6 @@
 """Export registered objects unchanged, if all of their samples are exported.
 
-An index that accompanies the objects is copied too, and must list exactly these objects.
+An index that accompanies them is copied too, and must list exactly these objects.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

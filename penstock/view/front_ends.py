@@ -1,4 +1,4 @@
-"""Actions on pages: exclude the samples in a basket, copy a command."""
+"""Shared by both front ends: excluding the samples in a basket, commands to copy, and daemon threads."""
 
 import shlex
 from collections import defaultdict

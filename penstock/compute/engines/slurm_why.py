@@ -1,4 +1,9 @@
-"""Why a Slurm job waits, in words: the limit or rule behind Slurm's reason, what ends next, which nodes are drained."""
+"""Why a Slurm job waits, in words: the limit or rule behind Slurm's reason, what ends next, which nodes are drained.
+
+Slurm's reason (such as AssocGrpGRES) names only the kind of limit. `scontrol show assoc_mgr` lists all with their use.
+The first that the job would exceed is chosen: from the user's association up to the root, or of the job's and
+partition's QOS.
+"""
 
 import re
 import time

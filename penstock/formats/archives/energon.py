@@ -1,8 +1,7 @@
 """Register and export Energon datasets: WebDataset archives whose field names keep their case.
 
-The index may be older than its archives. It is used if its samples fill the archive and the last header is where
-expected. Otherwise the archive's headers are read. An export is the archives of each split, their offsets, and
-`.nv-meta`.
+The index is used if its samples fill the archive and the last header is where expected; otherwise the headers are read.
+An export is the archives of each split, their offsets, and `.nv-meta`.
 """
 
 import sqlite3

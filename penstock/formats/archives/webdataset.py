@@ -1,8 +1,8 @@
 """Register WebDataset, and import its compressed archives.
 
-Members `<key>.<field>` are found by their headers. The key ends at the first dot of the file name; field names become
-lower case. A sample's members may be anywhere in an archive, but are consecutive in a compressed one. Values of the
-member `json` become metadata columns.
+A member is `<key>.<field>`: the key ends at the first dot of the file name, field names become lower case. A sample's
+members may be anywhere in an archive, but are consecutive in a compressed one. Values of the member `json` become
+metadata columns.
 """
 
 import re
@@ -40,11 +40,9 @@ LOOKED_AT = 8
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the dataset's archives.
+    """Return the dataset's archives. Raises: InvalidStore for compressed archives.
 
     Costs a request for each of the first `LOOKED_AT` objects per ending that may be compressed.
-
-    Raises: InvalidStore for compressed archives.
     """
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")

@@ -1,7 +1,7 @@
 """Read decoded samples in units of about a shard's size, or sort all samples on scratch.
 
-Units are written before all fields and keys are known; `settled` returns those to write again. `in_workers`
-reads in worker processes: an object that crashes or hangs its reader fails on its own.
+Units are written before all fields and keys are known; `settled` returns those to write again. `in_workers` isolates an
+object that crashes or hangs its reader.
 """
 
 import threading
@@ -287,10 +287,9 @@ class _ReadRequest(NamedTuple):
 def in_workers(
     readable: Readable, find_readable: FindReadable, store: Store, options: ColumnarOptions, workers: int
 ) -> Iterator[Readable]:
-    """Yield a copy of `readable` that reads in worker processes, which end with the block.
+    """Yield a copy of `readable` that reads in at most `workers` processes, which end with the block.
 
-    workers: maximum number of processes. A run's samples are in memory, at most 4 GiB. Credentials come from the
-    environment.
+    A run's samples are in memory, at most 4 GiB. Credentials come from the environment.
     """
     function = partial(_read_in_worker, store, find_readable, options.to_json())
     variables = store_variables(store)

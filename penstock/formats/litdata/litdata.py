@@ -1,7 +1,6 @@
 """Register LitData chunks, and import compressed ones, which are decompressed whole.
 
-The dataset's index, and offsets and sizes in each chunk, give the samples. A key is the sample's decimal index in the
-dataset, after the split's folder. Numbers become metadata.
+A key is the sample's decimal index in the dataset, after the split's folder. Numbers become metadata.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """Register and import Arrow IPC files and streams: each row is a sample, read one record batch at a time.
 
-A registered value is a byte range in a buffer of its record batch. Arrow's buffers are views of the bytes that it read,
-so a value's memory address gives its offset. Each value is compared with the bytes there.
+Arrow's buffers are views of the bytes that it read, so a registered value's memory address gives its offset. Each value
+is compared with the bytes there.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Import the newest version of a Lance dataset, fragment by fragment: each live row is a sample.
 
-Lance itself opens the folder that contains `_versions` by URL, with the credentials in the environment.
+Lance itself opens the folder, with the credentials in the environment.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Register and import Parquet: each row is a sample, read one row group at a time.
 
-Registering reads all rows once, for the names, sizes and checksums of their fields. Footers do not give these: nulls
-are absent fields, and extensions follow from first bytes.
+Registering reads all rows once, because footers give no names, sizes and checksums of fields: nulls are absent fields,
+and extensions follow from first bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,9 +1,7 @@
 """Import text tables, uncompressed or compressed: CSV, JSON lines, and JSON. Each row is a sample.
 
-- CSV: the first line names the columns, and values are text.
-- JSON lines: each line is an object whose members are columns.
-- JSON: an array of objects, or concatenated objects, read forward; memory holds one object and one chunk. A `*.json`
-  file may also be JSON lines, as Spark writes.
+CSV values are text under the names of the first line; JSON members are columns. A `*.json` file is an array of objects
+or concatenated objects, read forward: memory holds one object and one chunk.
 """
 
 import codecs

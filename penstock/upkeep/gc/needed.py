@@ -1,4 +1,4 @@
-"""Find the versions that must stay because readers can open or claim them, and the objects of these versions.
+"""Find the versions that must stay, because readers can open or claim them, and why each object may be deleted.
 
 If a file that names a version's objects is unreadable, nothing may be deleted. The exceptions are a missing file of a
 retired version that only leases keep, and a file recorded as deleted.

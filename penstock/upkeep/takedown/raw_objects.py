@@ -1,4 +1,9 @@
-"""Find the raw objects outside the root that nothing else uses, and delete them."""
+"""Find raw objects that nothing else uses, and delete them; remove denied samples from a pipeline's own files.
+
+No version names the pipeline's tables, stage records and batch manifests. A killed run can resume their replacement:
+the table without the rows is written under a new name, every record that named the old one is overwritten, and then the
+old table is deleted.
+"""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

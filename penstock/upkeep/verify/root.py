@@ -1,4 +1,4 @@
-"""`penstock verify` without a version: check the whole root, from its log to unreferenced objects."""
+"""Verify a root: its log, versions, and objects named after their content or containing their name or a checksum."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Compare two runs: find the first step whose digests differ, and its slots in both runs."""
+"""Compare two runs: the first step whose digests differ, and their metrics (notes) step by step."""
 
 import math
 from dataclasses import dataclass

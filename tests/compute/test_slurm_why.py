@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from penstock.compute.engines.slurm_limits import limit_behind
+from penstock.compute.engines.slurm_why import limit_behind
 
 from loader.errors import EngineUnreachable
 from penstock.compute.engines.slurm_listing import QueuedJob, preemption_words, queued_jobs, resources_of

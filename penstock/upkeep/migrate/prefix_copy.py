@@ -38,7 +38,7 @@ from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration
 from ..copying.items import Copied, Item, Pace
 from ..copying.journal import Journal
-from ..doctor.examine import PROVIDERS
+from ..doctor.target import PROVIDERS
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster

@@ -1,8 +1,7 @@
 """Find raw objects that nothing else uses, and delete them; remove denied samples from a pipeline's own files.
 
-No version names the pipeline's tables, stage records and batch manifests. A killed run can resume their replacement:
-the table without the rows is written under a new name, every record that named the old one is overwritten, and then the
-old table is deleted.
+No version names the pipeline's tables, stage records and batch manifests. A killed run can resume their replacement. It
+writes the table without the rows under a new name, overwrites every record that named the old one, and deletes that.
 """
 
 import hashlib

@@ -16,7 +16,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly screenshots prove prove-clusters prove-trainings campaign oracles fuzz bench bench-node media docs clean
+.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly screenshots prove prove-clusters prove-trainings prove-robots campaign oracles fuzz bench bench-node media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -72,13 +72,14 @@ ORACLES := $(basename $(notdir $(wildcard tests/oracles/*.txt)))
 # torch comes first, where pins name it, with what it needs: the libraries' own requirements are gigabytes that no test uses.
 oracles: $(READY) ## formats beside their own libraries, each in an environment in .oracles
 	@for name in $(ORACLES); do pins=tests/oracles/$$name.txt; python='$(PYTHON)'; \
-	    test $$name != lerobot06 || python='$(PYTHON312)'; \
+	    ! grep -q 'Python 3.12' $$pins || python='$(PYTHON312)'; \
 	    test -x .oracles/$$name/bin/python || $$python -m venv .oracles/$$name || exit 1; \
 	    ! grep -q torch==2.13.0 $$pins || .oracles/$$name/bin/python -m pip install --quiet torch==2.13.0 || exit 1; \
 	    .oracles/$$name/bin/python -m pip install --quiet --no-deps -r $$pins || exit 1; done
 	$(PYTEST) -m 'oracle and not ceph' $(ORACLES:%=tests/oracles/test_%_oracle.py) \
 	    $(if $(filter mds,$(ORACLES)),tests/oracles/test_streaming_order.py \
-	        $(if $(filter webdataset,$(ORACLES)),tests/oracles/test_tars_to_mds.py))
+	        $(if $(filter webdataset,$(ORACLES)),tests/oracles/test_tars_to_mds.py)) \
+	    $(if $(filter lerobot06,$(ORACLES)),$(if $(filter policies,$(ORACLES)),tests/oracles/test_robots_walk.py))
 
 optional: $(READY) # what some tests import, beside the environment
 	$(PIP) $(PIP_MORE) --no-build-isolation -e '.[models,frameworks,jax,ray,k8s,mlflow,wandb,tensorboard]' kubernetes-validate kubeflow-trainer-api
@@ -116,7 +117,7 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 	scripts/timed.sh "light formats' own libraries" $(MAKE) oracles ORACLES=webdataset
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
 
-nightly: test-python test-full test-long mutants prove prove-clusters prove-trainings campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
+nightly: test-python test-full test-long mutants prove prove-clusters prove-trainings prove-robots campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, lerobot, 5,000 worlds, fuzz, soak, benchmarks
 
 prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 worlds; the C extension sanitized, and on ARM (16 minutes of two cores)
 	scripts/install-arm.sh
@@ -131,6 +132,11 @@ prove-clusters: $(READY) ## the demo through Dagster on Slurm and on Ray, while 
 prove-trainings: $(READY) ## an hour of a training on Slurm with a fault a minute: every step that of an undisturbed one (MINUTES=5 for less)
 	scripts/install-slurm.sh
 	$(BIN)/python tests/trainings --minutes $(or $(MINUTES),60)
+
+prove-robots: $(READY) ## LeRobot reads every window of our export, and its policies train on ours; real episodes (PENSTOCK_MEDIA, PYTHON312; 12 minutes)
+	@test -d "$$PENSTOCK_MEDIA/robot" || { echo 'set PENSTOCK_MEDIA to the folder of real media: its robot/ has the episodes'; exit 1; }
+	scripts/install-servers.sh
+	$(MAKE) oracles ORACLES='lerobot06 policies'
 
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)
 	$(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)

@@ -13,7 +13,7 @@ from loader.errors import Changed, ObjectNotFound
 from loader.storage import Blob, ObjectInfo, Store
 from loader.storage.store import Refuse, list_place, log_refusals
 
-from .source_formats import JOINED, companions
+from .sources import JOINED, companions
 
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import ColumnarOptions

@@ -1,4 +1,4 @@
-"""Sources of a dataset's raw objects: locations, selection and batch sizes.
+"""Sources of a dataset's raw objects: locations, selection, formats and batch sizes.
 
     DatasetSpec(..., sources=(
         Source(prefix="photos/", exclude=("*.tmp", "/photos/test/**")),            # of the landing resource
@@ -8,12 +8,16 @@
 
 Patterns follow .gitignore (through pathspec) and match keys. A pattern without a '/' matches files in any folder. `**`
 spans folders, a leading '/' anchors to the source, `!` negates, and case counts (`*.[jJ][pP][gG]`).
+
+In a walked format (`penstock.formats.REGISTERED`), samples are byte ranges of an object. In a read format, an importer
+produces them. Samples are deduplicated, split and taken down by their raw object's SHA-256.
 """
 
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from loader.errors import InvalidStore
@@ -22,10 +26,65 @@ from loader.storage.store import key_fault, key_filter
 from resources.storage import check_options
 
 from .media.segments import TABLES
-from .source_formats import JOINED, check_format, companions, strangers
 
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import ColumnarOptions
+
+
+JOINED = frozenset({"lance", "lerobot", "rosbag"})
+"""Formats whose raw objects consist of several files (`joined_objects`)."""
+KEYED_BY_PLACE = frozenset({"lance"})
+"""Formats whose keys are unique in a whole source, since rows move between its objects."""
+
+
+def walked_formats() -> list[str]:
+    """Return the formats whose samples may stay in place."""
+    from penstock.formats import REGISTERED
+
+    return sorted(REGISTERED)
+
+
+def read_formats() -> list[str]:
+    """Return the formats whose samples are copied."""
+    from penstock.formats import IMPORTED
+
+    return sorted(IMPORTED)
+
+
+def companions(format: str) -> re.Pattern[str] | None:
+    """Return a pattern for objects that describe others and hold no samples; None if the format has none."""
+    if not format:
+        return None
+    from penstock.formats import FORMATS
+
+    entry = FORMATS.get(format)
+    return entry.companions if entry else None
+
+
+def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]:
+    """Return functions of a key: which table format's log has it ("" for none); whether it is another tool's file."""
+    if not format:
+        return lambda key: "", lambda key: False
+    from penstock.formats.registration.selection import is_no_table_file, table_log
+
+    return partial(table_log, format), partial(is_no_table_file, format)
+
+
+def check_format(whose: str, format: str, in_place: bool, options: "ColumnarOptions") -> None:
+    """Raise ValueError for an unsupported format of raw objects, or unsupported options. whose: name of the source."""
+    from penstock.formats import importer_named
+    from penstock.formats.importer import check_options
+
+    walked, read = walked_formats(), read_formats()
+    if format not in walked + read:
+        accepted = ", ".join(sorted(walked + read))
+        raise ValueError(f"{whose}: format={format!r}; accepted: {accepted}, or '' for media")
+    if in_place and format not in walked:
+        raise ValueError(
+            f"{whose}: keep='in place' of {format}; accepted for {', '.join(walked)}. Use keep='copy'"
+        )
+    check_options(format, importer_named(format), options)
+
 
 ORIGINS = "_origins.json"
 """File next to the media: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""

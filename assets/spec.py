@@ -18,8 +18,7 @@ from .featurizers import Featurizer, make
 from .featurizers.featurizer import check_distinct_names
 from .gate_checks import GATE, Gate
 from .media.policy import CutPolicy
-from .source_formats import KEYED_BY_PLACE
-from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
+from .sources import DEFAULT_LIMITS, KEYED_BY_PLACE, LANDING, BatchLimits, Source, check_sources
 from .upkeep import LIMITS, UPKEEP, Limits, Upkeep
 
 MAX_STREAMING_WAIT_S = 60.0

@@ -22,8 +22,7 @@ import polars as pl
 from assets.dedup import hamming
 from assets.dedup.near_pairs import Embeddings, find, index_images, near_embeddings
 from assets.dedup.policy import NearDuplicates
-from assets.dedup.settle import settle
-from assets.dedup.table import candidates_of, looks, typed
+from assets.dedup.settle import candidates_of, looks, settle, typed
 
 POLICY = NearDuplicates()
 N_BRUTE, N_EMBEDDED = 16, 50_000

@@ -18,9 +18,16 @@ from assets.release.version_asset import version_asset
 from assets.samples.samples_asset import samples_asset
 from assets.spec import DatasetSpec
 from dagster_project.datasets import specs
-from dagster_project.jobs import REFRESH, jobs_of, pause_job, publishing_tags, tags_of, take_over_job
+from dagster_project.jobs import (
+    REFRESH,
+    jobs_of,
+    pause_job,
+    publishing_tags,
+    schedules_of,
+    tags_of,
+    take_over_job,
+)
 from dagster_project.own_datasets import load_datasets, report
-from dagster_project.schedules import schedules_of
 from dagster_project.sensors import sensors_of
 from dagster_project.sensors.alerting import jobs_sensor, run_failure_sensor
 from dagster_project.sensors.recovery import recovery_sensor

@@ -1,4 +1,4 @@
-"""Batch manifests: which raw objects belong to which batch. Written once, never changed.
+"""Batch manifests: which raw objects belong to which batch, and the store they are in. Written once, never changed.
 
     tables/<dataset>/manifests/<n>.json               n has at least 6 digits and counts from 1 without gaps
     tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint, never authoritative
@@ -12,8 +12,9 @@ import contextlib
 import hashlib
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +25,13 @@ from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.log.state import Deny
 from loader.dataset.names import check_dataset_name
 from loader.dataset.tables.parquet import parse_table, table_bytes
-from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, ObjectNotFound
+from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, ObjectNotFound, StageNotPublished
 from loader.json_text import parse_json_object
 from loader.storage import Store
+from resources.storage import LandingResource
+
+from ..joined_objects import raw_objects_in
+from ..sources import Source
 
 Identity = tuple[str, str]
 """(uri, etag): objects with an equal pair are the same object."""
@@ -312,3 +317,40 @@ class DeniedObjects:
         if self._by_subject and self._denied.entry_of("subject", item.folder):
             return True
         return any(self._denied.entry_of("raw", name) for name in item.names)
+
+
+def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManager[Store]]:
+    """Return a function that opens a source's own store, or the landing resource's if it has none."""
+
+    @contextmanager
+    def opened(source: Source) -> Iterator[Store]:
+        with landing.opened(source.url, source.options) as place:
+            yield raw_objects_in(place, source)
+
+    return opened
+
+
+@contextmanager
+def place_of_batch(
+    landing: LandingResource, sources: Sequence[Source], store: Store, dataset: str, batch: str
+) -> Iterator[Store]:
+    """Yield the store in which a batch was discovered. store: the root's store.
+
+    Raises: InvalidName or ObjectNotFound for an unknown batch; StageNotPublished if no source has the batch's URL.
+    """
+    opened, urls = opener(landing), []
+    if len(sources) == 1:  # the stages compare its URL with the manifest's
+        with opened(sources[0]) as place:
+            yield place
+            return
+    manifest = read_manifest(store, dataset, batch)
+    for source in sources:
+        with opened(source) as place:
+            if place.url == manifest.landing:
+                yield place
+                return
+            urls.append(f"{source.name}: {place.url}")
+    raise StageNotPublished(
+        f"batch {batch} of {dataset} was discovered in {manifest.landing}, and the sources land in "
+        f"{', '.join(urls)}: point the landing resource, or a source of the dataset, to those objects"
+    )

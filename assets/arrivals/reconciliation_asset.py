@@ -12,7 +12,7 @@ from ..pages.report import Metadata, dagster_name, markdown_table
 from ..sources import Source
 from ..spec import DatasetSpec
 from ..stages import RECONCILIATION
-from .open_source import opener
+from .batch_manifests import opener
 from .progress import TickDataset, paused
 from .reconcile import Reconciled, reconcile
 

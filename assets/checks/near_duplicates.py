@@ -7,8 +7,7 @@ import numpy as np
 
 from ..dedup.near_pairs import find, index_images
 from ..dedup.policy import KINDS
-from ..dedup.settle import Candidates
-from ..dedup.table import looks, schema, typed
+from ..dedup.settle import Candidates, looks, schema, typed
 from ..pages.report import markdown_table
 from .outcome import CheckResult, Severity
 

@@ -18,8 +18,7 @@ from loader.modalities import decoder_for
 from .hamming import Int64s
 from .near_pairs import Embeddings, NearPairs, embeddings_of, find, index_images, merged, near_embeddings
 from .policy import KINDS, NearDuplicates
-from .settle import Candidates
-from .table import looks, schema, typed
+from .settle import Candidates, looks, schema, typed
 
 if TYPE_CHECKING:
     import polars as pl

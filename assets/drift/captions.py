@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from .distributions import Floats
+from .distributions import Comparison, Counted, Floats
 from .findings import DriftFinding, EffectSize, Thresholds, stands_out
-from .shares import Comparison, Counted
 
 _WORD = re.compile(r"\w{3,}")
 MIN_TEXTS = 20

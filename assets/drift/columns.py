@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .distributions import NOTHING, Drawn, Floats, distribution
+from .distributions import NOTHING, Comparison, Counted, Drawn, Floats, comparison, distribution, mix
 from .findings import DriftFinding, Thresholds
-from .shares import Comparison, Counted, comparison, mix
 
 if TYPE_CHECKING:
     import polars as pl

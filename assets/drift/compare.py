@@ -1,31 +1,214 @@
-"""The checks of the drift gate."""
+"""The checks of the drift gate, and the facts of batches that they compare."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import loader
+from loader.dataset.tables.columns import is_annotation
+from loader.dataset.tables.manifest import read_manifest
+from loader.dataset.tables.parquet import TableFile, get_table, get_table_bytes, get_tables
+from loader.dataset.tables.stats import merge
+from loader.errors import ObjectNotFound
+from loader.storage import Store
+from penstock.card.history import lineage
+from penstock.stages import StageRecord, current_record, find_record, record_path
 
 from ..checks.outcome import CheckResult
-from .captions import caption_findings
+from .captions import Texts, caption_findings, texts_of
 from .columns import column_findings, with_source
 from .exact_findings import (
     contaminations,
     featurizer_findings,
+    live,
     non_finite_findings,
     schema_findings,
     split_leaks,
     turned_findings,
 )
-from .facts import Baseline, BatchFacts
 from .findings import CHECK_NAMES, DriftFinding, Thresholds, as_check
-from .yields import outcome_findings, size_findings, units_findings
+from .yields import Outcomes, outcome_findings, size_findings, units_findings
 
 if TYPE_CHECKING:
     import polars as pl
 
+
 _PARTS, _TESTS = 3, 64
 """Divisors of alpha: a third each for sample columns, media columns, and at most 64 other comparisons."""
+
+
+MAX_BATCHES, MAX_ROWS = 16, 50_000
+"""Most batches, and most samples, in a baseline."""
+_FEATURE = "feature_"
+UNKNOWN = Outcomes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFacts:
+    """Facts of a batch."""
+
+    samples: "pl.DataFrame"
+    """Rows of the samples table."""
+    media: "pl.DataFrame"
+    """Rows of the media table."""
+    outcomes: Outcomes = UNKNOWN
+    """Outcomes of the batch's objects."""
+    texts: Texts | None = None
+    """Texts of the batch's objects."""
+    features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Featurizer -> body of the record that the batch uses."""
+    features_now: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Featurizer -> body of its current record, after any recomputation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """The version that a batch is compared with."""
+
+    version: loader.Version
+    """The version itself."""
+    batches: tuple[BatchFacts, ...]
+    """Batches, newest first."""
+    types: Mapping[str, str]
+    """Column -> Arrow type."""
+    categories: Mapping[str, frozenset[str]]
+    """Column -> every value, for columns whose statistics list all values."""
+
+
+def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
+    """Return the newest batches of a version: at least one, at most 16, and about 50,000 samples."""
+    recent = recent_rows(version, MAX_ROWS)
+    tables = dict(_by_batch(recent))
+    records = published_records(root, version, MAX_BATCHES)
+    with ThreadPoolExecutor(8, thread_name_prefix="penstock-baseline") as pool:
+        batches = list(pool.map(lambda item: _published(root.store, records, *item), list(tables.items())))
+    files = [TableFile.from_json(dict(entry)) for entry in version.manifest["stats"]]
+    rows = [row for table in get_tables(root.store, files) for row in table.to_pylist()]
+    stats = merge(rows)
+    return Baseline(
+        version=version,
+        batches=tuple(batches),
+        types={name: str(body["type"]) for name, body in version.manifest["columns"].items()},
+        categories={
+            name: frozenset(row["categories"]) for name, row in stats.items() if row["categories"] is not None
+        },
+    )
+
+
+def facts_of(
+    store: Store, record: StageRecord, samples: "pl.DataFrame", *, latest: bool = False
+) -> BatchFacts:
+    """Return a batch's facts from its samples record. latest: also read its featurizers' current records."""
+    import polars as pl
+
+    upstream = {
+        one.stage: record_path(record.dataset, one.stage, one.partition, one.r) for one in record.upstream
+    }
+    features = {
+        stage: find_record(store, path) for stage, path in upstream.items() if stage.startswith(_FEATURE)
+    }
+    media: Any = pl.DataFrame()
+    if (audited := find_record(store, upstream.get("media", ""))) and "media" in audited.files:
+        media = pl.from_arrow(get_table(store, audited.files["media"]))
+    raws: list[Mapping[str, Any]] = []
+    if (landed := find_record(store, upstream.get("raw_objects", ""))) and landed.files:
+        raws = get_table(store, next(iter(landed.files.values()))).to_pylist()
+    lasting = media.drop_nulls("duration_s") if "duration_s" in media.columns else media.clear()
+    durations = dict(zip(lasting["key"], lasting["duration_s"], strict=True)) if len(lasting) else {}
+    now = {
+        stage: current_record(store, record.dataset, stage, record.partition)
+        for stage in (features if latest else ())
+    }
+    return BatchFacts(
+        samples=samples,
+        media=media,
+        outcomes=Outcomes(
+            landed=record.counts.get("landed", 0),
+            used=record.counts.get("used", 0),
+            rejected=record.counts.get("rejected", 0) + record.counts.get("not_media", 0),
+        ),
+        texts=texts_of(raws, durations),
+        features=_identities(features),
+        features_now=_identities(now),
+    )
+
+
+def _identities(records: Mapping[str, StageRecord | None]) -> dict[str, Mapping[str, Any]]:
+    return {
+        str(one.body["featurizer"]): {name: value for name, value in one.body.items() if name != "shards"}
+        for one in records.values()
+        if one is not None and one.counts.get("samples")
+    }
+
+
+def _published(
+    store: Store, records: Mapping[str, StageRecord], batch: str, samples: "pl.DataFrame"
+) -> BatchFacts:
+    import polars as pl
+
+    if batch not in records:  # published by hand, or before the records that were read
+        return BatchFacts(samples=samples, media=pl.DataFrame())
+    return facts_of(store, records[batch], samples, latest=batch == next(iter(records)))
+
+
+def published_records(root: loader.Root, version: loader.Version, most: int) -> dict[str, StageRecord]:
+    """Return batch -> its samples record, newest first, from the newest versions up to this one."""
+    records: dict[str, StageRecord] = {}
+    for ancestor in lineage(root, version):
+        if len(records) == most:
+            break
+        try:
+            producer = read_manifest(root.store, ancestor.manifest, ancestor.sha256)["producer"]
+        except ObjectNotFound:  # garbage-collected
+            continue
+        if "batch" not in producer:  # a refresh, a quarantine or a manual exclusion
+            continue
+        record = find_record(root.store, str(producer.get("stage_record", "")))
+        if record is not None:
+            records.setdefault(str(producer["batch"]), record)
+    return records
+
+
+def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
+    if "partition" not in rows.columns:
+        yield "", rows
+        return
+    parts = rows.partition_by("partition", maintain_order=True)
+    for table in list(reversed(parts))[:MAX_BATCHES]:
+        yield str(table["partition"][0] or ""), table
+
+
+def recent_rows(version: loader.Version, most: int) -> "pl.DataFrame":
+    """Return the newest live rows of the samples table, without annotations."""
+    import polars as pl
+
+    entries = [dict(entry) for entry in version.manifest["samples"] if not is_annotation(entry)]
+    keys = _newest(version.store, [one for one in entries if one["group"] == "keys"], most)
+    if not len(keys):
+        return keys
+    frame = keys.with_columns(pl.col("part").cast(pl.String), pl.col("row").cast(pl.Int64))
+    for group in sorted({one["group"] for one in entries} - {"keys"}):
+        others = _newest(version.store, [one for one in entries if one["group"] == group], most)
+        names = [name for name in others.columns if name in ("part", "row") or name not in frame.columns]
+        typed = others.select(names).with_columns(
+            pl.col("part").cast(pl.String), pl.col("row").cast(pl.Int64)
+        )
+        frame = frame.join(typed, on=["part", "row"], how="left", maintain_order="left")
+    return frame.filter(pl.Series(live(version, frame)))
+
+
+def _newest(store: Store, entries: Sequence[dict[str, Any]], most: int) -> "pl.DataFrame":
+    import polars as pl
+
+    frames: list[pl.DataFrame] = []
+    for entry in reversed(entries):
+        rows = pl.read_parquet(io.BytesIO(get_table_bytes(store, TableFile.from_json(entry))))
+        frames.insert(0, rows)
+        if sum(map(len, frames)) >= most:
+            break
+    return pl.concat(frames, how="diagonal_relaxed").tail(most) if frames else pl.DataFrame()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

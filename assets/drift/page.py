@@ -29,7 +29,7 @@ from penstock.stages import StageRecord
 from ..checks.outcome import CheckResult
 from ..pages import plots
 from ..stages import reader_of
-from .facts import Baseline
+from .compare import Baseline
 
 if TYPE_CHECKING:
     import polars as pl

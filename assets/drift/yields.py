@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .distributions import Floats, ratio
+from .distributions import Comparison, Counted, Floats, ratio
 from .findings import DriftFinding, EffectSize, Thresholds, stands_out
-from .shares import Comparison, Counted
 
 if TYPE_CHECKING:
     import polars as pl

@@ -17,12 +17,11 @@ from resources.storage import RootResource
 from ..featurizers import Featurizer
 from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
-from ..pages.report import dagster_name, data_version, features_metadata
-from ..pages.stage_events import as_failures
+from ..pages.report import as_failures, dagster_name, data_version, features_metadata
 from ..pages.table_columns import feature_texts
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import reader_of, require_published
-from ..tables import read_table, write_wide_table
+from ..tables import CUT_FACTS, facts_of_fields, read_table, write_wide_table
 from .compute import feature_kind, inputs_of
 from .many_parts import BatchFeatures, FeatureInput, FeaturesOf
 from .names import described, names_of
@@ -58,6 +57,8 @@ def feature_stage(
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
         return newest, read_table(root.store, newest.files[stage])
     units = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
+    shards = [shard for _, part in units for shard in part.shards]
+    featurizer = featurizer.of_fields(facts_of_fields(shards, CUT_FACTS, upstream.body.get("facts", {})))
     parts = [(feature_kind(featurizer, kind, part), part) for kind, part in units]
     inputs = [FeatureInput(kind=kind, part=part) for kind, part in parts if inputs_of(featurizer, kind, part)]
     _check_names(root.store, featurizer, inputs)

@@ -195,6 +195,7 @@ def refresh_stage(
     if newest is not None and _can_stand(root, newest, featurizer.version):
         return newest, read_table(store, newest.files[stage])
     version = root.open(f"{spec.name}@latest")
+    featurizer = featurizer.of_fields(version.facts)
     published = [(kind, published_part(version, part)) for kind, part in published_parts(version, units)]
     parts = [(feature_kind(featurizer, kind, part), part) for kind, part in published]
     inputs = [(kind, part) for kind, part in parts if inputs_of(featurizer, kind, part)]

@@ -1,8 +1,8 @@
 """Measure an episode's clocks and stillness from its clocks, its packet tables and one stream; decodes no frame."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from loader.run.recipe.episode_clocks import checked_clock, frame_times
 
 from ..media.unit import rejected
 from .decoding import STAGE, Array, bytes_of, decoded, field_of
-from .featurizer import Features, Featurizer
+from .featurizer import Features, Featurizer, version_of
 
 _NS_PER_MS = 10**6
 INT64_MAX = 2**63 - 1
@@ -37,8 +37,9 @@ class EpisodeSync(Featurizer):
     - idle_ratio: share of idle rows of the anchor
     - n_frozen: frames whose packet has the bytes of the frame before. Codecs that number their packets hide them
 
-    A stream is a clock (`<name>.ns.npy`), or a video with a packet table and no clock. The first three columns are None
-    if the anchor has no clock.
+    A stream is a clock (`<name>.ns.npy`), or a video with a packet table and no clock. A field's fact `clock` names its
+    clock, as for windows: frame k of such a video is row k. The first three columns are None if the anchor has no
+    clock.
     """
 
     episode: str | None = "action.npy"
@@ -51,6 +52,10 @@ class EpisodeSync(Featurizer):
     """Shortest idle run in rows, if the anchor has no clock; 1 or more."""
     gap: float = 3.0
     """Steps longer than this many median steps are gaps; more than 1."""
+    clocks: Mapping[str, str] = field(default_factory=dict)
+    """Field -> field with its times, from the facts of a batch (`of_fields`). A recipe leaves it out."""
+    code: ClassVar[int] = 2
+    """Version 2 obeys the fact `clock`."""
     name: ClassVar[str] = "episode_sync"
     """Name of the featurizer."""
     output_fields: ClassVar[tuple[str, ...]] = ("keep.npy",)
@@ -69,9 +74,20 @@ class EpisodeSync(Featurizer):
                 f"gap={self.gap}); accepted: still from 0 to below 1, idle_ms and idle_rows of at least 1, gap above 1"
             )
 
+    def of_fields(self, facts: Mapping[str, Mapping[str, Any]]) -> Self:
+        clocks = {name: own["clock"] for name, own in facts.items() if isinstance(own.get("clock"), str)}
+        return replace(self, clocks=clocks)
+
+    @property
+    def version(self) -> str:
+        return version_of(self.code, {name: one for name, one in asdict(self).items() if name != "clocks"})
+
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        return {} if self.episode is None else {"episode": (self.episode, f"*{CLOCK}", f"*{SUFFIX}")}
+        if self.episode is None:
+            return {}
+        other = sorted({name for name in self.clocks.values() if not name.endswith(CLOCK)})
+        return {"episode": (self.episode, f"*{CLOCK}", f"*{SUFFIX}", *other)}
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
@@ -80,11 +96,11 @@ class EpisodeSync(Featurizer):
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         anchor = field_of(self.inputs, kind)
         rows = _numbers(decoded(sample, anchor), anchor)
-        own = clock_field(anchor, sample, {})
+        own = self._clock_of(anchor, sample)
         clock = None if own is None else _clock(sample, own, len(rows))
         tables = {name: _packets(sample, name) for name in sorted(sample) if name.endswith(SUFFIX)}
         idle = self._idle(rows, clock)
-        times = [] if clock is None else [clock, *_other_clocks(sample, own, tables)]
+        times = [] if clock is None else [clock, *self._other_clocks(sample, own, tables)]
         gaps = np.concatenate([np.zeros(0, np.uint64), *(self._gaps(one) for one in times)])
         columns = {
             "clock_skew_ns": _skew_ns(times) if times else None,
@@ -94,6 +110,28 @@ class EpisodeSync(Featurizer):
             "n_frozen": sum(map(_n_frozen, tables.values())),
         }
         return Features(fields={"keep.npy": ~idle}, columns=columns)
+
+    def _clock_of(self, name: str, sample: Mapping[str, bytes]) -> str | None:
+        facts = {name: {"clock": self.clocks[name]}} if name in self.clocks else {}
+        return clock_field(name, sample, facts)
+
+    def _other_clocks(
+        self, sample: Mapping[str, bytes], own: str | None, tables: Mapping[str, PacketTable]
+    ) -> Iterator[Array]:
+        """Yield the times of every other stream that has values: its clock, or a video's shown frames."""
+        named = self.clocks.values()
+        for name in sorted(sample):
+            is_clock = name.endswith(CLOCK) or name in named
+            if is_clock and name != own and len(clock := _clock(sample, name)):
+                yield clock
+        for name, table in tables.items():
+            if self._clock_of(name.removesuffix(SUFFIX), sample) is None:
+                try:
+                    timeline = Timeline.of_table(table)
+                except DecodeFailed as error:
+                    raise rejected(STAGE, "undecodable", f"field {name!r}: {error}") from error
+                if len(frames := frame_times(timeline)):
+                    yield frames
 
     def _idle(self, rows: Array, clock: Array | None) -> Array:
         """Return bool [n]: True at the rows of the anchor that are idle."""
@@ -159,23 +197,6 @@ def _packets(sample: Mapping[str, bytes], field: str) -> PacketTable:
         return read_packets(bytes_of(sample, field))
     except DecodeFailed as error:
         raise rejected(STAGE, "undecodable", f"field {field!r}: {error}") from error
-
-
-def _other_clocks(
-    sample: Mapping[str, bytes], own: str | None, tables: Mapping[str, PacketTable]
-) -> Iterator[Array]:
-    """Yield the times of every other stream that has values: its clock, or a video's shown frames."""
-    for field in sorted(sample):
-        if field.endswith(CLOCK) and field != own and len(clock := _clock(sample, field)):
-            yield clock
-    for field, table in tables.items():
-        if clock_field(field.removesuffix(SUFFIX), sample, {}) is None:
-            try:
-                timeline = Timeline.of_table(table)
-            except DecodeFailed as error:
-                raise rejected(STAGE, "undecodable", f"field {field!r}: {error}") from error
-            if len(frames := frame_times(timeline)):
-                yield frames
 
 
 def _skew_ns(clocks: list[Array]) -> int:

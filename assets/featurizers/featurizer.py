@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from loader.errors import Conflict, InvalidName
 from loader.modalities import check_field
@@ -70,6 +70,10 @@ class Featurizer(ABC):
     def version(self) -> str:
         """Version, which changes whenever the features may change (see `version_of`)."""
         return version_of(self.code, asdict(self))
+
+    def of_fields(self, facts: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Return the featurizer for samples whose fields have these facts; most featurizers need none."""
+        return self
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:

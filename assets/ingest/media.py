@@ -18,12 +18,11 @@ from penstock.stages import StageRecord, Upstream, append_record, current_record
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
-from ..arrivals.open_source import place_of_batch
+from ..arrivals.batch_manifests import place_of_batch
 from ..media.cutters import check_is_media
 from ..media.objects import refusal_row
 from ..media.unit import Unusable, dropped, rejected
-from ..pages.report import check_metadata, dagster_name, media_metadata
-from ..pages.stage_events import as_failures, check_and_materialize
+from ..pages.report import as_failures, check_and_materialize, check_metadata, dagster_name, media_metadata
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table

@@ -20,12 +20,10 @@ from penstock.stages import StageRecord, append_record, current_record, fingerpr
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
-from ..arrivals.batch_manifests import Manifest, RawObject, read_manifest
-from ..arrivals.open_source import place_of_batch
+from ..arrivals.batch_manifests import Manifest, RawObject, place_of_batch, read_manifest
 from ..joined_objects import JoinedObjects
 from ..media.segments import GivenSegments, read_segments
-from ..pages.report import data_version, raw_objects_metadata
-from ..pages.stage_events import as_failures
+from ..pages.report import as_failures, data_version, raw_objects_metadata
 from ..sources import LANDING, ORIGINS, Source
 from ..stages import RAW_OBJECTS
 from ..tables import write_table

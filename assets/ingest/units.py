@@ -20,11 +20,10 @@ from penstock.stages import StageRecord, Upstream, append_record, current_record
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
-from ..arrivals.open_source import place_of_batch
+from ..arrivals.batch_manifests import place_of_batch
 from ..media.policy import policy_words
-from ..pages.report import check_metadata, dagster_name, units_metadata
-from ..pages.stage_events import as_failures, check_and_materialize
-from ..source_formats import read_formats
+from ..pages.report import as_failures, check_and_materialize, check_metadata, dagster_name, units_metadata
+from ..sources import read_formats
 from ..spec import DatasetSpec
 from ..stages import (
     MEDIA,

@@ -1,8 +1,9 @@
-"""Metadata of stages for Dagster's pages: counts, bytes, Markdown tables and plots."""
+"""Metadata and events of stages for Dagster's pages: counts, bytes, Markdown tables and plots."""
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from ..release.version_asset import Release
+
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 _MAX_ROWS = 50
@@ -260,3 +262,29 @@ def _of_record(record: StageRecord) -> Metadata:
     facts["stage_record"] = dg.MetadataValue.text(record.path)
     facts["verdict"] = dg.MetadataValue.text(record.verdict)
     return facts
+
+
+@contextmanager
+def as_failures(*errors: type[Exception]) -> Iterator[None]:
+    """Turn these errors into a `dg.Failure` without a retry."""
+    try:
+        yield
+    except errors as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
+
+
+def check_and_materialize(
+    record: StageRecord,
+    check: str,
+    checked: Mapping[str, dg.MetadataValue[Any]],
+    shown: Mapping[str, dg.MetadataValue[Any]],
+) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
+    """Yield the check's result, then the materialization, with their metadata.
+
+    Raises: dg.Failure if the record's verdict is not `published`.
+    """
+    passed = record.verdict == "published"
+    yield dg.AssetCheckResult(check_name=check, passed=passed, metadata=checked)
+    if not passed:
+        raise dg.Failure(record.reason, metadata=dict(checked), allow_retries=False)
+    yield dg.MaterializeResult(metadata=dict(shown), data_version=data_version(record))

@@ -19,8 +19,7 @@ from penstock.approve import covering_approval, stops
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
-from ..drift.compare import DRIFT_CHECKS, GateInputs
-from ..drift.facts import baseline_of, facts_of
+from ..drift.compare import DRIFT_CHECKS, GateInputs, baseline_of, facts_of
 from ..drift.page import before_of, plotted, render, save, shown_of
 from ..gate_checks import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
 from ..samples.assembly import candidate

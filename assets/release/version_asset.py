@@ -20,7 +20,7 @@ from penstock.text import markdown_text
 from penstock.upkeep.exclusion import obey
 from resources.storage import RootResource
 
-from ..feedback.exclusions import excluded_by_reason
+from ..feedback.quarantine import excluded_by_reason
 from ..gate_checks import GATE, Gate
 from ..ingest.units import clash, published_labels
 from ..pages.plots import MAX_VERSIONS

@@ -12,8 +12,7 @@ from loader.storage import Store
 from ..dedup.near_pairs import Embeddings, embeddings_of
 from ..dedup.policy import KINDS, NearDuplicates
 from ..dedup.published import near_published, published_samples
-from ..dedup.settle import DuplicateOf, settle
-from ..dedup.table import candidates_of, table_of
+from ..dedup.settle import DuplicateOf, candidates_of, settle, table_of
 
 CODE = "near_duplicate"
 """Code of an object whose samples are all near-duplicates."""

@@ -15,12 +15,10 @@ from penstock.stages import StageRecord, Upstream, append_record, current_record
 from resources.storage import RootResource
 
 from ..dedup.policy import NearDuplicates
-from ..feedback.exclusions import excluded_units
-from ..feedback.quarantine import quarantined_units
+from ..feedback.quarantine import excluded_units, quarantined_units
 from ..ingest.limits import rates
 from ..media.unit import OUTCOMES
-from ..pages.report import check_metadata, samples_metadata
-from ..pages.stage_events import as_failures, check_and_materialize
+from ..pages.report import as_failures, check_and_materialize, check_metadata, samples_metadata
 from ..pages.table_columns import samples_columns
 from ..spec import DatasetSpec, Filter
 from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, require_published, require_read

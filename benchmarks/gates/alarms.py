@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from assets.drift import Thresholds
-from assets.drift.compare import DRIFT_CHECKS, GateInputs, _types
-from assets.drift.facts import Baseline, BatchFacts
+from assets.drift.compare import DRIFT_CHECKS, Baseline, BatchFacts, GateInputs, _types
 
 from .honest import Deliveries, Draw
 from .media import FAMILIES, Pool, pool

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from assets.drift.captions import texts_of
-from assets.drift.facts import BatchFacts
+from assets.drift.compare import BatchFacts
 from assets.drift.yields import Outcomes
 
 from .media import Pool

@@ -23,7 +23,7 @@ import polars as pl
 
 import loader
 from assets.arrivals.make_batches import discover
-from assets.drift.facts import BatchFacts, facts_of
+from assets.drift.compare import BatchFacts, facts_of
 from assets.features.feature_asset import feature_stage
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land

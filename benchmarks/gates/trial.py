@@ -7,8 +7,7 @@ from typing import Any
 
 from assets.checks import CheckResult
 from assets.drift import Thresholds
-from assets.drift.compare import DRIFT_CHECKS, GateInputs
-from assets.drift.facts import Baseline, BatchFacts
+from assets.drift.compare import DRIFT_CHECKS, Baseline, BatchFacts, GateInputs
 
 from .world import Feed, delivery
 

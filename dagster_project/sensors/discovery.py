@@ -6,9 +6,8 @@ from itertools import islice
 
 import dagster as dg
 
-from assets.arrivals.batch_manifests import Book, batch_number, manifests
+from assets.arrivals.batch_manifests import Book, batch_number, manifests, opener
 from assets.arrivals.make_batches import begun_batches, pending_numbers
-from assets.arrivals.open_source import opener
 from assets.arrivals.progress import DEFAULT_BUDGET, TickBudget, TickDataset, TickResult
 from assets.arrivals.tick import tick
 from assets.pages.report import dagster_name

@@ -46,7 +46,7 @@ from .importing.write_parts import (
     write_parts,
 )
 from .reading.sample import FoundObjects
-from .registration.earlier import PlaceDifference, imported_difference
+from .registration.earlier import PlaceDifference, imported_difference, live_samples
 from .registration.register import check_apart, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import group_guessed, shards_of
@@ -140,6 +140,8 @@ def import_place(
     check_apart(root.url, store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
+    if options.episodes and parent is not None:
+        options = options._replace(earlier=frozenset(one.key for one in live_samples(parent, "raw_key")))
     listed = list_selected(store, format, selection)
     objects = _find_objects(format, importer, store, listed, options, parent)
     since = imported_difference(parent, store, objects.infos)

@@ -8,18 +8,18 @@ makes a node ours to check and return.
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 from loader.dataset.log.entries import DAMAGED, canonical
-from loader.errors import AlreadyExists, Conflict, ObjectNotFound
-from loader.json_text import parse_json_object
+from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound
 from loader.storage import Store
 
 from ..checkpoints.ranks import several
 from ..text import clean
+from ..train.run_folder import read_object
 from .suspects import ALERT_EVERY_US, DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
 
 _log = logging.getLogger(__name__)
@@ -35,8 +35,10 @@ TEXT = 160
 """Most characters of a reason."""
 MOST_BYTES = 8 * 2**20
 """Larger objects are damaged: a case has 1,000 faults and the output of its checks."""
-AHEAD_US = 5 * MINUTE_US
-"""Times further in the future are damaged."""
+AHEAD_US = 60 * MINUTE_US
+"""Times further in the future are damaged; nearer ones count as now."""
+CLOCKS_US = 10 * MINUTE_US
+"""Most by which the clocks of two watchers may differ: another one's drain may be so much younger than its time."""
 ENDS = ("drained", "returned")
 
 
@@ -205,22 +207,27 @@ class CaseBook:
         """Return an object's JSON; {} if it is damaged, None if there is none."""
         try:
             if self._store.head(key).nbytes > MOST_BYTES:
-                raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-            return parse_json_object(self._store.get(key).data)
+                raise Corrupt(f"{self._store.url}/{key} has more than {MOST_BYTES:,} bytes")
+            return read_object(self._store, key, "object of a case", dict)
         except ObjectNotFound:
             return None
-        except ValueError as error:
-            _log.warning("%s/%s is damaged: %s", self._store.url, key, error)
+        except Corrupt as error:
+            _log.warning("%s", error)
             return {}
 
 
-def drains(known: Sequence[Case], now_us: int) -> list[Drain]:
-    """Return the drains of cases, for the caps. A new case counts from its evidence on."""
-    return [
-        Drain(node=case.node, drained_us=case.drained_us or case.opened_us, returned_us=case.returned_us)
-        for case in known
-        if not case.is_pending or case.opened_us > now_us - DRAIN_EVERY_US
-    ]
+def drains(known: Sequence[Case], now_us: int, own: Collection[int] = ()) -> list[Drain]:
+    """Return the drains of cases, for the caps. A new case counts from its evidence on.
+
+    own: Numbers of the cases whose times are by the clock of `now_us`. Other watchers' clocks may be behind it.
+    """
+    results = []
+    for case in known:
+        late_us = 0 if case.number in own else CLOCKS_US
+        if not case.is_pending or case.opened_us + late_us > now_us - DRAIN_EVERY_US:
+            at_us = (case.drained_us or case.opened_us) + late_us
+            results.append(Drain(node=case.node, drained_us=at_us, returned_us=case.returned_us))
+    return results
 
 
 def settled_us(known: Sequence[Case]) -> dict[str, int]:
@@ -241,5 +248,6 @@ def _now_us() -> int:
 
 
 def _time_of(body: Mapping[str, Any]) -> int | None:
-    at_us = body.get("at_us")
-    return at_us if isinstance(at_us, int) and 0 < at_us < _now_us() + AHEAD_US else None
+    """Return the time of an object, at most now; None if it is no time."""
+    at_us, now_us = body.get("at_us"), _now_us()
+    return min(at_us, now_us) if type(at_us) is int and 0 < at_us < now_us + AHEAD_US else None

@@ -17,6 +17,10 @@ class KubernetesNodes:
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
 
+    def release_runs(self) -> list[str]:
+        """Return nothing: Kubernetes holds no run."""
+        return []
+
     def states(self) -> dict[str, NodeState]:
         """Return all nodes by name."""
         return {node["metadata"]["name"]: _state(node) for node in self._api.nodes()}

@@ -3,19 +3,23 @@
 A watcher looks every 15 s for years. So a `SignReader` lists only keys from shortly before the last that it has read:
 they begin with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first
 reading lists the whole record. A damaged object is logged once, and hides no other one.
+
+A trainer may create any key and write any time. So all recent keys of a run are listed again every 10 min, no node's
+signs replace another node's, and a time that is ahead counts as the object's own or as now.
 """
 
 import heapq
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.reading.read_faults import NEWEST
 from loader.errors import Corrupt, EngineUnreachable
-from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_from
 
@@ -23,8 +27,7 @@ from ..checkpoints.marker import is_run
 from ..checkpoints.ranks import several
 from ..train.fault_record import faults_in
 from ..train.launch.launcher import Span
-from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, RunFolder, window_keys
-from ..train.windows import window_columns
+from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, WindowKey, read_object, window_keys
 from .node_check import CHECKS
 from .suspects import (
     MINUTE_US,
@@ -47,14 +50,16 @@ RUN_EVERY_US = MINUTE_US
 """Time between two readings of a run's attempts, events and windows."""
 LATE_US = 10 * MINUTE_US
 """Time for which a scheduler's accounting, and the trail of a replay, may be late."""
-AHEAD_US = 5 * MINUTE_US
-"""Times further in the future are damaged."""
+AHEAD_US = 60 * MINUTE_US
+"""Most by which the clock of a rank may be ahead of this one."""
 LATE_KEYS = 64
-"""Keys before the last one that are listed again: an object may come late, and a forged one has a high number."""
+"""Keys before the last one that are listed again: an object may come late."""
+LIST_ALL_US = 10 * MINUTE_US
+"""Time after which all keys of a run are listed again: forged ones with high numbers may lie behind new ones."""
 MOST_BYTES, MOST_WINDOW_BYTES = 8 * 2**20, 64 * 2**20
 """Larger objects are left out: 1,000 faults have 3 MB, a window of 100,000 ranks 20 MB."""
 MOST_OBJECTS, MOST_SIGNS = 500, 20_000
-"""Lists of faults read at once, and faults held, of a run."""
+"""Lists of faults read at once, and faults held, of a run; failed checks held."""
 NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
 """Slurm's states of a start that no node in use ended: after NODE_FAIL, Slurm itself keeps the node out of use."""
 LAST_EVENTS = ("stopped", "ended", "failed")
@@ -62,6 +67,7 @@ Spans = Callable[[str], Sequence[Span]]
 """Name of a run -> the times that its scheduler gave it."""
 Losses = Callable[[str], Sequence[LossDifference]]
 """Name of a run -> differences of its replays."""
+T = TypeVar("T")
 
 
 def read_signs(
@@ -82,25 +88,28 @@ class SignReader:
         self._runs: dict[str, _RunReader] = {}
         self._alive_us: dict[str, int] | None = None
         self._checks = _TimedFolder(store, CHECKS)
-        self._failed_checks: list[FailedCheck] = []
+        self._failed_checks: dict[str, FailedCheck] = {}  # a node's newest
 
-    def read(self, now_us: int) -> NodeSigns:
-        """Return the signs of all runs as of now. Raises: StoreError."""
+    def read(self, now_us: int, nodes: Collection[str] | None = None) -> NodeSigns:
+        """Return the signs of all runs at a time. Raises: StoreError.
+
+        nodes: Names of the nodes whose wrong reads and checks count; None for all.
+        """
         names = self._named(now_us)
         for name in names - self._runs.keys():
             self._runs[name] = _RunReader(RunFolder(self._store, name), self._spans, self._losses)
-        for _ in several(lambda name: self._runs[name].read(now_us), names, at_once=AT_ONCE):
+        for _ in several(lambda name: self._runs[name].read(now_us, nodes), names, at_once=AT_ONCE):
             pass
-        self._read_checks(now_us)
+        self._read_checks(now_us, nodes)
         for name in self._runs.keys() - names:
             self._runs[name].forget(now_us)
         runs = self._runs.values()
         return NodeSigns(
-            faults=[fault for run in runs for fault in run.faults],
+            faults=[fault for run in runs for fault in run.faults()],
             windows=[window for run in runs for window in run.windows],
             attempts=[attempt for run in runs for attempt in run.ended],
             losses=[loss for run in runs for loss in run.differences],
-            checks=self._failed_checks,
+            checks=[*self._failed_checks.values()],
         )
 
     def _named(self, now_us: int) -> set[str]:
@@ -128,23 +137,33 @@ class SignReader:
                 newest[name] = max(newest.get(name, 0), info.modified_us or _now_us())
         return newest
 
-    def _read_checks(self, now_us: int) -> None:
+    def _read_checks(self, now_us: int, nodes: Collection[str] | None) -> None:
         for info in self._checks.new(now_us):
-            try:
-                body = parse_json_object(self._store.get(info.key).data)
-                check = FailedCheck(
+
+            def parsed(body: dict[str, Any], info: ObjectInfo = info) -> FailedCheck:
+                return FailedCheck(
                     node=str(body["node"]),
-                    at_us=int(body["at_us"]),
+                    at_us=_not_ahead(int(body["at_us"]), info, now_us),
                     check=str(body["check"])[:200],
                     text=str(body["text"])[:200],
                 )
-            except DAMAGED as error:
-                _log.warning("%s/%s is no failed check: %s", self._store.url, info.key, error)
+
+            try:
+                check = read_object(self._store, info.key, "failed check", parsed)
+            except Corrupt as error:
+                _log.warning("%s", error)
                 continue
-            if is_node(check.node) and check.at_us < now_us + AHEAD_US:
-                self._failed_checks.append(check)
-        recent = [one for one in self._failed_checks if one.at_us > now_us - RECENT_US]
-        self._failed_checks = recent[-MOST_SIGNS:]
+            if is_node(check.node) and (nodes is None or check.node in nodes):
+                newest = self._failed_checks.get(check.node, check)
+                self._failed_checks[check.node] = max(newest, check, key=lambda each: each.at_us)
+        recent = [check for check in self._failed_checks.values() if check.at_us > now_us - RECENT_US]
+        recent = heapq.nlargest(MOST_SIGNS, recent, key=lambda check: check.at_us)
+        self._failed_checks = {check.node: check for check in reversed(recent)}
+
+
+def _not_ahead(at_us: int, info: ObjectInfo, now_us: int) -> int:
+    """Return a rank's time of a sign, or an earlier one if its clock is ahead."""
+    return min(at_us, now_us, now_us if info.modified_us is None else info.modified_us)
 
 
 class _TimedFolder:
@@ -155,7 +174,7 @@ class _TimedFolder:
         self._known: set[str] = set()
 
     def new(self, now_us: int) -> Iterator[ObjectInfo]:
-        """Yield recent objects that were not yielded before: some of them, if there are very many."""
+        """Yield recent objects that were not yielded before: some of each node's, if there are very many."""
         since_us = now_us - 2 * RECENT_US
         infos = {
             info.key: info
@@ -163,7 +182,12 @@ class _TimedFolder:
             if info.nbytes <= MOST_BYTES and (info.modified_us is None or info.modified_us >= since_us)
         }
         self._known &= infos.keys()
-        for key in [key for key in infos if key not in self._known][:MOST_OBJECTS]:
+        of_node, ranked = defaultdict[str, int](int), list[tuple[int, str]]()
+        for key in [key for key in infos if key not in self._known]:
+            node = key.removeprefix(self._prefix).partition("-")[2].rpartition("-")[0]
+            ranked.append((of_node[node], key))
+            of_node[node] += 1
+        for _, key in sorted(ranked)[:MOST_OBJECTS]:
             yield infos[key]
             self._known.add(key)
 
@@ -172,40 +196,54 @@ class _RunReader:
     """The signs of one run."""
 
     def __init__(self, folder: RunFolder, spans: Spans | None, losses: Losses | None) -> None:
-        self.faults: list[NodeFault] = []
         self.windows: list[NodeWindow] = []
         self.ended: list[Attempt] = []
         self.differences: list[LossDifference] = []
         self._folder, self._store, self._run = folder, folder.store, folder.run
         self._spans, self._losses = spans, losses
+        self._faults: dict[str, deque[NodeFault]] = {}
         self._fault_lists = _TimedFolder(folder.store, folder.key("faults/"))
-        self._known: dict[str, set[str]] = {"attempts": set(), "events": set(), "windows": set()}
+        self._keys = {kind: _Keys() for kind in ("attempts", "events", "windows")}
         self._begun: dict[int, tuple[int, str]] = {}
         self._ends: dict[int, tuple[str, int]] = {}
         self._nodes: dict[int, set[str]] = {}
         self._end_steps: dict[int, int] = {}
         self._saved_steps: dict[int, int] = {}
         self._is_unjudged, self.is_read = True, False
-        self._changed_us = self._next_us = 0
+        self._changed_us = self._next_us = self._all_us = 0
 
-    def read(self, now_us: int) -> None:
+    def read(self, now_us: int, nodes: Collection[str] | None) -> None:
         """Add new signs, and forget old ones. Raises: StoreError."""
         for fault in self._new_faults(now_us):
-            self.faults.append(fault)
-            del self.faults[: max(0, len(self.faults) - MOST_SIGNS)]
+            if nodes is None or fault.node in nodes:
+                self._faults.setdefault(fault.node, deque(maxlen=NEWEST)).append(fault)
+        while sum(map(len, self._faults.values())) > MOST_SIGNS:
+            max(self._faults.values(), key=len).popleft()
         if now_us >= self._next_us:
-            self._read("windows", now_us, now_us - RECENT_US, self._add_window)
-            self._read("attempts", now_us, now_us - ATTEMPTS_US, self._add_attempt)
-            self._read("events", now_us, now_us - ATTEMPTS_US, self._add_event)
+            lists_all = now_us >= self._all_us
+            new = self._read("windows", now_us - RECENT_US, self._window, self._add_window, lists_all)
+            new += self._read("attempts", now_us - ATTEMPTS_US, self._attempt, self._add_attempt, lists_all)
+            self._read("events", now_us - ATTEMPTS_US, self._event, self._add_event, lists_all)
+            if new:
+                self._changed_us = now_us
             if self._is_unjudged or now_us < self._changed_us + LATE_US:
                 self._judge()
                 self._compare()
             self._next_us, self.is_read = now_us + RUN_EVERY_US, True
+            self._all_us = now_us + LIST_ALL_US if lists_all else self._all_us
         self.forget(now_us)
+
+    def faults(self) -> Iterator[NodeFault]:
+        """Yield the wrong reads of all nodes."""
+        for own in self._faults.values():
+            yield from own
 
     def forget(self, now_us: int) -> None:
         """Drop signs that no longer count."""
-        self.faults = [one for one in self.faults if one.at_us > now_us - RECENT_US]
+        for node, own in [*self._faults.items()]:
+            recent = [fault for fault in own if fault.at_us > now_us - RECENT_US]
+            self._faults[node] = deque(recent, NEWEST)
+        self._faults = {node: own for node, own in self._faults.items() if own}
         self.windows = [one for one in self.windows if one.ended_us > now_us - RECENT_US]
         self.ended = [one for one in self.ended if one.ended_us > now_us - ATTEMPTS_US]
         self.differences = [one for one in self.differences if one.at_us > now_us - LOSSES_US]
@@ -219,52 +257,64 @@ class _RunReader:
                 continue
             for node, read_fault in pairs[-NEWEST:]:
                 fault = NodeFault(node=node, **read_fault._asdict())
-                if fault.is_valid and fault.at_us < now_us + AHEAD_US:
-                    yield fault
+                if fault.is_valid:
+                    yield replace(fault, at_us=_not_ahead(fault.at_us, info, now_us))
 
-    def _read(self, kind: str, now_us: int, since_us: int, add: Callable[[int, str, bytes], None]) -> None:
-        """Add the new objects of a kind: (number of the start, key, bytes)."""
-        prefix, known = self._folder.key(f"{kind}/"), self._known[kind]
+    def _read(
+        self,
+        kind: str,
+        since_us: int,
+        parse: Callable[[ObjectInfo], T],
+        add: Callable[[int, T], None],
+        lists_all: bool,
+    ) -> int:
+        """Parse the new objects of a kind, and add each with the number of its start; return how many are new."""
+        prefix, keys = self._folder.key(f"{kind}/"), self._keys[kind]
         most = MOST_WINDOW_BYTES if kind == "windows" else MOST_BYTES
-        since_key = heapq.nlargest(LATE_KEYS, known)[-1] if len(known) >= LATE_KEYS else prefix
-        infos = [info for info in list_from(self._store, prefix, since_key) if info.key not in known]
-        recent = [
-            info
-            for info in infos
-            if info.nbytes <= most and (info.modified_us is None or info.modified_us >= since_us)
-            if kind != "windows" or window_keys([info])
-        ]
-        datas = several(lambda info: self._store.get(info.key).data, recent, at_once=AT_ONCE)
-        for info, data in zip(recent, datas, strict=True):
+        infos = [*list_from(self._store, prefix, prefix if lists_all else keys.since or prefix)]
+        recent = [info for info in infos if info.modified_us is None or info.modified_us >= since_us]
+        new = [info for info in recent if info.nbytes <= most and info.key not in keys.known]
+
+        def parsed(info: ObjectInfo) -> tuple[int, T] | None:
             try:
-                add(int(info.key.removeprefix(prefix)[:6]), info.key, data)
+                return int(info.key.removeprefix(prefix)[:6]), parse(info)
             except DAMAGED as error:  # Corrupt too
-                _log.warning("%s/%s is left out: %s", self._store.url, info.key, error)
-            known.add(info.key)
-        self._known[kind] = set(heapq.nlargest(LATE_KEYS, known.union(info.key for info in infos)))
-        if recent and kind != "events":
-            self._changed_us = now_us
+                _log.warning("%s is left out: %s", info.key, error)
+                return None
 
-    def _add_window(self, attempt: int, key: str, data: bytes) -> None:
-        now_us = _now_us()
-        for window in _window_rows(self._run, attempt, data, f"{self._store.url}/{key}"):
-            self._nodes.setdefault(attempt, set()).add(window.node)
-            self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), window.end_step)
-            if window.ended_us < now_us + AHEAD_US:
-                self.windows.append(window)
+        for info, pair in zip(new, several(parsed, new, at_once=AT_ONCE), strict=True):
+            if pair is not None:
+                add(*pair)
+            keys.known.add(info.key)
+        keys.listed([info.key for info in infos], {info.key for info in recent}, lists_all)
+        return len(new)
 
-    def _add_attempt(self, attempt: int, key: str, data: bytes) -> None:
-        body = parse_json_object(data)
-        self._begun[attempt] = int(body["at_us"]), str(body.get("node", ""))
+    def _window(self, info: ObjectInfo) -> list[NodeWindow]:
+        (key,) = window_keys([info])
+        return [*_window_rows(self._folder, key, info)]
 
-    def _add_event(self, attempt: int, key: str, data: bytes) -> None:
-        body = parse_json_object(data)
-        if self._ends.get(attempt, ("", 0))[0] not in LAST_EVENTS or body["event"] in LAST_EVENTS:
-            self._ends[attempt] = str(body["event"]), int(body["at_us"])
-        self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), int(body["step"]))
-        if body["event"] == "saved":
-            self._saved_steps[attempt] = max(self._saved_steps.get(attempt, 0), int(body["step"]))
-        if body["event"] in LAST_EVENTS:
+    def _add_window(self, attempt: int, rows: list[NodeWindow]) -> None:
+        for row in rows:
+            self._nodes.setdefault(attempt, set()).add(row.node)
+            self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), row.end_step)
+        self.windows += rows
+
+    def _attempt(self, info: ObjectInfo) -> dict[str, Any]:
+        return self._folder.attempt(info.key)
+
+    def _add_attempt(self, attempt: int, facts: dict[str, Any]) -> None:
+        self._begun[attempt] = facts["at_us"], str(facts.get("node", ""))
+
+    def _event(self, info: ObjectInfo) -> Event:
+        return self._folder.event((0, 0), info.key)
+
+    def _add_event(self, attempt: int, event: Event) -> None:
+        if self._ends.get(attempt, ("", 0))[0] not in LAST_EVENTS or event.name in LAST_EVENTS:
+            self._ends[attempt] = event.name, event.at_us
+        self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), event.step)
+        if event.name == "saved":
+            self._saved_steps[attempt] = max(self._saved_steps.get(attempt, 0), event.step)
+        if event.name in LAST_EVENTS:
             self._changed_us = max(self._changed_us, _now_us())
 
     def _judge(self) -> None:
@@ -286,7 +336,7 @@ class _RunReader:
                 ended_us = span.ended_us
             elif last in LAST_EVENTS:
                 ended_us = last_us
-            if ended_us is None or ended_us > _now_us() + AHEAD_US:
+            if ended_us is None:
                 continue
             is_failure = span is None or not span.state.startswith(NO_FAILURE)
             nodes = span.node_names if span is not None and span.node_names else self._nodes_of(number, first)
@@ -295,7 +345,7 @@ class _RunReader:
                     run=self._run,
                     number=number,
                     nodes=tuple(nodes),
-                    ended_us=ended_us,
+                    ended_us=min(ended_us, _now_us()),
                     failed=last not in ("stopped", "ended") and is_failure,
                     end_step=self._end_steps.get(number, 0),
                     saved_step=self._saved_steps.get(number, 0),
@@ -307,16 +357,11 @@ class _RunReader:
         """Return the nodes of an attempt by its windows, or by its last one; the first rank's without one."""
         if attempt not in self._nodes:
             nodes = {first} if is_node(first) else set[str]()
-            infos = self._store.list(self._folder.key(f"windows/{attempt:06d}-"))
-            keys = [key.key for key in window_keys(infos) if key.nbytes <= MOST_WINDOW_BYTES]
-            for key in keys[-1:]:
-                data = self._store.get(key).data
+            for info in [*self._store.list(self._folder.key(f"windows/{attempt:06d}-"))][-1:]:
                 try:
-                    nodes |= {
-                        row.node for row in _window_rows(self._run, attempt, data, f"{self._store.url}/{key}")
-                    }
+                    nodes |= {row.node for row in self._window(info)}
                 except DAMAGED as error:
-                    _log.warning("%s/%s is left out: %s", self._store.url, key, error)
+                    _log.warning("%s/%s is left out: %s", self._store.url, info.key, error)
             self._nodes[attempt] = nodes
         return sorted(self._nodes[attempt])
 
@@ -328,17 +373,35 @@ class _RunReader:
                 _log.warning("the losses of %s are not compared: %s", self._run, error)
 
 
-def _window_rows(run: str, attempt: int, data: bytes, where: str) -> Iterator[NodeWindow]:
-    columns: dict[str, Any] = window_columns({attempt: [data]}, where)
+class _Keys:
+    """Keys of one kind of a run's objects that were listed before."""
+
+    def __init__(self) -> None:
+        self.known: set[str] = set()
+        """Recent keys, which need not be read again."""
+        self.since = ""
+        """Key to list from; "" for the first."""
+        self._newest: list[str] = []
+
+    def listed(self, keys: list[str], recent: set[str], lists_all: bool) -> None:
+        """Add keys of a listing. recent: some of them. lists_all: True if it began with the first key."""
+        self._newest = heapq.nlargest(LATE_KEYS, {*self._newest, *keys})
+        self.since = self._newest[-1] if len(self._newest) == LATE_KEYS else ""
+        self.known = recent if lists_all else self.known | recent
+
+
+def _window_rows(folder: RunFolder, key: WindowKey, info: ObjectInfo) -> Iterator[NodeWindow]:
+    columns = folder.windows([key])
+    now_us = _now_us()
     names = ("end_step", "node", "ended_us", "slow_read_s")
-    for end_step, node, ended_us, slow_read_s in zip(*(columns.get(name, ()) for name in names), strict=True):
+    for end_step, node, ended_us, slow_read_s in zip(*(columns[name] for name in names), strict=True):
         if is_node(str(node)):
             yield NodeWindow(
-                run=run,
-                attempt=attempt,
+                run=folder.run,
+                attempt=key.attempt,
                 end_step=int(end_step),
                 node=str(node),
-                ended_us=int(ended_us),
+                ended_us=_not_ahead(int(ended_us), info, now_us),
                 slow_read_s=float(slow_read_s),
             )
 

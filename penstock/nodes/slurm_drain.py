@@ -1,7 +1,10 @@
 """Drain and return nodes of Slurm, through the commands of the cluster's file."""
 
-from ..compute.engines.slurm import SlurmQueue
+from ..compute.engines.slurm import HELD, SlurmQueue
 from .watch import NodeState
+
+_PREFIX = "pk-"
+"""Beginning of the names of penstock's jobs."""
 
 
 class SlurmNodes:
@@ -27,3 +30,17 @@ class SlurmNodes:
     def resume(self, node: str) -> None:
         """Let jobs begin on a node again."""
         self._queue.answer(["scontrol", "update", f"nodename={node}", "state=resume"])
+
+    def release_runs(self) -> list[str]:
+        """Let jobs of penstock wait again that Slurm holds for ever; return their places."""
+        # A job's name may hold a line's end: only Slurm's own words stand in the first answer, and few of the second's.
+        lines = self._queue.answer(["squeue", "-h", "-a", "-t", "PENDING,REQUEUE_HOLD", "-o", "%i|%r"])
+        held = [
+            job for job, _, reason in (line.partition("|") for line in lines.splitlines()) if reason in HELD
+        ]
+        if not held:
+            return []
+        lines = self._queue.answer(["squeue", "-h", "-a", f"--jobs={','.join(held)}", "-o", "%i|%.3j"])
+        jobs = [job for job in held if f"{job}|{_PREFIX}" in lines.splitlines()]
+        self._queue.release(jobs)
+        return [f"Slurm job {job}" for job in jobs]

@@ -55,6 +55,10 @@ class NodeControl(Protocol):
         """Put a node into service."""
         ...
 
+    def release_runs(self) -> list[str]:
+        """Let trainings wait again that the scheduler holds for ever after lost nodes; return their jobs."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class NodeReview:
@@ -93,6 +97,7 @@ class NodeWatch:
         self._control, self._prover, self._apply = control, prover, apply
         self._book, self._signs = CaseBook(store), SignReader(store, spans, losses)
         self._opened: dict[int, Case] = {}
+        self._own = set[int]()
         self._proofs = ProofQueue()
         self._clean: dict[tuple[int, str], tuple[int, float]] = {}
         self._alerted_us = 0
@@ -104,7 +109,7 @@ class NodeWatch:
         now_us = time.time_ns() // 1000
         if self._apply:
             known = self._reconciled(known, states)
-        signs = self._signs.read(now_us)
+        signs = self._signs.read(now_us, states)
         in_service = {node for node, state in states.items() if state.in_service}
         named = suspects(signs, now_us, settled_us(known))
         result = NodeReview(suspects=[one for one in named if one.node in in_service])
@@ -114,6 +119,9 @@ class NodeWatch:
             result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
         self._drain(result, known, states, now_us)
         self._return(result, states)
+        if self._apply:
+            jobs = self._control.release_runs()
+            result.lines += [f"{job} lost its first node five times; it waits again" for job in jobs]
         return result
 
     def _reconciled(self, known: list[Case], states: dict[str, NodeState]) -> list[Case]:
@@ -133,7 +141,7 @@ class NodeWatch:
         self, result: NodeReview, known: list[Case], states: dict[str, NodeState], now_us: int
     ) -> None:
         counted = [case for case in known if not (case.is_pending and case.number in self._opened)]
-        so_far = drains(counted, now_us)
+        so_far = drains(counted, now_us, self._own)
         so_far += _unrecorded(_ours(states), so_far)
         alerted_us = max(self._book.alerted_us(), self._alerted_us)
         proved, n_suspects = self._proofs.proved, len(self._proofs.unrefuted(result.suspects))
@@ -168,6 +176,7 @@ class NodeWatch:
             (self._opened[one.number] for one in refused if one.node == node), None
         ) or self._book.open(node, text, evidence_of(*self._proofs.proved[node]), BY)
         self._opened[case.number] = case
+        self._own.add(case.number)
         self._control.drain(node, case.reason)
         self._book.put_end(case.number, "drained", BY)
         del self._opened[case.number], self._proofs.proved[node]

@@ -226,6 +226,8 @@ class Run:
         saved, end = (saved, batches.end) if self._replay is None else (None, self._replay.end)
         self._batches, self._finished = batches, False  # also after another loop of this run
         first = newest = self._done = batches.step
+        if self._stops_before(first):
+            return
         self._begun = perf_counter()
         try:
             for batch in batches if trace is None else trace.batches(batches):
@@ -244,10 +246,7 @@ class Run:
                     self._save(saved, step, state or {}, batches, wait=stop or last)
                     newest, self._begun = step, perf_counter()
                 if stop and not last:
-                    _log.warning("%r stops after step %d", self, step)
-                    if newest != step:
-                        _log.warning("%r saved nothing: it begins again at its last checkpoint", self)
-                    self._event("stopped", step)
+                    self._leaves_after(step, saved=newest == step)
                     return
                 self._warn_of_long_steps()
                 if last and self._replay is not None:
@@ -261,6 +260,21 @@ class Run:
             self._hang.disarm()
             if trace is not None:
                 trace.close(batches.step)
+
+    def _stops_before(self, first: int) -> bool:
+        """Return whether a person stopped the run, or a signal came, before its first step."""
+        self._requests.await_look()
+        # An exchange is one call behind.
+        stop = any(self._exchange(lambda: NO_RECORD) is not Stop.NO for _ in range(2))
+        if stop:
+            self._event("stopped", first)
+        return stop
+
+    def _leaves_after(self, step: int, *, saved: bool) -> None:
+        _log.warning("%r stops after step %d", self, step)
+        if not saved:
+            _log.warning("%r saved nothing: it begins again at its last checkpoint", self)
+        self._event("stopped", step)
 
     def _stops_after(self, step: int, took_s: float, *, last: bool) -> bool:
         """Count a step, exchange what all ranks are to do after it, and return whether they leave."""

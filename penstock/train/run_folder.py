@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
@@ -137,7 +138,9 @@ class RunFolder:
     def begin_attempt(self, facts: Mapping[str, Any]) -> int:
         """Store a start, and return its number, from 1 on. The same facts have one number: a call may be repeated."""
         self._mark_active()
-        number = max((number for number, _ in self._attempt_keys()), default=1)  # it may be this start's
+        numbers = {number for number, _ in self._attempt_keys()}
+        free = next(number for number in count(1) if number not in numbers)  # a forged one may be very high
+        number = max(1, free - 1)  # it may be this start's
         body = canonical({"format": FORMAT, "at_us": time.time_ns() // 1000, **facts})
         while True:
             try:
@@ -150,8 +153,12 @@ class RunFolder:
     def attempts(self) -> dict[int, dict[str, Any]]:
         """Return the starts by their number, `at_us`, `ranks` and `restarts` among their facts. Raises: Corrupt."""
         keys = sorted(self._attempt_keys())
-        facts = several(lambda key: read_object(self.store, key[1], "start", _start), keys, at_once=AT_ONCE)
+        facts = several(lambda key: self.attempt(key[1]), keys, at_once=AT_ONCE)
         return {number: its for (number, _), its in zip(keys, facts, strict=True)}
+
+    def attempt(self, key: str) -> dict[str, Any]:
+        """Return the facts of the start under a key. Raises: Corrupt."""
+        return read_object(self.store, key, "start", _start)
 
     def put_event(
         self,

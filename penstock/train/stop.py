@@ -14,6 +14,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """Slurm at a preemption or the end of the walltime, Kubernetes, and a person's `kill`."""
 LOOK_S = 15.0
 """Seconds between two checks for a person's request: one request to the store each."""
+FIRST_LOOK_S = 10.0
+"""Most seconds that the first step waits for the first check."""
 
 
 class Stop(IntEnum):
@@ -32,7 +34,8 @@ class StopRequests:
     def __init__(self) -> None:
         self.stop = Stop.NO
         self._before: dict[signal.Signals, Any] = {}
-        self._end = threading.Event()
+        self._end, self._looked = threading.Event(), threading.Event()
+        self._looked.set()
 
     def listen(self) -> None:
         """Handle the signals, if this is the main thread: elsewhere Python refuses, and a warning is logged."""
@@ -48,15 +51,24 @@ class StopRequests:
         """Look for a person's request from now on, in a thread."""
 
         def poll() -> None:
-            while not self._end.wait(LOOK_S):
+            while not self._end.is_set():
                 try:
                     if folder.is_to_stop():
                         self.stop = Stop.DONE
                         return
                 except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
                     _log.warning("could not poll for %s/%s: %s", folder.store.url, folder.stop_key, error)
+                finally:
+                    self._looked.set()
+                self._end.wait(LOOK_S)
 
+        self._looked.clear()
         threading.Thread(target=poll, name="penstock-stop", daemon=True).start()
+
+    def await_look(self) -> None:
+        """Wait until `watch` has checked once: a run that was cancelled makes no step."""
+        if not self._looked.wait(FIRST_LOOK_S):
+            _log.warning("the store did not say within %.0f s whether the run is to stop", FIRST_LOOK_S)
 
     def close(self, *, leaves: bool = False) -> None:
         """Restore the earlier handlers, and end the thread.

@@ -100,7 +100,7 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
     is_new = folder.stored_spec() is None
     folder.put_spec(spec)
     if folder.is_to_stop():
-        raise Conflict(f"{spec.run} was stopped: penstock train resume lets it go on")
+        raise Conflict(f"{spec.run} was stopped or cancelled: penstock train resume lets it go on")
     try:
         return launcher.submit(sized(spec, nodes))
     except (InvalidSpec, InvalidCluster):
@@ -124,6 +124,15 @@ def stop(folder: RunFolder) -> None:
     """Ask a run to save and end. Raises: RunNotFound."""
     folder.check_exists()
     folder.ask_to_stop(user_name())
+
+
+def cancel(folder: RunFolder, launcher: Launcher) -> None:
+    """Kill a run for good. Raises: RunNotFound; EngineUnreachable.
+
+    The request to stop is stored first: a scheduler that forgets the cancel starts ranks that make no step.
+    """
+    stop(folder)
+    launcher.cancel(folder.run)
 
 
 def summary(folder: RunFolder, launcher: Launcher | None) -> RunSummary:
@@ -156,15 +165,17 @@ def goodput_of(folder: RunFolder, launcher: Launcher | None) -> list[AttemptGood
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
     """Return all runs of a record, each with its newest events only. Raises: EngineUnreachable; StoreError."""
+    listed = briefs(root.store)
+    statuses = launcher.statuses([brief.run for brief in listed])
     return [
         RunSummary(
             run=brief.run,
-            status=launcher.status(brief.run),
+            status=statuses[brief.run],
             attempts={number: {} for number in sorted(brief.attempts)},
             events=brief.events,
             stopping=brief.stopping,
             window_step=brief.window_step,
             problem=brief.problem,
         )
-        for brief in briefs(root.store)
+        for brief in listed
     ]

@@ -2,7 +2,7 @@
 
 import re
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import loader
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LEROBOT = "lerobot"
 """Format whose videos stay in place while its numbers and texts are copied."""
+_OBEYED = "excluded samples of changed objects stay out; penstock exclude NAME --list names them"
 
 
 def _register_arguments(parser: ArgumentParser) -> None:
@@ -46,8 +47,12 @@ def _register_arguments(parser: ArgumentParser) -> None:
 def run_register(arguments: Namespace) -> Answer:
     """Make a version from objects that stay in place."""
     from ..formats.registration.register import chunks_of
+    from ..upkeep.exclusion import obey
 
-    done = _register(arguments)
+    root = loader.Root(arguments.root)
+    done = _register(arguments, root)
+    if without := obey(root, arguments.name):
+        done = replace(done, version=without, notes=[*done.notes, _OBEYED])
     version = done.version
     counts = {name: getattr(done, name) for name in ("new", "replaced", "same", "others")} | {
         "gone": done.missing
@@ -79,11 +84,11 @@ def run_register(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
-def _register(arguments: Namespace) -> "RegistrationReport":
+def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport":
     from ..formats import REGISTERED, TABLES
     from ..formats.registration.register import register
 
-    root, format, selection = loader.Root(arguments.root), arguments.format, selection_of(arguments)
+    format, selection = arguments.format, selection_of(arguments)
     if arguments.episodes and format != LEROBOT:
         from ..formats.importer import EPISODES_OF
 
@@ -157,9 +162,11 @@ def run_import(arguments: Namespace) -> Answer:
     """Import objects as a version. If one fails: no version, exit status 1."""
     from ..formats.importer import ColumnarOptions
     from ..formats.run_import import import_place
+    from ..upkeep.exclusion import obey
 
+    root = loader.Root(arguments.root)
     done = import_place(
-        loader.Root(arguments.root),
+        root,
         arguments.format,
         open_store(arguments.url),
         arguments.name,
@@ -173,6 +180,9 @@ def run_import(arguments: Namespace) -> Answer:
         workers=arguments.workers,
         selection=selection_of(arguments),
     )
+    if not done.failures and (without := obey(root, arguments.name)):
+        done.name, done.id, done.samples = without.name, without.id, len(without)
+        done.notes.append(_OBEYED)
     return report_answer(done, failed=done.failures)
 
 

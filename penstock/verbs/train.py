@@ -303,7 +303,8 @@ def starved(arguments: Namespace) -> Answer:
 def why(arguments: Namespace) -> Answer:
     """Show why a run waits."""
     folder, launcher = _launched(arguments)
-    status, text = launcher.status(folder.run), launcher.why(folder.run)
+    text = launcher.why(folder.run)  # first: `status` releases what Slurm holds
+    status = launcher.status(folder.run)
     body = {"run": folder.run, "state": status.state, "place": status.place, "why": text}
     return body, f"{folder.run}: {text or f'does not wait, {status.state}'}", 0
 
@@ -351,9 +352,11 @@ def stop(arguments: Namespace) -> Answer:
 
 def cancel(arguments: Namespace) -> Answer:
     """Kill a run, without a checkpoint."""
+    from ..train.submitting import cancel as cancel_run
+
     folder, launcher = _launched(arguments)
-    launcher.cancel(folder.run)
-    return {"run": folder.run}, f"{folder.run} was ended", 0
+    cancel_run(folder, launcher)
+    return {"run": folder.run}, f"{folder.run} was ended; penstock train resume lets it go on", 0
 
 
 VERB = Verb(

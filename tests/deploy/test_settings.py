@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.metrics import _GAUGES, PREFIX
+from dagster_project.metrics import _GAUGES, PREFIX
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "deploy"

@@ -1,28 +1,12 @@
-"""LeRobot's policies on our batches: `examples/robots.py` beside lerobot, and a check of SmolVLA's input.
-
-python policies_peer.py train ARGUMENTS...   examples/robots.py with these arguments
-python policies_peer.py smolvla ROOT         prints the shapes that SmolVLA's own preparation makes of a batch
-
-torchvision's binary does not match torch's build for CPUs: of it the policies use networks, which are Python.
-"""
+"""LeRobot's SmolVLA on our batches: python policies_peer.py ROOT prints the shapes that its own preparation makes."""
 
 import json
-import runpy
 import sys
 from pathlib import Path
 
 import torch
 
-REPOSITORY = Path(__file__).parents[2]
-sys.path.insert(0, str(REPOSITORY))
-_operators = torch.library.Library("torchvision", "DEF")
-for name in ("nms", "qnms"):
-    _operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
-def train(*arguments):
-    sys.argv = ["examples/robots.py", *arguments]
-    runpy.run_path(str(REPOSITORY / "examples/robots.py"), run_name="__main__")
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
 def smolvla(url):
@@ -73,4 +57,4 @@ def smolvla(url):
     )
 
 
-{"train": train, "smolvla": smolvla}[sys.argv[1]](*sys.argv[2:])
+smolvla(sys.argv[1])

@@ -1,19 +1,17 @@
 """lerobot 0.6, version pinned in lerobot06.txt: it reads our export window for window, and language there and back."""
 
-import hashlib
 import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 import loader
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
+from tests.demo.robots_walk import windows_of
 
 pytestmark = pytest.mark.oracle
 EPISODES = {10: 290, 11: 421, 12: 372, 22: 348, 24: 297, 29: 221}
@@ -26,32 +24,6 @@ def imported(root, place, name, *episodes):
     options = ColumnarOptions(episodes=tuple((number, number) for number in episodes))
     assert import_place(root, "lerobot", open_store(place), name, options=options).failures == []
     return root.open(name)
-
-
-def digest(value):
-    """SHA-256 as the peer takes it: of pictures the bytes."""
-    if value.dtype == torch.float32 and value.ndim >= 3:
-        value = (value * 255).round().to(torch.uint8)
-    data = np.ascontiguousarray(value.numpy())
-    return hashlib.sha256(f"{data.dtype} {list(data.shape)}".encode() + data.tobytes()).hexdigest()
-
-
-def windows_of(version):
-    """(episode, row) -> what LeRobot's policies get of the window."""
-    view = version.select(*(f"{name}.{'mp4' if name == CAMERA else 'npy'}" for name in DELTAS))
-    at = loader.delta_timestamps(view, DELTAS)
-    windows = loader.windows(view, anchor="action.npy", at=at, text=("interjection", "subtask", "task"))
-    plan = loader.plan({"g1": windows}, seed=1, global_batch=4)
-    out = {}
-    with loader.Loader(plan, workers=0, epochs=1) as batches:
-        for batch in batches:
-            inputs = loader.to_lerobot(batch, stacked=DELTAS)
-            for number, (_, key) in [(n, one) for n, one in enumerate(batch.ids) if one]:
-                episode, _, row = key.partition("@")
-                own = {name: digest(inputs[name][number]) for name in DELTAS}
-                own |= {f"{name}_is_pad": inputs[f"{name}_is_pad"][number].tolist() for name in DELTAS}
-                out[int(episode.removeprefix("episode_")), int(row)] = {**own, "text": inputs["task"][number]}
-    return out
 
 
 def test_windows_and_language_are_lerobots_own(tmp_path, peer):
@@ -69,7 +41,8 @@ def windows_are_lerobots_own(place, folder, peer):
         peer("lerobot06", "annotate", folder / "plain")
         spoken = imported(root, folder / "plain", "spoken")
         assert export(spoken, "lerobot", open_store(folder / "out")).lost == []
-        ours = windows_of(spoken)
+        read = windows_of(spoken, DELTAS)
+    ours = {(int(key.removeprefix("episode_")), row): window for (key, row), window in read.items()}
     theirs = peer("lerobot06", "windows", folder / "out", json.dumps(DELTAS), 1)
     language = {(one["episode"], one["row"]): one.pop("language") for one in theirs}
     assert len(theirs) == len(ours) == sum(EPISODES.values())

@@ -6,7 +6,12 @@ import torch
 
 import loader
 from penstock.view.inspect.shown_batch import shown_batch
+from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.replayed_values import BatchValues
+from penstock.view.replays.replays import Replayers, Replays
+from penstock.view.replays.training import Training
+from tests.view.conftest import train
+from tests.view.recipes import plain
 
 ONES = torch.ones(64, dtype=torch.bfloat16)
 RAMP = np.arange(100, dtype=np.float32)
@@ -52,6 +57,52 @@ def test_small_values_and_those_without_bytes_have_none(plan):
     for value in (7, "cat", b"x" * 63, np.zeros(3), {"a": 1}, object(), np.array([object()] * 64), None):
         found = shown_batch(plan, values_of({"a": value}, {"a": value}))
         assert [slot.hashes for slot in found.slots] == [{}, {}]
+
+
+@pytest.mark.parametrize("as_values", [np.asarray, torch.from_numpy])
+def test_padding_of_windows_is_not_compared(plan, as_values):
+    def window(chunk, is_pad):
+        ages = np.zeros(len(chunk), np.int64)
+        return {"a": as_values(chunk), "a.is_pad": as_values(is_pad), "a.age_ns": as_values(ages)}
+
+    is_pad = np.arange(48) >= 20
+    end = np.repeat(RAMP[:21], [*[1] * 20, 28])
+    other_padding = np.where(is_pad, np.float32(7), end)
+    none, whole = np.zeros(48, bool), np.ones(48, bool)
+    chunks = (end, is_pad), (other_padding, is_pad), (end, none), (end, whole), (end, whole)
+    found = shown_batch(plan, values_of(*(window(*one) for one in chunks)))
+    hashes = [slot.hashes for slot in found.slots]
+    assert hashes[0] == hashes[1] != {}
+    assert hashes[2:] == [{}, {}, {}]
+    few = np.arange(48) >= 15  # 60 bytes of values are too few to compare
+    assert [slot.hashes for slot in shown_batch(plan, values_of(*[window(end, few)] * 2)).slots] == [{}, {}]
+
+
+def test_a_step_of_windows_marks_only_values_inside_of_the_episode(root):
+    """The first episode's camera ends early, so single frames and the end of chunks are padding."""
+    rows = np.arange(12)
+    ns = rows.astype(np.int64) * 10**8
+    frames = np.random.default_rng(7).integers(0, 256, (12, 4, 8, 3), np.uint8)
+    frozen = frames.copy()
+    frozen[5] = frozen[4]
+    for dataset, shown, camera_ns in (("ends", frames[:6], ns[:6]), ("freezes", frozen, ns)):
+        with root.write(dataset) as writer:
+            fields = {"action.npy": np.stack([rows] * 16, 1).astype(np.float32), "action.ns.npy": ns}
+            writer.add("ep", {**fields, "cam.npy": shown, "cam.ns.npy": camera_ns})
+        view = root.open(f"{dataset}@1").select("cam.npy", "action.npy")
+        at = {"cam.npy": [0], "action.npy": loader.rows(0, 6)}
+        windows = loader.windows(view, anchor="action.npy", at=at, max_age="50ms")
+        train(root, loader.plan({dataset: windows}, seed=1, global_batch=12), dataset, plain, steps=1)
+    marks = {}
+    for dataset in ("ends", "freezes"):
+        training, replayers = Training(root, dataset), Replayers(plain=Replays(root))
+        batch, trouble = step_values(training, replayers, 0, 0, 1, shown_batch)
+        record = step_record(training, batch, None, trouble)
+        replayers.close()
+        keys = {row.slot: row.key for row in record.slots}
+        equal = [mark for mark in record.marks if mark.name == "equal_values"]
+        marks[dataset] = [(mark.field, sorted(keys[slot] for slot in mark.slots)) for mark in equal]
+    assert marks == {"ends": [], "freezes": [("cam.npy", ["ep", "ep"])]}
 
 
 def test_values_of_equal_checksums_are_held_against_each_other(plan, monkeypatch):

@@ -27,7 +27,7 @@ from penstock.formats.registration.shard_rows import ForeignShard, Rows, rows_of
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped, not_supported, rejected
-from ...source_formats import companions
+from ...sources import companions
 from .sample_facts import OWN_COLUMNS, Row, TakingRules, key_in_dataset, metadata_of, source_of
 
 Place = TypeVar("Place")

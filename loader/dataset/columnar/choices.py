@@ -30,6 +30,8 @@ class ColumnarOptions(NamedTuple):
     """True keeps the declared width of numbers in nested lists; False widens them to 64 bits."""
     episodes: tuple[tuple[int, int], ...] = ()
     """(first, last) ranges of robot episodes to read; empty for all."""
+    earlier: frozenset[str] = frozenset()
+    """Keys of the dataset's samples, which an import of other `episodes` keeps."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""

@@ -22,10 +22,11 @@ CANCEL_S = 120.0
 """Longest wait for elements to end, in s: Slurm must first declare a lost node down."""
 LOG_BYTES = 64 * 2**10
 
-HELD = "launch failed requeued held"
-"""Slurm's reason code for an element whose launch failed."""
+HELD = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
+"""Slurm's reason codes for a job that it holds for ever: its launch failed, or its first node was lost five times."""
 PLAIN = {
-    HELD: "the launch failed, and penstock lets it begin again",
+    "launch failed requeued held": "the launch failed, and penstock lets it begin again",
+    "JobHoldMaxRequeue": "its first node was lost five times, and penstock lets it begin again",
     "BadConstraints": "no node of the partition has what the slot asks for",
     "BeginTime": "a moment until the next start",
     "JobArrayTaskLimit": "as many run as the cluster's file has slots",
@@ -79,7 +80,7 @@ class Elements:
     """Slurm reason code -> number of waiting elements."""
 
     held: Sequence[str]
-    """Ids of elements that Slurm holds after a failed launch."""
+    """Ids of elements that Slurm holds after failed launches or lost nodes."""
     jobs: Sequence[str] = ()
     """Slurm jobs with their partitions: '12 in partition long'."""
 
@@ -145,7 +146,7 @@ class SlurmQueue:
             states[state] += 1
             if state in WAITING and reason != "None":
                 reasons[reason] += 1
-                if reason == HELD:
+                if reason in HELD:
                     held.append(element)
         newest = [jobs[number] for number in sorted(jobs, key=int)]
         return Elements(states=states, reasons=reasons, held=held, jobs=newest)
@@ -334,7 +335,7 @@ class SlurmEngine:
         return bool(self._queue.elements(name).states)
 
     def status(self, name: str) -> AttemptStatus:
-        """See `Engine.status`. Releases elements that Slurm holds after a failed launch."""
+        """See `Engine.status`. Releases elements that Slurm holds for ever."""
         elements = self._queue.elements(name)
         self._queue.release(elements.held)
         waiting, running = elements.count(WAITING), elements.count(RUNNING)

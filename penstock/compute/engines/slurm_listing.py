@@ -1,7 +1,7 @@
 """Jobs as `squeue` lists them, with what they ask for, and the time that Slurm gives a job to stop."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from loader.errors import EngineUnreachable
@@ -27,6 +27,8 @@ _WIDTHS = {
     "Reason": 400,
 }
 """Column of squeue -> characters at which it is cut."""
+NAMES_BYTES = 60_000
+"""Most bytes of names in one command: Linux takes 128 KiB in a word."""
 _TRES = re.compile(r"([^=,]+)=([0-9.]+)([KMGTP]?)")
 _SCALE = {"": 1.0, "K": 2**-10, "M": 1.0, "G": 2**10, "T": 2**20, "P": 2**30}
 
@@ -65,27 +67,45 @@ class QueuedJob:
     """Jobs that it waits for, in Slurm's words."""
     reason: str = ""
     """Slurm's reason to wait."""
+    name: str = ""
+    """Its name, if jobs were asked for by name: a foreign name may break squeue's lines."""
 
 
-def queued_jobs(answer: Answer, *filters: str) -> list[QueuedJob]:
+def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WIDTHS) -> list[QueuedJob]:
     """Return the jobs of all users and states that match squeue's options, the oldest first.
 
     Raises: EngineUnreachable.
     """
-    form = ",".join(f"{name}:{width}|" for name, width in _WIDTHS.items())
+    form = ",".join(f"{name}:{width}|" for name, width in columns.items())
     command = ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--all", f"--Format={form}", *filters]
-    jobs = [_job(line) for line in answer(command).splitlines() if line.strip()]
+    jobs = [_job(line, columns) for line in answer(command).splitlines() if line.strip()]
     return sorted(jobs, key=lambda job: int(job.job_id))
 
 
-def named_jobs(answer: Answer, name: str) -> list[QueuedJob]:
-    """Return the jobs of a name in any state; Slurm forgets one MinJobAge (300 s) after its end."""
-    return queued_jobs(answer, "--states=all", f"--name={name}")
+def named_jobs(answer: Answer, *names: str) -> list[QueuedJob]:
+    """Return the jobs of group names in any state; Slurm forgets one MinJobAge (300 s) after its end."""
+    columns, jobs = {**_WIDTHS, "Name": 300}, list[QueuedJob]()
+    for group in command_groups(names):
+        jobs += queued_jobs(answer, "--states=all", f"--name={','.join(group)}", columns=columns)
+    return jobs
 
 
-def _job(line: str) -> QueuedJob:
-    values = dict(zip(_WIDTHS, (value.strip() for value in line.split("|")), strict=False))
-    if len(values) < len(_WIDTHS) or not values["JobID"].isdigit():
+def command_groups(names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield names in groups that fit into a command."""
+    group, n_bytes = list[str](), 0
+    for name in names:
+        if group and n_bytes + len(name) > NAMES_BYTES:
+            yield group
+            group, n_bytes = [], 0
+        group.append(name)
+        n_bytes += len(name) + 1
+    if group:
+        yield group
+
+
+def _job(line: str, columns: Mapping[str, int]) -> QueuedJob:
+    values = dict(zip(columns, (value.strip() for value in line.split("|")), strict=False))
+    if len(values) < len(columns) or not values["JobID"].isdigit():
         raise EngineUnreachable(f"squeue prints {line[:200]!r}, which is no job")
     least_nodes = re.match(r"[0-9]+", values["NumNodes"])
     return QueuedJob(
@@ -104,6 +124,7 @@ def _job(line: str) -> QueuedJob:
         submitted_s=_seconds(values["SubmitTime"]),
         dependency="" if values["Dependency"] == "(null)" else values["Dependency"],
         reason="" if values["Reason"] == "None" else values["Reason"],
+        name=values.get("Name", ""),
     )
 
 

@@ -197,7 +197,7 @@ def why_waiting(answer: Answer, job: QueuedJob, now_s: float | None = None) -> s
         running = queued_jobs(answer, "--states=RUNNING", f"--partition={job.partition}")
         sentences.append(_next_end(running, "node", now_s))
         if job.start_s is not None and job.start_s > now_s:
-            sentences.append(f"Slurm expects to begin it by {_clock(job.start_s, now_s)}.")
+            sentences.append(f"Slurm expects to begin it by {clock(job.start_s, now_s)}.")
         sentences.append(_idle(answer, job))
     waited = f"waits {_length(now_s - job.submitted_s)}: " if job.submitted_s else "waits: "
     lines = [waited + " ".join(filter(None, sentences)), _drained(answer, job)]
@@ -226,7 +226,7 @@ def _reason_words(answer: Answer, job: QueuedJob, now_s: float) -> str:
     if reason == "Dependency":
         return f"it depends on other jobs, {job.dependency or 'unnamed'} (Dependency)."
     if reason == "BeginTime" and job.start_s is not None:
-        return f"it begins at {_clock(job.start_s, now_s)} at the earliest (BeginTime)."
+        return f"it begins at {clock(job.start_s, now_s)} at the earliest (BeginTime)."
     if reason in ("PartitionTimeLimit", "PartitionNodeLimit"):
         text = answer(["scontrol", "-o", "show", "partition", job.partition.partition(",")[0]])
         facts = dict(re.findall(r"(MaxTime|MaxNodes|MinNodes|TotalNodes)=(\S+)", text))
@@ -250,7 +250,7 @@ def _next_end(running: Iterable[QueuedJob], resource: str, now_s: float) -> str:
         return ""
     end_s, job = min(ends, key=lambda pair: pair[0])
     share = "" if resource == "jobs" else f" ({job.resources[resource]:,} {_unit(resource)})"
-    return f"Next to end: job {job.job_id}{share}, by {_clock(end_s, now_s)}."
+    return f"Next to end: job {job.job_id}{share}, by {clock(end_s, now_s)}."
 
 
 def _fitting(limit: SlurmLimit, job: QueuedJob) -> str:
@@ -285,7 +285,7 @@ def _unit(resource: str) -> str:
     return _UNITS.get(resource, resource)
 
 
-def _clock(at_s: float, now_s: float) -> str:
+def clock(at_s: float, now_s: float) -> str:
     at, now = time.gmtime(at_s), time.gmtime(now_s)
     return time.strftime("%H:%M UTC" if at[:3] == now[:3] else "%Y-%m-%d %H:%M UTC", at)
 

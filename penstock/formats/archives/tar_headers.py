@@ -1,4 +1,4 @@
-"""Read the headers of a tar archive (ustar, GNU, pax) without payloads. Data that a reader would misread is an error."""
+"""Read the headers of a tar archive (ustar, GNU, pax) without payloads. Data that readers would misread is an error."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

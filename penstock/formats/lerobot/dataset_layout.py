@@ -1,7 +1,7 @@
 """Read the metadata of a LeRobot dataset: features, tasks, episodes and their objects."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -79,12 +79,23 @@ class DatasetLayout:
     """Episode index -> episode, ascending."""
 
 
+def key_of(number: int) -> str:
+    """Return an episode's sample key."""
+    return f"episode_{number:06d}"
+
+
 def read_layout(
-    store: Store, infos: list[ObjectInfo], *, whole: bool = True, episodes: Sequence[tuple[int, int]] = ()
+    store: Store,
+    infos: list[ObjectInfo],
+    *,
+    whole: bool = True,
+    episodes: Sequence[tuple[int, int]] = (),
+    earlier: Container[str] = (),
 ) -> DatasetLayout:
     """Return the layout of a source's dataset.
 
     whole: True to reject a dataset that lacks objects. episodes: (first, last) index ranges; empty selects all.
+    earlier: keys of episodes that stay selected, if they share an object of rows with others or have all objects.
 
     Raises: InvalidStore.
     """
@@ -107,8 +118,10 @@ def read_layout(
         if episode.number in by_number:
             raise InvalidStore(f"{store.url}: episode {episode.number} comes twice in meta/")
         by_number[episode.number] = episode
-    by_number = _chosen(store, by_number, episodes)
-    if whole and (missing := _missing(by_number, {one.key for one in infos})):
+    there = {one.key for one in infos}
+    if episodes:
+        by_number = _chosen(store, by_number, episodes, earlier, there)
+    if whole and (missing := _missing(by_number, there)):
         raise InvalidStore(
             f"{store.url}: {len(missing)} objects of its episodes are missing, the first is {missing[0]}: fetch them, "
             "or choose the episodes that are there, such as --episodes 0-99"
@@ -128,21 +141,29 @@ def read_layout(
 
 
 def _chosen(
-    store: Store, by_number: Mapping[int, LeRobotEpisode], chosen: Sequence[tuple[int, int]]
+    store: Store,
+    by_number: Mapping[int, LeRobotEpisode],
+    chosen: Sequence[tuple[int, int]],
+    earlier: Container[str],
+    there: set[str],
 ) -> dict[int, LeRobotEpisode]:
-    if not chosen:
-        return dict(by_number)
     for first, last in chosen:
         if not any(first <= number <= last for number in by_number):
-            there = f"{min(by_number)} to {max(by_number)}" if by_number else "none"
-            raise InvalidStore(f"{store.url} has no episode from {first} to {last}; meta/ names {there}")
-    return {n: one for n, one in by_number.items() if any(first <= n <= last for first, last in chosen)}
+            known = f"{min(by_number)} to {max(by_number)}" if by_number else "none"
+            raise InvalidStore(f"{store.url} has no episode from {first} to {last}; meta/ names {known}")
+    asked = {n for n in by_number if any(first <= n <= last for first, last in chosen)}
+    shared = {by_number[n].data for n in asked}
+    return {
+        n: one
+        for n, one in by_number.items()
+        if n in asked or (key_of(n) in earlier and (one.data in shared or not _missing({n: one}, there)))
+    }
 
 
-def _missing(episodes: Mapping[int, LeRobotEpisode], there: set[str]) -> list[str]:
+def _missing(episodes: Mapping[int, LeRobotEpisode], there: Container[str]) -> list[str]:
     needed = {one.data for one in episodes.values()}
     needed |= {place.key for one in episodes.values() for place in one.videos.values()}
-    return sorted(needed - there)
+    return sorted(key for key in needed if key not in there)
 
 
 def _read_v2(store: Store, _keys: list[str]) -> tuple[dict[int, str], list[dict[str, Any]]]:

@@ -17,6 +17,7 @@ from loader.errors import Corrupt, InvalidSample
 from loader.json_text import DamagedJson, parse_json
 from loader.modalities.language import MAX_LINES, ActiveText, LanguageLine, parse_language
 
+from .language_columns import EpisodeTexts, TextRun
 from .rows import I64, EpisodeRows, runs_of, seconds_of
 
 PERSISTENT, EVENTS = "language_persistent", "language_events"
@@ -31,18 +32,18 @@ _TEXT_BYTES = 64  # of a text without its characters
 _MAX_S = 2**62 / 10**9
 
 
-def language_of(table: Any, columns: Container[str], rows: EpisodeRows, what: str) -> bytes:
-    """Return an episode's `language.jsonl`. columns: language columns to read. Raises: Corrupt."""
+def language_of(
+    texts: Mapping[str, EpisodeTexts], columns: Container[str], rows: EpisodeRows, what: str
+) -> bytes:
+    """Return an episode's `language.jsonl`. texts: by column. columns: language columns to read. Raises: Corrupt."""
     clock = rows.ns.tolist()
     lines = [LanguageLine(start_ns=clock[one["start"]], style=TASK, text=one["task"]) for one in rows.tasks]
     for name in (name for name in COLUMNS if name in columns):
-        if name not in table.column_names:
+        if name not in texts:
             raise Corrupt(f"{what}: no column {name!r}")
-        column = table[name].combine_chunks()
         try:
-            lines += (
-                _persistent(column, rows.seconds, clock) if name == PERSISTENT else _events(column, clock)
-            )
+            runs = texts[name].checked()
+            lines += _persistent(runs, rows.seconds, clock) if name == PERSISTENT else _events(runs, clock)
         except (DamagedJson, RecursionError) as error:
             raise Corrupt(f"{what}: {name}: {error}") from None
     try:
@@ -55,54 +56,35 @@ def language_of(table: Any, columns: Container[str], rows: EpisodeRows, what: st
     return data
 
 
-def _persistent(column: Any, seconds: Any, clock: list[int]) -> Iterator[LanguageLine]:
-    lists = [values for _, values in _lists(column)]
+def _persistent(runs: Sequence[TextRun], seconds: Any, clock: list[int]) -> Iterator[LanguageLine]:
     times = seconds.astype(np.float32).tolist()
     row_of = {time: row for row, time in reversed([*enumerate(times)])}
-    for line in _structs(lists[0]):
+    for line in _structs(runs[0].structs):
         time = line.get("timestamp")
         if not isinstance(time, float) or not abs(time) <= _MAX_S:
             raise DamagedJson(f"timestamp {time!r:.40}; seconds are needed")
         time = float(np.float32(time))
         start = clock[row_of[time]] if time in row_of else math.floor(Fraction(time) * 10**9)
         yield _line(line, start, None)
-    for row, values in enumerate(lists):
-        if not values.equals(lists[0]):
-            raise DamagedJson(
-                f"row {row} differs from row 0; an episode has the same texts in all of its rows"
-            )
+    if len(runs) > 1:
+        raise DamagedJson(
+            f"row {runs[1].first} differs from row 0; an episode has the same texts in all of its rows"
+        )
 
 
-def _events(column: Any, clock: list[int]) -> Iterator[LanguageLine]:
+def _events(runs: Sequence[TextRun], clock: list[int]) -> Iterator[LanguageLine]:
     n = 0
-    for row, values in _lists(column):
-        if (n := n + len(values)) > MAX_LINES:
-            raise DamagedJson(f"row {row}: more than {MAX_LINES} events")
-        for line in _structs(values):
-            yield _line(line, clock[row], clock[row] + EVENT_NS)
+    for run in runs:
+        for row in range(run.first, run.stop) if run.structs else ():
+            if (n := n + len(run.structs)) > MAX_LINES:
+                raise DamagedJson(f"row {row}: more than {MAX_LINES} events")
+            for line in _structs(run.structs):
+                yield _line(line, clock[row], clock[row] + EVENT_NS)
 
 
-def _lists(column: Any) -> Iterator[tuple[int, Any]]:
-    """Yield the row and structs of each row's list."""
-    import pyarrow as pa
-
-    if pa.types.is_null(column.type):
-        column = column.cast(pa.list_(pa.struct([])))
-    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
-        raise DamagedJson(f"it is {column.type}; lists of structs are needed")
-    kind = column.type.value_type
-    if not pa.types.is_struct(kind) and not pa.types.is_null(kind):
-        raise DamagedJson(f"it is {column.type}; lists of structs are needed")
-    offsets, values = column.offsets.to_pylist(), column.values
-    for row in range(len(column)):
-        stop = offsets[row + 1] if column[row].is_valid else offsets[row]
-        yield row, values.slice(offsets[row], stop - offsets[row])
-
-
-def _structs(values: Any) -> list[dict[str, Any]]:
-    if len(values) > MAX_LINES:
+def _structs(structs: list[Any]) -> list[dict[str, Any]]:
+    if len(structs) > MAX_LINES:
         raise DamagedJson(f"more than {MAX_LINES} texts")
-    structs: list[Any] = values.to_pylist()
     if None in structs:
         raise DamagedJson("a text is null")
     return structs

@@ -23,8 +23,9 @@ from ..episodes.columns import npy_of
 from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
-from .dataset_layout import DatasetLayout, LeRobotEpisode, read_layout
+from .dataset_layout import DatasetLayout, LeRobotEpisode, key_of, read_layout
 from .language import COLUMNS, language_of
+from .language_columns import EpisodeTexts, Texts, read_texts
 from .rows import EpisodeRows, check_times, read_rows, statistics
 
 OPTIONS = frozenset({"episodes"})
@@ -74,7 +75,7 @@ def dataset_in(
     store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool = True
 ) -> "LeRobotDataset":
     """Return a source's dataset. Features in `options.without` are left out."""
-    layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
+    layout = read_layout(store, infos, whole=whole, episodes=options.episodes, earlier=options.earlier)
     features = {
         name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
     }
@@ -118,10 +119,6 @@ def field_of(name: str, feature: Mapping[str, Any]) -> str:
     return f"{name}.{ {'video': 'mp4', 'string': 'json'}.get(feature['dtype'], 'npy') }"
 
 
-def key_of(number: int) -> str:
-    return f"episode_{number:06d}"
-
-
 class OpenVideo(NamedTuple):
     """One episode's packets in an open video file."""
 
@@ -151,7 +148,7 @@ class LeRobotDataset:
         self.infos, self.layout, self.features = infos, layout, features
         self.language = language
         self._lock = threading.Lock()
-        self._held: tuple[str, Any] | None = None  # rows of the last object read
+        self._held: tuple[str, Any, Texts] | None = None  # rows and texts of the last object read
         self._sharing = Counter(
             place.key for one in layout.episodes.values() for place in one.videos.values()
         )
@@ -218,12 +215,12 @@ class LeRobotDataset:
         layout, info = self.layout, self.infos[episode.data]
         what = f"{info.key}, episode {episode.number}"
         streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
-        table = self._table(info, episode.number, what)
+        table, texts = self._table(info, episode.number, what)
         rows = read_rows(table, what, episode.length, layout.fps, streams, layout.tasks, tick_s)
         fields = _stream_fields(rows)
         fields[EPISODE] = self._facts(episode, rows)
         if self.language is not None:
-            fields[FIELD] = language_of(table, self.language, rows, what)
+            fields[FIELD] = language_of(texts, self.language, rows, what)
         metadata = {
             **episode.columns,
             "episode_index": episode.number,
@@ -251,27 +248,28 @@ class LeRobotDataset:
                 check_times(times, np.arange(episode.length), self.layout.fps, float(span.time_base), what)
                 yield camera, OpenVideo(what, file, video, span)
 
-    def _table(self, info: ObjectInfo, index: int, what: str) -> Any:
+    def _table(self, info: ObjectInfo, index: int, what: str) -> tuple[Any, dict[str, EpisodeTexts]]:
+        """Return an episode's rows, and its texts by column."""
         import pyarrow as pa
         import pyarrow.compute as pc
+        import pyarrow.parquet as pq
 
         with arrow_errors(what, damaged="cannot be read"):
             with self._lock:
                 if self._held is None or self._held[0] != info.key:
                     with opened_object(self._store, info) as file:
-                        self._held = info.key, self._read_table(pa.PythonFile(file, "r"))
-                table = self._held[1]
+                        parquet = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=False)
+                        texts_of = read_texts(parquet, {*(self.language or ())})
+                        self._held = info.key, self._read_table(parquet), texts_of
+                _, table, texts_of = self._held
             if "episode_index" not in table.column_names:
                 raise Corrupt(f"{what}: {info.key} has no column 'episode_index'")
-            return table.filter(pc.equal(table["episode_index"], index))
+            texts = {name: of.get(index, EpisodeTexts()) for name, of in texts_of.items()}
+            return table.filter(pc.equal(table["episode_index"], index)), texts
 
-    def _read_table(self, file: Any) -> Any:
-        """Return the columns to import. Language is in each row, so it is large in memory."""
-        import pyarrow.parquet as pq
-
-        chosen = {*self.features, *(self.language or ())}
-        left_out = {*self.layout.features, *self.layout.language} - chosen
-        parquet = pq.ParquetFile(file, pre_buffer=False)
+    def _read_table(self, parquet: Any) -> Any:
+        """Return the columns to import, without language."""
+        left_out = {*self.layout.features, *self.layout.language} - {*self.features}
         names = [name for name in parquet.schema_arrow.names if name not in left_out]
         return parquet.read(columns=names, use_threads=False)
 

@@ -43,8 +43,8 @@ from ..registration.parts import IndexFiles, objects_of, path_of
 from ..registration.register import RegistrationReport, check_apart, transaction
 from ..registration.selection import EVERYTHING, Selection, list_selected
 from ..registration.shard_rows import ForeignShard, group_name, shards_of
-from .dataset_layout import LeRobotEpisode
-from .lerobot_import import LeRobotDataset, dataset_in, field_of, key_of
+from .dataset_layout import LeRobotEpisode, key_of
+from .lerobot_import import LeRobotDataset, dataset_in, field_of
 
 AT_ONCE = 8
 """Number of episodes read concurrently."""

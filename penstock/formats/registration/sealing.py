@@ -1,4 +1,4 @@
-"""Seal registered shards: read them once, and store the checksums of each index in a file, its seal, for all readers."""
+"""Seal registered shards: read them once, and store each index's checksums in a file, its seal, for all readers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field

@@ -12,6 +12,8 @@ MOST_BYTES = 16 * 2**20
 """Bytes of a log that are searched for a failure: tracebacks of thousands of ranks."""
 _ERROR = re.compile(r"(?!\s|[WE][0-9]{4} |torch\.distributed\.elastic\.).*(?:Error|Exception)")
 """Last line of a traceback, and none of torchrun's report."""
+_RANK_END = re.compile(r"srun: error: [^:]+: tasks? [^:]+: (?:Exited with exit code|Out Of Memory)")
+"""Slurm's line for ranks that ended by themselves."""
 _RANK = re.compile(r"(?: *([0-9]+): |\[rank([0-9]+)\]:(?! ))?(?:\[rank([0-9]+)\]: )?")
 """Names of a rank before its line: the launcher's, and torch's own in a traceback."""
 
@@ -31,14 +33,14 @@ class Failures:
         """Return the seconds to wait after a failure: 10 s, doubled up to 10 min while no step is made.
 
         None ends the run: the second failure at one step with the same last line is not the machine's. step: None if
-        the record cannot be read, which ends no run.
+        the record cannot be read or the scheduler failed, which ends no run.
         """
-        if step is None:
-            step = self.step
-        elif (self.step, self.line) == (step, line):
+        if step is not None and (self.step, self.line) == (step, line):
             return None
-        wait_s = self.wait_s if self.step == step else FIRST_S
-        self.step, self.line, self.wait_s = step, line, min(2 * wait_s, LONGEST_S)
+        wait_s = self.wait_s if step in (None, self.step) else FIRST_S
+        self.wait_s = min(2 * wait_s, LONGEST_S)
+        if step is not None:
+            self.step, self.line = step, line
         return wait_s
 
 
@@ -61,6 +63,7 @@ def last_step(folder: RunFolder) -> int | None:
 def last_error(log: str, begin: int = 0) -> str:
     """Return the last line of the earliest traceback in a log, or its last line. begin: bytes before this start.
 
+    Without a traceback, Slurm's first line on the end of a rank comes before the last line.
     A rank's last traceback counts. The other ranks fail by the first one, in words that differ: "Connection closed
     by peer [10.0.0.7]:41234".
     """
@@ -80,7 +83,14 @@ def last_error(log: str, begin: int = 0) -> str:
         lines.append(line)
     if errors:
         return min(errors.values())[1]
-    return ([line for line in lines if is_error(line)] or lines or [""])[-1]
+    if by_error := [line for line in lines if is_error(line)]:
+        return by_error[-1]
+    return next(filter(_RANK_END.match, lines), (lines or [""])[-1])
+
+
+def is_schedulers(line: str) -> bool:
+    """Return whether a last line is of Slurm's own trouble, which is no failure of the run."""
+    return line.startswith(("srun: ", "slurmstepd")) and not _RANK_END.match(line)
 
 
 def is_error(line: str) -> bool:

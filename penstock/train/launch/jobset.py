@@ -109,6 +109,10 @@ class JobSets:
         running = any(pod["status"].get("phase") == "Running" for pod in pods)
         return RunStatus(state="running" if running else "waiting", place=place, reason="; ".join(waits))
 
+    def statuses(self, runs: Sequence[str]) -> dict[str, RunStatus]:
+        """See `Launcher.statuses`."""
+        return {run: self.status(run) for run in runs}
+
     def why(self, run: str) -> str:
         """See `Launcher.why`: Kueue's own words, or else the scheduler's words on the pods."""
         return self.status(run).reason

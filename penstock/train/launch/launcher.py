@@ -3,6 +3,7 @@
 A run's name is its handle. A launcher is one file here, and one line of `LAUNCHERS` in `submitting.py`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -61,6 +62,10 @@ class Launcher(Protocol):
 
     def status(self, run: str) -> RunStatus:
         """Return how a run stands."""
+        ...
+
+    def statuses(self, runs: Sequence[str]) -> dict[str, RunStatus]:
+        """Return how runs stand, by their names, for a list of all: with as few questions as the scheduler allows."""
         ...
 
     def why(self, run: str) -> str:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +109,10 @@ class LocalRanks:
             return RunStatus(state="unknown")
         self._begun = [process for process in self._begun if process.poll() is None]
         return RunStatus(state="ended" if self._process(run) is None else "running", place=self._place(run))
+
+    def statuses(self, runs: Sequence[str]) -> dict[str, RunStatus]:
+        """See `Launcher.statuses`."""
+        return {run: self.status(run) for run in runs}
 
     def why(self, run: str) -> str:
         """See `Launcher.why`."""

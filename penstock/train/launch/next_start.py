@@ -12,7 +12,7 @@ import loader
 from loader.json_text import parse_json_object
 
 from ..run_folder import RunFolder
-from .failures import Failures, last_error, last_step
+from .failures import Failures, is_schedulers, last_error, last_step
 
 OVER = 3
 
@@ -22,9 +22,9 @@ def main() -> int:
     file, record, run, log, size = sys.argv[1:]
     path = Path(file)
     failures = Failures(**parse_json_object(path.read_text())) if path.exists() else Failures()
-    wait_s = failures.next_start_s(
-        last_step(RunFolder(loader.Root(record).store, run)), last_error(log, int(size))
-    )
+    line = last_error(log, int(size))
+    step = None if is_schedulers(line) else last_step(RunFolder(loader.Root(record).store, run))
+    wait_s = failures.next_start_s(step, line)
     if wait_s is None:
         print(
             f"penstock: {run} failed twice at one step with the same last line; it is over", file=sys.stderr

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any
 
 from loader.errors import InvalidRuntime
@@ -15,7 +16,9 @@ from loader.json_text import parse_json_object
 from ...compute.locked_processes import LOG_BYTES
 
 SPANS = ".spans"
-"""Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before), on this machine `ended_us`."""
+"""Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before), on this machine `ended_us`.
+
+On Slurm a start has `ranks_us` once a rank has begun, or `no_rank_us` if srun began none in time."""
 TEE = ("--tee=3", "--role=rank")
 """torchrun's options for the ranks' names before their lines. Each rank's output is then a file, too."""
 Answer = Callable[[Sequence[str]], str]
@@ -55,8 +58,7 @@ def part_of(answer: Answer, log: str, start: int | None) -> tuple[int, int | Non
     """
     if start is None:
         return 0, None
-    spans = shlex.quote(f"{log}{SPANS}")
-    lines = answer(["sh", "-c", f"if [ -e {spans} ]; then cat {spans}; fi"]).splitlines()
+    lines = spans_text(answer, log).splitlines()
     begins = [times.get("log") for times in times_of(lines) if "begun_us" in times]
     begin, end = (begins[n] if 0 <= n < len(begins) else None for n in (start, start + 1))
     if type(begin) is not int or not (end is None or type(end) is int):
@@ -64,3 +66,26 @@ def part_of(answer: Answer, log: str, start: int | None) -> tuple[int, int | Non
             f"the log has no start with {start} restarts before it; it has {len(begins)} starts"
         )
     return begin, end
+
+
+def spans_text(answer: Answer, log: str) -> str:
+    """Return the file of starts of a log; "" without one."""
+    spans = shlex.quote(f"{log}{SPANS}")
+    return answer(["sh", "-c", f"if [ -e {spans} ]; then cat {spans}; fi"])
+
+
+def without_ranks(starts: Iterable[dict[str, Any]]) -> tuple[int, int]:
+    """Return since when srun begins no rank, in UTC microseconds, and in how many starts; (0, 0) if it does.
+
+    The newest start counts once it is late.
+    """
+    newest_first = list[tuple[int, str]]()
+    for times in starts:
+        if type(begun_us := times.get("begun_us")) is int:
+            newest_first.insert(0, (begun_us, ""))
+        elif newest_first:
+            newest_first[0] = newest_first[0][0], next(iter(times), "")
+    if newest_first and not newest_first[0][1]:
+        del newest_first[0]
+    late = list(takewhile(lambda start: start[1] == "no_rank_us", newest_first))
+    return (late[-1][0], len(late)) if late else (0, 0)

@@ -7,7 +7,8 @@ The job's name follows from record and run. Two submits at once leave one job: t
 import hashlib
 import shlex
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from loader.dataset.root import Root
@@ -15,13 +16,16 @@ from loader.errors import EngineUnreachable, InvalidCluster, InvalidSpec
 
 from ...compute.cluster import Cluster
 from ...compute.engines.slurm import HELD, RUNNING, WAITING, SlurmQueue, mebibytes, plain
-from ...compute.engines.slurm_listing import QueuedJob, named_jobs, preemption_words
-from ...compute.engines.slurm_why import why_name_waits
+from ...compute.engines.slurm_listing import QueuedJob, command_groups, named_jobs, preemption_words
+from ...compute.engines.slurm_why import clock, why_waiting
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..run_spec import RunSpec
 from .launcher import RunStatus, Span
-from .run_log import run_text
+from .run_log import run_text, spans_text, times_of, without_ranks
 from .slurm_job_script import NodeSettings, batch_script
+
+NO_ACCOUNTING = "accounting storage is disabled"
+"""sacct's words on a cluster without slurmdbd."""
 
 
 class SlurmJobs:
@@ -48,7 +52,7 @@ class SlurmJobs:
         """See `Launcher.submit`."""
         self._options(spec)
         jobs = self._jobs(spec.run)
-        self._queue.release([job.job_id for job in jobs if job.reason == HELD])
+        self._release(jobs)
         place = _place(jobs[0]) if jobs else ""
         try:
             if not jobs:
@@ -69,28 +73,43 @@ class SlurmJobs:
 
     def status(self, run: str) -> RunStatus:
         """See `Launcher.status`."""
-        jobs = named_jobs(self._queue.answer, self._name(run))
-        for state, words in (("running", RUNNING), ("waiting", WAITING)):
-            for job in jobs:
-                if job.state in words:
-                    reason = f"{job.reason}{plain(job.reason)}" if words is WAITING else ""
-                    return RunStatus(state=state, place=_place(job), reason=reason)  # type: ignore[arg-type]
-        if jobs:
-            return RunStatus(state="ended", place=f"{_place(jobs[-1])}, {jobs[-1].state}")
-        starts = self._starts(run)
-        return RunStatus(state="ended" if starts else "unknown", place=_ended_place(starts))
+        status = self.statuses([run])[run]
+        if status.state != "running":
+            return status
+        return replace(status, reason=self._without_ranks(run))
+
+    def statuses(self, runs: Sequence[str]) -> dict[str, RunStatus]:
+        """See `Launcher.statuses`. Releases jobs that Slurm holds for ever."""
+        names = {self._name(run): run for run in runs}
+        listed = {run: list[QueuedJob]() for run in runs}
+        for job in named_jobs(self._queue.answer, *names):
+            listed[names[job.name]].append(job)
+        self._release([job for jobs in listed.values() for job in jobs])
+        forgotten = {self._name(run): list[AccountedJob]() for run, jobs in listed.items() if not jobs}
+        for start in self._starts([*forgotten]):
+            forgotten[start.name].append(start)
+        return {run: _status(jobs, forgotten.get(self._name(run), [])) for run, jobs in listed.items()}
 
     def why(self, run: str) -> str:
-        """See `Launcher.why`."""
-        return why_name_waits(self._queue.answer, self._name(run))
+        """See `Launcher.why`. Releases jobs that Slurm holds for ever."""
+        jobs = self._jobs(run)
+        waiting = [job for job in jobs if job.state in WAITING]
+        text = why_waiting(self._queue.answer, waiting[0]) if waiting else ""
+        self._release(jobs)
+        return "\n".join(filter(None, [text, self._without_ranks(run) if jobs else ""]))
 
     def cancel(self, run: str) -> None:
         """See `Launcher.cancel`."""
         self._queue.cancel(self._name(run))
 
     def spans(self, run: str) -> list[Span]:
-        """See `Launcher.spans`."""
-        return spans_of(accounted_jobs(self._queue.answer, name=self._name(run)))
+        """See `Launcher.spans`. None on a cluster without accounting."""
+        try:
+            return spans_of(accounted_jobs(self._queue.answer, name=self._name(run)))
+        except EngineUnreachable as error:
+            if NO_ACCOUNTING in str(error):
+                return []
+            raise
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
@@ -101,12 +120,32 @@ class SlurmJobs:
         jobs = named_jobs(self._queue.answer, self._name(run))
         return [job for job in jobs if job.state in WAITING | RUNNING]
 
-    def _starts(self, run: str) -> list[AccountedJob]:
-        """Return the starts by the accounting; none on a cluster without."""
+    def _starts(self, names: Sequence[str]) -> list[AccountedJob]:
+        """Return the starts of jobs by the accounting; none on a cluster without."""
         try:
-            return accounted_jobs(self._queue.answer, name=self._name(run))
+            return [
+                start
+                for group in command_groups(names)
+                for start in accounted_jobs(self._queue.answer, name=",".join(group))
+            ]
         except EngineUnreachable:
             return []
+
+    def _release(self, jobs: Sequence[QueuedJob]) -> None:
+        """Let jobs wait again that Slurm holds for ever."""
+        self._queue.release([job.job_id for job in jobs if job.reason in HELD])
+
+    def _without_ranks(self, run: str) -> str:
+        """Return since when srun begins no rank of a run, in words; "" if it does, by what the script wrote."""
+        if not self._cluster.logs:
+            return ""
+        times = times_of(spans_text(self._queue.answer, self._log(run)).splitlines())
+        since_us, count = without_ranks(times)
+        if not count:
+            return ""
+        at = clock(since_us / 1e6, time.time())
+        starts = "this start" if count == 1 else f"{count} starts"
+        return f"srun has begun no rank since {at}, in {starts}: penstock train logs {run} has its words"
 
     def _name(self, run: str) -> str:
         return f"pk-{hashlib.sha256(self._record.encode()).hexdigest()[:12]}-{run}"
@@ -168,6 +207,19 @@ class SlurmJobs:
             *(f"--{key}={value}" for key, value in options.items() if value),
             *cluster.train.options,
         ]
+
+
+def _status(jobs: Sequence[QueuedJob], starts: list[AccountedJob]) -> RunStatus:
+    """Return how a run stands. jobs: of squeue, the oldest first. starts: of sacct, if squeue lists none."""
+    for job in jobs:
+        if job.state in RUNNING:
+            return RunStatus(state="running", place=_place(job))
+    for job in jobs:
+        if job.state in WAITING:
+            return RunStatus(state="waiting", place=_place(job), reason=f"{job.reason}{plain(job.reason)}")
+    if jobs:
+        return RunStatus(state="ended", place=f"{_place(jobs[-1])}, {jobs[-1].state}")
+    return RunStatus(state="ended" if starts else "unknown", place=_ended_place(starts))
 
 
 def spans_of(starts: Iterable[AccountedJob]) -> list[Span]:

@@ -11,20 +11,31 @@ from dataclasses import dataclass
 
 from ..run import AGAIN
 from ..run_spec import RunSpec
-from . import next_start
+from . import next_start, note_cancel
 from .node_start import environment
 from .run_log import SPANS
 
 LOST_S = 120
 """Seconds that srun gets to end after all ranks of the first node have, if one failed: several times KillWait."""
 CHECK_S = 10
+QUIET_S = 120
+"""Seconds without a rank after which the log and `penstock train why` say so."""
+HOPELESS_S = 600
+"""Seconds without a rank after which srun is ended, and the job goes back to the queue: other nodes may begin ranks."""
+REFUSED_S = 10
+"""Seconds until the next start after one that no rank reached; n times as long after n in a row, at most 60 s."""
+REFUSALS = 8
+"""Starts in a row that no rank reached, after which the job goes back to the queue."""
 
 _RANK = """\
+if [ "$SLURMD_NODENAME" = "$PENSTOCK_SCRIPT_NODE" ]; then
+    echo $$ > "$PENSTOCK_FOLDER/rank-$SLURM_PROCID"
+    : > "$PENSTOCK_FOLDER/reached"
+fi
 {environment}{exports}export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_NTASKS"
 export LOCAL_RANK="$SLURM_LOCALID" LOCAL_WORLD_SIZE={ranks}
 trap 'kill -TERM "$rank"' TERM
 trap 'kill -USR1 "$rank"' USR1
-if [ "$SLURMD_NODENAME" = "$PENSTOCK_SCRIPT_NODE" ]; then echo $$ > "$PENSTOCK_FOLDER/rank-$RANK"; fi
 "$@" &
 rank=$!
 wait "$rank"
@@ -33,7 +44,7 @@ while kill -0 "$rank" 2> /dev/null; do # a signal had ended the wait, not the ra
     wait "$rank"
     status=$?
 done
-if [ "$status" = 0 ] || [ "$status" = {again} ]; then rm -f "$PENSTOCK_FOLDER/rank-$RANK"; fi
+if [ "$status" = 0 ] || [ "$status" = {again} ]; then rm -f "$PENSTOCK_FOLDER/rank-$SLURM_PROCID"; fi
 if [ "$status" = {again} ]; then # 0, because srun kills all ranks at once if one ends otherwise
     if [ -d "$PENSTOCK_FOLDER" ]; then : > "$PENSTOCK_FOLDER/stopped"; fi
     exit 0
@@ -47,9 +58,11 @@ _SCRIPT = """\
 unset SLURM_EXPORT_ENV SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK # else srun takes them for options
 PENSTOCK_FOLDER=$(mktemp -d) || exit 1
 export PENSTOCK_FOLDER PENSTOCK_SCRIPT_NODE="$SLURMD_NODENAME"
-trap 'rm -rf "$PENSTOCK_FOLDER"' EXIT
+noting=
+trap '[ -z "$noting" ] || wait "$noting"; rm -rf "$PENSTOCK_FOLDER"' EXIT
 stopping=0
-trap 'stopping=1' TERM
+trap 'stopping=1; note_cancel & noting=$!' TERM
+trap '[ -z "$srun" ] || kill -USR1 "$srun"' USR1 # a person's, to the script too: it ends no script
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 layout=--ntasks-per-node={ranks}
 case $SLURM_TOPOLOGY_ADDR in *.*) # switches and node: neighbouring ranks belong below one switch
@@ -79,26 +92,58 @@ requeue() {{ # a job that a person cancelled is COMPLETING here, and so is one t
 }}
 
 watch_srun() {{ # it waits for ever for ranks of a node that lost its power and is back before it is DOWN
-    checks=0
-    while [ "$checks" -lt {checks} ]; do
+    trap '' TERM USR1 # Slurm signals all processes of the script
+    checks=0 waited=0 reached=0
+    while [ "$checks" -lt {checks} ] && [ "$waited" -lt {hopeless_s} ]; do
         sleep {check_s}
+        kill -0 $$ 2> /dev/null || exit # the script was killed
         checks=$((checks + 1))
         for file in "$PENSTOCK_FOLDER"/rank-*; do # of ranks of this node that run, or have failed
             if [ ! -e "$file" ] || kill -0 "$(cat "$file")" 2> /dev/null; then checks=0; fi
         done
+        if [ "$reached" = 0 ] && [ -e "$PENSTOCK_FOLDER/reached" ]; then
+            reached=1
+            note ranks_us
+        elif [ "$reached" = 0 ]; then
+            waited=$((waited + {check_s}))
+            if [ "$waited" = {quiet_s} ]; then
+                echo "penstock: srun has begun no rank for {quiet_s} s"
+                note no_rank_us
+            fi
+        fi
     done
-    echo "penstock: the ranks of this node failed {lost_s} s ago, and srun still waits for others"
+    if [ "$reached" = 0 ]; then
+        echo "penstock: srun has begun no rank for {hopeless_s} s; the job goes back to the queue"
+    else
+        echo "penstock: the ranks of this node failed {lost_s} s ago, and srun still waits for others"
+    fi
     : > "$PENSTOCK_FOLDER/lost"
     kill "$1"
+}}
+
+note() {{ # a line of this start for `penstock train why`
+    printf '\n{{"%s": %s000000}}\n' "$1" "$(date +%s)" >> {spans}
 }}
 
 next_start() {{
     {environment_line}{python} -P -m {next_start} "$PENSTOCK_FOLDER/failures" {record} {run} {log} "$size"
 }}
 
-begun=0
+note_cancel() {{ # a controller that is killed soon after forgets a cancel, and starts the job again
+    trap '' TERM USR1
+    for _ in 1 2 3; do
+        job=$(scontrol -o show job "$SLURM_JOB_ID") && break
+        sleep 2 # the controller does not answer
+    done
+    case $job in # COMPLETING hides CANCELLED; a requeue counts a restart, the walltime is a reason
+        *' JobState=C'*' Reason=None '*" Restarts=${{SLURM_RESTART_COUNT:-0}} "*' PreemptTime=None '*)
+            {environment_line}{python} -P -m {note_cancel} {record} {run} ;;
+    esac
+}}
+
+begun=0 refused=0
 while :; do
-    rm -f "$PENSTOCK_FOLDER"/stopped "$PENSTOCK_FOLDER"/rank-*
+    rm -f "$PENSTOCK_FOLDER"/stopped "$PENSTOCK_FOLDER"/reached "$PENSTOCK_FOLDER"/rank-*
     export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # the system gives out higher ones
     size=$(stat -c %s {log} || echo 0)
     starts=$((${{SLURM_RESTART_COUNT:-0}} + begun + 1)) # unless the folder of logs is full
@@ -119,13 +164,23 @@ while :; do
         wait "$srun"
         status=$?
     done
-    kill "$watch"
+    kill -KILL "$watch"
+    srun=
     if [ -e "$PENSTOCK_FOLDER/stopped" ] || [ -e "$PENSTOCK_FOLDER/lost" ]; then requeue; fi
     if [ "$status" = 0 ]; then exit 0; fi
     if [ "$stopping" = 1 ]; then requeue; fi
-    wait_s=$(next_start)
-    if [ $? = {over} ]; then exit "$status"; fi
-    case $wait_s in '' | *[!0-9]*) wait_s=60 ;; esac # Python did not start: its disk may come back
+    if [ ! -e "$PENSTOCK_FOLDER/reached" ]; then # Slurm's failure, not the run's
+        note no_rank_us
+        refused=$((refused + 1))
+        echo "penstock: srun ended with status $status and began no rank, $refused times in a row"
+        if [ "$refused" -ge {refusals} ]; then requeue; fi
+        wait_s=$((refused < 6 ? {refused_s} * refused : 60))
+    else
+        refused=0
+        wait_s=$(next_start)
+        if [ $? = {over} ]; then exit "$status"; fi
+        case $wait_s in '' | *[!0-9]*) wait_s=60 ;; esac # Python did not start: its disk may come back
+    fi
     end=$(squeue -h -j "$SLURM_JOB_ID" -o %e) && end=$(date -d "${{end:-none}}" +%s 2> /dev/null)
     if [ -n "$end" ] && [ $((end - $(date +%s))) -lt $((wait_s + {grace_s} + 90)) ]; then
         requeue # the signal before the end of the walltime comes up to 60 s early, and would reach no rank
@@ -178,6 +233,11 @@ def batch_script(spec: RunSpec, settings: NodeSettings) -> str:
         environment_line=source.replace("\n", "; "),
         python=shlex.quote(settings.python),
         next_start=next_start.__name__,
+        note_cancel=note_cancel.__name__,
+        quiet_s=QUIET_S,
+        hopeless_s=HOPELESS_S,
+        refusals=REFUSALS,
+        refused_s=REFUSED_S,
         over=next_start.OVER,
         record=shlex.quote(spec.record),
         run=shlex.quote(spec.run),

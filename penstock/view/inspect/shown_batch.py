@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 import loader
-from loader.run.trail.slot_columns import array_bytes
+from loader.order.sources.window_layout import AGE_NS, IS_PAD
+from loader.run.trail.slot_columns import array_bytes, tensor_crcs
 
 from ..kinds import kind_of
 from ..kinds.array_values import ranges_cached
@@ -85,9 +88,15 @@ def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PI
             part.fields.update(zip(sample, shown, strict=True))
             if i < n_pictured and not part.thumbnails:
                 part.thumbnails = _thumbnails(sample, shown, version)
-        part.crcs |= values.crcs_of(
-            i, {name: value for name, value in sample.items() if _nbytes(value) >= _MIN_BYTES}
-        )
+        compared = {name: value for name, value in _unpadded(sample).items() if _nbytes(value) >= _MIN_BYTES}
+        stored = {name: value for name, value in compared.items() if value is sample[name]}
+        part.crcs |= values.crcs_of(i, stored)
+        part.crcs |= tensor_crcs({name: value for name, value in compared.items() if name not in stored})
+        part.padded |= {
+            name.removesuffix(f".{IS_PAD}")
+            for name, value in sample.items()
+            if name.endswith(f".{IS_PAD}") and np.all(np.asarray(value))
+        }
 
     values.each(add_values)
     hashes = _hashes(values, parts)
@@ -121,10 +130,13 @@ class _SlotParts:
     fields: dict[str, ShownValue] = field(default_factory=dict)
     thumbnails: dict[str, Media] = field(default_factory=dict)
     crcs: dict[str, int] = field(default_factory=dict)
+    padded: set[str] = field(default_factory=set)  # a mask of one value comes after the value
     # Small values are left out, because they are often equal.
 
 
 def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, dict[str, bytes]]:
+    for part in parts.values():
+        part.crcs = {name: crc for name, crc in part.crcs.items() if name not in part.padded}
     times = Counter(item for part in parts.values() for item in part.crcs.items())
     twice = {
         i: [name for name, crc in part.crcs.items() if times[name, crc] > 1] for i, part in parts.items()
@@ -132,12 +144,28 @@ def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, di
     hashes: dict[int, dict[str, bytes]] = defaultdict(dict)
 
     def hashed(i: int, sample: Mapping[str, Any], _: Texts) -> None:
-        hashes[i] |= {name: _hash(sample[name]) for name in twice[i] if name in sample}
+        compared = _unpadded(sample)
+        hashes[i] |= {name: _hash(compared[name]) for name in twice[i] if name in compared}
 
     repeated = [i for i, names in twice.items() if names]
     if repeated:
         values.again(repeated, hashed)
     return hashes
+
+
+def _unpadded(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sample's values to compare: fields of windows without padding, and without ages and masks.
+
+    Padding repeats a value, and ages of regular clocks are equal.
+    """
+    masks = {name: np.asarray(sample[f"{name}.{IS_PAD}"]) for name in sample if f"{name}.{IS_PAD}" in sample}
+    own = {f"{name}.{fact}" for name in masks for fact in (IS_PAD, AGE_NS)}
+    values = {name: value for name, value in sample.items() if name not in own}
+    for name, is_pad in masks.items():
+        shape = tuple(getattr(values[name], "shape", ()))
+        if is_pad.dtype == bool and is_pad.any() and shape[:1] == is_pad.shape:
+            values[name] = values[name][~is_pad]
+    return values
 
 
 def _thumbnails(

@@ -1,7 +1,7 @@
 """Serve images, audio and stored bytes: verified, within limits, with fixed media types."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from ..replays.image_placement import channels_last
 from ..replays.replayed_values import SlotValues
 from ..sample_relations import Neighbour
 from ..shown_values import facts_of, version_of
+from .byte_ranges import range_of
 from .page import Site, in_thread, retry_after, status_of
 
 STORED_TYPES = {
@@ -50,8 +51,8 @@ MOST_DESCRIBED_BYTES = 2**20
 """Largest raw object, in bytes, that is described as text if a browser cannot show it."""
 MOST_PART_BYTES = 2**20
 """Most bytes of a response to a Range of a stored field."""
-MOST_RANGE = 100
-"""Longest Range header that is read, in characters."""
+_REVALIDATED = {"cache-control": "private, no-cache"}
+"""The next server at this address may use another root or recipe."""
 
 Answer = Callable[[Site, Request], Response]
 
@@ -83,11 +84,11 @@ def _error_response(error: PenstockError, status: int | None = None) -> Response
 
 
 def _cache_headers(data: bytes) -> dict[str, str]:
-    # Revalidate, because the next server at this address may use another root or recipe.
-    return {
-        "cache-control": "private, no-cache",
-        "etag": f'"{hashlib.blake2b(data, digest_size=16).hexdigest()}"',
-    }
+    return {"etag": _etag_of(data), **_REVALIDATED}
+
+
+def _etag_of(data: bytes) -> str:
+    return f'"{hashlib.blake2b(data, digest_size=16).hexdigest()}"'
 
 
 def _unless_known(response: Response, request: Request) -> Response:
@@ -156,46 +157,55 @@ def stored_response(
     site: Site, version: loader.Version, ordinal: int, field: str, request: Request
 ) -> Response:
     """Return a field's stored bytes or a Range of them, verified. A run of packets becomes mp4."""
-    header = request.headers.get("range", "")
     if is_run(field):
         data, name = site.opened.media.get(
             ("playable", version.id, ordinal, field), lambda: playable(version, ordinal, field)
         )
         return bytes_response(data, name, f"{ordinal}.bin", request)
-    if header and field in fields_of(version, [ordinal])[0]:
+    if "range" in request.headers and field in fields_of(version, [ordinal])[0]:
         item: VerifiedField = site.opened.episodes.get(
             ("field", version.id, ordinal, field), lambda: verified_field(version, ordinal, field)
         )
-        if (span := _range(header, item.address.nbytes)) is not None:
-            return _part_response(item, field, *span)
-    return bytes_response(*playable(version, ordinal, field), f"{ordinal}.bin", request)
+        nbytes, etag = item.address.nbytes, _field_etag(version, ordinal, field)
+        if (part := range_of(request, nbytes, etag)) is not None:
+            part = part[:MOST_PART_BYTES]  # a browser asks for the rest
+            data = item.read(part.start, len(part)) if part else b""
+            return _part_response(data, part, nbytes, _media_type(field), {"etag": etag, **_REVALIDATED})
+    etag = _field_etag(version, ordinal, field)
+    return bytes_response(*playable(version, ordinal, field), f"{ordinal}.bin", request, etag)
 
 
-def _part_response(item: VerifiedField, field: str, start: int, stop: int) -> Response:
-    """Return the beginning of a Range, up to 1 MiB: a browser asks for the rest. Verified by blocks."""
-    nbytes = item.address.nbytes
-    stop = min(stop, start + MOST_PART_BYTES)
-    headers = {
-        "accept-ranges": "bytes",
-        "cache-control": "private, no-cache",
-        "content-range": f"bytes {start}-{stop - 1}/{nbytes}",
-    }
-    media_type = STORED_TYPES.get(field.rpartition(".")[2].lower(), "application/octet-stream")
-    return Response(item.read(start, stop - start), 206, media_type=media_type, headers=headers)
+def _field_etag(version: loader.Version, ordinal: int, field: str) -> str:
+    """Return an ETag: a version's id covers its bytes."""
+    return _etag_of(f"{version.id} {ordinal} {field}".encode())
 
 
-def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> Response:
+def _media_type(name: str) -> str:
+    return STORED_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
+
+
+def _part_response(
+    data: bytes, part: range, nbytes: int, media_type: str, headers: Mapping[str, str]
+) -> Response:
+    """Return 206 with a part of `nbytes` bytes, or 416 if the part is empty."""
+    ranges = {"accept-ranges": "bytes"}
+    if not part:
+        text = f"the range has none of the {nbytes} bytes"
+        return PlainTextResponse(text, 416, headers={**ranges, "content-range": f"bytes */{nbytes}"})
+    ranges["content-range"] = f"bytes {part.start}-{part.stop - 1}/{nbytes}"
+    return Response(data, 206, media_type=media_type, headers={**headers, **ranges})
+
+
+def bytes_response(data: bytes, name: str, saved_as: str, request: Request, etag: str = "") -> Response:
     """Return bytes or a Range of them. The extension of `name` selects a media type or a download."""
-    media_type = STORED_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
-    headers = {"accept-ranges": "bytes", **_cache_headers(data)}
+    media_type, etag = _media_type(name), etag or _etag_of(data)
+    headers = {"accept-ranges": "bytes", "etag": etag, **_REVALIDATED}
     if media_type == "application/octet-stream":
         headers["content-disposition"] = f'attachment; filename="{saved_as}"'
-    span = _range(request.headers.get("range", ""), len(data))
-    if span is None:
+    part = range_of(request, len(data), etag)
+    if part is None:
         return Response(data, media_type=media_type, headers=headers)
-    start, stop = span
-    headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
-    return Response(data[start:stop], 206, media_type=media_type, headers=headers)
+    return _part_response(data[part.start : part.stop], part, len(data), media_type, headers)
 
 
 def raw_shown(site: Site, uri: str) -> dict[str, Any]:
@@ -236,16 +246,3 @@ def neighbours_field(version: loader.Version | None, neighbours: Sequence[Neighb
         return ""
     fields = {thumbnail_field(names) for names in fields_of(version, [one.ordinal for one in neighbours])}
     return fields.pop() if len(fields) == 1 else ""
-
-
-def _range(header: str, n: int) -> tuple[int, int] | None:
-    unit, _, spans = header[:MOST_RANGE].partition("=")
-    first, dash, last = spans.strip().partition("-")
-    if unit.strip() != "bytes" or not dash or "," in spans or not n:
-        return None
-    if not first:
-        return (max(0, n - int(last)), n) if last.isdecimal() and int(last) else None
-    if not first.isdecimal() or int(first) >= n or (last and not last.isdecimal()):
-        return None
-    stop = min(n, int(last) + 1) if last else n
-    return (int(first), stop) if stop > int(first) else None

@@ -17,10 +17,9 @@ import pytest
 
 import loader
 from assets.arrivals.batch_manifests import manifests
-from assets.arrivals.inventory import read_inventory
 from assets.arrivals.make_batches import discover
 from assets.arrivals.progress import TickDataset, paused
-from assets.arrivals.reconcile import reconcile
+from assets.arrivals.reconcile import read_inventory, reconcile
 from assets.arrivals.tick import tick
 from assets.failures import why_failed
 from assets.sources import BatchLimits, Source

@@ -281,7 +281,7 @@ def test_secrets_of_a_source_come_out_of_the_environment(
 ) -> None:
     import pickle
 
-    from assets.arrivals.open_source import opener
+    from assets.arrivals.batch_manifests import opener
 
     with pytest.raises(InvalidStore, match=r"plain text.*dg.EnvVar"):
         Source(name="partner", url="s3://bucket/x", options={"secret": s3["secret"]})

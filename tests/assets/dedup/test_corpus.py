@@ -19,8 +19,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from assets.dedup.near_pairs import find, index_images
-from assets.dedup.settle import Candidates
-from assets.dedup.table import candidates_of, table_of
+from assets.dedup.settle import Candidates, candidates_of, table_of
 from assets.featurizers import make as featurizer
 from assets.media.clips.cut import cut_video
 from assets.media.image.cut import cut_image

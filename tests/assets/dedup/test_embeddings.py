@@ -13,7 +13,7 @@ from assets.dedup import published as stretches
 from assets.dedup.near_pairs import embeddings_of, near_embeddings
 from assets.dedup.policy import EmbeddingMatch, NearDuplicates
 from assets.dedup.published import near_published, published_samples
-from assets.dedup.table import candidates_of, table_of
+from assets.dedup.settle import candidates_of, table_of
 from loader.errors import FieldMismatch
 
 FIELD = "embedding.npy"

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from assets.dedup.near_pairs import find, image_hashes_of, index_images
 from assets.dedup.policy import NearDuplicates
-from assets.dedup.settle import classes, measured, settle
-from assets.dedup.table import candidates_of, looks, table_of
+from assets.dedup.settle import candidates_of, classes, looks, measured, settle, table_of
 
 Row = dict[str, Any]
 POLICY = NearDuplicates(max_distance=4)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.drift.facts import baseline_of, published_records
+from assets.drift.compare import baseline_of, published_records
 from assets.spec import DatasetSpec, Feature
 from assets.stages import require_published
 from penstock.stages import current_record

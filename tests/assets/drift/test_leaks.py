@@ -9,9 +9,8 @@ import pytest
 
 import loader
 from assets.drift import Thresholds
-from assets.drift.compare import DRIFT_CHECKS, GateInputs
+from assets.drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, recent_rows
 from assets.drift.exact_findings import same_as
-from assets.drift.facts import BatchFacts, recent_rows
 
 HASH = "0123456789abcdef"
 

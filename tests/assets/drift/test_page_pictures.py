@@ -13,7 +13,7 @@ import loader
 from assets.checks import CheckResult
 from assets.drift import DriftFinding
 from assets.drift import page as examples
-from assets.drift.facts import baseline_of
+from assets.drift.compare import baseline_of
 from assets.drift.findings import as_check
 from assets.drift.page import MAX_OF_FINDING, before_of, render, shown_of
 from assets.gate_checks import Gate

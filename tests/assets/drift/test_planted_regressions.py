@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 
 from assets.drift import Thresholds
-from assets.drift.compare import DRIFT_CHECKS, GateInputs
-from assets.drift.facts import Baseline
+from assets.drift.compare import DRIFT_CHECKS, Baseline, GateInputs
 from assets.drift.yields import size_findings
 from benchmarks.gates.__main__ import HONEST, PLANTED_SEED
 from benchmarks.gates.regressions import REGRESSIONS

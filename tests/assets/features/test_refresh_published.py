@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import dagster as dg
 import numpy as np
@@ -65,6 +65,33 @@ class Sizes(Featurizer):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dims(Featurizer):
+    """The dimensions that the facts of a photo's field name, times something."""
+
+    dims: tuple[str, ...] = ()
+    times: int = 1
+    name: str = "dims"
+
+    def of_fields(self, facts: Mapping[str, Mapping[str, Any]]) -> Self:
+        return replace(self, dims=tuple(facts["jpg"]["dims"]))
+
+    @property
+    def version(self) -> str:
+        return f"{self.times}-0"
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        return {"image": ("jpg",)}
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return {"image": ("dims_named",)}
+
+    def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
+        return Features(fields={}, columns={"dims_named": self.times * "+".join(self.dims)})
+
+
 def spec_of(times: int = 1, least: int = 0, **more: Any) -> DatasetSpec:
     feature = Feature(name=f"{__name__}:Sizes", parameters={"times": times, "least": least})
     return DatasetSpec(name="demo", features=(feature, Feature(name="picture")), **more)
@@ -118,6 +145,19 @@ def values(version: loader.Version, field: str) -> list[int]:
 
 def tars(root: loader.Root) -> set[str]:
     return {info.key for info in root.store.list("data/") if info.key.endswith(".tar")}
+
+
+def test_a_featurizer_gets_the_facts_of_its_fields(
+    root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None]
+) -> None:
+    def spec(times: int) -> DatasetSpec:
+        feature = Feature(name=f"{__name__}:Dims", parameters={"times": times})
+        return DatasetSpec(name="demo", features=(feature,))
+
+    batch = publish(spec(1))
+    assert {row["dims_named"] for row in rows(root.open("demo@1")).values()} == {"row+column+channel"}
+    refresh(spec(2), batch)
+    assert {row["dims_named"] for row in rows(root.open("demo@2")).values()} == {2 * "row+column+channel"}
 
 
 def test_a_new_version_has_the_new_features_and_the_old_one_stays(

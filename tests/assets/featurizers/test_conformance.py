@@ -96,7 +96,7 @@ def test_versions_are_those_of_stored_features() -> None:
         "phash": "2-1accb6d8",
         "tokens": "2-bd8196ac",
         "vad": "1-ac5e951a",
-        "episode_sync": "1-e353de4e",
+        "episode_sync": "2-e353de4e",
     }
     weights = {"weights": "/nowhere/x.safetensors", "sha256": "ab", "device": "cpu"}
     networks = {"embedding": "timm", "latent": "diffusers", "caption": "transformers"}

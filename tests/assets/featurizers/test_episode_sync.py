@@ -102,6 +102,25 @@ def test_cameras_count_by_their_packets() -> None:
     assert features(fields | frozen | late).columns["clock_skew_ns"] == 110 * MS
 
 
+def test_a_fact_names_the_clock_of_a_camera_and_of_the_anchor() -> None:
+    clock, rows = np.arange(20) * 40 * MS, np.zeros((20, 1))
+    late = [40 * n + 30 for n in range(20)]
+    packets = packets_bytes(read_packets(index_packets(video(20, pts=late))))
+    fields = {"action.npy": npy(rows), "times.npy": npy(clock), "cam.mp4.packets": packets}
+    sync = make("episode_sync", idle_ms=400)
+    facts = {"cam.mp4": {"clock": "times.npy", "fps": "25"}, "action.npy": {"clock": "times.npy"}}
+    timed = sync.of_fields(facts)
+    assert timed.version == sync.version
+    assert timed.inputs["episode"] == ("action.npy", "*.ns.npy", "*.packets", "times.npy")
+    both = timed("episode", fields)
+    assert (both.columns["clock_skew_ns"], both.columns["n_gaps"]) == (0, 0)  # frame k is row k
+    assert both.columns["idle_ratio"] == round(19 / 20, 6)
+    anchor = sync.of_fields({"action.npy": facts["action.npy"]})("episode", fields)
+    assert anchor.columns["clock_skew_ns"] == 30 * MS  # the container's own times
+    steps = sync("episode", fields)
+    assert (steps.columns["clock_skew_ns"], steps.columns["idle_ratio"]) == (None, round(19 / 20, 6))
+
+
 def test_clocks_from_end_to_end_fit_a_column() -> None:
     far = np.array([-(2**62), -(2**62) + 1, -(2**62) + 2, 2**62])
     columns = features(
@@ -209,7 +228,8 @@ def test_real_episodes_are_measured_and_windows_follow(tmp_path: Path) -> None:
         return
     source = f"{folder}/robot/g1_lerobot_v21"
     assert main(["import", "lerobot", source, "g1", "--root", str(tmp_path), "--episodes", "24,29"]) == 0
-    sync = make("episode_sync", still=0.1)
+    with loader.Root(str(tmp_path)) as root:
+        sync = make("episode_sync", still=0.1).of_fields(root.open("g1@1").facts)
 
     def keep(sample: Any) -> np.ndarray:
         names = [name for name in sample if name == "action.npy" or name.endswith((".ns.npy", ".packets"))]

@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from assets.arrivals.make_batches import rebuild_of
-from assets.feedback.exclusions import excluded_units
+from assets.feedback.quarantine import excluded_units
 from assets.media.policy import CutPolicy, ImagePolicy
 from assets.spec import DatasetSpec
 from penstock.stages import current_record

@@ -19,14 +19,13 @@ import loader
 from assets.arrivals.make_batches import discover
 from assets.checks import Expectation
 from assets.gate_checks import Gate
-from assets.ingest.formats.read_place import ReadPlace
+from assets.ingest.formats.read_work import ReadPlace
 from assets.ingest.formats.walked_objects import WalkedPlace
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import clash, units_stage
 from assets.release.gate_run import audit_batch
-from assets.source_formats import read_formats
-from assets.sources import Source
+from assets.sources import Source, read_formats
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields

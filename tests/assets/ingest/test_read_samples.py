@@ -18,8 +18,7 @@ from rosbags.typesys import Stores, get_typestore
 
 import loader
 from assets.gate_checks import Gate
-from assets.source_formats import read_formats
-from assets.sources import Source
+from assets.sources import Source, read_formats
 from assets.spec import DatasetSpec, Feature
 from assets.stages import recut_requests
 from assets.tables import read_table

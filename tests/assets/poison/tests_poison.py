@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from assets.featurizers import Features, version_of
 from assets.featurizers.models.embedding import Embedding
@@ -24,6 +24,9 @@ class Poison:
     @property
     def version(self) -> str:
         return version_of(1, {})
+
+    def of_fields(self, facts: Mapping[str, object]) -> Self:
+        return self
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         from loader.modalities import decoder_for

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import loader
 from assets.batches import IngestBatch, IngestBatches
-from assets.metrics import PipelineCollector
 from assets.spec import DatasetSpec, Filter
+from dagster_project.metrics import PipelineCollector
 from penstock.stages import append_record, current_record
 
 Run = Callable[..., dg.ExecuteInProcessResult]

@@ -1,6 +1,7 @@
 """Cases in the record, and a watcher over them: nodes are a table, the record and the commands are real."""
 
 import sys
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from penstock.nodes.controls import control_of
 from penstock.nodes.node_check import bounded_output, put_failures, run_checks
 from penstock.nodes.proof import NodeProof, NodeProver
 from penstock.nodes.range_reads import ObjectRange
-from penstock.nodes.suspects import NodeFault, Suspect
+from penstock.nodes.suspects import MINUTE_US, NodeFault, Suspect
 from penstock.nodes.version_ranges import version_crcs
 from penstock.nodes.watch import NodeState, NodeWatch
 
@@ -44,6 +45,9 @@ class Table:
 
     def resume(self, node: str) -> None:
         self.nodes[node] = NodeState(in_service=True)
+
+    def release_runs(self) -> list[str]:
+        return []
 
 
 @pytest.fixture
@@ -176,6 +180,26 @@ def test_two_watchers_drain_and_count_a_case_once(record: loader.Root, node: str
     assert out == {"m1": "penstock q-1: planted failed: hot"}
 
 
+@pytest.mark.parametrize("ahead_us", [10 * MINUTE_US, -10 * MINUTE_US])
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_watcher_with_another_clock_counts_the_drain(
+    record: loader.Root, monkeypatch: pytest.MonkeyPatch, ahead_us: int, is_drained: bool
+) -> None:
+    table = Table({f"m{n}": NodeState(in_service=True) for n in range(200)})  # four may be drained
+    put_failures(record.store, "m1", run_checks(FAILS))
+    if is_drained:
+        assert watch_of(record, table).review().drained == ["m1"]
+    else:
+        CaseBook(record.store).open("m1", "hot", {}, "another watcher, which is about to drain")
+    put_failures(record.store, "m2", run_checks(FAILS))
+    real_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 1000 * ahead_us)
+    second = watch_of(record, table)
+    assert second.review().drained == []
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 1000 * (ahead_us + 10 * MINUTE_US))
+    assert second.review().drained == ([] if ahead_us < 0 else ["m1" if not is_drained else "m2"])
+
+
 def test_two_watchers_alert_once(record: loader.Root) -> None:
     table = Table()
     for node in table.nodes:
@@ -196,6 +220,7 @@ def test_watcher_that_died_before_the_drain_is_replaced(
     put_failures(record.store, "m1", run_checks(FAILS))
     assert watch_of(record, table).review().drained == [], "another watcher may be at it"
     monkeypatch.setattr(cases, "DRAIN_EVERY_US", 0)
+    monkeypatch.setattr(cases, "CLOCKS_US", 0)
     assert watch_of(record, table).review().drained == ["m1"]
     assert table.nodes["m1"].reason == "penstock q-2: planted failed: hot"
 

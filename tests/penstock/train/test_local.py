@@ -14,7 +14,7 @@ from loader.errors import Conflict, InvalidCluster, InvalidSpec, RunTaken
 from loader.storage import open_store
 from penstock.checkpoints import Checkpoints
 from penstock.compute.cluster import Cluster
-from penstock.train.launch.failures import Failures, last_error, last_step
+from penstock.train.launch.failures import Failures, is_schedulers, last_error, last_step
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.node_start import environment, run_node, torchrun
 from penstock.train.run_folder import RunFolder
@@ -204,3 +204,45 @@ def test_failures_wait_longer_until_a_step_is_made() -> None:
     assert failures.next_start_s(6, "y") == 20
     assert failures.next_start_s(None, "y") == 40, "a record that cannot be read ends no run"
     assert failures.next_start_s(6, "y") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "of_slurm"),
+    [
+        (
+            ["srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"],
+            0,
+            True,
+        ),
+        (["srun: error: Unable to create step for job 7: Job/step already completing"], 0, True),
+        (["step 5", "srun: error: Node failure on m3"], 1, True),
+        (["srun: error: m3: tasks 2-3: Killed"], 0, True),
+        (["slurmstepd-m1: error: *** STEP 2.1 ON m1 CANCELLED AT 2026-11-27T16:56:40 ***"], 0, True),
+        (
+            [
+                "srun: error: m2: task 0: Exited with exit code 137",
+                "srun: launch/slurm: _step_signal: Terminating StepId=2.1",
+                " 0: slurmstepd-m2: error: *** STEP 2.1 ON m2 CANCELLED AT 2026-11-27T16:57:34 ***",
+            ],
+            0,
+            False,
+        ),
+        (["srun: error: m2: task 1: Out Of Memory", "srun: Terminating StepId=2.1"], 0, False),
+        (["srun: error: Unable to contact slurm controller", "0: ValueError: planted"], 1, False),
+        (["step 5", "bad configuration"], 1, False),
+    ],
+)
+def test_trouble_of_slurm_is_no_failure_of_the_run(
+    tmp_path: Path, lines: list[str], line: int, of_slurm: bool
+) -> None:
+    (tmp_path / "log").write_text("\n".join(lines))
+    last = last_error(str(tmp_path / "log"))
+    assert last == lines[line].removeprefix("0: ")
+    assert is_schedulers(last) is of_slurm
+
+
+def test_trouble_of_slurm_hides_no_failure_of_the_run() -> None:
+    failures = Failures()
+    assert failures.next_start_s(5, "ValueError: planted") == 10
+    assert failures.next_start_s(None, "srun: error: Node failure on m3") == 20
+    assert failures.next_start_s(5, "ValueError: planted") is None

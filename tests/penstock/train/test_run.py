@@ -120,6 +120,15 @@ def test_person_stops_a_run_for_good(root: str, start: Start) -> None:
     ]
 
 
+def test_run_that_was_cancelled_before_its_first_step_makes_none(root: str, start: Start) -> None:
+    loader.Root(root).store.put("trainings/big-7/stop", b"{}")
+    ranks = start(2, PENSTOCK_RECORD=root, PENSTOCK_RUN="big-7")
+    assert statuses(ranks) == [0, 0], [rank.text for rank in ranks]
+    assert [rank.took for rank in ranks] == [[], []]
+    events = RunFolder(loader.Root(root).store, "big-7").events()
+    assert [(event.name, event.step) for event in events] == [("ranks_up", 0), ("stopped", 0)]
+
+
 def test_evaluation_that_asks_is_left(root: str, start: Start) -> None:
     ranks = start(3, "--evaluate-at", 4)
     for rank in ranks:

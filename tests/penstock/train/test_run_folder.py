@@ -162,6 +162,13 @@ def test_starts_of_one_moment_have_two_numbers(tmp_path: Path) -> None:
     assert [event.attempt for event in RunFolder(store, "a").events()] == [1, 2]
 
 
+def test_forged_start_with_a_high_number_changes_no_other(tmp_path: Path) -> None:
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    folder.begin_attempt({"ranks": 1})
+    folder.store.put(folder.key("attempts/999999.json"), b"{}")
+    assert [folder.begin_attempt({"ranks": ranks}) for ranks in (2, 3)] == [2, 3]
+
+
 def test_start_whose_answer_was_lost_has_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
     folder.begin_attempt({"ranks": 1})

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.train.launch.run_log import SPANS, part_of
+from penstock.train.launch import slurm_job_script
+from penstock.train.launch.run_log import SPANS, part_of, times_of, without_ranks
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
 from penstock.train.run_spec import RunSpec
 
@@ -64,3 +65,45 @@ def test_start_has_a_number_on_a_full_disk(tmp_path: Path) -> None:
     log.write_text("")
     assert attempt(tmp_path, log, full=True) == "attempt 0"
     assert attempt(tmp_path, log, full=True, restarts=2) == "attempt 2"
+
+
+REFUSES_TWICE = """\
+if [ ! -e "$FOLDER/tried-2" ]; then
+    if [ -e "$FOLDER/tried-1" ]; then : > "$FOLDER/tried-2"; else : > "$FOLDER/tried-1"; fi
+    echo "srun: error: Unable to create step for job 7: Zero Bytes were transmitted or received"
+    exit 1
+fi
+export SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 # of the rank
+while [ "$1" != sh ]; do shift; done
+exec "$@"
+"""
+
+
+def test_starts_that_no_rank_reached_are_no_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_job_script, "REFUSED_S", 0)
+    monkeypatch.setattr(slurm_job_script, "CHECK_S", 1)
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    monkeypatch.setenv("SLURMD_NODENAME", "m1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name, line in {"srun": REFUSES_TWICE, "scontrol": "echo m1", "squeue": ""}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    for name, value in {"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, value)
+    log = tmp_path / "log.txt"
+    spec = RunSpec(run="big-7", command=("sh", "-c", "sleep 1.5; echo done"), record="file:///r")
+    settings = NodeSettings(environment="", python="/usr/bin/python3", cpus=1, log=str(log))
+    with log.open("wb") as output:
+        subprocess.run(["sh", "-c", batch_script(spec, settings)], stdout=output, check=True, timeout=60)
+    text = log.read_text()
+    assert text.endswith("done\n"), text
+    assert "began no rank, 2 times in a row" in text
+    starts = [*times_of(Path(f"{log}{SPANS}").read_text().splitlines())]
+    assert [next(iter(times)) for times in starts] == ["begun_us", "no_rank_us"] * 2 + [
+        "begun_us",
+        "ranks_us",
+    ]
+    assert without_ranks(starts[:3]) == (starts[0]["begun_us"], 1)
+    assert without_ranks(starts[:5]) == (starts[0]["begun_us"], 2), "the newest start is not late"
+    assert without_ranks(starts) == (0, 0)
+    assert without_ranks([]) == (0, 0)

@@ -146,3 +146,22 @@ def test_words_reach_a_terminal_without_its_commands(cli, own):
     assert done.code == 2
     assert "was excluded already, by" in done.err
     assert not {"\x1b", "\x07", "\u202e"} & set(done.err)
+
+
+@pytest.mark.parametrize("verb", ["register", "import"])
+def test_an_excluded_sample_stays_out_when_its_object_changes(tmp_path, cli, verb):
+    place, root = tmp_path / "in", tmp_path / "root"
+    place.mkdir()
+    for name in "abc":
+        (place / f"{name}.txt").write_text(name)
+    command = verb, "files", place, "notes"
+    assert cli(*command, root=root).code == 0
+    assert cli("exclude", "notes", "b", "--by", "ann", "--reason", "wrong", root=root).code == 0
+    (place / "b.txt").write_text("another b")
+    done = cli(*command, root=root)
+    assert (done.code, "excluded samples of changed objects stay out" in done.out) == (0, True), done.err
+    with loader.Root(root) as opened:
+        assert sorted(opened.open("notes").keys([0, 1])) == ["a", "c"]
+        assert len(opened.open("notes")) == 2
+    (place / "c.txt").write_text("another c")
+    assert "stay out" not in cli(*command, root=root).out

@@ -10,7 +10,8 @@ import pytest
 from penstock.cli import main
 from tests.penstock.formats.exchange.lerobot_files import v21, with_actions
 
-PAGE = (Path(__file__).parents[3] / "docs/robots.md").read_text()
+REPOSITORY = Path(__file__).parents[3]
+PAGE = (REPOSITORY / "docs/robots.md").read_text()
 
 
 def command(beginning: str) -> list[str]:
@@ -34,3 +35,11 @@ def test_commands_and_scripts_run(
     assert re.search(r"(lift|put down) \{'action': \(8, 50, 3\), 'observation.state': \(8, 3\)\}", printed)
     assert main(command("exclude")) == 0
     assert sorted(names["root"].open("arm@latest").keys([0, 1])) == ["episode_000000", "episode_000002"]
+
+
+@pytest.mark.parametrize("oracle", ["lerobot06", "policies"])
+def test_the_page_installs_the_lerobot_of_the_oracles(oracle: str) -> None:
+    """Without a version pip takes the newest that agrees with torch, which may be of years ago."""
+    pins = (REPOSITORY / f"tests/oracles/{oracle}.txt").read_text()
+    (line,) = re.findall(r"(?m)^    pip install .*lerobot.*$", PAGE)
+    assert re.findall(r"(?m)^lerobot==(\S+)$", pins) == re.findall(r"lerobot==([\d.]+)", line)

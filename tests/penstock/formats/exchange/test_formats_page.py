@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from assets.source_formats import read_formats, walked_formats
+from assets.sources import read_formats, walked_formats
 from penstock.formats import EXPORTED, IMPORTED, REGISTERED, TABLES
 from penstock.verbs.formats import LEROBOT
 

@@ -491,3 +491,31 @@ def test_chosen_episodes_of_a_partial_download_are_imported(tmp_path, layout, cl
     lost = cli(*command, "--episodes", "7-9", root=root)
     assert "no episode from 7 to 9; meta/ names 0 to 2" in lost.err
     assert "'2-1': numbers and ranges" in cli(*command, "--episodes", "2-1", root=root).err
+
+
+@pytest.mark.parametrize("layout", ["v2.1", "v3.0"])
+def test_an_import_of_other_episodes_keeps_those_before(tmp_path, layout, cli):
+    """Also where all episodes share a file, or where an earlier one's file is gone; an excluded one stays out."""
+    place, root = tmp_path / "in", tmp_path / "root"
+    v21(tmp_path / "old" if layout == "v3.0" else place)
+    if layout == "v3.0":
+        v30(place, tmp_path / "old")
+    with loader.Root(tmp_path / "whole") as whole:
+        every = {one["__key__"]: one["episode.json"] for one in version_of(whole, place)}
+
+    def take(*words):
+        done = cli(*words, root=root)
+        assert done.code == 0, done.err
+        return {one["__key__"]: one["episode.json"] for one in loader.Root(root).open("d")}
+
+    command = "import", "lerobot", place, "d"
+    assert take(*command, "--episodes", "0,2").keys() == every.keys() - {"episode_000001"}
+    assert take(*command, "--episodes", "1") == every
+    take("exclude", "d", "episode_000002", "--by", "ann", "--reason", "slipped")
+    rest = {key: one for key, one in every.items() if not key.endswith("2")}
+    assert take(*command, "--episodes", "0") == rest
+    assert take(*command) == rest
+    if layout == "v2.1":
+        for path in place.rglob("*_000000.mp4"):
+            path.unlink()
+    assert take(*command, "--episodes", "1") == rest

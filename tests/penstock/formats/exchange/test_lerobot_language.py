@@ -10,10 +10,12 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, InvalidSample, InvalidStore, LossyExport
+from loader.json_text import DamagedJson
 from loader.modalities.language import LanguageLine
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.lerobot.language import columns_nbytes
+from penstock.formats.lerobot.language_columns import read_texts
 from penstock.formats.lerobot.lerobot_import import dataset_in, find_readable
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
@@ -195,7 +197,9 @@ def test_columns_that_are_left_out_are_not_read(tmp_path, without):
     (info,) = (one for one in infos if one.key.endswith("episode_000000.parquet"))
     names = {*LANGUAGE_COLUMNS} if without == ["language.jsonl"] else {*without}
     every = {*pq.read_schema(tmp_path / "in" / info.key).names}
-    assert {*dataset._table(info, 0, "").column_names} == every - names
+    table, texts = dataset._table(info, 0, "")
+    assert {*table.column_names, *texts} == every - names
+    assert not {*LANGUAGE_COLUMNS} & {*table.column_names}
 
 
 def written(root, lines, tasks=True, name="episode_000000"):
@@ -296,3 +300,42 @@ def test_language_of_a_registered_place_is_a_group_of_its_own(tmp_path, cli):
         groups = opened.open("new").manifest["groups"]
         assert groups["language"]["field_nbytes"].keys() == {"language.jsonl"}
         assert len(lines_of(opened.open("new"))["episode_000001"]) == 2 + len(PERSISTENT) + 3
+
+
+def test_texts_of_every_row_take_the_memory_of_some_rows(tmp_path):
+    """64 KiB of texts in each of 3,000 rows, which Parquet stores in 100 KiB."""
+    path, n = tmp_path / "rows.parquet", 3000
+    row = [PERSISTENT[0] | {"content": "reach " * 10_000}, *PERSISTENT[1:]]
+    own = pa.array([row]).take(pa.array(np.zeros(n, np.int64)))
+    frames = np.arange(n) % 1000
+    events = pa.array([EVENTS[2] if frame == 5 else [] for frame in frames.tolist()])
+    numbers = pa.array(np.arange(n) // 1000)
+    table(path, pa.table([numbers, own, events], names=["episode_index", *reversed(LANGUAGE_COLUMNS)]))
+    assert path.stat().st_size < 2**18
+    del own
+    pool, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        texts = read_texts(pq.ParquetFile(path, pre_buffer=False), LANGUAGE_COLUMNS)
+    finally:
+        pa.set_memory_pool(usual)
+    assert pool.max_memory() < 2**24
+    for episode in range(3):
+        (run,) = texts["language_persistent"][episode].checked()
+        assert run == (0, 1000, [one | {"tool_calls": None} for one in row])
+        runs = texts["language_events"][episode].checked()
+        assert [(one.first, one.stop, len(one.structs)) for one in runs] == [
+            (0, 5, 0),
+            (5, 6, 2),
+            (6, 1000, 0),
+        ]
+
+
+def test_texts_beyond_the_limit_of_language_are_corrupt_and_not_kept(tmp_path):
+    path = tmp_path / "rows.parquet"
+    events = [[EVENTS[2][0] | {"content": chr(97 + row % 26) * 2**20}] for row in range(40)]
+    table(path, pa.table({"episode_index": np.zeros(40, np.int64), "language_events": pa.array(events)}))
+    own = read_texts(pq.ParquetFile(path), LANGUAGE_COLUMNS)["language_events"][0]
+    assert len(own.runs) == 15
+    with pytest.raises(DamagedJson, match="row 15: more than 16777216 bytes of texts"):
+        own.checked()

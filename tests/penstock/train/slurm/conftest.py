@@ -46,6 +46,7 @@ def slurm_cluster(daemons: Slurm) -> Iterator[Slurm]:
     """The nodes, which a test leaves without jobs."""
     yield daemons
     daemons.end_jobs()
+    daemons.resume()
 
 
 @pytest.fixture

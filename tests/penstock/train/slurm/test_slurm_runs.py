@@ -25,7 +25,7 @@ from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import goodput_of, submit
+from penstock.train.submitting import goodput_of, resume, submit
 from tests.penstock.train.slurm.conftest import undisturbed
 from tests.servers.slurm import Slurm, until
 
@@ -107,7 +107,7 @@ def test_run_is_requeued_after_a_stop_and_ends_if_a_person_cancels(
     second = launcher.logs("big-7", start=1)
     assert ("began 0" in second, second.count("began 1")) == (False, 4)
     assert launcher.logs("big-7", rank=3, start=0).startswith("began 0: 3 of 4")
-    submit(toy(600, ranks_per_node=2), launcher)
+    resume(toy(600, ranks_per_node=2), launcher)
     wait_for(launcher, "began 2", 4)  # restarts count on
 
 

@@ -61,7 +61,7 @@ test-full: $(READY) servers ## the tests that run small in CI (marked at_scale),
 
 test-ceph: oracles ## the tests of stores, registered tars and formats in buckets against Ceph, from Debian's packages
 	scripts/install-ceph.sh
-	$(PYTEST) tests/storage tests/oracles tests/penstock/formats/exchange tests/assets/ingest -m ceph
+	$(PYTEST) tests/storage tests/oracles tests/penstock/formats tests/assets/ingest -m ceph
 
 test-gpu: $(READY) ## the tests that need an NVIDIA GPU (with torch's build for it in .venv): one is enough
 	$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(f"torch {torch.__version__} sees no GPU here")'
@@ -84,7 +84,7 @@ oracles: $(READY) ## formats beside their own libraries, each in an environment 
 optional: $(READY) # what some tests import, beside the environment
 	$(PIP) $(PIP_MORE) --no-build-isolation -e '.[models,frameworks,jax,ray,k8s,mlflow,wandb,tensorboard]' kubernetes-validate kubeflow-trainer-api
 
-test-long: optional servers ## the tests that take 8 s or more, which CI leaves out (tests/nightly.txt)
+test-long: optional servers ## the tests and cases that CI leaves out: those of 8 s or more (tests/nightly.txt), and marked cases
 	$(PYTEST) $(CROWDED) -m 'nightly and not ceph and not mutants and not oracle and not gpu'
 
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)

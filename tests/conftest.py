@@ -8,12 +8,12 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = (
     "false"  # else gcsfs looks for a kind of bucket first, up to 60 s each
@@ -43,10 +43,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Marks tests (slow, nightly, at_scale), keeps the day's sample of planted bugs, and puts long files first."""
+    """Marks tests (slow, nightly, at_scale), keeps the day's sample of planted bugs, and puts long files first.
+
+    A slow property draws two fifths of its examples, unless `make test-full` or a profile asks for them.
+    """
     lines = (Path(__file__).parent / "slow.txt").read_text().splitlines()  # written by times.py
     seconds = {test: float(took) for took, test in (line.split(" ", 1) for line in lines)}
     nightly = set((Path(__file__).parent / "nightly.txt").read_text().splitlines())
+    every_example = bool(os.environ.get("PENSTOCK_FULL")) or config.getoption("--hypothesis-profile")
+    properties = set[Callable[..., object]]()
     for item in items:
         function = item.nodeid.partition("[")[0]
         if function in seconds:
@@ -55,6 +60,14 @@ def pytest_collection_modifyitems(
             item.add_marker("nightly")
         if "at_scale" in getattr(item, "fixturenames", ()):
             item.add_marker("at_scale")
+        if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj) and function in seconds:
+            item.add_marker("at_scale")
+            if not every_example:
+                properties.add(item.obj)
+    for test in properties:
+        drawn = test._hypothesis_internal_use_settings  # type: ignore[attr-defined]
+        fewer = max(4, drawn.max_examples * 2 // 5)
+        test._hypothesis_internal_use_settings = settings(drawn, max_examples=fewer)  # type: ignore[attr-defined]
     n = config.getoption("--planted-sample")
     planted = [item for item in items if item.get_closest_marker("mutants")]
     if n and planted:

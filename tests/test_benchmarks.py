@@ -280,7 +280,7 @@ def test_whoever_has_no_turn_is_stopped(log: Path) -> None:
     with Runner("limit", log) as runner:
         with runner.running():
             runner.ask("hello")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while (state := meter.family(runner.pid)[runner.pid][0]) != "T":
             assert time.monotonic() < deadline, state
         with runner.running():
@@ -304,7 +304,7 @@ def test_nobody_outlives_a_killed_benchmark(log: Path) -> None:
             assert pid in meter.family(pid)
         finally:
             process.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while meter.family(pid):
         assert time.monotonic() < deadline
 
@@ -325,7 +325,7 @@ def test_processor_time_and_memory_are_those_of_all_processes() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while meter.cpu_s(process.pid) < 0.5:
             assert time.monotonic() < deadline
         assert len(meter.family(process.pid)) == 2

@@ -95,7 +95,7 @@ def test_packed_documents(place: Path, do: Any) -> None:
     [
         "plain",
         *(
-            pytest.param(name, marks=pytest.mark.server)
+            pytest.param(name, marks=[pytest.mark.server, pytest.mark.nightly])
             for name in ("stateful", "lightning", "accelerate", "jax")
         ),
     ],

@@ -17,12 +17,18 @@ from pathlib import Path
 import pytest
 
 SLOW = Path(__file__).with_name("slow.txt")
+NIGHTLY = frozenset(Path(__file__).with_name("nightly.txt").read_text().splitlines())
 SLOW_CPU_S, SLOW_CLOCK_S = 0.3, 2.0
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Append a line to $TEST_TIMES/<process>: processor seconds, seconds, the test."""
+    """Append a line to $TEST_TIMES/<process>: processor seconds, seconds, the test.
+
+    Single cases that only nightly runs do not count: the list has the seconds of CI.
+    """
+    if item.get_closest_marker("nightly") and item.nodeid.partition("[")[0] not in NIGHTLY:
+        return (yield)
     cpu, clock = _cpu_s(), time.perf_counter()
     result = yield
     line = f"{_cpu_s() - cpu:.3f} {time.perf_counter() - clock:.3f} {item.nodeid}\n"

@@ -15,7 +15,7 @@ from ..dataset.versions.view import View
 from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64
-from ..order.sources.packed_view import PackedView
+from ..order.sources.packing import PackedView
 from ..order.sources.window_view import stored_ordinals
 from ..order.steps.slots import Slots, rank_slice
 from ..run.recipe.document_pieces import pieces_of, sequence_address

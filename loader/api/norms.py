@@ -111,8 +111,6 @@ def _transform_name(transform: Transform | None) -> str:
 
 
 class _Question(NamedTuple):
-    """A norm's fields, transform and column: all but its windows."""
-
     fields: tuple[str, ...]
     transform: Transform | None
     transform_name: str
@@ -199,7 +197,6 @@ class Normaliser:
     """A transform that applies a norm's transform, and then scales its fields. Picklable if the transform is."""
 
     norm: Norm | GroupedNorm
-    """The norm."""
     mode: Literal["std", "minmax", "quantile"]
     """Scale of the values."""
 

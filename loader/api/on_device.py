@@ -6,8 +6,7 @@ from typing import Any
 
 from ..errors import InvalidRuntime
 from ..run.batch.batch import Batch
-from ..run.device.choose import backend_of
-from ..run.device.stage import DeviceStage
+from ..run.device.stage import DeviceStage, backend_of
 from ..storage.shared.threads import LEAVE_S
 
 

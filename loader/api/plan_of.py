@@ -24,10 +24,7 @@ _PLAN = re.compile(r"p-[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """A range of steps that a run trained under one plan."""
-
     plan: str
-    """Hash of the plan."""
     first: int = 0
     """First step of the range."""
     last: int | None = None

@@ -169,7 +169,6 @@ def opened_anyway(root: Root, ref: str) -> Version:
 
 
 def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
-    """Return the view described by a plan's spec."""
     return _reopened(root.open, spec)
 
 

@@ -21,7 +21,6 @@ class PageCache(Protocol):
     """A cache of pages by name (`pages.page_name`): `MemoryPages`, or `OpenCache` on a disk."""
 
     page_bytes: int
-    """Bytes of a page."""
     count: Callable[[str, int], None]
     """(counter name, amount) -> None: counts hits, misses and so on."""
 
@@ -60,7 +59,6 @@ class Content(NamedTuple):
     sha256: str
     """SHA-256 of the bytes, in hex."""
     nbytes: int
-    """Size in bytes."""
 
 
 VERIFIED = " verified"
@@ -79,8 +77,6 @@ def waiting_for_no_page() -> Iterator[None]:
 
 
 class Claim(Enum):
-    """The result of claiming a page."""
-
     GRANTED = "it is the caller's to fetch"
     NEEDLESS = "it is there, or another reader fetches it"
     NO_ROOM = "it would not be kept"

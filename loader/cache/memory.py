@@ -53,12 +53,10 @@ class NextUses:
         return steps[0] if steps else None
 
     def hold(self, name: str) -> None:
-        """Record that a page is in memory."""
         self._held.add(name)
         self._changed(name)
 
     def drop(self, name: str) -> None:
-        """Record that a page is no longer in memory."""
         self._held.discard(name)
         self._idle.pop(name, None)
 
@@ -124,7 +122,6 @@ class MemoryPages:
         return [data[cut] for cut in cuts]
 
     def has(self, name: str) -> bool:
-        """Return whether a page is in memory."""
         return name in self._pages
 
     def claim(self, name: str, nbytes: int) -> bool:
@@ -148,22 +145,18 @@ class MemoryPages:
         self.count("cache_written_bytes", len(data))
 
     def release(self, name: str) -> None:
-        """Release a claim, whether the page was written or not."""
         with self._changed:
             self._taken_bytes -= self._coming.pop(name, 0)
             self._changed.notify_all()
 
     def is_coming(self, name: str) -> bool:
-        """Return whether a page is claimed and being fetched."""
         return name in self._coming
 
     def wait(self, name: str) -> None:
-        """Wait until a page being fetched has arrived or failed."""
         with self._changed:
             self._changed.wait_for(lambda: name not in self._coming, WAIT_S)
 
     def discard(self, name: str) -> None:
-        """Drop a page."""
         with self._changed:
             self._drop(name)
 
@@ -177,7 +170,6 @@ class MemoryPages:
             self._uses.add(step, names)
 
     def passed(self, step: int) -> None:
-        """Record that every step before this one has its pages."""
         with self._changed:
             self._uses.passed(step)
 
@@ -187,7 +179,6 @@ class MemoryPages:
             self._uses.forget()
 
     def close(self) -> None:
-        """Drop all pages."""
         with self._changed:
             for name in list(self._pages):
                 self._drop(name)

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 from ..dataset.reading.read_faults import add_fault
 from ..errors import PenstockError
-from .folder import file_mode, make_place
-from .pages import HEADER_BYTES, NAME_BYTES, BadPage, Identity, Pages, write_whole
+from .pages import HEADER_BYTES, NAME_BYTES, BadPage, Identity, Pages, file_mode, make_place, write_whole
 from .spec import PAGES_MIN, NodeCache
 
 ABANDONED_S = 60.0
@@ -39,18 +38,13 @@ class PageFile(NamedTuple):
     """One file in `pages/`, as scanned."""
 
     name: str
-    """Name of the page."""
     path: str
-    """Path of the file."""
     nbytes: int
-    """Size of the file."""
     used_ns: int
     """Time of last use, in ns since 1970."""
 
 
 class CacheSweep(NamedTuple):
-    """The result of a sweep."""
-
     held_bytes: int
     """Bytes that remain after the sweep."""
     evicted: int
@@ -137,7 +131,6 @@ class Hints:
         )
 
     def withdraw(self) -> None:
-        """Remove the hint."""
         with suppress(FileNotFoundError):
             os.unlink(self._own)
 
@@ -192,7 +185,6 @@ class Claims:
         return age_s is not None and 0 <= age_s < CLAIM_S
 
     def release(self, name: str) -> None:
-        """Release a claim; a missing one is no error."""
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self._folder, name))
 
@@ -251,7 +243,6 @@ class OpenCache:
 
     @property
     def takes_pages(self) -> bool:
-        """True unless the disk recently failed to store a page."""
         return time.monotonic() >= self._paused_until_s
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
@@ -288,12 +279,10 @@ class OpenCache:
                 self.count("cache_written_bytes", nbytes)
 
     def discard(self, name: str) -> None:
-        """Delete a page."""
         with self._contained("discard"):
             self._pages.discard(name)
 
     def has(self, name: str) -> bool:
-        """Return whether a page exists; it may be evicted right after."""
         return self._pages.exists(name)
 
     def claim(self, name: str, nbytes: int) -> bool:
@@ -305,12 +294,10 @@ class OpenCache:
             return True
 
     def release(self, name: str) -> None:
-        """Release a claim."""
         with self._contained("claim"):
             self._claims.release(name)
 
     def is_coming(self, name: str) -> bool:
-        """Return whether a reader in any process is fetching a page."""
         try:
             return self._claims.is_taken(name)
         except OSError as error:
@@ -318,7 +305,6 @@ class OpenCache:
             return False
 
     def wait(self, name: str) -> None:
-        """Wait until another reader has fetched a page or its claim expires."""
         with self._contained("claim"):
             self._claims.wait(name, lambda: self._pages.exists(name))
 

@@ -1,7 +1,7 @@
 """Extend published parts in one version: new groups, new column values, and excluded samples.
 
-Combines `root.add_group`, `root.annotate` and `root.exclude` in one log entry, for a pipeline that recomputed a
-feature. No version mixes new fields with old columns.
+One log entry does what `root.add_group`, `root.annotate` and `root.exclude` do, so no version mixes new fields with old
+columns.
 """
 
 import secrets
@@ -53,9 +53,7 @@ def published_part(version: Version, part: str) -> Part:
 def publish_extension(
     root: Root, version: Version, txn: str, extension: Extension, producer: Mapping[str, Any] | None
 ) -> Version:
-    """Commit `txn` with an extension of a version's parts, and return the version.
-
-    A committed `txn` returns its version.
+    """Commit `txn` with an extension of a version's parts, and return the version; a committed `txn` returns its own.
 
     Costs as much as `root.annotate` and `root.exclude` for as many samples, plus one shards table.
 

@@ -3,9 +3,8 @@
     leases/<holder>.json       {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
     heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is alive
 
-One thread renews all leases of a process and its workers: one object and one request per root. A collector compares two
-readings by its own clock, so writers' clocks do not matter. A failed beat is only logged: `Fenced` at the commit
-protects the data.
+One thread renews all leases of a process and its workers, by one request per root. A collector compares two readings by
+its own clock. A failed beat is only logged: `Fenced` at the commit protects the data.
 """
 
 import atexit
@@ -41,9 +40,7 @@ class Beat:
     """One heartbeat. A changed `beat` or `holder` shows that the owner is alive."""
 
     beat: int
-    """Number of the beat."""
     holder: str
-    """Name of the process (`new_holder`)."""
 
 
 def new_holder() -> str:
@@ -125,7 +122,6 @@ def heartbeat_key(txn: str) -> str:
 
 
 def read_heartbeat(store: Store, txn: str) -> Beat | None:
-    """Return a transaction's newest beat; None if there is none."""
     key = heartbeat_key(txn)
     try:
         body = parse_json_object(store.get(key).data)
@@ -168,7 +164,6 @@ class Renewal:
         ends_with_the_process(self)
 
     def begin_anew(self) -> None:
-        """Drop all claims and the thread, for a forked child."""
         self._lock = RLock()  # reentrant: see `Lease`
         self._requests: Requests = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -193,7 +188,6 @@ class Renewal:
             raise
 
     def remove(self, renewed: Renewed) -> None:
-        """Stop renewing a claim. The thread ends after the last one."""
         with self._lock:
             self._renewed.pop(id(renewed), None)
             if self._renewed or self._thread is None:
@@ -217,7 +211,6 @@ class Renewal:
             is_closed.acquire(timeout=JOIN_S)
 
     def close_all(self) -> None:
-        """Close every claim, as when the process ends."""
         with self._lock:
             renewed = list(self._renewed.values())
         for each in renewed:
@@ -275,7 +268,6 @@ def renew_in_background(renewed: Renewed) -> None:
 
 
 def stop_renewing(renewed: Renewed) -> None:
-    """Stop renewing a claim."""
     _RENEWAL.remove(renewed)
 
 
@@ -291,8 +283,8 @@ READ_AHEAD = 32
 class Lease:
     """Claims the versions of one root that this process reads. Thread-safe; a forked child starts with no claims.
 
-    `active` is True while the store has the lease. Without write permission (Forbidden) it warns once per root and
-    claims nothing: only the collector's grace period and holds protect readers. The next beat repairs other failures.
+    `active` is True while the store has the lease. Without write permission it warns once per root: then only the
+    collector's grace period and holds protect readers. The next beat repairs other failures.
     """
 
     def __init__(self, store: Store) -> None:
@@ -377,23 +369,18 @@ class LeaseRecord:
     """A stored lease. A changed `beat` shows that the holder is alive."""
 
     key: str
-    """Store key."""
     holder: str
-    """Name of the process."""
     host: str
-    """Host of the process."""
     beat: int
-    """Number of the beat."""
     versions: tuple[str, ...]
     """Ids of the versions that the holder reads."""
     etag: str
-    """Change token of the object."""
 
 
 class Leases:
-    """The leases of a root. Rereading is cheap: one listing, then each lease that changed or is missing from it.
+    """The leases of a root. Rereading costs one listing, and each lease that changed or is missing from it.
 
-    A missing lease is read, because a listing does not prove its release.
+    (A listing does not prove a release.)
     """
 
     def __init__(self, store: Store) -> None:
@@ -401,7 +388,6 @@ class Leases:
         self._known: dict[str, LeaseRecord] = {}
 
     def read(self, also: Iterable[str] = ()) -> list[LeaseRecord]:
-        """Return every lease, by key. also: keys that were seen earlier."""
         there = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
         unlisted = {*self._known, *also}.difference(there)
         new = [*(key for key, etag in there.items() if not self._holds(key, etag)), *unlisted]
@@ -429,7 +415,7 @@ class Leases:
 def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
     """Return the lease in an object. An invalid one is logged and read as beat 0 without versions, so it expires.
 
-    Earlier releases claim one version per `leases/<version id>/<holder>.json`, without `versions`.
+    Earlier releases claim one version per `leases/<version id>/<holder>.json`.
     """
     older, _, name = key.removeprefix(FOLDER).rpartition("/")
     holder = name.removesuffix(".json")

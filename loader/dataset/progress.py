@@ -7,8 +7,6 @@ T = TypeVar("T")
 
 
 class Watch(Protocol):
-    """A function that yields the items and may report progress."""
-
     def __call__(
         self, items: Iterable[T], what: str, size: Callable[[T], int], total: Callable[[], int]
     ) -> Iterator[T]:
@@ -21,5 +19,4 @@ class Watch(Protocol):
 def unwatched(
     items: Iterable[T], what: str, size: Callable[[T], int], total: Callable[[], int]
 ) -> Iterator[T]:
-    """Yield the items."""
     yield from items

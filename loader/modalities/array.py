@@ -29,18 +29,14 @@ _MALFORMED = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, 
 
 
 class NpyLayout(NamedTuple):
-    """The layout of a .npy file: everything except the values."""
-
     head: bytes
     """Bytes before the values."""
     shape: tuple[int, ...]
-    """Length of each dimension."""
     fortran: bool
     """True for values in Fortran order."""
     dtype: np.dtype
     """Type of a value, including byte order."""
     nbytes: int
-    """Bytes of the values."""
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
@@ -171,7 +167,6 @@ def encode(field: str, value: object) -> bytes:
 
 @lru_cache(maxsize=8192)
 def _layout(head: bytes, prefix: int) -> NpyLayout:
-    """Return the layout in a header; cached, as most samples of a field share one."""
     # prefix: bytes before the header's text. numpy's reader also accepts Python 2 headers and raises tokenizer errors.
     header = ast.literal_eval(head[prefix:].decode("utf-8" if head[6] == 3 else "latin-1"))
     shape, fortran = header["shape"], header["fortran_order"]

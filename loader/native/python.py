@@ -88,8 +88,6 @@ def _has_crc(crcs: Int64s, i: int, crc: int) -> bool:
 
 
 class PagedSha256:
-    """SHA-256 of a byte stream and of each of its pages."""
-
     def __init__(self, page_bytes: int) -> None:
         """Check the page size. Raises: ValueError unless a page is a multiple of 64 bytes."""
         if page_bytes < SHA_BLOCK_BYTES or page_bytes % SHA_BLOCK_BYTES:

@@ -7,7 +7,7 @@ from ..errors import InvalidRuntime
 from .content import ORDER_VERSION, PlanContent, PlannedSource
 from .mixture import MASK, epoch_steps
 from .sources.growth import Growth
-from .sources.packed_view import PackedView
+from .sources.packing import PackedView
 from .steps.slots import rank_slice
 
 

@@ -23,12 +23,8 @@ Sizes = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The stream that a step's batch is drawn from."""
-
     bucket: str | None
-    """Label of the bucket; None in a plan without buckets."""
     stream: Stream
-    """Stream that the batch is drawn from."""
     step: int
     """Step within the stream: the number of this bucket's earlier steps."""
 

@@ -18,8 +18,7 @@ from .ramp import GlobalBatch, cut_at, in_force, ramp_of
 from .random.plan_hash import plan_json, whole
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.growth import origins
-from .sources.packed_view import PackedView
-from .sources.packing import PackBy, Packing
+from .sources.packing import PackBy, PackedView, Packing
 from .sources.quarantine import Quarantine, QuarantineKeys, QuarantineList, listed_samples, quarantine_of
 from .sources.views import OrderView, synthetic
 from .steps.slots import Slots, Stacked, planned_slots, planned_stack
@@ -35,8 +34,6 @@ Schedule = Sequence[tuple[int, Mapping[str, Weight]]]
 
 
 class PlanStore(Protocol):
-    """Methods of a store that saving a plan needs."""
-
     def put_if_absent(self, key: str, data: bytes) -> None: ...
 
 

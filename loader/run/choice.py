@@ -40,8 +40,6 @@ ONE_CORE = 0.7, 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """Costs during one interval of a run."""
-
     waits: float
     """Share of the training's time spent waiting for batches."""
     computes: float
@@ -163,12 +161,9 @@ LEAST_ASKED = 8
 
 
 class Measurement(NamedTuple):
-    """One measured interval of a run."""
-
     locked: float
     """Share of late requests for the interpreter's lock; 0 without a probe."""
     stages: Stages
-    """Costs of the interval's batches."""
 
 
 class LockProbe:

@@ -401,8 +401,7 @@ class Loader:
     def _delivery_to(self, device: Any) -> "Delivery | None":
         if device is None and not self._copies_jax:
             return None
-        from .device.choose import backend_of  # only for batches on a device
-        from .device.stage import Delivery
+        from .device.stage import Delivery, backend_of
 
         if (backend := backend_of(device, self._framework, default=self._copies_jax)) is None:
             return None

@@ -13,7 +13,7 @@ from ..dataset.shards.address import SampleAddress
 from ..errors import Corrupt, InvalidRuntime, PenstockError
 from ..order.plan import Plan
 from ..order.random.generators import sample_rng_key
-from ..order.sources.packed_view import PackedView
+from ..order.sources.packing import PackedView
 from ..order.sources.window_view import stored_ordinals
 from ..order.steps.occurrences import Occurrence
 from ..order.steps.slots import Slots, rank_slice
@@ -39,16 +39,10 @@ _MAX_LETTERS = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotReplay:
-    """One slot of a step, as training received it."""
-
     step: int
-    """Global step."""
     slot: int
-    """The slot's number in the global batch."""
     source: str
-    """Source name in the plan."""
     epoch: int
-    """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int

@@ -64,7 +64,6 @@ class PlacedObject(NamedTuple):
     key: str
     """Key in that store."""
     nbytes: int
-    """Size in bytes."""
     etag: str
     """Change token; "" in a folder, which uses `modified_us` instead."""
     modified_us: int | None
@@ -118,12 +117,10 @@ class PlacedStore:
 
     @property
     def urls(self) -> list[str]:
-        """URLs of the root and the foreign locations."""
         return [self._home.url, *(one.url for one in self._places)]
 
     @property
     def stores(self) -> list[Store]:
-        """The stores of the root and the foreign locations."""
         return [self._home, *self._places]
 
     @property
@@ -203,7 +200,6 @@ class PlacedStore:
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of spans, like the disk store."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).read_each(key, spans, etag=etag)
 

@@ -62,7 +62,6 @@ class Runtime:
     """Number of times that obstore retries a failed part of an upload."""
 
     def limiter(self) -> Limiter:
-        """Return a new limiter. Each store has one."""
         return Limiter(self.max_concurrency)
 
     def client_options(self, endpoint: str | None) -> dict[str, Any]:

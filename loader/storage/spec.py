@@ -88,7 +88,6 @@ def holds_secret(name: str, value: object) -> bool:
 
 
 def secret_values(options: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the secret texts among the options, for `redact`."""
     texts: list[str] = []
     for name, value in options.items():
         if holds_secret(name, value):
@@ -106,7 +105,6 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def reopen(spec: StoreSpec) -> Store:
-    """Return the store of a spec; unpickling a store calls it."""
     return spec.open()
 
 
@@ -114,7 +112,6 @@ class Opened:
     """Base class of all backends: provides a URL to show, and pickling as a spec."""
 
     spec: StoreSpec
-    """The spec from which another process opens the store."""
     url: str
     """URL of the store, without secrets: messages and manifests may show it."""
 

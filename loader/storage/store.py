@@ -49,8 +49,6 @@ class ByteRange(NamedTuple):
 
 
 class ReadLimits(TypedDict, total=False):
-    """Limits for `get_ranges`; defaults as in `ranges.plan_reads`."""
-
     max_gap: int
     """Most bytes between two spans that share a request; default 64 KiB."""
     max_span: int
@@ -135,7 +133,6 @@ Piece = tuple[int, int, Sequence[Buffer]]
 
 
 def fill_pieces(pieces: Sequence[Piece], data: Sequence[bytes]) -> None:
-    """Copy the bytes of each piece into its buffers."""
     for piece_data, (_, _, buffers) in zip(data, pieces, strict=True):
         at = 0
         for buffer in buffers:
@@ -204,7 +201,6 @@ def is_local(store: RangeReader) -> bool:
 
 
 def is_there(store: Store, key: str) -> bool:
-    """Return whether the object exists. Costs one request."""
     try:
         store.head(key)
     except ObjectNotFound:
@@ -309,15 +305,11 @@ Refuse = Callable[[str, str], object]
 
 @dataclass(slots=True)
 class Refusals:
-    """Objects that listings refused: their number and the first of them."""
-
     n: int = 0
-    """Number of refused objects."""
     first: list[tuple[str, str]] = field(default_factory=list)
     """(name, reason) of the first `SHOWN`."""
 
     def __call__(self, name: str, reason: str) -> None:
-        """Count an object."""
         self.n += 1
         if len(self.first) < SHOWN:
             self.first.append((name, reason))

@@ -83,6 +83,14 @@ def wav(seconds: float, rate_hz: int = 16000, channels: int = 1) -> bytes:
     return head + (16).to_bytes(2, "little") + b"data" + len(body).to_bytes(4, "little") + body
 
 
+@pytest.fixture(autouse=True)
+def plots_are_blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no plot: matplotlib takes a second per batch. pages/conftest.py draws them."""
+    sink = io.BytesIO()
+    Image.new("P", (1, 1)).save(sink, "PNG")
+    monkeypatch.setattr("assets.pages.plots._png", lambda figure: sink.getvalue())
+
+
 @pytest.fixture
 def make_jpeg() -> Callable[..., bytes]:
     return jpeg

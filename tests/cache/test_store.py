@@ -125,7 +125,7 @@ def test_threads_that_want_one_page_ask_once(make_origin, reader, folder, body):
     wrong = []
 
     def work(number):
-        arrived.wait(60)
+        arrived.wait(300)
         if one.get("data/a.tar", (number, 3 * PAGE)) != [truth[number : number + 3 * PAGE]]:
             wrong.append(number)
 
@@ -133,7 +133,7 @@ def test_threads_that_want_one_page_ask_once(make_origin, reader, folder, body):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert not wrong
     assert sorted(origin.asked) == [("data/a.tar", at, PAGE) for at in range(0, 4 * PAGE, PAGE)]
 

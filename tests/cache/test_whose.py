@@ -146,5 +146,5 @@ def test_a_pipe_in_a_pages_place_is_waited_for_by_nobody(tmp_path):
 
     reader = Thread(target=read, daemon=True)
     reader.start()
-    reader.join(10)
+    reader.join(300)
     assert len(failed) == 1

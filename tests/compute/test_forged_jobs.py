@@ -61,8 +61,9 @@ def first_ids(root, monkeypatch) -> list[str]:
     return asked
 
 
-@CLUSTERS
-@pytest.mark.parametrize("into_root", [True, False])
+@pytest.mark.parametrize(
+    ("cluster", "into_root"), [(INLINE, True), (LOCAL, False)], ids=["inline-root", "local-packages"]
+)
 def test_a_job_that_was_forged_before_its_submission_is_named_and_never_run(
     node, tmp_path, cluster, into_root, monkeypatch, caplog
 ):

@@ -71,7 +71,7 @@ def dg_dev(folder: Path, log: Path) -> Iterator[None]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(60)
+            process.wait(300)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

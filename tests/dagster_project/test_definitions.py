@@ -154,21 +154,3 @@ def test_overrides_stand_in_for_what_the_environment_says(tmp_path: Path) -> Non
     assert made.resources is not None
     assert made.resources["root"].url == str(tmp_path)
     assert set(made.resources) == {"root", "landing", "compute", "alerts"}
-
-
-def test_the_workspace_loads_from_any_directory(tmp_path: Path) -> None:
-    (tmp_path / "dagster.yaml").write_text("telemetry:\n  enabled: false\n", encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "dagster",
-        "definitions",
-        "validate",
-        "-w",
-        str(REPOSITORY / "workspace.yaml"),
-    ]
-    places = {"DAGSTER_HOME": str(tmp_path), "PENSTOCK_ROOT": str(tmp_path / "root")}
-    places |= {"PENSTOCK_LANDING": str(tmp_path / "landing"), "PATH": str(Path(sys.executable).parent)}
-    done = subprocess.run(command, cwd=tmp_path, env=places, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert "penstock" in done.stdout + done.stderr

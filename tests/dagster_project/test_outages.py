@@ -43,7 +43,7 @@ def test_kills_in_the_middle_lose_and_double_nothing(
     for name in at_scale(["postgres"], ["postgres", "sqlite"]):
         with ExitStack() as open_:
             database = open_.enter_context(postgres()) if name == "postgres" else None
-            lose_and_double_nothing(tmp_path / name, database, *at_scale((10, 2), (17, 3)))
+            lose_and_double_nothing(tmp_path / name, database, *at_scale((6, 2), (17, 3)))
 
 
 def lose_and_double_nothing(folder: Path, database: Postgres | None, n_photos: int, n_broken: int) -> None:

@@ -194,10 +194,12 @@ def machine(properties):
     return Dataset
 
 
-def test_a_dataset_is_its_model(properties):
+def test_a_dataset_is_its_model(properties, at_scale):
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(
         machine(properties),
-        settings=settings(max_examples=15, stateful_step_count=14, deadline=None, derandomize=True),
+        settings=settings(
+            max_examples=at_scale(6, 15), stateful_step_count=14, deadline=None, derandomize=True
+        ),
     )

@@ -24,9 +24,7 @@ def cases(places: tuple[str, ...], numbers: range) -> list[PlaceCase]:
     return [PlaceCase(number=number, seed=7, places=places) for number in numbers]
 
 
-def test_every_format_has_a_place() -> (
-    None
-):  # a sound one: tests/penstock/formats/exchange/test_formats_in_buckets.py
+def test_every_format_has_a_place() -> None:  # a sound one: tests/penstock/formats/test_registry.py
     assert unwritten() == set()
 
 

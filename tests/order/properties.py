@@ -13,7 +13,7 @@ from loader.errors import InvalidPlan, PlanMismatch
 from loader.order import mixture, plan
 from loader.order.random import keyed_permutation, lanes
 from loader.order.sources import best_fit as pack_table
-from loader.order.sources import growth, packed_view, views
+from loader.order.sources import growth, packing, views
 from loader.order.sources.views import Delta
 from loader.order.sources.views import synthetic as synthetic_view
 from loader.order.steps import slots as places
@@ -884,7 +884,7 @@ class Documents(views.SyntheticView):
     def packed(self, asked):
         documents = np.arange(len(self), dtype=np.int64)
         table = pack_table.pack_documents(documents, np.array(self.tokens, np.int64), asked.length)
-        return packed_view.PackedView(self, asked, dict.fromkeys(asked.fields, self.dtype), table)
+        return packing.PackedView(self, asked, dict.fromkeys(asked.fields, self.dtype), table)
 
 
 def documents_of(tokens, name="docs", dtype="<u2"):

@@ -51,7 +51,7 @@ def wait_for():
     """wait_for(what) -> when what() has become true in another thread."""
 
     def wait(what):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not what():
             assert time.monotonic() < deadline
             time.sleep(0.002)

@@ -75,7 +75,7 @@ def test_the_probe_finds_a_thread_that_computes_in_python():
         assert probe.drain() == share, "nor do they take its place"
     finally:
         probe.dismiss()
-        probe.join(10)
+        probe.join(300)
     assert not probes()
 
 
@@ -89,12 +89,12 @@ def test_the_probe_ends_with_the_choice(plan, monkeypatch):
             assert len(probes()) == 1
         next(batches)
         for one in probes():
-            one.join(10)
+            one.join(300)
         assert not probes()
     with loader.Loader(plan, 0, 1, workers=1, framework="numpy") as batches:
         next(batches)
         (probe,) = probes()
-    probe.join(10)
+    probe.join(300)
     assert not probe.is_alive(), "nor does it outlive the loader"
 
 
@@ -103,7 +103,7 @@ def test_a_probe_is_not_left_by_a_loader_that_is_dropped(plan):
     next(batches)
     (probe,) = probes()
     del batches
-    probe.join(10)
+    probe.join(300)
     assert not probe.is_alive()
 
 
@@ -384,7 +384,7 @@ def test_a_daemonic_process_starts_no_others(plan, tmp_path):
     process = context.Process(target=in_a_daemon, args=arguments, daemon=True)
     process.start()
     assert answers.get() == ("this process is itself a worker, and starts no others", True, 0)
-    process.join(30)
+    process.join(300)
 
 
 def test_secrets_keep_a_loader_in_its_process(s3, samples):

@@ -27,6 +27,12 @@ BOUNDS = {
 """(workload, executor) -> most of each count per batch. Own memory of a batch has 216 pages of photos, 1,176 of an own
 decoder's, 32 of tokens, 512 of latents, and 25 of raw photos."""
 
+IN_NIGHTLY = {
+    *(("own decoder", executor) for executor in ("caller", "threads", "processes")),
+    *(("latents", "threads"), ("tokens", "threads"), ("raw", "processes")),
+}
+"""Bounds that only nightly checks: other workloads run the same code."""
+
 SYSTEM_CALLS = {
     ("photos", "caller"): 20,
     ("tokens", "caller"): 8,
@@ -48,7 +54,10 @@ def root(counts, tmp_path_factory):
     return counts.write(tmp_path_factory.mktemp("counts") / "root")
 
 
-@pytest.mark.parametrize(("workload", "executor"), BOUNDS)
+@pytest.mark.parametrize(
+    ("workload", "executor"),
+    [pytest.param(*of, marks=pytest.mark.nightly if of in IN_NIGHTLY else ()) for of in BOUNDS],
+)
 def test_counts_of_a_batch_stay_below_their_bounds(workload, executor, counts, root, at_scale):
     found = asdict(counts.count(root, workload, executor, times=at_scale(1, 8)))
     above = {name: found[name] for name, most in BOUNDS[workload, executor].items() if found[name] > most}

@@ -99,7 +99,8 @@ def in_workers(plan):
 @pytest.mark.parametrize(
     ("made", "accelerator"),
     [
-        *((made, "cpu") for made in (as_dataset, as_loader, in_workers)),
+        (as_loader, "cpu"),
+        *(pytest.param(made, "cpu", marks=pytest.mark.nightly) for made in (as_dataset, in_workers)),
         *(pytest.param(made, "gpu", marks=pytest.mark.gpu) for made in (as_dataset, as_loader)),
     ],
 )

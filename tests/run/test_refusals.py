@@ -199,5 +199,5 @@ def test_threads_that_share_a_loader_get_different_batches(plan):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
     assert sorted(taken) == list(range(60))

@@ -40,7 +40,7 @@ def open_files():
 
 def join(threads):
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
 
 
@@ -79,8 +79,7 @@ def test_nothing_is_left_after_close_of_a_loader_with_range_threads(versions):
     assert mine() == []
 
 
-@pytest.mark.parametrize("transform", [None, raising])
-@pytest.mark.parametrize("where", ["disk", "memory"])
+@pytest.mark.parametrize(("where", "transform"), [("disk", raising), ("memory", None)])
 def test_nothing_is_left_of_a_loader_that_is_dropped(local, versions, transform, where):
     plan = local if where == "disk" else loader.plan({"p": versions["photos"]}, seed=1, global_batch=6)
     batches = loader.Loader(plan, 0, 1, workers=2, transform=transform)
@@ -121,13 +120,13 @@ def test_a_dropped_loader_does_not_finish_its_queue(local):
     def transform(sample, rng):
         begun.append(1)
         entered.release()
-        assert release.wait(30)
+        assert release.wait(300)
         return sample
 
     batches = loader.Loader(local, 0, 1, workers=1, transform=transform)
     batches._execution.prefetch()._fill(0, None)  # as `next` does, without waiting for the batch
     assert len(batches._execution.prefetch()._pending) == 2
-    assert entered.acquire(timeout=30)
+    assert entered.acquire(timeout=300)
     threads = mine()
     del batches
     gc.collect()
@@ -161,7 +160,7 @@ batches = loader.Loader(plan, 0, 1, workers=1, framework="numpy", transform=tran
 maker = batches._execution.prefetch()._maker
 for _ in range(3):
     next(batches)
-assert waits.wait(30)
+assert waits.wait(300)
 assert len(batches._execution.prefetch()._pending) > 1
 """
 
@@ -180,7 +179,7 @@ def test_closing_while_another_thread_waits_for_a_batch(local):
 
     def transform(sample, rng):
         entered.set()
-        assert release.wait(30)
+        assert release.wait(300)
         return sample
 
     def consume():
@@ -193,12 +192,12 @@ def test_closing_while_another_thread_waits_for_a_batch(local):
     batches = loader.Loader(local, 0, 1, workers=1, transform=transform)
     consumer = threading.Thread(target=consume)
     consumer.start()
-    assert entered.wait(30)
+    assert entered.wait(300)
     closer = threading.Thread(target=batches.close)
     closer.start()
     release.set()
     for thread in (consumer, closer):
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
     assert len(raised) == 1
     assert "closed" in raised[0]
@@ -220,7 +219,7 @@ def test_the_prefetch_bound(local, workers, bound, ahead, monkeypatch):
         for taken in range(1, 4):
             next(batches)
             for _ in range(batch * (taken + ahead if taken == 1 else 1)):
-                assert done.acquire(timeout=30)
+                assert done.acquire(timeout=300)
         assert len(batches._execution.prefetch()._pending) == ahead
     assert not done.acquire(blocking=False)
 
@@ -305,17 +304,17 @@ def test_before_a_batch_is_known_only_one_per_thread_and_one_is_begun(local):
 
     def transform(sample, rng):
         entered.release()
-        assert gate.wait(30)
+        assert gate.wait(300)
         return sample
 
     batches = loader.Loader(local, 0, 1, workers=2, prefetch=10**9, transform=transform)
     consumer = threading.Thread(target=lambda: steps.append(next(batches).step))
     consumer.start()
     for _ in range(2):
-        assert entered.acquire(timeout=30)
+        assert entered.acquire(timeout=300)
     ahead = len(batches._execution.prefetch()._pending)  # without the one that is waited for
     gate.set()
-    consumer.join(30)
+    consumer.join(300)
     batches.close()
     assert (steps, ahead) == ([0], 2)
 

@@ -36,7 +36,7 @@ class Line:
                     continue  # the other side was faster
         for thread in list(self._threads):
             if thread is not threading.current_thread():
-                thread.join(30)
+                thread.join(300)
         for one in self._sockets:
             one.close()
 

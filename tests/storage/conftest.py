@@ -237,7 +237,7 @@ def wait_until():
     """wait_until(what) -> when what() has become true in another thread."""
 
     def wait(what: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not what():
             assert time.monotonic() < deadline
             time.sleep(0.001)

@@ -166,7 +166,7 @@ def test_who_holds_the_error_holds_no_connection(faulty, faulty_store):
     with pytest.raises(Changed) as caught:
         faulty_store.fill("k", 0, memoryview(bytearray(33 * MIB)), etag)
     answering = faulty._threads[-1]  # the connection of the last request
-    answering.join(15)
+    answering.join(300)
     assert not answering.is_alive()
     assert "replaced" in str(caught.value)
 
@@ -203,7 +203,7 @@ def test_after_an_error_no_more_is_read():
         asked.append(offset)
         if offset == 1:
             raise Transient("the connection was reset")
-        go_on.wait(60)
+        go_on.wait(300)
 
     with ThreadPoolExecutor(1) as threads:
         with pytest.raises(Transient):
@@ -313,7 +313,7 @@ def test_no_file_and_no_thread_stays_open(faulty, faulty_options, tmp_path, fail
     assert not [path for path in opened if path.startswith(str(tmp_path))]
     reading = [one for one in threading.enumerate() if one.name.startswith("penstock-stream")]
     for thread in reading:
-        thread.join(10)
+        thread.join(300)
     assert not any(thread.is_alive() for thread in reading)
     store.close()
 

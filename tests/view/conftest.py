@@ -158,7 +158,7 @@ class Bucket:
     def _answer(self, request):
         if not self._speaks.is_set():
             self._begun.set()
-            assert self._speaks.wait(60)
+            assert self._speaks.wait(300)
         return self.origin(request)
 
     def options(self, **more):

@@ -172,7 +172,7 @@ def test_a_server_ends_while_a_thread_decodes(trained, tmp_path):
             assert browser.poll() is None
             time.sleep(0.05)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(60) == 0
+        assert server.wait(300) == 0
         assert browser.stdout.read().strip() == "503 the viewer ends"
         assert "Traceback" not in server.stderr.read()
     finally:

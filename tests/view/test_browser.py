@@ -126,7 +126,7 @@ def viewer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
             yield Viewer(page, address)
     finally:
         server.terminate()
-        server.communicate(timeout=30)
+        server.communicate(timeout=300)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -106,7 +106,7 @@ def test_the_server_starts_the_recipe_before_a_page_is_asked_for(trained, tmp_pa
             assert server.poll() is None
             time.sleep(0.05)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(60) == 0
+        assert server.wait(300) == 0
         assert b"Traceback" not in server.stderr.read()
     finally:
         server.kill()

@@ -146,10 +146,13 @@ def one_rank(root, got):
     carry(root, planned(root), got, world_size=3, recorded=(2,))
 
 
-SETTINGS = (
-    *(epochs, mask, mixture, ramp, buckets, following, packed, listed, quarantine, resumed, rewound),
-    *(rewound_to_more, another_plan, retired, first_rank, one_rank),
-)
+SETTINGS = [
+    *(epochs, mixture, buckets, packed, quarantine, rewound, another_plan, first_rank),
+    *(
+        pytest.param(setting, marks=pytest.mark.nightly)
+        for setting in (mask, ramp, following, listed, resumed, rewound_to_more, retired, one_rank)
+    ),
+]
 
 
 def bits(value):

@@ -82,7 +82,6 @@ class Column(NamedTuple):
     """A table column, and the field or metadata column that it becomes."""
 
     column: str
-    """Name in the table."""
     kind: str
     """"field", "metadata" or "source"."""
     name: str
@@ -96,10 +95,7 @@ class Column(NamedTuple):
 
 
 class RowValue(NamedTuple):
-    """One value of a row."""
-
     column: Column
-    """Column of the value."""
     name: str
     """Field, metadata column or provenance."""
     value: Any
@@ -167,13 +163,11 @@ class TableRows:
 
     @property
     def columns_read(self) -> list[str]:
-        """Names of the columns to read."""
         keys = [] if self._key is None else [self._key]
         return [*keys, *dict.fromkeys(one.column for one in self.columns)]
 
     @property
     def field_columns(self) -> list[str]:
-        """Columns that become fields, each once, in the table's order."""
         return list(dict.fromkeys(one.column for one in self.columns if one.kind == "field"))
 
     @property

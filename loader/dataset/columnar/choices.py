@@ -34,7 +34,6 @@ class ColumnarOptions(NamedTuple):
     """Keys of the dataset's samples, which an import of other `episodes` keeps."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
         return {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
 
     def episodes_json(self) -> dict[str, Any]:
@@ -61,9 +60,7 @@ class ReadSample(NamedTuple):
     key: str
     """Key: any text. Forbidden characters are escaped later."""
     fields: Mapping[str, bytes]
-    """Field -> bytes."""
     metadata: Mapping[str, Any] = _NONE
-    """Metadata column -> value."""
     source: Mapping[str, str] = _NONE
     """Provenance, such as `split`."""
 

@@ -1,7 +1,6 @@
 """Turn scalar members of a JSON field into metadata columns, as img2dataset's output needs.
 
-Lists, objects and documents that are not JSON objects stay in the field. This module unifies types within one archive;
-`agreed_columns` unifies them over all samples.
+Other values stay in the field. Types are unified here within one archive, and over all samples by `agreed_columns`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -86,7 +85,6 @@ class JsonMembers:
         return dict(self._notes)
 
     def lines(self) -> list[str]:
-        """Return one human-readable line per reason why values became no column."""
         return [
             f"json: {n} {what}, such as {note}"
             for what, (n, note) in sorted(self._notes.items(), key=lambda note: note[0])

@@ -1,8 +1,7 @@
 """Read fields of a Parquet object as one byte range: its column chunks' values, concatenated.
 
-A Parquet value is not a byte range of its object, because pages are compressed and encoded. An index therefore gives
-offsets into the decoded chunks, and a reader fetches and decodes the chunks that it needs. Chunks are ordered by row
-group, then by field column.
+Pages are compressed and encoded, so an index gives offsets into decoded chunks, and a reader decodes the chunks that it
+needs. Chunks are ordered by row group, then by field column.
 """
 
 from bisect import bisect_right
@@ -42,7 +41,6 @@ class ChunkCache:
         self.held_bytes = 0
 
     def get(self, key: Hashable) -> Any:
-        """Return a value; None if it is not cached."""
         with self._lock:
             hit = self._held.get(key)
             if hit is None:
@@ -51,7 +49,6 @@ class ChunkCache:
             return hit[0]
 
     def put(self, key: Hashable, value: Any, nbytes: int) -> None:
-        """Cache a value that takes `nbytes`."""
         with self._lock:
             self._drop(key)
             self._held[key] = value, nbytes
@@ -60,7 +57,6 @@ class ChunkCache:
                 self.held_bytes -= self._held.popitem(last=False)[1][1]
 
     def discard(self, key: Hashable) -> None:
-        """Remove a value."""
         with self._lock:
             self._drop(key)
 
@@ -100,7 +96,6 @@ class Chunks(NamedTuple):
 
     @property
     def row_groups(self) -> int:
-        """Number of row groups."""
         return (len(self.starts) - 1) // max(1, len(self.columns))
 
     def to_row(self) -> dict[str, Any]:

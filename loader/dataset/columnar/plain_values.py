@@ -1,7 +1,6 @@
 """Convert Arrow values to plain Python values by their declared type, and to field bytes.
 
-`as_py` returns pandas objects for times finer than microseconds, truncates to what `datetime.time` holds, and needs the
-machine's time zones. So this module builds times from their integers.
+Times are built from their integers: `as_py` needs pandas below microseconds, truncates, and asks for time zones.
 """
 
 import json
@@ -30,9 +29,7 @@ class OutOfRange(ValueError):
 
 
 def reader_of(array: pa.Array, *, as_text: bool) -> Callable[[int], Any]:
-    """Return a function from row to value, None for null.
-
-    Lists of numbers are arrays; dictionary values are built once.
+    """Return a function from row to value, None for null; an array for a list of numbers.
 
     as_text: return text for times and for values that JSON cannot nest; else times are `datetime`. The function raises
     OutOfRange, ArrowException or UnicodeDecodeError.
@@ -74,17 +71,14 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether the type is a list, of fixed size or not."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_numbers(kind: pa.DataType) -> bool:
-    """Return whether the type is a flat list of numbers."""
     return is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Return whether the type is binary."""
     tests = (
         pa.types.is_binary,
         pa.types.is_large_binary,
@@ -95,7 +89,6 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether the type is text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 

@@ -1,8 +1,8 @@
 """Read record batches of an Arrow IPC file or stream in one thread.
 
-Arrow decompresses a record batch whole, whatever lengths its buffers declare: 59 KB took 1.6 GiB. Each buffer begins
-with its decoded length, so the header and these lengths are read first. Arrow has no function for that, so this module
-reads the few FlatBuffers fields itself (https://arrow.apache.org/docs/format/Columnar.html).
+Arrow decompresses a record batch whole, whatever lengths its buffers declare: 59 KB took 1.6 GiB. So the header and the
+decoded length that begins each buffer are read first, with the few FlatBuffers fields that this needs
+(https://arrow.apache.org/docs/format/Columnar.html).
 """
 
 import struct
@@ -182,6 +182,5 @@ def _at(data: bytes, table: int, number: int) -> int:
 
 
 def _table(data: bytes, table: int, number: int) -> int:
-    """Return the offset of the table or vector that a field refers to."""
     at = _at(data, table, number)
     return int(at + struct.unpack_from("<I", data, at)[0])

@@ -1,7 +1,6 @@
 """Join rows to samples and write them as additional files of the samples table.
 
-The rows are read once and spooled to disk. Memory holds their keys, 24 bytes per matched sample, and at most FILE_ROWS
-rows.
+The rows are spooled to disk. Memory holds their keys, 24 bytes per matched sample, and at most FILE_ROWS rows.
 """
 
 import re
@@ -43,7 +42,6 @@ class Annotating:
     """Options for turning rows into an annotation."""
 
     name: str
-    """Name of the column group."""
     author: str
     """Author of rows without `annotated_by`."""
     key: str = "key"
@@ -80,7 +78,6 @@ class JoinCounts:
     """Counts from matching rows with samples."""
 
     n_rows: int
-    """Number of input rows."""
     n_samples: int
     """Number of samples that a row matched."""
     n_unmatched: int

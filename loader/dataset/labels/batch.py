@@ -21,8 +21,6 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch:
-    """A batch of rows."""
-
     table: pa.Table
     """Key column as text, and other columns."""
     numbers: Int64s
@@ -38,12 +36,10 @@ class ColumnSelection:
     """The selected columns of a source."""
 
     key: str
-    """Column of keys."""
     columns: frozenset[str] | None = None
     """Columns besides the key; None for all."""
 
     def of(self, names: Iterable[str]) -> list[str]:
-        """Return the selected names, in their order, without the key."""
         return [name for name in names if name != self.key and (self.columns is None or name in self.columns)]
 
     def skipped(self, names: Iterable[str]) -> frozenset[str]:

@@ -24,8 +24,6 @@ NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
-    """Matched live samples, and the given row for each."""
-
     row_of: Int64s
     """int64 [samples], ascending: number of the given row."""
     position: Int64s

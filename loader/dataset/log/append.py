@@ -3,8 +3,8 @@
 A writer that has read the log up to entry n creates entry n+1 by one create-only PUT with a nonce. If the key exists,
 it reads that entry, decides again and tries the next number. After any error it rereads the key; its own nonce there
 means success. No swap, authoritative listing or clock is needed. Readers probe n+1, n+2 ... until an entry is missing.
-A listing only adds a check: entries after the end prove that one was lost. A new entry under a lost one's number would
-cut off the later entries for good, so a writer lists before it creates.
+A writer lists before it creates: entries after the end prove that one was lost, and a new entry under its number would
+cut off the later ones for good.
 """
 
 import hashlib
@@ -48,8 +48,8 @@ _log = logging.getLogger(__name__)
 def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None = None) -> Iterator[Entry]:
     """Yield entries after+1, after+2 ... in order, up to the first that does not exist.
 
-    A damaged entry is read twice, and so is an unverified last entry, because later entries hash its bytes. If an entry
-    does not follow the one before it, a repair record may link the two.
+    A damaged or unverified last entry is read twice, because later entries hash its bytes. A repair record may link
+    entries that do not follow each other.
 
         coming: number of entries already requested (`threads.Together`).
         prev: sha256 of entry `after`; None skips the check of the first entry.
@@ -149,8 +149,6 @@ _jitter = random.SystemRandom()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendResult:
-    """Result of an append."""
-
     state: State
     """State right after `entry`; without an entry, the state that `decide` received."""
     entry: Entry | None
@@ -164,8 +162,8 @@ class AppendResult:
 def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
     """Return whether an uncertain write of `ours` succeeded. tail: the log's entries from the number of `ours` on.
 
-    A store may keep a write although it returned an error; only the nonce identifies such a write. While the key is
-    free, a delayed write may still arrive, so the writer retries until an entry has the key.
+    Only the nonce identifies a write that the store kept in spite of an error. While the key is free, a delayed write
+    may still arrive, so the writer retries until an entry has the key.
     """
     if not tail:
         return "absent"

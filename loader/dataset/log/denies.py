@@ -3,7 +3,8 @@
     HMAC-SHA256(key = the entry's salt, message = kind NUL dataset NUL value), hex
 
 kind: raw (compared with raw_key, raw_uri, raw_sha256), sample (key, source_key), subject (subject). dataset: "" for
-all. Every writer must compare, so the entry contains the salt: a reader of the root can guess names but not read them.
+all. The entry contains the salt, because every writer must compare: a reader of the root can guess names but not read
+them.
 """
 
 import hmac
@@ -150,5 +151,4 @@ def _stream(salt: str, message: str, n: int, characters: str) -> str:
 
 
 def hashes(salt: str, targets: Sequence[Target]) -> list[str]:
-    """Return the sorted, distinct hashes for a deny entry."""
     return sorted({keyed_hash(salt, one.kind, one.dataset, one.value) for one in targets})

@@ -25,8 +25,6 @@ _KEY = re.compile(r"log/([0-9]{12})\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One log entry."""
-
     n: int
     """Number of the entry, from 1."""
     nonce: str
@@ -36,7 +34,6 @@ class Entry:
     at_us: int
     """Time of writing, UTC microseconds; informational only."""
     kind: str
-    """Kind of the entry."""
     body: Mapping[str, object]
     """The kind's own fields."""
     data: bytes
@@ -52,7 +49,6 @@ class Entry:
 
     @property
     def follows(self) -> str:
-        """Sha256 of the entry before it, repair record included."""
         return self.prev_means or self.prev
 
 
@@ -63,7 +59,6 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, Re
 
 
 def entry_key(n: int) -> str:
-    """Return the store key of entry n."""
     return f"{FOLDER}{n:012d}.json"
 
 
@@ -79,7 +74,6 @@ def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def missing(first: int, last: int) -> str:
-    """Return the message for missing entries before a later one."""
     which = f"log entry {entry_key(first)} is"
     if last > first:
         which = f"log entries {entry_key(first)} to {entry_key(last)} are"
@@ -163,11 +157,11 @@ def _is_canonical(value: object, data: bytes) -> bool:
 
 
 def edited(entries: Sequence[Entry]) -> list[int]:
-    """Return the numbers of entries that were edited after they were written, derived from the hash chain.
+    """Return the numbers of consecutive entries that were edited after they were written, derived from the hash chain.
 
-    `entries` are consecutive. An edit to entry k that keeps its `prev` breaks the link from k to k+1; an edit to its
-    `prev` also breaks the link before it. The fewest edits that explain all broken links are returned. The last entry
-    is checked only by its `prev`.
+    An edit to entry k that keeps its `prev` breaks the link from k to k+1; an edit to its `prev` also breaks the link
+    before it. The fewest edits that explain all broken links are returned. The last entry is checked only by its
+    `prev`.
     """
     numbers: list[int] = []
     for entry, right in pairwise(entries):
@@ -198,9 +192,7 @@ class Link:
     at_us: int
     """Creation time of the record, UTC microseconds."""
     by: str
-    """Author of the record."""
     why: str
-    """Human-readable findings."""
 
     def dump(self) -> bytes:
         """Return the record as canonical JSON with its own checksum."""
@@ -217,7 +209,6 @@ class Link:
 
 
 def link_key(n: int) -> str:
-    """Return the store key of entry n's repair record."""
     return f"{REPAIRS}{n:012d}.json"
 
 

@@ -57,7 +57,6 @@ class Marker:
         self._of_primary: Mapping[str, Any] | None = None
 
     def check(self) -> None:
-        """Check that the store is a root."""
         if self._good is None:
             self._good = check_root(self._store)
 

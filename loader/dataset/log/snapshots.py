@@ -1,8 +1,7 @@
 """Hints: `log/state-<n>.json` stores the folded state after entry n, every 256 entries, so that opening is cheap.
 
-A hint may be missing, stale, damaged or forged; more entries are read in that case. A hint is used if entry n + 1
-contains the state's checksum and follows the same entry n. Any process may write hints. Logs of earlier releases have
-no checksums.
+If a hint is missing, stale, damaged or forged, more entries are read: entry n + 1 must contain the state's checksum and
+follow the same entry n. Any process may write hints. Logs of earlier releases have no checksums.
 """
 
 import hashlib

@@ -16,20 +16,15 @@ RefKind = Literal["tag", "alias"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Txn:
-    """A transaction of the log."""
-
     txn: str
-    """Name of the transaction."""
     dataset: str
     """Dataset that it adds a version to."""
     parent: str | None
     """Id of the pinned parent version; None if there is none."""
     status: Status
-    """State of the transaction."""
     number: int | None = None
     """Number of the version that it committed; None until then."""
     reason: str | None = None
-    """Reason for its abort; None if it was not aborted."""
     n: int
     """Number of its begin entry."""
     gated: bool = False
@@ -41,7 +36,6 @@ class VersionRecord:
     """A committed version, as recorded in the log."""
 
     dataset: str
-    """Name of the dataset."""
     number: int
     """Number of the version, from 1."""
     id: str
@@ -59,7 +53,6 @@ class VersionRecord:
     n: int
     """Number of its commit entry."""
     retired: str | None = None
-    """Reason for its retirement; None if it is not retired."""
 
     @property
     def name(self) -> str:
@@ -72,9 +65,7 @@ class Ref:
     """A tag (never moves) or an alias (moves) of a dataset."""
 
     dataset: str
-    """Name of the dataset."""
     name: str
-    """Name of the tag or alias."""
     ref_kind: RefKind
     """"tag" or "alias"."""
     number: int
@@ -88,13 +79,11 @@ class Deny:
     n: int
     """Number of its entry."""
     hashes: tuple[str, ...]
-    """The keyed hashes."""
     scope: str
     """Kinds of the hashed values, separated by spaces."""
     salt: str = ""
     """Key of the hashes, hex."""
     reason: str = ""
-    """Reason of the takedown."""
     by: str = ""
     """Person who asked for it."""
 
@@ -106,13 +95,10 @@ class Hold:
     n: int
     """Number of the entry that placed it."""
     dataset: str
-    """Name of the dataset."""
     number: int
-    """Number of the version."""
     by: str
     """Holder: a person, a job or a case."""
     why: str
-    """Human-readable reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +126,6 @@ class State:
     prev: str = ""
     """Sha256 hex of entry n's bytes; "" at n = 0."""
     txns: Mapping[str, Txn] = field(default_factory=dict)
-    """Name -> transaction."""
     datasets: Mapping[str, tuple[VersionRecord, ...]] = field(default_factory=dict)
     """Name -> versions by number; number i is at index i - 1."""
     ids: Mapping[str, tuple[str, int]] = field(default_factory=dict)
@@ -168,7 +153,6 @@ class State:
         return self.datasets.get(dataset, ())
 
     def version(self, dataset: str, number: int) -> VersionRecord | None:
-        """Return version `number` of the dataset, retired or not, or None."""
         versions = self.versions(dataset)
         return versions[number - 1] if 1 <= number <= len(versions) else None
 
@@ -177,7 +161,6 @@ class State:
         return next((v for v in reversed(self.versions(dataset)) if v.retired is None), None)
 
     def by_id(self, version_id: str) -> VersionRecord | None:
-        """Return the version with exactly this id, or None."""
         return self.version(*self.ids[version_id]) if version_id in self.ids else None
 
     def holds_of(self, dataset: str, number: int) -> tuple[Hold, ...]:

@@ -1,7 +1,7 @@
 """Apply takedowns to a change before its commit: redact its denied samples, exclude its parent's.
 
-A commit with `denies: 17` has applied every takedown up to log entry 17. Denied samples of earlier versions keep their
-bytes until `penstock takedown run`; denied samples of the change never enter a version.
+A commit with `denies: 17` has applied every takedown up to log entry 17. Samples of earlier versions keep their bytes
+until `penstock takedown run`.
 """
 
 import secrets
@@ -31,12 +31,9 @@ Rows = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """A change with takedowns applied."""
-
     before: Change | None
     """Change to apply to the parent first, which excludes its denied samples; None if it has none."""
     change: Change
-    """The change, redacted."""
     n_dropped: int = 0
     """Number of the change's own samples that were left out."""
 

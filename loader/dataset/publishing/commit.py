@@ -1,7 +1,7 @@
 """Turn a change into a version: check it against the newest version, write a manifest, append to the log.
 
-The log calls `build` with the state that it is about to append to. If another writer commits first, the log calls it
-again with the newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
+The log calls `build` with the newest state, again if another writer commits first (a rebase). Parts are named by id, so
+only the manifest is rewritten.
 """
 
 import hashlib
@@ -45,13 +45,10 @@ class Pending:
     """A change with uploaded files, ready for its log entry."""
 
     dataset: str
-    """Name of the dataset."""
     txn: str
-    """Name of the transaction."""
     prefix: str
     """Folder of its files in the root."""
     change: Change
-    """The change."""
     producer: Mapping[str, Any]
     """Facts about the run that made it."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -59,7 +56,6 @@ class Pending:
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
     """Returns the change to commit on a version, with additions or omissions."""
     verdict: str = ""
-    """Path of the verdict's stage record; "" if there is none."""
     created_us: int | None = None
     """Creation time in the manifest, UTC microseconds; None for now."""
 
@@ -223,7 +219,7 @@ class Onto:
 
 
 class FreeGroup:
-    """Checks that no other writer added this group to these parts or changed the parts.
+    """Checks that no other writer added this group to these parts, or changed the parts.
 
     began: the version that the group was computed for. Its excluded samples have empty fields in the group.
     """

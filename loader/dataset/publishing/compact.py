@@ -1,7 +1,7 @@
 """Keep a manifest's lists short: a publish merges small neighbouring tables, like a log-structured merge tree.
 
-Up to 7 tables of each of four sizes remain, and larger ones never merge: ten thousand publishes leave a few dozen
-tables. Only neighbours merge, in order, so content and ordinals do not change.
+Up to 7 tables of each of four sizes remain, and larger ones never merge: a few dozen after ten thousand publishes. Only
+neighbours merge, in order, so content and ordinals do not change.
 """
 
 from collections.abc import Callable, Mapping, Sequence

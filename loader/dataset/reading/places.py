@@ -1,7 +1,6 @@
 """Locate a batch's samples in shards, as arrays. Objects per sample are built on request.
 
-A place is a shard, offset, size and checksum. Samples of several versions are looked up together; each version costs a
-stretch of its index.
+Samples of several versions are looked up together; each version costs a stretch of its index.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,12 +24,8 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Shard(NamedTuple):
-    """One shard of a version."""
-
     of: int
-    """Number of its version among the versions of the batch."""
     group: str
-    """Group of fields."""
     path: str
     """Path relative to the root."""
 
@@ -56,7 +51,6 @@ class FieldPlaces:
         return np.flatnonzero(self.crc32c == UNKNOWN_CRC)
 
     def address(self, field: str, number: int) -> FieldAddress:
-        """Return the address of one sample's field."""
         shard = self.shards[self.shard[number]]
         return FieldAddress(
             field=field,
@@ -106,7 +100,6 @@ class Share(NamedTuple):
     """One shard's samples, as a range of the order that `FieldPlaces.shares` returns."""
 
     shard: Shard
-    """The shard."""
     start: int
     """Position of the first sample."""
     stop: int
@@ -136,7 +129,6 @@ class SamplePlaces:
     """n samples of several versions, and the place of each requested field."""
 
     versions: Sequence["Version"]
-    """Versions of the samples."""
     of: Int64s
     """int64 [n]: number of the sample's version in `versions`."""
     part: Int64s
@@ -156,18 +148,15 @@ class SamplePlaces:
         return len(self.ordinal)
 
     def key(self, number: int) -> str:
-        """Return the key of one sample."""
         rows = self.index[int(self.stretch[number])]
         return rows.keys[int(self.row[number]) - rows.first_row]
 
     def keys(self) -> list[str]:
-        """Return the keys, in order."""
         local = self.row - np.array([rows.first_row for rows in self.index], np.int64)[self.stretch]
         keys = [rows.keys for rows in self.index]
         return [keys[which][at] for which, at in zip(self.stretch.tolist(), local.tolist(), strict=True)]
 
     def address(self, number: int) -> SampleAddress:
-        """Return one sample's address, with the requested fields in order."""
         version = self.versions[int(self.of[number])]
         return SampleAddress(
             key=self.key(number),
@@ -193,11 +182,9 @@ class SamplePlaces:
         )
 
     def at(self, number: int) -> "SampleAt":
-        """Return one sample, whose address is built on request."""
         return SampleAt(self, number)
 
     def addresses(self) -> list[SampleAddress]:
-        """Return every sample's address."""
         return [self.address(number) for number in range(len(self))]
 
 
@@ -205,12 +192,10 @@ class SampleAt(NamedTuple):
     """One sample of a `SamplePlaces`."""
 
     places: SamplePlaces
-    """The places."""
     number: int
     """Number of the sample in `places`."""
 
     def address(self) -> SampleAddress:
-        """Return the sample's address."""
         return self.places.address(self.number)
 
     def describe(self, field: str | None = None) -> str:
@@ -226,12 +211,8 @@ Layout = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
 
 class RowStretch(NamedTuple):
-    """Index rows of one shard."""
-
     rows: IndexRows
-    """The rows."""
     path: str
-    """Path of the shard."""
 
 
 def groups_of(version: "Version", fields: Sequence[str]) -> dict[str, list[str]]:

@@ -1,7 +1,4 @@
-"""Wrong reads of this process, the newest 1,000: a hint at the node's memory, network or disk.
-
-One list per process, whatever loaders it has: a fault is the node's. A correct read does not touch it.
-"""
+"""Wrong reads of this process, the newest 1,000: a hint at the node's memory, network or disk. All loaders share it."""
 
 import threading
 import time
@@ -29,7 +26,6 @@ class ReadFault(NamedTuple):
     store: str
     """URL of the store, or folder of the cache."""
     kind: Literal["read", "cache page"]
-    """Kind of bytes."""
     at_us: int
     """UTC microseconds since 1970."""
 
@@ -63,7 +59,6 @@ class ReadFaults:
         """Faults so far, forgotten ones included."""
 
     def extend(self, faults: Iterable[ReadFault]) -> None:
-        """Add faults, such as a worker process's."""
         with self._lock:
             for fault in faults:
                 self._newest.append(fault)

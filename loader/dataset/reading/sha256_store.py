@@ -1,8 +1,7 @@
 """Check shard pages against SHA-256 at first use: `Root(verify="sha256")`.
 
-CRC-32C detects accidents only. A chain of SHA-256 hashes runs from the manifest, whose hash is the version's id,
-through the shards table and the index to a shard's pages. Verified pages are remembered per ETag, and with mirrors per
-store.
+CRC-32C detects accidents only. A chain of SHA-256 hashes runs from the version's id through manifest, shards table and
+index to a shard's pages. Verified pages are remembered per ETag, and with mirrors per store.
 """
 
 import os
@@ -61,7 +60,6 @@ class VerifiedStore:
 
     @property
     def is_local(self) -> bool:
-        """True if the origin is a local folder: see `store.is_local`."""
         return is_local(self._origin)
 
     @property
@@ -93,7 +91,6 @@ class VerifiedStore:
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of spans, like the disk store."""
         disk = self._disk
 
         def read(spans_read: Sequence[ByteRange], pinned: str | None) -> tuple[list[bytes], str]:
@@ -123,9 +120,7 @@ class VerifiedStore:
         return self._disk.open_same(key, etag)
 
     def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, file: int) -> bool:
-        """Return whether bytes [offset, offset + nbytes) of an open shard are correct.
-
-        Unverified pages are checked first.
+        """Return whether bytes [offset, offset + nbytes) of an open shard are correct. Checks unverified pages.
 
         offset, nbytes: int64 [n]; file: descriptor of the shard with this ETag.
         """
@@ -245,7 +240,6 @@ class _ShardPages:
         return new
 
     def runs(self, which: Bools, offset: Int64s, nbytes: Int64s) -> list[ByteRange]:
-        """Return the spans of the pages of these ranges, ascending; neighbours are merged."""
         if not which.any():
             return []
         first, end = self._pages(offset[which], nbytes[which])

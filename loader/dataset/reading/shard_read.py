@@ -27,9 +27,7 @@ class ShardRead(NamedTuple):
     """Cost of reading from one shard, as one part of a batch read."""
 
     first: Callable[[], SampleAddress]
-    """Returns the address of the first sample."""
     path: str
-    """Path of the shard."""
     span: ByteRange
     """Range from the first requested byte to the last."""
     fetch_s: float
@@ -42,8 +40,6 @@ OnRead = Callable[[ShardRead], None]
 
 
 class Reading(NamedTuple):
-    """Everything that shard reads need: store, pinned ETags, callbacks and open files."""
-
     store: RangeReader
     """Store of the shards."""
     pins: dict[str, str]

@@ -96,7 +96,6 @@ def _places_of(shards: Iterable[str], name: str) -> set[str]:
 
 
 def _open(root: Store, record: PlaceRecord, place: str, unvouched: dict[str, str]) -> Store:
-    """Return the store of a location. unvouched: collects locations that the caller does not vouch for."""
     key, url = record
     if not is_vouched(root, key, url):
         unvouched[place] = refusal(root, key, url, "copied into the root")

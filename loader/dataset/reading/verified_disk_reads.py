@@ -1,7 +1,7 @@
 """Gather and verify field bytes in memory, from open files or pieces that were already read from a bucket.
 
-Fields of one size become rows of an array; others are concatenated. `loader.native` copies and checks the samples of
-all shards in one call, without holding the interpreter's lock.
+Fields of one size become rows of an array; others are concatenated. One call of `loader.native` copies and checks the
+samples of all shards without the interpreter's lock.
 """
 
 import os
@@ -28,10 +28,7 @@ from .verified_bucket_reads import read_places
 
 
 class RowsOfField(NamedTuple):
-    """Destination for the values of one field: one row per sample."""
-
     field: str
-    """Name of the field."""
     head: bytes
     """Common first bytes of all values, which are compared and not copied."""
     numbers: Int64s
@@ -51,8 +48,6 @@ FieldRead = tuple[int, str, bytes | memoryview | Corrupt]
 
 
 class Sources(NamedTuple):
-    """Sources of one field's samples: open files, or pieces in memory."""
-
     files: list[OpenFile]
     """Files, as `loader.native` takes them."""
     numbers: Int64s
@@ -162,12 +157,8 @@ def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[Fie
 
 
 class UnverifiedSamples(NamedTuple):
-    """Samples whose bytes were read from a bucket but not yet verified."""
-
     reading_of: ReadingOf
-    """Returns the `Reading` for a second read."""
     places: SamplePlaces
-    """Places of the samples in their shards."""
     data: Mapping[str, Mapping[int, bytes | memoryview]]
     """Field -> sample number -> unverified bytes."""
     on_verified: Callable[[float], None]
@@ -209,12 +200,8 @@ def _report(shards: Sequence[_ShardReads], took_s: float, verified_s: float) -> 
 
 
 class OpenShards(NamedTuple):
-    """Samples in shards on local disks, opened on request."""
-
     reading_of: ReadingOf
-    """Returns the `Reading` for a version's shards."""
     places: SamplePlaces
-    """Places of the samples in the shards."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
         """Return (samples in shards that could be opened, numbers of the other samples)."""

@@ -12,8 +12,6 @@ _PLACE = ("group", "path", "offset", "nbytes")
 
 
 class Described(Protocol):
-    """A stored object that an error can name."""
-
     def describe(self, field: str | None = None) -> str:
         """Return its human-readable address, with the field's if one is named."""
 

@@ -58,7 +58,6 @@ class IndexRows:
     """Rows [first_row, first_row + len(keys)) of one index."""
 
     first_row: int
-    """Number of the first row."""
     keys: list[str]
     """Key of each row."""
     places: Int64s
@@ -112,7 +111,6 @@ class IndexPlace:
     path: str
     """Path relative to the root."""
     nbytes: int
-    """Size in bytes."""
     crc32c: int
     """CRC-32C of the whole index."""
     footer_crc32c: int
@@ -126,7 +124,6 @@ class IndexPlace:
 
     @staticmethod
     def of(shard: Mapping[str, Any]) -> "IndexPlace":
-        """Return the index place in a row of the shards table."""
         return IndexPlace(
             path=shard["index_path"],
             nbytes=shard["index_nbytes"],
@@ -151,7 +148,6 @@ class IndexPlace:
         )
 
     def row(self) -> dict[str, Any]:
-        """Return the index columns for a row of the shards table."""
         return {
             "index_path": self.path,
             "index_nbytes": self.nbytes,
@@ -222,7 +218,6 @@ class IndexFile:
         return rows
 
     def _known_by_seal(self) -> Crcs | None:
-        """Return the seal's checksums, requested once; None if there is no seal."""
         with self._lock:
             if not self._looked_for_seal:
                 self._seal = read_seal(self._store, self._place.seal, self._fields, self.n_rows)
@@ -396,7 +391,6 @@ class IndexCache:
         return group
 
     def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
-        """Return the same as `IndexFile.page_hashes`."""
         return self._file(place).page_hashes(shard_nbytes)
 
     def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:

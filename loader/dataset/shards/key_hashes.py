@@ -1,7 +1,7 @@
 """Store hashes of all keys that a dataset ever had, in sorted tables that a publish checks before keys.
 
 A table has one ascending int64 column of 63-bit hashes; its footer has each row group's smallest value. A missing key
-costs one row group, whatever the table's size. A present hash proves nothing: the keys are compared.
+costs one row group. If a hash is present, the keys are compared.
 """
 
 import hashlib

@@ -47,12 +47,10 @@ class ShardRows:
         return int(self._first[-1])
 
     def row(self, at: int) -> dict[str, Any]:
-        """Return all columns of one row."""
         table, local = self._place(at)
         return {name: table[name][local].as_py() for name in table.column_names}
 
     def value(self, name: str, at: int) -> Any:
-        """Return one column of one row."""
         table, local = self._place(at)
         return table[name][local].as_py()
 
@@ -271,7 +269,6 @@ class PartsTable:
         return {path: row for row, path in enumerate(self._shards.columns("path")["path"].to_pylist())}
 
     def shard_nbytes(self, group: str) -> list[int]:
-        """Return the size of every shard of a group."""
         shards = self._shard_of.get(group, np.empty(0, np.int64))
         nbytes: list[int] = integers(self._shards.columns("nbytes")["nbytes"])[
             shards[shards != MISSING]

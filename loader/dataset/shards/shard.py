@@ -2,8 +2,7 @@
 
 The same samples give the same bytes. Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). A name over 100
 bytes that no `/` splits into 155 + 100 gets a pax extended header, which tarfile, GNU tar, bsdtar and webdataset read.
-A shard's SHA-256 verifies it whole; its page hashes verify a range. A seal adds checksums to the index of registered
-bytes:
+A shard's SHA-256 verifies it whole; its page hashes verify a range. A seal has the checksums of registered bytes:
 
     seals/<sha256>.parquet      <field>_crc32c, int64: CRC-32C of each field, one row per index row; -1: unknown
 """
@@ -126,7 +125,6 @@ class ShardWriter:
 
     @property
     def pages(self) -> bytes:
-        """Digests of the finished shard's pages, 32 bytes each."""
         return b"".join(self._pages)
 
     def _write(self, data: bytes | bytearray | memoryview) -> None:
@@ -234,9 +232,7 @@ class PageHashes:
     digests: bytes
     """32 bytes per page."""
     page_bytes: int
-    """Bytes of a page."""
     nbytes: int
-    """Bytes of the shard."""
 
     @staticmethod
     def of(digests: bytes, page_bytes: int, nbytes: int, name: str) -> "PageHashes":

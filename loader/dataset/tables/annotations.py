@@ -1,8 +1,7 @@
 """Read columns of the samples table with annotations applied.
 
-A samples file with an `author` is an annotation: it names samples by (part, row) with values for some columns. A null
-leaves the cell unchanged; `annotated_removed` names columns whose value the row removes. A cell's last value in
-manifest order applies.
+An annotation (a samples file with an `author`) has values for (part, row). A null leaves the cell unchanged;
+`annotated_removed` names columns whose value the row removes. A cell's last value in manifest order applies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,22 +25,17 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """One annotation of a version."""
-
     name: str
-    """Name of the column group."""
     author: str
     """Author of rows without `annotated_by`."""
     at_us: int
     """Time of rows without their own, UTC microseconds."""
     columns: tuple[str, ...]
-    """Names of the annotated columns."""
     n_samples: int
     """Number of annotated samples."""
 
 
 def annotations(entries: Sequence[Entry]) -> list[Annotation]:
-    """Return the annotations among a manifest's samples files, in manifest order."""
     together: dict[tuple[str, str, int], list[Entry]] = {}
     for entry in entries:
         if is_annotation(entry):

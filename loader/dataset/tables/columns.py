@@ -1,6 +1,6 @@
 """The samples table: its columns, conversion of values, and concatenation of parts.
 
-Every run of parts has two column groups: `keys` (identity and provenance) and `metadata` (columns to filter on).
+Every run of parts has the column groups `keys` (identity and provenance) and `metadata` (columns to filter on).
 Annotations are additional groups.
 """
 
@@ -49,7 +49,6 @@ KEYS_SCHEMA = pa.schema(
 
 
 def is_annotation(file: Mapping[str, Any]) -> bool:
-    """Return whether a manifest's samples file annotates existing samples."""
     return "author" in file
 
 

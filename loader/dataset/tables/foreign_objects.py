@@ -149,7 +149,6 @@ def place_id(store: Store, infos: Iterable[ObjectInfo], decoded: Mapping[str, An
 
 
 def foreign_table(objects: Sequence[ForeignObject]) -> pa.Table:
-    """Return the table of these objects."""
     schema = FOREIGN_SCHEMA
     if any(one.chunks is not None for one in objects):
         schema = schema.append(CHUNKS_FIELD)
@@ -179,9 +178,8 @@ def foreign_objects(
 def put_place(store: Store, place: str, url: str | None) -> None:
     """Record a location, unless the newest record agrees. url: None if the objects are in the root.
 
-    Raises: StoreError; Corrupt.
-
-    After another user's record it adds this user's, which vouches for the location (`is_own_record`).
+    After another user's record it adds this user's, which vouches for the location (`is_own_record`). Raises:
+    StoreError; Corrupt.
     """
     while True:
         n, known = _newest(store, place)
@@ -209,10 +207,7 @@ def is_adopted(store: Store, place: str) -> bool:
 
 
 class PlaceRecord(NamedTuple):
-    """A record of a location."""
-
     key: str
-    """Key of the record."""
     url: str
     """URL of the location, untrusted: `is_vouched` decides whether it may be opened."""
 
@@ -271,12 +266,10 @@ def _record(store: Store, key: str) -> dict[str, Any]:
 
 
 def place_of(path: str) -> str:
-    """Return the location's id in a shard's or object's path."""
     return path.split("/", 2)[1]
 
 
 def is_foreign(path: str) -> bool:
-    """Return whether a shard's bytes are registered in a foreign location."""
     return path.startswith(FOREIGN)
 
 

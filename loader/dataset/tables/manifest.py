@@ -2,8 +2,8 @@
 
     id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
 
-A change only appends file names to its parent's lists, so a version costs only its additions, and a rebase writes one
-small manifest.
+A change appends file names to its parent's lists, so a version costs only its additions, and a rebase one small
+manifest.
 """
 
 import hashlib
@@ -36,9 +36,7 @@ class SamplesFile:
     """One column group of the samples table for one run of parts."""
 
     file: TableFile
-    """Parquet file."""
     group: str
-    """Name of the column group."""
     columns: Mapping[str, str]
     """Name -> Arrow type."""
     author: str = ""
@@ -86,15 +84,12 @@ class Change:
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
     """Group -> additions to it."""
     n_parts: int = 0
-    """Number of parts added."""
     n_rows: int = 0
-    """Number of rows added."""
     n_excluded: int = 0
     """Number of rows excluded."""
 
 
 def version_id(data: bytes) -> str:
-    """Return the id of the version whose canonical manifest has these bytes."""
     return "v-" + hashlib.sha256(data).hexdigest()
 
 
@@ -283,12 +278,9 @@ def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """One object that a manifest needs."""
-
     path: str
     """Path relative to the root."""
     nbytes: int
-    """Size in bytes."""
     sha256: str | None
     """Sha256 hex; None for an index, whose CRC-32C is in the shards table."""
     kind: str

@@ -1,7 +1,8 @@
 """Read and write Parquet tables in a store. Every table contains its kind and schema version.
 
-pyarrow's `to_numpy`, `pa.scalar`, `pa.array` and comparisons with Python values import pandas if installed, 0.15 to 0.4
-s; use these functions instead. A file that is read in parts has the SHA-256 of its row groups and front in the footer:
+Use these functions instead of pyarrow's `to_numpy`, `pa.scalar`, `pa.array` and comparisons with Python values, which
+import pandas if installed (0.15 to 0.4 s). A file that is read in parts has the SHA-256 of its row groups and front in
+the footer:
 
     PAR1, bytes outside the table (the front), row groups, footer
 
@@ -86,16 +87,12 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
-    """One stored Parquet file, as a manifest names it."""
-
     path: str
     """Path relative to the root."""
     nbytes: int
-    """Size in bytes."""
     sha256: str
     """Sha256 hex of the file."""
     n_rows: int
-    """Number of rows."""
     footer_sha256: str = ""
     """Sha256 hex of the footer; "" for a table that is always read whole."""
 
@@ -213,7 +210,6 @@ def get_tables(
 
 
 def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Parse Parquet bytes that penstock wrote, and return the table."""
     try:
         reader = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True, pre_buffer=False)
         check_schema_version(reader.schema_arrow, name)
@@ -336,7 +332,6 @@ def row_group_extent(metadata: pq.FileMetaData, group: int) -> tuple[int, int]:
 
 
 def chunk_start(column: pq.ColumnChunkMetaData) -> int:
-    """Return the first byte of a column in a row group."""
     pages = (column.data_page_offset, column.dictionary_page_offset)
     return min(int(page) for page in pages if page is not None)
 

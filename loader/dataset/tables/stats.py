@@ -1,7 +1,7 @@
 """Compute statistics of a run of samples, one row per column, which merge without a rescan.
 
-Counts, sums and histogram bins add up; minima, maxima and bottom-k sketches merge. Exclusions are not subtracted. An
-annotation that changes an existing column cannot be merged: its row covers the whole column and replaces earlier rows.
+Counts, sums and histogram bins add up; minima, maxima and bottom-k sketches merge. Exclusions are not subtracted. If an
+annotation changes an existing column, its row covers the whole column and replaces earlier rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -79,9 +79,7 @@ class _ColumnStats:
     type: str
     """Arrow type."""
     n: int = 0
-    """Number of values, nulls included."""
     nulls: int = 0
-    """Number of nulls."""
     numbers: list[Float64s] | None = None
     """Numbers per table, concatenated at the end; None for other types."""
     counts: dict[str, int] | None = None
@@ -106,7 +104,6 @@ class _ColumnStats:
             self.counts = None if len(self.counts) > MAX_CATEGORIES else self.counts
 
     def row(self) -> dict[str, Any]:
-        """Return the statistics row; a column of nulls has no kind."""
         row: dict[str, Any] = {"type": self.type, "n": self.n, "nulls": self.nulls}
         if self.numbers is not None:
             return row | _numeric(np.concatenate(self.numbers))

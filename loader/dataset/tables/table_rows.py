@@ -32,7 +32,7 @@ GROUPS_AT_ONCE = 8
 def get_rows(store: Store, file: TableFile, rows: Int64s, columns: Sequence[str] | None = None) -> pa.Table:
     """Return these rows of a table, in order. rows: int64 [n], each below `file.n_rows`.
 
-    A large table costs its footer and the rows' row groups, checked by SHA-256. A small or old table is read whole.
+    Costs the footer and the rows' row groups, checked by SHA-256; a small or old table is read whole.
 
     Raises: Corrupt, after reading twice; FormatTooNew; ObjectNotFound.
     """

@@ -1,7 +1,7 @@
 """Check SQL expressions on the samples table, and convert them to polars.
 
-A plan's or view's expression is untrusted. While parsing, polars runs nested queries and reads the files and addresses
-that they name. So the text is checked first, and only listed functions may be called.
+A plan's or view's expression is untrusted: while parsing, polars runs nested queries and reads files and addresses. So
+the text is checked first, and only listed functions may be called.
 """
 
 import re
@@ -41,8 +41,6 @@ class TooCostly(ValueError):
 
 @dataclass(slots=True)
 class _Argument:
-    """An argument of a call, or the content of brackets."""
-
     copies: int = 0
     """Words and operators, with copies, in complete comparisons."""
     characters: int = 0
@@ -74,8 +72,6 @@ class _Frame:
 
 
 class _Cost:
-    """The cost of an expression so far."""
-
     def __init__(self) -> None:
         self._frames = [_Frame("", "")]
         self._characters_made = 0

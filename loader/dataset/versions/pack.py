@@ -4,7 +4,7 @@
     packs/<hash>.checks.parquet    document, offset, nbytes, crc32c, field_crc32c; one row per split document's piece
 
 The hash covers view, field, length, and the source of the lengths. The file and its plans contain the SHA-256 of its
-rows. Piece checksums are computed once, from verified bytes, because the index covers only whole fields.
+rows. The index covers only whole fields, so piece checksums are computed once, from verified bytes.
 """
 
 import json
@@ -21,8 +21,7 @@ from ...json_text import parse_json
 from ...modalities.array import is_array, layout_in
 from ...order.random.plan_hash import content_hash
 from ...order.sources.best_fit import PackTable, pack_documents
-from ...order.sources.packed_view import PackedView
-from ...order.sources.packing import PackBy
+from ...order.sources.packing import PackBy, PackedView
 from ..reading.verified_bucket_reads import FieldPart, read_fields
 from ..shards.address import UNKNOWN_CRC, FieldAddress
 from ..shards.index import IndexFile, IndexPlace

@@ -1,7 +1,4 @@
-"""Split a view into buckets: one view per value of an expression, or per numeric range.
-
-A bucket is the view narrowed by a predicate. The samples table is read once; predicates are evaluated on its values.
-"""
+"""Split a view into buckets: one view per value of an expression, or per numeric range."""
 
 import re
 from collections.abc import Mapping, Sequence

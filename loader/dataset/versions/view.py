@@ -23,8 +23,7 @@ from ..tables.parquet import parse_stored, table_bytes
 if TYPE_CHECKING:
     import polars
 
-    from ...order.sources.packed_view import PackedView
-    from ...order.sources.packing import PackBy
+    from ...order.sources.packing import PackBy, PackedView
     from ...order.sources.window_layout import WindowLayout
     from ...order.sources.window_view import WindowView
     from .version import Version

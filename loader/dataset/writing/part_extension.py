@@ -1,7 +1,6 @@
 """Read an unpublished part's samples back, and add fields and columns to them.
 
-Pipeline stages build a part in turn: the first writes the media, later ones add groups of features or columns. Shards
-are never rewritten; each stage returns a `Part` that names more shards.
+Pipeline stages build a part in turn. Shards are never rewritten; each stage returns a `Part` that names more shards.
 """
 
 import secrets
@@ -208,8 +207,6 @@ class LazySample(Mapping[str, Any]):
 
 
 class _Block:
-    """Rows of one part whose fields are fetched together."""
-
     def __init__(self, version: Version, position: int, rows: range, fields: Sequence[str]) -> None:
         self._version, self.fields = version, fields
         self.addresses = row_addresses(version, position, rows, fields)
@@ -225,7 +222,6 @@ class _Block:
 
 
 def only(address: SampleAddress, field: str) -> SampleAddress:
-    """Return the address with one field."""
     return SampleAddress(
         key=address.key,
         version=address.version,
@@ -334,7 +330,6 @@ def _write_part(
 
 
 def _computed(block: _Block, local: int, live: bool, compute: Compute) -> Sample:
-    """Return one row's new fields; an excluded row gets empty ones, uncomputed."""
     address = block.addresses[local]
     if not live:
         return Sample(key=address.key, fields=dict.fromkeys(compute, b""), metadata={}, source={})

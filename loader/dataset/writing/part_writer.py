@@ -155,7 +155,6 @@ class PartWriter:
 
     @property
     def nbytes(self) -> int:
-        """Size of the largest shard so far, in bytes."""
         return max((shard.tar.nbytes for shard in self._shards.values()), default=0)
 
     def add(self, sample: Sample) -> None:

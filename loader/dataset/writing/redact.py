@@ -1,7 +1,7 @@
 """Write redacted copies of files, without the content of given samples.
 
 A redacted sample keeps its row, and its fields keep their offsets and lengths. The bytes become zeros, table values
-null, and the key a placeholder. The collector later removes the old files.
+null, and the key a placeholder.
 """
 
 import hashlib
@@ -36,9 +36,7 @@ _BLOCK = bytes(2**20)
 
 
 def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str]) -> dict[str, Any]:
-    """Write a redacted copy of a shard under `prefix`, and return its row.
-
-    Returns the shard's own row if nothing changes.
+    """Write a redacted copy of a shard under `prefix`, and return its row; the shard's own row if nothing changes.
 
     Copies the shard once, through a local temporary file. rows: row -> new key, of as many bytes.
 

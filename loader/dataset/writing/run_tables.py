@@ -1,7 +1,7 @@
 """Write the shards, samples and stats tables of one run of parts, which a change adds.
 
-Uses eight bytes per sample and memory for the rows of a few parts. Tables are read twice, so callers pass a sequence
-that can recreate them.
+Takes eight bytes per sample and the rows of a few parts. Tables are read twice, so callers pass a sequence that can
+recreate them.
 """
 
 from collections import deque
@@ -44,8 +44,6 @@ SMALLEST_AMONG = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKeys:
-    """The live keys that a run adds."""
-
     hashes: Int64s
     """Hashes of the keys, ascending."""
     tables: Sequence[pa.Table]
@@ -346,7 +344,6 @@ def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
 
 
 def shards_table(shards: list[ShardFile]) -> pa.Table:
-    """Return the `shards` table of these shards, in the order given."""
     columns = [
         pa.array([getattr(s, name) for s in shards], SHARDS_SCHEMA.field(name).type)
         for name in SHARDS_SCHEMA.names

@@ -1,8 +1,7 @@
 """Sort samples by key hash in bounded memory, so that a class-sorted import comes out shuffled.
 
-Samples stay in memory up to `memory_bytes`, then go to 256 bucket files by the first byte of their hash. Reading sorts
-a bucket's headers (about 150 bytes per sample) in memory; payloads stay on disk. Equal keys have equal hashes, so
-duplicates are adjacent.
+Beyond `memory_bytes` samples go to 256 bucket files by the first byte of their hash. Reading sorts a bucket's headers
+(about 150 bytes per sample) in memory. Equal keys have equal hashes, so duplicates are adjacent.
 """
 
 import contextlib
@@ -25,10 +24,7 @@ BUCKETS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One sample to be written to a shard."""
-
     key: str
-    """Key of the sample."""
     fields: Mapping[str, Buffer]
     """Field -> encoded bytes."""
     metadata: Mapping[str, Any]
@@ -78,7 +74,6 @@ class Spill:
                 yield from _read_bucket(self._files[bucket])
 
     def close(self) -> None:
-        """Delete the spilled files."""
         self._held.clear()
         for file in self._files.values():
             with contextlib.suppress(OSError):
@@ -158,7 +153,6 @@ def scratch_error(when: str, path: str, error: OSError) -> StoreError:
 
 
 def duplicate(key: str, where: str = "this version") -> DuplicateKey:
-    """Return the error for a duplicate key."""
     return DuplicateKey(
         f"key {key!r} comes twice in {where}; every sample of a version needs its own key. "
         "Prefix it with its source (e.g. 'robots/ep_31'), or drop one of the two"

@@ -41,8 +41,6 @@ class UnknownLayout(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """A mix of channels: a matrix and its name."""
-
     matrix: tuple[tuple[float, ...], ...] | None
     """Coefficient of each source channel in each result channel; None if nothing changes."""
     name: str

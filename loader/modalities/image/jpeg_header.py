@@ -29,8 +29,6 @@ _HEAD_BYTES = 2048
 
 
 class JpegHeader(NamedTuple):
-    """Facts in a JPEG's header, before its first scan."""
-
     height_px: int
     """Height as stored."""
     width_px: int

@@ -21,8 +21,6 @@ Codec: TypeAlias = "av.VideoCodecContext"
 
 
 class ClipSource(Protocol):
-    """The packets and facts from which a clip is decoded."""
-
     @property
     def timeline(self) -> Timeline:
         """The frames that are shown, with their times."""

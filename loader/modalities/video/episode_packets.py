@@ -212,7 +212,6 @@ class Mp4Writer:
         return self._decoded is None or self.end + span.decoded[0] > self._decoded
 
     def add(self, span: PacketSpan) -> None:
-        """Append an episode."""
         import av
 
         shown, decoded = span.shown.tolist(), span.decoded
@@ -232,12 +231,10 @@ class Mp4Writer:
         self.end += span.end
 
     def finish(self) -> bytes:
-        """Return the file's bytes."""
         self._output.close()
         return self._path.read_bytes()
 
     def close(self) -> None:
-        """Remove the scratch file."""
         with contextlib.suppress(Exception):
             self._output.close()
         self._folder.close()

@@ -182,7 +182,6 @@ def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
 
 
 def settings_of(facts: StreamFacts) -> Use:
-    """Return the decoder settings for `open_codec`."""
     return (
         facts.codec,
         facts.codec_tag,

@@ -37,14 +37,10 @@ class PacketPage(NamedTuple):
     """One page's packets."""
 
     table: PacketTable
-    """Packets of the page."""
     timeline: Timeline
-    """Timestamps of the page."""
 
 
 class PacketPages:
-    """The head of a packet table with schema 2."""
-
     def __init__(self, facts: StreamFacts, rows: I64, last_pts: int, head_nbytes: int) -> None:
         """rows: int64 [pages, 5], as in the metadata."""
         self.facts = facts

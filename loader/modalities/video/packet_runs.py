@@ -27,12 +27,9 @@ _NOT_TOLD = 0, 2, 2, 2
 
 
 class PacketRun(NamedTuple):
-    """An episode's packets as a byte range in a file."""
-
     offset: int
     """First byte in the file."""
     nbytes: int
-    """Number of bytes."""
     crc32c: int
     """CRC-32C of the bytes."""
     packets: bytes

@@ -100,8 +100,6 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PacketTable:
-    """Arrays with one entry per packet, in decode order."""
-
     pts: I64
     """int64 ticks."""
     dts: I64
@@ -117,7 +115,6 @@ class PacketTable:
     crc32c: npt.NDArray[np.uint32]
     """uint32: CRC-32C of the packet's bytes."""
     facts: StreamFacts
-    """Facts of the stream."""
 
     def __len__(self) -> int:
         return len(self.pts)

@@ -27,8 +27,6 @@ At = Time | tuple[Time, ...] | str | None
 
 
 class Choice(NamedTuple):
-    """The frames chosen for one clip."""
-
     frames: list[int]
     """Frame numbers, counted in display order; a number may occur several times."""
     framing: Framing

@@ -180,7 +180,6 @@ def _root(n: I64) -> I64:
 
 
 def at(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
-    """Return the numbers at `rows`; a single number is returned unchanged."""
     return value if isinstance(value, int) else value[rows]
 
 

@@ -26,5 +26,4 @@ def plan_json(content: dict[str, Any]) -> bytes:
 
 
 def content_hash(prefix: str, content: dict[str, Any]) -> str:
-    """Return `<prefix>-` plus the sha256 of the canonical JSON, in hex."""
     return f"{prefix}-{hashlib.sha256(plan_json(content)).hexdigest()}"

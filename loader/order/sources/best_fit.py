@@ -21,8 +21,6 @@ _HASHED_ROWS = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DocumentPieces:
-    """Pieces of documents, sequence by sequence: int64 [pieces] each."""
-
     row: I64
     """Index of the piece's sequence in the request."""
     place: I64

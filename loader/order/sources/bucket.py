@@ -18,8 +18,6 @@ Number = int | float | str | Fraction | Decimal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketBy:
-    """A plan's buckets, as `bucket` returns them."""
-
     by: str
     """SQL expression on the samples table."""
     edges: tuple[str, ...] | None

@@ -17,12 +17,9 @@ from ..random.keyed_permutation import I64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Growth:
-    """One growth of a source: a new view from a step on."""
-
     step: int
     """First step under the new view."""
     source: str
-    """Name of the source."""
     number: int
     """Number of this growth among the source's, from 1."""
     first: int
@@ -92,8 +89,6 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class GrownStream:
-    """One source's stream across its growths."""
-
     stages: Sequence[Stage]
     """Stages in order of start; stage 0 is the source before any growth."""
 

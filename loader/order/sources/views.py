@@ -46,8 +46,6 @@ class OrderView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delta:
-    """The difference between a version and an earlier one."""
-
     view: OrderView | None
     """Samples that the later version adds; None if there are none."""
     first: int
@@ -80,7 +78,6 @@ class SyntheticView:
     n_samples: int
     """Number of samples, before `first` is applied."""
     name: str = "synthetic"
-    """Name, a part of the view's id."""
     buckets: tuple[tuple[str, int], ...] = ()
     """(label, samples) pairs that every `split` returns; empty if the view cannot be split."""
     first: int = 0

@@ -12,7 +12,7 @@ from ..content import PlanContent, PlannedSource
 from ..random.keyed_permutation import I64
 from ..random.lanes import positions_of
 from ..sources.growth import earlier_ordinals
-from ..sources.packed_view import PackedView
+from ..sources.packing import PackedView
 from ..sources.window_view import WindowView, stored_ordinals
 from .slots import MAX_ATTEMPTS, held_back, slot_of, substitute, substitutes
 
@@ -21,11 +21,9 @@ class Occurrence(NamedTuple):
     """One slot that held a sample."""
 
     step: int
-    """Global step."""
     slot: int
     """Slot number in the canonical order of the step's global batch."""
     epoch: int
-    """Epoch of the source."""
     attempt: int
     """0 for the slot's own sample, else the substitute's number."""
 
@@ -128,8 +126,6 @@ def _is_substitute(plan: PlanContent, entry: Substituted, key: str, chosen: Sequ
 
 
 class _Place(NamedTuple):
-    """A slot that holds a sample, with its position in the source's stream."""
-
     step: int
     epoch: int
     position: int
@@ -210,7 +206,6 @@ def _view_ordinals(source: PlannedSource, key: str, known: int | None) -> list[i
 
 
 def _entries(source: PlannedSource, ordinal: int) -> range:
-    """Return the view ordinals of a version ordinal: several in a list with repeats, none if it is left out."""
     # View ordinals keep the version's order.
     first = stop = bisect_left(range(len(source.view)), ordinal, key=lambda x: _version_ordinal(source, x))
     while stop < len(source.view) and _version_ordinal(source, stop) == ordinal:

@@ -17,7 +17,7 @@ from ...dataset.versions.view import View
 from ...modalities.video.packet_table import SUFFIX
 from ...order.plan import PlannedSource
 from ...order.random.keyed_permutation import I64
-from ...order.sources.packed_view import PackedView
+from ...order.sources.packing import PackedView
 from ...storage import Blob, ByteRange, RangeReader, ReadLimits
 from ..recipe.document_pieces import pieces_of
 from ..recipe.rank_slots import Locate, LocatedSamples, real_slots
@@ -91,8 +91,6 @@ def by_path(located: LocatedSamples) -> dict[int, dict[str, Extents]]:
 
 
 class ObjectPage(NamedTuple):
-    """One page of an object, fetched once and used by many samples."""
-
     store: CachedStore
     """Store that the page is read from."""
     key: str
@@ -243,11 +241,8 @@ class Ranges(NamedTuple):
     step: int
     """Step that needs the ranges."""
     view: int
-    """Number of the view."""
     key: str
-    """Key of the object."""
     spans: Sequence[ByteRange]
-    """The ranges."""
     blobs: "Future[Blobs]"
     """Data of the ranges, once read."""
 

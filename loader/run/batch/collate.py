@@ -270,8 +270,6 @@ Collate = Callable[..., tuple[dict[str, Any], Any]]
 
 
 class Finish:
-    """Finishes a recipe's batches. collate: function from columns to fields and mask."""
-
     def __init__(self, recipe: Recipe, collate: Collate) -> None:
         self._recipe, self._collate = recipe, collate
         self._names = recipe.plan.source_names

@@ -267,8 +267,6 @@ class Columns:
 
 
 class BatchRow:
-    """One row of the columns, which decoders may fill."""
-
     def __init__(self, columns: Columns, row: int) -> None:
         self._columns, self._row = columns, row
         self._lent: dict[str, np.ndarray] = {}

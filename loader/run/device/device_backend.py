@@ -16,8 +16,6 @@ PLAIN = frozenset((bytes, str, int, float, bool, type(None)))
 
 
 class Copy(Protocol):
-    """The copy of one batch, once started."""
-
     @property
     def nbytes(self) -> int:
         """Number of bytes to copy."""
@@ -30,8 +28,6 @@ class Copy(Protocol):
 
 
 class Finished:
-    """A `Copy` that was already complete when it was returned."""
-
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
 

@@ -1,4 +1,4 @@
-"""The copy thread: takes the host's batches in order, and keeps two on the device for the training loop.
+"""Backends of devices, and the copy thread: it takes batches in order, and keeps two on the device for the training.
 
 It keeps each host batch until its copy has ended; the memory may hold a later batch after that. The training's thread
 only orders its stream after the copy.
@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from threading import Condition, Thread
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import InvalidRuntime
+from ...errors import InvalidRuntime, MissingDependency
 from ...storage.shared.threads import LEAVE_S, ends_with_the_process
 from ..batch.batch import Batch
+from ..batch.collate import import_framework
 from ..executor import Execution
 from ..making.prefetch import LOOK_UP_S
 from ..metrics import Metrics
@@ -22,7 +23,6 @@ from .device_backend import Copy, DeviceBackend
 if TYPE_CHECKING:
     from ..trail.recorder import Recorder
 
-
 AHEAD = 2
 """Batches ready on the device: while training uses one, a second is ready and a third is being copied."""
 
@@ -30,16 +30,11 @@ Checksums = dict[str, int] | None
 
 
 class OnDevice(NamedTuple):
-    """A batch on the device."""
-
     step: int
-    """Global step."""
     batch: Batch
-    """The batch."""
     crcs: Checksums
     """Field -> CRC-32C of its values on the host; None unless the run log records the step."""
     copy: Copy
-    """Copy of the batch, possibly still running."""
     copied_s: float
     """`perf_counter` when the copy had started."""
 
@@ -216,7 +211,6 @@ class Delivery:
         return f"the copy thread has up to {AHEAD} of them ready on the device"
 
     def moved(self, batch: Batch) -> Batch:
-        """Return a host batch on the device, copied by the caller."""
         return self._backend.moved(batch)
 
     def abandon(self) -> None:
@@ -246,3 +240,59 @@ class Delivery:
 
     def _checksums(self, batch: Batch) -> dict[str, int] | None:
         return None if self._recorder is None else self._recorder.checksums(batch)
+
+
+def backend_of(device: Any, framework: str, *, default: bool = False) -> DeviceBackend | None:
+    """Return the backend that copies batches to a device; None if they stay on the host.
+
+    default: True takes None as JAX's default device. Raises: InvalidRuntime if there is no such device;
+    MissingDependency if the framework is missing.
+    """
+    if isinstance(device, DeviceBackend) or (device is None and not default):
+        return device
+    if framework == "numpy":
+        raise InvalidRuntime(
+            f"device = {device!r} with framework = 'numpy', whose arrays lie on the host; accepted: framework='torch' "
+            "or 'jax'"
+        )
+    import_framework(framework)
+    try:
+        if framework == "jax":
+            from .jax_copies import JaxCopies, jax_backend
+
+            return JaxCopies(None) if device is None else jax_backend(device)
+        return _torch_backend(device)
+    except ImportError as error:
+        raise MissingDependency(f"device = {device!r}: {error}") from error
+
+
+def _torch_backend(device: Any) -> DeviceBackend | None:
+    import torch
+
+    try:
+        asked = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidRuntime(
+            f"device = {device!r}; accepted: None, a torch.device, or its name, such as 'cuda' or 'cuda:1' ({error})"
+        ) from None
+    if asked.type == "cpu":
+        return None
+    there = torch.accelerator.current_accelerator(check_available=True)
+    if there is None or there.type != asked.type:
+        has = "no accelerator" if there is None else f"only {there.type!r}"
+        raise InvalidRuntime(
+            f"device = {str(asked)!r}, but torch {torch.__version__} finds {has} in this process; leave device out to "
+            f"keep batches on the host, or install torch's build for {asked.type!r} and check its driver"
+        )
+    count = torch.accelerator.device_count()
+    if asked.index is not None and asked.index >= count:
+        raise InvalidRuntime(f"device = {str(asked)!r}; this process sees {count} of them, 0 to {count - 1}")
+    index = torch.accelerator.current_device_index() if asked.index is None else asked.index
+    chosen = torch.device(asked.type, index)
+    if chosen.type == "cuda":
+        from .torch_copies import CudaCopies
+
+        return CudaCopies(chosen)
+    from .torch_copies import PlainCopies
+
+    return PlainCopies(chosen)

@@ -43,8 +43,6 @@ logger = logging.getLogger(__name__)
 
 
 class Substitute:
-    """Finds and makes substitutes for corrupt samples, by the plan's rule; thread-safe."""
-
     def __init__(self, recipe: Recipe, fetch: Fetch, one_sample: OneSample, run: Map) -> None:
         self._recipe = recipe
         self._fetch, self._one_sample, self._run = fetch, one_sample, run

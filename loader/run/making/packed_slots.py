@@ -16,7 +16,7 @@ from ...dataset.versions.pack import checks_of
 from ...errors import Corrupt, InvalidPlan
 from ...modalities import Decoder, decoder_for
 from ...order.random.keyed_permutation import I64
-from ...order.sources.packed_view import PackedView
+from ...order.sources.packing import PackedView
 from ...order.steps.slots import Slots
 from ..batch.batch import Keys, StepMetrics
 from ..batch.collate import DeliveredSamples
@@ -86,8 +86,6 @@ class _Document(NamedTuple):
 
 
 class PackedSlots:
-    """Makes a recipe's packed sequences; thread-safe. decoders: per source, decoders by field."""
-
     def __init__(
         self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch, run: Map
     ) -> None:

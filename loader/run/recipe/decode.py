@@ -21,8 +21,6 @@ Called = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class ByBucket:
-    """A decoder or transform per bucket, as `by_bucket` returns it."""
-
     of: Mapping[str, Called] | Called
     """Label -> decoder or transform, or a function from label to either."""
 

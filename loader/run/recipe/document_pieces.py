@@ -12,8 +12,7 @@ from ...dataset.shards.shard import crc32c
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
 from ...order.sources.best_fit import DocumentPieces
-from ...order.sources.packed_view import PackedView, sequence_key
-from ...order.sources.packing import LOSS_MASK, POSITION_IDS, SEGMENT_IDS, Packing
+from ...order.sources.packing import LOSS_MASK, POSITION_IDS, SEGMENT_IDS, PackedView, Packing, sequence_key
 from ...order.steps.slots import Slots
 from .recipe import stored_view
 

@@ -28,7 +28,6 @@ class SourceKind:
     """Sources with the same fields and layout."""
 
     number: int
-    """The kind's number."""
     fields: tuple[str, ...]
     """Fields that all of its sources have."""
     sources: Sequence[int]
@@ -38,10 +37,7 @@ class SourceKind:
 
 
 class LocatedSamples(NamedTuple):
-    """Samples from sources of one kind, numbered from 0."""
-
     kind: SourceKind
-    """Kind of the sources."""
     source: I64
     """int64 [n]: index of the source in the plan."""
     rows: I64
@@ -52,7 +48,6 @@ class LocatedSamples(NamedTuple):
     """int64 [n]: the anchor's row of windows, whose episodes are the samples; None for others."""
 
     def keys(self) -> list[str]:
-        """Return the samples' keys, in order."""
         keys = self.places.keys()
         if self.anchor_rows is None:
             return keys
@@ -76,7 +71,6 @@ class RankSlots:
     """Slots that a rank makes together, step after step. A row is a row of the batches."""
 
     steps: Sequence[int]
-    """Global steps."""
     slots: Slots
     """Slots as planned; substitutes are written into them."""
     number: I64
@@ -106,7 +100,6 @@ class RankSlots:
             yield step, slice(start, stop)
 
     def part(self, steps: Sequence[int]) -> "RankSlots":
-        """Return the slots of some consecutive steps, in the same memory."""
         if len(steps) == len(self.steps):
             return self
         first = steps[0] - self.steps[0]

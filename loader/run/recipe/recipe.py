@@ -15,7 +15,7 @@ from ...modalities import Decoder
 from ...order.mixture import MASK
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
-from ...order.sources.packed_view import PackedView
+from ...order.sources.packing import PackedView
 from ...order.sources.views import OrderView
 from ...order.sources.window_view import WindowView
 from ...order.steps.slots import Slots, rank_slice, substitutes
@@ -24,8 +24,6 @@ from .world import World
 
 
 class RecordedSubstitution(Protocol):
-    """The fields of a `Substitution` that a replay uses."""
-
     @property
     def step(self) -> int:
         """Global step."""
@@ -137,9 +135,7 @@ class Recipe:
     """Everything that decides the content of a rank's batch, except which samples are planned."""
 
     plan: Plan
-    """The plan."""
     world: World
-    """Rank and world size."""
     decode: Decode
     """Decoders; with `by_bucket`, one per bucket."""
     transform: Transform | ByBucket | None

@@ -44,8 +44,6 @@ class _FieldColumn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """One array."""
-
     array: np.ndarray
 
     def parts(self, ends: Sequence[int]) -> list[np.ndarray]:
@@ -54,8 +52,6 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """Bytes of samples, copied into one array."""
-
     memory: np.ndarray
     """uint8 [bytes]."""
     ends: list[int]
@@ -85,8 +81,6 @@ class _Bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """Any other values."""
-
     values: list[Any]
 
     def parts(self, ends: Sequence[int]) -> list[Any]:
@@ -221,8 +215,6 @@ def _joined(values: list[bytes], allocate: Allocate) -> _Joined:
 
 
 class WorkerTraceback(Exception):
-    """The worker's traceback: the cause of the error that the trainer raises."""
-
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
@@ -238,11 +230,8 @@ class PickledError:
     pickled: bytes | None
     """Pickle of the error; None if it cannot be pickled."""
     name: str
-    """Name of its type."""
     text: str
-    """Its text."""
     trace: str
-    """Its traceback, as text."""
 
     @staticmethod
     def of(error: BaseException) -> "PickledError":
@@ -281,7 +270,6 @@ class TaskOutcome:
     packed: PackedBatches | None = None
     """Batches of the first steps; None if there are none."""
     error: PickledError | None = None
-    """Error of the step after them; None if all were made."""
     made_s: float
     """`perf_counter` at the end; on Linux all processes share this clock."""
     took_s: float = 0.0

@@ -21,7 +21,7 @@ from threading import Lock
 from typing import Any
 
 from .messages import ForkRequest, WaitRequest, connection, receive_exit_code, send_fork, send_wait
-from .stop_signals import stop_signals_blocked
+from .parent_watch import stop_signals_blocked
 
 _END_S = 1.0
 _SILENT_S = 60.0  # includes a start from a slow file system

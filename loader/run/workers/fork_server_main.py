@@ -29,7 +29,7 @@ from .messages import (
     receive_request,
     send,
 )
-from .stop_signals import STOP_SIGNALS, survive_stop_signals
+from .parent_watch import STOP_SIGNALS, survive_stop_signals
 
 logger = logging.getLogger(__name__)
 

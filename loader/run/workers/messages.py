@@ -32,20 +32,14 @@ class MessageKind(IntEnum):
 
 
 class WorkerMessage(NamedTuple):
-    """A message; unused numbers are -1."""
-
     kind: int
-    """Kind of the message."""
     task: int = -1
     """Number of the task, chosen by the trainer."""
     step: int = -1
-    """First step."""
     steps: int = 0
-    """Number of steps."""
     segment: int = -1
     """Number of the segment; -1 also for a new one, whose descriptor is attached."""
     nbytes: int = 0
-    """Bytes of the segment."""
     at: int = 0
     """As `batch_memory.OutcomePlace.at`."""
     pickled: int = 0
@@ -118,7 +112,6 @@ class WaitRequest(NamedTuple):
     number: int
     """Number of its ForkRequest."""
     timeout_s: float
-    """Timeout in seconds."""
 
 
 def send_fork(control: socket.socket, request: ForkRequest) -> None:

@@ -1,11 +1,13 @@
-"""End a worker when its trainer ends or hangs up."""
+"""End a worker with its trainer, and not by a signal that a scheduler sends to every process of a job."""
 
 import os
 import select
+import signal
 import socket
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 GRACE_S = 1.0
@@ -49,3 +51,23 @@ def descriptor_of_parent(parent: int) -> int:
     if os.getppid() != parent:  # its number may have been reused
         os._exit(0)
     return fd
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextmanager
+def stop_signals_blocked() -> Iterator[None]:
+    """Start a process in this block: it is not ended before it calls `survive_stop_signals`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def survive_stop_signals() -> None:
+    """Ignore the signals from now on. SIG_IGN would be inherited by a decoder's processes."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -21,12 +21,8 @@ _NEEDED = ("loader.cache", "loader.modalities", "loader.run.ahead", "loader.stor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsTask:
-    """Steps assigned to a worker."""
-
     number: int
-    """Number of the task."""
     steps: range
-    """Steps to make."""
     future: Future[MadeBatches]
     """Future of their batches."""
     segment: MemorySegment | None

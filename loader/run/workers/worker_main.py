@@ -19,9 +19,8 @@ from ..metrics import Metrics
 from .batch_memory import BatchSlot, MemorySegment, can_be_sent
 from .batch_message import LogCollector, PickledError, TaskOutcome, packed
 from .messages import NO_FILES, MessageKind, WorkerMessage, is_want_of_files, receive, send
-from .parent_watch import ParentWatch
+from .parent_watch import ParentWatch, survive_stop_signals
 from .startup_message import StartupMessage
-from .stop_signals import survive_stop_signals
 
 
 def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:

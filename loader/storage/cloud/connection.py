@@ -100,7 +100,6 @@ class Connection:
             return self._pool
 
     def close(self) -> None:
-        """Release connections and threads."""
         with self._lock:
             pool, self._pool, self._client, self._uploader = self._pool, None, None, None
         if pool is not None:

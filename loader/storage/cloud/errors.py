@@ -47,8 +47,6 @@ _KEPT = re.compile(
 
 
 class _Answer(NamedTuple):
-    """The parts of an obstore error, without the object's key in plain text."""
-
     address: str
     """Address of the request, which may end in the key; "" if there is none."""
     words: str

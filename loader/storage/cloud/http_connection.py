@@ -52,9 +52,7 @@ class Place(NamedTuple):
     """A server to connect to."""
 
     host: str
-    """Host name or address."""
     port: int
-    """Port."""
     tls: ssl.SSLContext | None
     """TLS settings; None for plain http."""
 
@@ -63,7 +61,7 @@ Keep = Callable[["HttpConnection"], object]
 
 
 class HttpConnection:
-    """A connection and its current response (`sequential_read.Answer`), for one thread at a time.
+    """A connection and its current response (`stream.Answer`), for one thread at a time.
 
     `status` belongs to the last response. If it is PLAIN, `first` and `nbytes` locate the body in the object, and
     `size` and `etag` are the object's. Otherwise `text` is the body, up to a limit. An error closes the connection.
@@ -187,7 +185,6 @@ class HttpConnection:
 
     @property
     def remaining(self) -> int:
-        """Unread bytes of the body."""
         return self._remaining
 
     def is_quiet(self) -> bool:
@@ -213,7 +210,6 @@ class HttpConnection:
             self.close()
 
     def close(self) -> None:
-        """Close the connection. Never raises."""
         self._lasts = False
         self._socket.close()
 

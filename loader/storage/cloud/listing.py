@@ -78,8 +78,6 @@ def list_objects(
 
 
 class _Pages:
-    """The pages of a listing; each pass restarts where the previous one failed."""
-
     def __init__(self, connection: Connection, base: str, prefix: str, pages_of: PageOf) -> None:
         self._connection, self._prefix, self._pages_of = connection, prefix, pages_of
         self._full = base + prefix
@@ -129,13 +127,11 @@ class _Pages:
 
 
 def info_of(key: str, meta: Any) -> ObjectInfo:
-    """Return obstore's metadata of an object as an ObjectInfo."""
     modified_us = int(meta["last_modified"].timestamp() * 1_000_000)
     return ObjectInfo(key=key, nbytes=meta["size"], etag=etag_of(meta), modified_us=modified_us)
 
 
 def etag_of(meta: Any) -> str:
-    """Return the ETag in obstore's metadata of an object."""
     return quoted(meta["e_tag"] or "")
 
 

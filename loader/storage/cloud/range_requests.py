@@ -51,7 +51,6 @@ class Server:
     """A server that answers signed requests."""
 
     place: Place
-    """Host, port and TLS settings."""
     fields: str
     """Request text after the object's path."""
 
@@ -61,7 +60,6 @@ class Signed:
     """A signed request without its range."""
 
     place: Place
-    """Host, port and TLS settings."""
     text: bytes = field(repr=False)
     """Bytes of the request, up to the numbers of its range."""
     until: float

@@ -38,8 +38,6 @@ _OTHERWISE = (
 
 
 class ListingPage(NamedTuple):
-    """A page of a listing."""
-
     objects: list[dict[str, Any]]
     """Metadata per object under obstore's names: path, size, e_tag, last_modified."""
     token: str

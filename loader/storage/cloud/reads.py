@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from ...errors import Changed, Corrupt, Forbidden, StoreError, Transient
 from ..options import Runtime
 from ..ranges import plan_reads, slice_reads
-from ..sequential_read import Answer, RangeSeries
 from ..spec import Opened, StoreSpec
 from ..store import Blob, ByteRange, ObjectInfo, ReadLimits, check_key, check_span
+from ..stream import Answer, RangeSeries
 from .connection import Connection, client_errors
 from .errors import is_past_end
 from .http_connection import Broken
@@ -147,7 +147,6 @@ class ReadStore(Opened):
 
     @property
     def follows(self) -> bool:
-        """True if `fill` uses `series`."""
         return self._direct is not None and self._direct.is_on
 
     def fill(
@@ -288,8 +287,6 @@ class ReadStore(Opened):
 
 
 class NativeAnswer:
-    """obstore's response to a range request, with an unread body."""
-
     def __init__(self, answer: Any) -> None:
         meta = answer.meta
         self._answer = answer

@@ -21,8 +21,6 @@ LOCAL_TYPES = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "o
 
 
 class FileHandle:
-    """An open file, closed with the last reference to the handle."""
-
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         if hasattr(os, "posix_fadvise"):  # samples are read in random order: disable read-ahead

@@ -15,7 +15,7 @@ from typing import BinaryIO, Unpack
 from urllib.parse import unquote, urlsplit
 
 from ...errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
-from ..ranges import plan_reads, slice_reads
+from ..ranges import BufferedRange, cut, neighbours, plan_reads, runs_of, slice_reads
 from ..shared.requests import count_request
 from ..spec import Opened, StoreSpec
 from ..store import (
@@ -32,7 +32,6 @@ from ..store import (
     check_span,
     log_refusals,
 )
-from .buffer_reads import BufferedRange, cut, neighbours, runs_of
 from .folder_files import NewFile, disk_error, fsync_directory, no_links, upload_size, walk, write_all
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC

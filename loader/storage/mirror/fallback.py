@@ -143,8 +143,6 @@ class Fallback:
 
 
 class _Tried(Generic[T]):
-    """Results of trying the stores for one object."""
-
     def __init__(self, key: str, nearest: Member, *, listed: bool) -> None:
         self.key, self.nearest, self.listed = key, nearest, listed
         self.results: list[T] = []

@@ -21,7 +21,6 @@ class Member:
         self.store, self.number = store, number
         self.url = store.url
         self.reads = 0
-        """Number of reads served."""
         self.identity: str | None = None
         """Identity of the store's root, once known."""
         self.warned: set[str] = set()

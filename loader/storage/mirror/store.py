@@ -53,17 +53,14 @@ class MirroredStore:
 
     @property
     def primary_is_up(self) -> bool:
-        """True unless the primary is skipped after a failure."""
         return self._members.primary.is_up
 
     @property
     def url(self) -> str:
-        """URL of the primary, without secrets."""
         return self.primary.url
 
     @property
     def stores(self) -> list[Store]:
-        """The primary and its mirrors, in the order given."""
         return [member.store for member in self._members.all]
 
     @property
@@ -179,7 +176,6 @@ class MirroredStore:
         self.writable().put_file(key, path)
 
     def open_new(self, key: str) -> NewObject:
-        """Return an unfinished new object in the primary."""
         from ..disk.scratch import OnScratch  # not needed for reading
 
         primary = self.writable()

@@ -34,7 +34,6 @@ class MemoryBudget:
         begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Drop all holders, as in a forked child, which lacks their threads."""
         self._free_bytes, self._lent = self._all, 0
         self._changed = Condition()
         self._spare: list[bytearray] = []  # counted in the budget; most recently used last

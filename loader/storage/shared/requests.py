@@ -130,8 +130,6 @@ def patient() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
-    """Limits on retrying a failing operation."""
-
     deadline_s: float = 60.0
     """Seconds after the first try during which a retry may start."""
     base_s: float = 0.05

@@ -161,11 +161,9 @@ class DaemonPool(Executor):
             self.join()
 
     def dismiss(self) -> None:
-        """Let every thread end after its current call. Does not wait."""
         self.shutdown(wait=False, cancel_futures=True)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait at most `timeout_s` for the threads to end."""
         until = None if timeout_s is None else monotonic() + timeout_s
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - monotonic()))

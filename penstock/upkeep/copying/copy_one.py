@@ -10,16 +10,15 @@ from loader.errors import AlreadyExists, Changed, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.listing import differ, is_md5
 from loader.storage.cloud.reads import ReadStore
-from loader.storage.cloud.s3_puts import S3PutStore
+from loader.storage.cloud.s3 import S3PutStore
 from loader.storage.cloud.store import RemoteStore
 from loader.storage.disk.folder_files import write_all
 from loader.storage.disk.scratch import held_file, on_scratch
 from loader.storage.disk.store import LocalStore
-from loader.storage.sequential_read import SequentialRead
 from loader.storage.shared.memory_budget import MemoryBudget
 from loader.storage.shared.threads import DaemonPool
 from loader.storage.store import disk_of
-from loader.storage.stream import MAX_BYTES, PieceReader, fill_from
+from loader.storage.stream import MAX_BYTES, PieceReader, SequentialRead, fill_from
 
 from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, proves
 

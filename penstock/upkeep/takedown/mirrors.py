@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from loader import Root
 from loader.cache.cached_store import VERIFIED
-from loader.cache.folder import MARKER
-from loader.cache.pages import HEADER_BYTES, page_name
+from loader.cache.pages import HEADER_BYTES, MARKER, page_name
 from loader.dataset.log.marker import root_id
 from loader.dataset.shards.shard import SEALS
 from loader.errors import InvalidRuntime, PenstockError

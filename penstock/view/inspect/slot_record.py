@@ -12,7 +12,7 @@ from loader.api.explain import Explanation, explain_slots
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import crc_text
 from loader.errors import PenstockError, TransformFailed, WorkerFailed
-from loader.order.sources.packed_view import PackedView
+from loader.order.sources.packing import PackedView
 from loader.run.replay import Functions
 
 from ...lineage import StageRun, pipeline_runs

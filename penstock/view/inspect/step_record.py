@@ -10,7 +10,7 @@ import loader
 from loader.api.explain import Explanation, explain_slots
 from loader.dataset.shards.address import SampleAddress
 from loader.errors import TransformFailed, WorkerFailed
-from loader.order.sources.packed_view import PackedView
+from loader.order.sources.packing import PackedView
 from loader.run.replay import Functions
 
 from ...text import clean

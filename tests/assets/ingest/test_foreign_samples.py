@@ -324,8 +324,7 @@ def test_shards_with_an_index_and_plain_files_are_walked(
         assert stored(root.open("demo@1"), "text.txt") == {"0": b"a", "1": b"b"}
 
 
-@KEEPS
-@pytest.mark.parametrize("format", ["litdata", "mds"])
+@pytest.mark.parametrize(("keep", "format"), [("copy", "mds"), ("in place", "litdata")])
 def test_folders_with_an_index_are_splits(
     format: str, keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:

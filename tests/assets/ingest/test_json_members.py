@@ -75,7 +75,7 @@ def test_batches_of_img2dataset_select_samples_and_json_stays_a_field(
     assert values(version, "similarity") == {f"{i:09}": 0.25 + i / 1000 for i in range(24)}
 
 
-@KEEPS
+@pytest.mark.parametrize("keep", ["in place", "read"])
 def test_columns_of_a_batch_agree_with_one_another_and_with_the_dataset(
     keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:

@@ -219,7 +219,7 @@ def test_an_unknown_engine() -> None:
 )
 def test_a_process_that_dies_costs_its_unit_only(isolating, units, how, says) -> None:
     given = ["a", "b", how, "c", "d", "e"]
-    found = list(isolating.map(units.die, given, timeout_s=10))
+    found = list(isolating.map(units.die, given, timeout_s=TIMEOUT_S))
     assert [outcome.value for outcome in found] == ["a", "b", None, "c", "d", "e"]
     assert found[2].error.code == "crashed"
     assert says in found[2].error.reason

@@ -116,13 +116,13 @@ def test_a_slow_consumer_bounds_what_runs_ahead(engine, units, nbytes, ahead) ->
 def test_values_that_were_consumed_count_no_more(engine, units, tmp_path) -> None:
     given = [2**23] * (AHEAD_BYTES // 2**23 + 8)
     given += [(str(tmp_path), "left", "right"), (str(tmp_path), "right", "left")]
-    outcomes = list(engine.map(units.noise_or_meet, given, timeout_s=10))
+    outcomes = list(engine.map(units.noise_or_meet, given, timeout_s=TIMEOUT_S))
     assert [outcome.value for outcome in outcomes[-2:]] == ["left", "right"]
 
 
 def test_a_long_unit_among_short_ones_holds_no_other_one_up(engine, units, tmp_path) -> None:
     pair = [(str(tmp_path), "left", "right"), (str(tmp_path), "right", "left")]
-    outcomes = list(engine.map(units.noise_or_meet, [1] * 200 + pair + [1] * 200, timeout_s=10))
+    outcomes = list(engine.map(units.noise_or_meet, [1] * 200 + pair + [1] * 200, timeout_s=TIMEOUT_S))
     assert [outcome.value for outcome in outcomes[200:202]] == ["left", "right"]
 
 
@@ -255,7 +255,7 @@ def test_a_worker_sees_its_gpu_alone_and_gives_its_memory_back(units, monkeypatc
             os.kill(first[4], signal.SIGKILL)
     finally:
         engine.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while used() - before > 64 << 20:
         assert time.monotonic() < deadline
         os.sched_yield()

@@ -9,7 +9,7 @@ from benchmarks.pipeline.ticks import cost, refresh, release, tick
 from benchmarks.pipeline.world import World
 
 SENSORS = ("discovery", "watch", "training_reports", "quarantine_reports")
-FEW, MANY = 10, 60  # neither fills a page; from 50 to 60 there is no new hint of manifests
+FEW, MANY = 10, 30  # neither fills a page; from 20 to 30 there is no new hint of manifests
 
 
 @pytest.fixture

@@ -393,7 +393,7 @@ def test_renewal_starts_its_thread_without_its_lock(monkeypatch):
         def start(self):
             remover = real(target=own.remove, args=(object(),), daemon=True)
             remover.start()
-            remover.join(5)
+            remover.join(60)
             removed.append(not remover.is_alive())
             super().start()
 
@@ -418,7 +418,7 @@ def test_the_renewing_thread_collects_a_lease_as_its_wait_begins(store, at_once,
     monkeypatch.setattr(threading.Condition, "wait", wait)
     two.add(IDS[1])
     for _ in range(8):
-        assert store.beaten.acquire(timeout=20)
+        assert store.beaten.acquire(timeout=300)
     renewal.close_in_finalizer(two)
     assert [versions for versions, _ in claimed(store)] == [(IDS[0],)]
     one.close()

@@ -150,7 +150,7 @@ def test_a_publish_that_is_overtaken_merges_again(root, properties):
 # counted
 
 
-@pytest.mark.parametrize("n", [24, 96])
+@pytest.mark.parametrize("n", [24, pytest.param(96, marks=pytest.mark.nightly)])
 def test_publishing_does_not_grow_with_what_was_published(root, stores, n):
     """Mean requests and bytes of a publish onto `n` earlier ones: the same, but for one more level of tables."""
     for run in range(n):

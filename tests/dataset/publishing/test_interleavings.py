@@ -22,15 +22,16 @@ def test_whatever_the_interleaving(actors, data):
     actors.interleaved(**data.draw(actors.runs()))
 
 
-@pytest.mark.parametrize("grace_s", [0, 72 * 3600])
 @pytest.mark.parametrize(
-    "kinds",
+    ("kinds", "grace_s"),
     [
-        ["read", "retire", "collect", "shared"],
-        ["bring", "takedown", "collect"],
-        ["hold", "tag", "retire", "collect"],
+        (["read", "retire", "collect", "shared"], 0),
+        (["bring", "takedown", "collect"], 72 * 3600),
+        (["hold", "tag", "retire", "collect"], 0),
+        pytest.param(["read", "retire", "collect", "shared"], 72 * 3600, marks=pytest.mark.nightly),
+        pytest.param(["bring", "takedown", "collect"], 0, marks=pytest.mark.nightly),
+        pytest.param(["hold", "tag", "retire", "collect"], 72 * 3600, marks=pytest.mark.nightly),
     ],
-    ids=" ".join,
 )
 def test_what_a_collector_meets(actors, kinds, grace_s):
     """Short turns, and long ones."""

@@ -288,7 +288,7 @@ def test_what_threads_want_at_once_is_read_once(put):
         url = store.url
 
         def get_range(self, *args, **kwargs):
-            assert gate.wait(30)
+            assert gate.wait(300)
             return store.get_range(*args, **kwargs)
 
     cache, found = IndexCache(Slow()), []
@@ -298,7 +298,7 @@ def test_what_threads_want_at_once_is_read_once(put):
     ]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while len(cache._turns._changed._waiters) < 4:  # all but the one that reads
         assert time.monotonic() < deadline
         time.sleep(0.001)

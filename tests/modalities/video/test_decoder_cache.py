@@ -286,7 +286,7 @@ def test_decoders_end_with_their_thread():
             freed.set()
 
     in_a_new_thread(lambda: cache.give_back(("one",), Told(), 1))
-    assert freed.wait(10)
+    assert freed.wait(300)
     assert cache.take(("one",)) is None
 
 

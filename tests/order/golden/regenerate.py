@@ -22,8 +22,7 @@ from loader.order.random.keyed_permutation import key, mix64, perm, sub
 from loader.order.random.lanes import LaneShape, locate
 from loader.order.sources.best_fit import pack_documents
 from loader.order.sources.bucket import bucket
-from loader.order.sources.packed_view import PackedView
-from loader.order.sources.packing import pack
+from loader.order.sources.packing import PackedView, pack
 from loader.order.sources.views import synthetic
 from loader.order.steps.slots import delivered_digest, planned_digest, slot_identities, substitute
 

@@ -31,4 +31,4 @@ def ranks():
     yield ranks
     with process.stdout:
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0

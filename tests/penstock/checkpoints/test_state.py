@@ -299,7 +299,7 @@ def test_a_load_that_failed_fills_nothing_during_the_next(tmp_path, monkeypatch)
         if key not in map(made.key, made.parts[1:]):
             return read_into(key, pieces)
         begun.release()
-        assert go.wait(60)
+        assert go.wait(300)
         found = read_into(key, pieces)
         ended.release()
         return found
@@ -416,7 +416,7 @@ def gated(store, name, word):
     def wait(key, data):
         if word in key:
             reached.set()
-            assert go.wait(60)
+            assert go.wait(300)
         return verb(key, data)
 
     setattr(store, name, wait)
@@ -428,7 +428,7 @@ def test_a_save_that_stood_still_while_others_went_on_is_withdrawn(tmp_path, at)
     slow = Checkpoints(tmp_path / "root", "run")
     reached, go = gated(slow._root.store, *at)
     slow.save(5, {"w": torch.ones(2)}, wait=False)
-    assert reached.wait(60)
+    assert reached.wait(300)
     fast = Checkpoints(tmp_path / "root", "run", keep_last=1)
     fast.save(6, {"w": torch.zeros(2)})  # deletes the parts of step 5, which nothing names
     if "put" in at:  # it is told before it makes a marker
@@ -462,7 +462,7 @@ def test_what_changes_while_a_save_is_on_its_way_is_not_in_it(tmp_path):
     with Checkpoints(tmp_path / "root", "run") as checkpoints:
         reached, go = gated(checkpoints._root.store, "put", "safetensors")
         checkpoints.save(1, {"w": weights}, wait=False)
-        assert reached.wait(60)
+        assert reached.wait(300)
         weights.fill_(-1.0)
         go.set()
     found = {"w": torch.zeros(5000)}
@@ -579,7 +579,7 @@ def test_parts_in_memory_are_few(tmp_path):
             now[0] += 1
             most[0] = max(most[0], now[0])
         if key.endswith(".safetensors"):
-            barrier.wait(60)  # four at once, or nobody gets on
+            barrier.wait(300)  # four at once, or nobody gets on
         put(key, data)
         with lock:
             now[0] -= 1

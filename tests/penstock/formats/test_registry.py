@@ -1,12 +1,14 @@
 """Every format of the registry: one version for everyone, killed and repeated, damage and losses named.
 
-`exchange/test_formats_in_buckets.py` compares folder and bucket, `exchange/test_laws.py` export and import,
-`tests/oracles` reads exports by the format's own library. A format's own file holds only its oddities.
+A bucket gives what a folder gives. `test_laws.py` compares export and import, `tests/oracles` reads exports by the
+format's own library. A format's own file holds only its oddities.
 """
 
 import shutil
+from collections import Counter, defaultdict
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 
 import loader
@@ -20,6 +22,7 @@ from penstock.formats.content_digest import content_digest
 from penstock.formats.export_selection import select
 from penstock.formats.importer import NO_OPTIONS
 from penstock.formats.lerobot.lerobot_registered import register_lerobot
+from penstock.formats.reading.object_file import ObjectFile
 from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
@@ -27,13 +30,19 @@ from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from tests.mortal_store import PUTS, SIDES, Death, Killed, stop
 
+REGISTRABLE = sorted({*REGISTERED, *TABLES, "lerobot"})
 VERBS = [
-    *(("register", name) for name in sorted({*REGISTERED, *TABLES, "lerobot"})),
+    *(("register", name) for name in REGISTRABLE),
     *((verb, name) for verb in ("import", "shuffle") for name in PLACE_FORMATS),
 ]
 SHARD_BYTES = 2**12
 """Of an import: several units, and units of several parts."""
 verbs = pytest.mark.parametrize(("verb", "name"), VERBS)
+LEAVE = {*REGISTERED, *TABLES} & EXPORTED
+"""Formats whose registered objects leave as they came."""
+MOST = defaultdict(lambda: 2, dict.fromkeys(("csv", "rlds", "tfrecord"), 1))
+MOST |= dict.fromkeys(("hf", "lance", "megatron", "parquet"), 3) | {"rosbag": 4}
+"""Format -> how often an object is read that is smaller than a request: docs/formats.md, Cost."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +52,11 @@ def in_process(monkeypatch):
     monkeypatch.setattr("loader.dataset.leases.Heartbeat.start", lambda self: self)
 
 
-def make(verb, name, place, root, workers=1, dataset="d"):
+def make(verb, name, place, root, workers=1, dataset="d", shard_bytes=SHARD_BYTES):
     """Register or import a place; return the version, and (new, unchanged, skipped) objects or parts."""
     options = OPTIONS.get(name, NO_OPTIONS)
     if verb != "register":
-        how = {"shuffle": verb == "shuffle", "workers": workers, "shard_bytes": SHARD_BYTES}
+        how = {"shuffle": verb == "shuffle", "workers": workers, "shard_bytes": shard_bytes}
         done = import_place(root, name, open_store(place), dataset, options=options, **how)
         assert done.failures == []
         return root.open(dataset), (done.new, done.same, done.skipped)
@@ -155,3 +164,83 @@ def test_losses_are_refused_by_name_and_reported(name, exported_root, tmp_path):
         assert not (tmp_path / "out").exists()
     done = export(version, name, open_store(tmp_path / "out"), lossy=True)
     assert ([one["name"] for one in done.lost], done.failures) == (losses, [])
+
+
+@pytest.fixture(params=["s3", pytest.param("ceph", marks=pytest.mark.ceph)])
+def bucket(request, monkeypatch):
+    """Name of an S3 server, which the environment names to whoever opens a place there."""
+    server = request.getfixturevalue(request.param)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server["endpoint_url"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server["secret"])
+    return request.param
+
+
+def uploaded(place, url):
+    store = open_store(url)
+    for key, data in objects_of(place).items():
+        store.put(key, data)
+    return url
+
+
+def trained(version):
+    """Keys and values of the first batches."""
+    field = next(name for name in version.fields if name.endswith(("txt", "npy", "u2", "i8", "cls", "json")))
+    plan = loader.plan({"d": version.select(field, where_present=True)}, seed=3, global_batch=1)
+    with loader.Loader(plan, workers=0, steps=3) as batches:
+        return [(batch.ids, [repr(one) for one in batch[field]]) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        *(("register", one) for one in REGISTRABLE),
+        *(
+            pytest.param("import", one, marks=pytest.mark.nightly if one in REGISTRABLE else ())
+            for one in PLACE_FORMATS
+        ),
+    ],
+)
+def test_bucket_gives_what_the_folder_gives(verb, name, format_places, bucket, tmp_path, s3_answers):
+    place = tmp_path / "place"  # without the notes by which an export comes back as it was
+    shutil.copytree(format_places / name, place, ignore=shutil.ignore_patterns(".penstock"))
+    objects = objects_of(place)
+    url = uploaded(place, f"s3://bucket/{verb}-{name}")
+    s3_answers.clear()
+    there, _ = make(verb, name, url, loader.Root(tmp_path / "there"), shard_bytes=2**28)
+    read = Counter()
+    for method, path, nbytes in s3_answers:
+        read[path.partition(f"/{verb}-{name}/")[2]] += nbytes if method == "GET" else 0
+    here, _ = make(verb, name, str(place), loader.Root(tmp_path / "here"), shard_bytes=2**28)
+    without = ("modified_us",) if name == "files" else ()  # objects were written later in the bucket
+    digests = [content_digest(one, full=True, without=without) for one in (there, here)]
+    assert digests[0] == digests[1]
+    assert not digests[0].failures
+    assert (len(there) > 1, trained(there)) == (True, trained(here))
+    often = {
+        key: read[key] / len(data) for key, data in objects.items() if read[key] > MOST[name] * len(data)
+    }
+    assert (often, any(read.values())) == ({}, bucket == "s3")
+    if verb == "register" and name in LEAVE:  # law 3, object by object
+        for version, out in ((there, f"{url}-out"), (here, tmp_path / "out")):
+            assert export(version, name, open_store(out)).failures == []
+            left = {key: data for key, data in stored(open_store(out)).items() if ".penstock" not in key}
+            assert left == objects
+
+
+def stored(store):
+    return {info.key: bytes(store.get(info.key).data) for info in store.list()}
+
+
+def test_scattered_reads_of_an_object_cost_few_bytes_more(s3, s3_answers):
+    store, data = open_store("s3://bucket/scattered", s3), np.random.default_rng(1).bytes(12 * 2**20)
+    store.put("a", data)
+    (info,) = store.list()
+    s3_answers.clear()
+    starts = [0, 6 * 2**20, 88, *(3 * 2**20 + 2**15 * n for n in range(48)), 6 * 2**20 + 88, 512]
+    with ObjectFile(store, info, scattered=True) as file:
+        for start in starts:
+            file.seek(start)
+            assert file.read(2**15) == data[start : start + 2**15]
+    read = [nbytes for method, _, nbytes in s3_answers if method == "GET"]
+    assert (len(read), sum(read)) == (4, 2**21)

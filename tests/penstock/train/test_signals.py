@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.run.workers import stop_signals
+from loader.run.workers import parent_watch
 from penstock.checkpoints import Checkpoints
 from penstock.train.run import AGAIN
 from tests.penstock.train.conftest import REPOSITORY, Rank, digests
@@ -79,14 +79,14 @@ def test_second_signal_does_not_change_how_a_run_ends(root: str, start: Start) -
     assert [rank.status() for rank in ranks] == [AGAIN, AGAIN], ranks[0].text
 
 
-@pytest.mark.parametrize("number", stop_signals.STOP_SIGNALS)
+@pytest.mark.parametrize("number", parent_watch.STOP_SIGNALS)
 def test_blocked_signal_reaches_no_process_before_it_survives(number: signal.Signals) -> None:
     code = (
         "import os, sys; print(flush=True); sys.stdin.readline();"
-        "from loader.run.workers.stop_signals import survive_stop_signals as survive; survive(); print('alive')"
+        "from loader.run.workers.parent_watch import survive_stop_signals as survive; survive(); print('alive')"
     )
     with (
-        stop_signals.stop_signals_blocked(),
+        parent_watch.stop_signals_blocked(),
         subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY
         ) as process,

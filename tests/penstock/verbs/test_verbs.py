@@ -26,8 +26,8 @@ EVERY_VERB = [
 ]
 
 
-@pytest.mark.parametrize("verb", EVERY_VERB, ids=" ".join)
-def test_every_verb_as_a_process(penstock, cli, filled, verb):
+@pytest.mark.parametrize("verb", [("ls", "d"), ("card", "d@4")], ids=" ".join)
+def test_verb_prints_the_same_as_a_process(penstock, cli, filled, verb):
     root, _ = filled
     done = penstock(*verb, root=root)
     assert (done.code, done.err) == (0, "")

@@ -35,7 +35,7 @@ class Steps:
         return Claim.GRANTED
 
     def fetch(self, unit):
-        assert self.gate.wait(30)
+        assert self.gate.wait(300)
         with self.lock:
             self.fetched.append(unit)
         return 1
@@ -174,7 +174,7 @@ def test_what_is_claimed_and_will_not_be_fetched_is_given_back():
     source.ahead = ReadAhead(source, in_flight=2, horizon=4, count=lambda name, n: None)
     source.ahead.begin([6])
     source.ahead.done(6)
-    assert source.claimed.wait(30)
+    assert source.claimed.wait(300)
     source.ahead.close()
     assert source.given_back == [7]
 

@@ -65,8 +65,9 @@ def served(shared, range_server):
         server.stop()
 
 
-@pytest.mark.parametrize("step", [0, 7, 10**6])
-@pytest.mark.parametrize(("publishes", "shards_each"), [(1, 4), (25, 2)])
+@pytest.mark.parametrize(
+    ("publishes", "shards_each", "step"), [(1, 4, 0), (1, 4, 10**6), (25, 2, 7), (25, 2, 10**6)]
+)
 def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, served):
     """However many publishes and shards there are, and wherever it begins: six."""
     write(memory_root, publishes, shards_each)

@@ -73,12 +73,13 @@ def check(got, wanted):
 
 
 @pytest.mark.parametrize(
-    "how",
-    [PROCESSES, {"executor": "threads", "workers": 2}, {"workers": 0}],
-    ids=["processes", "threads", "caller"],
-)
-@pytest.mark.parametrize(
-    "more", [{}, {"micro_batch": 3}, {"decode": False}], ids=["whole", "micro", "undecoded"]
+    ("how", "more"),
+    [
+        (PROCESSES, {"micro_batch": 3}),
+        ({"executor": "threads", "workers": 2}, {"decode": False}),
+        ({"workers": 0}, {}),
+    ],
+    ids=["processes-micro", "threads-undecoded", "caller-whole"],
 )
 def test_batches_on_a_device_are_those_of_the_host(plan, delayed, how, more):
     with (
@@ -89,9 +90,10 @@ def test_batches_on_a_device_are_those_of_the_host(plan, delayed, how, more):
 
 
 @pytest.mark.parametrize("transform", ["large", "various", "tensors"])
-def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed, wait_for, transform):
+def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed, wait_for, transform, at_scale):
     """Each batch is copied as late as it may be: an earlier return of its memory shows as another batch's values."""
-    options = {"transform": getattr(in_workers, transform), "steps": 40}
+    n = at_scale(16, 40)
+    options = {"transform": getattr(in_workers, transform), "steps": n}
     device = delayed()
     with (
         loader.Loader(plan, 0, 1, workers=0, **options) as wanted,
@@ -102,9 +104,9 @@ def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed, wai
         for number, batch in enumerate(got):
             batches.append(batch)
             # The copy thread and the worker go as far as they can before the next batch is asked for.
-            wait_for(lambda number=number: len(got._delivery._stage._ready) == min(2, 39 - number))
+            wait_for(lambda number=number: len(got._delivery._stage._ready) == min(2, n - 1 - number))
         check(batches, same)
-    assert len(device.locked) == 0 < device.unlocked < 40, "each segment is page-locked once"
+    assert len(device.locked) == 0 < device.unlocked < n, "each segment is page-locked once"
 
 
 def test_nothing_of_a_batch_lies_in_page_locked_memory(version, in_workers, delayed):
@@ -240,13 +242,13 @@ def test_a_seek_drops_the_batch_that_is_being_made(plan, delayed, wait_for):
 
         stage = DeviceStage(delayed(), host_batch)
         assert stage.take(0, None).batch.step == 0
-        assert begun.wait(60)
+        assert begun.wait(300)
         taken = []
         asking = threading.Thread(target=lambda: taken.append(stage.take(5, None).batch.step))
         asking.start()
         wait_for(lambda: stage._position.step == 5)
         gate.set()
-        asking.join(60)
+        asking.join(300)
         assert taken == [5]
         stage.dismiss()
         stage.join()
@@ -391,7 +393,7 @@ def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path
     (tmp_path / "begun").read_text()  # a sample is being made
     batches._closed = True
     batches._delivery.close(wait=False)
-    waiting.join(60)
+    waiting.join(300)
     assert not waiting.is_alive()
     assert "closed while a batch was waited for" in errors[0]
     for name in ("begun", "gate"):  # the threads that still make the batch end
@@ -412,7 +414,7 @@ def test_a_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed
     gc.disable()  # nothing waits for the collector of cycles
     try:
         del batches
-        thread.join(60)
+        thread.join(300)
     finally:
         gc.enable()
     assert not thread.is_alive()

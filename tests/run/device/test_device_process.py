@@ -75,7 +75,7 @@ def test_ctrl_c_ends_a_training_whose_transform_hangs(url, how):
     with training(STUCK, url, how) as process:
         assert process.stdout.readline() == "stuck\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=300)
     assert (process.returncode, err.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
 
 

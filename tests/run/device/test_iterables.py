@@ -79,7 +79,7 @@ def test_an_iteration_that_is_left_ends_its_thread(plan, delayed):
     for batch in batches:
         if batch.step == 3:
             break
-    assert device.closed.wait(60)
+    assert device.closed.wait(300)
 
 
 def test_other_values_than_batches_are_refused(plan, delayed):

@@ -353,7 +353,7 @@ def test_ctrl_c_does_not_wait_for_a_store_that_does_not_answer(memory_root, plan
 
     training = threading.Thread(target=interrupted)
     training.start()
-    training.join(30)
+    training.join(300)
     ended = not training.is_alive()
     store.over.set()
     assert ended
@@ -562,7 +562,7 @@ def test_the_recorders_thread_collects_its_loader_as_a_wait_begins(memory_root, 
     next(batches)
     waits.wait(1)
     batches._recorder.dismiss()
-    batches._recorder.join(20)
+    batches._recorder.join(300)
     assert not batches._recorder._thread.is_alive()
     batches.close()
     assert [row["step"] for row in stored_rows(memory_root)] == [0]

@@ -244,7 +244,7 @@ def test_a_pool_is_collected_while_its_thread_asks_the_server(plan):
         done.set()
 
     threading.Thread(target=collect, daemon=True).start()
-    assert done.wait(60)
+    assert done.wait(300)
     assert not server._unwaited
     assert all(has_ended(pid) for pid in pids)
     batches.close()

@@ -129,7 +129,7 @@ def test_ctrl_c_stops_at_once_and_without_noise(root, plan, pipes):
     with open(pipes / "begun") as begun:  # to the end: the other worker writes there too
         assert int(begun.readline()) in pids
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, out, err) == (0, "interrupted\n", "")
     for pid in pids:
         wait_for_end(pid)
@@ -137,7 +137,7 @@ def test_ctrl_c_stops_at_once_and_without_noise(root, plan, pipes):
 
 def test_a_trainer_that_just_ends(root, plan, pipes):
     process, pids = train(root, plan, pipes, "ends")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out, err) == (5, "", "")
     for pid in pids:
         wait_for_end(pid)
@@ -265,7 +265,7 @@ def test_closing_while_another_thread_waits(plan, pipes, in_workers):
     with open(pipes / "begun") as begun:
         pid = int(begun.readline())
     batches.close()
-    consumer.join(30)
+    consumer.join(300)
     assert len(raised) == 1
     assert "closed while a batch was waited for" in raised[0]
     wait_for_end(pid)

@@ -9,7 +9,7 @@ import pytest
 from loader.errors import AlreadyExists, Forbidden
 from loader.storage import open_store
 from loader.storage.cloud.listing import differ
-from loader.storage.cloud.s3_puts import S3PutStore
+from loader.storage.cloud.s3 import S3PutStore
 
 DATA = bytes(range(256)) * 40
 TWIN = f'"{hashlib.md5(DATA, usedforsecurity=False).hexdigest()}"'

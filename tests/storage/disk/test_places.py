@@ -107,7 +107,7 @@ def test_a_pipe_and_a_link_to_itself_are_no_objects(place):
 
     reader = Thread(target=read, daemon=True)
     reader.start()
-    reader.join(10)  # a pipe that is waited for has no end
+    reader.join(300)  # a pipe that is waited for has no end
     assert len(raised) == 2
 
 

@@ -25,7 +25,7 @@ def test_threads_begin_on_demand_work_together_and_are_as_many_as_asked_for():
         pool.submit(int).result()
     assert len(pool._threads) <= 2  # the one before may not have said that it is idle
     together = threading.Barrier(3)
-    assert sorted(pool.map(lambda _: together.wait(30), range(6))) == [0, 0, 1, 1, 2, 2]
+    assert sorted(pool.map(lambda _: together.wait(300), range(6))) == [0, 0, 1, 1, 2, 2]
     pool.shutdown()
     assert len(pool._threads) == 3
     assert not any(thread.is_alive() for thread in pool._threads)
@@ -33,8 +33,8 @@ def test_threads_begin_on_demand_work_together_and_are_as_many_as_asked_for():
 
 def test_what_is_not_begun_is_cancelled_and_nothing_is_taken_on_after_the_end():
     pool, begun, gate = DaemonPool(1, "pool"), threading.Event(), threading.Event()
-    running = pool.submit(lambda: (begun.set(), gate.wait(30)))
-    begun.wait(30)
+    running = pool.submit(lambda: (begun.set(), gate.wait(300)))
+    begun.wait(300)
     queued = pool.submit(int)
     pool.dismiss()
     with pytest.raises(CancelledError):
@@ -61,12 +61,12 @@ def test_a_shutdown_alone_works_the_queue_off():
 def test_threads_end_when_nobody_has_the_pool():
     pool = DaemonPool(2, "pool")
     together = threading.Barrier(2)
-    list(pool.map(lambda _: together.wait(30), range(2)))
+    list(pool.map(lambda _: together.wait(300), range(2)))
     threads = list(pool._threads)
     del pool
     gc.collect()
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
 
 
@@ -90,7 +90,7 @@ def test_a_finalizer_shuts_a_pool_down_in_the_middle_of_submit(monkeypatch):
 
     submitting = real(target=submit, daemon=True)
     submitting.start()
-    submitting.join(20)
+    submitting.join(300)
     assert outcomes in ([0], ["pool: these threads were shut down"])
 
 

@@ -61,11 +61,8 @@ ON_A_GPU = [
     [
         *(pytest.param(how, marks=pytest.mark.gpu) for how in ON_A_GPU),
         {},
-        {"batch_size": 4},
-        {"batch_size": 2, "max_batch_size": 8},
         {"batch_size": 3, "dtype": "bfloat16"},
-        {"dtype": "float16"},
-        {"batch_size": 2, "readers": 3},
+        {"batch_size": 2, "max_batch_size": 8, "readers": 3},
     ],
     ids=str,
 )

@@ -328,7 +328,9 @@ def flips_of_data_alone(faults):
 
 
 @pytest.mark.parametrize(
-    "way", [["s3", "gcs"], pytest.param(["s3", "azure", "gcs"], marks=pytest.mark.server)], ids="-".join
+    "way",
+    [["s3", "gcs"], pytest.param(["s3", "azure", "gcs"], marks=[pytest.mark.server, pytest.mark.nightly])],
+    ids="-".join,
 )
 def test_from_cloud_to_cloud_with_faults_on_the_way(root, way, place, shared, request):
     """From a disk over each cloud to a disk again; every server misbehaves when it is written and when it is read. What

@@ -260,7 +260,7 @@ def test_any_root_any_takedown(kit):
 
 @pytest.mark.server
 def test_any_root_any_takedown_at_length(kit, at_scale):
-    any_root(kit, at_scale(15, 40))
+    any_root(kit, at_scale(6, 40))
 
 
 def any_root(kit, examples):

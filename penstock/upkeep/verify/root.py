@@ -23,7 +23,7 @@ from loader.dataset.tables.manifest import differences, read_manifest, reference
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list
 from loader.dataset.versions.version import open_record
-from loader.dataset.versions.windows import parse_windows
+from loader.dataset.versions.windows import check_windows
 from loader.errors import FormatTooNew, ObjectNotFound, PenstockError, VersionRetired
 from loader.json_text import DamagedJson, parse_json_object
 from loader.order.sources.best_fit import PackTable
@@ -98,7 +98,7 @@ def _pack(key: str, data: bytes, _: State) -> str:
 
 
 def _windows(key: str, data: bytes, _: State) -> str:
-    parse_windows(data, key, key)
+    check_windows(data, key, key)
     return ""
 
 

@@ -36,7 +36,7 @@ class TextTables:
     """The importer of a text format."""
 
     endings: tuple[str, ...]
-    """File name endings of its objects, without that of a compression."""
+    """File name endings of its objects; compressed ones have another ending after it."""
     read: Callable[[ObjectFile, ColumnarOptions, str], Iterator[ReadSample]]
     """Yields the samples of an open object; the last argument is its key."""
 

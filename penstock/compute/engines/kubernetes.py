@@ -57,6 +57,8 @@ class Placing:
     """Node label -> value that pods require."""
     tolerations: tuple[Toleration, ...] = ()
     """Taints that pods tolerate."""
+    excluded_nodes: tuple[str, ...] = ()
+    """Names of nodes that get no pod."""
     topology: str = ""
     """Trainings: node label of one value for all pods of a run; "": any nodes."""
 
@@ -162,6 +164,12 @@ def pod_spec(cluster: KubernetesCluster, container: Mapping[str, Any], grace_s: 
             {name: value for name in ("key", "operator", "value", "effect") if (value := getattr(one, name))}
             for one in placing.tolerations
         ]
+    if placing.excluded_nodes:
+        fields = [  # a field takes one value, and a term's fields are all required
+            {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in placing.excluded_nodes
+        ]
+        required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+        pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     return pod
 
 

@@ -191,6 +191,7 @@ def test_resources_are_numbers() -> None:
             "00:02:00|cluster",
             "suspends it (QOS high), and lets it save nothing",
         ),
+        ("preempt/qos|REQUEUE|30 sec", "", ""),
         ("preempt/none|OFF|30 sec", "", ""),
         (
             "preempt/partition_prio|REQUEUE|9 sec",
@@ -204,7 +205,9 @@ def test_grace_of_a_preemption_is_read(config, qos, words) -> None:
     text = "".join(f"{name:<24}= {value}\n" for name, value in values.items())
     more = {
         "config": text,
-        "sacctmgr": qos,
+        "sacctmgr": f"high|{qos}|low\nurgent|00:00:00|cluster|low,high\n"
+        if qos
+        else "high|00:02:00||low\nlow|||high-2\n",
         "partition": "GraceTime=7 Hidden=NO PreemptMode=REQUEUE State=UP",
     }
     said = preemption_words(answer(**more), job(""), 60)

@@ -100,7 +100,13 @@ def _episodes(
     view, layout = windows.episodes.select(*read), windows.layout
     at = {field: offsets for field, offsets in layout.at.items() if field in read or field == layout.anchor}
     reads = WindowReads(
-        WindowView(view, replace(layout, at=at, text=(), columns=()), windows.first, windows.kept),
+        WindowView(
+            view,
+            replace(layout, at=at, text=(), columns=()),
+            windows.first,
+            windows.kept,
+            windows.table_sha256,
+        ),
         decoders(view.fields, True),
         whole=True,
     )

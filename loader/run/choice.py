@@ -164,6 +164,7 @@ class Measurement(NamedTuple):
     locked: float
     """Share of late requests for the interpreter's lock; 0 without a probe."""
     stages: Stages
+    """Costs of the interval's batches."""
 
 
 class LockProbe:

@@ -113,6 +113,7 @@ class Opened:
     """Base class of all backends: provides a URL to show, and pickling as a spec."""
 
     spec: StoreSpec
+    """The spec from which another process opens the store."""
     url: str
     """URL of the store, without secrets: messages and manifests may show it."""
 

@@ -118,6 +118,7 @@ class InRows(NamedTuple):
     """The result of reading one field into rows."""
 
     field: str
+    """Name of the field."""
     filled: I64
     """int64: numbers of the samples whose rows are filled."""
     others: Sequence[FieldRead]

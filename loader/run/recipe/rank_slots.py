@@ -28,6 +28,7 @@ class SourceKind:
     """Sources with the same fields and layout."""
 
     number: int
+    """The kind's number."""
     fields: tuple[str, ...]
     """Fields that all of its sources have."""
     sources: Sequence[int]
@@ -38,6 +39,7 @@ class SourceKind:
 
 class LocatedSamples(NamedTuple):
     kind: SourceKind
+    """Kind of the sources."""
     source: I64
     """int64 [n]: index of the source in the plan."""
     rows: I64
@@ -71,6 +73,7 @@ class RankSlots:
     """Slots that a rank makes together, step after step. A row is a row of the batches."""
 
     steps: Sequence[int]
+    """Global steps."""
     slots: Slots
     """Slots as planned; substitutes are written into them."""
     number: I64

@@ -46,8 +46,11 @@ class BareClip:
     """A clip whose packets have been read and are still to be decoded."""
 
     table: PacketTable
+    """Packet table of the field."""
     timeline: Timeline
+    """Timestamps of the video."""
     choice: Choice
+    """Frames to decode."""
     runs: Sequence[PacketGroup]
     """Packets to decode."""
     bodies: Mapping[int, bytes | memoryview]
@@ -228,12 +231,17 @@ class PlannedClip:
     """A clip whose packets are still to be read."""
 
     sample: int
+    """Number of its sample."""
     address: SampleAddress
     """Address of the video's field."""
     field: str
+    """Name of the field."""
     table: PacketTable
+    """Packet table of the field."""
     timeline: Timeline
+    """Timestamps of the video."""
     choice: Choice
+    """Frames to decode."""
     of_whole: WholeChoice | None = None
     """As in `BareClip`."""
 

@@ -49,6 +49,7 @@ class StepRow:
     """One rank's step. `rows_table` turns metrics into numbers."""
 
     step: int
+    """Global step."""
     at_us: int
     """Time of delivery in UTC microseconds."""
     digest: int

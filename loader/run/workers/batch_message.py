@@ -230,8 +230,11 @@ class PickledError:
     pickled: bytes | None
     """Pickle of the error; None if it cannot be pickled."""
     name: str
+    """Name of its type."""
     text: str
+    """Its text."""
     trace: str
+    """Its traceback, as text."""
 
     @staticmethod
     def of(error: BaseException) -> "PickledError":
@@ -270,6 +273,7 @@ class TaskOutcome:
     packed: PackedBatches | None = None
     """Batches of the first steps; None if there are none."""
     error: PickledError | None = None
+    """Error of the step after them; None if all were made."""
     made_s: float
     """`perf_counter` at the end; on Linux all processes share this clock."""
     took_s: float = 0.0

@@ -29,7 +29,9 @@ CAPTURE_BYTES = 64 * 2**20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupMessage:
     recipe: Recipe
+    """Recipe of the batches."""
     cache: CacheSpec
+    """Settings of the cache."""
     log_level: int
     """Log level of the package's logger."""
 
@@ -100,6 +102,7 @@ class Obstacle(NamedTuple):
     """An obstacle to starting worker processes automatically."""
 
     text: str | None
+    """Reason against it; None if there is no obstacle."""
     is_usual: bool = False
     """True if the user cannot change it, so that a warning is useless."""
     sent_bytes: int = 0

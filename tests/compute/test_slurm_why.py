@@ -5,9 +5,8 @@ import time
 import pytest
 
 from loader.errors import EngineUnreachable
-from penstock.compute.engines.slurm_limits import limit_behind
 from penstock.compute.engines.slurm_listing import QueuedJob, preemption_words, queued_jobs, resources_of
-from penstock.compute.engines.slurm_why import why_waiting
+from penstock.compute.engines.slurm_why import limit_behind, why_waiting
 
 NONE = "cpu=N(2),mem=N(0),node=N(1),billing=N(2),gres/gpu=N(2)"
 ROW = "ClusterName=c Account={account} UserName={user} Partition= Priority=0 ID=4 ParentAccount={parent} {limits}"

@@ -189,6 +189,7 @@ class Normaliser:
     """A transform that applies a norm's transform, and then scales its fields. Picklable if the transform is."""
 
     norm: Norm | GroupedNorm
+    """The norm."""
     mode: Literal["std", "minmax", "quantile"]
     """Scale of the values."""
 

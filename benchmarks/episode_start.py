@@ -41,7 +41,7 @@ from .latency_server import BUCKET, OPTIONS, latency_store
 
 DATASET, CAMERA, SYNC = "arm", "cam.mp4", "episode_sync"
 LENGTHS = (300, 400, 470, 550, 630, 700, 800)
-"""Rows of episodes, in turn: 550 on average."""
+"""Rows of episodes, drawn at random: 550 on average."""
 AT: dict[str, Any] = {CAMERA: [0], "observation.state.npy": [0], "action.npy": loader.rows(0, 50)}
 DECODE = {CAMERA: loader.video()}
 CREATED = ("created: all episodes", "created: one more part")
@@ -221,7 +221,7 @@ def clip_of(n: int) -> bytes:
 def first_part(root: loader.Root, of_part: int) -> Sequence[ShardFile]:
     """Write the part whose shards all parts link to."""
     clips = {n: clip_of(n) for n in LENGTHS}
-    lengths = [LENGTHS[k % len(LENGTHS)] for k in range(of_part)]
+    lengths = np.random.default_rng(0).choice(LENGTHS, of_part).tolist()
     samples = ((f"{k:07d}", episode(k, n, clips[n])) for k, n in enumerate(lengths))
     part: Part = loader.write_part(root, root.begin("shards"), samples, groups={"keep.npy": SYNC})
     return part.shards

@@ -28,7 +28,6 @@ LONG = {
     "loader.run.loader.__init__",
     "penstock.upkeep.gc.collector.collect",
     "penstock.upkeep.takedown.prove.prove",
-    "assets.features.refresh.refresh_stage",
     "assets.ingest.units.units_stage",
     "assets.samples.samples_asset.samples_stage",
     "dagster_project.sensors.discovery.discovery_sensor",

@@ -19,7 +19,11 @@ from penstock.stages import StageRecord, current_record, find_record, record_pat
 from ..checks.outcome import CheckResult
 from .captions import Texts, caption_findings, texts_of
 from .columns import column_findings, with_source
-from .exact_findings import (
+from .findings import (
+    CHECK_NAMES,
+    DriftFinding,
+    Thresholds,
+    as_check,
     contaminations,
     featurizer_findings,
     live,
@@ -28,7 +32,6 @@ from .exact_findings import (
     split_leaks,
     turned_findings,
 )
-from .findings import CHECK_NAMES, DriftFinding, Thresholds, as_check
 from .yields import Outcomes, outcome_findings, size_findings, units_findings
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from loader.dataset.shards.part import part_rows
 from loader.errors import Conflict, InvalidWeights, ModelFailed, StageNotPublished
 from loader.storage import Store
 from penstock.compute.pool import Compute, Progress
-from penstock.stages import StageRecord, Upstream, current_record, fingerprint
+from penstock.stages import StageRecord, current_record, fingerprint
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 
@@ -21,13 +21,11 @@ from ..pages.report import as_failures, dagster_name, data_version, features_met
 from ..pages.table_columns import feature_texts
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import reader_of, require_published
-from ..tables import CUT_FACTS, facts_of_fields, read_table, write_wide_table
+from ..tables import CUT_FACTS, facts_of_fields, read_table
 from .compute import feature_kind, inputs_of
-from .many_parts import BatchFeatures, FeatureInput, FeaturesOf
-from .names import described, names_of
+from .names import names_of
+from .part_work import CODE_VERSION, BatchFeatures, FeatureInput, FeaturesOf
 from .refresh import is_published, refresh_stage
-
-CODE_VERSION = "1"
 
 
 def feature_stage(
@@ -62,34 +60,18 @@ def feature_stage(
     parts = [(feature_kind(featurizer, kind, part), part) for kind, part in units]
     inputs = [FeatureInput(kind=kind, part=part) for kind, part in parts if inputs_of(featurizer, kind, part)]
     _check_names(root.store, featurizer, inputs)
-    names = names_of(root, dataset, stage, featurizer, partition)
-    body = described(featurizer, names)
     of = FeaturesOf(
         store=root.store,
         reader=reader_of(root.store, upstream),
         featurizer=featurizer,
-        names=names,
-        about=f"{dataset}/{stage}/{partition}",
-        fingerprint=fingerprint(digest, newest.r if newest else 0),
+        names=names_of(root, dataset, stage, featurizer, partition),
+        stage=stage,
+        units=upstream,
+        digest=digest,
+        attempt=(newest.r if newest else 0,),
         timeout_s=timeout_s,
     )
-    features = BatchFeatures(compute, of, progress)
-    with root.heartbeat(upstream.body["txn"]):
-        stored = features.store(inputs)
-    record = StageRecord(
-        dataset=dataset,
-        stage=stage,
-        partition=partition,
-        verdict="published",
-        run_id=run_id,
-        code_version=f"{CODE_VERSION}/{featurizer.version}",
-        fingerprint=digest,
-        files={stage: write_wide_table(root.store, dataset, stage, partition, stored.table)},
-        upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
-        counts=stored.counts,
-        body=body | stored.model | {"shards": stored.shards},
-    )
-    return features.recorded(record), stored.table
+    return BatchFeatures(compute, of, progress).publish(root, inputs, run_id)
 
 
 def _check_names(store: Store, featurizer: Featurizer, inputs: Sequence[FeatureInput]) -> None:

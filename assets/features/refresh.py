@@ -17,20 +17,19 @@ from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import get_table
 from loader.errors import ObjectNotFound
 from penstock.compute.pool import Compute, Progress
-from penstock.stages import KnownRecords, StageRecord, Upstream, current_record, fingerprint, partitions
+from penstock.stages import KnownRecords, StageRecord, current_record, fingerprint, partitions
 
 from ..featurizers import Featurizer
 from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
 from ..spec import DatasetSpec, stage_name
 from ..stages import open_transaction
-from ..tables import read_table, write_wide_table
+from ..tables import read_table
 from .compute import feature_kind, inputs_of
-from .many_parts import BatchFeatures, FeatureInput, FeaturesOf
-from .names import described, names_of
+from .names import names_of
+from .part_work import CODE_VERSION, BatchFeatures, FeatureInput, FeaturesOf
 
 UNITS = "units"
-CODE_VERSION = "1"
 REFRESHED = "refreshed"
 """Key in a version's producer: stage -> partition -> number of the record with its features."""
 
@@ -211,43 +210,22 @@ def refresh_stage(
             columns=set(version.manifest["columns"]) - owned,
         )
     txn = transaction(root, spec.name)
-    body = described(featurizer, names)
     of = FeaturesOf(
         store=store,
         reader=version.placed or store,
         featurizer=featurizer,
         names=names,
-        about=f"{spec.name}/{stage}/{units.partition}",
-        fingerprint=fingerprint(digest, txn, version.id, newest.r if newest else 0),
+        stage=stage,
+        units=units,
+        digest=digest,
+        attempt=(txn, version.id, newest.r if newest else 0),
         timeout_s=spec.work_timeout_s,
         txn=txn,
     )
-    features = BatchFeatures(compute, of, progress)
-    with root.heartbeat(txn):
-        stored = features.store(
-            [
-                FeatureInput(kind=kind, part=part, removed=_removed_rows(version, part.id))
-                for kind, part in inputs
-            ]
-        )
-    reason = refused_reason(stored.refused, len(stored.table), spec.max_reject_rate)
-    record = StageRecord(
-        dataset=spec.name,
-        stage=stage,
-        partition=units.partition,
-        verdict="failed" if reason else "published",
-        reason=reason,
-        run_id=run_id,
-        code_version=f"{CODE_VERSION}/{featurizer.version}",
-        fingerprint=digest,
-        files={stage: write_wide_table(store, spec.name, stage, units.partition, stored.table)},
-        upstream=(Upstream(stage=UNITS, partition=units.partition, r=units.r),),
-        counts=stored.counts,
-        body=body
-        | stored.model
-        | {"shards": stored.shards, "taken": stored.parts, "group": names.group, "refresh": txn},
-    )
-    return features.recorded(record), stored.table
+    features = [
+        FeatureInput(kind=kind, part=part, removed=_removed_rows(version, part.id)) for kind, part in inputs
+    ]
+    return BatchFeatures(compute, of, progress).publish(root, features, run_id, spec.max_reject_rate)
 
 
 def _can_stand(root: loader.Root, record: StageRecord, version: str) -> bool:
@@ -271,13 +249,3 @@ def _own_columns(
         return {name for columns in featurizer.columns.values() for name in columns}
     known = newest or last
     return set(get_table(root.store, known.files[stage]).column_names) if known else set()
-
-
-def refused_reason(refused: int, samples: int, max_reject_rate: float) -> str:
-    """Return why a batch's features may not be published, or ""."""
-    if refused <= max_reject_rate * samples:
-        return ""
-    return (
-        f"the featurizer refuses {refused} of {samples} published samples, {max_reject_rate:.0%} is allowed; the "
-        "record's table lists them"
-    )

@@ -5,8 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.nodes.proof import NodeProof
-from penstock.nodes.proof_queue import ProofQueue
+from penstock.nodes.proof import NodeProof, ProofQueue
 from penstock.nodes.suspects import (
     RECENT_US,
     Attempt,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.norms.norm import GroupedNorm, Norm, norm_bytes, parse_norm
-from ..dataset.root import Root
+from ..dataset.versions.earlier import earlier_versions
 from ..dataset.versions.view import View
 from ..dataset.versions.windows import stored_windows
 from ..errors import (
@@ -27,8 +27,6 @@ from ..order.sources.window_view import WindowView
 from .norm_reads import Totals, Transform, add_norms, add_windows, groups_of
 
 logger = logging.getLogger(__name__)
-EARLIER_MAX = 16
-"""Most earlier versions in which a norm is looked for; each costs opening it and two requests."""
 
 
 @overload
@@ -175,19 +173,13 @@ def _same_groups(windows: WindowView, before: WindowView, by: str) -> bool:
 def _earlier(windows: WindowView, question: _Question) -> Iterator[tuple[WindowView, Norm | GroupedNorm]]:
     """Yield earlier versions' windows whose norm the root has, the newest first."""
     assert isinstance(windows.episodes, View)
-    view, version = windows.episodes, windows.episodes.version
-    root = version.reader
-    if not isinstance(root, Root) or next(iter(version.store.list("norms/")), None) is None:
-        return  # a version out of a pickle has no root to look in
-    records = [
-        one for one in root.versions(version.dataset) if one.number < version.number and not one.retired
-    ]
-    for record in records[: -EARLIER_MAX - 1 : -1]:
+    view = windows.episodes
+    for version in earlier_versions(view.version, "norms/"):
         try:
-            before = stored_windows(view.of_version(root.open(record.id)), windows.layout)
+            before = stored_windows(view.of_version(version), windows.layout)
             norm_before = None if before is None else question.stored(before)
         except PenstockError as error:
-            logger.debug("the norm of %s is not used: %s", record.name, error)
+            logger.debug("the norm of %s is not used: %s", version.name, error)
             continue
         if before is not None and norm_before is not None:
             yield before, norm_before
@@ -197,6 +189,7 @@ class Normaliser:
     """A transform that applies a norm's transform, and then scales its fields. Picklable if the transform is."""
 
     norm: Norm | GroupedNorm
+    """The norm."""
     mode: Literal["std", "minmax", "quantile"]
     """Scale of the values."""
 

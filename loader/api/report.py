@@ -42,10 +42,15 @@ class Report:
     """The steps in which a run trained on one dataset."""
 
     dataset: str
+    """Name of the dataset."""
     run: str
+    """Name of the run."""
     plan: str
+    """Hash of the run's plan."""
     first_step: int
+    """First global step trained."""
     last_step: int
+    """Last global step trained."""
     versions: tuple[Mapping[str, str], ...]
     """Versions of the dataset, each as {"source", "id", "name"}."""
     checkpoint: str = ""

@@ -21,6 +21,7 @@ class PageCache(Protocol):
     """A cache of pages by name (`pages.page_name`): `MemoryPages`, or `OpenCache` on a disk."""
 
     page_bytes: int
+    """Bytes of a page."""
     count: Callable[[str, int], None]
     """(counter name, amount) -> None: counts hits, misses and so on."""
 
@@ -59,6 +60,7 @@ class Content(NamedTuple):
     sha256: str
     """SHA-256 of the bytes, in hex."""
     nbytes: int
+    """Size in bytes."""
 
 
 VERIFIED = " verified"

@@ -38,8 +38,11 @@ class PageFile(NamedTuple):
     """One file in `pages/`, as scanned."""
 
     name: str
+    """Name of the page."""
     path: str
+    """Path of the file."""
     nbytes: int
+    """Size of the file."""
     used_ns: int
     """Time of last use, in ns since 1970."""
 

@@ -133,6 +133,7 @@ class Identity(NamedTuple):
     """Identifies the file of a verified page; a different file is checked again."""
 
     inode: int
+    """Inode number."""
     mtime_ns: int
     """Time of the last change, in ns since 1970."""
 

@@ -40,7 +40,9 @@ class Beat:
     """One heartbeat. A changed `beat` or `holder` shows that the owner is alive."""
 
     beat: int
+    """Number of the beat."""
     holder: str
+    """Name of the process (`new_holder`)."""
 
 
 def new_holder() -> str:
@@ -369,12 +371,17 @@ class LeaseRecord:
     """A stored lease. A changed `beat` shows that the holder is alive."""
 
     key: str
+    """Store key."""
     holder: str
+    """Name of the process."""
     host: str
+    """Host of the process."""
     beat: int
+    """Number of the beat."""
     versions: tuple[str, ...]
     """Ids of the versions that the holder reads."""
     etag: str
+    """Change token of the object."""
 
 
 class Leases:

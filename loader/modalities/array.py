@@ -32,11 +32,13 @@ class NpyLayout(NamedTuple):
     head: bytes
     """Bytes before the values."""
     shape: tuple[int, ...]
+    """Length of each dimension."""
     fortran: bool
     """True for values in Fortran order."""
     dtype: np.dtype
     """Type of a value, including byte order."""
     nbytes: int
+    """Bytes of the values."""
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:

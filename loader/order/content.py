@@ -26,6 +26,7 @@ class MixtureSource:
     """A view with its weight in the mixture and, optionally, its chunk and lanes."""
 
     view: OrderView
+    """View that supplies the samples."""
     weight: Weight = 1
     """Weight in the mixture, relative to the other sources."""
     chunk: int | None = None
@@ -54,12 +55,15 @@ class PlannedSource:
     """
 
     name: str
+    """Name in the plan."""
     view: OrderView
+    """View that supplies the samples."""
     view_id: str
     """Content hash of the view."""
     shape: LaneShape
     """Frozen lane shape, with chunk and lanes."""
     bucket: str | None = None
+    """Label of the bucket; None in a plan without buckets."""
     growth: int = 0
     """Number of the growth that added the view; 0 for the first version."""
     delta: bool = False
@@ -163,7 +167,9 @@ class PlanContent:
     allow_repeats: bool = False
     """True lets a source, or one of its buckets, be smaller than its batch."""
     buckets: Interleaving | None = None
+    """Turns of the buckets; None in a plan without buckets."""
     pack: Packing | None = None
+    """Packing of documents into sequences; None in a plan without packing."""
     quarantine: Quarantine = field(default_factory=Quarantine)
     """Quarantined samples by step; no slot holds them."""
     grown: tuple[Growth, ...] = ()

@@ -24,7 +24,9 @@ Sizes = Mapping[str, Mapping[str, int]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     bucket: str | None
+    """Label of the bucket; None in a plan without buckets."""
     stream: Stream
+    """Stream that the batch is drawn from."""
     step: int
     """Step within the stream: the number of this bucket's earlier steps."""
 

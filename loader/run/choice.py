@@ -164,6 +164,7 @@ class Measurement(NamedTuple):
     locked: float
     """Share of late requests for the interpreter's lock; 0 without a probe."""
     stages: Stages
+    """Costs of the interval's batches."""
 
 
 class LockProbe:
@@ -212,8 +213,6 @@ class LockProbe:
 
 
 class _RunDelay:
-    """Seconds that this thread was ready to run and had no core, if the kernel counts them."""
-
     def __init__(self) -> None:
         try:
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)

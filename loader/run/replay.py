@@ -40,9 +40,13 @@ _MAX_LETTERS = 80
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotReplay:
     step: int
+    """Global step."""
     slot: int
+    """The slot's number in the global batch."""
     source: str
+    """Source name in the plan."""
     epoch: int
+    """Epoch of the source."""
     position: int
     """Position in the source's stream."""
     attempt: int

@@ -64,6 +64,7 @@ class PlacedObject(NamedTuple):
     key: str
     """Key in that store."""
     nbytes: int
+    """Size in bytes."""
     etag: str
     """Change token; "" in a folder, which uses `modified_us` instead."""
     modified_us: int | None

@@ -78,6 +78,7 @@ class BufferedRange(NamedTuple):
     offset: int
     """First byte."""
     nbytes: int
+    """Number of bytes."""
     buffers: list[Buffer]
     """Buffers in byte order, `nbytes` in total."""
 

@@ -33,10 +33,11 @@ PLAIN_OPTIONS = frozenset(
 PROVIDER_PREFIXES = ("aws_", "azure_", "google_")
 """Prefixes of option names that do not change their meaning."""
 
-_USERINFO = re.compile(r"(?<=://)[^/@:\s]*:[^/@\s]*@")
+_USERINFO = re.compile(r"(?<=://)[^/@:\s\[]*:(?![0-9]{1,5}/)[^\s\"'<>]{0,256}@")
+"""A password may hold @ and /; a colon with a port and a path is none."""
 _SIGNED = re.compile(
     r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|"
-    r"x-goog-credential|awsaccesskeyid|access_token|token|key|password|secret)=[^&\s\"']+"
+    r"x-goog-credential|awsaccesskeyid|access_token|token|(?:api|secret|access)?[_-]?key|password|passwd|pwd|secret)=[^&\s\"']+"
 )
 
 # Parts of a shared access signature or connection string that a store may quote on their own.
@@ -112,6 +113,7 @@ class Opened:
     """Base class of all backends: provides a URL to show, and pickling as a spec."""
 
     spec: StoreSpec
+    """The spec from which another process opens the store."""
     url: str
     """URL of the store, without secrets: messages and manifests may show it."""
 

@@ -306,6 +306,7 @@ Refuse = Callable[[str, str], object]
 @dataclass(slots=True)
 class Refusals:
     n: int = 0
+    """Number of refused objects."""
     first: list[tuple[str, str]] = field(default_factory=list)
     """(name, reason) of the first `SHOWN`."""
 

@@ -3,8 +3,8 @@
 A native response stream breaks if it is read slowly, because its timeout covers the whole body. Bounded ranges are
 fetched at full speed, and each can be retried. Two ranges are read ahead.
 
-If many objects are read at once, each is read over one connection instead (`SequentialRead`): the other reads hide the
-latency, and bytes read ahead would have left the processor's cache before they are hashed (0.8 s of processor per GiB).
+If many objects are read at once, each is read over one connection instead (`SequentialRead`). The other reads hide the
+latency. Bytes that were read ahead leave the processor's cache before they are hashed (0.8 s of processor per GiB).
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class Answer(Protocol):
     """An object store's response to a read; its body can be read once."""
 
     etag: str
+    """Change token of the object."""
     size: int
+    """Size of the object in bytes."""
 
     def all(self) -> bytes:
         """Return the body. Raises: as obstore; Broken."""

@@ -6,7 +6,7 @@ come here as a published version has them.
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..compute.cluster import Cluster, NodeCheck
 from . import range_reads, store_check
 from .node_check import CheckStatus, NodeCheckResult, bounded_output, run_check, worst
 from .range_reads import ObjectRange, RangeReads, request_text
-from .suspects import NodeFault, Suspect, is_node
+from .suspects import MINUTE_US, NodeFault, Suspect, is_node
 from .version_ranges import version_crcs
 
 READS, READ_S = 2_000, 20.0
@@ -29,6 +29,10 @@ START_S = 30.0
 """Seconds for a command to begin on a node."""
 RANGES, RANGE_BYTES = 64, 2**22
 ANSWER_BYTES = 2**20
+PROOFS = 4
+"""Most proofs in a review."""
+PROVE_AGAIN_US = 10 * MINUTE_US
+"""Time until a suspect without a newer sign is proved again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,3 +170,49 @@ def evidence_of(suspect: Suspect, proof: NodeProof) -> dict[str, Any]:
     """Return what the record keeps of a case."""
     faults = [asdict(fault) for fault in suspect.faults[-1000:]]
     return {"sign": suspect.sign, "suspicion": suspect.text, "faults": faults, **proof.evidence}
+
+
+class ProofQueue:
+    """Suspects and their proofs.
+
+    Half of the proofs go to the suspects that most runs accuse. The others go to suspects without a proof, then to the
+    one with the oldest proof: a check may find a bad node in one of several tries.
+    """
+
+    def __init__(self) -> None:
+        self.proved: dict[str, tuple[Suspect, NodeProof]] = {}
+        """Node -> the suspicion that its last proof confirmed."""
+        self._tried: dict[tuple[str, str], tuple[int, int]] = {}  # node, sign -> its time, time of the proof
+
+    def due(self, suspects: Sequence[Suspect], now_us: int, most: int = PROOFS) -> list[Suspect]:
+        """Return the suspects to prove now. Proofs of nodes that are no longer suspects are dropped."""
+        nodes = {suspect.node for suspect in suspects}
+        self.proved = {node: pair for node, pair in self.proved.items() if node in nodes}
+        waiting = [suspect for suspect in suspects if now_us >= self._next_us(suspect)]
+        by_age = sorted(waiting, key=lambda suspect: self._proved_us(suspect))
+        accused = sorted(
+            (suspect for suspect in by_age if suspect.runs > 1), key=lambda suspect: -suspect.runs
+        )
+        first = accused[: most // 2]
+        return [*first, *(suspect for suspect in by_age if suspect not in first)][:most]
+
+    def add(self, suspect: Suspect, proof: NodeProof, now_us: int) -> None:
+        """Note a proof. A later one refutes an earlier one of the same sign."""
+        self._tried[suspect.node, suspect.sign] = suspect.at_us, now_us
+        if proof.is_bad:
+            self.proved[suspect.node] = suspect, proof
+        elif suspect.node in self.proved and self.proved[suspect.node][0].sign == suspect.sign:
+            del self.proved[suspect.node]
+
+    def unrefuted(self, suspects: Collection[Suspect]) -> set[str]:
+        """Return the suspects that are proved, or that no proof has met yet: many of them have a common cause."""
+        untried = {one.node for one in suspects if (one.node, one.sign) not in self._tried}
+        return untried | self.proved.keys()
+
+    def _proved_us(self, suspect: Suspect) -> int:
+        return self._tried.get((suspect.node, suspect.sign), (0, 0))[1]
+
+    def _next_us(self, suspect: Suspect) -> int:
+        at_us, tried_us = self._tried.get((suspect.node, suspect.sign), (0, -PROVE_AGAIN_US))
+        is_new = suspect.at_us > at_us and suspect.node not in self.proved
+        return 0 if is_new else tried_us + PROVE_AGAIN_US

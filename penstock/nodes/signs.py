@@ -17,9 +17,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import loader
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.reading.read_faults import NEWEST
-from loader.errors import Corrupt, EngineUnreachable
+from loader.errors import Corrupt, EngineUnreachable, RunNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_from
 
@@ -27,7 +28,9 @@ from ..checkpoints.marker import is_run
 from ..checkpoints.ranks import several
 from ..train.fault_record import faults_in
 from ..train.launch.launcher import Span
+from ..train.replay_run import nodes_at, origin_of
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, WindowKey, read_object, window_keys
+from ..view.inspect.run_comparison import compared_notes
 from .node_check import CHECKS
 from .suspects import (
     MINUTE_US,
@@ -371,6 +374,32 @@ class _RunReader:
                 self.differences = list(self._losses(self._run))
             except (Corrupt, ValueError) as error:
                 _log.warning("the losses of %s are not compared: %s", self._run, error)
+
+
+def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
+    """Return the first difference between a replay and its run; none for another run. Raises: Corrupt."""
+    origin = origin_of(run)
+    if origin is None:
+        return []
+    try:
+        first, second = loader.read_trail(root, origin), loader.read_trail(root, run)
+    except RunNotFound:
+        return []  # a trail is not written before the first steps end
+    notes = compared_notes(first, second)
+    if not notes.differing:
+        return []
+    difference = notes.differing[0]
+    step, at_us = difference.step, second.steps["at_us"].to_numpy().max()
+    return [
+        LossDifference(
+            run=origin,
+            step=step,
+            at_us=int(at_us),
+            nodes=nodes_at(RunFolder(root.store, origin), step, step + 1),
+            replay_nodes=nodes_at(RunFolder(root.store, run), step, step + 1),
+            text=f"{difference.note} is {difference.values[0]}, and {difference.values[1]}",
+        )
+    ]
 
 
 class _Keys:

@@ -9,14 +9,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from loader.errors import Conflict
 from loader.storage import Store
 
 from .cases import Case, CaseBook, case_number, drains, reason_text, settled_us
-from .proof import NodeProver, evidence_of
-from .proof_queue import ProofQueue
+from .control import NodeControl, NodeState
+from .proof import NodeProver, ProofQueue, evidence_of
 from .signs import Losses, SignReader, Spans
 from .suspects import DRAIN_EVERY_US, Drain, Suspect, caps, suspects
 
@@ -28,36 +28,6 @@ CLEAN_ROUNDS, ROUND_S = 3, 600.0
 RETURNS = 4
 """Most drained nodes that are checked in a review."""
 BY = "penstock node watch"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeState:
-    """A node as its scheduler has it."""
-
-    in_service: bool
-    """True if jobs may begin on it."""
-    reason: str = ""
-    """Why they may not."""
-
-
-class NodeControl(Protocol):
-    """A cluster's nodes. Methods raise EngineUnreachable."""
-
-    def states(self) -> dict[str, NodeState]:
-        """Return all nodes by name."""
-        ...
-
-    def drain(self, node: str, reason: str) -> None:
-        """Take a node out of service."""
-        ...
-
-    def resume(self, node: str) -> None:
-        """Put a node into service."""
-        ...
-
-    def release_runs(self) -> list[str]:
-        """Let trainings wait again that the scheduler holds for ever after lost nodes; return their jobs."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

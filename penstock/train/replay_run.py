@@ -15,6 +15,8 @@ from .launched import ORIGIN, STEPS
 from .run_folder import FOLDER, RunFolder
 from .run_spec import RunSpec
 
+EXCLUDES = ("kubernetes", "slurm")
+"""Engines whose runs can avoid nodes."""
 _STEPS = re.compile(r"([0-9]{1,12}):([0-9]{1,12})")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME = re.compile(r"(.+)\.replay-([0-9]+)")
@@ -113,7 +115,10 @@ def without_nodes(cluster: Cluster, nodes: Collection[str]) -> Cluster:
     """Return a cluster whose starts get none of these nodes. Raises: InvalidCluster if it cannot exclude any."""
     if not nodes:
         return cluster
-    if cluster.engine != "slurm":
+    if cluster.engine == "kubernetes":
+        excluded = tuple(sorted({*cluster.kubernetes.excluded_nodes, *nodes}))
+        return replace(cluster, kubernetes=replace(cluster.kubernetes, excluded_nodes=excluded))
+    if cluster.engine not in EXCLUDES:
         raise InvalidCluster(
             f"engine = {cluster.engine!r} excludes no nodes, and {', '.join(sorted(nodes))} are to be left out"
         )

@@ -1,4 +1,4 @@
-"""Read Slurm's accounting by `sacct`: one record per start of a job, requeued starts included.
+"""Read Slurm's accounting by `sacct`: one record per start of a job, requeued starts included. Count GPUs by `sinfo`.
 
 A user chooses a job's name, which may hold any character. A random delimiter per call keeps names from forging fields.
 """
@@ -39,6 +39,8 @@ YEAR_MINUTES = 525_600
 _RANGES = re.compile(r"([^\[\],]*)(?:\[([0-9,\-]+)\])?")
 _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
 _JOB = re.compile(r"[0-9][0-9_\[\]\-,%+.]*")
+SINFO = ("sinfo", "--noheader", "--Node", "--all", "--format=%N|%G")
+_GRES = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:([0-9]{1,6})")
 _NONE = ("", "None", "Unknown", "None assigned")
 
 
@@ -269,3 +271,17 @@ def _gpus(tres: str) -> tuple[int, str]:
 def _utc(at_us: int) -> str:
     # sacct takes second 0 for no time at all, and lists from the last midnight on.
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(max(DAY_US, at_us) // 1_000_000))
+
+
+def installed_gpus(answer: Callable[[Sequence[str]], str]) -> int:
+    """Return the number of GPUs of all nodes, drained ones included. answer: as `accounted_jobs` takes it.
+
+    Raises: EngineUnreachable; Corrupt for a line that is none of sinfo's.
+    """
+    nodes = dict[str, int]()
+    for number, line in enumerate(answer(SINFO).splitlines(), 1):
+        name, bar, resources = line.strip().partition("|")
+        if not bar:
+            raise Corrupt(f"sinfo, line {number}: {line[:200]!r} is no node and its resources")
+        nodes[name] = sum(map(int, _GRES.findall(resources)))  # a node has a line per partition
+    return sum(nodes.values())

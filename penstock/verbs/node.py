@@ -16,7 +16,8 @@ from .verb import Answer, Table, Verb, cluster_argument, cluster_of, show
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
-    from ..nodes.watch import NodeControl, NodeReview
+    from ..nodes.control import NodeControl
+    from ..nodes.watch import NodeReview
 
 _CLUSTER = "TOML file of the cluster"
 
@@ -27,7 +28,7 @@ def _check_arguments(parser: ArgumentParser) -> None:
 
 def _watched_cluster(arguments: Namespace) -> "tuple[Cluster, NodeControl]":
     from ..compute.cluster import read_cluster
-    from ..nodes.controls import control_of
+    from ..nodes.control import control_of
 
     cluster = read_cluster(arguments.cluster)
     return cluster, control_of(cluster)
@@ -96,8 +97,7 @@ def check(arguments: Namespace) -> Answer:
 def suspects(arguments: Namespace) -> Answer:
     """List the nodes that the record's signs speak against."""
     from ..nodes.cases import CaseBook, settled_us
-    from ..nodes.replays import loss_differences
-    from ..nodes.signs import read_signs
+    from ..nodes.signs import loss_differences, read_signs
     from ..nodes.suspects import suspects as suspects_of
     from ..train.submitting import launcher_of
 
@@ -140,7 +140,7 @@ def return_node(arguments: Namespace) -> Answer:
 def watch(arguments: Namespace) -> Answer:
     """Prove suspects, drain them within the caps, and return nodes after clean checks."""
     from ..nodes.proof import NodeProver
-    from ..nodes.replays import loss_differences
+    from ..nodes.signs import loss_differences
     from ..nodes.watch import NodeWatch, watch_until
     from ..train.submitting import launcher_of
 

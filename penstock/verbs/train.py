@@ -158,14 +158,14 @@ def _replay_arguments(parser: ArgumentParser) -> None:
         metavar="A:B",
         help="steps to repeat; B is not included",
     )
-    text = "node to leave out; may be repeated (default on Slurm: all nodes that did the steps)"
+    text = "node to leave out; may be repeated (default on a cluster: all nodes that did the steps)"
     parser.add_argument("--not-on", action="append", default=[], metavar="NODE", help=text)
 
 
 def replay(arguments: Namespace) -> Answer:
     """Repeat steps of a run, on other nodes; nothing is saved but the record and the trail."""
     from ..compute.cluster import Cluster
-    from ..train.replay_run import nodes_at, replay_spec, without_nodes
+    from ..train.replay_run import EXCLUDES, nodes_at, replay_spec, without_nodes
     from ..train.run_folder import RunFolder
     from ..train.run_spec import read_spec
     from ..train.submitting import launcher_of
@@ -174,7 +174,7 @@ def replay(arguments: Namespace) -> Answer:
     spec, cluster = read_spec(arguments.spec), cluster_of(arguments) or Cluster()
     repeated = replay_spec(spec, arguments.steps)
     nodes = arguments.not_on
-    if cluster.engine == "slurm" and not nodes:
+    if cluster.engine in EXCLUDES and not nodes:
         nodes = nodes_at(RunFolder(loader.Root(spec.record).store, spec.run), *arguments.steps)
     place = submit_run(repeated, launcher_of(spec.record, without_nodes(cluster, nodes)))
     body = {"run": repeated.run, "place": place, "not_on": [*nodes]}
@@ -235,7 +235,7 @@ def show(arguments: Namespace) -> Answer:
 
 def goodput(arguments: Namespace) -> Answer:
     """Show where the time of a run went."""
-    from ..train.goodput import PARTS, RECORDED, restarts, totals
+    from ..train.goodput import PARTS, RECORDED, UNACCOUNTED, restarts, totals
     from ..train.submitting import goodput_of
 
     folder, _, launcher = _started(arguments)
@@ -264,6 +264,11 @@ def goodput(arguments: Namespace) -> Answer:
         Table(form=("{:<18}", " {:>14}", " {:>7}"), header=("part", "node-seconds", "share"), rows=parts),
         Table(form=("{:<8}", " {:<16}", " {:>12}", " {:>5}", " {:>10}", " {:>9}"), header=header, rows=rows),
     ]
+    if missing := [str(one.attempt) for one in starts if one.state == UNACCOUNTED]:
+        tables.append(
+            f"the scheduler's accounting has no time of attempt {', '.join(missing)}: it was too short for it, or the "
+            "clock of its first node is wrong"
+        )
     causes = restarts(starts)
     again = [
         (

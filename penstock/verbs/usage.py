@@ -127,7 +127,7 @@ def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord"
 
 def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_us: int) -> Answer:
     from ..usage.forecast import FULL, outlook
-    from ..usage.installed import installed_gpus
+    from ..usage.sacct import installed_gpus
     from ..usage.totals import weekly_gpu_hours
 
     installed, cluster = _gpus(arguments.installed), cluster_of(arguments)

@@ -12,7 +12,7 @@ import yaml
 
 from penstock.cli import parser
 from penstock.compute.cluster import Cluster, read_cluster
-from penstock.nodes.controls import control_of
+from penstock.nodes.control import control_of
 from penstock.train.launch.jobset import JobSets
 from penstock.train.run_spec import RunSpec
 from tests.deploy import kueue_kinds

@@ -156,6 +156,20 @@ def test_redact():
     assert shown == "GET https://***@h/p?sv=2&sig=***&se=1 X-Amz-Signature=*** key *** account=lab"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("mysql://ann:p@ss@h/db", "mysql://***@h/db"),
+        ("(postgresql+psycopg2://ann:se/cr:et@db:5432/x)", "(postgresql+psycopg2://***@db:5432/x)"),
+        ("url: /x?api_key=sec&slow_key=p1", "url: /x?api_key=***&slow_key=p1"),
+        ("http://127.0.0.1:9000/lab/photos@1", "http://127.0.0.1:9000/lab/photos@1"),
+        ("http://[::1]:9000/photos@1", "http://[::1]:9000/photos@1"),
+    ],
+)
+def test_redact_hides_odd_passwords_and_no_version(text: str, shown: str) -> None:
+    assert redact(text) == shown
+
+
 def test_a_provider_function_travels_by_name():
     store = open_store("s3://bucket", {"credential_provider": provider, "endpoint": NOWHERE})
     pickled = pickle.dumps(store)

@@ -21,7 +21,7 @@ from penstock.formats.registration.shard_rows import ForeignShard, Rows, agree, 
 from ...spec import DatasetSpec
 from ...stages import written_part
 from .admission import Admission, EarlierSamples, newest_version
-from .copy_work import COPY, CopiedPart, CopyTask
+from .read_work import COPY, CopiedPart, CopyTask
 from .sample_facts import BatchSamples, Row, TakingRules, not_written, outcomes_of, unit_row, units_job
 from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
 

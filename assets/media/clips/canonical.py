@@ -21,8 +21,7 @@ from ..policy import VideoPolicy
 from ..unit import rejected
 from ..video.colour import Rendering
 from ..video.frame_filter import FrameFilter
-from ..video.span_frames import CannotSeek, frames_of, prepare
-from ..video.spans import Clip, ClipSpan, PacketTables
+from ..video.spans import CannotSeek, Clip, ClipSpan, PacketTables, frames_of, prepare
 from ..video.timestamps import TimedFrame
 
 if TYPE_CHECKING:

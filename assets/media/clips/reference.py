@@ -20,8 +20,7 @@ from ..policy import VideoPolicy
 from ..unit import Unusable, rejected
 from ..video.colour import display_matrix, rendering_of
 from ..video.frame_filter import turns_of
-from ..video.span_frames import CannotSeek, frames_of
-from ..video.spans import Clip, ClipSpan, PacketTables
+from ..video.spans import CannotSeek, Clip, ClipSpan, PacketTables, frames_of
 from ..video.timestamps import frame_crc, has_display_times
 
 if TYPE_CHECKING:

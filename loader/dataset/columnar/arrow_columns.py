@@ -82,6 +82,7 @@ class Column(NamedTuple):
     """A table column, and the field or metadata column that it becomes."""
 
     column: str
+    """Name in the table."""
     kind: str
     """"field", "metadata" or "source"."""
     name: str
@@ -96,6 +97,7 @@ class Column(NamedTuple):
 
 class RowValue(NamedTuple):
     column: Column
+    """Column of the value."""
     name: str
     """Field, metadata column or provenance."""
     value: Any

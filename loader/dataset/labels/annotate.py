@@ -42,6 +42,7 @@ class Annotating:
     """Options for turning rows into an annotation."""
 
     name: str
+    """Name of the column group."""
     author: str
     """Author of rows without `annotated_by`."""
     key: str = "key"
@@ -78,6 +79,7 @@ class JoinCounts:
     """Counts from matching rows with samples."""
 
     n_rows: int
+    """Number of input rows."""
     n_samples: int
     """Number of samples that a row matched."""
     n_unmatched: int

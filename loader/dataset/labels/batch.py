@@ -36,6 +36,7 @@ class ColumnSelection:
     """The selected columns of a source."""
 
     key: str
+    """Column of keys."""
     columns: frozenset[str] | None = None
     """Columns besides the key; None for all."""
 

@@ -34,6 +34,7 @@ class Entry:
     at_us: int
     """Time of writing, UTC microseconds; informational only."""
     kind: str
+    """Kind of the entry."""
     body: Mapping[str, object]
     """The kind's own fields."""
     data: bytes
@@ -192,7 +193,9 @@ class Link:
     at_us: int
     """Creation time of the record, UTC microseconds."""
     by: str
+    """Author of the record."""
     why: str
+    """Human-readable findings."""
 
     def dump(self) -> bytes:
         """Return the record as canonical JSON with its own checksum."""

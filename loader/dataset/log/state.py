@@ -17,14 +17,17 @@ RefKind = Literal["tag", "alias"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Txn:
     txn: str
+    """Name of the transaction."""
     dataset: str
     """Dataset that it adds a version to."""
     parent: str | None
     """Id of the pinned parent version; None if there is none."""
     status: Status
+    """State of the transaction."""
     number: int | None = None
     """Number of the version that it committed; None until then."""
     reason: str | None = None
+    """Reason for its abort; None if it was not aborted."""
     n: int
     """Number of its begin entry."""
     gated: bool = False
@@ -36,6 +39,7 @@ class VersionRecord:
     """A committed version, as recorded in the log."""
 
     dataset: str
+    """Name of the dataset."""
     number: int
     """Number of the version, from 1."""
     id: str
@@ -53,6 +57,7 @@ class VersionRecord:
     n: int
     """Number of its commit entry."""
     retired: str | None = None
+    """Reason for its retirement; None if it is not retired."""
 
     @property
     def name(self) -> str:
@@ -65,7 +70,9 @@ class Ref:
     """A tag (never moves) or an alias (moves) of a dataset."""
 
     dataset: str
+    """Name of the dataset."""
     name: str
+    """Name of the tag or alias."""
     ref_kind: RefKind
     """"tag" or "alias"."""
     number: int
@@ -79,11 +86,13 @@ class Deny:
     n: int
     """Number of its entry."""
     hashes: tuple[str, ...]
+    """The keyed hashes."""
     scope: str
     """Kinds of the hashed values, separated by spaces."""
     salt: str = ""
     """Key of the hashes, hex."""
     reason: str = ""
+    """Reason of the takedown."""
     by: str = ""
     """Person who asked for it."""
 
@@ -95,10 +104,13 @@ class Hold:
     n: int
     """Number of the entry that placed it."""
     dataset: str
+    """Name of the dataset."""
     number: int
+    """Number of the version."""
     by: str
     """Holder: a person, a job or a case."""
     why: str
+    """Human-readable reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +138,7 @@ class State:
     prev: str = ""
     """Sha256 hex of entry n's bytes; "" at n = 0."""
     txns: Mapping[str, Txn] = field(default_factory=dict)
+    """Name -> transaction."""
     datasets: Mapping[str, tuple[VersionRecord, ...]] = field(default_factory=dict)
     """Name -> versions by number; number i is at index i - 1."""
     ids: Mapping[str, tuple[str, int]] = field(default_factory=dict)

@@ -34,6 +34,7 @@ class Applied:
     before: Change | None
     """Change to apply to the parent first, which excludes its denied samples; None if it has none."""
     change: Change
+    """The change, redacted."""
     n_dropped: int = 0
     """Number of the change's own samples that were left out."""
 

@@ -45,10 +45,13 @@ class Pending:
     """A change with uploaded files, ready for its log entry."""
 
     dataset: str
+    """Name of the dataset."""
     txn: str
+    """Name of the transaction."""
     prefix: str
     """Folder of its files in the root."""
     change: Change
+    """The change."""
     producer: Mapping[str, Any]
     """Facts about the run that made it."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -56,6 +59,7 @@ class Pending:
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
     """Returns the change to commit on a version, with additions or omissions."""
     verdict: str = ""
+    """Path of the verdict's stage record; "" if there is none."""
     created_us: int | None = None
     """Creation time in the manifest, UTC microseconds; None for now."""
 

@@ -25,7 +25,9 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 class Shard(NamedTuple):
     of: int
+    """Number of its version among the versions of the batch."""
     group: str
+    """Group of fields."""
     path: str
     """Path relative to the root."""
 
@@ -100,6 +102,7 @@ class Share(NamedTuple):
     """One shard's samples, as a range of the order that `FieldPlaces.shares` returns."""
 
     shard: Shard
+    """The shard."""
     start: int
     """Position of the first sample."""
     stop: int
@@ -129,6 +132,7 @@ class SamplePlaces:
     """n samples of several versions, and the place of each requested field."""
 
     versions: Sequence["Version"]
+    """Versions of the samples."""
     of: Int64s
     """int64 [n]: number of the sample's version in `versions`."""
     part: Int64s
@@ -192,6 +196,7 @@ class SampleAt(NamedTuple):
     """One sample of a `SamplePlaces`."""
 
     places: SamplePlaces
+    """The places."""
     number: int
     """Number of the sample in `places`."""
 
@@ -212,7 +217,9 @@ Layout = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
 class RowStretch(NamedTuple):
     rows: IndexRows
+    """The rows."""
     path: str
+    """Path of the shard."""
 
 
 def groups_of(version: "Version", fields: Sequence[str]) -> dict[str, list[str]]:

@@ -26,6 +26,7 @@ class ReadFault(NamedTuple):
     store: str
     """URL of the store, or folder of the cache."""
     kind: Literal["read", "cache page"]
+    """Kind of bytes."""
     at_us: int
     """UTC microseconds since 1970."""
 

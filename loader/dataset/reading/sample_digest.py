@@ -35,8 +35,8 @@ def looked_up(table: U32, numbers: NDArray[np.integer]) -> U32:
 def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
     """Return int64 [n]: one CRC-32C per sample over its fields, sorted by name. crcs: field -> int64 [n].
 
-    The message has, for each field: name, zero byte, CRC-32C of the bytes as little-endian uint32. Its CRC is the CRC of
-    the message with zeros for all checksums, XORed with each checksum's term. O(fields) array operations.
+    The message has, for each field: name, zero byte, CRC-32C of the bytes as little-endian uint32. Its CRC is the CRC
+    of the message with zeros for all checksums, XORed with each checksum's term. O(fields) array operations.
     """
     names = sorted(crcs)
     blank, tables = _tables(tuple(names))

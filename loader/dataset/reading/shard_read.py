@@ -27,7 +27,9 @@ class ShardRead(NamedTuple):
     """Cost of reading from one shard, as one part of a batch read."""
 
     first: Callable[[], SampleAddress]
+    """Returns the address of the first sample."""
     path: str
+    """Path of the shard."""
     span: ByteRange
     """Range from the first requested byte to the last."""
     fetch_s: float

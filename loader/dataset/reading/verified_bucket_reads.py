@@ -53,7 +53,9 @@ class PartsOfField(NamedTuple):
     """Parts of one field to read."""
 
     address: SampleAddress
+    """Address of the sample."""
     field: str
+    """Name of the field."""
     runs: Sequence[Sequence[FieldPart]]
     """Runs of parts, ascending; each is read from its first to its last byte."""
     said_by: str = "its packet table"

@@ -29,6 +29,7 @@ from .verified_bucket_reads import read_places
 
 class RowsOfField(NamedTuple):
     field: str
+    """Name of the field."""
     head: bytes
     """Common first bytes of all values, which are compared and not copied."""
     numbers: Int64s
@@ -158,7 +159,9 @@ def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[Fie
 
 class UnverifiedSamples(NamedTuple):
     reading_of: ReadingOf
+    """Returns the `Reading` for a second read."""
     places: SamplePlaces
+    """Places of the samples in their shards."""
     data: Mapping[str, Mapping[int, bytes | memoryview]]
     """Field -> sample number -> unverified bytes."""
     on_verified: Callable[[float], None]
@@ -201,7 +204,9 @@ def _report(shards: Sequence[_ShardReads], took_s: float, verified_s: float) -> 
 
 class OpenShards(NamedTuple):
     reading_of: ReadingOf
+    """Returns the `Reading` for a version's shards."""
     places: SamplePlaces
+    """Places of the samples in the shards."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
         """Return (samples in shards that could be opened, numbers of the other samples)."""

@@ -48,19 +48,11 @@ class SelectTable:
         row = self._bytes.reshape(-1, BLOCK_BITS // 8)[block : block + 1]
         return int(self._before[block]) + int(np.unpackbits(row, bitorder="little")[:bits].sum())
 
-    def ranks(self, n: Int64s) -> Int64s:
-        """Return int64: the number of members less than each of `n`, 0 <= n <= the set's size.
-
-        O(bits); takes an eighth of a byte per bit meanwhile.
-        """
-        words = self._bytes.view(np.uint64)
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bitwise_count(words), dtype=np.int64)])
-        word, bits = np.divmod(n, 64)
-        inside = np.append(words, np.uint64(0))[word] & (
-            (np.uint64(1) << bits.astype(np.uint64)) - np.uint64(1)
-        )
-        ranks: Int64s = before[word] + np.bitwise_count(inside)
-        return ranks
+    def bits(self, start: int, stop: int) -> Bools:
+        """Return bool [stop - start]: whether each number from `start` to before `stop` is a member."""
+        first = start // 8
+        octets = self._bytes[first : -(-stop // 8)]
+        return np.unpackbits(octets, bitorder="little")[start - 8 * first : stop - 8 * first].astype(bool)
 
     def after(self, n: int) -> "SelectTable":
         """Return the members from `n` on, counted from `n`."""

@@ -58,6 +58,7 @@ class IndexRows:
     """Rows [first_row, first_row + len(keys)) of one index."""
 
     first_row: int
+    """Number of the first row."""
     keys: list[str]
     """Key of each row."""
     places: Int64s
@@ -111,6 +112,7 @@ class IndexPlace:
     path: str
     """Path relative to the root."""
     nbytes: int
+    """Size in bytes."""
     crc32c: int
     """CRC-32C of the whole index."""
     footer_crc32c: int

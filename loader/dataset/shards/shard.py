@@ -232,7 +232,9 @@ class PageHashes:
     digests: bytes
     """32 bytes per page."""
     page_bytes: int
+    """Bytes of a page."""
     nbytes: int
+    """Bytes of the shard."""
 
     @staticmethod
     def of(digests: bytes, page_bytes: int, nbytes: int, name: str) -> "PageHashes":

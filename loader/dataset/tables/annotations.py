@@ -26,11 +26,13 @@ Entry = Mapping[str, Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
     name: str
+    """Name of the column group."""
     author: str
     """Author of rows without `annotated_by`."""
     at_us: int
     """Time of rows without their own, UTC microseconds."""
     columns: tuple[str, ...]
+    """Names of the annotated columns."""
     n_samples: int
     """Number of annotated samples."""
 

@@ -208,6 +208,7 @@ def is_adopted(store: Store, place: str) -> bool:
 
 class PlaceRecord(NamedTuple):
     key: str
+    """Key of the record."""
     url: str
     """URL of the location, untrusted: `is_vouched` decides whether it may be opened."""
 

@@ -36,7 +36,9 @@ class SamplesFile:
     """One column group of the samples table for one run of parts."""
 
     file: TableFile
+    """Parquet file."""
     group: str
+    """Name of the column group."""
     columns: Mapping[str, str]
     """Name -> Arrow type."""
     author: str = ""
@@ -84,7 +86,9 @@ class Change:
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
     """Group -> additions to it."""
     n_parts: int = 0
+    """Number of parts added."""
     n_rows: int = 0
+    """Number of rows added."""
     n_excluded: int = 0
     """Number of rows excluded."""
 
@@ -281,6 +285,7 @@ class Reference:
     path: str
     """Path relative to the root."""
     nbytes: int
+    """Size in bytes."""
     sha256: str | None
     """Sha256 hex; None for an index, whose CRC-32C is in the shards table."""
     kind: str

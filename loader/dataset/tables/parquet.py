@@ -90,9 +90,11 @@ class TableFile:
     path: str
     """Path relative to the root."""
     nbytes: int
+    """Size in bytes."""
     sha256: str
     """Sha256 hex of the file."""
     n_rows: int
+    """Number of rows."""
     footer_sha256: str = ""
     """Sha256 hex of the footer; "" for a table that is always read whole."""
 
@@ -280,7 +282,7 @@ def hashed_bytes(
     schema: pa.Schema,
     kind: str,
     *,
-    front: bytes = b"",
+    front: bytes | memoryview = b"",
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:

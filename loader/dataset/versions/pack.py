@@ -128,10 +128,10 @@ def _pieces(data: bytes, start: int, nbytes: int) -> list[tuple[int, int, int]]:
     return [(at, min(nbytes, len(data) - at), crc32c(data[at : at + nbytes])) for at in cuts]
 
 
-def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
-    """Yield one int64 array per part: field size per live sample, -1 if the part lacks the field's group.
+def field_nbytes(version: "Version", field: str, first_part: int = 0) -> Iterator[Int64s]:
+    """Yield one int64 array per part from `first_part` on: field size per live sample, -1 where the field is missing.
 
-    Reads all indexes of the group whole, a few at a time.
+    Reads these indexes of the group whole, a few at a time.
     """
     group, parts = version.group_of(field), version.parts
     present = parts.has_group(group)
@@ -150,7 +150,7 @@ def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
         return sizes[live]
 
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-index") as pool:
-        for first in range(0, len(parts), READ_AHEAD):
+        for first in range(first_part, len(parts), READ_AHEAD):
             yield from pool.map(of_part, range(first, min(first + READ_AHEAD, len(parts))))
 
 

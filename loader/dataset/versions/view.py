@@ -152,11 +152,13 @@ class View:
 
         return packed(self, asked)
 
-    def windowed(self, layout: "WindowLayout", watch: Watch = unwatched) -> "WindowView":
-        """Return the windows of this view's episodes. See `windows.windows`."""
+    def windowed(
+        self, layout: "WindowLayout", watch: Watch = unwatched, earlier: "Iterable[WindowView]" = ()
+    ) -> "WindowView":
+        """Return the windows of this view's episodes. See `windows.windows_of`."""
         from .windows import windows_of
 
-        return windows_of(self, layout, watch)
+        return windows_of(self, layout, watch, earlier)
 
     def __len__(self) -> int:
         return (len(self._table) if self.is_filtered else len(self.version)) - self._skipped

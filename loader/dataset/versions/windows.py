@@ -3,17 +3,20 @@
     windows/<hash>.parquet      first; a row per episode, the number of its first window, then the number of all
 
 The hash covers view, anchor, every, keep and the rows that windows need inside. Rows are counted from the index: a
-field's bytes less its header. With `keep` the table has one more column, `kept`: a bitmap of the windows that stand at
-true rows, cut into as many pieces as there are rows. `first` then counts windows at all rows.
+field's bytes less its header. With `keep` the file also has a bitmap of the windows at true rows (`kept_bits`).
+
+If an earlier version's table is known, only new episodes are counted: common episodes keep their order and their bytes.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ...errors import (
     AlreadyExists,
@@ -23,6 +26,7 @@ from ...errors import (
     Forbidden,
     InvalidPlan,
     ObjectNotFound,
+    PenstockError,
     StoreError,
 )
 from ...keywords import did_you_mean
@@ -30,17 +34,25 @@ from ...modalities import decoder_for
 from ...modalities.array import NpyLayout, is_array, layout_in
 from ...modalities.fields import last_word
 from ...modalities.language import FIELD as LANGUAGE
-from ...modalities.row_blocks import MIN_BYTES, read_rows
-from ...modalities.row_blocks import SUFFIX as ROWS
+from ...modalities.row_blocks import MIN_BYTES
 from ...order.random.keyed_permutation import I64
 from ...order.random.plan_hash import content_hash
 from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT, WindowLayout
-from ...order.sources.window_view import KeptWindows, WindowView, n_windows, table_sha256
+from ...order.sources.window_view import (
+    BITS_TOGETHER,
+    KeptWindows,
+    WindowView,
+    n_windows,
+    shared_episodes,
+    table_sha256,
+)
 from ..progress import Watch, unwatched
-from ..reading.verified_bucket_reads import read_fields
+from ..reading.verified_bucket_reads import FieldPart, PartsOfField, read_fields, read_parts
 from ..shards.address import UNKNOWN_CRC, SampleAddress
-from ..shards.bitmap import SelectTable
-from ..tables.parquet import READ_AHEAD, integers, parse_stored, table_bytes, table_facts
+from ..shards.bitmap import Bools, SelectTable
+from ..tables.parquet import READ_AHEAD, footer_nbytes, integers, parse_stored, table_bytes, table_facts
+from .earlier import earlier_versions
+from .kept_bits import check_kept, kept_table_bytes, load_kept
 from .pack import field_nbytes
 
 if TYPE_CHECKING:
@@ -48,24 +60,51 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 VIDEOS = ("mp4", "mov", "mkv", "webm", "run")
-KEEP_BYTES, KEEP_EPISODES = 64 * 2**20, 4096
+HEAD_BYTES = 2**14
+"""Bytes of an array that are read for its header."""
+KEEP_BYTES, KEEP_EPISODES = 16 * 2**20, 4096
 """Bytes of `keep`, and episodes, that are read together at most, about."""
 
 
-def windows_of(view: "View", layout: WindowLayout, watch: Watch = unwatched) -> WindowView:
-    """Return the view's windows of a layout. Raises: InvalidPlan; FieldNotFound; Corrupt."""
+def windows_of(
+    view: "View", layout: WindowLayout, watch: Watch = unwatched, earlier: Iterable[WindowView] = ()
+) -> WindowView:
+    """Return the view's windows of a layout. earlier: windows of earlier versions. The root is searched for more.
+
+    Raises: InvalidPlan; FieldNotFound; Corrupt.
+    """
     _check_fields(view, layout)
-    table = _load(view, layout)
-    if table is None:
-        table = _stored(view, layout, _counted(view, layout, watch))
-    first, kept = table
+    if (stored := stored_windows(view, layout)) is not None:
+        return stored
+    table = _Counted(view, layout, _known(view, layout, earlier)).table(watch)
+    if _is_saved(view, layout, table) and (stored := stored_windows(view, layout)) is not None:
+        return stored
+    first, kept = table.first, None
+    if table.packed is not None:
+        kept = KeptWindows(first, SelectTable(table.packed.tobytes(), int(first[-1])))
+        first = table.first_kept
     return WindowView(view, layout, first, kept)
 
 
 def stored_windows(view: "View", layout: WindowLayout) -> WindowView | None:
     """Return the view's windows if the root has their table; None otherwise. Raises: Corrupt."""
-    table = _load(view, layout)
-    return None if table is None else WindowView(view, layout, *table)
+    store, path, n = view.version.store, _path(view, layout), len(view) + 1
+    if layout.keep is not None:
+        table = load_kept(store, path, n)
+        if table is None:
+            return None
+        first, kept, sha256 = table
+    else:
+        try:
+            data = store.get(path).data
+        except ObjectNotFound:
+            return None
+        (first, sha256), kept = _parsed(data, path, f"{store.url}/{path}"), None
+    if len(first) != n:
+        raise Corrupt(
+            f"{store.url}/{path} has {len(first)} rows, the view {len(view)} episodes; delete it, it is made again"
+        )
+    return WindowView(view, layout, first, kept, sha256)
 
 
 def _check_fields(view: "View", layout: WindowLayout) -> None:
@@ -109,82 +148,184 @@ def _check_fields(view: "View", layout: WindowLayout) -> None:
         raise InvalidPlan(f"windows: {clash[0]!r} is a field that windows add; leave it out with select()")
 
 
-def _counted(view: "View", layout: WindowLayout, watch: Watch) -> tuple[I64, KeptWindows | None]:
-    episodes = view.version_ordinals(np.arange(len(view), dtype=np.int64))
-    n_rows = _n_rows(view, layout, episodes)
-    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_windows(n_rows, layout))])
-    if layout.keep is None:
-        return first, None
-    packed = b"".join(_kept_bits(view, layout, episodes, n_rows, watch))
-    kept = KeptWindows(first, SelectTable(packed, int(first[-1])))
-    return kept.first_kept(), kept
+class _Table(NamedTuple):
+    """A table of windows.
+
+    first: int64 [episodes + 1], windows at all rows. first_kept: the same, at true rows. packed: bitmap, uint8; None
+    without `keep`.
+    """
+
+    first: I64
+    first_kept: I64
+    packed: NDArray[np.uint8] | None
 
 
-def _n_rows(view: "View", layout: WindowLayout, episodes: I64) -> I64:
-    if not len(episodes):
-        return np.zeros(0, np.int64)
-    address, stored = _first_layout(view, layout.anchor, episodes[:1])
-    if not stored.shape or not stored.shape[0] or stored.fortran:
-        raise InvalidPlan(
-            f"windows: {address.describe(layout.anchor)} is {stored.dtype} {list(stored.shape)}; rows are needed"
-        )
-    nbytes = np.concatenate(list(field_nbytes(view.version, layout.anchor)))[episodes]
-    n_rows, rest = np.divmod(nbytes - len(stored.head), stored.nbytes // stored.shape[0])
-    wrong = np.flatnonzero((rest != 0) | (n_rows < 1))
-    if len(wrong):
-        keys = view.keys(episodes[wrong[:3]])
-        raise InvalidPlan(
-            f"windows: {len(wrong)} episodes have no whole rows of {layout.anchor!r} like the first episode, such as "
-            f"{', '.join(map(repr, keys))}: leave them out with where(), or store them in one dtype and width"
-        )
-    return n_rows.astype(np.int64, copy=False)
+class _Known(NamedTuple):
+    """Windows of the view's first episodes, from an earlier version's table."""
+
+    windows: WindowView
+    episodes: I64
+    """int64: their numbers there."""
 
 
-def _kept_bits(
-    view: "View", layout: WindowLayout, episodes: I64, n_rows: I64, watch: Watch
-) -> Iterator[bytes]:
-    """Yield the bitmap of the windows at true rows, in pieces. Reads the field `keep` of each episode once."""
-    field = layout.keep or ""
-    nbytes = np.concatenate([np.zeros(0, np.int64), *field_nbytes(view.version, field)])[episodes]
-    if len(missing := np.flatnonzero(nbytes < 0)):
-        (key,) = view.keys(episodes[missing[:1]])
-        raise FieldNotFound(
-            f"windows: {len(missing)} episodes, such as {key!r}, have no {field!r}: select it with where_present=True, "
-            "or add its group for them with root.add_group"
-        )
-    ends = np.cumsum(np.maximum(nbytes, KEEP_BYTES // KEEP_EPISODES))
-    groups = np.split(np.arange(len(episodes)), np.flatnonzero(np.diff(ends // KEEP_BYTES)) + 1)
-    before, after = layout.span if layout.pad == "inside" else (0, 0)
-    rest, wrong = np.zeros(0, bool), list[str]()
-    with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-keep") as pool:
-        for numbers in watch(groups, f"reading {field}", len, lambda: len(episodes)):
-            addresses = view.version.address(episodes[numbers], [field], pool.map)
-            rows = [rest]
-            for number, address, data in zip(
-                numbers.tolist(),
-                addresses,
-                read_fields(view.version.shard_store, addresses, run=pool.map),
-                strict=True,
-            ):
-                kept, n = _truth_values(field, data[field]), int(n_rows[number])
-                if isinstance(kept, str) or kept.shape != (n,):
-                    got = kept if isinstance(kept, str) else f"bool {list(kept.shape)}"
-                    wrong.append(f"{address.key!r} ({got}, and {n} rows)")
-                else:
-                    rows.append(kept[before : max(before, n - after) : layout.every])
-            bits = np.concatenate(rows)
-            whole = len(bits) // 8 * 8
-            rest = bits[whole:]
-            yield np.packbits(bits[:whole], bitorder="little").tobytes()
-    if wrong:
-        raise InvalidPlan(
-            f"windows: keep = {field!r} of {len(wrong)} episodes is not a bool for each row of {layout.anchor!r}, such "
-            f"as {', '.join(wrong[:3])}: leave them out with where(), or store the field again"
-        )
-    yield np.packbits(rest, bitorder="little").tobytes()
+def _known(view: "View", layout: WindowLayout, earlier: Iterable[WindowView]) -> _Known | None:
+    """Return the newest earlier table that covers the view's first episodes."""
+    for windows in chain(earlier, _stored_earlier(view, layout)):
+        old = windows.episodes
+        if view.first or old.first:  # type: ignore[attr-defined]
+            continue  # of later episodes only, which the other's numbers do not fit
+        try:
+            delta = view.since(old)  # type: ignore[arg-type]
+        except InvalidPlan as error:
+            logger.debug("the windows of %s are not used: %s", old, error)
+            continue
+        return _Known(windows, shared_episodes(windows, delta.removed))
+    return None
 
 
-def _truth_values(field: str, data: bytes) -> "np.ndarray[Any, np.dtype[np.bool_]] | str":
+def _stored_earlier(view: "View", layout: WindowLayout) -> Iterator[WindowView]:
+    for version in earlier_versions(view.version, "windows/"):
+        try:
+            windows = stored_windows(view.of_version(version), layout)
+        except PenstockError as error:
+            logger.debug("the windows of %s are not used: %s", version.name, error)
+            continue
+        if windows is not None:
+            yield windows
+
+
+class _Counted:
+    """Counts the windows of a view's episodes. Reads nothing about episodes of an earlier table."""
+
+    def __init__(self, view: "View", layout: WindowLayout, known: _Known | None) -> None:
+        self._view, self._layout, self._known = view, layout, known
+        self._before, self._after = layout.span if layout.pad == "inside" else (0, 0)
+        self._n_known = 0 if known is None else len(known.episodes)
+        self._new = view.version_ordinals(np.arange(self._n_known, len(view), dtype=np.int64))
+
+    def table(self, watch: Watch) -> _Table:
+        """Return the table. Raises: InvalidPlan; FieldNotFound; Corrupt."""
+        n_rows = self._n_rows()
+        counts = n_windows(n_rows, self._layout)
+        known = self._known
+        if known is not None:
+            all_rows = known.windows.kept.first if known.windows.kept else known.windows.first
+            counts = np.concatenate([np.diff(all_rows)[known.episodes], counts])
+        first = _starts(counts)
+        if self._layout.keep is None:
+            return _Table(first, first, None)
+        kept = np.zeros(len(counts), np.int64)
+        if known is not None:
+            kept[: self._n_known] = np.diff(known.windows.first)[known.episodes]
+        packed = _packed(chain(self._known_bits(), self._read_bits(n_rows, kept, watch)), int(first[-1]))
+        return _Table(first, _starts(kept), packed)
+
+    def _n_rows(self) -> I64:
+        """Return the number of rows of each new episode, from the index."""
+        view, field = self._view, self._layout.anchor
+        if not len(self._new):
+            return np.zeros(0, np.int64)
+        address, stored = _first_layout(view, field, view.version_ordinals(np.zeros(1, np.int64)))
+        if not stored.shape or not stored.shape[0] or stored.fortran:
+            raise InvalidPlan(
+                f"windows: {address.describe(field)} is {stored.dtype} {list(stored.shape)}; rows are needed"
+            )
+        nbytes = self._nbytes(field)
+        n_rows, rest = np.divmod(nbytes - len(stored.head), stored.nbytes // stored.shape[0])
+        wrong = np.flatnonzero((rest != 0) | (n_rows < 1))
+        if len(wrong):
+            keys = view.keys(self._new[wrong[:3]])
+            raise InvalidPlan(
+                f"windows: {len(wrong)} episodes have no whole rows of {field!r} like the first episode, such as "
+                f"{', '.join(map(repr, keys))}: leave them out with where(), or store them in one dtype and width"
+            )
+        return n_rows.astype(np.int64, copy=False)
+
+    def _nbytes(self, field: str) -> I64:
+        """Return the size of a field of each new episode; -1 where it is missing."""
+        version = self._view.version
+        (part,), _ = version.parts.locate(self._new[:1])
+        sizes = np.concatenate(list(field_nbytes(version, field, int(part))))
+        return sizes[self._new - int(version.parts.first_ordinal[part])]
+
+    def _known_bits(self) -> Iterator[Bools]:
+        """Yield the true rows among the windows of known episodes."""
+        if self._known is None:
+            return
+        kept, episodes = self._known.windows.kept, self._known.episodes
+        assert kept is not None
+        runs = [0, *(np.flatnonzero(np.diff(episodes) != 1) + 1).tolist(), len(episodes)]
+        for first, stop in pairwise(runs if len(episodes) else []):
+            start, end = int(kept.first[episodes[first]]), int(kept.first[episodes[stop - 1] + 1])
+            for at in range(start, end, BITS_TOGETHER):
+                yield kept.members.bits(at, min(at + BITS_TOGETHER, end))
+
+    def _read_bits(self, n_rows: I64, kept: I64, watch: Watch) -> Iterator[Bools]:
+        """Yield the true rows among the windows of new episodes, and set the number of each in `kept`.
+
+        Reads the field `keep` of each new episode once.
+        """
+        if not len(self._new):
+            return
+        view, field = self._view, self._layout.keep or ""
+        nbytes = self._nbytes(field)
+        if len(missing := np.flatnonzero(nbytes < 0)):
+            (key,) = view.keys(self._new[missing[:1]])
+            raise FieldNotFound(
+                f"windows: {len(missing)} episodes, such as {key!r}, have no {field!r}: select it with "
+                "where_present=True, or add its group for them with root.add_group"
+            )
+        ends = np.cumsum(np.maximum(nbytes, KEEP_BYTES // KEEP_EPISODES))
+        groups = np.split(np.arange(len(nbytes)), np.flatnonzero(np.diff(ends // KEEP_BYTES)) + 1)
+        wrong = list[str]()
+        with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-keep") as pool:
+            for numbers in watch(groups, f"reading {field}", len, lambda: len(nbytes)):
+                addresses = view.version.address(self._new[numbers], [field], pool.map)
+                read = read_fields(view.version.shard_store, addresses, run=pool.map)
+                for number, address, data in zip(numbers.tolist(), addresses, read, strict=True):
+                    values, n = _truth_values(field, data[field]), int(n_rows[number])
+                    if isinstance(values, str) or values.shape != (n,):
+                        got = values if isinstance(values, str) else f"bool {list(values.shape)}"
+                        wrong.append(f"{address.key!r} ({got}, and {n} rows)")
+                        continue
+                    own = values[self._before : max(self._before, n - self._after) : self._layout.every]
+                    kept[self._n_known + number] = np.count_nonzero(own)
+                    yield own
+        if wrong:
+            raise InvalidPlan(
+                f"windows: keep = {field!r} of {len(wrong)} episodes is not a bool for each row of "
+                f"{self._layout.anchor!r}, such as {', '.join(wrong[:3])}: leave them out with where(), or store the "
+                "field again"
+            )
+
+
+def _starts(counts: I64) -> I64:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def _packed(pieces: Iterable[Bools], n: int) -> NDArray[np.uint8]:
+    """Return the bitmap of n truth values."""
+    packed, at, waiting, n_waiting = np.zeros(-(-n // 8), np.uint8), 0, list[Bools](), 0
+
+    def pack(values: Bools) -> None:
+        nonlocal at
+        octets = np.packbits(values, bitorder="little")
+        packed[at : at + len(octets)] = octets
+        at += len(octets)
+
+    for piece in pieces:
+        waiting.append(piece)
+        n_waiting += len(piece)
+        if n_waiting >= BITS_TOGETHER:
+            values = np.concatenate(waiting)
+            whole = n_waiting // 8 * 8
+            pack(values[:whole])
+            waiting, n_waiting = [values[whole:]], n_waiting - whole
+    pack(np.concatenate([np.zeros(0, bool), *waiting]))
+    return packed
+
+
+def _truth_values(field: str, data: bytes) -> Bools | str:
     """Return an array of truth values, or a text about what is there instead."""
     try:
         values: np.ndarray[Any, Any] = decoder_for(field)(data, None)  # type: ignore[assignment]
@@ -196,22 +337,16 @@ def _truth_values(field: str, data: bytes) -> "np.ndarray[Any, np.dtype[np.bool_
 
 
 def _first_layout(view: "View", anchor: str, episode: I64) -> tuple[SampleAddress, NpyLayout]:
-    """Return an episode's address and its anchor's layout: of a large one, from its row blocks."""
+    """Return an episode's address and its anchor's layout: of a large one, from its header."""
     version = view.version
     (address,) = version.address(episode, [anchor])
-    if anchor + ROWS in version.fields and address.fields[anchor].nbytes > MIN_BYTES:
-        (part,), _ = version.parts.locate(episode)
-        if version.parts.has_group(version.group_of(anchor + ROWS))[part]:
-            (at,) = version.address(episode, [anchor + ROWS])
-            (fields,) = read_fields(version.shard_store, [at])
-            place = address.fields[anchor]
-            if fields[anchor + ROWS]:
-                blocks = read_rows(fields[anchor + ROWS])
-                if (blocks.nbytes, place.crc32c) in (
-                    (place.nbytes, blocks.crc32c),
-                    (place.nbytes, UNKNOWN_CRC),
-                ):
-                    return address, blocks.layout
+    place = address.fields[anchor]
+    if place.nbytes > MIN_BYTES and last_word(anchor) == "npy":
+        head = FieldPart(0, HEAD_BYTES, UNKNOWN_CRC)
+        ((data,),) = read_parts(version.shard_store, [PartsOfField(address, anchor, [[head]])])
+        stored = layout_in(anchor, data)
+        if len(stored.head) + stored.nbytes == place.nbytes:
+            return address, stored
     (fields,) = read_fields(version.shard_store, [address])
     return address, layout_in(anchor, fields[anchor])
 
@@ -221,65 +356,52 @@ def _path(view: "View", layout: WindowLayout) -> str:
     if layout.pad == "inside":
         question["inside"] = list(layout.span)
     if layout.keep is not None:
-        question["keep"] = layout.keep
+        question |= {"keep": layout.keep, "bitmap": "front"}  # other than the tables of earlier releases
     return f"windows/{content_hash('n', question).removeprefix('n-')}.parquet"
 
 
-def _load(view: "View", layout: WindowLayout) -> tuple[I64, KeptWindows | None] | None:
-    store, path = view.version.store, _path(view, layout)
-    try:
-        data = store.get(path).data
-    except ObjectNotFound:
-        return None
-    name = f"{store.url}/{path}"
-    first, kept = parse_windows(data, path, name)
-    if len(first) != len(view) + 1 or (kept is None) != (layout.keep is None):
-        raise Corrupt(
-            f"{name} has {len(first)} rows, the view {len(view)} episodes; delete it, it is made again"
-        )
-    return first, kept
+def check_windows(data: bytes, path: str, name: str) -> None:
+    """Raise Corrupt unless a file is an undamaged table of windows, with or without a bitmap."""
+    if b"penstock.front_sha256" in data[len(data) - footer_nbytes(data) :]:
+        check_kept(data, path, name)
+    else:
+        _parsed(data, path, name)
 
 
-def parse_windows(data: bytes, path: str, name: str) -> tuple[I64, KeptWindows | None]:
-    """Return the table in a file, int64 [episodes + 1], and the rows that `keep` leaves, checked. Raises: Corrupt."""
+def _parsed(data: bytes, path: str, name: str) -> tuple[I64, str]:
+    """Return the table in a file, int64 [episodes + 1], and the SHA-256 of its content. Raises: Corrupt."""
     table = parse_stored(data, path, name)
-    damaged = Corrupt(f"{name} is no table of windows, or was damaged or edited; delete it, it is made again")
     try:
-        first = integers(table["first"])
-        packed = b"".join(table["kept"].to_pylist()) if "kept" in table.column_names else None
+        first, packed = integers(table["first"]), b""
+        if "kept" in table.column_names:  # of an earlier release
+            packed = b"".join(table["kept"].to_pylist())
     except (KeyError, TypeError) as error:
         raise Corrupt(f"{name} is no table of windows: {error}; delete it, it is made again") from error
-    if not len(first) or first[0] != 0 or (first[1:] < first[:-1]).any():
-        raise damaged
-    kept, n = None, int(first[-1])
-    if packed is not None:
-        if len(packed) != -(-n // 8) or (n % 8 and packed[-1] >> n % 8):
-            raise damaged
-        kept = KeptWindows(first, SelectTable(packed, n))
-    if table_sha256(first, kept) != table_facts(table).get("content_sha256"):
-        raise damaged
-    return (first, None) if kept is None else (kept.first_kept(), kept)
+    is_ordered = len(first) and first[0] == 0 and not (first[1:] < first[:-1]).any()
+    if not is_ordered or (sha256 := table_sha256(first, packed)) != table_facts(table).get("content_sha256"):
+        raise Corrupt(f"{name} is no table of windows, or was damaged or edited; delete it, it is made again")
+    return first, sha256
 
 
-def _stored(
-    view: "View", layout: WindowLayout, windows: tuple[I64, KeptWindows | None]
-) -> tuple[I64, KeptWindows | None]:
+def _is_saved(view: "View", layout: WindowLayout, table: _Table) -> bool:
+    """Save a table; return whether the root has one."""
     store, path = view.version.store, _path(view, layout)
-    first, kept = windows
-    table = pa.table({"first": first})
-    if kept is not None:
-        packed, n = kept.members.packed(), len(kept.first)
-        step = -(-len(packed) // n)
-        pieces = [packed[at : at + step] for at in range(0, n * step, step)] if step else [b""] * n
-        table = pa.table({"first": kept.first, "kept": pa.array(pieces, pa.binary())})
     try:
-        facts = {"path": path, "content_sha256": table_sha256(first, kept)}
-        store.put_if_absent(path, table_bytes(table, "windows", facts=facts))
+        store.put_if_absent(path, _table_bytes(path, table))
     except AlreadyExists:
-        saved = _load(view, layout)
-        return windows if saved is None else saved
+        pass
     except Forbidden:
         logger.warning("the root is read-only here: %s was not saved, each process counts the windows", path)
+        return False
     except StoreError as error:
         logger.warning("%s was not saved (%s); each process counts the windows", path, error)
-    return windows
+        return False
+    return True
+
+
+def _table_bytes(path: str, table: _Table) -> bytes:
+    if table.packed is not None:
+        return kept_table_bytes(table.first, table.first_kept, table.packed, {"path": path})
+    facts = {"path": path, "content_sha256": table_sha256(table.first)}
+    delta: dict[str, Any] = {"use_dictionary": False, "column_encoding": {"first": "DELTA_BINARY_PACKED"}}
+    return table_bytes(pa.table({"first": table.first}), "windows", facts=facts, **delta)

@@ -25,6 +25,7 @@ BUCKETS = 256
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     key: str
+    """Key of the sample."""
     fields: Mapping[str, Buffer]
     """Field -> encoded bytes."""
     metadata: Mapping[str, Any]

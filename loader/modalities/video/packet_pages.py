@@ -37,7 +37,9 @@ class PacketPage(NamedTuple):
     """One page's packets."""
 
     table: PacketTable
+    """Packets of the page."""
     timeline: Timeline
+    """Timestamps of the page."""
 
 
 class PacketPages:

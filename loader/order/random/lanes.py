@@ -37,6 +37,7 @@ class LaneShape:
     """The numbers that, with the keys, decide the order of an epoch (L1)."""
 
     n: int
+    """Number of samples."""
     chunk: int
     """c: consecutive samples read together."""
     lanes: int
@@ -152,7 +153,9 @@ class Epochs(NamedTuple):
     """
 
     n: int | I64
+    """Number of samples."""
     chunk: int | I64
+    """Consecutive samples read together."""
     lanes: int | I64
     """Number of lanes."""
     rounds_h: int | I64
@@ -162,14 +165,23 @@ class Epochs(NamedTuple):
     body: int | I64
     """Positions before the tail."""
     r: int | U64
+    """As in `EpochKeys`."""
     p: int | U64
+    """As in `EpochKeys`."""
     q: int | U64
+    """As in `EpochKeys`."""
     r2: int | U64
+    """As in `EpochKeys`."""
     p2: int | U64
+    """As in `EpochKeys`."""
     q2: int | U64
+    """As in `EpochKeys`."""
     t: int | U64
+    """As in `EpochKeys`."""
     rot: int | U64
+    """As in `EpochKeys`."""
     rot2: int | U64
+    """As in `EpochKeys`."""
 
     def part(self, rows: NDArray[np.bool_]) -> "Epochs":
         return Epochs._make(at(one, rows) for one in self)
@@ -230,10 +242,8 @@ def _body(epochs: Epochs, i: I64) -> I64:
 
 
 def _tail(epochs: Epochs, i: I64) -> I64:
-    """Return the ordinals at positions i of the tail: the N - body positions after the last full round.
-
-    The same lanes read it, except its last few positions, which a plain permutation orders. All ordinals are rotated.
-    """
+    """Return the ordinals at positions i of the tail: the N - body positions after the last full round."""
+    # The same lanes read it, except its last few positions, which a plain permutation orders. All ordinals are rotated.
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body
     chunk = tail // slots

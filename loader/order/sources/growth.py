@@ -20,6 +20,7 @@ class Growth:
     step: int
     """First step under the new view."""
     source: str
+    """Name of the source."""
     number: int
     """Number of this growth among the source's, from 1."""
     first: int

@@ -108,6 +108,7 @@ class SideField:
     """A field laid out like the tokens."""
 
     field: str
+    """Name of the `.npy` field."""
     fill: int
     """Value at positions without a token."""
     dtype: str
@@ -128,8 +129,11 @@ class SideField:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
     field: str
+    """`.npy` field with the tokens."""
     length: int
+    """Tokens per sequence."""
     pad_id: int
+    """Padding token at the end of a sequence."""
     dtype: str
     """dtype of the tokens as numpy writes it (`<u2`)."""
     side_fields: tuple[SideField, ...] = ()

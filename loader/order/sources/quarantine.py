@@ -26,6 +26,7 @@ class QuarantineList:
     start_step: int
     """First step to which the list applies."""
     source: str
+    """Name of the source."""
     samples: tuple[tuple[int, str], ...]
     """(version ordinal, key) pairs, in order of ordinal."""
     growth: int = 0

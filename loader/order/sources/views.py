@@ -78,6 +78,7 @@ class SyntheticView:
     n_samples: int
     """Number of samples, before `first` is applied."""
     name: str = "synthetic"
+    """Name, a part of the view's id."""
     buckets: tuple[tuple[str, int], ...] = ()
     """(label, samples) pairs that every `split` returns; empty if the view cannot be split."""
     first: int = 0

@@ -34,10 +34,6 @@ class KeptWindows:
     def __init__(self, first: I64, members: "SelectTable") -> None:
         self.first, self.members = first, members
 
-    def first_kept(self) -> I64:
-        """Return int64 [episodes + 1]: number of each episode's first window at a true row, then the number of all."""
-        return self.members.ranks(self.first)
-
     def after(self, episode: int) -> "KeptWindows":
         """Return the choice among the windows of later episodes, from this one on."""
         start = int(self.first[episode])
@@ -51,16 +47,25 @@ class WindowView:
     layout: values of a window.
     first: int64 [episodes + 1], number of each episode's first window, then the number of all.
     kept: rows that the layout's `keep` leaves; None for all.
+    sha256: hash of the table (`table_sha256`); "" computes it.
     """
 
     def __init__(
-        self, episodes: OrderView, layout: "WindowLayout", first: I64, kept: KeptWindows | None = None
+        self,
+        episodes: OrderView,
+        layout: "WindowLayout",
+        first: I64,
+        kept: KeptWindows | None = None,
+        sha256: str = "",
     ) -> None:
         self.episodes, self.layout, self.first, self.kept = episodes, layout, first, kept
-        self.table_sha256 = table_sha256(first, kept)
+        if kept is None:
+            self.table_sha256 = sha256 or table_sha256(first)
+        else:
+            self.table_sha256 = sha256 or table_sha256(kept.first, kept.members.packed())
 
     def __reduce__(self) -> Any:
-        return WindowView, (self.episodes, self.layout, self.first, self.kept)
+        return WindowView, (self.episodes, self.layout, self.first, self.kept, self.table_sha256)
 
     def __repr__(self) -> str:
         return f"WindowView({self.episodes!r}, {len(self)} windows at rows of {self.layout.anchor})"
@@ -127,7 +132,8 @@ class WindowView:
 
     def of_version(self, version: Any) -> "WindowView":
         """Return the same windows of another version. Raises: FieldNotFound; InvalidPlan."""
-        windows: WindowView = self.episodes.of_version(version).windowed(self.layout)  # type: ignore[attr-defined]
+        episodes = self.episodes.of_version(version)  # type: ignore[attr-defined]
+        windows: WindowView = episodes.windowed(self.layout, earlier=(self,))
         return windows
 
     def since(self, old: "WindowView", *, compare: bool = True) -> Delta:
@@ -142,8 +148,7 @@ class WindowView:
             )
         delta: Delta = self.episodes.since(old.episodes, compare=compare)  # type: ignore[attr-defined]
         kept = len(self.episodes) - (0 if delta.view is None else len(delta.view))
-        before = old.episodes.version_ordinals(np.arange(len(old.episodes), dtype=np.int64))
-        shared = np.flatnonzero(~np.isin(before, delta.removed))
+        shared = shared_episodes(old, delta.removed)
         rows, rows_before = (one.first if one.kept is None else one.kept.first for one in (self, old))
         if not np.array_equal(np.diff(rows_before)[shared], np.diff(rows)[:kept]):
             raise InvalidPlan(
@@ -196,6 +201,12 @@ class WindowView:
         }
 
 
+def shared_episodes(old: WindowView, removed: I64) -> I64:
+    """Return int64: the numbers of an earlier view's episodes without those removed since, ordinals of its version."""
+    ordinals = old.episodes.version_ordinals(np.arange(len(old.episodes), dtype=np.int64))
+    return np.flatnonzero(~np.isin(ordinals, removed))
+
+
 def _check_clocks(view: WindowView, old: WindowView) -> None:
     """Raise InvalidPlan unless both pick the values of each field by the same clock."""
     fields = (view.layout.anchor, *view.layout.at)
@@ -212,14 +223,14 @@ def _check_kept(view: WindowView, old: WindowView, shared: I64) -> None:
     """Raise InvalidPlan unless both keep the same rows. shared: int64, `old`'s numbers of `view`'s first episodes."""
     if view.kept is None or old.kept is None:
         return
-    now, was = (np.frombuffer(one.kept.members.packed(), np.uint8) for one in (view, old) if one.kept)
+    now, was = view.kept.members, old.kept.members
     runs = [0, *(np.flatnonzero(np.diff(shared) != 1) + 1).tolist(), len(shared)]
     for first, stop in pairwise(runs if len(shared) else []):
         start, end = view.kept.first[[first, stop]].tolist()
         shift = int(old.kept.first[shared[first]]) - start
         for at in range(start, end, BITS_TOGETHER):
             until = min(at + BITS_TOGETHER, end)
-            differ = np.flatnonzero(_bits(now, at, until) != _bits(was, at + shift, until + shift))
+            differ = np.flatnonzero(now.bits(at, until) != was.bits(at + shift, until + shift))
             if len(differ):
                 episode = np.searchsorted(view.kept.first, at + differ[:1], side="right") - 1
                 (key,) = view.episodes.keys(view.episodes.version_ordinals(episode))
@@ -228,17 +239,10 @@ def _check_kept(view: WindowView, old: WindowView, shared: I64) -> None:
                 )
 
 
-def _bits(data: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
-    first = start // 8
-    return np.unpackbits(data[first : -(-stop // 8)], bitorder="little")[start - 8 * first : stop - 8 * first]
-
-
-def table_sha256(first: I64, kept: KeptWindows | None = None) -> str:
-    """Return the SHA-256 of a table, as little-endian int64, and of the rows that `keep` leaves."""
-    if kept is None:
-        return hashlib.sha256(np.ascontiguousarray(first, dtype="<i8").tobytes()).hexdigest()
-    digest = hashlib.sha256(np.ascontiguousarray(kept.first, dtype="<i8").tobytes())
-    digest.update(kept.members.packed())
+def table_sha256(first: I64, packed: bytes | NDArray[np.uint8] = b"") -> str:
+    """Return the SHA-256 of a table: windows at all rows, int64, and the bitmap of windows that `keep` leaves."""
+    digest = hashlib.sha256(np.ascontiguousarray(first, dtype="<i8").data)
+    digest.update(packed if isinstance(packed, bytes) else packed.data)
     return digest.hexdigest()
 
 

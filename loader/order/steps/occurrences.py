@@ -21,9 +21,11 @@ class Occurrence(NamedTuple):
     """One slot that held a sample."""
 
     step: int
+    """Global step."""
     slot: int
     """Slot number in the canonical order of the step's global batch."""
     epoch: int
+    """Epoch of the source."""
     attempt: int
     """0 for the slot's own sample, else the substitute's number."""
 

@@ -138,6 +138,7 @@ class Stacked:
     """One rank's part of the slots of several steps, step after step."""
 
     slots: Slots
+    """Slots of all steps."""
     number: I64
     """int64: each slot's number in the canonical order of its step."""
     starts: Sequence[int]

@@ -241,8 +241,11 @@ class Ranges(NamedTuple):
     step: int
     """Step that needs the ranges."""
     view: int
+    """Number of the view."""
     key: str
+    """Key of the object."""
     spans: Sequence[ByteRange]
+    """The ranges."""
     blobs: "Future[Blobs]"
     """Data of the ranges, once read."""
 

@@ -179,6 +179,7 @@ class SlotIds:
     """Sources and keys of slots. Immutable."""
 
     names: Sequence[str]
+    """Names of the plan's sources."""
     source: NDArray[np.int32]
     """int32 [slots]: index into `names`; -1 at padding."""
     keys: Keys

@@ -31,10 +31,13 @@ Checksums = dict[str, int] | None
 
 class OnDevice(NamedTuple):
     step: int
+    """Global step."""
     batch: Batch
+    """The batch."""
     crcs: Checksums
     """Field -> CRC-32C of its values on the host; None unless the run log records the step."""
     copy: Copy
+    """Copy of the batch, possibly still running."""
     copied_s: float
     """`perf_counter` when the copy had started."""
 

@@ -58,6 +58,7 @@ class MadeBatches(NamedTuple):
     """Result of making consecutive steps."""
 
     batches: list[Batch]
+    """Batches of the first steps."""
     error: BaseException | None
     """Error of the step after them; None if all were made."""
     at_s: float
@@ -65,6 +66,7 @@ class MadeBatches(NamedTuple):
     took_s: float
     """Seconds until `at_s`."""
     nbytes: int
+    """Memory of the batches in bytes."""
     cpu_s: float = 0.0
     """CPU seconds of the thread that made them; 0 if another process did."""
 

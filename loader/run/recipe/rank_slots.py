@@ -28,6 +28,7 @@ class SourceKind:
     """Sources with the same fields and layout."""
 
     number: int
+    """The kind's number."""
     fields: tuple[str, ...]
     """Fields that all of its sources have."""
     sources: Sequence[int]
@@ -38,6 +39,7 @@ class SourceKind:
 
 class LocatedSamples(NamedTuple):
     kind: SourceKind
+    """Kind of the sources."""
     source: I64
     """int64 [n]: index of the source in the plan."""
     rows: I64
@@ -71,6 +73,7 @@ class RankSlots:
     """Slots that a rank makes together, step after step. A row is a row of the batches."""
 
     steps: Sequence[int]
+    """Global steps."""
     slots: Slots
     """Slots as planned; substitutes are written into them."""
     number: I64
@@ -303,7 +306,6 @@ class Locate:
         return None if windows is None else windows.rows(slots.ordinal[rows])
 
     def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[SourceKind, I64, I64, I64]]:
-        """Yield (kind, indexes of its sources in the plan, in the kind, rows) for each kind that occurs."""
         source = slots.source[real_rows].astype(np.int64)
         for kind in self.kinds:
             all_of_them = len(kind.sources) == len(self._kind)

@@ -135,7 +135,9 @@ class Recipe:
     """Everything that decides the content of a rank's batch, except which samples are planned."""
 
     plan: Plan
+    """The plan."""
     world: World
+    """Rank and world size."""
     decode: Decode
     """Decoders; with `by_bucket`, one per bucket."""
     transform: Transform | ByBucket | None

@@ -46,8 +46,11 @@ class BareClip:
     """A clip whose packets have been read and are still to be decoded."""
 
     table: PacketTable
+    """Packet table of the field."""
     timeline: Timeline
+    """Timestamps of the video."""
     choice: Choice
+    """Frames to decode."""
     runs: Sequence[PacketGroup]
     """Packets to decode."""
     bodies: Mapping[int, bytes | memoryview]
@@ -228,12 +231,17 @@ class PlannedClip:
     """A clip whose packets are still to be read."""
 
     sample: int
+    """Number of its sample."""
     address: SampleAddress
     """Address of the video's field."""
     field: str
+    """Name of the field."""
     table: PacketTable
+    """Packet table of the field."""
     timeline: Timeline
+    """Timestamps of the video."""
     choice: Choice
+    """Frames to decode."""
     of_whole: WholeChoice | None = None
     """As in `BareClip`."""
 
@@ -348,7 +356,6 @@ def read_clips(clips: Sequence[PlannedClip], readers: Readers, on_corrupt: OnCor
 
 
 def _parts(clip: PlannedClip, numbers: range) -> list[list[FieldPart]]:
-    """Return the packets of a run: one range, or more where pages between two of its packets are left out."""
     run, table = slice(numbers.start, numbers.stop), clip.table
     columns = (table.pos[run].tolist(), table.size[run].tolist(), table.crc32c[run].tolist())
     parts = [FieldPart(*values) for values in zip(*columns, strict=True)]

@@ -49,6 +49,7 @@ class StepRow:
     """One rank's step. `rows_table` turns metrics into numbers."""
 
     step: int
+    """Global step."""
     at_us: int
     """Time of delivery in UTC microseconds."""
     digest: int
@@ -111,8 +112,6 @@ def _as_now(value: Any) -> Any:
 
 
 class _OnGpu:
-    """A copy in progress on its stream; the writer is another thread, whose stream waits for no other."""
-
     def __init__(self, now: Any) -> None:
         import torch
 

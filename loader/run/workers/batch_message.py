@@ -183,7 +183,6 @@ def _column(values: list[Any], allocate: Allocate) -> _FieldColumn:
 
 
 def _whole(values: list[Any]) -> np.ndarray | None:
-    """Return the array that these were cut from, in order; None for other arrays."""
     first = values[0]
     if type(first) is not np.ndarray or not first.nbytes:
         return None
@@ -230,8 +229,11 @@ class PickledError:
     pickled: bytes | None
     """Pickle of the error; None if it cannot be pickled."""
     name: str
+    """Name of its type."""
     text: str
+    """Its text."""
     trace: str
+    """Its traceback, as text."""
 
     @staticmethod
     def of(error: BaseException) -> "PickledError":
@@ -270,6 +272,7 @@ class TaskOutcome:
     packed: PackedBatches | None = None
     """Batches of the first steps; None if there are none."""
     error: PickledError | None = None
+    """Error of the step after them; None if all were made."""
     made_s: float
     """`perf_counter` at the end; on Linux all processes share this clock."""
     took_s: float = 0.0

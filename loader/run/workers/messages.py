@@ -33,13 +33,17 @@ class MessageKind(IntEnum):
 
 class WorkerMessage(NamedTuple):
     kind: int
+    """Kind of the message."""
     task: int = -1
     """Number of the task, chosen by the trainer."""
     step: int = -1
+    """First step."""
     steps: int = 0
+    """Number of steps."""
     segment: int = -1
     """Number of the segment; -1 also for a new one, whose descriptor is attached."""
     nbytes: int = 0
+    """Bytes of the segment."""
     at: int = 0
     """As `batch_memory.OutcomePlace.at`."""
     pickled: int = 0
@@ -112,6 +116,7 @@ class WaitRequest(NamedTuple):
     number: int
     """Number of its ForkRequest."""
     timeout_s: float
+    """Timeout in seconds."""
 
 
 def send_fork(control: socket.socket, request: ForkRequest) -> None:

@@ -29,7 +29,9 @@ CAPTURE_BYTES = 64 * 2**20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupMessage:
     recipe: Recipe
+    """Recipe of the batches."""
     cache: CacheSpec
+    """Settings of the cache."""
     log_level: int
     """Log level of the package's logger."""
 
@@ -100,6 +102,7 @@ class Obstacle(NamedTuple):
     """An obstacle to starting worker processes automatically."""
 
     text: str | None
+    """Reason against it; None if there is no obstacle."""
     is_usual: bool = False
     """True if the user cannot change it, so that a warning is useless."""
     sent_bytes: int = 0
@@ -132,8 +135,6 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
 
 
 class _StartupPickler(pickle.Pickler):
-    """Pickles by name; rejects objects defined in the script, which a worker does not run."""
-
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType | _lru_cache_wrapper) and value.__module__ == "__main__":
             raise pickle.PicklingError(f"{value.__qualname__} is defined in the script")
@@ -142,7 +143,6 @@ class _StartupPickler(pickle.Pickler):
 
 
 def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
-    """Write a value: functions and classes of modules by name; the script's and nameless ones by value."""
     try:
         _StartupPickler(into, 5).dump(value)
         return

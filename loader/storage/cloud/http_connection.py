@@ -52,7 +52,9 @@ class Place(NamedTuple):
     """A server to connect to."""
 
     host: str
+    """Host name or address."""
     port: int
+    """Port."""
     tls: ssl.SSLContext | None
     """TLS settings; None for plain http."""
 

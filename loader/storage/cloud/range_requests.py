@@ -51,6 +51,7 @@ class Server:
     """A server that answers signed requests."""
 
     place: Place
+    """Host, port and TLS settings."""
     fields: str
     """Request text after the object's path."""
 
@@ -60,6 +61,7 @@ class Signed:
     """A signed request without its range."""
 
     place: Place
+    """Host, port and TLS settings."""
     text: bytes = field(repr=False)
     """Bytes of the request, up to the numbers of its range."""
     until: float

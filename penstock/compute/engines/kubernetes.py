@@ -57,6 +57,8 @@ class Placing:
     """Node label -> value that pods require."""
     tolerations: tuple[Toleration, ...] = ()
     """Taints that pods tolerate."""
+    excluded_nodes: tuple[str, ...] = ()
+    """Names of nodes that get no pod."""
     topology: str = ""
     """Trainings: node label of one value for all pods of a run; "": any nodes."""
 
@@ -162,6 +164,12 @@ def pod_spec(cluster: KubernetesCluster, container: Mapping[str, Any], grace_s: 
             {name: value for name in ("key", "operator", "value", "effect") if (value := getattr(one, name))}
             for one in placing.tolerations
         ]
+    if placing.excluded_nodes:
+        fields = [  # a field takes one value, and a term's fields are all required
+            {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in placing.excluded_nodes
+        ]
+        required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+        pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     return pod
 
 
@@ -237,7 +245,6 @@ class KubernetesEngine:
             time.sleep(ASK_S)
 
     def find(self, name: str) -> bool:
-        """See `Engine.find`."""
         return self._api.job(name) is not None
 
     def status(self, name: str) -> AttemptStatus:
@@ -282,7 +289,6 @@ class KubernetesEngine:
         return f"suspended by queue {queue}: {reason or 'no word of Kueue'}"
 
     def cancel(self, name: str) -> None:
-        """See `Engine.cancel`."""
         until_s = time.monotonic() + CANCEL_S
         while self.status(name).state != "ended":
             job = self._api.job(name)
@@ -302,7 +308,6 @@ class KubernetesEngine:
         return ""
 
     def close(self) -> None:
-        """See `Engine.close`."""
         self._api.close()
 
 

@@ -6,6 +6,7 @@ Tested against published models and an emulator, never on a cluster. Needs Kuber
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,7 @@ from ...compute.engines.kubernetes_api import (
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec
 from .jobset_object import RANKS, RESTARTS, jobset_object, object_name
+from .jobset_pod import failed_spans
 from .launcher import RunStatus, Span
 from .run_log import rank_lines
 
@@ -131,8 +133,8 @@ class JobSets:
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`: the pods' times.
 
-        A restart deletes the pods before it. The record gives the earlier spans, from the ranks' meeting to the last
-        event.
+        A restart deletes the pods before it. The record gives the earlier spans: from the ranks' meeting to the last
+        event, and the times of pods that failed.
         """
         starts: dict[int, list[Json]] = {}
         for pod in self._api.jobset_pods(self._name(run)):
@@ -146,15 +148,19 @@ class JobSets:
         folder = RunFolder(self._record.store, run)
         attempts, last = folder.attempts(), {event.attempt: event for event in folder.events()}
         ranks = self._ranks_per_node(run) if attempts else 1
-        for number, facts in sorted(attempts.items()):
-            if facts["at_us"] < before_us:
-                event = last.get(number)
-                yield Span(
-                    begun_us=facts["at_us"],
-                    ended_us=max(facts["at_us"], event.at_us if event else 0),
-                    nodes=-(-int(facts["ranks"]) // ranks),
-                    state=event.name if event else "",
-                )
+        met = [
+            Span(
+                begun_us=facts["at_us"],
+                ended_us=max(facts["at_us"], last[number].at_us if number in last else 0),
+                nodes=-(-int(facts["ranks"]) // ranks),
+                state=last[number].name if number in last else "",
+            )
+            for number, facts in attempts.items()
+        ]
+        failed = [_around(span, met) for span in failed_spans(folder)]
+        alone = [span for span in met if not any(_holds(other, span) for other in failed)]
+        spans = sorted([*alone, *failed], key=lambda span: span.begun_us)
+        return [span for span in spans if span.begun_us < before_us]
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`: the newest first pod's output, or the rank's pod's, and how other pods failed."""
@@ -259,6 +265,16 @@ def _span(pods: Sequence[Json]) -> Span:
         state="" if lasts else ", ".join(sorted({str(pod["status"]["phase"]) for pod in pods})),
         node_names=tuple(sorted({pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]})),
     )
+
+
+def _around(failed: Span, met: Sequence[Span]) -> Span:
+    """Return the time of pods that failed, up to the last event of the start within it."""
+    ends_us = [span.ended_us or 0 for span in met if _holds(failed, span)]
+    return replace(failed, ended_us=max([failed.ended_us or 0, *ends_us]))
+
+
+def _holds(span: Span, other: Span) -> bool:
+    return span.begun_us <= other.begun_us <= (span.ended_us or 2**63)
 
 
 def _ended_us(pod: Json) -> int | None:

@@ -15,7 +15,7 @@ from ...compute.engines.kubernetes import QUEUE_LABEL, KubernetesCluster, contai
 from ..run import AGAIN
 from ..run_spec import RunSpec
 from . import jobset_pod
-from .pod_failures import OVER
+from .jobset_pod import OVER
 
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"

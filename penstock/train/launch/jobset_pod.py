@@ -1,19 +1,39 @@
 """Begin the ranks of a pod of a JobSet: `python -m penstock.train.launch.jobset_pod RUN`, the run's file as JSON.
 
-Ranks that fail end the pod after a wait, see `pod_failures`.
+Ranks that fail end the pod after a wait: JobSet itself has none. The first pod that fails decides for all, by an object
+of the record. All of them wait, and then end: the JobSet deletes the others as soon as one ends. The second failure at
+one step with the same last line ends the run, as on Slurm.
 """
 
 import os
+import signal
 import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
 
 import loader
+from loader.dataset.log.entries import canonical
+from loader.errors import AlreadyExists, Corrupt
 from loader.json_text import parse_json_object
 
+from ...checkpoints.ranks import several
 from ..run import AGAIN
-from ..run_folder import RunFolder
+from ..run_folder import AT_ONCE, FORMAT, RunFolder, read_object, whole_number
 from ..run_spec import RunSpec, spec_of
+from ..stop import SIGNALS
+from .failures import LONGEST_S, Failures, last_step
+from .launcher import Span
 from .node_start import environment, run_node, torchrun
-from .pod_failures import failure_status
+
+OVER = 76
+"""Exit status of a pod whose run is over: EX_PROTOCOL of sysexits.h, which torchrun never ends with."""
+FAILURES = "failures/"
+MOST_NODES = 100_000
+"""Nodes of a start beyond which an object is forged."""
+UNREADABLE_S = 60.0
+"""Seconds to wait if the record cannot be read or written."""
 
 
 def pod_torchrun(spec: RunSpec, index: str, meeting: str) -> list[str]:
@@ -29,17 +49,134 @@ def pod_torchrun(spec: RunSpec, index: str, meeting: str) -> list[str]:
     return [*command[:place], *nodes, f"--master-addr={host}", f"--master-port={port}", *command[place + 1 :]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodStart:
+    """A start of a run, as one of its pods has it."""
+
+    submission: str
+    """Submit of the run, whose failures count."""
+    restarts: int
+    """Restarts of the JobSet before this one."""
+    begun_us: int
+    """UTC microseconds of the pod's begin."""
+    nodes: int
+    """Pods of the start: one per node."""
+
+
+def failure_status(folder: RunFolder, start: PodStart, line: str, status: int) -> int:
+    """Wait as long as the run's failures so far ask for; return the exit status of the pod.
+
+    line: Last line of a traceback; "" without one. status: Exit status of the ranks.
+
+    Returns `OVER` if the run is over, `AGAIN` if a signal ended the wait, else `status`.
+    """
+    try:
+        wait_s = _decided(folder, start, line)
+    except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
+        print(f"penstock: could not count the failures of {folder.run}: {error}", file=sys.stderr, flush=True)
+        wait_s = UNREADABLE_S
+    if wait_s is None:
+        print(
+            f"penstock: {folder.run} failed twice at one step with the same last line; it is over", flush=True
+        )
+        return OVER
+    print(f"penstock: failed with status {status}; it begins again in {wait_s:.0f} s", flush=True)
+    return AGAIN if _signalled(wait_s) else status
+
+
+def _decided(folder: RunFolder, start: PodStart, line: str) -> float | None:
+    """Return the seconds to wait that the first pod of this start stored; None if the run is over."""
+    prefix = folder.key(f"{FAILURES}{start.submission}-")
+    key = f"{prefix}{start.restarts:06d}.json"
+    earlier = sorted(info.key for info in folder.store.list(prefix) if info.key < key)
+    failures = Failures()
+    if earlier:
+        failures, _ = read_object(folder.store, earlier[-1], "failure", _parsed)
+    # Ranks that were killed leave no traceback, and the run is not to blame: no two such failures are alike.
+    wait_s = failures.next_start_s(
+        last_step(folder), line[-1000:] or f"killed after {start.restarts} restarts"
+    )
+    body = {
+        "format": FORMAT,
+        "step": failures.step,
+        "line": failures.line,
+        "wait_s": round(failures.wait_s),
+        "over": wait_s is None,
+        "waits_s": round(wait_s or 0),
+        "begun_us": start.begun_us,
+        "at_us": time.time_ns() // 1000,
+        "nodes": start.nodes,
+    }
+    try:
+        folder.store.put_if_absent(key, canonical(body))
+    except AlreadyExists:  # of another pod
+        _, wait_s = read_object(folder.store, key, "failure", _parsed)
+    return wait_s
+
+
+def _parsed(body: dict[str, Any]) -> tuple[Failures, float | None]:
+    """Return the failures so far, and the seconds to wait after the last one."""
+    waits_s, next_s = (min(whole_number(body, name), int(LONGEST_S)) for name in ("waits_s", "wait_s"))
+    step = body["step"]
+    if step not in (None, -1):  # -1: before any event of the run
+        step = whole_number(body, "step")
+    failures = Failures(step=step, line=str(body["line"]), wait_s=float(next_s))
+    return failures, None if body["over"] is True else float(waits_s)
+
+
+def failed_spans(folder: RunFolder) -> list[Span]:
+    """Return the times of the starts whose ranks failed, waits included: JobSet deletes their pods. Raises: StoreError.
+
+    Damaged objects, and objects of earlier releases, have no times and are left out.
+    """
+
+    def parsed(body: dict[str, Any]) -> Span:
+        begun_us, at_us, waits_s, nodes = (
+            whole_number(body, name) for name in ("begun_us", "at_us", "waits_s", "nodes")
+        )
+        return Span(
+            begun_us=begun_us,
+            ended_us=max(begun_us, at_us + min(waits_s, int(LONGEST_S)) * 1_000_000),
+            nodes=max(1, min(nodes, MOST_NODES)),
+            state="failed",
+        )
+
+    def span(key: str) -> Span | None:
+        try:
+            return read_object(folder.store, key, "failure with a time", parsed)
+        except Corrupt:
+            return None
+
+    keys = [info.key for info in folder.store.list(folder.key(FAILURES))]
+    return sorted(filter(None, several(span, keys, at_once=AT_ONCE)), key=lambda each: each.begun_us)
+
+
+def _signalled(seconds: float) -> bool:
+    """Wait, but not beyond a signal: the first process of a container dies of none by itself."""
+    heard = threading.Event()
+    before = {number: signal.signal(number, lambda *_: heard.set()) for number in SIGNALS}
+    try:
+        return heard.wait(seconds)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def main() -> int:
     """Run the ranks of this pod; return the exit status that the Job's policy reads."""
+    begun_us = time.time_ns() // 1000
     spec = spec_of(parse_json_object(sys.argv[1]), "the pod's command")
     command = pod_torchrun(spec, os.environ["JOB_COMPLETION_INDEX"], os.environ["PENSTOCK_MEETING"])
     status, line = run_node(command, environment(spec, os.environ))
     if status in (0, AGAIN):
         return status
-    folder = RunFolder(loader.Root(spec.record).store, spec.run)
-    submission = os.environ.get("PENSTOCK_SUBMISSION", "0" * 16)  # none by an earlier release
-    restarts = int(os.environ.get("PENSTOCK_ATTEMPT") or 0)
-    return failure_status(folder, submission, restarts, line, status)
+    start = PodStart(
+        submission=os.environ.get("PENSTOCK_SUBMISSION", "0" * 16),  # none by an earlier release
+        restarts=int(os.environ.get("PENSTOCK_ATTEMPT") or 0),
+        begun_us=begun_us,
+        nodes=spec.node_range[1],
+    )
+    return failure_status(RunFolder(loader.Root(spec.record).store, spec.run), start, line, status)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 import loader
 from assets.drift import Thresholds
 from assets.drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, recent_rows
-from assets.drift.exact_findings import same_as
+from assets.drift.findings import same_as
 
 HASH = "0123456789abcdef"
 

@@ -9,11 +9,10 @@ import loader
 from loader.errors import Conflict, InvalidCluster
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
 from penstock.nodes.cases import CaseBook
-from penstock.nodes.controls import control_of
+from penstock.nodes.control import CONDITION, NodeControl, control_of
 from penstock.nodes.node_check import put_failures, run_checks
-from penstock.nodes.node_condition import CONDITION
 from penstock.nodes.proof import NodeProver
-from penstock.nodes.watch import NodeControl, NodeWatch, drain_by_hand, return_by_hand
+from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand
 from tests.servers.kubernetes_api import Server, kubeconfig, kubernetes
 
 FAILS = {"planted": NodeCheck(command=("sh", "-c", "echo hot; exit 2"))}

@@ -16,9 +16,9 @@ from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings, read_clu
 from penstock.compute.engines.slurm import SlurmQueue
 from penstock.nodes import watch as watching
 from penstock.nodes.cases import CaseBook
+from penstock.nodes.control import SlurmNodes
 from penstock.nodes.node_check import put_failures, run_checks
 from penstock.nodes.proof import NodeProver, checks_of
-from penstock.nodes.slurm_drain import SlurmNodes
 from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.launched import Launched

@@ -16,15 +16,15 @@ from loader.dataset.shards.shard import crc32c
 from loader.errors import AlreadyExists, EngineUnreachable, InvalidCluster
 from loader.storage import Store
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
-from penstock.nodes import cases, proof_queue, watch
+from penstock.nodes import cases, proof, watch
 from penstock.nodes.cases import CaseBook, case_number
-from penstock.nodes.controls import control_of
+from penstock.nodes.control import NodeState, control_of
 from penstock.nodes.node_check import bounded_output, put_failures, run_checks
 from penstock.nodes.proof import NodeProof, NodeProver
 from penstock.nodes.range_reads import ObjectRange
 from penstock.nodes.suspects import MINUTE_US, NodeFault, Suspect
 from penstock.nodes.version_ranges import version_crcs
-from penstock.nodes.watch import NodeState, NodeWatch
+from penstock.nodes.watch import NodeWatch
 
 FAILS = {"planted": NodeCheck(command=("sh", "-c", "echo hot; exit 2"))}
 
@@ -108,7 +108,7 @@ def test_check_that_hangs_or_is_missing_drains_no_node(record: loader.Root, line
 def test_proof_that_a_later_one_refutes_drains_no_node(
     record: loader.Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof_queue, "PROVE_AGAIN_US", 0)
+    monkeypatch.setattr(proof, "PROVE_AGAIN_US", 0)
     put_failures(record.store, "m1", run_checks(FAILS))
     watcher = watch_of(record, Table(), apply=False)
     assert watcher.review().drained == ["m1"]

@@ -218,6 +218,10 @@ def test_run_that_fails_twice_alike_ends_with_the_words_of_the_jobset(
     (first, second) = [store.get(info.key).data for info in store.list("trainings/big-7/failures/")]
     assert b'"line":"ValueError: planted"' in first
     assert b'"over":true' in second
+    before, after = launcher.spans("big-7")  # no rank met in either
+    assert (before.state, before.nodes) == ("failed", 1)
+    assert 10_000_000 <= before.ended_us - before.begun_us <= 60_000_000, "its wait of 10 s included"
+    assert before.ended_us - 2_000_000 <= after.begun_us
     with pytest.raises(InvalidRuntime, match="0 restarts before them are gone"):
         launcher.logs("big-7", start=0)
 

@@ -13,8 +13,10 @@ from penstock.train.launch.jobset import JobSets
 from penstock.train.launch.jobset_object import object_name
 from penstock.train.launch.jobset_pod import pod_torchrun
 from penstock.train.launched import Launched
+from penstock.train.replay_run import without_nodes
 from penstock.train.run_spec import RunSpec, spec_of
 from penstock.train.submitting import launcher_of
+from tests.servers.jobset_api import wrong_in_jobset
 
 IMAGE = f"registry.example/penstock@sha256:{'0' * 64}"
 CLUSTER = Cluster(
@@ -89,6 +91,21 @@ def test_pod_has_the_share_the_secret_and_the_grace() -> None:
     assert "$$HOME" in run
     assert "$$(5)" in run, "else Kubernetes would expand it"
     assert spec_of(json.loads(run.replace("$$", "$")), "the pod") == SPEC
+
+
+def test_replay_avoids_nodes_by_their_names() -> None:
+    body = described(
+        without_nodes(replace(CLUSTER, kubernetes=Placing(excluded_nodes=("m9",))), ["m3", "m1"])
+    )
+    pod = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert [(field["key"], field["operator"], field["values"]) for field in term["matchFields"]] == [
+        ("metadata.name", "NotIn", [node]) for node in ("m1", "m3", "m9")
+    ]
+    assert wrong_in_jobset(body) == ""
+    assert "affinity" not in described()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
 
 
 def test_first_pod_is_where_the_ranks_meet() -> None:

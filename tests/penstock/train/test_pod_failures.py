@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from penstock.train.launch import failures
-from penstock.train.launch.pod_failures import AGAIN, OVER, failure_status
+from penstock.train.launch.jobset_pod import AGAIN, OVER, PodStart, failed_spans, failure_status
 from penstock.train.run_folder import RunFolder
 
 
@@ -22,36 +22,42 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     return folder
 
 
+def started(submission: str, restarts: int) -> PodStart:
+    return PodStart(submission=submission, restarts=restarts, begun_us=1000 * (restarts + 1), nodes=2)
+
+
 def waits(text: str) -> list[int]:
     return [int(line.rpartition(" in ")[2].split()[0]) for line in text.splitlines() if " in " in line]
 
 
 def test_pods_of_one_start_decide_alike(folder: RunFolder) -> None:
-    assert failure_status(folder, "a1", 0, "ValueError: x", 1) == 1
-    assert failure_status(folder, "a1", 0, "ConnectionError: peer", 1) == 1, (
+    assert failure_status(folder, started("a1", 0), "ValueError: x", 1) == 1
+    assert failure_status(folder, started("a1", 0), "ConnectionError: peer", 1) == 1, (
         "another pod, by the first's failure"
     )
-    assert failure_status(folder, "a1", 3, "ValueError: x", 1) == OVER, "restarts for a drained node between"
-    assert failure_status(folder, "a1", 3, "ConnectionError: peer", 1) == OVER
+    assert failure_status(folder, started("a1", 3), "ValueError: x", 1) == OVER, (
+        "restarts for a drained node between"
+    )
+    assert failure_status(folder, started("a1", 3), "ConnectionError: peer", 1) == OVER
 
 
 def test_failures_of_another_submit_do_not_count(folder: RunFolder) -> None:
-    assert failure_status(folder, "a1", 0, "x", 1) == 1
-    assert failure_status(folder, "b2", 0, "x", 1) == 1
-    assert failure_status(folder, "b2", 1, "x", 1) == OVER
+    assert failure_status(folder, started("a1", 0), "x", 1) == 1
+    assert failure_status(folder, started("b2", 0), "x", 1) == 1
+    assert failure_status(folder, started("b2", 1), "x", 1) == OVER
 
 
 def test_failures_at_other_steps_or_of_other_lines_go_on(folder: RunFolder) -> None:
-    assert failure_status(folder, "a1", 0, "x", 1) == 1
+    assert failure_status(folder, started("a1", 0), "x", 1) == 1
     folder.put_event(1, 1, "saved", 41, {})
-    assert failure_status(folder, "a1", 1, "x", 1) == 1
-    assert failure_status(folder, "a1", 2, "y", 1) == 1
-    assert failure_status(folder, "a1", 3, "y", 1) == OVER
+    assert failure_status(folder, started("a1", 1), "x", 1) == 1
+    assert failure_status(folder, started("a1", 2), "y", 1) == 1
+    assert failure_status(folder, started("a1", 3), "y", 1) == OVER
 
 
 def test_killed_ranks_end_no_run(folder: RunFolder) -> None:
     for restarts in range(3):
-        assert failure_status(folder, "a1", restarts, "", 1) == 1
+        assert failure_status(folder, started("a1", restarts), "", 1) == 1
 
 
 def test_wait_doubles_while_no_step_is_made(
@@ -60,7 +66,7 @@ def test_wait_doubles_while_no_step_is_made(
     monkeypatch.setattr(failures, "FIRST_S", 10.0)
     monkeypatch.setattr("threading.Event.wait", lambda event, seconds=None: False)
     for restarts in range(4):
-        assert failure_status(folder, "a1", restarts, f"{restarts}", 1) == 1
+        assert failure_status(folder, started("a1", restarts), f"{restarts}", 1) == 1
     assert waits(capsys.readouterr().out) == [10, 20, 40, 80]
 
 
@@ -70,7 +76,7 @@ def test_signal_ends_the_wait_and_the_run_begins_again(
     monkeypatch.setattr(failures, "FIRST_S", 600.0)
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
-    assert failure_status(folder, "a1", 0, "x", 1) == AGAIN
+    assert failure_status(folder, started("a1", 0), "x", 1) == AGAIN
     timer.join()
 
 
@@ -80,5 +86,18 @@ def test_record_that_cannot_be_read_ends_no_run(
 ) -> None:
     monkeypatch.setattr("threading.Event.wait", lambda event, seconds=None: False)
     folder.store.put(folder.key("failures/a1-000000.json"), data)
-    assert failure_status(folder, "a1", 1, "x", 1) == 1
+    assert failure_status(folder, started("a1", 1), "x", 1) == 1
     assert waits(capsys.readouterr().out) == [60]
+
+
+def test_time_of_failed_pods_is_in_the_record(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "FIRST_S", 10.0)
+    monkeypatch.setattr("threading.Event.wait", lambda event, seconds=None: False)
+    folder.store.put(
+        folder.key("failures/a1-000001.json"), b'{"step":1,"line":"","wait_s":1,"waits_s":1,"over":false}'
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("time.time_ns", lambda: 9_000_000)
+        assert failure_status(folder, started("a1", 0), "x", 1) == 1
+    (span,) = failed_spans(folder)
+    assert (span.begun_us, span.ended_us, span.nodes, span.state) == (1000, 10_009_000, 2, "failed")

@@ -6,7 +6,7 @@ import pytest
 
 from loader.errors import Corrupt
 from penstock.usage.forecast import forecast, student_t
-from penstock.usage.installed import installed_gpus
+from penstock.usage.sacct import installed_gpus
 
 
 def test_line_is_extended() -> None:

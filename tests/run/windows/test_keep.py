@@ -339,12 +339,30 @@ def test_the_table_is_stored_once_and_proved(tmp_path: Path) -> None:
         assert path.stat().st_mtime_ns == before
         data = path.read_bytes()
         rows = pq.read_table(path)
-        bits = b"".join(rows["kept"].to_pylist())
         assert rows["first"].to_pylist() == [0, 30, 60, 90]
-        for changed in (bytes([bits[0] ^ 1]) + bits[1:], bits[:-1] + bytes([bits[-1] | 128]), bits[1:]):
-            edited = rows.set_column(1, "kept", pa.array([changed, b"", b"", b""], pa.binary()))
+        assert (
+            rows["first_kept"].to_pylist()
+            == np.cumsum([0, *(keeps[n].sum() for n in order(windows))]).tolist()
+        )
+        bits = np.concatenate([keeps[n] for n in order(windows)])
+        assert data[:16] == b"PAR1" + pack(bits)
+        name = path.relative_to(tmp_path).as_posix()
+        tables.check_windows(data, name, name)
+        for at in (4, 15):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            with pytest.raises(Corrupt, match="page 0 of its bitmap is damaged"):
+                kept(stored_again(root)).keys(np.arange(3))
+            with pytest.raises(Corrupt, match="damaged, edited or renamed"):
+                tables.check_windows(path.read_bytes(), name, name)
+        facts = rows.schema.metadata
+        for fact in (b"penstock.pages", b"penstock.rows_sha256", b"penstock.path"):
+            edited = rows.replace_schema_metadata({**facts, fact: facts[fact][::-1]})
             pq.write_table(edited, path)
-            with pytest.raises(Corrupt, match="damaged or edited"):
+            with pytest.raises(Corrupt, match="delete it, it is made again"):
+                kept(stored_again(root))
+        for cut in (0, 3, 40, len(data) - 1):
+            path.write_bytes(data[:cut])
+            with pytest.raises(Corrupt, match="delete it, it is made again"):
                 kept(stored_again(root))
         path.write_bytes(data)
         assert kept(stored_again(root)).id == windows.id
@@ -356,7 +374,7 @@ def test_a_table_whose_numbers_wrap_is_refused(root: loader.Root) -> None:
     facts = {"path": "windows/x.parquet", "content_sha256": table_sha256(first)}
     data = table_bytes(pa.table({"first": first}), "windows", facts=facts)
     with pytest.raises(Corrupt, match="no table of windows"):
-        tables.parse_windows(data, "windows/x.parquet", "windows/x.parquet")
+        tables.check_windows(data, "windows/x.parquet", "windows/x.parquet")
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 4095, 4096, 4097])
@@ -367,6 +385,77 @@ def test_members_after_a_number(n: int) -> None:
         after = table.after(start)
         assert after.packed() == pack(members[start:])
         assert len(after) == members[start:].sum()
+
+
+@pytest.mark.parametrize("keep", ["keep.npy", None])
+@settings(max_examples=15, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    gone=st.lists(st.integers(0, 11), max_size=5),
+    every=st.integers(1, 3),
+    inside=st.booleans(),
+    where=st.booleans(),
+)
+def test_later_tables_read_new_episodes_only_and_equal_whole_ones(
+    keep: str | None, sizes: list[int], gone: list[int], every: int, inside: bool, where: bool
+) -> None:
+    options: dict[str, Any] = {"every": every, "pad": "inside" if inside else "mask", "keep": keep}
+    n_read, n_before, read_fields = list[int](), 0, tables.read_fields
+
+    def counted(store: Any, addresses: Any, **named: Any) -> Any:
+        n_read.append(sum("keep.npy" in address.fields for address in addresses))
+        return read_fields(store, addresses, **named)
+
+    def windows(root: loader.Root) -> Any:
+        view = root.open("arm@latest").select("action.npy")
+        return kept(view.where("good") if where else view, **options)
+
+    with loader.Root(f"memory://keep-{next(NUMBERS)}") as root, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "read_fields", counted)
+        patch.setattr(tables, "BITS_TOGETHER", 16)
+        for n in sizes:
+            with root.write("arm") as writer:
+                for number in range(n_before, n_before + n):
+                    fields = episode(number, some(7 + 3 * number, number))
+                    writer.add(f"ep{number}", fields, {"good": number % 3 != 1})
+            n_before += n
+            if out := {f"ep{number}" for number in gone if number < n_before - n} - excluded(root):
+                root.exclude("arm@latest", sorted(out), reason="bad")
+            n_read.clear()
+            later = windows(root)
+            new = [k for k in range(n_before - n, n_before) if not where or k % 3 != 1]
+            assert sum(n_read) == (len(new) if keep else 0)
+            root.store.delete_many([info.key for info in root.store.list("windows/")])
+            whole = windows(root)
+            assert (later.identity, later.table_sha256) == (whole.identity, whole.table_sha256)
+            assert later.first.tolist() == whole.first.tolist()
+            if keep:
+                n = int(whole.kept.first[-1])
+                assert later.kept.members.bits(0, n).tolist() == whole.kept.members.bits(0, n).tolist()
+
+
+def excluded(root: loader.Root) -> set[str]:
+    """Keys of the episodes that the newest version lacks."""
+    live = set(root.open("arm@latest").samples().collect()["key"])
+    return {f"ep{number}" for number in range(16)} - live
+
+
+def test_a_plan_grows_by_what_its_windows_know(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, plan = grown_root(root)
+    with root.write("arm") as writer:
+        writer.add("ep5", episode(5, some(9, 5)))
+    seen, read_fields = list[str](), tables.read_fields
+
+    def recorded(store: Any, addresses: Any, **named: Any) -> Any:
+        seen.extend(address.key for address in addresses if "keep.npy" in address.fields)
+        return read_fields(store, addresses, **named)
+
+    monkeypatch.setattr(tables, "read_fields", recorded)
+    monkeypatch.setattr(tables, "earlier_versions", lambda version, prefix: [])
+    grown = plan.grow({"arm": root.open("arm@latest")}, 2)
+    assert seen == ["ep5"]
+    rows = {f"ep5@{row}" for row in np.flatnonzero(some(9, 5))}
+    assert rows <= {key for step in range(2, 40) for _, key in grown.batch_ids(step)}
 
 
 def test_norm_is_of_the_true_rows(root: loader.Root) -> None:

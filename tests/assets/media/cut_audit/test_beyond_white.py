@@ -13,7 +13,7 @@ import pytest
 from assets.media.clips import canonical as clip_encoder
 from assets.media.cut_audit import findings
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.video import span_frames
+from assets.media.video import spans
 from assets.media.video.timestamps import timed_frames as really_shown
 
 EncodeVideo = Callable[..., str]
@@ -95,7 +95,7 @@ def test_the_frame_beside_it_is_found(
             yield now._replace(frame=before.frame) if before is not None else now
             before = now
 
-    monkeypatch.setattr(span_frames, "timed_frames", late)
+    monkeypatch.setattr(spans, "timed_frames", late)
     assert refused_as(beyond(name)) == findings.WRONG_FRAME
 
 

@@ -13,7 +13,7 @@ from assets.media.clips import cut as video
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.clips import check_times
 from assets.media.unit import Unit, Unusable
-from assets.media.video import frame_filter, span_frames
+from assets.media.video import frame_filter, spans
 from assets.media.video.spans import ClipSpan
 from assets.media.video.timestamps import TimedFrame
 from assets.media.video.timestamps import timed_frames as really_shown
@@ -132,7 +132,7 @@ def test_the_frame_beside_it(
             yield now._replace(frame=before.frame) if before is not None else now
             before = now
 
-    monkeypatch.setattr(span_frames, "timed_frames", late)
+    monkeypatch.setattr(spans, "timed_frames", late)
     assert refused_as(source()) == findings.WRONG_FRAME
 
 
@@ -159,7 +159,7 @@ def test_times_that_are_not_the_sources(
         for now in really_shown(*arguments, **options):
             yield now._replace(pts=wrong(now.pts))
 
-    monkeypatch.setattr(span_frames, "timed_frames", mistaken)
+    monkeypatch.setattr(spans, "timed_frames", mistaken)
     monkeypatch.setattr(
         video, "windows", lambda *_: [ClipSpan(start=wrong(40_000), end=wrong(41_000))]
     )  # the clips are where the mistake puts them
@@ -178,7 +178,7 @@ def test_dts_taken_for_pts(
         for one, earlier in zip(kept[2:], times, strict=False):  # decoded two frames before it is shown
             yield one._replace(pts=earlier)
 
-    monkeypatch.setattr(span_frames, "timed_frames", mistaken)
+    monkeypatch.setattr(spans, "timed_frames", mistaken)
     assert refused_as(path) == findings.WRONG_FRAME
 
 
@@ -190,7 +190,7 @@ def test_frames_left_out(
             if number % 10 != 3:
                 yield now
 
-    monkeypatch.setattr(span_frames, "timed_frames", some)
+    monkeypatch.setattr(spans, "timed_frames", some)
     assert refused_as(source()) == findings.FRAMES_MISSING
 
 

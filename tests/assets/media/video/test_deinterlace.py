@@ -83,7 +83,7 @@ def test_an_interlaced_video_is_decoded_in_order(
     audit = audit_video(path)
     assert audit["interlaced_ratio"] == 1
     before = [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, POLICY)]
-    monkeypatch.setattr("assets.media.video.span_frames.frames_sought", None)  # not called
+    monkeypatch.setattr("assets.media.video.spans.frames_sought", None)  # not called
     known = Known(audit=audit)
     assert [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, POLICY, known)] == before
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.audit import audit
-from assets.media.video.frame_statistics import (
+from assets.media.video.audit import (
     MAX_HASHES,
     FrameStatistics,
     KeyframeHashes,

@@ -100,7 +100,7 @@ def test_the_audit_saves_decoding_and_changes_nothing(
     path = encode_video(noise_frames(100, 64, 96), **SHORT["h264"])
     before = [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, policy())]
     known = Known(audit=audit_video(path))
-    monkeypatch.setattr("assets.media.video.span_frames.frames_in_order", None)  # not called
+    monkeypatch.setattr("assets.media.video.spans.frames_in_order", None)  # not called
     assert [unit.fields["mp4"].read_bytes() for unit in cut_video(path, tmp_path, policy(), known)] == before
 
 

@@ -15,8 +15,9 @@ from assets.media.container import opened
 from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.video.audit import audit_video
-from assets.media.video.span_frames import (
+from assets.media.video.spans import (
     CannotSeek,
+    ClipSpan,
     Times,
     frames_in_order,
     frames_of,
@@ -25,7 +26,6 @@ from assets.media.video.span_frames import (
     stretches,
     times_of,
 )
-from assets.media.video.spans import ClipSpan
 from assets.media.video.timestamps import frame_crc
 
 EncodeVideo = Callable[..., str]
@@ -126,7 +126,7 @@ def test_clips_are_the_same_whether_sought_or_not(
         return [unit.fields["mp4"].read_bytes() for unit in units]
 
     in_order = clips("in order", Known())
-    monkeypatch.setattr("assets.media.video.span_frames.frames_in_order", None)  # not called
+    monkeypatch.setattr("assets.media.video.spans.frames_in_order", None)  # not called
     assert clips("sought", Known(audit=audit)) == in_order
     monkeypatch.undo()
 
@@ -134,8 +134,8 @@ def test_clips_are_the_same_whether_sought_or_not(
         times = times_of(container, stream)
         return Times(shown=times.shown, keys=times.shown)  # what a file says that has no table of keyframes
 
-    monkeypatch.setattr("assets.media.video.span_frames.times_of", every_packet)
-    monkeypatch.setattr("assets.media.video.span_frames.frames_in_order", counted := Counted(frames_in_order))
+    monkeypatch.setattr("assets.media.video.spans.times_of", every_packet)
+    monkeypatch.setattr("assets.media.video.spans.frames_in_order", counted := Counted(frames_in_order))
     assert clips("mistaken", Known(audit=audit)) == in_order
     assert counted.n
 

@@ -12,9 +12,9 @@ from assets.media.clips.cut import cut_video
 from assets.media.cutters import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
-from assets.media.video import span_frames
+from assets.media.video import spans
 from assets.media.video.audit import audit_video
-from assets.media.video.span_frames import CannotSeek, frames_sought
+from assets.media.video.spans import CannotSeek, frames_sought
 
 pytestmark = pytest.mark.server
 
@@ -68,7 +68,7 @@ def test_sought_clips_are_those_of_a_decode_from_the_start(
             failed.append("")
             raise
 
-    monkeypatch.setattr(span_frames, "frames_sought", counted)
+    monkeypatch.setattr(spans, "frames_sought", counted)
     policy = VideoPolicy(clip_s=1.0, max_clips=3, short_side_px=64)
     n_compared = 0
     for number, path in enumerate(videos(left_out)):

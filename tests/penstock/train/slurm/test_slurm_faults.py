@@ -14,7 +14,7 @@ import loader
 from loader.errors import Conflict
 from penstock.cli import main
 from penstock.compute.engines.slurm import ENDED, SlurmQueue
-from penstock.nodes.slurm_drain import SlurmNodes
+from penstock.nodes.control import SlurmNodes
 from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder

@@ -1,0 +1,145 @@
+"""A stored bitmap gives what one in memory does, and reads only the pages that it needs."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import loader
+from benchmarks.episode_start import AT, DATASET, DECODE, make_root
+from benchmarks.latency_server import BUCKET, latency_store
+from loader.dataset.shards.bitmap import BLOCK_BITS, SelectTable, pack
+from loader.dataset.versions import kept_bits
+from loader.dataset.versions.kept_bits import StoredBits, kept_table_bytes, load_kept
+from loader.order.random.keyed_permutation import I64
+from loader.storage import open_store
+
+PAGE_BITS = 2 * BLOCK_BITS
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of two blocks."""
+    monkeypatch.setattr(kept_bits, "PAGE_BYTES", PAGE_BITS // 8)
+    monkeypatch.setattr(kept_bits, "_PAGE_BITS", PAGE_BITS)
+
+
+class Recorded:
+    """A store that records the ranges that are read."""
+
+    def __init__(self, data: bytes) -> None:
+        self.store, self.url, self.ranges = (
+            open_store("memory://kept-bits"),
+            "memory://kept-bits",
+            list[Any](),
+        )
+        self.store.put("windows/x.parquet", data)
+
+    def head(self, key: str) -> Any:
+        return self.store.head(key)
+
+    def get_range(self, key: str, offset: int, nbytes: int) -> Any:
+        self.ranges.append((offset, nbytes))
+        return self.store.get_range(key, offset, nbytes)
+
+    def get_ranges(self, key: str, spans: Any, **limits: Any) -> Any:
+        self.ranges += [tuple(span) for span in spans]
+        return self.store.get_ranges(key, spans, **limits)
+
+
+def stored(bits: np.ndarray, first: I64) -> tuple[Recorded, Any]:
+    packed = np.frombuffer(pack(bits), np.uint8)
+    kept = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])[first]
+    store = Recorded(kept_table_bytes(first, kept, packed, {"path": "windows/x.parquet"}))
+    loaded = load_kept(store, "windows/x.parquet", len(first))  # type: ignore[arg-type]
+    assert loaded is not None
+    assert np.array_equal(loaded[0], kept)
+    assert np.array_equal(loaded[1].first, first)
+    return store, loaded[1].members
+
+
+@settings(max_examples=40)
+@given(data=st.data(), n=st.integers(0, 5 * PAGE_BITS), share=st.sampled_from([0.0, 0.002, 0.5, 1.0]))
+def test_stored_bits_equal_those_in_memory(data: st.DataObject, n: int, share: float) -> None:
+    bits = np.random.default_rng(n).random(n) < share
+    _, members = stored(bits, np.array([0, n]))
+    table = SelectTable(pack(bits), n)
+    for _ in range(4):
+        drawn = data.draw(st.lists(st.integers(0, max(0, len(table) - 1)), max_size=20)) if len(table) else []
+        wanted = np.array(drawn, np.int64)
+        assert np.array_equal(members.select(wanted), table.select(wanted))
+        start, stop = sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
+        assert np.array_equal(members.bits(start, stop), bits[start:stop])
+        assert members.rank(start) == table.rank(start)
+    data_of = pickle.dumps(StoredBits(members._store.store, "windows/x.parquet", n, members._pages))
+    again = pickle.loads(data_of)  # noqa: S301 - our own bytes
+    assert again.after(n // 3).packed() == table.after(n // 3).packed()
+    assert members.packed() == pack(bits)
+    assert len(members) == len(table)
+
+
+def test_only_pages_of_drawn_windows_are_read_and_once() -> None:
+    bits = np.random.default_rng(0).random(129 * PAGE_BITS + 100) < 0.5
+    store, members = stored(bits, np.array([0, 50, len(bits)]))
+    ((_, nbytes),) = store.ranges
+    assert nbytes == kept_bits.TAIL_BYTES + 3 * kept_bits.ROW_BYTES
+    store.ranges.clear()
+    chosen = np.flatnonzero(bits)
+    at = np.searchsorted(chosen, [10, 10 + PAGE_BITS * 4, 20 + PAGE_BITS * 4, len(bits) - 5])
+    assert np.array_equal(members.select(at), chosen[at])
+    page = PAGE_BITS // 8
+    assert store.ranges == [(4, page), (4 + 4 * page, page), (4 + 129 * page, 13)]
+    members.select(at)
+    assert len(store.ranges) == 3
+
+
+def test_a_long_footer_and_long_rows_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_bits, "ROW_BYTES", 0)
+    lengths = np.random.default_rng(0).integers(0, 2**9, 60_000)
+    first = np.append(0, np.cumsum(lengths))
+    bits = np.random.default_rng(1).random(int(first[-1])) < 0.5
+    store, members = stored(bits, first)
+    assert len(store.ranges) == 3  # the end, the rest of the footer, the rows
+    assert members.packed() == pack(bits)
+
+
+def requests(folder: Path, keep: str | None, middle: bool) -> dict[str, int]:
+    """Return kind -> requests of a process's first batch."""
+    with latency_store(folder, 0, record=True) as server:
+        with loader.Root(f"s3://{BUCKET}", options=server.options) as root:
+            windows = loader.windows(
+                root.open(f"{DATASET}@1").select(*AT), anchor="action.npy", at=AT, keep=keep
+            )
+            plan = loader.plan({DATASET: windows}, seed=7, global_batch=16)
+            with loader.Loader(plan, framework="numpy", decode=DECODE, workers=0, steps=10**6) as read:
+                read.load_state_dict(plan.state(len(windows) // 32 if middle else 0))
+                next(read)
+        counts = dict.fromkeys(("index", "shard", "windows", "other"), 0)
+        for one in server.recorded():
+            target = one["target"].partition("?")[0]
+            kind = "index" if ".index." in target else "shard" if target.endswith(".tar") else "other"
+            counts["windows" if target.startswith(f"/{BUCKET}/windows/") else kind] += 1
+    return counts
+
+
+def test_requests_of_a_first_batch_do_not_grow_with_episodes(tmp_path: Path) -> None:
+    counts: dict[Any, dict[str, int]] = {}
+    for n_parts in (20, 160):
+        folder = tmp_path / str(n_parts)
+        make_root(folder, 21 * n_parts, 21)
+        with loader.Root(str(folder)) as root:
+            for keep in (None, "keep.npy"):
+                loader.windows(root.open(f"{DATASET}@1").select(*AT), anchor="action.npy", at=AT, keep=keep)
+        for keep in (None, "keep.npy"):
+            for middle in (False, True):
+                counts[keep, middle, n_parts] = requests(folder, keep, middle)
+    for (keep, middle, n_parts), own in counts.items():
+        assert own["index"] <= 16, (keep, n_parts)
+        assert own["shard"] <= 2 * 16  # streams and packet tables, then the frames
+        assert own["other"] == counts[None, middle, 20]["other"] <= 14
+        assert own["windows"] <= (1 if keep is None else 2 + 16)
+    assert counts[None, True, 160]["windows"] == counts[None, True, 20]["windows"]

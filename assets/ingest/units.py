@@ -175,12 +175,10 @@ def _of_format(
 ) -> "BatchSamples":
     common = spec, txn, audits, raws, published_objects(root, spec.name), provenance
     labels = published_labels(root, spec.name)
+    from .formats.batch_samples import write_read, write_walked  # media do not need these modules
+
     if spec.format in read_formats():
-        from .formats.read_samples import write_read  # other formats do not need it
-
         return write_read(root, landing, compute, *common, labels)
-    from .formats.foreign_samples import write_walked
-
     return replace(write_walked(root, landing, compute, *common), labels=labels)
 
 

@@ -30,7 +30,7 @@ from ..train.fault_record import faults_in
 from ..train.launch.launcher import Span
 from ..train.replay_run import nodes_at, origin_of
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, WindowKey, read_object, window_keys
-from ..view.inspect.note_comparison import compared_notes
+from ..view.inspect.run_comparison import compared_notes
 from .node_check import CHECKS
 from .suspects import (
     MINUTE_US,

@@ -183,6 +183,8 @@ class Suspect:
     """Figures, for a person."""
     faults: tuple[NodeFault, ...] = ()
     """Wrong reads, for the proof."""
+    runs: int = 1
+    """Runs whose failures accuse it: nodes that several gangs had in common are few."""
 
 
 def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None = None) -> list[Suspect]:
@@ -272,7 +274,8 @@ def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterab
         if len(failed) >= CRASHES:
             text = f"{len(failed)} of its last {len(ends[-LAST_STARTS:])} starts failed: "
             text += ", ".join(sorted({start.run for start in failed}))
-            yield Suspect(node=node, sign="crashes", at_us=failed[-1].ended_us, text=text)
+            runs = len({start.run for start in ends if start.failed})
+            yield Suspect(node=node, sign="crashes", at_us=failed[-1].ended_us, text=text, runs=runs)
 
 
 def _passed_failures(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:

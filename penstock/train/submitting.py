@@ -9,7 +9,7 @@ from loader.dataset.root import Root
 from loader.errors import Conflict, InvalidCluster, InvalidSpec
 
 from ..compute.cluster import Cluster
-from .goodput import AttemptGoodput, goodput, matched, recorded_allocations
+from .goodput import AttemptGoodput, goodput, matched, recorded_allocations, with_unaccounted
 from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
@@ -159,7 +159,8 @@ def goodput_of(folder: RunFolder, launcher: Launcher | None) -> list[AttemptGood
     folder.check_exists()
     attempts, events, windows = folder.attempts(), folder.events(), folder.window_sums()
     if launcher is not None and (spans := launcher.spans(folder.run)):
-        return goodput(matched(spans, attempts, time.time_ns() // 1000), events, windows)
+        allocations = matched(spans, attempts, time.time_ns() // 1000)
+        return goodput(with_unaccounted(allocations, attempts), events, windows)
     return goodput(recorded_allocations(attempts, events, windows), events, windows)
 
 

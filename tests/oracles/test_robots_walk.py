@@ -39,7 +39,11 @@ def three_cameras(corpus: Path, place: Path) -> Path:
             shutil.copyfile(corpus / path, place / path)
         with av.open(str(place / f"{videos}/{CAMERAS[0]}/{name}.mp4")) as file:
             pictures = [frame.to_ndarray(format="rgb24")[::2, ::2] for frame in file.decode(video=0)]
-        mirrored = [picture[:, ::-1] for picture in pictures]
+        mirrored = [np.ascontiguousarray(picture[:, ::-1]) for picture in pictures]
+        for n, picture in enumerate(mirrored):
+            picture[:8] = (
+                37 * n % 256
+            )  # the robot's camera repeats many a frame, which has the bytes of the one before
         if name == BAD[0]:
             mirrored = frozen(mirrored, 100, 100 + BAD[2])
         film(place / f"{videos}/{CAMERAS[1]}/{name}.mp4", mirrored)

@@ -37,7 +37,7 @@ from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
 
 from ...progress import progress
-from ..importing.importer import ColumnarOptions, ReadSample
+from ..importer import ColumnarOptions, ReadSample
 from ..registration.earlier import live_samples, token_of
 from ..registration.parts import IndexFiles, objects_of, path_of
 from ..registration.register import RegistrationReport, check_apart, transaction

@@ -11,8 +11,9 @@ from loader.dataset.reading.verified_bucket_reads import raise_corrupt, read_fie
 from loader.dataset.shards.address import SampleAddress
 from loader.errors import Corrupt, DecodeFailed, InvalidRuntime, MissingDependency
 from loader.modalities.array import CLOCK, NpyLayout, clock_field, is_array
-from loader.modalities.fields import last_word, load
+from loader.modalities.fields import ROWS_SUFFIX, last_word, load
 from loader.modalities.image.crop import Framing
+from loader.modalities.row_blocks import read_rows as read_blocks
 from loader.modalities.video.packet_table import SUFFIX, PacketTable
 from loader.modalities.video.request import Choice
 from loader.modalities.video.timeline import Timeline
@@ -148,6 +149,8 @@ class OpenEpisode:
                     self.cameras[name] = _pictures(layout)
                 else:
                     self.streams[name] = self._stream(name, layout)
+                if name + ROWS_SUFFIX in self.names and layout.nbytes > KEPT_BYTES:
+                    self.fields[name].check_by(read_blocks(self._whole(name + ROWS_SUFFIX)))
             else:
                 return
             self._open_clock(name)
@@ -285,7 +288,7 @@ class OpenEpisode:
         return read_rows(self.fields[name], self.streams[name].layout, number, number + 1)[0, :MAX_VALUES]
 
     def summary(self, name: str) -> StreamSummary:
-        """Return a stream's summary. Reads the stream once. Raises: Corrupt."""
+        """Return a stream's summary. Reads the stream once, unless it has row blocks. Raises: Corrupt."""
         return StreamSummary(self.fields[name], self.streams[name].layout)
 
     def keep(self) -> np.ndarray | None:

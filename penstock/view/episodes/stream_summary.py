@@ -2,9 +2,14 @@
 
 One pass over the stream keeps the extremes of up to `LEVEL_BYTES` of buckets. A wide view joins buckets; a narrow one
 reads its rows, up to 16 MiB. So an hour at 1 kHz with 64 dimensions (0.9 GB) takes 16 MiB of memory and one read.
+With row blocks the pass may stop and go on: each call reads for a limited time, spread over the whole stream, and what
+is unread has no values. Rejected: a few rows of each column, which miss peaks.
 """
 
 import math
+import time
+from collections.abc import Sequence
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +19,7 @@ from loader.errors import DecodeFailed
 from loader.modalities.array import FLAT, NpyLayout, layout_of
 from loader.modalities.fields import last_word
 
-from .verified_field import VerifiedField
+from .verified_field import PASS_BYTES, VerifiedField
 
 LEVEL_BYTES = 16 * 2**20
 """Bytes of a stream's buckets, and most bytes of rows that a range reads."""
@@ -74,7 +79,7 @@ class StreamSummary:
     """A stream's buckets."""
 
     def __init__(self, field: VerifiedField, layout: NpyLayout) -> None:
-        """Read the stream once. Raises: DecodeFailed; Corrupt."""
+        """Read the stream once; with row blocks, `read_more` does. Raises: DecodeFailed; Corrupt."""
         self.field, self._layout, self.n_rows, self.dims = field, layout, layout.shape[0], n_dims(layout)
         if self.dims > MAX_DIMS:
             raise DecodeFailed(f"{self.dims} values a row; up to {MAX_DIMS} are drawn")
@@ -84,7 +89,14 @@ class StreamSummary:
         n = -(-self.n_rows // self.rows_each)
         self._low = np.full((n, self.dims), np.nan, np.float32)
         self._high = self._low.copy()
-        self._fill()
+        self._lock = Lock()
+        each = max(1, PASS_BYTES // max(1, self.rows_each * self.dims * layout.dtype.itemsize))
+        self._spans = [range(at, min(n, at + each)) for at in spread(range(0, n, each))]
+        """Buckets that are not read yet, the next last."""
+        self._n_spans = len(self._spans)
+        if not field.has_rows:
+            self._spans = []
+            self._fill()
 
     @property
     def nbytes(self) -> int:
@@ -110,9 +122,35 @@ class StreamSummary:
             rows = np.frombuffer(rest, self._layout.dtype, len(rest) // width * self.dims)
             self._set(bucket, rows.reshape(1, -1, self.dims))
 
+    def read_more(self, seconds: float) -> float:
+        """Read for some time, at least 4 MiB; return the share that is read. Raises: Corrupt."""
+        until = time.monotonic() + seconds
+        while self._spans:
+            with self._lock:
+                if not self._spans:
+                    break
+                span = self._spans[-1]
+                first, stop = span.start * self.rows_each, min(self.n_rows, span.stop * self.rows_each)
+                rows = read_rows(self.field, self._layout, first, stop)
+                whole = len(rows) // self.rows_each
+                done = rows[: whole * self.rows_each]
+                self._set(span.start, done.reshape(whole, self.rows_each, self.dims))
+                if len(rows) > len(done):
+                    self._set(span.start + whole, rows[None, len(done) :])
+                self._spans.pop()
+            if time.monotonic() > until:
+                break
+        return 1 - len(self._spans) / max(1, self._n_spans)
+
     def _set(self, bucket: int, rows: np.ndarray) -> None:
         at = slice(bucket, bucket + len(rows))
         self._low[at], self._high[at] = extremes(rows)
+
+    def is_narrow(self, first: int, stop: int, n_columns: int) -> bool:
+        """Return whether `columns` reads the rows themselves, and no bucket."""
+        n = min(self.n_rows, stop) - max(0, first)
+        nbytes = n * self.dims * self._layout.dtype.itemsize
+        return n <= n_columns * self.rows_each and nbytes <= LEVEL_BYTES
 
     def columns(self, first: int, stop: int, n_columns: int, dims: range) -> ColumnExtremes:
         """Return the extremes of rows first ... stop - 1, in at most `n_columns` columns.
@@ -124,8 +162,7 @@ class StreamSummary:
         if stop <= first:
             none = np.empty((len(dims), 0), np.float32)
             return ColumnExtremes(np.empty(0, np.int64), none, none)
-        nbytes = (stop - first) * self.dims * self._layout.dtype.itemsize
-        if stop - first <= n_columns * self.rows_each and nbytes <= LEVEL_BYTES:
+        if self.is_narrow(first, stop, n_columns):
             rows = read_rows(self.field, self._layout, first, stop)[:, chosen]
             low = high = drawable(rows)
             begin, each = first, 1
@@ -138,6 +175,14 @@ class StreamSummary:
         if group > 1:
             low, high = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
         return ColumnExtremes(begin + starts.astype(np.int64) * each, low.T, high.T)
+
+
+def spread(values: Sequence[int]) -> list[int]:
+    """Return the values in an order of which every end covers them evenly."""
+    n = max(1, len(values))
+    bits = (n - 1).bit_length()
+    reversed_bits = (int(f"{i:0{bits}b}"[::-1], 2) if bits else 0 for i in range(1 << bits))
+    return [values[i] for i in reversed_bits if i < len(values)][::-1]
 
 
 def extremes(rows: np.ndarray) -> tuple[F32, F32]:

@@ -1,11 +1,11 @@
 """Read ranges of a stored field, each checked, without keeping the field in memory.
 
-The first pass reads the whole field once, checks its CRC-32C, and keeps one CRC-32C per block (0.06 per mille of its
-bytes). Later ranges read whole blocks and check each. Rejected: a range checked by reading the field again, which
-costs the field for each request of a browser.
+Row blocks check a range from the start. Without them the first pass reads the whole field once, checks its CRC-32C, and
+keeps one CRC-32C per block (0.06 per mille of its bytes). Later ranges read whole blocks and check each. Rejected: a
+range checked by reading the field again, which costs the field for each request of a browser.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Lock
 
 import numpy as np
@@ -14,7 +14,8 @@ from google_crc32c import value as crc32c
 
 import loader
 from loader.dataset.shards.address import UNKNOWN_CRC, FieldAddress
-from loader.errors import Corrupt
+from loader.errors import Corrupt, DecodeFailed
+from loader.modalities.row_blocks import RowBlocks
 
 BLOCK_BYTES = 64 * 2**10
 """Bytes of a block."""
@@ -30,7 +31,8 @@ class VerifiedField:
     def __init__(self, version: loader.Version, address: FieldAddress, where: str) -> None:
         """where: the sample's address, for errors."""
         self._store, self.address, self._where = version.shard_store, address, where
-        self._crcs: list[int] = []
+        self._crcs: Sequence[int] = []
+        self._begins, self._block_bytes = 0, BLOCK_BYTES  # of the blocks
         self._data: bytes | None = None
         self._etag: str | None = None
         self._lock = Lock()
@@ -42,8 +44,23 @@ class VerifiedField:
 
     @property
     def is_checked(self) -> bool:
-        """True once the whole field was read, so that a range costs its blocks only."""
-        return bool(self._crcs)
+        """True once blocks have checksums, so that a range costs its blocks only."""
+        return len(self._crcs) > 0
+
+    @property
+    def has_rows(self) -> bool:
+        """True if row blocks check its ranges."""
+        return self._begins > 0
+
+    def check_by(self, rows: RowBlocks) -> None:
+        """Check ranges by the field's row blocks. Raises: DecodeFailed if they are of another array."""
+        if rows.crc32c != self.address.crc32c or rows.nbytes != self.address.nbytes:
+            raise DecodeFailed(f"{self._where}: its row blocks are of another array; make them again")
+        self._begins, self._block_bytes, self._crcs = (
+            len(rows.layout.head),
+            rows.part(0)[1],
+            rows.crcs.tolist(),
+        )
 
     def keep(self, data: bytes) -> None:
         """Keep all bytes, which the caller has checked."""
@@ -71,7 +88,8 @@ class VerifiedField:
             raise Corrupt(f"{self._where}: its CRC-32C is {crc:08x}, not {self.address.crc32c:08x}")
         if self.address.nbytes <= KEPT_BYTES:
             self._data = data
-        self._crcs = crcs
+        if not self.has_rows:
+            self._crcs = crcs
 
     def whole(self) -> bytes:
         """Return all bytes, checked. Raises: Corrupt."""
@@ -87,13 +105,15 @@ class VerifiedField:
                     pass
         if self._data is not None:
             return self._data[offset : offset + nbytes]
-        first = offset // BLOCK_BYTES
-        begin = first * BLOCK_BYTES
-        end = min(self.address.nbytes, -(-(offset + nbytes) // BLOCK_BYTES) * BLOCK_BYTES)
+        size = self._block_bytes
+        first = (offset - self._begins) // size
+        begin = self._begins + first * size
+        end = min(self.address.nbytes, begin + -(-(offset + nbytes - begin) // size) * size)
         data = self._read(begin, end - begin)
-        for number, at in enumerate(range(0, len(data), BLOCK_BYTES), first):
-            if crc32c(data[at : at + BLOCK_BYTES]) != self._crcs[number]:
-                raise Corrupt(f"{self._where}: the block at byte {begin + at} changed while it was shown")
+        for number, at in enumerate(range(0, len(data), size), first):
+            if crc32c(data[at : at + size]) != self._crcs[number]:
+                why = "is damaged" if self.has_rows else "changed while it was shown"
+                raise Corrupt(f"{self._where}: the block at byte {begin + at} {why}")
         return data[offset - begin : offset - begin + nbytes]
 
     def _read(self, offset: int, nbytes: int) -> bytes:

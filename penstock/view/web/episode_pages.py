@@ -29,6 +29,8 @@ from .page import MOST_DIGITS, Page, Site, address, number
 
 VERSION = "/v/{dataset}/{number:number}"
 SAMPLE = f"{VERSION}/s/{{ordinal:number}}"
+LANE_S = 1.0
+"""Seconds that a request for a lane reads."""
 MOST_COLUMNS = 4096
 """Most columns of a lane."""
 MOST_DIMS = 64
@@ -123,8 +125,9 @@ def _moment(site: Site, request: Request) -> Response:
 def _lane(site: Site, request: Request) -> Response:
     """Return a range of a stream for drawing, in little-endian words.
 
-    uint32 (columns, dimensions, 1 if each column is a row, 0); float64 times after the axis's start; float32 smallest
-    values by dimension; the largest unless each column is a row.
+    uint32 (columns, dimensions, 1 if each column is a row, per cent of the stream that is read); float64 times after
+    the axis's start; float32 smallest values by dimension; the largest unless each column is a row. A request reads a
+    stream with row blocks for `LANE_S` seconds: columns that no request has reached are NaN.
     """
     episode, field = _episode(site, request), request.path_params["field"]
     if field not in episode.streams or field in episode.errors or not episode.has_times(field):
@@ -147,12 +150,17 @@ def _lane(site: Site, request: Request) -> Response:
             f"{MOST_DIMS} in 1 to {MOST_COLUMNS} columns"
         )
     rows = episode.number_at(field, begin), episode.number_at(field, end) + 2
+    share = (
+        1.0
+        if summary.is_narrow(*rows, n_columns)
+        else site.opened.outage.ask(lambda: summary.read_more(LANE_S))
+    )
     columns = summary.columns(*rows, n_columns, range(first, stop))
     times = columns.rows if episode.is_steps else episode.clocks[field][columns.rows] - episode.origin_ns
     exact = columns.low is columns.high or np.array_equal(columns.low, columns.high, equal_nan=True)
     n = len(columns.rows)
     values: list[Any] = [columns.low] if exact else [columns.low, columns.high]
-    body = struct.pack("<4I", n, stop - first, exact, 0) + times.astype("<f8").tobytes()
+    body = struct.pack("<4I", n, stop - first, exact, int(100 * share)) + times.astype("<f8").tobytes()
     body += b"".join(np.ascontiguousarray(one, "<f4").tobytes() for one in values)
     return Response(body, media_type="application/octet-stream")
 

@@ -35,7 +35,7 @@ from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.job import job_ids
 from penstock.compute.pool import InlineCompute
-from penstock.formats.importing.importer import NO_OPTIONS
+from penstock.formats.importer import NO_OPTIONS
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from penstock.stages import current_record

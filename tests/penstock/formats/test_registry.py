@@ -20,7 +20,7 @@ from loader.storage import open_store
 from penstock.formats import EXPORTED, FORMATS, REGISTERED, TABLES, exporter_named, run_import
 from penstock.formats.content_digest import content_digest
 from penstock.formats.export_selection import select
-from penstock.formats.importing.importer import NO_OPTIONS
+from penstock.formats.importer import NO_OPTIONS
 from penstock.formats.lerobot.lerobot_registered import register_lerobot
 from penstock.formats.reading.object_file import ObjectFile
 from penstock.formats.registration.adoption import adopt

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import loader
+from loader.modalities import encode
+from loader.modalities.row_blocks import with_row_blocks
 from penstock.view.episodes import verified_field
 from penstock.view.episodes.open_episode import open_episode
 from penstock.view.episodes.trained_windows import trained_windows
@@ -329,5 +331,38 @@ def test_an_exclusion_takes_the_episode_out(tmp_path):
         sample = server.get("/v/rig/2/s/0.json").json()["sample"]
         assert sample["n_samples"] == 1
         assert sample["key"] != key
+    finally:
+        server.close()
+
+
+def test_a_long_stream_with_row_blocks_opens_in_parts(tmp_path, requests, monkeypatch):
+    """Every lane reads for a limited time, the cursor's values come at once, and the lane is that of one pass."""
+    n = 900_000
+    values = np.random.default_rng(3).standard_normal((n, 4)).astype(np.float32)
+    fields = {"state.npy": encode("state.npy", values)}
+    fields["state.ns.npy"] = encode("state.ns.npy", np.arange(n, dtype=np.int64) * 10**6)
+    with loader.Root(tmp_path / "root") as root:
+        for dataset, own in (("long", with_row_blocks(fields)), ("plain", fields)):
+            with root.write(dataset) as writer:
+                writer.add("ep", own)
+    monkeypatch.setattr("penstock.view.web.episode_pages.LANE_S", -1.0)
+    server = Served(tmp_path / "root", recipe=None)
+    try:
+        lane = "s/0/lane/state.npy?columns=500&first=0&stop=4"
+        whole = server.get(f"/v/plain/1/{lane}").content
+        server.get("/v/long/1/s/0")
+        requests.clear()
+        (track,) = server.get("/v/long/1/s/0/moment?at=450000000000").json()["tracks"]
+        assert np.array_equal(track["values"], values[450_000])
+        assert sum(nbytes for _, nbytes in requests) <= 2**16
+        read, parts = [], []
+        while not parts or parts[-1] < 100:
+            requests.clear()
+            content = server.get(f"/v/long/1/{lane}").content
+            read.append(sum(nbytes for _, nbytes in requests))
+            parts.append(struct.unpack("<4I", content[:16])[3])
+        assert parts == [25, 50, 75, 100]
+        assert max(read) <= 2**22 + 2**18
+        assert content == whole
     finally:
         server.close()

@@ -7,8 +7,11 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, DecodeFailed
+from loader.modalities import encode
+from loader.modalities.row_blocks import index_rows
+from loader.modalities.row_blocks import read_rows as read_blocks
 from penstock.view.episodes import stream_summary, verified_field
-from penstock.view.episodes.stream_summary import StreamSummary, stream_layout
+from penstock.view.episodes.stream_summary import StreamSummary, read_rows, spread, stream_layout
 from penstock.view.episodes.verified_field import BLOCK_BYTES, PASS_BYTES
 from penstock.view.episodes.verified_field import verified_field as open_field
 
@@ -183,3 +186,69 @@ def npy(array):
     sink = io.BytesIO()
     np.lib.format.write_array(sink, array)
     return sink.getvalue()
+
+
+def with_rows(tmp_path, array):
+    """The field of a stored array, and its row blocks."""
+    with loader.Root(tmp_path / "root").write("arm") as writer:
+        writer.add("ep", {"state.npy": array, "state.npy.rows": index_rows(encode("state.npy", array))})
+    version = loader.Root(tmp_path / "root").open("arm@1")
+    rows = open_field(version, 0, "state.npy.rows").whole()
+    return open_field(version, 0, "state.npy"), read_blocks(rows)
+
+
+@pytest.mark.parametrize("dims", [4, 5000 // 7])
+def test_row_blocks_read_a_stream_bit_by_bit(tmp_path, monkeypatch, dims):
+    """Each call reads one part and leaves the rest without values; in the end they are the extremes of one pass."""
+    array = np.random.default_rng(0).standard_normal((12_900_001 // (8 * dims), dims))
+    array[0], array[-1] = 90, -90
+    field, blocks = with_rows(tmp_path, array)
+    whole = StreamSummary(field, stream_layout(field)).columns(0, len(array), 100, range(4))
+    field, _ = with_rows(tmp_path / "again", array)
+    field.check_by(blocks)
+    counted = Ranges(array)(monkeypatch)
+    summary = StreamSummary(field, stream_layout(field))
+    assert (counted.n, summary.is_narrow(500, 510, 1000)) == (1, True)  # the head
+    assert np.array_equal(
+        summary.columns(500, 510, 1000, range(4)).low, array[500:510, :4].T.astype(np.float32)
+    )
+    assert counted.nbytes <= 3 * 2**16
+    counted.nbytes = 0
+    shares, drawn = [], []
+    while not shares or shares[-1] < 1:
+        shares.append(summary.read_more(-1.0))
+        columns = summary.columns(0, len(array), 100, range(4))
+        known = np.isfinite(columns.low)
+        assert (columns.low[known] >= whole.low[known]).all()
+        assert (columns.high[known] <= whole.high[known]).all()
+        drawn.append(known.mean())
+    assert len(shares) == 4
+    assert 0.2 < drawn[0] < 0.5
+    assert drawn == sorted(drawn)
+    assert np.array_equal(columns.low, whole.low)
+    assert np.array_equal(columns.high, whole.high)
+    assert array.nbytes <= counted.nbytes <= array.nbytes + 8 * 2 * 2**16
+
+
+def test_a_damaged_block_of_rows_is_named_at_once(tmp_path):
+    array = np.random.default_rng(0).standard_normal((200_000, 4))
+    field, blocks = with_rows(tmp_path, array)
+    field.check_by(blocks)
+    flip(tmp_path, field, len(blocks.layout.head) + 5100 * 32)
+    assert len(read_rows(field, stream_layout(field), 0, 2048)) == 2048
+    with pytest.raises(Corrupt, match=r"state.npy.*the block at byte 131200 is damaged"):
+        read_rows(field, stream_layout(field), 5100, 5101)
+    with pytest.raises(Corrupt, match="is damaged"):
+        StreamSummary(field, stream_layout(field)).read_more(9.0)
+    other, _ = with_rows(tmp_path / "other", array + 1)
+    with pytest.raises(DecodeFailed, match="its row blocks are of another array"):
+        other.check_by(blocks)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 8, 9, 100])
+def test_an_order_that_is_spread_covers_every_value_evenly(n):
+    order = spread(range(n))[::-1]
+    assert sorted(order) == list(range(n))
+    for k in range(2, n + 1):
+        gaps = np.diff(sorted([*order[:k], n]))
+        assert gaps.max() <= 4 * n / k

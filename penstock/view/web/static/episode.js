@@ -200,30 +200,36 @@ class Lane {
     const range = { from: Math.floor(Math.max(0, axis.from - room)), to: Math.ceil(Math.min(axis.length, axis.to + room)) };
     const width = Math.ceil(this.plot.canvas.getBoundingClientRect().width) || 600;
     const wide = Math.max(1, Math.min(4096, Math.round((width * (range.to - range.from)) / (axis.to - axis.from))));
-    this.say(this.solid[0].x ? "" : "reading …");
+    if (!this.solid[0].x) this.say("reading …");
+    let least = 100;
     try {
       for (const [field, series] of [[this.lane.field, this.solid], [this.lane.dashed, this.dashed]]) {
         if (!field) continue;
         const query = { first, stop: first + labels.length, ...range, columns: wide };
-        const read = columns(await (await answer(address(`lane/${encodeURIComponent(field)}`, query))).arrayBuffer());
+        const { read, percent } = columns(await (await answer(address(`lane/${encodeURIComponent(field)}`, query))).arrayBuffer());
+        least = Math.min(least, percent);
         series.forEach((line, dim) => Object.assign(line, read[dim]));
       }
-      this.measure();
-      this.say("");
+      this.measure(least < 100);
+      this.say(least < 100 ? `${least} % read …` : "");
       if (!this.rows[0]?.querySelector(".v").textContent) latest.ask(axis.at); // the stream was too large before
     } catch (error) {
       this.say(String(error.message));
     }
     axis.draw(true);
+    this.stale ||= least < 100; // the server reads on with each request
+    if (least < 100 && this.seen) this.latest.ask();
   }
 
-  // The range of each dimension over what was read first, which is the whole episode.
-  measure() {
+  // The range of each dimension over what was read first, which is the whole episode, once the server has read it.
+  measure(isPart) {
     this.solid.forEach((line, dim) => {
       const own = extent(line), other = this.dashed[dim] ? extent(this.dashed[dim]) : own;
+      if (isPart || this.wasPart) line.range = null;
       line.range ??= [Math.min(own[0], other[0]), Math.max(own[1], other[1])];
       if (this.dashed[dim]) this.dashed[dim].range = line.range;
     });
+    this.wasPart = isPart;
   }
 
   say(text) {

@@ -248,12 +248,13 @@ export function extent({ low, high }) {
   return [least, most];
 }
 
-// A lane's columns, as the server sends them: {x, low, high}, by dimension.
+// A lane's columns, as the server sends them: {x, low, high}, by dimension, and how much of the stream it has read.
 export function columns(buffer) {
-  const [n, dims, exact] = new Uint32Array(buffer, 0, 3), x = new Float64Array(buffer, 16, n);
+  const [n, dims, exact, percent] = new Uint32Array(buffer, 0, 4), x = new Float64Array(buffer, 16, n);
   const row = (block, dim) => new Float32Array(buffer, 16 + 8 * n + 4 * n * (block * dims + dim), n);
-  return Array.from({ length: dims }, (_, dim) => {
+  const read = Array.from({ length: dims }, (_, dim) => {
     const low = row(0, dim);
     return { x, low, high: exact ? low : row(1, dim) };
   });
+  return { read, percent };
 }

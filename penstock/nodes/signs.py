@@ -10,7 +10,6 @@ signs replace another node's, and a time that is ahead counts as the object's ow
 
 import heapq
 import logging
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from ..train.fault_record import faults_in
 from ..train.launch.launcher import Span
 from ..train.replay_run import nodes_at, origin_of
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, WindowKey, read_object, window_keys
+from ..units import utc_us
 from ..view.inspect.run_comparison import compared_notes
 from .node_check import CHECKS
 from .suspects import (
@@ -137,7 +137,7 @@ class SignReader:
         for info in self._store.list(FOLDER):
             name, slash, _ = info.key.removeprefix(FOLDER).partition("/")
             if slash and is_run(name):
-                newest[name] = max(newest.get(name, 0), info.modified_us or _now_us())
+                newest[name] = max(newest.get(name, 0), info.modified_us or utc_us())
         return newest
 
     def _read_checks(self, now_us: int, nodes: Collection[str] | None) -> None:
@@ -318,7 +318,7 @@ class _RunReader:
         if event.name == "saved":
             self._saved_steps[attempt] = max(self._saved_steps.get(attempt, 0), event.step)
         if event.name in LAST_EVENTS:
-            self._changed_us = max(self._changed_us, _now_us())
+            self._changed_us = max(self._changed_us, utc_us())
 
     def _judge(self) -> None:
         """Judge the attempts that ended; one without an end ended if a later one began."""
@@ -348,7 +348,7 @@ class _RunReader:
                     run=self._run,
                     number=number,
                     nodes=tuple(nodes),
-                    ended_us=min(ended_us, _now_us()),
+                    ended_us=min(ended_us, utc_us()),
                     failed=last not in ("stopped", "ended") and is_failure,
                     end_step=self._end_steps.get(number, 0),
                     saved_step=self._saved_steps.get(number, 0),
@@ -421,7 +421,7 @@ class _Keys:
 
 def _window_rows(folder: RunFolder, key: WindowKey, info: ObjectInfo) -> Iterator[NodeWindow]:
     columns = folder.windows([key])
-    now_us = _now_us()
+    now_us = utc_us()
     names = ("end_step", "node", "ended_us", "slow_read_s")
     for end_step, node, ended_us, slow_read_s in zip(*(columns[name] for name in names), strict=True):
         if is_node(str(node)):
@@ -433,7 +433,3 @@ def _window_rows(folder: RunFolder, key: WindowKey, info: ObjectInfo) -> Iterato
                 ended_us=_not_ahead(int(ended_us), info, now_us),
                 slow_read_s=float(slow_read_s),
             )
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -23,7 +23,7 @@ from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.node_start import environment, run_node, torchrun
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import launcher_of, resume, stop, submit, summary
+from penstock.train.submitting import cancel, launcher_of, resume, stop, submit, summary
 
 TRAINING = str(Path(__file__).with_name("training.py"))
 
@@ -206,6 +206,16 @@ def test_other_file_resumes_nothing(root: str, launcher: LocalRanks) -> None:
     with pytest.raises(RunTaken):
         resume(spec(root, "--steps", 9), launcher)
     assert folder.is_to_stop()
+
+
+def test_cancelled_run_goes_on_by_resume_only(root: str, launcher: LocalRanks) -> None:
+    folder = RunFolder(loader.Root(root).store, "big-7")
+    folder.put_spec(spec(root))
+    cancel(folder, launcher)
+    assert folder.is_to_stop()
+    with pytest.raises(Conflict, match="was stopped or cancelled: penstock train resume"):
+        submit(spec(root), launcher)
+    assert launcher.status("big-7").state == "unknown"
 
 
 @pytest.mark.parametrize(

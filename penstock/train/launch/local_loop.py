@@ -12,6 +12,7 @@ from contextlib import suppress
 import loader
 from loader.json_text import parse_json_object
 
+from ...units import utc_us
 from ..run import AGAIN
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec, spec_of
@@ -69,7 +70,7 @@ def _note(log_file: str, what: str, **facts: int) -> None:
     """Write a time beside the log: the accounting of this machine."""
     try:
         with open(f"{log_file}{SPANS}", "a") as file:
-            file.write(json.dumps({what: time.time_ns() // 1000, **facts}) + "\n")
+            file.write(json.dumps({what: utc_us(), **facts}) + "\n")
     except OSError as error:
         _say(f"could not note a time: {error}")
 

@@ -17,7 +17,7 @@ from .sources import JOINED, companions
 
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import ColumnarOptions
-    from penstock.formats.importing.importer import Readable
+    from penstock.formats.importer import Readable
 
     from .sources import Source
 
@@ -89,7 +89,7 @@ class JoinedObjects:
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
         """List like `loader.storage.store.list_place`, but always the whole source."""
-        from penstock.formats.importing.importer import joined
+        from penstock.formats.importer import joined
 
         files = list_place(self.place, refuse=refuse, outside=outside)
         infos, companion = tuple(files), companions(self._format)
@@ -109,7 +109,7 @@ class JoinedObjects:
 
     def head(self, key: str) -> ObjectInfo:
         """Return the current size and change token of an object's files. Raises: ObjectNotFound."""
-        from penstock.formats.importing.importer import joined
+        from penstock.formats.importer import joined
 
         return joined(self._heads(key))
 
@@ -127,7 +127,7 @@ class JoinedObjects:
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         """Return exactly `nbytes` bytes of an object from `offset`. Raises: Changed; StoreError."""
-        from penstock.formats.importing.importer import joined
+        from penstock.formats.importer import joined
 
         files = self._files(key)
         if not files:
@@ -165,7 +165,7 @@ class JoinedObjects:
 
     def _read_names(self, infos: Sequence[ObjectInfo]) -> _Listed:
         from penstock.formats import joining_importer
-        from penstock.formats.importing.importer import files_of
+        from penstock.formats.importer import files_of
 
         names = joining_importer(self._format).names_in(self.place, infos, self._options)
         listed = _Listed(infos, *files_of(names, {info.key: info for info in infos}))

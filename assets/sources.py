@@ -73,7 +73,7 @@ def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]
 def check_format(whose: str, format: str, in_place: bool, options: "ColumnarOptions") -> None:
     """Raise ValueError for an unsupported format of raw objects, or unsupported options. whose: name of the source."""
     from penstock.formats import importer_named
-    from penstock.formats.importing.importer import check_options
+    from penstock.formats.importer import check_options
 
     walked, read = walked_formats(), read_formats()
     if format not in walked + read:

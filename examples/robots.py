@@ -23,7 +23,7 @@ from torch import distributed, nn
 import loader
 from loader.storage import open_store
 from penstock.checkpoints import Checkpoints, TrainingState
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 from penstock.train import Run
 from penstock.upkeep.exclusion import obey

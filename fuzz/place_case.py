@@ -13,7 +13,7 @@ from loader.errors import PenstockError
 from loader.storage import open_store
 from penstock.formats import REGISTERED
 from penstock.formats.content_digest import content_digest
-from penstock.formats.importing.importer import NO_OPTIONS, ColumnarOptions
+from penstock.formats.importer import NO_OPTIONS, ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 

@@ -90,7 +90,7 @@ OWN = {
     "loader/dataset/tables/manifest.py": "a manifest's SHA-256 is compared",
     "loader/storage/cloud/credentials.py": "a file of the operator's own",
     "penstock/upkeep/doctor/gcs_bucket.py": "an option of the operator's own",
-    "penstock/formats/tables/jsonl_import.py": "a name that comes twice in a row is an error that names the row",
+    "penstock/formats/tables/text_tables.py": "a name that comes twice in a row is an error that names the row",
     "penstock/compute/engines/kubernetes_api.py": "the cluster's own API server, whose damage is silence of the engine",
     "penstock/compute/engines/ray_driver.py": "an argument of the command line, from this version's engine",
     "penstock/compute/engines/ray_engine.py": "the cluster's own head, whose damage is silence of the engine",

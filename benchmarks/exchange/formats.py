@@ -6,7 +6,7 @@ from pathlib import Path
 
 import loader
 from loader.storage import open_store
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 from ..latency_server import BUCKET, latency_store

@@ -16,7 +16,7 @@ from pathlib import Path
 import loader
 from loader.storage import ObjectInfo, Store, open_store
 from penstock.cli import main
-from penstock.formats.reading.window import MOST_BYTES
+from penstock.formats.reading.object_file import MOST_BYTES
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 

@@ -58,7 +58,6 @@ class ClusterCompute:
         variables: Collection[str] = (),
         gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
-        """See `Compute.map`."""
         return self._here.map(
             function, units, timeout_s=timeout_s, progress=progress, variables=variables, gpus=gpus
         )

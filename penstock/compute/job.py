@@ -105,7 +105,6 @@ class JobDescription:
 
     @property
     def n_units(self) -> int:
-        """Number of units."""
         return sum(n for n, *_ in self.blocks)
 
 

@@ -199,12 +199,10 @@ class Runner:
             raise
 
     def units(self, block: int) -> list[Any]:
-        """Return a block's units."""
         return self._folder.units(self._description, block, self.work.unit)
 
     @property
     def folder(self) -> JobFolder:
-        """The job's folder."""
         return self._folder
 
 

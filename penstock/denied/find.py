@@ -17,13 +17,13 @@ from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.foreign_objects import ForeignObject, is_adopted, is_foreign
 from loader.dataset.tables.parquet import TableFile, get_table
 
-from ..confirmed_listing import listed_twice
 from .cells import LABELS, WORDS, class_names_without, scrub, searched
 from .denied_bytes import DeniedBytes, by_shard, objects_with, owners_place
 from .hashed_names import Marks
 from .keys_tables import KeysTables, keys_files, names_of
 from .readable_versions import Whole, over_whole
 from .record import Place
+from .sources import listed_twice
 
 
 @dataclass(slots=True, kw_only=True)

@@ -62,7 +62,6 @@ class Marks:
         return hashed not in self.others and hashed in self.hashes
 
     def mark(self, text: str) -> str:
-        """Return a name's mark."""
         return mark(self.salt, self.dataset, text)
 
     def _denies(self, kind: str, text: str) -> bool:

@@ -126,7 +126,6 @@ class KeysTablesOnCluster(KeysTables):
         self._cluster = cluster
 
     def denied(self, dataset: str, files: Sequence[KeysFile]) -> Iterator[DeniedRows]:
-        """See `KeysTables.denied`."""
         units = [self._unit(dataset, file) for file in files]
         for file, result in zip(files, self._results(dataset, units), strict=True):
             if result.own is None or result.every is None:
@@ -137,7 +136,6 @@ class KeysTablesOnCluster(KeysTables):
     def shared(
         self, marks: Marks, files: Sequence[KeysFile], denied: Mapping[str, DeniedRows]
     ) -> Iterator[set[str]]:
-        """See `KeysTables.shared`."""
         dataset = marks.dataset
         more = sorted(
             marks.hashes.difference(read_record(self.root.store, self.deny.n).marks.get(dataset, ()))

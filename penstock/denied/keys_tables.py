@@ -15,8 +15,8 @@ from loader.dataset.tables.parquet import TableFile, get_table, parse_table
 from loader.errors import ObjectNotFound
 from loader.storage import Store
 
-from ..confirmed_listing import listed_twice
 from .hashed_names import Marks, marks_of
+from .sources import listed_twice
 
 NAMES = ("key", "source_key", "unit_id", "raw_key", "raw_uri", "raw_sha256", "subject")
 """Columns whose values name a sample."""
@@ -41,7 +41,6 @@ class KeysTables:
         self.root, self.deny = root, deny
 
     def denied(self, dataset: str, files: Sequence[KeysFile]) -> Iterator[DeniedRows]:
-        """Yield each table's denied rows."""
         for file in files:
             yield denied_in(self.root.store, self.deny, self.root.state.denies, dataset, file)
 

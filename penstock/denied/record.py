@@ -43,7 +43,6 @@ class TakedownRecord:
         return sorted({place["path"] for place in self.places if place["check"] in checks})
 
     def having(self, check: str) -> list[Place]:
-        """Return the places with this check."""
         return [place for place in self.places if place["check"] == check]
 
     def versions(self) -> frozenset[str]:
@@ -57,7 +56,6 @@ def folder(n: int) -> str:
 
 
 def read_record(store: Store, n: int) -> TakedownRecord:
-    """Return a takedown's record."""
     places: dict[bytes, Place] = {}
     marks: dict[str, set[str]] = {}
     for info in store.list(folder(n)):

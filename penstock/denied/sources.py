@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from loader.dataset.log.denies import names_of_files
 from loader.errors import InvalidStore
-from loader.storage import Store
+from loader.storage import ObjectInfo, Store
 
 from .cells import json_object
 
@@ -109,3 +109,9 @@ def _base(place: str) -> str:
     if "://" in base:
         return base
     return base if base.startswith("/") and ".." not in base.split("/") else ""
+
+
+def listed_twice(store: Store, prefix: str) -> list[ObjectInfo]:
+    """Return the objects of two listings, sorted by key, because one may miss some. Raises: StoreError."""
+    infos = {info.key: info for _ in range(2) for info in store.list(prefix)}
+    return [infos[key] for key in sorted(infos)]

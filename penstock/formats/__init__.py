@@ -1,10 +1,11 @@
 """List the file formats of other libraries, and how to register (in place), import (copy) and export each.
 
-A format has up to three modules, loaded on first use:
+A format is the module `<format>.py`, loaded on first use. A long one has `<format>_import.py` or `<format>_export.py`
+too. Its functions make it one or several of:
 
-- `<format>_registered.py`, a `RegisteredFormat` or `RegisteredTables`: samples are byte ranges of the objects.
-- `<format>_import.py`, an `Importer`: samples are decoded and copied.
-- `<format>_export.py`, an `Exporter`: equal samples give equal bytes.
+- a `RegisteredFormat` or `RegisteredTables`: samples are byte ranges of the objects;
+- an `Importer`: samples are decoded and copied;
+- an `Exporter`: equal samples give equal bytes.
 """
 
 import re
@@ -19,7 +20,7 @@ from loader.storage import ObjectInfo, Store
 
 if TYPE_CHECKING:
     from .exporter import Exporter
-    from .importing.importer import Importer, JoiningImporter
+    from .importer import Importer, JoiningImporter
     from .reading.sample import FoundObjects
 
 
@@ -29,7 +30,7 @@ class Format(NamedTuple):
     registered: str = ""
     """Module that registers the format; "" if it cannot be registered."""
     importer: str = ""
-    """Module that imports the format; "" if `registered` also serves imports."""
+    """Module, or `module:name`, that imports the format; "" if `registered` also serves imports."""
     exporter: str = ""
     """Module that exports the format; "" if it cannot be exported."""
     companions: re.Pattern[str] | None = None
@@ -46,27 +47,27 @@ _INDEXES = re.compile(r"(^|/)index\.json$|/\.penstock/export\.json$")
 
 FORMATS = {
     "arrow": Format(
-        registered=".tables.arrow_registered",
-        importer=".tables.arrow_import",
+        registered=".tables.arrow",
+        importer=".tables.arrow",
         is_table=True,
         is_partitioned=True,
     ),
-    "csv": Format(importer=".tables.csv_import", is_partitioned=True),
+    "csv": Format(importer=".tables.text_tables:CSV", is_partitioned=True),
     "energon": Format(
-        registered=".archives.energon_registered",
-        exporter=".archives.energon_export",
+        registered=".archives.energon",
+        exporter=".archives.energon",
         companions=re.compile(r"(^|/)\.nv-meta/|\.tar\.idx$"),
     ),
-    "files": Format(registered=".files_registered", exporter=".files_export"),
+    "files": Format(registered=".files", exporter=".files"),
     "hf": Format(
-        registered=".tables.hf_registered",
-        importer=".tables.hf_import",
+        registered=".tables.hf",
+        importer=".tables.hf",
         companions=re.compile(r"\.(json|md)$"),
         is_table=True,
         is_partitioned=True,
     ),
-    "json": Format(importer=".tables.json_import", is_partitioned=True),
-    "jsonl": Format(importer=".tables.jsonl_import", is_partitioned=True),
+    "json": Format(importer=".tables.text_tables:JSON", is_partitioned=True),
+    "jsonl": Format(importer=".tables.text_tables:JSON_LINES", is_partitioned=True),
     "lance": Format(importer=".tables.lance_import", companions=re.compile(r"^(?!data/.*\.lance$)")),
     # `penstock register lerobot` calls `lerobot_registered` itself: an episode needs several files.
     "lerobot": Format(
@@ -75,26 +76,26 @@ FORMATS = {
         companions=re.compile(r"^meta/|(?<!\.parquet)$"),
     ),
     "litdata": Format(
-        registered=".litdata.litdata_registered",
+        registered=".litdata.litdata",
         exporter=".litdata.litdata_export",
         companions=_INDEXES,
     ),
-    "litdata-compressed": Format(importer=".litdata.litdata_import", companions=_INDEXES),
+    "litdata-compressed": Format(importer=".litdata.litdata", companions=_INDEXES),
     "mcap": Format(importer=".episodes.mcap_import"),
     "mds": Format(
-        registered=".mds.mds_registered",
+        registered=".mds.mds",
         exporter=".mds.mds_export",
         companions=_INDEXES,
     ),
-    "mds-compressed": Format(importer=".mds.mds_import", companions=_INDEXES),
+    "mds-compressed": Format(importer=".mds.mds", companions=_INDEXES),
     "megatron": Format(
-        registered=".megatron_registered",
-        exporter=".megatron_export",
+        registered=".megatron",
+        exporter=".megatron",
         companions=re.compile(r"\.idx$"),
     ),
     "parquet": Format(
-        registered=".tables.parquet_registered",
-        importer=".tables.parquet_import",
+        registered=".tables.parquet",
+        importer=".tables.parquet",
         exporter=".tables.parquet_export",
         is_table=True,
         is_partitioned=True,
@@ -107,10 +108,10 @@ FORMATS = {
     ),
     "tfrecord": Format(importer=".tables.tfrecord_import", is_partitioned=True),
     "webdataset": Format(
-        registered=".archives.webdataset_registered",
+        registered=".archives.webdataset",
         exporter=".archives.webdataset_export",
     ),
-    "webdataset-compressed": Format(importer=".archives.webdataset_import"),
+    "webdataset-compressed": Format(importer=".archives.webdataset"),
 }
 """Format name -> its `Format`."""
 
@@ -150,7 +151,11 @@ def exporter_named(name: str) -> "Exporter":
 def importer_named(name: str) -> "Importer | None":
     """Return a format's importer; None for `REGISTERED`. Raises: InvalidStore if the format cannot be imported."""
     _check_known(name, REGISTERED | IMPORTED)
-    return None if name in REGISTERED else cast("Importer", import_module(FORMATS[name].importer, __name__))
+    if name in REGISTERED:
+        return None
+    module, _, attribute = FORMATS[name].importer.partition(":")
+    importer = import_module(module, __name__)
+    return cast("Importer", getattr(importer, attribute) if attribute else importer)
 
 
 def joining_importer(name: str) -> "JoiningImporter":

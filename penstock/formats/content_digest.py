@@ -1,7 +1,7 @@
 """Compute a digest of a version's content that is independent of sample order and layout.
 
-It is the sum modulo 2**256 of one SHA-256 per field and metadata row, over the live samples. Each hash covers the
-following parts, each preceded by its length (uint64, little-endian):
+It is the sum modulo 2**256 of one SHA-256 per field and metadata row of the live samples, over these parts, each
+preceded by its length (uint64, little-endian):
 
 - field: `field`, key, field name, nbytes (uint64), CRC-32C (uint32)
 - field, if all bytes are read: `payload`, key, field name, SHA-256 of the bytes

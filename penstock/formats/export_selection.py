@@ -67,7 +67,6 @@ class ExportSelection:
 
     @property
     def n_samples(self) -> int:
-        """Number of exported samples."""
         return int(np.count_nonzero(self.members))
 
     @property

@@ -14,9 +14,9 @@ _UNREADABLE = (Corrupt, InvalidSample, InvalidStore, MissingDependency)
 
 
 def files_beside(doomed: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
-    """Return raw object URI -> URIs of files that only doomed objects need.
+    """Return raw object URI -> URIs of files that only doomed objects need; a file of several is listed once.
 
-    A file that several of them need is listed once. Costs a listing and the metadata of each dataset.
+    Costs a listing and the metadata of each dataset.
 
     doomed: URI of a raw object to delete -> URLs of the sources that may contain it.
     refused: output: object whose files cannot be determined -> reason.

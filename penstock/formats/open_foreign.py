@@ -40,7 +40,7 @@ def open_foreign(
     name: dataset name, which determines version id and sample order. None derives it from format, URL and options; set
     it if the URL may change.
     options, without, key, fields: as for `register`.
-    folder: folder for the index. You may delete it.
+    folder: for the index; you may delete it.
 
     Raises: the errors of `register`; OSError if `folder` is not writable.
     """

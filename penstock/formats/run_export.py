@@ -81,10 +81,10 @@ def export(
     workers: int = WORKERS,
     norm: str = "",
 ) -> ExportReport:
-    """Write a version's live samples into an empty store, or resume the same export.
+    """Write a version's live samples into an empty store, or resume the same export. The report names units that fail.
 
-    In the registered format, objects are copied unchanged if all their samples are exported. The report names units
-    that fail. Memory: 32 MiB or one larger field per thread; one row of the samples table per sample.
+    Objects of the registered format are copied unchanged if all their samples are exported. Memory: 32 MiB or one
+    larger field per thread; one row of the samples table per sample.
 
     where: SQL expression that selects samples.
     without: fields and columns to leave out.

@@ -31,9 +31,8 @@ from loader.storage.store import Refusals
 from ..class_names import class_names_of
 from ..progress import progress
 from . import FORMATS, importer_named, registered_named
-from .importing.importer import NO_OPTIONS, ColumnarOptions, Importer, Readable, check_options
-from .importing.in_workers import in_workers
-from .importing.read_units import ReadUnit, UnitReader, check_unique, read_units, settled, spilled
+from .importer import NO_OPTIONS, ColumnarOptions, Importer, Readable, check_options
+from .importing.read_units import ReadUnit, UnitReader, check_unique, in_workers, read_units, settled, spilled
 from .importing.spans import blocks_of
 from .importing.walk import UnitsAhead, Walk
 from .importing.write_parts import (
@@ -156,7 +155,7 @@ def import_place(
         if isinstance(objects, FoundObjects):
             version = work.of_spans(objects)
         elif importer is not None and FORMATS[format].is_isolated:
-            with in_workers(objects, importer.find_objects, store, options, workers) as isolated:
+            with in_workers(objects, importer.find_readable, store, options, workers) as isolated:
                 version = work.of_samples(isolated, options)
         else:
             version = work.of_samples(objects, options)
@@ -177,7 +176,7 @@ def _find_objects(
     if importer is None:
         objects = registered_named(format).find_objects(store, listed.infos)
     else:
-        objects = importer.find_objects(store, listed.infos, options)
+        objects = importer.find_readable(store, listed.infos, options)
         if FORMATS[format].is_partitioned:
             texts = text_columns(parent.manifest["columns"]) if parent else ()
             keys = (info.key for info in objects.infos)

@@ -1,6 +1,6 @@
 """Export registered objects unchanged, if all of their samples are exported.
 
-An index that accompanies the objects is copied too, and must list exactly these objects.
+An index that accompanies them is copied too, and must list exactly these objects.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -22,8 +22,8 @@ from .archives.webdataset_export import remaining
 from .export_selection import ExportSelection, Int64s, WorkUnit
 from .exporter import FOLDER, Loss, Outbox
 from .reading.exported import NOTE
+from .reading.object_file import ObjectWindow
 from .reading.sample import FoundObjects
-from .reading.window import ObjectWindow
 
 READ_BYTES = 8 * 2**20
 """Read size, in bytes."""

@@ -90,7 +90,7 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
 
     format, selection = arguments.format, selection_of(arguments)
     if arguments.episodes and format != LEROBOT:
-        from ..formats.importing.importer import EPISODES_OF
+        from ..formats.importer import EPISODES_OF
 
         raise InvalidRuntime(EPISODES_OF)
     if format == LEROBOT:
@@ -160,7 +160,7 @@ def _import_arguments(parser: ArgumentParser) -> None:
 
 def run_import(arguments: Namespace) -> Answer:
     """Import objects as a version. If one fails: no version, exit status 1."""
-    from ..formats.importing.importer import ColumnarOptions
+    from ..formats.importer import ColumnarOptions
     from ..formats.run_import import import_place
     from ..upkeep.exclusion import obey
 

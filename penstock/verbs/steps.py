@@ -59,7 +59,7 @@ def run_batch(arguments: Namespace) -> Answer:
         training.close()
     body = shown.to_json()
     if arguments.save is not None:
-        from ..view.saving import save
+        from ..view.shown_values import save
 
         try:
             body["saved"] = [str(path) for path in save(arguments.save, body, saved)]

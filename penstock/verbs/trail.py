@@ -14,7 +14,7 @@ from .verb import Answer, Table, Verb
 if TYPE_CHECKING:
     from loader.run.trail.read_trail import RunTrail
 
-    from ..view.inspect.note_comparison import ComparedNotes
+    from ..view.inspect.run_comparison import ComparedNotes
 
 Row = dict[str, Any]
 
@@ -152,9 +152,8 @@ def _against_arguments(parser: ArgumentParser) -> None:
 def against(arguments: Namespace) -> Answer:
     """Find the first step that differs between two runs. Exit status 1 if there is one, or no step was compared."""
     from ..train.replay_run import origin_of
-    from ..view.inspect.note_comparison import compared_notes
     from ..view.inspect.plain_text import compared_sample
-    from ..view.inspect.run_comparison import run_comparison
+    from ..view.inspect.run_comparison import compared_notes, run_comparison
     from ..view.marks import counted
 
     root = loader.Root(arguments.root)

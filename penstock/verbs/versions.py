@@ -105,7 +105,6 @@ def _show_arguments(parser: ArgumentParser) -> None:
 
 
 def run_show(arguments: Namespace) -> Answer:
-    """Show one version."""
     from ..upkeep.diff import column_statistics
 
     root = loader.Root(arguments.root)

@@ -5,9 +5,8 @@ import time
 import pytest
 
 from loader.errors import EngineUnreachable
-from penstock.compute.engines.slurm_limits import limit_behind
 from penstock.compute.engines.slurm_listing import QueuedJob, preemption_words, queued_jobs, resources_of
-from penstock.compute.engines.slurm_why import why_waiting
+from penstock.compute.engines.slurm_why import limit_behind, why_waiting
 
 NONE = "cpu=N(2),mem=N(0),node=N(1),billing=N(2),gres/gpu=N(2)"
 ROW = "ClusterName=c Account={account} UserName={user} Partition= Priority=0 ID=4 ParentAccount={parent} {limits}"
@@ -192,6 +191,7 @@ def test_resources_are_numbers() -> None:
             "00:02:00|cluster",
             "suspends it (QOS high), and lets it save nothing",
         ),
+        ("preempt/qos|REQUEUE|30 sec", "", ""),
         ("preempt/none|OFF|30 sec", "", ""),
         (
             "preempt/partition_prio|REQUEUE|9 sec",
@@ -205,7 +205,9 @@ def test_grace_of_a_preemption_is_read(config, qos, words) -> None:
     text = "".join(f"{name:<24}= {value}\n" for name, value in values.items())
     more = {
         "config": text,
-        "sacctmgr": qos,
+        "sacctmgr": f"high|{qos}|low\nurgent|00:00:00|cluster|low,high\n"
+        if qos
+        else "high|00:02:00||low\nlow|||high-2\n",
         "partition": "GraceTime=7 Hidden=NO PreemptMode=REQUEUE State=UP",
     }
     said = preemption_words(answer(**more), job(""), 60)

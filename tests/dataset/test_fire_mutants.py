@@ -9,9 +9,9 @@ from loader.dataset.log.log import Log
 from loader.dataset.publishing import commit as publish
 from loader.errors import PenstockError
 from penstock.denied import readable_versions as whole
-from penstock.upkeep.gc import classify as sort_out
 from penstock.upkeep.gc import collector, sweep
 from penstock.upkeep.gc import needed as live
+from penstock.upkeep.gc import needed as sort_out
 from penstock.upkeep.takedown import run, steps
 
 real_protected = live.protected

@@ -8,7 +8,7 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.formats.archives import energon_registered as archives
+from penstock.formats.archives import energon as archives
 from penstock.formats.content_digest import content_digest
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export

@@ -11,7 +11,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.storage import open_store
 from penstock.class_names import class_names_of
 from penstock.formats.content_digest import content_digest
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place

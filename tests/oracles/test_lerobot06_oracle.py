@@ -8,7 +8,7 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from tests.demo.robots_walk import windows_of

@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 from tests.demo.robots_walk import trained
 

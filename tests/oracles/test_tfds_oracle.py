@@ -9,7 +9,7 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.modalities import decoder_for
 from loader.storage import open_store
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 pytestmark = pytest.mark.oracle

@@ -245,7 +245,6 @@ class KubernetesEngine:
             time.sleep(ASK_S)
 
     def find(self, name: str) -> bool:
-        """See `Engine.find`."""
         return self._api.job(name) is not None
 
     def status(self, name: str) -> AttemptStatus:
@@ -290,7 +289,6 @@ class KubernetesEngine:
         return f"suspended by queue {queue}: {reason or 'no word of Kueue'}"
 
     def cancel(self, name: str) -> None:
-        """See `Engine.cancel`."""
         until_s = time.monotonic() + CANCEL_S
         while self.status(name).state != "ended":
             job = self._api.job(name)
@@ -310,7 +308,6 @@ class KubernetesEngine:
         return ""
 
     def close(self) -> None:
-        """See `Engine.close`."""
         self._api.close()
 
 

@@ -84,7 +84,6 @@ class KubernetesApi:
         return self._pods(labels, **chosen)
 
     def jobset_pods(self, name: str) -> list[Json]:
-        """Return a JobSet's pods."""
         return self._pods(f"{JOBSET_LABEL}={name}")
 
     def _pods(self, labels: str, **chosen: Any) -> list[Json]:
@@ -124,7 +123,6 @@ class KubernetesApi:
         return (text or b"")[-LOG_BYTES:].decode(errors="replace")
 
     def nodes(self) -> list[Json]:
-        """Return all nodes."""
         nodes = self._json(lambda namespace, **how: self._core.list_node(**how))
         return list(nodes["items"]) if nodes else []
 
@@ -162,7 +160,6 @@ class KubernetesApi:
         return []
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def _json(

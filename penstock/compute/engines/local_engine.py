@@ -54,7 +54,6 @@ class LocalEngine:
         self._begun[name] = process
 
     def find(self, name: str) -> bool:
-        """See `Engine.find`."""
         return self._processes.path(name, "lock").exists()
 
     def status(self, name: str) -> AttemptStatus:
@@ -68,7 +67,6 @@ class LocalEngine:
         )
 
     def cancel(self, name: str) -> None:
-        """See `Engine.cancel`."""
         until_s = time.monotonic() + END_S
         while (pid := self._processes.pid(name)) is not None:
             with suppress(ProcessLookupError):
@@ -78,7 +76,6 @@ class LocalEngine:
             self._begun[name].wait()
 
     def logs(self, name: str, element: int) -> str:
-        """See `Engine.logs`."""
         return self._processes.tail(name)
 
     def close(self) -> None:
@@ -115,24 +112,20 @@ class InlineEngine:
         self._names: set[str] = set()
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Run all blocks. See `Engine.submit`."""
         self._names.add(name)
         arguments = [*runner[runner.index("-m") + 2 :], "--element", "0", "--elements", "1"]
         open_runner(parser().parse_args(arguments), lambda _: InlineCompute()).run()
 
     def find(self, name: str) -> bool:
-        """See `Engine.find`."""
         return name in self._names
 
     def status(self, name: str) -> AttemptStatus:
-        """See `Engine.status`."""
         return AttemptStatus(state="ended")
 
     def cancel(self, name: str) -> None:
         """See `Engine.cancel`."""
 
     def logs(self, name: str, element: int) -> str:
-        """See `Engine.logs`."""
         return ""
 
     def close(self) -> None:

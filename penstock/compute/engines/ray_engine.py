@@ -83,11 +83,9 @@ class RayEngine:
                 raise
 
     def find(self, name: str) -> bool:
-        """See `Engine.find`."""
         return self._job(name) is not None
 
     def status(self, name: str) -> AttemptStatus:
-        """See `Engine.status`."""
         job = self._job(name)
         if job is None:
             return AttemptStatus(state="ended", reason="the cluster does not know it: its head began anew")

@@ -332,7 +332,6 @@ class SlurmEngine:
             self._queue.submit(script, options_of(self._cluster, name, array))
 
     def find(self, name: str) -> bool:
-        """See `Engine.find`."""
         return bool(self._queue.elements(name).states)
 
     def status(self, name: str) -> AttemptStatus:
@@ -350,11 +349,9 @@ class SlurmEngine:
         )
 
     def cancel(self, name: str) -> None:
-        """See `Engine.cancel`."""
         self._queue.cancel(name)
 
     def logs(self, name: str, element: int) -> str:
-        """See `Engine.logs`."""
         index = element % self._cluster.array_max
         return self._queue.tail(_log(self._cluster, name, element - index, str(index)))
 

@@ -83,7 +83,7 @@ def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WID
 
 
 def named_jobs(answer: Answer, *names: str) -> list[QueuedJob]:
-    """Return the jobs of group names in any state; Slurm forgets one MinJobAge (300 s) after its end."""
+    """Return the jobs of these names in any state; Slurm forgets one MinJobAge (300 s) after its end."""
     columns, jobs = {**_WIDTHS, "Name": 300}, list[QueuedJob]()
     for group in command_groups(names):
         jobs += queued_jobs(answer, "--states=all", f"--name={','.join(group)}", columns=columns)
@@ -167,10 +167,12 @@ def preemption_words(answer: Answer, job: QueuedJob, grace_s: int) -> str:
 
 
 def _qos(answer: Answer, name: str) -> tuple[str, str]:
-    """Return GraceTime and PreemptMode of a QOS."""
-    text = answer(["sacctmgr", "-nP", "show", "qos", name, "format=GraceTime,PreemptMode"]).strip()
-    time, _, mode = text.partition("|")
-    return time, mode
+    """Return GraceTime and PreemptMode of a QOS; OFF if no other QOS preempts it."""
+    text = answer(["sacctmgr", "-nP", "show", "qos", "format=Name,GraceTime,PreemptMode,Preempt"])
+    every = {line.split("|")[0]: line.split("|")[1:] for line in text.splitlines() if line.count("|") == 3}
+    time, mode, _ = every.get(name, ("", "", ""))
+    is_preempted = any(name in preempts.split(",") for *_, preempts in every.values())
+    return time, mode if is_preempted else "OFF"
 
 
 def _clock_s(text: str) -> int:

@@ -43,7 +43,6 @@ class Outcome(Generic[R]):
 
     @property
     def ok(self) -> bool:
-        """True if the function returned."""
         return self.error is None
 
 
@@ -111,6 +110,5 @@ def check_workers(workers: int | None) -> int | None:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Convert an exception to a failure."""
     code, reason = described(error)
     return Failure(code="memory" if code == "memory" else "exception", reason=reason)

@@ -46,7 +46,6 @@ class InlineCompute:
         variables: Collection[str] = (),
         gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
-        """See `Compute.map`."""
         checked_limits(timeout_s, len(units))
         return self._outcomes(checked(function), units, progress)
 
@@ -64,7 +63,6 @@ class InlineCompute:
             yield outcome
 
     def close(self) -> None:
-        """See `Compute.close`."""
         self._closed = True
 
 
@@ -174,7 +172,6 @@ class LocalCompute:
         variables: Collection[str] = (),
         gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
-        """See `Compute.map`."""
         limits = checked_limits(timeout_s, len(units))
         news, room = threading.Condition(self._lock), threading.Condition(self._lock)
         work = _Map(
@@ -192,7 +189,6 @@ class LocalCompute:
         return self._outcomes(work, progress)
 
     def close(self) -> None:
-        """See `Compute.close`."""
         with self._lock:
             self._closed = True
             maps = list(self._maps)

@@ -48,7 +48,6 @@ _OOM_SCORE = "500"  # in -1000..1000: if memory runs out, the kernel kills a wor
 
 
 def message(kind: bytes, body: bytes) -> bytes:
-    """Encode a message."""
     return _HEADER.pack(kind, len(body)) + body
 
 

@@ -1,6 +1,6 @@
 """Read the untrusted `.nv-meta` of an Energon dataset: its archives, splits and samples.
 
-The SQLite database is opened read-only. Each table is read once, without its indexes, views and triggers.
+Its SQLite tables are read once, read-only, without indexes, views and triggers.
 """
 
 import os
@@ -64,9 +64,9 @@ class NvMeta(NamedTuple):
 
 
 def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
-    """Return the contents of `.nv-meta`. objects: the dataset's objects by key.
+    """Return the contents of `.nv-meta`. objects: by key.
 
-    Raises: InvalidStore if there is no `.nv-meta`, or if an archive is in two splits.
+    Raises: InvalidStore if there is none, or if an archive is in two splits.
     """
     info = next((FOLDER + name for name in INFO if FOLDER + name in objects), None)
     if info is None:
@@ -264,7 +264,7 @@ class IndexedTar:
 def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, IndexedTar]:
     """Return archive number -> its samples; empty if the index lists no members.
 
-    Downloads the database to scratch. Memory: 64 bytes plus the key per sample, 32 bytes per member.
+    Downloads to scratch. Memory: 64 bytes plus the key per sample, 32 bytes per member.
     """
     name = f"{store.url}/{info.key}"
     with (

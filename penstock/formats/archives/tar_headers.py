@@ -1,7 +1,4 @@
-"""Read the headers of a tar archive (ustar, GNU, pax) without reading payloads.
-
-Data that a tar reader would drop or misread raises an error that names the object and the byte.
-"""
+"""Read the headers of a tar archive (ustar, GNU, pax) without payloads. Data that readers would misread is an error."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +11,7 @@ import numpy as np
 from loader.errors import Corrupt, InvalidSample
 from loader.native import UNKNOWN_CRC, tar_contents
 
-from ..reading.window import ObjectWindow
+from ..reading.object_file import ObjectWindow
 
 BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20
@@ -85,9 +82,7 @@ def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[TarMember]:
 
 
 def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMembers]:
-    """Yield an archive's regular files in runs.
-
-    nbytes: size of the object. name: object's name for errors. many: fast path for plain headers.
+    """Yield an archive's regular files in runs. name: object's name for errors. many: fast path for plain headers.
 
     Raises: Corrupt if the archive is damaged or data follows its end; InvalidSample if a member is not a regular file.
     """

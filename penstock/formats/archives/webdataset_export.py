@@ -10,9 +10,9 @@ from loader.storage import ByteRange
 from ..export_selection import ExportSelection, WorkUnit, metadata_json
 from ..exporter import Loss, Outbox
 from ..reading.exported import MEMBERS, metadata_member
-from ..reading.window import ObjectWindow
+from ..reading.object_file import ObjectWindow
 from .tar_headers import members, plain_members
-from .webdataset_registered import named
+from .webdataset import named
 
 
 def losses(selection: ExportSelection) -> list[Loss]:

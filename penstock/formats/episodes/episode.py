@@ -10,10 +10,16 @@ from loader.errors import Corrupt, FieldTooLarge, InvalidSample
 from loader.modalities.row_blocks import with_row_blocks
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 
-from ..importing.importer import ReadSample
+from ..importer import ReadSample
 from .columns import TopicColumn, json_of, leaves, npy_of
-from .log_message import MAX_EPISODE_BYTES, MAX_FIELD_BYTES, MAX_LEAVES, LogMessage, damage_named
-from .message_decoders import decoder_of
+from .message_decoders import (
+    MAX_EPISODE_BYTES,
+    MAX_FIELD_BYTES,
+    MAX_LEAVES,
+    LogMessage,
+    damage_named,
+    decoder_of,
+)
 from .message_images import encoded_frame, kind_of, mp4_of_frames, raw_image
 
 FACTS = "episode.json"

@@ -12,16 +12,16 @@ from typing import Any
 from loader.errors import Corrupt, InvalidSample, MissingDependency
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
+from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ObjectFile
 from .episode import EpisodeBuilder
-from .log_message import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, LogChannel, LogMessage, damage_named
+from .message_decoders import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, LogChannel, LogMessage, damage_named
 
 OPTIONS = frozenset[str]()
 _ENDING = ".mcap"
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the MCAP files. Raises: MissingDependency if mcap is not installed."""
     if find_spec("mcap") is None:
         raise MissingDependency("MCAP files are read by mcap: pip install 'penstock-data[mcap]'")

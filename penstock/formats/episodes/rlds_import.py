@@ -16,7 +16,7 @@ from loader.modalities.row_blocks import with_row_blocks
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
+from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..tables.tfrecord_import import ExampleFeature, examples
 from .columns import json_of, npy_of
 from .message_images import depth_images, encoded_frame, mp4_of_frames
@@ -100,7 +100,7 @@ def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
     return RldsFeature(path, in_steps, kind, np.dtype(dtype.replace("bfloat16", "float32")), tuple(shape))
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the record files. Raises: InvalidStore if the dataset is in another file format."""
     keys = {info.key for info in infos}
     if FEATURES not in keys:

@@ -22,7 +22,7 @@ from loader.modalities.fields import is_of_the_machine
 from loader.modalities.row_blocks import with_row_blocks
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
+from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ObjectFile
 
 OPTIONS = frozenset[str]()
@@ -36,7 +36,7 @@ _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _ENDINGS = (".hdf5", ".h5")
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the HDF5 files. Raises: MissingDependency if h5py is not installed."""
     _h5py()
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]

@@ -15,11 +15,11 @@ from loader.errors import Corrupt, InvalidSample, MissingDependency
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk.scratch import held_folder, on_scratch
 
-from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample, files_of, joined
+from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
 from .episode import EpisodeBuilder
-from .log_message import MAX_CHUNK_BYTES, LogChannel, LogMessage, damage_named
 from .mcap_import import mcap_messages
+from .message_decoders import MAX_CHUNK_BYTES, LogChannel, LogMessage, damage_named
 
 OPTIONS = frozenset[str]()
 _ENDING, _METADATA = ".bag", "metadata.yaml"
@@ -31,13 +31,13 @@ _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
 _BEGIN = b"#ROSBAG V2.0\n"
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return ROS 1 bags and ROS 2 `metadata.yaml` files, the latter joined with the bag's files if all exist."""
     return _bags_in(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return what `find_objects` returns, except bags that lack a file."""
+    """Return what `find_readable` returns, except bags that lack a file."""
     return _bags_in(store, infos, options, whole=False)
 
 

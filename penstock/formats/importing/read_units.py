@@ -1,32 +1,39 @@
 """Read decoded samples in units of about a shard's size, or sort all samples on scratch.
 
-Units are written before all fields and keys are known; `settled` returns those to write again.
+Units are written before all fields and keys are known; `settled` returns those to write again. `in_workers` isolates an
+object that crashes or hangs its reader.
 """
 
 import threading
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from loader import errors
+from loader.cores import n_cores
 from loader.dataset.columnar.column_names import duplicate_key, without_field
 from loader.dataset.names import key_hash
 from loader.dataset.tables.parquet import get_tables
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Sample, Spill
-from loader.errors import Corrupt, InvalidSample, PenstockError
+from loader.errors import Corrupt, InvalidSample, PenstockError, WorkerFailed
 from loader.modalities.fields import ROWS_SUFFIX
 from loader.storage import ObjectInfo, Store
 
+from ...compute.pool import LocalCompute
+from ...compute.pool.environment import store_variables
 from ...progress import progress
+from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import BOMB_BYTES, BOMB_TIMES
 from ..registration.earlier import token_of
 from ..registration.parts import text_of
 from ..registration.shard_rows import Rows, groups_of, key_of, names_of
 from ..unit_threads import in_threads
-from .importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from .write_parts import RENAMED, WrittenUnit
 
 SAMPLE_BYTES = 64
@@ -257,3 +264,68 @@ def _read(
     finished = in_threads(read, units, workers, failures)
     for _ in progress(finished, "read", lambda unit: unit.size, sum(unit.size for unit in units)):
         pass
+
+
+LIMIT_S = 600.0
+"""Time limit per call, in seconds, plus one second per MiB."""
+
+FindReadable = Callable[[Store, list[ObjectInfo], ColumnarOptions], Readable]
+"""Type of an importer's `find_readable`."""
+_ERRORS: dict[str, type[PenstockError]] = {
+    name: one
+    for name, one in vars(errors).items()
+    if isinstance(one, type) and issubclass(one, PenstockError)
+}
+
+
+class _ReadRequest(NamedTuple):
+    info: ObjectInfo
+    run: tuple[int, int] | None
+
+
+@contextmanager
+def in_workers(
+    readable: Readable, find_readable: FindReadable, store: Store, options: ColumnarOptions, workers: int
+) -> Iterator[Readable]:
+    """Yield a copy of `readable` that reads in at most `workers` processes, which end with the block.
+
+    A run's samples are in memory, at most 4 GiB. Credentials come from the environment.
+    """
+    function = partial(_read_in_worker, store, find_readable, options.to_json())
+    variables = store_variables(store)
+
+    def in_worker(info: ObjectInfo, run: ImportRun | None) -> Any:
+        unit = _ReadRequest(info, run and (run.first, run.stop))
+        limit_s = LIMIT_S + (run.nbytes // 2**20 if run else 0)
+        (outcome,) = compute.map(function, [unit], timeout_s=limit_s, variables=variables)
+        if outcome.value is None:
+            why = outcome.error.summary if outcome.error else "no answer"
+            if outcome.error and outcome.error.code in ("memory", "exception"):
+                raise WorkerFailed(f"{store.url}/{info.key} was not read: {why}")
+            raise Corrupt(f"{store.url}/{info.key} cannot be read: {why}; repair it, or move it elsewhere")
+        error, answer = outcome.value
+        if error:
+            raise _ERRORS.get(error, Corrupt)(answer)
+        return answer
+
+    def runs(info: ObjectInfo) -> list[ImportRun]:
+        return [ImportRun(info, *one) for one in in_worker(info, None)]
+
+    def samples(run: ImportRun) -> Iterator[ReadSample]:
+        for values in in_worker(run.info, run):
+            yield ReadSample(*values)
+
+    with closing(LocalCompute(min(workers, n_cores()))) as compute:
+        yield readable._replace(runs=runs, samples=samples)
+
+
+def _read_in_worker(
+    store: Store, find_readable: FindReadable, options: dict[str, Any], request: _ReadRequest
+) -> tuple[str, Any]:
+    try:
+        readable = find_readable(store, [request.info], ColumnarOptions.from_json(options))
+        if request.run is None:
+            return "", [one[1:] for one in readable.runs(request.info)]
+        return "", [tuple(one) for one in readable.samples(ImportRun(request.info, *request.run))]
+    except PenstockError as error:
+        return type(error).__name__, str(error)

@@ -1,7 +1,4 @@
-"""Copy samples that are byte ranges of objects, in blocks that copy each byte once.
-
-Neighbouring ranges in a bucket's object share a request.
-"""
+"""Copy samples that are byte ranges of objects, each byte once; neighbours in a bucket's object share a request."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,7 +92,6 @@ class SpanUnit:
 
     @property
     def name(self) -> str:
-        """Part name."""
         return f"{self.number:05d}{RENAMED if self.renamed else ''}"
 
 

@@ -1,7 +1,6 @@
-"""Write samples as parts, exactly once.
+"""Write samples as parts, exactly once: a repeated import skips whatever is recorded.
 
-`data/<txn>/<folder>/<name>.json` lists a unit's parts and is written last; `<part>.part.json` records each full part
-at once. A repeated import skips whatever is recorded.
+`data/<txn>/<folder>/<name>.json` lists a unit's parts and is written last; `<part>.part.json` records each full part.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -125,9 +124,9 @@ def in_order(written: Iterable[WrittenUnit[Unit]]) -> list[WrittenUnit[Unit]]:
 
 
 def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
-    """Delete the parts and records of replaced units; the collector deletes what the store refuses to delete.
+    """Delete the parts and records of replaced units, whose keys a takedown would not find.
 
-    A takedown would not find these parts, because their keys differ from its samples' keys.
+    The collector deletes what the store refuses to delete.
     """
     there = list_in_place(root, f"data/{txn}/{FOLDER}/", f"data/{txn}/")
     keys = [info.key for info, is_link in there if not is_link and _unit_of(info.key) in names]

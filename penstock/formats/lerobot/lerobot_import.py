@@ -20,15 +20,7 @@ from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
 from ..episodes.columns import npy_of
-from ..importing.importer import (
-    ColumnarOptions,
-    ImportRun,
-    KnownNames,
-    Readable,
-    ReadSample,
-    files_of,
-    joined,
-)
+from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
 from .dataset_layout import DatasetLayout, LeRobotEpisode, key_of, read_layout
@@ -43,13 +35,13 @@ _LEAST_TICK_S = 1e-6
 """Tolerance of timestamps if no video has a clock, in seconds."""
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the objects with rows, each joined with its videos."""
     return _readable(dataset_in(store, infos, options))
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return what `find_objects` returns, except objects that lack a video."""
+    """Return what `find_readable` returns, except objects that lack a video."""
     return _readable(dataset_in(store, infos, options, whole=False))
 
 

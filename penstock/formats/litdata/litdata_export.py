@@ -1,7 +1,4 @@
-"""Export LitData chunks: each sample is a mapping of its fields, plus `key` and `metadata`.
-
-A field that a sample lacks is empty; the leaf `absent` lists these fields.
-"""
+"""Export LitData chunks: each sample maps its fields, `key`, `metadata`, and `absent`, the fields that it lacks."""
 
 import json
 import struct

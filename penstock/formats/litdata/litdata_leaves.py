@@ -22,7 +22,7 @@ from loader.storage import ByteRange
 
 from ..reading.exported import COLUMN_BYTES
 from ..reading.indexed import check_apart, corrupt
-from ..reading.window import ObjectWindow
+from ..reading.object_file import ObjectWindow
 from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
 
 NESTED_HEAD = 5

@@ -9,8 +9,8 @@ from loader.errors import Corrupt, InvalidField, ObjectNotFound
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 
+from .object_file import ObjectWindow
 from .sample import NO_METADATA, ForeignSample
-from .window import ObjectWindow
 
 NOTE = ".penstock/export.json"
 MEMBERS = ("json", "metadata.json")

@@ -10,8 +10,8 @@ import numpy as np
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.storage import ObjectInfo, Store
 
+from .object_file import ObjectWindow
 from .sample import ForeignRun, ForeignSample, ForeignTable, FoundObjects
-from .window import ObjectWindow
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 INDEX = "index.json"

@@ -3,8 +3,8 @@
     foreign/<place>/<key>       the copies; <place> is the source's id
     places/<place>/<n>.json     url null: the source is in the root; written last
 
-Each object is checked against its seals before it is written. An existing copy is compared and not replaced, so a
-killed adoption can be repeated.
+Each object is checked against its seals first. An existing copy is compared and kept, so a killed adoption can be
+repeated.
 """
 
 import hashlib
@@ -91,9 +91,9 @@ class _ShardUnit(NamedTuple):
 def adopt(root: Root, ref: str, *, workers: int = 4) -> AdoptionReport:
     """Copy a version's registered objects into the root, where readers find them from then on.
 
-    All versions in the root that share a source adopt it together, and must be sealed. If an object cannot be copied,
-    or holds samples that a takedown removed, the report names it and the source stays in use. Memory: a shard's
-    indexes per thread. Scratch: one object per thread.
+    All versions in the root that share a source adopt it together, and must be sealed. An object that cannot be copied,
+    or holds samples that a takedown removed, is reported, and the source stays in use. Memory: a shard's indexes per
+    thread. Scratch: one object per thread.
 
     Raises: InvalidRuntime if the version is not registered or not sealed; Forbidden for a source that the caller does
     not vouch for; Corrupt; the errors of `Root.open`.

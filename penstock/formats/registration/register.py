@@ -1,7 +1,7 @@
 """Register a dataset in place: list the samples in its objects, and publish a version with their index.
 
-The version's id follows from dataset name, format, options, and the objects' keys, sizes and change tokens, so
-everyone gets the same version. A killed registration can be repeated.
+The id follows from dataset name, format, options, and the objects' keys, sizes and change tokens, so everyone gets the
+same version, and a killed registration can be repeated.
 """
 
 import hashlib

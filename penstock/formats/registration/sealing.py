@@ -1,7 +1,4 @@
-"""Seal registered shards: read them once, and store their checksums for all readers.
-
-A seal is the file with these checksums, one per index. Existing seals are skipped, so a killed run can be repeated.
-"""
+"""Seal registered shards: read them once, and store each index's checksums in a file, its seal, for all readers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field

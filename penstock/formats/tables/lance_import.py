@@ -1,6 +1,6 @@
 """Import the newest version of a Lance dataset, fragment by fragment: each live row is a sample.
 
-Lance itself opens the folder that contains `_versions` by URL, with the credentials in the environment.
+Lance itself opens the folder, with the credentials in the environment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,15 +15,7 @@ from loader.modalities.fields import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 
-from ..importing.importer import (
-    ColumnarOptions,
-    ImportRun,
-    KnownNames,
-    Readable,
-    ReadSample,
-    files_of,
-    joined,
-)
+from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, files_of, joined
 from ..reading.object_file import opened
 
 OPTIONS = frozenset({"key", "fields"})
@@ -39,7 +31,7 @@ _VERSIONS, _DATA = "_versions/", "data/"
 _NAMES = KnownNames[list[list[str]]]()
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the files of the newest version's fragments.
 
     Raises: MissingDependency if Lance is not installed; InvalidStore if Lance cannot open the store or a file is gone.
@@ -48,7 +40,7 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return what `find_objects` returns, except fragments that lack a file."""
+    """Return what `find_readable` returns, except fragments that lack a file."""
     return _readable(store, infos, options, whole=False)
 
 

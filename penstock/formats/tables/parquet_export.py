@@ -1,6 +1,6 @@
 """Export Parquet with Hugging Face features: one file per part, one row per sample.
 
-The schema's metadata `penstock` maps columns to fields, so that an import restores them.
+The schema's metadata `penstock` maps columns to fields for imports.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,11 +1,11 @@
 """Import TFRecord files of `tf.train.Example`, uncompressed or gzipped, without TensorFlow.
 
-A feature with one number becomes metadata, one with several a field of flat values. Bytes become metadata if they are
-text, otherwise a field whose extension follows from its first bytes. `--field NAME=EXT` overrides this.
+One number becomes metadata, several a field of flat values. Bytes become metadata if they are text, otherwise a field
+whose extension follows from its first bytes. `--field NAME=EXT` overrides this.
 
-The parser is our own, because the protobuf package does not locate damage and is slower for floats. An Example nests
-messages by field number: Features in 1, entries in 1, then a name in 1 and a Feature in 2. A Feature has bytes in 1,
-floats in 2, or integers in 3.
+The protobuf package does not locate damage and is slower for floats. An Example nests messages by field number:
+Features in 1, entries in 1, then a name in 1 and a Feature in 2. A Feature has bytes in 1, floats in 2, or integers in
+3.
 """
 
 import re
@@ -29,7 +29,7 @@ from loader.dataset.shards.shard import crc32c
 from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
+from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ByteStream, ObjectFile, opened
 
 MOST_FEATURES = 2**14
@@ -210,7 +210,7 @@ def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
     raise Wire(f"byte {at}: a number of more than 64 bits")
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return the TFRecord objects, one run each."""
     files = [info for info in infos if _NAME.search(info.key.lower())]
     return Readable(

@@ -164,7 +164,7 @@ while :; do
         wait "$srun"
         status=$?
     done
-    kill -KILL "$watch"
+    kill -KILL "$watch" 2> /dev/null
     srun=
     if [ -e "$PENSTOCK_FOLDER/stopped" ] || [ -e "$PENSTOCK_FOLDER/lost" ]; then requeue; fi
     if [ "$status" = 0 ]; then exit 0; fi

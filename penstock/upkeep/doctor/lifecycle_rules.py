@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .finding import Finding, fail, note, ok, warn
+from .finding import Finding, fail, ok, warn
 
 CHECK = "lifecycle"
 MAY_GO = ("heartbeats/", "leases/")
@@ -111,11 +111,6 @@ def judged(rules: Iterable[Rule], root: str) -> Iterator[Finding]:
     if not any(rule.aborts and (root.startswith(rule.prefix) or rule.prefix == "") for rule in rules):
         what = "no rule gives up unfinished multipart uploads, which are paid for and seen in no listing"
         yield warn(CHECK, what, "add one: AbortIncompleteMultipartUpload after 7 days")
-
-
-def not_told(why: str) -> Finding:
-    """Return a finding that the settings could not be read."""
-    return note(CHECK, why)
 
 
 def _when(days: Any, date: Any) -> str:

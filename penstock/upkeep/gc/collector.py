@@ -22,10 +22,9 @@ from loader.dataset.shards.shard import SEALS
 from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFound
 from loader.storage.external_shards import FOREIGN
 
-from .classify import Tally, sorter
 from .clients import FOLDERS, JOBS, Clients, Moment, check_name, now, own_name, read_clients
 from .deleted_record import DeletedRecord, PrimaryRecord, swept_by_primary
-from .needed import References, Unreadable, owners, protected, references
+from .needed import References, Tally, Unreadable, owners, protected, references, sorter
 from .plan import CollectionPlan, listed, planned
 from .report import CollectionReport
 from .side_objects import SideObject, adopted, as_table, cards, heartbeats, hints, jobs, seals, unfinished

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...units import size
-from .classify import FOREIGN, LIVE, OPEN, WHY, Tally
+from .needed import FOREIGN, LIVE, OPEN, WHY, Tally
 from .sweep import SweepResult
 
 PRICES_USD = {

@@ -19,9 +19,8 @@ from loader.storage.disk.unlisted_files import is_unfinished, list_in_place
 from loader.storage.external_shards import FOREIGN
 from loader.storage.store import ObjectInfo
 
-from .classify import Tally
 from .clients import JOBS, Clients, job_folder
-from .needed import References
+from .needed import References, Tally
 from .plan import LISTED_ROWS
 
 _CARD = re.compile(r"cards/([^/]+)/[0-9]{6}-(v-[0-9a-f]{64})/[^/]+")

@@ -24,7 +24,7 @@ from ...denied.find import producer_names_some
 from ...denied.hashed_names import Marks
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place
-from ..gc.classify import OURS
+from ..gc.needed import OURS
 
 PART_SAMPLES = "part-samples"
 

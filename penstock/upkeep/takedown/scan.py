@@ -27,7 +27,7 @@ from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, TakedownRecord
 from .derived import card_folders, exclusion_without, ledger_without, page_names, plan_is_of
 from .orphans import member_keys
-from .pipeline_tables import is_hint, table_without, with_units, without_names
+from .raw_objects import is_hint, table_without, with_units, without_names
 from .run_records import run_record_without
 
 SCANNED = (
@@ -152,7 +152,6 @@ class Scan:
         self._root = root
 
     def verdicts(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str | None]]:
-        """Yield (path, verdict) for each object."""
         for info in infos:
             yield info.key, self.verdict(info.key)
 

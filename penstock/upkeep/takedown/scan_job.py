@@ -77,7 +77,6 @@ class ScanResult:
 
 
 def scan_objects(unit: ScanUnit, node: Node) -> ScanResult:
-    """Return the verdict on each object."""
     try:
         scan = _scan(unit, node)
         return ScanResult(verdicts=[scan.verdict(path) for path in unit.paths])

@@ -15,7 +15,7 @@ from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, add_to_record, read_record
 from .derived import Edits, derived_edits, do, exclusion_edits, page_edits
 from .orphans import left_over, part_samples
-from .pipeline_tables import lifecycle_edits
+from .raw_objects import lifecycle_edits
 from .rewrite import NothingLeft, publish_redacted, zeroed
 
 
@@ -51,7 +51,6 @@ class TakedownReport:
     """Number of objects that wait for garbage collection."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
         return asdict(self)
 
     def text(self) -> str:

@@ -11,7 +11,6 @@ from loader.api.explain import Explanation, explain_slots
 from loader.dataset.shards.address import SampleAddress
 from loader.errors import TransformFailed, WorkerFailed
 from loader.order.sources.packing import PackedView
-from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
 
 from ...text import clean
@@ -213,12 +212,6 @@ def part_of(
     first, world = default_part(training, step)
     world_size = world if world_size is None else world_size
     return (first if world_size == world else 0) if rank is None else rank, world_size
-
-
-def rank_of_slot(training: Training, step: int, slot: int, world_size: int) -> int:
-    """Return the rank whose part contains a slot."""
-    n = training.plan(step).batch_size(step)
-    return next(rank for rank in range(world_size) if slot < rank_slice(n, rank, world_size).stop)
 
 
 def _row(explained: Explanation, shown: ShownSlot, largest: Mapping[str, float], error: str) -> SlotRow:

@@ -15,7 +15,6 @@ __all__ = ["KINDS", "Facts", "Kind", "Mark", "Media", "TokenBox", "kind_of"]
 
 
 def kind_of(value: object, facts: Facts) -> Kind:
-    """Return a value's kind."""
     return next(kind for kind in KINDS.values() if kind.fits(value, facts))
 
 

@@ -1,7 +1,7 @@
 """One memory budget for decoding, shared by all of a viewer's threads in order of arrival.
 
-A thread reads a file's header, and reserves memory before decoding. It takes no other lock inside a reservation, so
-every thread gets its turn.
+A thread reserves memory after reading a file's header, and takes no other lock meanwhile, so every thread gets its
+turn.
 """
 
 import ctypes

@@ -1,7 +1,6 @@
 """Token ids: one sequence, or several documents packed into one.
 
-Companion fields describe the tokens: `<field>.segment_ids` and `<field>.loss_mask` (or without the prefix), and float
-fields of equal length.
+`<field>.segment_ids` and `<field>.loss_mask` (or without the prefix), and float fields of equal length, describe them.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Find the position of a transformed image in the decoded one, and how its colours were scaled.
 
-Transforming black, grey and white images gives each channel's scale; two gradients give each pixel's position in the
-original. An affine map is fitted by least squares.
+Black, grey and white images give each channel's scale; two gradients give each pixel's original position, to which an
+affine map is fitted by least squares.
 """
 
 from collections.abc import Callable, Mapping

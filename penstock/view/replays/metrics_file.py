@@ -57,7 +57,6 @@ class MetricsFile:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Metric names."""
         return tuple(name for name in self.frame.columns if name != "step")
 
     def named_apart(self, notes: Collection[str]) -> "MetricsFile":

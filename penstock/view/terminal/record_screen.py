@@ -299,7 +299,6 @@ def cut_lines(lines: Sequence[str], most: int) -> list[Static]:
 
 
 def heading(text: str) -> Static:
-    """Return a heading widget."""
     return Static(terminal_text(text), classes="heading", markup=False)
 
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 from textual.app import App
 from textual.binding import Binding
 
-from ..daemon_threads import DaemonThreads
+from ..front_ends import DaemonThreads, exclude_basket, shell_command
 from ..open_data import OpenData
-from ..page_actions import exclude_basket, shell_command
 from .addresses import (
     ComparisonPage,
     DifferencePage,

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp
 from loader.errors import InvalidRuntime, PenstockError
 from loader.json_text import parse_json_object
 
+from ..front_ends import exclude_basket
 from ..open_data import OpenData
-from ..page_actions import exclude_basket
 from . import training_pages, version_pages
 from .guard import Guard, csrf
 from .page import MOST_DIGITS, Site, error_response

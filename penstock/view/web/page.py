@@ -34,12 +34,11 @@ from loader.errors import (
 )
 
 from ...card.templates import templates
-from ..daemon_threads import DaemonThreads
+from ..front_ends import DaemonThreads, shell_command
 from ..inspect.recorded_step import failure_record
 from ..json_record import plain
 from ..open_data import OpenData
 from ..outage import DOWN, OUTAGE_S
-from ..page_actions import shell_command
 
 PATIENCE_S = 1.5
 """Seconds after which a browser gets a progress page."""

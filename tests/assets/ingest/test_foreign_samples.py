@@ -19,7 +19,7 @@ import loader
 from assets.arrivals.make_batches import discover
 from assets.checks import Expectation
 from assets.gate_checks import Gate
-from assets.ingest.formats.read_work import ReadPlace
+from assets.ingest.formats.sample_work import ReadPlace
 from assets.ingest.formats.walked_objects import WalkedPlace
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
@@ -35,7 +35,7 @@ from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.job import job_ids
 from penstock.compute.pool import InlineCompute
-from penstock.formats.importing.importer import NO_OPTIONS
+from penstock.formats.importer import NO_OPTIONS
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from penstock.stages import current_record

@@ -159,7 +159,7 @@ elif command == "squeue" and "sbatch" in open({log!r}).read():
 elif command == "scontrol":
     print("PreemptType = preempt/qos\\nKillWait = 30 sec\\nPreemptMode = REQUEUE")
 elif command == "sacctmgr":
-    print("00:00:40|requeue")
+    print("low|00:00:40|requeue|\\nhigh|00:00:00|cluster|low")
 """
 
 

@@ -13,7 +13,7 @@ from loader.errors import Corrupt, InvalidRuntime
 from loader.modalities.video.packet_table import packets_bytes, read_packets
 from loader.modalities.video.timeline import Timeline
 from loader.storage import open_store
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 from penstock.view.episodes import open_episode as module
 from penstock.view.episodes.bands import fault_spans, keep_spans, language_spans

@@ -13,7 +13,7 @@ from loader.dataset.root import root_over
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, Forbidden, InvalidStore
 from loader.storage import open_store
 from penstock.formats import registered_named, run_import
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.importing.walk import UnitsAhead, Walk
 from penstock.formats.importing.write_parts import delete_units
 from penstock.formats.registration.earlier import PlaceDifference

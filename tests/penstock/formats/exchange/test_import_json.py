@@ -11,10 +11,10 @@ import loader
 from loader.errors import EmptyVersion, InvalidStore
 from loader.storage import open_store
 from penstock.formats import importer_named
-from penstock.formats.importing.importer import NO_OPTIONS, ColumnarOptions, ImportRun
+from penstock.formats.importer import NO_OPTIONS, ColumnarOptions, ImportRun
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
-from penstock.formats.tables import json_import as json_array
+from penstock.formats.tables import text_tables
 
 CONVERSATIONS = [
     {
@@ -43,7 +43,7 @@ def _imported(root, place, **more):
 
 def _values(place, name="a.json"):
     store = open_store(str(place))
-    found = importer_named("json").find_objects(store, list(store.list()), NO_OPTIONS)
+    found = importer_named("json").find_readable(store, list(store.list()), NO_OPTIONS)
     info = next(one for one in found.infos if one.key == name)
     return [sample.metadata for sample in found.samples(ImportRun(info))]
 
@@ -86,7 +86,7 @@ def test_values_are_the_same_however_the_file_is_read(place, monkeypatch, size):
         text = data[file.path.rpartition("/")[2]]
         return (text[at : at + size] for at in range(0, len(text), size))
 
-    monkeypatch.setattr(json_array, "chunks", pieces)
+    monkeypatch.setattr(text_tables, "chunks", pieces)
     assert _values(place) == _values(place, "b.json") == whole
     assert len(whole) == 9
 
@@ -125,7 +125,7 @@ def test_an_array_is_read_in_bounded_memory(place):
     with open(place / "a.json", "wb") as file:
         file.write(b"[" + b",".join([row] * 3_000) + b"]")
     store = open_store(str(place))
-    found = importer_named("json").find_objects(store, list(store.list()), NO_OPTIONS)
+    found = importer_named("json").find_readable(store, list(store.list()), NO_OPTIONS)
     tracemalloc.start()
     n = sum(1 for _ in found.samples(ImportRun(found.infos[0])))
     _, peak = tracemalloc.get_traced_memory()

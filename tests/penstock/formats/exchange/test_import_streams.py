@@ -17,8 +17,8 @@ import loader
 from loader.errors import Corrupt, InvalidSample, PenstockError
 from loader.storage import open_store
 from penstock.formats import importer_named
-from penstock.formats.importing.importer import NO_OPTIONS, ColumnarOptions
-from penstock.formats.litdata import litdata_import as litdata_chunks
+from penstock.formats.importer import NO_OPTIONS, ColumnarOptions
+from penstock.formats.litdata import litdata as litdata_chunks
 from penstock.formats.run_import import import_place
 from penstock.formats.tables.tfrecord_import import Wire, features_of, masked_crc32c
 
@@ -109,7 +109,7 @@ def test_a_compressed_archive_that_is_cut_is_named_wherever_it_is(ending, tmp_pa
     ],
 )
 def test_archives_that_cannot_be_read_forward_are_told(members, told, tmp_path, tars, monkeypatch):
-    monkeypatch.setattr("penstock.formats.archives.webdataset_import.SAMPLE_BYTES", 2**17)
+    monkeypatch.setattr("penstock.formats.archives.webdataset.SAMPLE_BYTES", 2**17)
     put(tmp_path / "in/x.tgz", gzip.compress(tars.tar_bytes(members)))
     (why,) = failures("webdataset-compressed", tmp_path / "in", tmp_path / "root")
     assert re.search(told, why)
@@ -303,7 +303,7 @@ def test_a_damaged_object_is_read_or_refused_with_its_name(place, bits, cut, for
     data = data[:place] + (b"" if cut else bytes([data[place] ^ bits]) + data[place + 1 :])
     store.put(name, gzip.compress(data, 0) if format == "tar" else data)
     found = importer_named("tfrecord" if format == "records" else "webdataset-compressed")
-    readable = found.find_objects(store, list(store.list()), NO_OPTIONS)
+    readable = found.find_readable(store, list(store.list()), NO_OPTIONS)
     told = name
     try:
         for run in readable.runs(readable.infos[0]):
@@ -393,7 +393,7 @@ def test_damaged_compressed_litdata_is_read_or_told(data, level, shared, tmp_pat
         good[at] = byte
     path.write_bytes(good)
     store = open_store(folder)
-    readable = litdata_chunks.find_objects(store, list(store.list()), ColumnarOptions())
+    readable = litdata_chunks.find_readable(store, list(store.list()), ColumnarOptions())
     (info,) = (info for info in readable.infos if info.key == "chunk-0-1.bin")
     said, found = "", []
     try:

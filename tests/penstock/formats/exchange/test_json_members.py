@@ -11,7 +11,7 @@ from loader.dataset.columnar.json_members import MIXED
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats import run_import
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place

@@ -8,7 +8,7 @@ import pytest
 import loader
 from loader.errors import Changed, InvalidStore
 from loader.storage import open_store
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 ROWS = 10
@@ -94,10 +94,10 @@ def test_a_file_that_was_replaced_or_damaged_is_named(dataset, tmp_path, monkeyp
 
 
 def test_a_dataset_that_changes_while_it_is_read_is_told(dataset, tmp_path):
-    from penstock.formats.tables.lance_import import find_objects
+    from penstock.formats.tables.lance_import import find_readable
 
     store = open_store(tmp_path / "in")
-    readable = find_objects(store, list(store.list()), ColumnarOptions())
+    readable = find_readable(store, list(store.list()), ColumnarOptions())
     (run,) = readable.runs(readable.infos[1])
     store.put(run.info.key, store.get(run.info.key).data + b"x")
     with pytest.raises(Changed, match="data/"):

@@ -14,8 +14,8 @@ import loader
 from loader.errors import Corrupt, InvalidSample, InvalidStore, LossyExport
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
-from penstock.formats.importing.importer import ColumnarOptions
-from penstock.formats.lerobot.lerobot_import import find_objects
+from penstock.formats.importer import ColumnarOptions
+from penstock.formats.lerobot.lerobot_import import find_readable
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from tests.mortal_store import PUTS, Death, Killed, stop
@@ -40,7 +40,7 @@ from .lerobot_files import (
 def read(folder, *without):
     """Key -> sample of a dataset."""
     store = open_store(folder)
-    readable = find_objects(store, list(store.list()), ColumnarOptions(without=frozenset(without)))
+    readable = find_readable(store, list(store.list()), ColumnarOptions(without=frozenset(without)))
     found = [one for info in readable.infos for run in readable.runs(info) for one in readable.samples(run)]
     return {one.key: one for one in found}
 

@@ -10,7 +10,7 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 from tests.run.numbered_video import HEIGHT, WIDTH, numbered, numbers_in
 

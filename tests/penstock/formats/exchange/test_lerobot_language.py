@@ -13,10 +13,10 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore, LossyExport
 from loader.json_text import DamagedJson
 from loader.modalities.language import LanguageLine
 from loader.storage import open_store
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.lerobot.language import columns_nbytes
 from penstock.formats.lerobot.language_columns import read_texts
-from penstock.formats.lerobot.lerobot_import import dataset_in, find_objects
+from penstock.formats.lerobot.lerobot_import import dataset_in, find_readable
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 
@@ -169,7 +169,7 @@ def test_damaged_columns_are_corrupt(tmp_path, damage, why):
     table(path, rows.append_column("language_persistent", pa.array(damage(len(rows)))))
     declare(folder, ["language_persistent"])
     store = open_store(folder)
-    readable = find_objects(store, list(store.list()), ColumnarOptions(without=frozenset()))
+    readable = find_readable(store, list(store.list()), ColumnarOptions(without=frozenset()))
     (run,) = readable.runs(readable.infos[0])
     with pytest.raises(Corrupt, match=f"episode 0: language.*{why}"):
         list(readable.samples(run))

@@ -11,7 +11,7 @@ import loader
 from loader.errors import PenstockError
 from loader.modalities import decoder_for
 from loader.storage import open_store
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 STEPS = (3, 1)

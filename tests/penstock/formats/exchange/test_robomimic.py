@@ -13,8 +13,8 @@ from loader.modalities import decoder_for
 from loader.storage import open_store
 from penstock.formats import FORMATS, Format
 from penstock.formats.episodes import robomimic_import as robomimic
-from penstock.formats.importing import in_workers
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
+from penstock.formats.importing import read_units
 from penstock.formats.run_import import import_place
 
 STEPS = (3, 1, 5)
@@ -96,7 +96,7 @@ def test_runs_have_each_demonstration_once(tmp_path, monkeypatch):
     write(tmp_path / "in/a.hdf5")
     monkeypatch.setattr(robomimic, "RUN_BYTES", 600)
     store = open_store(tmp_path / "in")
-    readable = robomimic.find_objects(store, list(store.list()), ColumnarOptions())
+    readable = robomimic.find_readable(store, list(store.list()), ColumnarOptions())
     runs = list(readable.runs(readable.infos[0]))
     assert [(run.first, run.stop, run.nbytes) for run in runs] == [(0, 2, 672), (2, 3, 336)]
     keys = [sample.key for run in runs for sample in readable.samples(run)]
@@ -216,17 +216,17 @@ from penstock.formats.episodes import robomimic_import as robomimic
 
 OPTIONS = robomimic.OPTIONS
 
-def find_objects(store, infos, options):
+def find_readable(store, infos, options):
     if [info.key for info in infos] == ["kills.hdf5"]:
         os.kill(os.getpid(), signal.SIGSEGV)
-    return robomimic.find_objects(store, infos, options)
+    return robomimic.find_readable(store, infos, options)
 """
 
 
 def test_a_file_that_holds_its_reader_is_named(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/holds.hdf5").write_bytes(lzma.decompress(base64.b64decode(HOLDS)))
-    monkeypatch.setattr(in_workers, "LIMIT_S", 1)
+    monkeypatch.setattr(read_units, "LIMIT_S", 1)
     (why,) = imported(tmp_path / "in", tmp_path / "root").failures
     assert "/in/holds.hdf5 cannot be read: took longer than 1 s and was killed; repair it" in why
 

@@ -26,9 +26,8 @@ from fuzz.seeds import ordinary_priority
 from loader.errors import PenstockError
 from loader.modalities import decoder_for
 from loader.storage import open_store
-from penstock.formats.episodes.log_message import LogChannel
-from penstock.formats.episodes.message_decoders import ros_decoder
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.episodes.message_decoders import LogChannel, ros_decoder
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 
 ZERO = 1_700_000_000_000_000_000

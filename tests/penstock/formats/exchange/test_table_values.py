@@ -23,10 +23,10 @@ from loader.dataset.names import escape_name
 from loader.errors import Corrupt, FieldMismatch, InvalidSample, NotSupported, ObjectNotFound
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
-from penstock.formats.tables import parquet_registered as parquet_rows
+from penstock.formats.tables import parquet as parquet_rows
 from penstock.upkeep.verify.version import verify
 from tests.penstock.formats.exchange.test_import_tables import arrow, put, table
 

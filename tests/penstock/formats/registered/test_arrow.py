@@ -17,7 +17,7 @@ from loader.errors import Changed, Corrupt, DuplicateKey, InvalidSample, Invalid
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.content_digest import content_digest
-from penstock.formats.importing.importer import ColumnarOptions
+from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal

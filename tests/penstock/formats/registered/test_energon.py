@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import loader
 from loader.errors import Corrupt, InvalidStore
 from loader.storage import open_store
+from penstock.formats.archives import energon as archives
 from penstock.formats.archives import energon_index as nv_meta
-from penstock.formats.archives import energon_registered as archives
 from penstock.formats.archives.energon_index import expanded
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export

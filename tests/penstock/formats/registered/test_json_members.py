@@ -11,7 +11,7 @@ from loader.dataset.columnar import json_members
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables import columns
 from penstock.cli import main
-from penstock.formats.reading import window
+from penstock.formats.reading import object_file
 from penstock.formats.registration.register import register
 from tests.penstock.formats.registered import img2dataset
 
@@ -232,15 +232,15 @@ def test_a_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root,
     """Requests of odd sizes end within headers, and within documents."""
     tars.fill(tmp_path / "tars", img2dataset.archives(20, image=b"x" * 700))
     here = version_of(root, tmp_path / "tars").version
-    monkeypatch.setattr(window, "disk_of", lambda store: None)
+    monkeypatch.setattr(object_file, "disk_of", lambda store: None)
     for name in ("FIRST_BYTES", "MOST_BYTES"):
-        monkeypatch.setattr(window, name, nbytes)
+        monkeypatch.setattr(object_file, name, nbytes)
     there = version_of(loader.Root(tmp_path / "other"), tmp_path / "tars").version
     assert column(there, "original_width") == column(here, "original_width") == [4000 + i for i in range(20)]
 
 
 def test_an_archive_without_documents_has_no_columns_and_costs_no_read(root, three, monkeypatch):
-    monkeypatch.setattr(window.ObjectWindow, "aside", None)
+    monkeypatch.setattr(object_file.ObjectWindow, "aside", None)
     done = version_of(root, three)
     assert (kinds(done.version), done.notes) == ({}, [])
 

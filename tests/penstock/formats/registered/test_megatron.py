@@ -11,8 +11,8 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, EmptyVersion
 from loader.storage import open_store
-from penstock.formats import megatron_registered as megatron
-from penstock.formats import megatron_registered as megatron_index
+from penstock.formats import megatron as megatron
+from penstock.formats import megatron as megatron_index
 from penstock.formats.registration.register import register
 from penstock.upkeep.verify.version import verify
 

@@ -269,7 +269,7 @@ def test_what_cannot_be_registered_is_told(root, place, monkeypatch, tars):
     with pytest.raises(DuplicateKey, match=r"0\.parquet has the key '7' twice"):
         register(root, "parquet", place, "u", key="n")
     put(place / "0.parquet", 0, 40)
-    monkeypatch.setattr("penstock.formats.tables.parquet_registered.MOST_CHUNK_BYTES", 10)
+    monkeypatch.setattr("penstock.formats.tables.parquet.MOST_CHUNK_BYTES", 10)
     with pytest.raises(
         InvalidSample, match=r"row group 0: column 'image' decodes to .*fewer rows in a row group"
     ):

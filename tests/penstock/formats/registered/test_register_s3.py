@@ -128,17 +128,17 @@ def test_an_object_that_is_replaced_in_a_bucket_is_named(root, place, tars):
 
 def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, tars, monkeypatch):
     """Of small members everything is read in few requests; of large ones a request each, and next to no byte."""
-    from penstock.formats.reading import window
+    from penstock.formats.reading import object_file
 
     url, store = place
     read = []
-    fetch = window.ObjectWindow._fetch
+    fetch = object_file.ObjectWindow._fetch
 
     def fetched(self, offset, nbytes):
         fetch(self, offset, nbytes)
         read.append(len(self._data))
 
-    monkeypatch.setattr(window.ObjectWindow, "_fetch", fetched)
+    monkeypatch.setattr(object_file.ObjectWindow, "_fetch", fetched)
     costs = {}
     for name, n, nbytes in (
         ("small", 400, 3000),

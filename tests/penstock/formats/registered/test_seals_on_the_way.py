@@ -15,9 +15,9 @@ from loader.dataset.shards.shard import SEALS
 from loader.native import python
 from loader.storage import open_store
 from penstock.formats.archives import tar_headers
-from penstock.formats.reading import window
-from penstock.formats.reading.window import LOCAL_JUMP_BYTES as JUMP
-from penstock.formats.reading.window import Neighbours, ObjectWindow
+from penstock.formats.reading import object_file
+from penstock.formats.reading.object_file import LOCAL_JUMP_BYTES as JUMP
+from penstock.formats.reading.object_file import Neighbours, ObjectWindow
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
@@ -49,7 +49,7 @@ def walked(store, *, small, sums):
         read.append(nbytes)
         return get(key, offset, nbytes, etag)
 
-    with patch.multiple(window, **sizes), patch.object(store, "get_range", get_range):
+    with patch.multiple(object_file, **sizes), patch.object(store, "get_range", get_range):
         opened = ObjectWindow(store, store.head("a.tar"), neighbours=neighbours)
         if not sums:
             opened._checksums = None

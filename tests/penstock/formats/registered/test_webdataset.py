@@ -13,7 +13,7 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import ByteRange, open_store
-from penstock.formats.archives import webdataset_registered as format
+from penstock.formats.archives import webdataset as format
 from penstock.formats.archives.tar_headers import TarMember
 from penstock.formats.reading.sample import ForeignSample
 from penstock.formats.registration.register import register

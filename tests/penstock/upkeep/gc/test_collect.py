@@ -20,9 +20,9 @@ from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, 
 from penstock.units import parse_length, parse_size
 from penstock.upkeep.gc import Moment, Options, collect, plan, sweep
 from penstock.upkeep.gc import clients as notes
-from penstock.upkeep.gc.classify import ABORTED, FOREIGN, Tally, _count
 from penstock.upkeep.gc.clients import Signs, earliest_us, now, passed, read_signs
 from penstock.upkeep.gc.deleted_record import read_swept
+from penstock.upkeep.gc.needed import ABORTED, FOREIGN, Tally, _count
 from penstock.upkeep.gc.plan import Before
 
 

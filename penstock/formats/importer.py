@@ -13,7 +13,7 @@ from loader.dataset.columnar.json_members import JsonMembers
 from loader.errors import Changed, Corrupt, InvalidRuntime, NotSupported
 from loader.storage import ObjectInfo, Store
 
-from ..reading.sample import NO_METADATA
+from .reading.sample import NO_METADATA
 
 __all__ = [
     "NO_OPTIONS",
@@ -84,7 +84,7 @@ class Importer(Protocol):
     OPTIONS: frozenset[str]
     """Options that the format accepts: "key", "fields" or "episodes"."""
 
-    def find_objects(self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+    def find_readable(self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
         """Return the listed objects that hold samples of the format. Raises: InvalidStore; Corrupt."""
 
 
@@ -94,17 +94,15 @@ class JoiningImporter(Importer, Protocol):
     def names_in(
         self, store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
     ) -> Mapping[str, Sequence[str]]:
-        """Return object key -> keys of the files that it needs, its own first. Results are cached.
+        """Return object key -> keys of the files that it needs, its own first; cached. Raises: InvalidStore.
 
         Objects that need no other file may be absent. A file that maps to no keys is not an object.
-
-        Raises: InvalidStore.
         """
 
     def find_complete_objects(
         self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions
     ) -> Readable:
-        """Return what `find_objects` returns, except objects that lack a file. Raises: InvalidStore."""
+        """Return what `find_readable` returns, except objects that lack a file. Raises: InvalidStore."""
 
 
 EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose objects with --include"

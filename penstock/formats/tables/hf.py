@@ -1,22 +1,24 @@
-"""Import Hugging Face datasets: `save_to_disk` folders, and Parquet in the Hub's layout."""
+"""Register and import Hugging Face datasets: `save_to_disk` folders, and Parquet in the Hub's layout."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from loader.dataset.columnar.choices import split_of
+from loader.dataset.columnar.choices import ColumnarOptions, split_of
 from loader.errors import Corrupt, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import ColumnarOptions, ImportRun, Readable, ReadSample
-from . import arrow_import, parquet_import
+from ..importer import ImportRun, Readable, ReadSample
+from ..reading.sample import FoundObjects
+from . import arrow, parquet
+from .parquet import objects_with_splits
 
 OPTIONS = frozenset({"key", "fields"})
 _STATE = "state.json"
 _SPLITS = "dataset_dict.json"
 
 
-def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return a dataset's data files. Raises: InvalidStore if both layouts are present."""
     keys = {info.key for info in infos}
     saved: dict[str, str] = {}
@@ -37,9 +39,9 @@ def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions
             "of one"
         )
     if saved:
-        readable = arrow_import.batches(store, [info for info in infos if info.key in saved], options)
+        readable = arrow.batches(store, [info for info in infos if info.key in saved], options)
         return _with_splits(readable, saved.__getitem__)
-    return _with_splits(parquet_import.tables(store, tables, options), split_of)
+    return _with_splits(parquet.tables(store, tables, options), split_of)
 
 
 def _data_files(store: Store, key: str) -> list[str]:
@@ -64,3 +66,14 @@ def _samples(
     source: Mapping[str, str] = {"split": split} if split else {}
     for sample in samples(run):
         yield sample._replace(source={**source, **sample.source})
+
+
+def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
+    """Return a dataset's Parquet files. Raises: InvalidStore for a `save_to_disk` folder."""
+    saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
+    if saved is not None:
+        raise InvalidStore(
+            f"{store.url} has a dataset of save_to_disk ({saved}), whose splits are in files of its own: import it "
+            "(penstock import hf), save it with to_parquet, or register a split's files (penstock register arrow)"
+        )
+    return objects_with_splits(store, infos, options, split_of)

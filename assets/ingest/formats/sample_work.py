@@ -24,7 +24,7 @@ from loader.storage.store import list_place
 from penstock.card.classes import modality_of
 from penstock.compute.work import Node, Work
 from penstock.formats import FORMATS, importer_named
-from penstock.formats.importing.importer import Importer, Readable
+from penstock.formats.importer import Importer, Readable
 from penstock.formats.importing.read_units import ReadUnit, Spilled, UnitReader
 from penstock.formats.importing.spans import read_fields, samples_in
 from penstock.formats.importing.write_parts import PartLayout, write_parts
@@ -71,7 +71,7 @@ class ReadPlace:
                 self._all = (
                     joined.readable()
                     if joined
-                    else self._importer.find_objects(
+                    else self._importer.find_readable(
                         files, live_files(files, format, list(list_place(files))), options
                     )
                 )
@@ -85,7 +85,7 @@ class ReadPlace:
         """Return an object's reader. Raises: Unusable if the object is not of the format; errors of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
-        readable = self._all or self._importer.find_objects(self._files, [info], self._options)
+        readable = self._all or self._importer.find_readable(self._files, [info], self._options)
         if not (info.key in self._keys if self._all else readable.infos):
             raise not_of(self._format)
         if readable.members is not None:

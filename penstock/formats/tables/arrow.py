@@ -1,10 +1,11 @@
-"""Register Arrow IPC: a value is a byte range in a buffer of its record batch.
+"""Register and import Arrow IPC files and streams: each row is a sample, read one record batch at a time.
 
-Arrow's buffers are views of the bytes that it read, so a value's memory address gives its offset. Each value is
-compared with the bytes there.
+Arrow's buffers are views of the bytes that it read, so a registered value's memory address gives its offset. Each value
+is compared with the bytes there.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from loader.dataset.shards.shard import crc32c
 from loader.errors import InvalidSample, InvalidStore
 from loader.storage import ByteRange, ObjectInfo, Store
 
+from ..importer import ImportRun, Readable, ReadSample, of_first_readable
 from ..reading.object_file import ObjectFile, opened
 from ..reading.sample import ForeignSample, FoundObjects
 
@@ -70,7 +72,7 @@ class _Values(NamedTuple):
     """Start of each value in `data`, and the end of the last."""
 
 
-def _batches(reads: _Reads) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _batches(reads: "ObjectFile | _Reads") -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     begin = reads.read(len(MAGIC))
     reads.seek(0)
     return record_batches(pa.PythonFile(reads, "r"), begin, reads.path)
@@ -173,3 +175,43 @@ def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int6
         return None
     buffer = inner.buffers()[-1]
     return None if buffer is None else (buffer, edges * width)
+
+
+OPTIONS = frozenset({"key", "fields"})
+
+
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+    """Return the `*.arrow` objects, with the class names of the first readable one."""
+    return batches(store, [info for info in infos if info.key.lower().endswith(".arrow")], options)
+
+
+def batches(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+    """Return the objects as a `Readable`, one run each."""
+    labels, agreed = of_first_readable(infos, partial(_labels, store)), ColumnAgreement()
+    return Readable(
+        infos,
+        lambda info: [ImportRun(info, nbytes=info.nbytes)],
+        partial(_read_samples, store, options, labels, agreed),
+        labels,
+        columns=agreed,
+    )
+
+
+def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
+    with opened(store, info) as file:
+        return features_of(_batches(file)[0]).labels
+
+
+def _read_samples(
+    store: Store, options: ColumnarOptions, labels: list[str] | None, agreed: ColumnAgreement, run: ImportRun
+) -> Iterator[ReadSample]:
+    with opened(store, run.info) as file:
+        schema, batches = _batches(file)
+        features = features_of(schema)
+        check_labels(run.info.key, features.labels, labels)
+        rows, row = TableRows(schema, features, options, run.info.key), 0
+        agreed.check(run.info.key, rows.columns)
+        for batch in batches:
+            batch.validate(full=True)
+            yield from rows.samples(batch, row)
+            row += batch.num_rows

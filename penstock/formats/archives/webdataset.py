@@ -1,7 +1,8 @@
-"""Register WebDataset: tar archives with members `<key>.<field>`, found by their headers.
+"""Register WebDataset, and import its compressed archives.
 
-The key ends at the first dot of the file name; field names become lower case. A sample's members may be anywhere in
-the archive. Values of the member `json` become metadata columns.
+A member is `<key>.<field>`: the key ends at the first dot of the file name, field names become lower case. A sample's
+members may be anywhere in an archive, but are consecutive in a compressed one. Values of the member `json` become
+metadata columns.
 """
 
 import re
@@ -11,14 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from loader.dataset.columnar.json_members import FIELD, MOST_BYTES, JsonMembers
+from loader.dataset.columnar.json_members import FIELD, MOST_BYTES, JsonColumns, JsonMembers
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.storage import ByteRange, ObjectInfo, Store
 
+from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
+from ..reading.object_file import ByteStream, Neighbours, ObjectWindow, opened
 from ..reading.sample import NO_METADATA, ForeignSample, ForeignTable, FoundObjects
-from ..reading.window import Neighbours, ObjectWindow
-from .tar_headers import BLOCK_BYTES, HEADER_BYTES, TarMember, TarMembers, each_of, walk
+from .tar_headers import BLOCK_BYTES, HEADER_BYTES, TarMember, TarMembers, each_of, members, walk
 
 OBJECTS_PER_SHARD = 1
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
@@ -38,11 +40,9 @@ LOOKED_AT = 8
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the dataset's archives.
+    """Return the dataset's archives. Raises: InvalidStore for compressed archives.
 
     Costs a request for each of the first `LOOKED_AT` objects per ending that may be compressed.
-
-    Raises: InvalidStore for compressed archives.
     """
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
@@ -234,3 +234,86 @@ def metadata_at(window: ObjectWindow, exported: Exported, at: ByteRange, key: st
             f"{where}: metadata of {key!r} has {at.nbytes:,} bytes; at most {HEADER_BYTES:,} are read"
         )
     return exported.read(window.read(*at), where, key)
+
+
+OPTIONS = frozenset[str]()
+SAMPLE_BYTES = 2**30
+"""Limit on a sample in memory, in bytes."""
+_PACKED_NAME = re.compile(r"\.(?:tar\.(gz|bz2|xz|zst)|(tgz|tbz2|txz))$")
+_CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd"}
+"""File name ending -> Arrow's name for the compression, if it differs."""
+
+
+def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
+    """Return the compressed archives, with one `ImportRun` each."""
+    archives, members = [info for info in infos if _PACKED_NAME.search(info.key.lower())], JsonMembers()
+    members.leave_out(options.without)
+    read = partial(_samples, store, members)
+    return Readable(archives, lambda info: [ImportRun(info, nbytes=info.nbytes)], read, members=members)
+
+
+def _samples(store: Store, members: JsonMembers, run: ImportRun) -> Iterator[ReadSample]:
+    match = _PACKED_NAME.search(run.info.key.lower())
+    ending = match[match.lastindex or 0] if match else ""
+    with opened(store, run.info) as file:
+        yield from stream_samples(
+            ByteStream(file, _CODECS.get(ending, ending), run.info.nbytes), members.columns()
+        )
+
+
+def stream_samples(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
+    """Yield an archive's samples in one forward pass. columns: parses JSON members into metadata; None skips them."""
+    key, fields, held, before = "", dict[str, bytes](), 0, set[str]()
+    metadata = NO_METADATA
+    blocks = _Blocks(stream)
+    for member in members(blocks.read, stream.most, stream.name):
+        if (key_and_field := named(member.name)) is None:
+            continue
+        where = f"{stream.name}, byte {member.header} of the archive"
+        if key_and_field[0] != key or not fields:
+            if fields:
+                yield ReadSample(key, fields, metadata)
+            key, fields, held, metadata = key_and_field[0], {}, 0, NO_METADATA
+            if key in before:
+                raise InvalidSample(
+                    f"{where}: members of sample {key!r} lie apart; unpack the archive, and import it as webdataset"
+                )
+            before.add(key)
+        field = key_and_field[1].lower()
+        held += member.nbytes
+        if held > SAMPLE_BYTES:
+            raise InvalidSample(
+                f"{where}: sample {key!r} has more than {SAMPLE_BYTES:,} bytes; unpack the archive, and import it as "
+                "webdataset"
+            )
+        if field in fields:
+            raise InvalidSample(
+                f"{where}: member {member.name!r} is there twice: webdataset refuses such an archive too. Write it "
+                "again with one of them"
+            )
+        fields[field] = data = blocks.read(member.offset, member.nbytes)
+        if field == FIELD and columns is not None:
+            metadata = columns.row(data if len(data) <= MOST_BYTES else None, stream.name, member.offset)
+    stream.skip(stream.most)  # reaches the checksum of the compressed stream
+    if fields:
+        yield ReadSample(key, fields, metadata)
+
+
+class _Blocks:
+    """Reads at increasing offsets; keeps the last header, because the end check reads it again."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream, self._at, self._header = stream, 0, b""
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        if self._header and offset == self._at:
+            return self._header + self._stream.read(nbytes - BLOCK_BYTES)
+        self._stream.skip(offset - self._stream.at)
+        data = self._stream.read(nbytes) if self._stream.at == offset else b""
+        if len(data) < nbytes:
+            raise Corrupt(
+                f"{self._stream.name}, byte {offset} of the archive: it is cut, {len(data):,} of {nbytes:,} bytes are "
+                "there"
+            )
+        self._at, self._header = offset, data if nbytes == BLOCK_BYTES else b""
+        return data

@@ -1,0 +1,381 @@
+"""Register and export Megatron's indexed datasets, `<prefix>.bin` with tokens and `<prefix>.idx`.
+
+A sample is a document, a run of sequences; its tokens are one flat field. Registering reads only the index. An export
+keeps the file names of registered documents; otherwise each part becomes a pair of files.
+"""
+
+import io
+import struct
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from loader.dataset.versions.samples_table import import_polars
+from loader.errors import Corrupt, InvalidSample, LossyExport
+from loader.storage import ObjectInfo, Store
+
+from .export_selection import ExportSample, ExportSelection, WorkUnit
+from .exporter import Loss, Outbox
+from .reading.object_file import ObjectWindow
+from .reading.sample import RUN_SAMPLES, ForeignRun, FoundObjects
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+HEADER_BYTES = 34
+DTYPES = {1: "u1", 2: "i1", 3: "i2", 4: "i4", 5: "i8", 6: "f8", 7: "f4", 8: "u2"}
+"""Dtype code -> dtype word."""
+MAGIC = b"MMIDIDX\0\0"
+OBJECTS_PER_SHARD = 1
+FIELD = "tokens"
+LENGTHS, MODES = "sequence_lengths", "sequence_modes"
+"""Metadata columns, each a list of int64 per document: length and mode of each sequence."""
+
+
+class MegatronHeader(NamedTuple):
+    """An index's header, which gives the offsets of its arrays."""
+
+    word: str
+    """Dtype word, such as "u2"."""
+    n_sequences: int
+    """Number of sequences."""
+    n_documents: int
+    """Number of documents."""
+    has_modes: bool
+    """True if each sequence has a mode."""
+
+    @property
+    def pointers(self) -> int:
+        """Offset of the pointers (int64), which follow the lengths (int32)."""
+        return HEADER_BYTES + 4 * self.n_sequences
+
+    @property
+    def documents(self) -> int:
+        """Offset of the documents' bounds (int64)."""
+        return self.pointers + 8 * self.n_sequences
+
+    @property
+    def modes(self) -> int:
+        """Offset of the modes (int8)."""
+        return self.documents + 8 * (self.n_documents + 1)
+
+
+class Documents(NamedTuple):
+    """Consecutive documents of an index."""
+
+    first: int
+    """Index of the first document."""
+    bounds: Int64s
+    """int64 [n + 1]: each document's first sequence, and the end of the last."""
+    edges: Int64s
+    """int64 [n + 1]: each document's offset in the object, and the end of the last."""
+    lengths: Int64s
+    """int64 [sequences]: number of values in each sequence."""
+    modes: Int64s | None
+    """int64 [sequences]: mode of each sequence; None if there are no modes."""
+
+
+def documents_in(
+    store: Store, index: ObjectInfo, data: ObjectInfo
+) -> Iterator[tuple[MegatronHeader, Documents]]:
+    """Yield an index's documents, at most `RUN_SAMPLES` at a time. data: the `.bin` object, which is not read."""
+    windows = [ObjectWindow(store, index) for _ in range(4)]  # one per array, each read forward
+    try:
+        yield from _documents(windows, f"{store.url}/{data.key}", data.nbytes)
+    finally:
+        for window in windows:
+            window.close()
+
+
+def _documents(
+    windows: list[ObjectWindow], name: str, nbytes: int
+) -> Iterator[tuple[MegatronHeader, Documents]]:
+    head = _read_header(windows[0])
+    size, begin, at = int(head.word[1:]), 0, 0
+    for first in range(0, max(head.n_documents, 1), RUN_SAMPLES):
+        n = min(RUN_SAMPLES, head.n_documents - first)
+        bounds = _array(windows[2], head.documents + 8 * first, n + 1, "<i8")
+        wrong = np.flatnonzero(np.diff(bounds, prepend=begin) < 0)
+        if bounds[0] != begin or len(wrong) or bounds[-1] > head.n_sequences:
+            number = int(wrong[0]) if len(wrong) else 0 if bounds[0] != begin else n
+            raise _corrupt(
+                windows[2],
+                head.documents + 8 * (first + number),
+                f"a document ends behind sequence {bounds[number]} of {head.n_sequences}, which is not in order",
+            )
+        n_sequences = int(bounds[-1]) - begin
+        lengths = _array(windows[0], HEADER_BYTES + 4 * begin, n_sequences, "<i4")
+        ends = at + np.cumsum(lengths * size)
+        pointers = _array(windows[1], head.pointers + 8 * begin, n_sequences, "<i8")
+        negative, moved = np.flatnonzero(lengths < 0), np.flatnonzero(pointers != ends - lengths * size)
+        if len(negative):
+            raise _corrupt(
+                windows[0],
+                HEADER_BYTES + 4 * (begin + int(negative[0])),
+                f"a sequence has the length {lengths[negative[0]]}",
+            )
+        if len(moved):
+            raise _corrupt(
+                windows[1],
+                head.pointers + 8 * (begin + int(moved[0])),
+                f"a sequence begins at {pointers[moved[0]]}, and not where the one before it ends",
+            )
+        edges = np.concatenate([[at], ends])
+        modes = _array(windows[3], head.modes + begin, n_sequences, "<i1") if head.has_modes else None
+        yield head, Documents(first, bounds - begin, edges[bounds - begin], lengths, modes)
+        begin, at = int(bounds[-1]), int(edges[-1])
+    if begin != head.n_sequences:
+        raise _corrupt(
+            windows[2],
+            head.modes - 8,
+            f"the last document ends behind sequence {begin} of {head.n_sequences}: the others are of no document. "
+            "Write it again with end_document()",
+        )
+    if at != nbytes:
+        raise _corrupt(
+            windows[0],
+            HEADER_BYTES,
+            f"its sequences have {at:,} bytes, and {name} has {nbytes:,}: it is of another",
+        )
+
+
+def _read_header(window: ObjectWindow) -> MegatronHeader:
+    data = window.read(0, HEADER_BYTES)
+    if data[: len(MAGIC)] != MAGIC[: len(data)] or not data:
+        raise _corrupt(window, 0, "it is no index of Megatron: it does not begin with MMIDIDX")
+    if len(data) < HEADER_BYTES:
+        raise _corrupt(window, len(data), f"the index is cut: its header has {HEADER_BYTES} bytes")
+    version, code, n_sequences, n_bounds = struct.unpack_from("<QBQQ", data, len(MAGIC))
+    if version != 1:
+        raise _corrupt(window, 9, f"the index has version {version}; accepted: 1")
+    if code not in DTYPES:
+        raise _corrupt(window, 17, f"no dtype has the code {code}; accepted: 1 to {max(DTYPES)}")
+    expected = HEADER_BYTES + 12 * n_sequences + 8 * n_bounds
+    if not n_bounds or window.nbytes not in (expected, expected + n_sequences):
+        raise _corrupt(
+            window,
+            18,
+            f"{n_sequences} sequences and {n_bounds} bounds of documents have {expected:,} bytes, with modes "
+            f"{expected + n_sequences:,}, and the index has {window.nbytes:,}",
+        )
+    return MegatronHeader(DTYPES[code], n_sequences, n_bounds - 1, window.nbytes > expected)
+
+
+def _array(window: ObjectWindow, at: int, n: int, dtype: str) -> Int64s:
+    return np.frombuffer(window.read(at, n * int(dtype[2:])), dtype).astype(np.int64)
+
+
+def _corrupt(window: ObjectWindow, at: int, what: str) -> Corrupt:
+    return Corrupt(f"{window.name}, byte {at}: {what}")
+
+
+def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
+    """Return the `.bin` objects that have an index."""
+    objects = {info.key: info for info in infos}
+    indexes = {_stem(key) + ".bin": info for key, info in objects.items() if key.endswith(".idx")}
+    data = [info for info in infos if info.key in indexes]
+    lacking = [
+        f"{store.url}/{indexes[key].key} is an index of {key}, and it is not there"
+        for key in sorted(indexes.keys() - objects.keys())
+    ]
+    return FoundObjects(data, partial(samples, store, indexes), lacking=lacking)
+
+
+def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -> Iterator[ForeignRun]:
+    prefix = f"{_stem(info.key)}/" if len(indexes) > 1 else ""
+    for head, documents in documents_in(store, indexes[info.key], info):
+        yield ForeignRun(
+            prefix, documents.first, f"{FIELD}.{head.word}", documents.edges, _metadata(documents)
+        )
+
+
+def _metadata(documents: Documents) -> dict[str, pa.Array]:
+    bounds = pa.array(documents.bounds, pa.int32())
+    out = {}
+    if (np.diff(documents.bounds) != 1).any():
+        out[LENGTHS] = pa.ListArray.from_arrays(bounds, pa.array(documents.lengths))
+    if documents.modes is not None:
+        out[MODES] = pa.ListArray.from_arrays(bounds, pa.array(documents.modes))
+    return out
+
+
+def _stem(key: str) -> str:
+    return key[:-4]
+
+
+_CODES = {word: code for code, word in DTYPES.items()}
+_NPY = "npy"
+_MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FileUnit(WorkUnit):
+    stem: str
+    is_file: bool
+
+
+class _MegatronIndex:
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self._lengths, self._bounds, self._modes = array("i"), array("q", [0]), array("b")
+
+    def add(self, lengths: Sequence[int], modes: Sequence[int]) -> None:
+        """Add a document. lengths, modes: one number per sequence; modes may be empty."""
+        self._lengths.extend(lengths)
+        self._modes.extend(modes)
+        self._bounds.append(len(self._lengths))
+
+    def write(self, outbox: Outbox, key: str) -> None:
+        lengths = np.array(self._lengths, "<i4")
+        ends = np.cumsum(lengths.astype("<i8") * int(self.word[1:]))
+        with outbox.file(key) as file:
+            file.write(MAGIC + np.uint64(1).tobytes() + bytes([_CODES[self.word]]))
+            file.write(np.array([len(lengths), len(self._bounds)], "<u8").tobytes())
+            file.write(lengths.tobytes())
+            file.write(np.concatenate([[0], ends])[: len(lengths)].astype("<i8").tobytes())
+            file.write(np.array(self._bounds, "<i8").tobytes())
+            file.write(self._modes.tobytes())
+
+
+def losses(selection: ExportSelection) -> list[Loss]:
+    """Return everything but the tokens as losses. Raises: LossyExport if the token field is ambiguous."""
+    files, tokens = _units(selection), _token_fields(selection)
+    out = [
+        Loss(f"field {name!r}", "Megatron holds tokens: it is left out")
+        for name in selection.fields
+        if name not in tokens
+    ]
+    if lacking := selection.n_samples - sum(len(unit.ordinals) for unit in files):
+        out.append(Loss(f"{lacking} samples", f"they have no field {', '.join(tokens)}: they are left out"))
+    held = {LENGTHS, MODES} | ({"raw_key"} if files[0].is_file else set())
+    out += [
+        Loss(f"column {name!r}", "Megatron has no columns: it is left out")
+        for name in selection.columns
+        if name not in held
+    ]
+    if not _numbered(selection, files):
+        out.append(Loss("keys", "Megatron counts documents: their numbers are other keys"))
+    return out
+
+
+def units(selection: ExportSelection) -> list[WorkUnit]:
+    return [*_units(selection)]
+
+
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    """Write a pair of files. Raises: InvalidSample if Megatron cannot represent a document."""
+    assert isinstance(unit, _FileUnit)
+    index: _MegatronIndex | None = None
+    with outbox.file(f"{unit.stem}.bin") as file:
+        for number, sample in enumerate(selection.samples(unit)):
+            word, values = _tokens(sample, unit.fields[0])
+            if index is None:
+                index, has_modes = _MegatronIndex(word), MODES in sample.columns
+            if word != index.word:
+                raise _refused(sample, f"is of {word}, and those before it are of {index.word}")
+            if (MODES in sample.columns) != has_modes:
+                raise _refused(sample, f"and the {number} before it: some have {MODES}, some have not")
+            index.add(*_sequences(sample, len(values)))
+            file.write(values.tobytes())
+    assert index is not None
+    index.write(outbox, f"{unit.stem}.idx")
+    return {}
+
+
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+    """Write nothing: each pair of files is complete."""
+
+
+def _token_fields(selection: ExportSelection) -> list[str]:
+    names = [name for name in selection.fields if name.rpartition(".")[2] in (*_CODES, _NPY)]
+    if not names:
+        raise LossyExport(
+            f"megatron holds one field of tokens, such as tokens.u2 ({', '.join(sorted(_CODES))}, or {_NPY} of one "
+            f"dimension), and {selection.version.name} has none"
+        )
+    return names
+
+
+def _units(selection: ExportSelection) -> list[_FileUnit]:
+    tokens, pieces = _token_fields(selection), list[tuple[str, Any]]()
+    for unit in selection.by_part():
+        own = [name for name in unit.fields if name in tokens]
+        if len(own) > 1 and len(unit.ordinals):
+            raise LossyExport(
+                f"megatron holds one field of tokens, and samples of {selection.version.name} have {', '.join(own)}: "
+                "leave all but one out (--without)"
+            )
+        if own and len(unit.ordinals):
+            pieces.append((own[0], unit.ordinals))
+    names, out = _files(selection, pieces), list[_FileUnit]()
+    for at, (field, ordinals) in enumerate(pieces):
+        if names and at and names[at] == names[at - 1]:
+            last = out.pop()
+            ordinals = np.concatenate([last.ordinals, ordinals])
+        stem = names[at].removesuffix(".bin") if names else f"{len(out):06d}"
+        out.append(
+            _FileUnit(number=len(out), fields=(field,), ordinals=ordinals, stem=stem, is_file=bool(names))
+        )
+    return out
+
+
+def _files(selection: ExportSelection, pieces: Sequence[tuple[str, Any]]) -> list[str]:
+    names = list[str]()
+    if "raw_key" not in selection.columns:
+        return []
+    for _, ordinals in pieces:
+        origins = selection.frame["raw_key"].gather(ordinals)
+        if origins.null_count() or origins.n_unique() > 1 or not origins[0].endswith(".bin"):
+            return []
+        names.append(origins[0])
+    changes = [at for at, name in enumerate(names) if not at or names[at - 1] != name]
+    return names if len({names[at] for at in changes}) == len(changes) else []
+
+
+def _numbered(selection: ExportSelection, files: Sequence[_FileUnit]) -> bool:
+    pl = import_polars()
+    keys = selection.version.samples().select("key").collect()["key"]
+    for unit in files:
+        numbers = pl.Series(np.arange(len(unit.ordinals))).cast(pl.String)
+        expected = f"{unit.stem}/" + numbers if len(files) > 1 else numbers
+        if (keys.gather(unit.ordinals) != expected).any():
+            return False
+    return True
+
+
+def _tokens(sample: ExportSample, field: str) -> tuple[str, Any]:
+    data, word = sample.fields[field], field.rpartition(".")[2]
+    if word != _NPY:
+        if len(data) % int(word[1:]):
+            raise _refused(sample, f"has {len(data)} bytes, no whole values of {word}")
+        return word, np.frombuffer(data, f"<{word}")
+    try:
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise _refused(sample, f"is no npy: {error}") from error
+    word = f"{array.dtype.kind}{array.dtype.itemsize}"
+    if array.ndim != 1 or word not in _CODES:
+        raise _refused(sample, f"is of {array.dtype}, of {array.ndim} dimensions")
+    return word, array.astype(f"<{word}")
+
+
+def _sequences(sample: ExportSample, n: int) -> tuple[Sequence[int], Sequence[int]]:
+    lengths, modes = sample.columns.get(LENGTHS, [n]), sample.columns.get(MODES, [])
+    for name, values, low, high in ((LENGTHS, lengths, 0, _MOST), (MODES, modes, -128, 127)):
+        if not isinstance(values, list) or not all(type(v) is int and low <= v <= high for v in values):
+            raise _refused(
+                sample, f"with {name} {str(values)[:80]}: leave the column out (--without), or cut it"
+            )
+    if sum(lengths) != n or (MODES in sample.columns and len(modes) != len(lengths)):
+        raise _refused(
+            sample,
+            f"has {n} values, and its {LENGTHS} and {MODES} are of others: leave these out (--without)",
+        )
+    return lengths, modes
+
+
+def _refused(sample: ExportSample, what: str) -> InvalidSample:
+    return InvalidSample(f"document {sample.key!r} {what}; Megatron cannot hold it")

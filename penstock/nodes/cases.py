@@ -20,7 +20,7 @@ from ..checkpoints.ranks import several
 from ..text import clean
 from ..train.run_folder import read_object
 from ..units import utc_us
-from .suspects import ALERT_EVERY_US, DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
+from .suspects import ALERT_EVERY_US, CLOCKS_US, DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
@@ -37,8 +37,6 @@ MOST_BYTES = 8 * 2**20
 """Larger objects are damaged: a case has 1,000 faults and the output of its checks."""
 AHEAD_US = 60 * MINUTE_US
 """Times further in the future are damaged; nearer ones count as now."""
-CLOCKS_US = 10 * MINUTE_US
-"""Most by which the clocks of two watchers may differ: another one's drain may be so much younger than its time."""
 ENDS = ("drained", "returned")
 
 

@@ -22,6 +22,8 @@ CRASHES, LAST_STARTS = 3, 5
 RECENT_US = 60 * MINUTE_US
 """Age at which windows and failed checks no longer count."""
 DRAIN_EVERY_US = 10 * MINUTE_US
+CLOCKS_US = 10 * MINUTE_US
+"""Most by which two clocks may differ: of watchers, or of a node and its scheduler."""
 DRAINED_SHARE = 0.02
 """Share of the nodes that may be drained at once; one node always may."""
 DRAINS_OF_A_NODE = 2

@@ -4,8 +4,7 @@ Runner i of n takes the missing blocks among i, i + n, ... Every unit gets exact
 
 - If a unit returns, raises, hangs or dies, the pool reports it: see `pool`.
 - If the runner vanishes, the block restarts with the outcomes stored so far.
-- After two such losses, units run one at a time, each named in the store before it starts.
-- A unit that was named at two such losses has crashed; the other units continue.
+- After two such losses, units run one at a time, each named in the store first; one named at two losses has crashed.
 - If the store or disk fails, the runner fails, and no unit is rejected.
 """
 

@@ -209,7 +209,7 @@ class Replays:
     ) -> Iterator[tuple[loader.Replay, bool | None]]:
         """Provide (replay with one run's substitutions at a step, result of `Replay.settle`) inside the block.
 
-        Rereads a ledger that lacks them, because the training may be running.
+        Rereads a ledger that lacks them: the training may be running.
         """
         ledger_s = LEDGER_S
         if any(substituted for *_, substituted in digests):

@@ -1,4 +1,4 @@
-"""Blocks: runs of units that a runner computes together. Only the units decide where to cut, on a laptop and 500 nodes."""
+"""Blocks: runs of units that a runner computes together, the same ones on a laptop and on 500 nodes."""
 
 import hashlib
 from collections.abc import Iterable, Iterator

@@ -24,10 +24,10 @@ from loader.errors import CodeMismatch, InvalidRuntime, StoreError
 from loader.storage.disk.scratch import held_folder
 
 from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
+from .local_blocks import WorkerCalls
 from .pool import Compute
 from .pool.environment import store_variables
 from .work import Work, libraries_here, python_release, source_hash
-from .worker_calls import WorkerCalls
 
 DONE, FAILED, REFUSED, STOPPED = 0, 1, 3, 143
 """Exit statuses: nothing left to do; a fault, which a restart may clear; a final refusal; SIGTERM."""

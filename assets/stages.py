@@ -46,8 +46,8 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
 def open_transaction(root: "loader.Root", dataset: str, *words: str, gated: bool = False) -> str:
     """Return the open transaction for this work; begins one if needed.
 
-    Its name is derived from `words`, so repeated and concurrent runs share it. A published or aborted transaction is
-    followed by the next one: O(finished transactions), no requests. Raises: as `Root.begin`.
+    Its name is derived from `words`, so repeated and concurrent runs share it. O(finished transactions), no requests.
+    Raises: as `Root.begin`.
     """
     root.create()
     txns = root.log.refresh().txns

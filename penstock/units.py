@@ -1,10 +1,16 @@
-"""Format and parse counts, bytes and durations."""
+"""Format and parse counts, bytes and durations; the time."""
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 DAY_US = 86_400 * 1_000_000
 WEEK_US = 7 * DAY_US
+
+
+def utc_us() -> int:
+    """Return the time in UTC microseconds since 1970."""
+    return time.time_ns() // 1000
 
 
 def size(nbytes: float) -> str:

@@ -117,7 +117,13 @@ BROKEN = {  # section, file -> test that finds it -> what the file says, what it
 }
 
 
-@pytest.mark.parametrize(("section", "file"), BROKEN)
+@pytest.mark.parametrize(
+    ("section", "file"),
+    [
+        pytest.param(*at, marks=() if at[0] in ("store", "featurizer") else pytest.mark.nightly)
+        for at in BROKEN
+    ],
+)
 def test_a_suite_finds_what_is_wrong(section: str, file: str, follow) -> None:
     """Each fault has a test of its own that finds it: one run of a section's tests shows all."""
     path, broken = follow(section) / "my_package" / file, BROKEN[section, file]

@@ -69,8 +69,8 @@ def make_batches(
 ) -> tuple[list[str], list[RawObject]]:
     """Write manifests over objects, in order; return (keys of the new batches, objects left over).
 
-    landing: URL of the source. rest: True also writes a batch that is not full. Objects that another writer has batched
-    meanwhile are left out.
+    landing: URL of the source. rest: also write a batch that is not full. Leaves out objects that another writer has
+    batched.
     """
     batches: list[str] = []
     fresh = list(objects)
@@ -182,8 +182,8 @@ def take_over(
 ) -> list[str]:
     """Copy the batches of dataset `of` to dataset `name`, in order; return the new keys, oldest first.
 
-    Leaves out objects that `name` already has or that a takedown names. Costs a GET per manifest of both datasets and a
-    PUT per batch.
+    Leaves out objects that `name` already has or that a takedown names. Costs a GET per manifest of both, and a PUT per
+    batch.
     """
     book, denied, batches = Book(store, name), DeniedObjects(denies, of, by_subject=by_subject), list[str]()
     seen: set[Identity] = {(row["uri"], row["etag"]) for row in book.seen().to_pylist()}

@@ -51,8 +51,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.DataFrame":
     """Return one row per object of the source, sorted by key.
 
-    Columns: key, relative to `place`; nbytes; etag, without quotes; modified_us. An unknown value is null; an unknown
-    etag is "". place: the source's URL. options: options of the inventory's store. Memory: about 200 bytes per row.
+    Columns: key, relative to `place`; nbytes; etag, without quotes; modified_us. An unknown value is null, an unknown
+    etag "". options: of the inventory's store. Memory: about 200 bytes per row.
 
     Raises: Corrupt if a file contradicts its manifest or has no keys; InvalidStore for another format; StoreError.
     """
@@ -203,7 +203,7 @@ def reconcile(
 ) -> Reconciled:
     """Compare a source with the manifests, and batch the objects that are in no batch.
 
-    inventory: URL of an inventory; "" lists the source. write: False only reports. The sensor may run meanwhile.
+    inventory: URL of an inventory; "" lists the source. write: False only reports.
 
     Raises: InvalidStore for an inventory if raw objects have several files; Corrupt for an unreadable manifest or
     inventory.

@@ -195,7 +195,7 @@ def _values(columns: Sequence["pl.Series"]) -> set[Any]:
 def n_objects(table: "pl.DataFrame") -> float:
     """Return the effective number of raw objects behind the rows; for a table of objects, the number of rows.
 
-    Kish's formula, (sum m)^2 / sum m^2 over the rows m of each object, since objects with many samples weigh more.
+    Kish's formula over the rows m of each object, (sum m)^2 / sum m^2.
     """
     if OBJECT not in table.columns:
         return float(len(table))

@@ -202,7 +202,7 @@ def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: f
     """Return the square root of the population stability index of two sets of shares: sum of (p - q) ln(p / q).
 
     Half an object is added to each count. With 1/n = 1/n_now + 1/n_before, n times the index is about chi-square with
-    (values - 1) degrees of freedom. The reason: it is twice the mean of the two directions' G statistics.
+    (values - 1) degrees of freedom, as twice the mean of two G statistics.
     """
     import numpy as np
 
@@ -267,8 +267,8 @@ def pooled(batches: Sequence[Drawn]) -> Drawn:
 def settled(draws: Sequence[Drawn]) -> list[Drawn]:
     """Return the draws with values made equal that differ only in their last digits.
 
-    A run of close values becomes its first value, unless the whole run is wider than rounding explains. The last digits
-    depend on processor and library; in float32 they begin at the eighth.
+    A run of close values becomes its first value, unless rounding cannot explain its width. The last digits depend on
+    processor and library; in float32 they begin at the eighth.
     """
     values = np.sort(np.concatenate([one.values for one in draws])) if draws else np.zeros(0)
     if not len(values):
@@ -314,9 +314,9 @@ def _quantile(tail: float) -> float:
 def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
     """Return the largest chance distance between the means of two draws of one distribution, at alpha / 2 on this side.
 
-    The distribution is both draws pooled. The mean of n objects drawn from it exceeds d with probability at most exp(-n
-    I(d)), where I is the Cramer-Chernoff rate function. Without replacement the probability is even smaller (Hoeffding
-    1963). Either side may be the draw, so the smaller of two bounds holds.
+    The distribution is both draws pooled. The mean of n objects exceeds d with probability at most exp(-n I(d)), with
+    the Cramer-Chernoff rate function I; without replacement, even less often (Hoeffding 1963). The smaller bound of the
+    two draws holds.
     """
     n, m = now.evidence, before.evidence
     values = np.concatenate([now.values, before.values])

@@ -160,9 +160,9 @@ UNKNOWN = EffectSize(effect=0.0, chance=1.0, noise=1.0)
 def stands_out(difference: EffectSize, limit: float, others: Callable[[], Sequence[EffectSize]]) -> bool:
     """Return whether a difference is relevant, significant and unusual.
 
-    others: returns each baseline batch's difference from the rest; called only if the first two hold. Their spread
-    beyond chance is the feed's own, s (moment estimate, DerSimonian and Laird 1986), used if Cochran's Q is significant
-    at 5 %. A batch is unusual beyond noise and t s sqrt(1 + 1/n) combined, where t is Student's quantile for n batches.
+    others: each baseline batch's difference from the rest, called only if the first two hold. Their spread beyond
+    chance is s (moment estimate, DerSimonian and Laird 1986), if Cochran's Q is significant at 5 %. A batch is unusual
+    beyond noise and t s sqrt(1 + 1/n) combined, where t is Student's quantile for n batches.
     """
     if difference.effect <= max(limit, difference.noise):
         return False
@@ -373,11 +373,11 @@ def featurizer_findings(
 ) -> list[DriftFinding]:
     """Find featurizers that computed the batch differently than the newest published batch.
 
-    Arguments: featurizer -> facts of its record (version, weights_sha256, torch ...). again: the facts of the published
+    Arguments: featurizer -> facts of its record (version, weights_sha256, torch ...). again: the same of the published
     batch's newest recomputation.
 
-    A raised code number announces a change; recomputing the published batch settles it. A change of parameters,
-    weights, processor or library under the same number is silent.
+    A raised code number announces a change, and recomputing the published batch settles it. Other changes under the
+    same number are silent.
     """
     findings = []
     for name in sorted(set(now) & set(before)):

@@ -115,8 +115,8 @@ def feature_kind(featurizer: Featurizer, kind: str, part: loader.Part) -> str:
 def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
     """Return input -> the part's field for it, for the inputs that the part has; empty if it has none.
 
-    A photo has one of two fields, by the dataset's policy, and either serves. In other formats, the input may be the
-    only field with this ending (`image.jpg`). An input `*.ns.npy` is every field with this ending, by its own name.
+    Either field of a photo serves. In other formats, the input may be the only field with this ending (`image.jpg`). An
+    input `*.ns.npy` is every field with this ending, by its own name.
     """
     available = fields_of(part)
     fields: dict[str, str] = {}
@@ -317,7 +317,7 @@ def store_part(
 ) -> None:
     """Write the part's new shard, and add each row's values to the table.
 
-    Writes no shard for a featurizer without fields, a part without samples, or a part that has this group.
+    Writes no shard without fields or samples, or if the part has this group.
 
     Raises: FieldMismatch if the featurizer's output differs from its declaration; Conflict; StoreError.
     """

@@ -41,7 +41,7 @@ def feature_stage(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Compute and publish one featurizer's group and columns for a batch; return the record and its rows.
 
-    An unchanged batch is not recomputed. A refused sample has empty fields, and the samples stage leaves it out.
+    An unchanged batch is not recomputed. A refused sample has empty fields; the samples stage leaves it out.
 
     Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict if the units already have this group, field or
     column; StoreError.
@@ -114,8 +114,8 @@ def feature_asset(
 ) -> dg.AssetsDefinition:
     """Return the asset [dataset, feature_<name>]; reads nothing.
 
-    Its code version follows the featurizer's, so a new featurizer version makes the asset stale in Dagster. So do new
-    weights at the same path, if their sha256 is stated; otherwise the next run notices.
+    A new featurizer version makes the asset stale in Dagster. So do new weights at the same path, if their sha256 is
+    stated; otherwise the next run notices.
     """
     featurizer = feature.build()
     version = featurizer.declared_version if isinstance(featurizer, ModelFeaturizer) else featurizer.version

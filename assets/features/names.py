@@ -66,7 +66,7 @@ def names_of(
 ) -> FeatureNames:
     """Return the names of a featurizer's fields for a batch. A version new to the dataset gets its own names.
 
-    Costs two or three requests per generation, and a GET per batch for a new version. Names are reused only if no other
+    Costs up to three requests per generation, and a GET per batch for a new version. Names are reused only if no other
     batch's record and no group in the newest version uses them.
     """
     if not any(featurizer.outputs.values()):

@@ -76,8 +76,8 @@ class StaleCache:
 def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None) -> list[Stale]:
     """Return the stale features of published batches, oldest batch first. Leaves out batches that the gate refused.
 
-    before: cache from an earlier call. Costs opening the newest version, one listing of the dataset's stages, a GET per
-    new record and a manifest per published refresh. Reads weights whose sha256 is not stated.
+    before: cache from an earlier call. Costs opening the newest version, a listing of the dataset's stages, and a GET
+    per new record and published refresh. Reads weights whose sha256 is not stated.
 
     Raises: Corrupt; InvalidWeights; StoreError.
     """

@@ -87,8 +87,8 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
 def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refresh:
     """Publish all waiting features as one version, or none; the gate's verdict is written first.
 
-    A batch is left out if a sample without new features is back after an exclusion. A refused refresh is dropped: its
-    records have the reason, and only a person or another featurizer version repeats it.
+    A batch is left out if a sample without new features is back after an exclusion. A refused refresh is dropped: only
+    a person or another featurizer version repeats it.
 
     Raises: StageNotPublished with the reason; Conflict if another writer changed the same cells: run it again.
     """

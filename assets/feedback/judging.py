@@ -108,8 +108,7 @@ def judge(
 ) -> dict[str, Judgement]:
     """Return key -> verdict on the sample in this version. claims: key -> fields that the training run read.
 
-    A sample that is no longer live gets "gone". A sample that kills its worker or times out is read once more. Reads
-    the version's key column, and the samples.
+    A sample that is no longer live gets "gone". One that kills its worker or times out is read once more.
 
     Raises: StoreError if a sample could not be read.
     """

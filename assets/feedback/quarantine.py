@@ -155,8 +155,8 @@ def quarantine_stage(
 ) -> Quarantined:
     """Judge new ledgers, write the verdicts, and publish a version without the corrupt samples.
 
-    If more samples are corrupt than `max_quarantine_rate` allows, the record's verdict is `failed` and nothing is
-    published. Raises: StoreError if a sample could not be read; Corrupt.
+    Beyond `max_quarantine_rate` the verdict is `failed` and nothing is published. Raises: StoreError if a sample could
+    not be read; Corrupt.
     """
     store = root.store
     newest = root.state.newest(spec.name)

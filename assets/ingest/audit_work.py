@@ -64,7 +64,7 @@ def audit(task: AuditTask, node: Node) -> Audited:
     """Audit an object. Raises: Fault."""
     raw = task.raw
     if (of := task.format) is not None:
-        from .formats.read_work import audit_samples  # media do not need these modules
+        from .formats.sample_work import audit_samples  # media do not need these modules
 
         try:
             row = audit_samples(node.open(task.landing), raw, of.name, of.choices, of.batch)

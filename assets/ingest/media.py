@@ -62,7 +62,7 @@ def media_stage(
     """Audit a batch and publish the verdict; return the record, the admitted rows and the refused rows.
 
     The verdict is `failed` if more objects are damaged, or not media, than the dataset allows. An unchanged batch is
-    not audited again. Raises: StageNotPublished without raw objects; StoreError if scratch space is full.
+    not audited again. Raises: StageNotPublished; StoreError if scratch space is full.
     """
     store = root.store
     upstream = require_published(store, spec.name, RAW_OBJECTS, partition)
@@ -124,8 +124,8 @@ def audit_objects(
 ) -> tuple[list[Row], list[Row]]:
     """Return (media rows, refusal rows), in landing order.
 
-    If objects have the same bytes, only the first is audited. The others share its refusal, or are refused as
-    duplicates. tell: called for each object whose time limit exceeds the dataset's.
+    If objects have the same bytes, only the first is audited; the others share its refusal, or are duplicates. tell:
+    called for each object whose time limit exceeds the dataset's.
     """
     refusals: dict[str, Row] = {}
     readable, copies = list[Row](), list[Row]()

@@ -90,9 +90,8 @@ def raw_rows(
 ) -> Iterator[dict[str, Any]]:
     """Read every object once and yield its row, in order: SHA-256, type by content, licence and origin.
 
-    A row has an error if its object was replaced, has vanished or is forbidden. The same applies if the object's entry
-    in `_origins.json` or in the table of segments is invalid. hashes: reads the objects; None uses threads of this
-    process.
+    A row has an error if its object was replaced, has vanished or is forbidden, or if its entry in `_origins.json` or
+    the table of segments is invalid. hashes: reads the objects; None uses threads of this process.
 
     Raises: Corrupt for an invalid `_origins.json`; Throttled and Transient; as `hashes`.
     """
@@ -181,8 +180,7 @@ def land(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Publish a row for every object of the batch's manifest, unless nothing changed.
 
-    compute: engine whose cluster nodes read the objects. Other engines, and objects with several files, use threads
-    here.
+    compute: engine whose cluster nodes read the objects; objects with several files use threads here.
 
     Raises: InvalidName and ObjectNotFound for an unknown batch; StageNotPublished if `landing` is another source; as
     `raw_rows`.

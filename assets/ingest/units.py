@@ -61,8 +61,8 @@ def units_stage(
 ) -> tuple[StageRecord, list[Row], list[Row]]:
     """Cut a batch and publish its parts; return the record, the rows of its units, and the refusals.
 
-    Raw objects that are in the newest version are dropped as duplicates. An unchanged batch is not cut again, unless
-    its transaction was aborted. Raises: StageNotPublished; StoreError.
+    Raw objects of the newest version are dropped as duplicates. An unchanged batch is cut again only if its transaction
+    was aborted. Raises: StageNotPublished; StoreError.
     """
     store = root.store
     media = require_published(store, spec.name, MEDIA, partition)
@@ -175,12 +175,10 @@ def _of_format(
 ) -> "BatchSamples":
     common = spec, txn, audits, raws, published_objects(root, spec.name), provenance
     labels = published_labels(root, spec.name)
+    from .formats.batch_samples import write_read, write_walked  # media do not need these modules
+
     if spec.format in read_formats():
-        from .formats.read_samples import write_read  # other formats do not need it
-
         return write_read(root, landing, compute, *common, labels)
-    from .formats.foreign_samples import write_walked
-
     return replace(write_walked(root, landing, compute, *common), labels=labels)
 
 
@@ -201,8 +199,8 @@ def published_labels(root: "loader.Root", dataset: str) -> list[str]:
 def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part"]) -> str:
     """Return why waiting parts no longer fit the dataset, or "".
 
-    Since the cut, class numbers, fields of a group or column types may have changed. Or another batch published the
-    same raw bytes, or other samples of the same raw objects. record: record of the units or of the samples.
+    Since the cut, class numbers, fields of a group or column types may have changed, or another batch published the
+    same raw bytes or objects. record: of the units or the samples.
     """
     dataset, labels = record.dataset, record.body["labels"]
     known = published_labels(root, dataset)

@@ -52,14 +52,13 @@ class Audit:
 def audit_batch(
     root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, *, once: bool = False
 ) -> Audit:
-    """Return the verdict on publishing a samples record. Audits the batch unless a stored verdict still holds.
+    """Return the verdict on publishing a samples record; audits the batch unless a stored verdict still holds.
 
     A verdict holds for the same samples record and gate, unless a check could not run or a takedown changed the record.
-    A passed verdict also needs the compared versions to be the newest. once: accepts any compared versions, because the
-    caller will audit again before it publishes.
+    A passed verdict also needs the compared versions to be the newest; once: it does not, because the caller audits
+    again before it publishes.
 
-    A check that raises gives a failed verdict. A batch that failed is fenced: it must be cut again. The same applies to
-    a batch whose parts were given up and collected.
+    A check that raises fails the batch. A batch that failed, or whose parts were collected, must be cut again.
 
     Raises: ObjectNotFound and Corrupt for the batch's own tables; Conflict if a failing batch was published meanwhile;
     StoreError.

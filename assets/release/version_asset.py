@@ -59,8 +59,7 @@ def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[i
 def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> list[Audit]:
     """Return the verdict on every batch that waits for a version, oldest first; audits new batches.
 
-    A passed verdict holds here even if other batches were published since, because it is checked again before
-    publication. So a release after a killed one does not repeat all audits.
+    A passed verdict holds even if other batches were published since: it is checked again before publication.
     """
     records, state = _cut(root, dataset).values(), root.state
     waiting = [record for record in records if _is_waiting(state, record)]
@@ -72,11 +71,10 @@ def publish_batches(
 ) -> Release:
     """Publish every batch that passes its audit, one version each, after removing samples that people excluded.
 
-    A batch that newly fails stops the release; later releases hold it back. Each batch is published onto exactly the
-    version that it was compared with, and audited again if another batch came first. So n waiting batches cost 2n - 1
-    audits.
+    A batch that newly fails stops the release; later releases hold it back. A batch is audited again if another one was
+    published since its comparison, so n waiting batches cost 2n - 1 audits.
 
-    spec: needed to compare a batch's near-duplicates with a newer version; without it, the batch waits.
+    spec: compares near-duplicates with a newer version; without it, the batch waits.
 
     Raises: StageNotPublished if a batch newly failed, if nothing is new and a batch failed before, or if no batch was
     cut; Fenced; Conflict.

@@ -77,8 +77,8 @@ def assemble(
 ) -> Assembled:
     """Assemble a batch.
 
-    landed: rows of raw_objects. refusals: rows for objects that media or units refused. find_copies: finds
-    near-duplicates among the remaining samples. left_out: unit_id -> why an exclusion or quarantine covers it.
+    landed: rows of raw_objects. refusals: rows of objects that media or units refused. find_copies: finds
+    near-duplicates among the rest. left_out: unit_id -> why an exclusion or quarantine covers it.
 
     Raises: StageNotPublished if a feature was computed from other units; Conflict if a column has two owners.
     """

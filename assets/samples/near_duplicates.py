@@ -58,9 +58,7 @@ def copies_among(
     """Find a batch's near-duplicates, and decide which samples stay.
 
     samples: rows that nothing else leaves out. landed: rows of raw_objects, in landing order. replaced: keys of
-    published samples that these samples replace.
-
-    For the cost see `dedup.published` and `dedup.hamming`. Only the embedding comparison grows with published x new.
+    published samples that these samples replace. Cost: `dedup.published` and `dedup.hamming`.
 
     Raises: FieldMismatch; Corrupt.
     """

@@ -37,9 +37,8 @@ def samples_stage(
 ) -> tuple[StageRecord, list[Row]]:
     """Assemble a batch and store the verdict; return the record, and a row per landed object.
 
-    A failed audit aborts the batch's transaction permanently. A batch is reassembled only if an input changed, or if it
-    waits and was compared with an older version. A published batch is never reassembled: new features go through
-    `refresh`. A batch that contains only duplicates is given up.
+    A failed audit aborts the batch's transaction for good. A batch is reassembled if an input changed, or if it waits
+    and was compared with an older version, but never once it is published. A batch of only duplicates is given up.
 
     Raises: StageNotPublished if an earlier stage has not published.
     """

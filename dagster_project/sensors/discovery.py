@@ -58,9 +58,8 @@ def discovery_sensor(
 
     by_subject: each folder is a subject, which a takedown may name. max_runs: most run requests per tick.
 
-    Requests follow from the manifests and Dagster's runs, so the next tick completes a killed one. A batch gets one run
-    (run key = partition key), and none if it has a `samples` record. A tick costs `arrivals.tick`, four requests for
-    the log, and three listings (a page per 1,000).
+    A batch gets one run (run key = partition key), and none if it has a `samples` record, so a tick completes a killed
+    one. Costs `arrivals.tick`, four requests for the log, and three listings (a page per 1,000).
     """
     books: dict[str, Book] = {}  # the last tick's, as long as the code server lives
 

@@ -87,10 +87,7 @@ def attempt_of(run: dg.DagsterRun) -> int:
 
 
 def waited(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a run ended during a long wait for a cluster job, which uses up no attempt.
-
-    The next run finds the job and continues to wait. A run that ended sooner may have a fault of its own.
-    """
+    """Return whether a run ended during a long wait for a cluster job. Its next run finds the job and waits on."""
     record = instance.get_run_record_by_id(run.run_id)
     if record is None or not run.tags.get(WAITS) or not record.start_time or not record.end_time:
         return False

@@ -25,11 +25,11 @@ def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.Sen
 def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL_S) -> dg.SensorDefinition:
     """Request a release if a batch's samples were materialized since the last request.
 
-    Batches that arrive together share one release. The cursor is the number of the newest event, and the run key
-    contains it, so a killed tick requests the same run again.
+    Batches that arrive together share one release. The cursor is the number of the newest event, and part of the run
+    key, so a killed tick requests the same run again.
 
     A failed release is requested again at once, because its gate now holds back the stopped batch. Later requests
-    follow after a minute, after ten minutes and then hourly, until one succeeds or another batch arrives.
+    follow after a minute, ten minutes and then hourly, until one succeeds or another batch arrives.
     """
     samples, job = dg.AssetKey([dataset, SAMPLES]), f"{dagster_name(dataset)}_release"
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +23,19 @@ from ..order.random.keyed_permutation import I64
 from ..order.sources.window_layout import IS_PAD
 from ..order.sources.window_view import WindowView
 from ..run.recipe.decode import decoders
-from ..run.recipe.episode_clocks import values_at
+from ..run.recipe.episode_clocks import Picked
 from ..run.recipe.episode_columns import column_values
 from ..run.recipe.video_packet_reads import Readers
 from ..run.recipe.window_reads import WindowReads
 from ..run.recipe.windowed_episodes import WindowedEpisode
 
-TOGETHER, TOGETHER_BYTES = 64, 64 * 2**20
-"""Episodes, and bytes of them, that are read together."""
+TOGETHER, TOGETHER_BYTES = 64, 16 * 2**20
+"""Episodes, and bytes of them, that are read together. Longer arrays are read in blocks, as many bytes at once."""
 PLACES = 2**20
 """Most values of a field, of several windows of an episode, that are picked together: about 32 MiB."""
 WAITING = 2**24
 """Most values of all groups that wait to be added up: 128 MiB."""
+T = TypeVar("T")
 Transform = Callable[[dict[str, Any]], Mapping[str, Any]]
 Values = tuple[NDArray[Any], NDArray[np.int64] | None]
 """Rows of values, and how often each counts; None: once."""
@@ -48,12 +50,12 @@ def add_windows(
     arrays = [field for field in windows.layout.at if is_array(field)]
     read = arrays if transform is not None else list(fields)
     groups, waiting = None if by is None else groups_of(windows, by), 0
-    for number, episode, reads, rows in _episodes(windows, read):
-        own = totals.setdefault("" if groups is None else groups[number], {})
+    for batch in _windows(windows, read):
+        own = totals.setdefault("" if groups is None else groups[batch.number], {})
         if transform is None:
-            each = {field: _rows_of(reads, episode, field, rows) for field in fields}
+            each = batch.with_blocks(partial(_rows_of_fields, batch, fields))
         else:
-            each = _transformed(reads, episode, read, rows, transform, fields)
+            each = _transformed(batch, read, transform, fields)
         for field, (values, weights) in each.items():
             shape = tuple(values.shape[1:])
             total = own.setdefault(field, FieldTotals(shape))
@@ -92,25 +94,54 @@ def groups_of(windows: WindowView, by: str) -> list[str]:
     return [str(value) for value in values]
 
 
-def _episodes(
-    windows: WindowView, read: Sequence[str]
-) -> Iterator[tuple[int, WindowedEpisode, WindowReads, I64]]:
-    """Yield every episode that has windows: its number, its data, and their rows (int64), of a long one some."""
+class _Windows(NamedTuple):
+    """Windows of one episode that are added together."""
+
+    number: int
+    """Number of the episode."""
+    address: SampleAddress
+    """Its address."""
+    episode: WindowedEpisode
+    """Its data."""
+    rows: I64
+    """int64 [windows]: the anchor's rows."""
+    reads: WindowReads
+    """Reader of the windows."""
+    readers: Readers
+    """Readers of bytes."""
+
+    def with_blocks(self, call: Callable[[], dict[str, T]]) -> dict[str, T]:
+        """Return `call()`, with the blocks that it needs."""
+        return self.reads.with_blocks(call, self.readers)
+
+    def pick(self, field: str) -> Picked:
+        """Return a field's places: [windows, k]."""
+        return self.reads.pick(field, self.episode, self.rows[:, None])
+
+    def values(self, field: str, picked: Picked) -> NDArray[Any]:
+        """Return a field's values: [windows, k, ...]."""
+        return self.reads.values(field, self.episode.streams[field], picked, self.address)
+
+
+def _windows(windows: WindowView, read: Sequence[str]) -> Iterator[_Windows]:
+    """Yield the windows of every episode, of a long one some at a time."""
     assert isinstance(windows.episodes, View)
     view, layout = windows.episodes.select(*read), windows.layout
     at = {field: offsets for field, offsets in layout.at.items() if field in read or field == layout.anchor}
-    reads = WindowReads(
-        WindowView(
-            view,
-            replace(layout, at=at, text=(), columns=()),
-            windows.first,
-            windows.kept,
-            windows.table_sha256,
-        ),
-        decoders(view.fields, True),
-        whole=True,
+    own = WindowView(
+        view,
+        replace(layout, at=at, text=(), columns=()),
+        windows.first,
+        windows.kept,
+        windows.table_sha256,
     )
-    together = max(1, PLACES // max((len(offsets.values) for offsets in at.values()), default=1))
+    reads = WindowReads(
+        own,
+        decoders(view.fields, True),
+        cache_bytes=(0, TOGETHER_BYTES),
+        blocks_from=TOGETHER_BYTES,
+        indexes=True,
+    )
     version = view.version
     with ThreadPoolExecutor(16, thread_name_prefix="penstock-norm") as pool:
         how: dict[str, Any] = {"run": pool.map}
@@ -130,13 +161,32 @@ def _episodes(
             for group in _within_memory(addresses):
                 episodes = reads.episodes(addresses[group], readers)
                 for number, address in zip(numbers[group].tolist(), addresses[group], strict=True):
-                    episode = episodes[address.ordinal]
+                    episode = episodes.pop(address.ordinal)
                     if isinstance(episode, Corrupt):
                         raise episode
-                    own = np.arange(windows.first[number], windows.first[number + 1])
-                    reads.check_count(episode, int(windows.counts(own[:1])[0]), address)
-                    for start in range(0, len(own), together):
-                        yield number, episode, reads, windows.rows(own[start : start + together])
+                    reads.check_count(episode, int(windows.counts(windows.first[[number]])[0]), address)
+                    for rows in _rows_together(own, number, episode):
+                        yield _Windows(number, address, episode, rows, reads, readers)
+
+
+def _rows_together(windows: WindowView, number: int, episode: WindowedEpisode) -> Iterator[I64]:
+    """Yield the rows of an episode's windows, as many as take about `TOGETHER_BYTES`."""
+    counts = [len(offsets.values) for offsets in windows.layout.at.values()]
+    sizes = {
+        field: stream.dtype.itemsize * prod(stream.shape[1:]) for field, stream in episode.streams.items()
+    }
+    of_window = max(
+        (nbytes * len(windows.layout.at[field].values) for field, nbytes in sizes.items()), default=1
+    )
+    together = max(1, min(PLACES // max(counts, default=1), TOGETHER_BYTES // max(1, of_window)))
+    of_row = max((sizes[field] * len(episode.streams[field]) for field in sizes), default=0) / episode.n_rows
+    span = max(1, int(TOGETHER_BYTES / max(1, of_row)))
+    start, stop = windows.first[[number, number + 1]].tolist()
+    while start < stop:
+        rows = windows.rows(np.arange(start, min(start + together, stop)))
+        rows = rows[: max(1, int(np.searchsorted(rows, rows[0] + span)))]
+        yield rows
+        start += len(rows)
 
 
 def _within_memory(addresses: Sequence[SampleAddress]) -> Iterator[slice]:
@@ -151,39 +201,43 @@ def _within_memory(addresses: Sequence[SampleAddress]) -> Iterator[slice]:
     yield slice(start, len(addresses))
 
 
-def _rows_of(reads: WindowReads, episode: WindowedEpisode, field: str, rows: I64) -> Values:
-    picked, stream = reads.pick(field, episode, rows[:, None]), episode.streams[field]
-    if picked.share is not None and picked.share.any():
-        return values_at(stream, picked)[~picked.is_pad], None
+def _rows_of_fields(windows: _Windows, fields: Sequence[str]) -> dict[str, Values]:
+    return {field: _rows_of(windows, field) for field in fields}
+
+
+def _rows_of(windows: _Windows, field: str) -> Values:
+    picked, stream = windows.pick(field), windows.episode.streams[field]
+    if picked.share is not None:
+        return windows.values(field, picked)[~picked.is_pad], None
     numbers = picked.number[~picked.is_pad]
     first = int(numbers.min(initial=len(stream)))
     often = np.bincount(numbers - first).astype(np.int64, copy=False)
-    if len(often) == len(stream) and (often == 1).all():
+    if isinstance(stream, np.ndarray) and len(often) == len(stream) and (often == 1).all():
         return stream, None
     rows_read = np.flatnonzero(often)
     return stream[first + rows_read], often[rows_read]
 
 
 def _transformed(
-    reads: WindowReads,
-    episode: WindowedEpisode,
-    read: Sequence[str],
-    rows: NDArray[np.int64],
-    transform: Transform,
-    fields: Sequence[str],
+    windows: _Windows, read: Sequence[str], transform: Transform, fields: Sequence[str]
 ) -> dict[str, Values]:
     values: dict[str, list[NDArray[Any]]] = {field: [] for field in fields}
-    picks = {field: reads.pick(field, episode, rows[:, None]) for field in read}
-    values_of = {field: values_at(episode.streams[field], picked) for field, picked in picks.items()}
-    for window in range(len(rows)):
-        sample: dict[str, Any] = {field: value[window] for field, value in values_of.items()}
-        sample |= {f"{field}.{IS_PAD}": picked.is_pad[window] for field, picked in picks.items()}
+
+    def picked() -> dict[str, tuple[Picked, NDArray[Any]]]:
+        picks = {field: windows.pick(field) for field in read}
+        return {field: (picked, windows.values(field, picked)) for field, picked in picks.items()}
+
+    of_fields = windows.with_blocks(picked)
+    for window in range(len(windows.rows)):
+        sample: dict[str, Any] = {field: value[window] for field, (_, value) in of_fields.items()}
+        sample |= {f"{field}.{IS_PAD}": own.is_pad[window] for field, (own, _) in of_fields.items()}
         result = dict(transform(sample))
         for field in fields:
             if field not in result:
                 raise FieldMismatch(f"norm: the transform's result has {', '.join(result)}, not {field!r}")
             value = np.asarray(result[field])
-            is_pad = result.get(f"{field}.{IS_PAD}", picks[field].is_pad[window] if field in picks else None)
+            own_pad = of_fields[field][0].is_pad[window] if field in of_fields else None
+            is_pad = result.get(f"{field}.{IS_PAD}", own_pad)
             values[field].append(value if is_pad is None else value[~np.asarray(is_pad)])
     try:
         return {field: (np.concatenate(parts), None) for field, parts in values.items()}

@@ -13,9 +13,8 @@ from ..json_text import DamagedJson, parse_json
 from ..keywords import PLAN_WORDS, explains
 from ..order.content import MixtureSource
 from ..order.content import source as _source
-from ..order.mixture import Weight
+from ..order.mixture import GlobalBatch, Weight
 from ..order.plan import Plan, Schedule, make_plan
-from ..order.ramp import GlobalBatch
 from ..order.sources.bucket import BucketBy, Number
 from ..order.sources.packing import PackBy, pack
 from ..order.sources.quarantine import QuarantineKeys

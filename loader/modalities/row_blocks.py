@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
+from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from ..errors import DecodeFailed
@@ -69,6 +70,42 @@ class RowBlocks:
         return array
 
 
+class RowIndexer:
+    """Computes the row blocks of a .npy file from its bytes, piece by piece. Holds less than a block of them."""
+
+    def __init__(self, layout: NpyLayout) -> None:
+        """layout: of an array with contiguous rows (`has_rows`)."""
+        self._layout, self._head_left, self._waiting = layout, len(layout.head), b""
+        self._step = _block_rows(layout) * (layout.nbytes // layout.shape[0])
+        self._crc32c, self._crcs, self._times = 0, list[int](), list[int]()
+
+    def add(self, data: Buffer) -> None:
+        """Add the next bytes of the file, from its header on."""
+        view = memoryview(data)
+        self._crc32c = extend(self._crc32c, bytes(view))
+        in_head = min(self._head_left, len(view))
+        self._head_left -= in_head
+        body = self._waiting + view[in_head:]
+        whole = len(body) // self._step * self._step
+        for at in range(0, whole, self._step):
+            self._block(body[at : at + self._step])
+        self._waiting = body[whole:]
+
+    def blocks(self) -> RowBlocks:
+        """Return the row blocks, once all bytes were added."""
+        if self._waiting:
+            self._block(self._waiting)
+        crcs = np.array(self._crcs, np.uint32)
+        times = np.array(self._times, np.int64) if _is_clock(self._layout) else None
+        return RowBlocks(self._layout, self._crc32c, crcs, times)
+
+    def _block(self, data: bytes) -> None:
+        self._crcs.append(crc32c(data))
+        if _is_clock(self._layout):
+            values = np.frombuffer(data, "<i8")
+            self._times[-1:] = [int(values[0]), int(values[-1])]  # the last value of all stays at the end
+
+
 def index_rows(data: Buffer) -> bytes:
     """Return the row blocks of a .npy file; b"" if its rows are not contiguous. Equal arrays give equal bytes.
 
@@ -78,15 +115,13 @@ def index_rows(data: Buffer) -> bytes:
     layout = layout_of(view)
     if len(view) != len(layout.head) + layout.nbytes:
         raise DecodeFailed(f"npy: {len(view)} bytes, its header describes {len(layout.head) + layout.nbytes}")
-    if not _has_rows(layout):
+    if not has_rows(layout):
         return b""
-    body, step = view[len(layout.head) :], _block_rows(layout) * (layout.nbytes // layout.shape[0])
-    crcs = [crc32c(bytes(body[at : at + step])) for at in range(0, len(body), step)]
-    out = [MAGIC, layout.head, np.array([crc32c(bytes(view)), *crcs], "<u4").tobytes()]
-    if _is_clock(layout):
-        values = np.frombuffer(body, "<i8")
-        out.append(np.append(values[:: _block_rows(layout)], values[-1]).astype("<i8").tobytes())
-    return b"".join(out)
+    indexer = RowIndexer(layout)
+    indexer.add(view)
+    blocks = indexer.blocks()
+    times = b"" if blocks.times is None else blocks.times.astype("<i8").tobytes()
+    return b"".join([MAGIC, layout.head, np.array([blocks.crc32c, *blocks.crcs], "<u4").tobytes(), times])
 
 
 def read_rows(data: Buffer) -> RowBlocks:
@@ -97,7 +132,7 @@ def read_rows(data: Buffer) -> RowBlocks:
             f"row blocks: begin with {bytes(view[: len(MAGIC)])!r}, not {MAGIC!r}: damaged, or of a later penstock"
         )
     layout = layout_of(view[len(MAGIC) :])
-    if not _has_rows(layout):
+    if not has_rows(layout):
         raise DecodeFailed(
             f"row blocks: of {layout.dtype} {list(layout.shape)}, which has no contiguous rows"
         )
@@ -159,7 +194,7 @@ def _times(factor: U32, values: U32) -> U32:
     return product
 
 
-def _has_rows(layout: NpyLayout) -> bool:
+def has_rows(layout: NpyLayout) -> bool:
     """Return whether an array has contiguous rows; a dtype of arrays would add dimensions to its shape."""
     is_apart = layout.fortran and len(layout.shape) > 1
     return bool(layout.shape and layout.nbytes) and not is_apart and layout.dtype.subdtype is None

@@ -8,9 +8,8 @@ from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
 from .bucketed import bucketed_segments, interleave_parts
 from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
 from .grow import growths_again
-from .mixture import chain_segments
+from .mixture import chain_segments, cut_at, in_force
 from .plan import Plan, segment_starts
-from .ramp import cut_at, in_force
 from .random.lanes import MAX_SAMPLES, LaneShape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
 from .sources.growth import Growth

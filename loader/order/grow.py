@@ -8,8 +8,7 @@ from ..errors import EmptyView, InvalidPlan
 from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_view
 from .content import MixtureSource, PlanContent, PlannedSource, plan_source
 from .interleave import Interleaving, bucket_source
-from .mixture import MASK
-from .ramp import cut_at, in_force
+from .mixture import MASK, cut_at, in_force
 from .random.plan_hash import whole
 from .sources.bucket import BucketBy, first_few, size_ramp
 from .sources.growth import Growth, delta_name, whole_name

@@ -1,4 +1,4 @@
-"""L2: the source of a stream position, and the position in that source's own stream.
+"""L2: the source of a stream position, the position in that source's own stream, and schedules by step (ramps).
 
 Integer weights q_k with sum W make a table of W entries, repeated for ever. In any prefix of the stream, each source is
 within one sample of its exact share. A change of weights appends a segment that starts from the counts already used, so
@@ -6,17 +6,19 @@ nothing repeats. With `boundary="mask"` an epoch is ceil(N/B) whole batches. For
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from math import gcd, lcm
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import InvalidPlan
 from .random.keyed_permutation import I64
+from .random.plan_hash import MAX_GLOBAL_BATCH, whole
 
 FILL, MASK = "fill", "mask"
 
@@ -266,3 +268,47 @@ def chain_segments(
         own = None if batch == global_batch else batch
         segments.append(MixtureSegment(start_step=start, weights=weights, base=base, batch=own))
     return tuple(segments)
+
+
+T = TypeVar("T")
+
+GlobalBatch = int | Sequence[tuple[int, int]]
+"""Slots per optimizer step over all ranks: a number, or [(first step, number), ...]."""
+
+
+def ramp_of(value: object) -> list[tuple[int, int]]:
+    return steps_of("global_batch", value, lambda name, slots: whole(name, slots, 1, MAX_GLOBAL_BATCH))
+
+
+def steps_of(name: str, changes: object, checked: Callable[[str, Any], T]) -> list[tuple[int, T]]:
+    """Return (start step, value) pairs from step 0 on, without entries that change nothing.
+
+    changes: one value, or [(step, value), ...]. checked: (name for messages, value) -> the validated value.
+    """
+    if not isinstance(changes, Sequence) or isinstance(changes, str):
+        return [(0, checked(name, changes))]
+    ramp: list[tuple[int, T]] = []
+    low = high = 0  # the first entry is at step 0
+    for number, entry in enumerate(changes):
+        try:
+            start, value = entry
+        except (TypeError, ValueError):
+            raise InvalidPlan(f"{name} entry {entry!r}: (step, number) is needed") from None
+        start = whole(f"{name} entry {number}: step", start, low, high)
+        value = checked(f"{name} from step {start}", value)
+        low, high = start + 1, 2**53
+        if not ramp or ramp[-1][1] != value:
+            ramp.append((start, value))
+    if not ramp:
+        raise InvalidPlan(f"{name} = {changes!r}: a number, or [(0, number), (step, number), ...], is needed")
+    return ramp
+
+
+def in_force(steps: Sequence[tuple[int, T]], step: int) -> T:
+    """Return the value at a step, from an ascending schedule that starts at step 0."""
+    return steps[bisect_right(steps, step, key=lambda entry: entry[0]) - 1][1]
+
+
+def cut_at(steps: Sequence[tuple[int, T]], starts: Iterable[int]) -> list[tuple[int, T]]:
+    """Return an ascending schedule from step 0, with additional entries at these steps."""
+    return [(start, in_force(steps, start)) for start in sorted({*(start for start, _ in steps), *starts})]

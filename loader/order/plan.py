@@ -13,8 +13,7 @@ import numpy as np
 from ..errors import InvalidPlan
 from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
 from .content import MixtureSource, PlanContent, PlannedSource, plan_source, source
-from .mixture import FILL, Weight, chain_segments, integer_weights
-from .ramp import GlobalBatch, cut_at, in_force, ramp_of
+from .mixture import FILL, GlobalBatch, Weight, chain_segments, cut_at, in_force, integer_weights, ramp_of
 from .random.plan_hash import plan_json, whole
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.growth import origins

@@ -213,8 +213,6 @@ class LockProbe:
 
 
 class _RunDelay:
-    """Seconds that this thread was ready to run and had no core, if the kernel counts them."""
-
     def __init__(self) -> None:
         try:
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)

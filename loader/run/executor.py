@@ -275,7 +275,6 @@ class Execution:
             self._choose(seen)
 
     def _start_processes(self, why: str) -> object:
-        """Start worker processes. Return the obstacle, after a warning; None if there is none."""
         from .workers.startup_message import why_not
 
         obstacle = why_not(self._assembler.recipe)
@@ -297,7 +296,6 @@ class Execution:
         return obstacle.text
 
     def _switch_to_processes(self, pool: "WorkerPool", why: str) -> None:
-        """Switch to the worker processes once all are ready; give up if one cannot start."""
         try:
             if not pool.poll():
                 return

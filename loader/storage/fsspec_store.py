@@ -231,7 +231,6 @@ class FsspecStore(Opened):
         return path
 
     def _taken_for(self, path: str) -> str | None:
-        """Return another path that the file system would use for this one, if any."""
         used = path if self._strip is None else self._strip(path)
         return used if used != path else None
 

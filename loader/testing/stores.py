@@ -91,13 +91,7 @@ class StoreReads:
 
     def test_a_range_past_the_end_is_corrupt(self, store: Store) -> None:
         store.put("k", b"0123456789")
-        for past in (
-            ByteRange(0, 11),
-            ByteRange(9, 2),
-            ByteRange(10, 1),
-            ByteRange(500, 1),
-            ByteRange(11, 0),
-        ):
+        for past in map(ByteRange, (0, 9, 10, 500, 11), (11, 2, 1, 1, 0)):
             with pytest.raises(Corrupt, match="k"):
                 store.get_range("k", past.offset, past.nbytes)
             with pytest.raises(Corrupt):
@@ -126,15 +120,8 @@ class StoreReads:
 
     def test_get_ranges_keeps_the_order_given(self, store: Store) -> None:
         store.put("k", DATA)
-        spans = [
-            ByteRange(100_000, 10),
-            ByteRange(0, 5),
-            ByteRange(3, 9),
-            ByteRange(0, 5),
-            ByteRange(7, 0),
-            ByteRange(199_990, 10),
-            ByteRange(20, 60_000),
-        ]
+        pairs = [(100_000, 10), (0, 5), (3, 9), (0, 5), (7, 0), (199_990, 10), (20, 60_000)]
+        spans = [ByteRange(offset, nbytes) for offset, nbytes in pairs]
         for max_gap, max_span in ((0, 2**20), (64 * 2**10, 2**20), (10, 4096), (10**6, 10**6)):
             blobs = store.get_ranges("k", spans, max_gap=max_gap, max_span=max_span)
             assert [blob.data for blob in blobs] == [DATA[o : o + n] for o, n in spans]

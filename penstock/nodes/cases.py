@@ -7,7 +7,6 @@ makes a node ours to check and return.
 
 import logging
 import re
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -20,7 +19,8 @@ from loader.storage import Store
 from ..checkpoints.ranks import several
 from ..text import clean
 from ..train.run_folder import read_object
-from .suspects import ALERT_EVERY_US, DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
+from ..units import utc_us
+from .suspects import ALERT_EVERY_US, CLOCKS_US, DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
@@ -37,8 +37,6 @@ MOST_BYTES = 8 * 2**20
 """Larger objects are damaged: a case has 1,000 faults and the output of its checks."""
 AHEAD_US = 60 * MINUTE_US
 """Times further in the future are damaged; nearer ones count as now."""
-CLOCKS_US = 10 * MINUTE_US
-"""Most by which the clocks of two watchers may differ: another one's drain may be so much younger than its time."""
 ENDS = ("drained", "returned")
 
 
@@ -121,7 +119,7 @@ class CaseBook:
         Raises: Conflict if another process took the number: what it did counts, so read and decide again.
         """
         number = next(number for number in count(1) if (number, "case") not in self._keys)
-        at_us = _now_us()
+        at_us = utc_us()
         text = reason_text(text)
         body = {"format": FORMAT, "node": node, "at_us": at_us, "text": text, "by": by, **evidence}
         try:
@@ -134,7 +132,7 @@ class CaseBook:
 
     def put_end(self, number: int, name: str, by: str) -> None:
         """Store the drain or the return of a case, once. name: of `ENDS`."""
-        at_us = _now_us()
+        at_us = utc_us()
         body = {"format": FORMAT, "at_us": at_us, "by": by}
         try:
             self._store.put_if_absent(_key(number, name), canonical(body))
@@ -160,7 +158,7 @@ class CaseBook:
 
     def put_alert(self, text: str) -> bool:
         """Store an alert under the number after the newest one; return False if another process did."""
-        number, at_us = (self._alert or (0, 0))[0] + 1, _now_us()
+        number, at_us = (self._alert or (0, 0))[0] + 1, utc_us()
         body = {"format": FORMAT, "at_us": at_us, "text": text}
         while True:
             key = f"{ALERTS}{number:016d}.json"
@@ -243,11 +241,7 @@ def _key(number: int, name: str) -> str:
     return f"{FOLDER}q-{number}/{name}.json"
 
 
-def _now_us() -> int:
-    return time.time_ns() // 1000
-
-
 def _time_of(body: Mapping[str, Any]) -> int | None:
     """Return the time of an object, at most now; None if it is no time."""
-    at_us, now_us = body.get("at_us"), _now_us()
+    at_us, now_us = body.get("at_us"), utc_us()
     return min(at_us, now_us) if type(at_us) is int and 0 < at_us < now_us + AHEAD_US else None

@@ -24,6 +24,7 @@ from loader.storage import Store
 from ..compute.cluster import NodeCheck
 from ..text import terminal_text
 from ..train.launched import Launched
+from ..units import utc_us
 
 _log = logging.getLogger(__name__)
 OUTPUT_BYTES = 16 * 2**10
@@ -157,7 +158,7 @@ def this_node() -> str:
 
 def put_failures(store: Store, node: str, results: Iterable[NodeCheckResult]) -> None:
     """Store the failed checks of a node under `nodes/checks/`, by time. A store that fails is logged."""
-    at_us = time.time_ns() // 1000
+    at_us = utc_us()
     for result in results:
         if result.status is CheckStatus.FAILED:
             body = {

@@ -173,7 +173,11 @@ def evidence_of(suspect: Suspect, proof: NodeProof) -> dict[str, Any]:
 
 
 class ProofQueue:
-    """Suspects and their proofs. Suspects without a proof come first, then the one with the oldest proof."""
+    """Suspects and their proofs.
+
+    Half of the proofs go to the suspects that most runs accuse. The others go to suspects without a proof, then to the
+    one with the oldest proof: a check may find a bad node in one of several tries.
+    """
 
     def __init__(self) -> None:
         self.proved: dict[str, tuple[Suspect, NodeProof]] = {}
@@ -185,7 +189,12 @@ class ProofQueue:
         nodes = {suspect.node for suspect in suspects}
         self.proved = {node: pair for node, pair in self.proved.items() if node in nodes}
         waiting = [suspect for suspect in suspects if now_us >= self._next_us(suspect)]
-        return sorted(waiting, key=lambda suspect: self._proved_us(suspect))[:most]
+        by_age = sorted(waiting, key=lambda suspect: self._proved_us(suspect))
+        accused = sorted(
+            (suspect for suspect in by_age if suspect.runs > 1), key=lambda suspect: -suspect.runs
+        )
+        first = accused[: most // 2]
+        return [*first, *(suspect for suspect in by_age if suspect not in first)][:most]
 
     def add(self, suspect: Suspect, proof: NodeProof, now_us: int) -> None:
         """Note a proof. A later one refutes an earlier one of the same sign."""

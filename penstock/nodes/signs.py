@@ -10,12 +10,13 @@ signs replace another node's, and a time that is ahead counts as the object's ow
 
 import heapq
 import logging
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+
+import numpy as np
 
 import loader
 from loader.dataset.log.entries import DAMAGED
@@ -30,9 +31,11 @@ from ..train.fault_record import faults_in
 from ..train.launch.launcher import Span
 from ..train.replay_run import nodes_at, origin_of
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, WindowKey, read_object, window_keys
+from ..units import utc_us
 from ..view.inspect.run_comparison import compared_notes
 from .node_check import CHECKS
 from .suspects import (
+    CLOCKS_US,
     MINUTE_US,
     RECENT_US,
     Attempt,
@@ -137,7 +140,7 @@ class SignReader:
         for info in self._store.list(FOLDER):
             name, slash, _ = info.key.removeprefix(FOLDER).partition("/")
             if slash and is_run(name):
-                newest[name] = max(newest.get(name, 0), info.modified_us or _now_us())
+                newest[name] = max(newest.get(name, 0), info.modified_us or utc_us())
         return newest
 
     def _read_checks(self, now_us: int, nodes: Collection[str] | None) -> None:
@@ -318,7 +321,7 @@ class _RunReader:
         if event.name == "saved":
             self._saved_steps[attempt] = max(self._saved_steps.get(attempt, 0), event.step)
         if event.name in LAST_EVENTS:
-            self._changed_us = max(self._changed_us, _now_us())
+            self._changed_us = max(self._changed_us, utc_us())
 
     def _judge(self) -> None:
         """Judge the attempts that ended; one without an end ended if a later one began."""
@@ -330,9 +333,7 @@ class _RunReader:
             return
         ended = list[Attempt]()
         for number, (begun_us, first) in sorted(self._begun.items()):
-            span = next(
-                (one for one in accounted if one.begun_us <= begun_us <= (one.ended_us or 2**63)), None
-            )
+            span = _span_of(begun_us, accounted)
             last, last_us = self._ends.get(number, ("", 0))
             ended_us = self._begun[number + 1][0] if number + 1 in self._begun else None
             if span is not None and span.ended_us is not None:
@@ -348,7 +349,7 @@ class _RunReader:
                     run=self._run,
                     number=number,
                     nodes=tuple(nodes),
-                    ended_us=min(ended_us, _now_us()),
+                    ended_us=min(ended_us, utc_us()),
                     failed=last not in ("stopped", "ended") and is_failure,
                     end_step=self._end_steps.get(number, 0),
                     saved_step=self._saved_steps.get(number, 0),
@@ -402,6 +403,16 @@ def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
     ]
 
 
+def _span_of(begun_us: int, spans: Sequence[Span]) -> Span | None:
+    """Return the span in which a start began by its node's clock, or the nearest one if that clock may be wrong."""
+
+    def distance_us(span: Span) -> int:
+        return max(0, span.begun_us - begun_us, begun_us - (span.ended_us or begun_us))
+
+    nearest = min(spans, key=distance_us, default=None)
+    return nearest if nearest is not None and distance_us(nearest) <= CLOCKS_US else None
+
+
 class _Keys:
     """Keys of one kind of a run's objects that were listed before."""
 
@@ -420,20 +431,18 @@ class _Keys:
 
 
 def _window_rows(folder: RunFolder, key: WindowKey, info: ObjectInfo) -> Iterator[NodeWindow]:
-    columns = folder.windows([key])
-    now_us = _now_us()
-    names = ("end_step", "node", "ended_us", "slow_read_s")
-    for end_step, node, ended_us, slow_read_s in zip(*(columns[name] for name in names), strict=True):
-        if is_node(str(node)):
+    """Yield a row per node: the median of its ranks that read."""
+    columns, now_us = folder.windows([key]), utc_us()
+    nodes, node_of = np.unique(columns["node"].astype(str), return_inverse=True)
+    for number, node in enumerate(nodes.tolist()):
+        own = node_of == number
+        reads_s = columns["slow_read_s"][own]
+        if is_node(node):
             yield NodeWindow(
                 run=folder.run,
                 attempt=key.attempt,
-                end_step=int(end_step),
-                node=str(node),
-                ended_us=_not_ahead(int(ended_us), info, now_us),
-                slow_read_s=float(slow_read_s),
+                end_step=int(columns["end_step"][own].max()),
+                node=node,
+                ended_us=_not_ahead(int(columns["ended_us"][own].max()), info, now_us),
+                slow_read_s=float(np.median(reads_s[reads_s > 0])) if (reads_s > 0).any() else 0.0,
             )
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -22,6 +22,8 @@ CRASHES, LAST_STARTS = 3, 5
 RECENT_US = 60 * MINUTE_US
 """Age at which windows and failed checks no longer count."""
 DRAIN_EVERY_US = 10 * MINUTE_US
+CLOCKS_US = 10 * MINUTE_US
+"""Most by which two clocks may differ: of watchers, or of a node and its scheduler."""
 DRAINED_SHARE = 0.02
 """Share of the nodes that may be drained at once; one node always may."""
 DRAINS_OF_A_NODE = 2
@@ -183,6 +185,8 @@ class Suspect:
     """Figures, for a person."""
     faults: tuple[NodeFault, ...] = ()
     """Wrong reads, for the proof."""
+    runs: int = 1
+    """Runs whose failures accuse it: nodes that several gangs had in common are few."""
 
 
 def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None = None) -> list[Suspect]:
@@ -272,7 +276,8 @@ def _crashes(attempts: Sequence[Attempt], after_us: Mapping[str, int]) -> Iterab
         if len(failed) >= CRASHES:
             text = f"{len(failed)} of its last {len(ends[-LAST_STARTS:])} starts failed: "
             text += ", ".join(sorted({start.run for start in failed}))
-            yield Suspect(node=node, sign="crashes", at_us=failed[-1].ended_us, text=text)
+            runs = len({start.run for start in ends if start.failed})
+            yield Suspect(node=node, sign="crashes", at_us=failed[-1].ended_us, text=text, runs=runs)
 
 
 def _passed_failures(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:

@@ -14,6 +14,7 @@ from typing import Any
 from loader.errors import Conflict
 from loader.storage import Store
 
+from ..units import utc_us
 from .cases import Case, CaseBook, case_number, drains, reason_text, settled_us
 from .control import NodeControl, NodeState
 from .proof import NodeProver, ProofQueue, evidence_of
@@ -76,7 +77,7 @@ class NodeWatch:
         """Review once. Raises: EngineUnreachable; StoreError."""
         known = self._book.read()
         states = self._control.states()  # after the cases: a case of now is not one of a node that came back
-        now_us = time.time_ns() // 1000
+        now_us = utc_us()
         if self._apply:
             known = self._reconciled(known, states)
         signs = self._signs.read(now_us, states)
@@ -85,7 +86,7 @@ class NodeWatch:
         result = NodeReview(suspects=[one for one in named if one.node in in_service])
         for suspect in self._proofs.due(result.suspects, now_us):
             proof = self._prover.prove(suspect)
-            self._proofs.add(suspect, proof, time.time_ns() // 1000)
+            self._proofs.add(suspect, proof, utc_us())
             result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
         self._drain(result, known, states, now_us)
         self._return(result, states)
@@ -136,7 +137,7 @@ class NodeWatch:
 
     def _drained(self, node: str, text: str) -> Case:
         """Drain a node under a new case, or under ours whose drain was refused. Raises: Conflict; EngineUnreachable."""
-        since_us = time.time_ns() // 1000 - DRAIN_EVERY_US  # older ones do not count for other watchers
+        since_us = utc_us() - DRAIN_EVERY_US  # older ones do not count for other watchers
         refused = [
             case
             for case in self._book.cases

@@ -9,6 +9,7 @@ all ranks from the same step on.
 """
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 
@@ -99,6 +100,7 @@ class Agreement:
     def __init__(self, device: Any | None) -> None:
         self._collective = None if device is None else Collective(device)
         self._every, self._calls, self._step_s = 1, 0, 0.0
+        self._begun_s = perf_counter()
 
     def exchange(self, values: Callable[[], Sequence[int]], step_s: float | None = None) -> list[int] | None:
         """Begin to exchange values, unless short steps pass; return the greatest of the last exchange.
@@ -116,8 +118,11 @@ class Agreement:
         self._calls += 1
         self._step_s = self._step_s if step_s is None else step_s
         if step_s is None or self._calls >= self._every:
-            self._calls = 0
-            self._collective.reduce([*values(), -_exchanged_every(self._step_s)])
+            now_s = perf_counter()
+            # The median follows steps that become long after half of its steps only.
+            pace_s = max(self._step_s, (now_s - self._begun_s) / self._calls) if self._step_s else 0.0
+            self._calls, self._begun_s = 0, now_s
+            self._collective.reduce([*values(), -_exchanged_every(pace_s)])
         return greatest
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.reading.read_faults import FAULTS, ReadFault
 from loader.storage import Store
 
+from ..units import utc_us
 from .run_folder import FORMAT, RunFolder, read_object
 
 _log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class FaultRecord:
 
 def put_faults(folder: RunFolder, facts: Mapping[str, Any], faults: Sequence[ReadFault]) -> None:
     """Store faults of a node. facts: node, attempt and rank."""
-    at_us = time.time_ns() // 1000
+    at_us = utc_us()
     body = {
         "format": FORMAT,
         "at_us": at_us,

@@ -109,7 +109,9 @@ class Stretch(NamedTuple):
 STEPS = "steps"
 RECORDED = "RECORDED"
 """State of a start whose time is by the record only, without its queue and launch."""
-PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED", RECORDED)
+UNACCOUNTED = "UNACCOUNTED"
+"""State of a recorded start that the scheduler's accounting has no time of."""
+PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED", RECORDED, UNACCOUNTED)
 """Words of Slurm that say less than the run's last event, and ours."""
 WINDOW = "window"
 """Name of an event that stands for a window: so many steps were done at its end."""
@@ -200,6 +202,19 @@ def matched(
                 Allocation(attempt=number, begun_us=begun_us, ended_us=end_us, nodes=span.nodes, state=state)
             )
     return numbered
+
+
+def with_unaccounted(
+    allocations: Sequence[Allocation], attempts: Mapping[int, Mapping[str, Any]]
+) -> list[Allocation]:
+    """Return the allocations, and one without time for each other start: its steps are no new ones later."""
+    counted = {allocation.attempt for allocation in allocations}
+    others = [
+        Allocation(attempt=number, begun_us=facts["at_us"], ended_us=facts["at_us"], state=UNACCOUNTED)
+        for number, facts in attempts.items()
+        if number not in counted
+    ]
+    return sorted([*allocations, *others], key=lambda allocation: allocation.begun_us)
 
 
 def recorded_allocations(

@@ -4,7 +4,6 @@ import hashlib
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from loader.errors import PenstockError
 from loader.storage import Store
 
+from ..units import utc_us
 from .run_folder import RunFolder
 from .windows import window_bytes
 
@@ -37,7 +37,7 @@ class RunRecord:
 
     def __init__(self, store: Store, run: str, facts: Mapping[str, Any]) -> None:
         self._folder = RunFolder(store, run)
-        self._facts = {"at_us": time.time_ns() // 1000, "id": secrets.token_hex(8), **facts}
+        self._facts = {"at_us": utc_us(), "id": secrets.token_hex(8), **facts}
         self._waiting: list[_Write] = []
         self._changed, self._is_new, self._ends = threading.Condition(), False, False
         self._attempt, self._number = 0, 0
@@ -46,7 +46,7 @@ class RunRecord:
 
     def event(self, name: str, step: int, **facts: Any) -> None:
         """Note an event: what happened after how many steps, and integers or texts about it."""
-        at_us = time.time_ns() // 1000
+        at_us = utc_us()
         self._add(_Write(partial(self._put_event, name, step, at_us, facts), event=name))
 
     def window(self, rows: bytes) -> None:

@@ -30,6 +30,7 @@ from loader.run.trail.trail import is_run_name
 from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import several
+from ..units import utc_us
 from .run_spec import RunSpec, spec_of
 from .windows import WindowSum, window_columns, window_sum
 
@@ -141,7 +142,7 @@ class RunFolder:
         numbers = {number for number, _ in self._attempt_keys()}
         free = next(number for number in count(1) if number not in numbers)  # a forged one may be very high
         number = max(1, free - 1)  # it may be this start's
-        body = canonical({"format": FORMAT, "at_us": time.time_ns() // 1000, **facts})
+        body = canonical({"format": FORMAT, "at_us": utc_us(), **facts})
         while True:
             try:
                 self.store.put_if_absent(self.key(f"attempts/{number:06d}.json"), body)
@@ -170,7 +171,7 @@ class RunFolder:
         at_us: int | None = None,
     ) -> None:
         """Store an event, once: a second one of its number is left out. at_us: None for now."""
-        at_us = time.time_ns() // 1000 if at_us is None else at_us
+        at_us = utc_us() if at_us is None else at_us
         body = {"format": FORMAT, "event": name, "at_us": at_us, "step": step, **facts}
         self._put_once(f"events/{attempt:06d}-{number:06d}.json", canonical(body))
 
@@ -271,7 +272,7 @@ class RunFolder:
 
     def ask_to_stop(self, by: str) -> None:
         """Ask the run to save and end."""
-        self.store.put(self.stop_key, json.dumps({"by": by, "at_us": time.time_ns() // 1000}).encode())
+        self.store.put(self.stop_key, json.dumps({"by": by, "at_us": utc_us()}).encode())
 
     def withdraw_stop(self) -> None:
         """Take the request back, so that the run may begin again."""

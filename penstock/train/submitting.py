@@ -1,6 +1,5 @@
 """Submit a run, find it again, stop it."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +8,8 @@ from loader.dataset.root import Root
 from loader.errors import Conflict, InvalidCluster, InvalidSpec
 
 from ..compute.cluster import Cluster
-from .goodput import AttemptGoodput, goodput, matched, recorded_allocations
+from ..units import utc_us
+from .goodput import AttemptGoodput, goodput, matched, recorded_allocations, with_unaccounted
 from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus
 from .launch.local_ranks import LocalRanks
@@ -159,7 +159,8 @@ def goodput_of(folder: RunFolder, launcher: Launcher | None) -> list[AttemptGood
     folder.check_exists()
     attempts, events, windows = folder.attempts(), folder.events(), folder.window_sums()
     if launcher is not None and (spans := launcher.spans(folder.run)):
-        return goodput(matched(spans, attempts, time.time_ns() // 1000), events, windows)
+        allocations = matched(spans, attempts, utc_us())
+        return goodput(with_unaccounted(allocations, attempts), events, windows)
     return goodput(recorded_allocations(attempts, events, windows), events, windows)
 
 

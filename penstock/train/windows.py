@@ -4,7 +4,7 @@ A row is bytes of one length, so a single collective carries numbers and names; 
 """
 
 from collections.abc import Callable, Mapping
-from time import monotonic, time_ns
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from loader.errors import Corrupt
 from loader.run.batch.batch import MAKING, SlowSample
 from loader.run.metrics import STAGES, stage_seconds
 
+from ..units import utc_us
 from .agreement import Collective
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Windows:
 
     def _reset(self, step: int) -> None:
         assert self._batches is not None
-        self._first_step, self._begun_us, self._step_s = step, time_ns() // 1000, 0.0
+        self._first_step, self._begun_us, self._step_s = step, utc_us(), 0.0
         self._before = self._batches.metrics()
         self._slow = None
 
@@ -136,7 +137,7 @@ class Windows:
         row = np.zeros(1, ROW)
         row["rank"], row["node"] = self._rank, self._node
         row["first_step"], row["end_step"] = self._first_step, step
-        row["begun_us"], row["ended_us"] = self._begun_us, time_ns() // 1000
+        row["begun_us"], row["ended_us"] = self._begun_us, utc_us()
         row["step_s"], row["wait_s"] = self._step_s, seconds["consumer"]
         for stage in SECONDS:
             name = f"{STAGES[stage]}_sum"

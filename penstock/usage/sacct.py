@@ -13,7 +13,7 @@ from itertools import product
 
 from loader.errors import Corrupt, EngineUnreachable
 
-from ..units import DAY_US, WEEK_US
+from ..units import DAY_US, WEEK_US, utc_us
 
 FIELDS = (
     *(
@@ -117,7 +117,7 @@ def accounted_jobs(
 
     Raises: EngineUnreachable if sacct fails, as it does on a cluster without accounting. Corrupt.
     """
-    now_us = time.time_ns() // 1000 if until_us is None else until_us
+    now_us = utc_us() if until_us is None else until_us
     begins = range(since_us, now_us, WEEK_US) if since_us and not name else [since_us]
     jobs = dict[tuple[str, int, int | None], AccountedJob]()
     for begin_us in begins:

@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 import loader
 
+from ..units import utc_us
 from .verb import Answer, Table, Verb
 
 
@@ -85,7 +86,6 @@ def ls_lease(arguments: Namespace) -> Answer:
 
     The age compares the store's clock with this machine's. A collector measures on its own clock.
     """
-    import time
 
     from loader.dataset.leases import FOLDER, list_leases
 
@@ -95,7 +95,7 @@ def ls_lease(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}
     signs = read_signs(root.store, check_name(arguments.collector or own_name()))
-    at, wall_us = now(), time.time_ns() // 1000
+    at, wall_us = now(), utc_us()
     modified_us = {info.key: info.modified_us for info in root.store.list(FOLDER)}
     body = [
         {

@@ -4,7 +4,6 @@ import getpass
 import json
 import signal
 import threading
-import time
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import loader
 from loader.errors import InvalidStore, PenstockError
 
+from ..units import utc_us
 from .verb import Answer, Table, Verb, cluster_argument, cluster_of, show
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def suspects(arguments: Namespace) -> Answer:
     from ..nodes.suspects import suspects as suspects_of
     from ..train.submitting import launcher_of
 
-    root, now_us = loader.Root(arguments.root), time.time_ns() // 1000
+    root, now_us = loader.Root(arguments.root), utc_us()
     cluster = cluster_of(arguments)
     spans = None if cluster is None else launcher_of(root.url, cluster).spans
     signs = read_signs(root.store, now_us, spans, partial(loss_differences, root))

@@ -235,7 +235,7 @@ def show(arguments: Namespace) -> Answer:
 
 def goodput(arguments: Namespace) -> Answer:
     """Show where the time of a run went."""
-    from ..train.goodput import PARTS, RECORDED, restarts, totals
+    from ..train.goodput import PARTS, RECORDED, UNACCOUNTED, restarts, totals
     from ..train.submitting import goodput_of
 
     folder, _, launcher = _started(arguments)
@@ -264,6 +264,11 @@ def goodput(arguments: Namespace) -> Answer:
         Table(form=("{:<18}", " {:>14}", " {:>7}"), header=("part", "node-seconds", "share"), rows=parts),
         Table(form=("{:<8}", " {:<16}", " {:>12}", " {:>5}", " {:>10}", " {:>9}"), header=header, rows=rows),
     ]
+    if missing := [str(one.attempt) for one in starts if one.state == UNACCOUNTED]:
+        tables.append(
+            f"the scheduler's accounting has no time of attempt {', '.join(missing)}: it was too short for it, or the "
+            "clock of its first node is wrong"
+        )
     causes = restarts(starts)
     again = [
         (

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 import loader
 from loader.errors import InvalidRuntime
 
+from ..units import utc_us
 from .verb import Answer, Table, Verb, cluster_argument, cluster_of, read_by
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def usage(arguments: Namespace) -> Answer:
     """Show what jobs and runs used."""
     from ..usage.totals import usage_by, usage_row
 
-    until_us = time.time_ns() // 1000
+    until_us = utc_us()
     if arguments.stored:
         return _stored(arguments, until_us)
     by = _by(arguments, BY)

@@ -580,7 +580,7 @@ def test_a_map_of_a_file_that_was_cut_short(others, tmp_path):
 @mapped
 def test_the_interpreter_is_free_meanwhile(verbs, mapped, tmp_path):
     """A thread counts while another gathers; with the lock held it could not before the end."""
-    n = 1000
+    n = 300
     zeros, memory, status = np.zeros(n, np.int64), np.zeros(1 << 20, np.uint8), np.zeros(n, np.uint8)
     crcs = np.full(n, google_crc32c.value(bytes(1 << 20)), np.int64)
     done, counted = threading.Event(), 0

@@ -29,7 +29,7 @@ decoder's, 32 of tokens, 512 of latents, and 25 of raw photos."""
 
 IN_NIGHTLY = {
     *(("own decoder", executor) for executor in ("caller", "threads", "processes")),
-    *(("latents", "threads"), ("tokens", "threads"), ("raw", "processes")),
+    *(("latents", "caller"), ("latents", "threads"), ("tokens", "processes"), ("raw", "processes")),
 }
 """Bounds that only nightly checks: other workloads run the same code."""
 

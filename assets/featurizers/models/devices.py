@@ -73,8 +73,8 @@ _settings = threading.RLock()  # torch's settings are process-wide
 def repeatable() -> Iterator[None]:
     """Make torch return the same bits for the same batch within the block; one thread at a time.
 
-    Sets deterministic kernels (or an error), full float32 precision, no autotuning and no gradients. Operations use one
-    thread, because the thread count decides how sums are split.
+    Sets deterministic kernels (or an error), full float32 precision, no autotuning, no gradients, and one thread,
+    because the thread count decides how sums are split.
     """
     import torch
 

@@ -123,8 +123,8 @@ def metadata_of(raw: Row, columns: Mapping[str, Any], kind: str) -> dict[str, An
 def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, str]) -> dict[str, str]:
     """Return a sample's provenance, without its position in the object.
 
-    raw: its object's row. If it has `first_sha256` (published earlier with other bytes), that hash decides the split.
-    own: provenance from the format. A split in `own` is used, unless the source leaves `split` out.
+    raw: its object's row; `first_sha256` (published earlier with other bytes) decides the split if present. own:
+    provenance from the format, whose split is used unless the source leaves `split` out.
     """
     own_split = rules.own_split(own)
     by_subject = rules.split_by == "subject"

@@ -170,8 +170,8 @@ def write_flac(
 ) -> float:
     """Write FLAC, rounded without dither, and return the applied gain in dB (at most 0).
 
-    samples: float32 at full scale 1, or int16; [channels, n], or [n] for one channel. gain: factor; None attenuates
-    only audio that would exceed full scale. Equal samples give equal bytes.
+    samples: float32 at full scale 1, or int16; [channels, n], or [n] for one channel. gain: factor; None lowers only
+    audio beyond full scale. Equal samples give equal bytes.
 
     Raises: StoreError if the disk is full; Unusable.
     """
@@ -231,11 +231,11 @@ CAPTION_FIELD = "caption.txt"
 def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
     """Return units with the fields `flac` and `json`, and `caption.txt` if a given segment has a caption.
 
-    Only given segments may overlap. A unit's `left_out` lists the uncovered stretches before it, in samples; the last
-    unit's also those after it. Memory does not grow with the audio's length.
+    Only given segments may overlap. `left_out` lists the uncovered samples before a unit, and after the last one.
+    Memory does not grow with the length.
 
-    Raises: Unusable if the audio cannot be fully decoded, has no samples, lacks the policy's channels, or does not
-    contain a given segment; StoreError.
+    Raises: Unusable if the audio cannot be fully decoded, has no samples, lacks the policy's channels or a given
+    segment; StoreError.
     """
     with opened(path) as container:
         stream = required_audio(container)

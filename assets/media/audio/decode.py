@@ -327,8 +327,8 @@ def pieces_at(
 ) -> Iterator[tuple[Floats, int]]:
     """Yield (samples, number of decoded ones) for each span, [start, end) in seconds on the container's clock.
 
-    Samples are float32 [channels, n], starting nearest to the span's start, with silence where the stream has none.
-    Spans are sorted by start and may overlap. Memory holds a block and overlapping spans. Raises: Unusable.
+    Samples are float32 [channels, n], with silence where the stream has none. Spans are sorted by start and may
+    overlap. Memory holds a block and overlapping spans. Raises: Unusable.
     """
     waiting = [_SpanSamples(start, round((end - start) * rate_hz)) for start, end in spans]
     first = position = 0

@@ -188,8 +188,8 @@ def canonical_clips(
 ) -> list[Clip | None]:
     """Return a clip per span, in order; None for a span without a frame.
 
-    audit: the video's media table row; if it is empty, the video is decoded to its end. If a frame falls below
-    `MIN_PSNR_DB`, all clips are re-encoded at a higher quality. Raises: Unusable.
+    audit: the media table row; if empty, the video is decoded to its end. If a frame falls below `MIN_PSNR_DB`, all
+    clips are re-encoded at a higher quality. Raises: Unusable.
     """
     order = _Order(path=path, spans=spans, index=index, scratch=scratch, policy=policy)
     seeks = bool(audit)

@@ -32,8 +32,7 @@ def write_clip_audio(
 ) -> list[Columns]:
     """Write each span's mono audio, if it has any, and return each span's columns.
 
-    spans: [start, end) in seconds on the container's clock. The column sound_missing_s counts seconds without audio in
-    the source.
+    spans: [start, end) in seconds on the container's clock. sound_missing_s: seconds without audio in the source.
 
     Raises: Unusable; StoreError if the disk is full.
     """
@@ -71,8 +70,8 @@ class _Video:
 def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
     """Return units with the fields `mp4`, `mp4.packets` and `json`, which holds every frame's source pts.
 
-    Units with audio also have `sound.flac`; given segments with a caption have `caption.txt`. If `known` has no audit,
-    the video is decoded to its end.
+    Units with audio also have `sound.flac`; segments with a caption, `caption.txt`. Without an audit in `known`, the
+    video is decoded to its end.
 
     Raises: Unusable if the video cannot be decoded, has no usable timestamps, or is excluded by the policy; StoreError.
     """

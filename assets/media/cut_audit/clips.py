@@ -71,9 +71,8 @@ def check_times(
 ) -> None:
     """Check that the clip has exactly its source's frames, at their times.
 
-    stored: the clip's frame times in ticks of `base`, ascending.
-    source: ascending times of the shown packets; None if the container has no display times.
-    complete: whether every shown packet decodes to a frame.
+    stored: the clip's frame times in ticks of `base`. source: times of the shown packets, or None if the container has
+    no display times. Both ascend. complete: whether every shown packet decodes to a frame.
 
     Raises: Unusable.
     """

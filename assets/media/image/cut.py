@@ -191,8 +191,7 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
 
     The photo is in `jpg` if the policy stores only JPEGs. Otherwise `img` has the source's bytes, or a PNG.
 
-    Raises: Unusable if the file is truncated, unreadable or too large, or if the policy excludes animations or
-    transparency.
+    Raises: Unusable if the file is damaged or too large, or if the policy excludes animations or transparency.
     """
     rules = policy.image
     with photo(path) as opened:

@@ -49,16 +49,18 @@ class FieldTotals:
         """Add the values that wait up, which frees them."""
         if not self._values:
             return
-        values = np.concatenate(self._values)
+        values = self._values[0] if len(self._values) == 1 else np.concatenate(self._values)
         weights = None
         if any(one is not None for one in self._weights):
             pairs = zip(self._values, self._weights, strict=True)
             weights = np.concatenate([np.ones(len(v), np.int64) if w is None else w for v, w in pairs])
         self._values, self._weights, self._n_values = [], [], 0
-        if not len(values):
-            return
-        self._sums = [one + other for one, other in zip(self._sums, exact_sums(values, weights), strict=True)]
-        self._count(ValueCounts.of(values, weights))
+        step = max(1, TOGETHER // max(1, values.shape[1]))
+        for start in range(0, len(values), step):
+            rows = values[start : start + step]
+            often = None if weights is None else weights[start : start + step]
+            self._sums = [one + other for one, other in zip(self._sums, exact_sums(rows, often), strict=True)]
+            self._count(ValueCounts.of(rows, often))
 
     def _count(self, counts: ValueCounts) -> None:
         """Add counts; join them when they have twice the bins of the first, so that a bin is joined log n times."""

@@ -34,8 +34,7 @@ from ...modalities import decoder_for
 from ...modalities.array import NpyLayout, is_array, layout_in
 from ...modalities.fields import last_word
 from ...modalities.language import FIELD as LANGUAGE
-from ...modalities.row_blocks import MIN_BYTES, read_rows
-from ...modalities.row_blocks import SUFFIX as ROWS
+from ...modalities.row_blocks import MIN_BYTES
 from ...order.random.keyed_permutation import I64
 from ...order.random.plan_hash import content_hash
 from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT, WindowLayout
@@ -48,7 +47,7 @@ from ...order.sources.window_view import (
     table_sha256,
 )
 from ..progress import Watch, unwatched
-from ..reading.verified_bucket_reads import read_fields
+from ..reading.verified_bucket_reads import FieldPart, PartsOfField, read_fields, read_parts
 from ..shards.address import UNKNOWN_CRC, SampleAddress
 from ..shards.bitmap import Bools, SelectTable
 from ..tables.parquet import READ_AHEAD, footer_nbytes, integers, parse_stored, table_bytes, table_facts
@@ -61,6 +60,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 VIDEOS = ("mp4", "mov", "mkv", "webm", "run")
+HEAD_BYTES = 2**14
+"""Bytes of an array that are read for its header."""
 KEEP_BYTES, KEEP_EPISODES = 16 * 2**20, 4096
 """Bytes of `keep`, and episodes, that are read together at most, about."""
 
@@ -336,22 +337,16 @@ def _truth_values(field: str, data: bytes) -> Bools | str:
 
 
 def _first_layout(view: "View", anchor: str, episode: I64) -> tuple[SampleAddress, NpyLayout]:
-    """Return an episode's address and its anchor's layout: of a large one, from its row blocks."""
+    """Return an episode's address and its anchor's layout: of a large one, from its header."""
     version = view.version
     (address,) = version.address(episode, [anchor])
-    if anchor + ROWS in version.fields and address.fields[anchor].nbytes > MIN_BYTES:
-        (part,), _ = version.parts.locate(episode)
-        if version.parts.has_group(version.group_of(anchor + ROWS))[part]:
-            (at,) = version.address(episode, [anchor + ROWS])
-            (fields,) = read_fields(version.shard_store, [at])
-            place = address.fields[anchor]
-            if fields[anchor + ROWS]:
-                blocks = read_rows(fields[anchor + ROWS])
-                if (blocks.nbytes, place.crc32c) in (
-                    (place.nbytes, blocks.crc32c),
-                    (place.nbytes, UNKNOWN_CRC),
-                ):
-                    return address, blocks.layout
+    place = address.fields[anchor]
+    if place.nbytes > MIN_BYTES and last_word(anchor) == "npy":
+        head = FieldPart(0, HEAD_BYTES, UNKNOWN_CRC)
+        ((data,),) = read_parts(version.shard_store, [PartsOfField(address, anchor, [[head]])])
+        stored = layout_in(anchor, data)
+        if len(stored.head) + stored.nbytes == place.nbytes:
+            return address, stored
     (fields,) = read_fields(version.shard_store, [address])
     return address, layout_in(anchor, fields[anchor])
 

@@ -120,11 +120,9 @@ def _each_its_size(k: U64, n: I64, x: I64) -> I64:
 
 
 def _sorted_rows(k: U64, n: int | I64, x: I64) -> I64:
-    """Return `argsort_stable(sub(k, 0..n-1))[x]` with one key per row: the column of the row's x-th smallest hash.
-
-    Hashes in a row are distinct, so the code sorts their values, several times faster than positions. Shorter rows are
-    padded with the largest values.
-    """
+    """Return `argsort_stable(sub(k, 0..n-1))[x]` with one key per row: the column of the row's x-th smallest hash."""
+    # Hashes in a row are distinct, so their values are sorted, several times faster than positions. Shorter rows are
+    # padded with the largest values.
     columns = np.arange(np.max(n), dtype=np.uint64)[None, :]
     hashes = sub_array(k[:, None], columns)
     if not isinstance(n, int):

@@ -242,10 +242,8 @@ def _body(epochs: Epochs, i: I64) -> I64:
 
 
 def _tail(epochs: Epochs, i: I64) -> I64:
-    """Return the ordinals at positions i of the tail: the N - body positions after the last full round.
-
-    The same lanes read it, except its last few positions, which a plain permutation orders. All ordinals are rotated.
-    """
+    """Return the ordinals at positions i of the tail: the N - body positions after the last full round."""
+    # The same lanes read it, except its last few positions, which a plain permutation orders. All ordinals are rotated.
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body
     chunk = tail // slots

@@ -194,7 +194,6 @@ def _stacked(values: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def _torch_field(value: Any, torch: Any) -> Any:
-    """Return a field for torch, which rejects read-only memory, negative strides and foreign byte order."""
     if isinstance(value, list):
         return [_torch_field(item, torch) if isinstance(item, np.ndarray) else item for item in value]
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:

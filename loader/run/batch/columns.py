@@ -57,7 +57,6 @@ class ArrayPool:
         return np.ndarray(shape, dtype, memory)
 
     def _take(self, nbytes: int) -> mmap.mmap | None:
-        """Return the fitting block that was freed last: it may be in the processor's cache."""
         passed = list[mmap.mmap]()
         with self._turn:
             try:
@@ -72,11 +71,8 @@ class ArrayPool:
 
 @cache
 def _keep_freed_memory() -> None:
-    """Make glibc keep some freed MiB for the arrays of plans and look-ups.
-
-    glibc raises its mmap threshold when a large block is freed. Otherwise planning 8,192 slots took 450 new pages each
-    time.
-    """
+    """Make glibc keep some freed MiB for the arrays of plans and look-ups."""
+    # It raises its mmap threshold when a large block is freed. Else planning 8,192 slots took 450 new pages each time.
     np.empty(_FREED_BYTES, np.uint8)
 
 

@@ -111,7 +111,6 @@ def _each(value: Any, move: Callable[[Any], Any], keep: Callable[[Any], Any] | N
 
 
 def _kept(value: Any, keep: Callable[[Any], Any]) -> Any:
-    """Return a value for the host. Tensors in dicts and tuples stay there, as with `Batch.to`."""
     if type(value) in PLAIN:
         return value
     if isinstance(value, np.ndarray) or is_tensor(value):

@@ -270,7 +270,6 @@ class Assembler:
     def _decoded(
         self, slots: Slots, located: LocatedSamples, fetched: Fetched, columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
-        """Store samples of one kind in the columns. Return number -> error for each corrupt one."""
         bad = dict(fetched.bad)
         whole = np.ones(len(located.rows), bool)
         whole[[*fetched.payloads, *bad]] = False

@@ -324,7 +324,6 @@ class Fetch:
         fetched: Fetched,
         seen: StepMetrics,
     ) -> Gatherable:
-        """Return the samples to gather: a disk's unread shards, or a bucket's bytes, all read at once."""
         places = located.places
         if self._files[located.kind.sources[0]] is not None:
             return OpenShards(reading_of, places)
@@ -347,7 +346,6 @@ class Fetch:
         columns: Columns | None,
         fetched: Fetched,
     ) -> list[FieldRead]:
-        """Gather a field into columns, or payloads to decode. Return samples that were read again or are unreadable."""
         if not len(numbers):
             return []
         known = {*fetched.bad, *(number for number, payload in fetched.payloads.items() if field in payload)}

@@ -246,7 +246,6 @@ class ManySamples:
     def _tell(
         self, stage: str, located: LocatedSamples, at: list[int], took: Mapping[int, float], seen: StepMetrics
     ) -> None:
-        """Add a stage's seconds, and note each step's slowest sample. took: number -> seconds."""
         seen.spent(stage, sum(took.values()))
         slowest: dict[int, int] = {}
         for number, seconds in took.items():

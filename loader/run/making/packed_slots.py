@@ -162,7 +162,6 @@ class PackedSlots:
         substitutions: list[Substitution],
         seen: StepMetrics,
     ) -> tuple[dict[int, Values], dict[int, list[int]]]:
-        """Return piece -> its values, and piece -> CRC-32Cs of its document's fields, without masked ones."""
         plan = self._recipe.plan
         assert plan.pack is not None
         values: dict[int, Values] = {}

@@ -4,21 +4,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import Lock, local
 from typing import Any
 
 import numpy as np
 
 from ...dataset.reading.verified_bucket_reads import FieldPart, PartsOfField, raise_corrupt
-from ...dataset.shards.address import SampleAddress
+from ...dataset.shards.address import UNKNOWN_CRC, SampleAddress, crc_text
 from ...errors import Corrupt, DecodeFailed
-from ...modalities.row_blocks import SUFFIX, RowBlocks
+from ...modalities.array import layout_of
+from ...modalities.row_blocks import SUFFIX, RowBlocks, RowIndexer, has_rows
 from ...modalities.video.packet_pages import PacketPage, PacketPages, joined
 from ...modalities.video.packet_table import SUFFIX as PACKETS
 from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
+from ...storage.shared.requests import retry_corrupt
 from .video_packet_reads import Readers
 
+PIECE_BYTES = 16 * 2**20
+"""Bytes of an array without row blocks that are read together to compute them."""
 Key = tuple[int, str, int]
 """(ordinal of the episode, stored field, number of the block)."""
 
@@ -153,31 +158,69 @@ class BlockedRows:
     def __getitem__(self, rows: Any) -> Any:
         """Return the rows with these numbers: an integer, or int64 of any shape."""
         numbers = np.asarray(rows, np.int64)
-        numbers = np.where(numbers < 0, numbers + len(self), numbers)
-        which = np.searchsorted(self._starts, numbers, side="right") - 1
-        out = np.empty((*numbers.shape, *self.shape[1:]), self.dtype)
-        unread = np.ones(numbers.shape, bool)
+        flat = numbers.reshape(-1)
+        flat = np.where(flat < 0, flat + len(self), flat)
+        which = np.searchsorted(self._starts, flat, side="right") - 1
+        out = np.empty((*flat.shape, *self.shape[1:]), self.dtype)
+        unread = np.ones(flat.shape, bool)
         if self.times is not None:  # the head names the first value of each block, and the last of all
-            first, last = numbers == self._starts[which], numbers == len(self) - 1
+            first, last = flat == self._starts[which], flat == len(self) - 1
             out[first], out[last] = self.times[which[first]], self.times[-1]
             unread = ~(first | last)
-        for block, data in self._source.blocks(which[unread]).items():
-            here = unread & (which == block)
-            out[here] = self._values(data)[numbers[here] - self._starts[block]]
-        return out if numbers.ndim else out[()]
+        for values, start, here in self._blocks_of(which, unread):
+            out[here] = values[flat[here] - start]
+        return out.reshape(*numbers.shape, *self.shape[1:]) if numbers.ndim else out[0]
 
     def searchsorted(self, times: Any, side: str) -> Any:
         """Return the number of a clock's values up to each time. side: "right"."""
         assert self.times is not None
         assert side == "right"
         sought = np.asarray(times, np.int64)
-        which = np.searchsorted(self.times[:-1], sought, side="right") - 1
+        flat = sought.reshape(-1)
+        which = np.searchsorted(self.times[:-1], flat, side="right") - 1
         out = np.where(which < 0, 0, len(self))
-        inside = (which >= 0) & (sought < self.times[-1])
-        for block, data in self._source.blocks(which[inside]).items():
-            here = inside & (which == block)
-            out[here] = self._starts[block] + np.searchsorted(self._values(data), sought[here], side="right")
-        return out if sought.ndim else int(out)
+        inside = (which >= 0) & (flat < self.times[-1])
+        for values, start, here in self._blocks_of(which, inside):
+            out[here] = start + np.searchsorted(values, flat[here], side="right")
+        return out.reshape(sought.shape) if sought.ndim else int(out[0])
+
+    def _blocks_of(self, which: I64, chosen: np.ndarray) -> Iterator[tuple[Any, int, I64]]:
+        """Yield (rows of a block, number of its first, places of the block among the chosen of `which`)."""
+        blocks = self._source.blocks(which[chosen])
+        places = np.flatnonzero(chosen)
+        places = places[np.argsort(which[places], kind="stable")]
+        for here in np.split(places, np.flatnonzero(np.diff(which[places])) + 1) if len(places) else ():
+            block = int(which[here[0]])
+            yield self._values(blocks[block]), int(self._starts[block]), here
+
+
+def index_field(address: SampleAddress, field: str, readers: Readers) -> RowBlocks | None:
+    """Return the row blocks of an array field, from its bytes in pieces of `PIECE_BYTES`; None without contiguous rows.
+
+    Raises: Corrupt; DecodeFailed.
+    """
+    return retry_corrupt(partial(_indexed, address, field, readers))
+
+
+def _indexed(address: SampleAddress, field: str, readers: Readers) -> RowBlocks | None:
+    place = address.fields[field]
+    indexer: RowIndexer | None = None
+    for at in range(0, place.nbytes, PIECE_BYTES):
+        part = FieldPart(at, min(PIECE_BYTES, place.nbytes - at), UNKNOWN_CRC)
+        ((data,),) = readers.parts([PartsOfField(address, field, [[part]])], raise_corrupt)
+        if indexer is None:
+            layout = layout_of(data)
+            if not has_rows(layout) or len(layout.head) + layout.nbytes != place.nbytes:
+                return None  # read whole, which raises if its size is wrong
+            indexer = RowIndexer(layout)
+        indexer.add(data)
+    blocks = None if indexer is None else indexer.blocks()
+    if blocks is not None and blocks.crc32c != place.crc32c != UNKNOWN_CRC:
+        raise Corrupt(
+            f"{address.describe(field)}: its CRC-32C is {crc_text(blocks.crc32c)}, the index has "
+            f"{crc_text(place.crc32c)}: it was damaged or replaced; restore it from a mirror"
+        )
+    return blocks
 
 
 def rows_in_blocks(

@@ -306,7 +306,6 @@ class Locate:
         return None if windows is None else windows.rows(slots.ordinal[rows])
 
     def _by_kind(self, slots: Slots, real_rows: I64) -> Iterator[tuple[SourceKind, I64, I64, I64]]:
-        """Yield (kind, indexes of its sources in the plan, in the kind, rows) for each kind that occurs."""
         source = slots.source[real_rows].astype(np.int64)
         for kind in self.kinds:
             all_of_them = len(kind.sources) == len(self._kind)

@@ -356,7 +356,6 @@ def read_clips(clips: Sequence[PlannedClip], readers: Readers, on_corrupt: OnCor
 
 
 def _parts(clip: PlannedClip, numbers: range) -> list[list[FieldPart]]:
-    """Return the packets of a run: one range, or more where pages between two of its packets are left out."""
     run, table = slice(numbers.start, numbers.stop), clip.table
     columns = (table.pos[run].tolist(), table.size[run].tolist(), table.crc32c[run].tolist())
     parts = [FieldPart(*values) for values in zip(*columns, strict=True)]

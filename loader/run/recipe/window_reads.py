@@ -1,9 +1,9 @@
 """Read windows of episodes: their values on one clock, then the packets of their frames."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,21 +23,22 @@ from .episode_clocks import Picked, by_clock, by_steps, too_old, values_at
 from .episode_columns import EpisodeColumns
 from .video_packet_reads import FieldRng, PlannedClip, Readers, WholeChoice, WholeClip, read_clips
 from .window_checks import check_inside, check_steps
-from .windowed_episodes import EPISODES_BYTES, EpisodeReads, WindowedEpisode, n_frames
+from .windowed_episodes import EpisodeReads, WindowedEpisode, n_frames
+
+T = TypeVar("T")
 
 
 class WindowReads:
     """Reads windows of one source; thread-safe.
 
-    decoders: of the view's fields. whole: reads large arrays whole, for readers of all rows.
+    decoders: of the view's fields. how: as for `EpisodeReads`.
     """
 
     def __init__(
         self,
         windows: WindowView,
         decoders: Mapping[str, Decoder],
-        limit_bytes: int = EPISODES_BYTES,
-        whole: bool = False,
+        **how: Any,
     ) -> None:
         """Raise InvalidRuntime for decoders that windows cannot use, or videos without packet tables."""
         self._windows, self._layout = windows, windows.layout
@@ -52,9 +53,7 @@ class WindowReads:
         }
         self._streams = [field for field in self._fields if field in self._layout.at and is_array(field)]
         self._videos = [field for field in self._layout.at if not is_array(field)]
-        self._episodes = EpisodeReads(
-            windows, self._streams, self._videos, self._clock_of, limit_bytes, whole
-        )
+        self._episodes = EpisodeReads(windows, self._streams, self._videos, self._clock_of, **how)
         self._blocks = self._episodes.blocks
         self._check(known)
 
@@ -179,7 +178,7 @@ class WindowReads:
             try:
                 picks[field] = picked = self.pick(field, episode, row)
                 if (stream := episode.streams.get(field)) is not None:
-                    sample[field] = ReadyValue(self._values(field, stream, picked, address))
+                    sample[field] = ReadyValue(self.values(field, stream, picked, address))
                     continue
                 clip = self._clip(number, address, field, episode, picked, rng_of, readers)
             except BlocksMissing as error:
@@ -206,10 +205,21 @@ class WindowReads:
         sample |= {name: ReadyValue(value) for name, value in self._columns.of(address).items()}
         return sample, clips
 
-    def _values(self, field: str, stream: Any, picked: Picked, address: SampleAddress) -> np.ndarray:
+    def values(self, field: str, stream: Any, picked: Picked, address: SampleAddress) -> np.ndarray:
+        """Return a stream's values. Raises: DecodeFailed for "linear" of other values than floats; BlocksMissing."""
         if self._layout.rule.get(field) == "linear" and stream.dtype.kind != "f":
             raise DecodeFailed(f"{address.describe(field)} holds {stream.dtype}; 'linear' mixes floats only")
         return values_at(stream, picked)
+
+    def with_blocks(self, call: Callable[[], T], readers: Readers) -> T:
+        """Return `call()`, which may need blocks: they are read, and it is called again."""
+        with self._blocks.batch():
+            while True:
+                try:
+                    return call()
+                except BlocksMissing as error:
+                    missing = error.blocks
+                read_blocks(missing, readers)
 
     def pick(self, field: str, episode: WindowedEpisode, row: int | I64) -> Picked:
         """Return a field's values of the window at a row, or [windows, k] of those at rows int64 [windows, 1]."""

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ...dataset.shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress, 
 from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import decoder_for
+from ...modalities.fields import last_word
 from ...modalities.language import FIELD as LANGUAGE
 from ...modalities.language import ActiveText, active_texts
 from ...modalities.row_blocks import MIN_BYTES, RowBlocks, read_rows
@@ -22,7 +24,7 @@ from ...modalities.video.packet_pages import MIN_BYTES as PAGED_BYTES
 from ...modalities.video.packet_table import SUFFIX, StreamFacts
 from ...modalities.video.timeline import Timeline
 from ...order.sources.window_view import WindowView
-from .blocked_rows import BlockCache, BlockedRows, PagedVideo, rows_in_blocks
+from .blocked_rows import BlockCache, BlockedRows, PagedVideo, index_field, rows_in_blocks
 from .episode_clocks import checked_clock, checked_times, end_ns, frame_times, ns_of
 from .video_packet_reads import Readers, check_table_of, packet_table, table_places
 
@@ -59,7 +61,8 @@ class WindowedEpisode:
 class EpisodeReads:
     """Reads and caches episodes of one source; thread-safe.
 
-    streams, videos: fields of `at`. clock_of: field -> field with its clock. whole: reads large arrays whole.
+    streams, videos: fields of `at`. clock_of: field -> field with its clock. blocks_from: size from which arrays are
+    read in blocks. indexes: computes row blocks that the version lacks, which reads such an array once more.
     """
 
     def __init__(
@@ -68,19 +71,23 @@ class EpisodeReads:
         streams: Sequence[str],
         videos: Sequence[str],
         clock_of: Mapping[str, str],
-        limit_bytes: int,
-        whole: bool,
+        cache_bytes: tuple[int, int] = (EPISODES_BYTES, BLOCKS_BYTES),
+        blocks_from: int = MIN_BYTES,
+        indexes: bool = False,
     ) -> None:
+        """cache_bytes: of episodes, and of blocks of large arrays."""
+        limit_bytes, blocks_bytes = cache_bytes
+        self._blocks_from, self._indexes = blocks_from, indexes
         self._layout, self._limit_bytes = windows.layout, limit_bytes
         self._version = windows.episodes.version  # type: ignore[attr-defined]
         self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
         self._streams, self._videos, self._clock_of = streams, videos, clock_of
         self._arrays = {*streams, self._layout.anchor, *clock_of.values()}
         others = {field for field in self._fields if field not in self._layout.at}
-        in_blocks = {f for f in self._arrays - others if f + ROWS in self._version.fields}
-        self._in_blocks = set[str]() if whole else in_blocks
-        self._in_pages = set[str]() if whole else {f for f in videos if f + SUFFIX not in others}
-        self.blocks = BlockCache(BLOCKS_BYTES)
+        self._may_index = {f for f in self._arrays - others if last_word(f) == "npy"} if indexes else set()
+        self._in_blocks = {f for f in self._arrays - others if f + ROWS in self._version.fields}
+        self._in_pages = {f for f in videos if f + SUFFIX not in others}
+        self.blocks = BlockCache(blocks_bytes)
         self._episodes: OrderedDict[int, WindowedEpisode] = OrderedDict()
         self._lock, self._nbytes = Lock(), 0
 
@@ -100,14 +107,20 @@ class EpisodeReads:
             return episodes
         bad: dict[int, Corrupt] = {}
         places = self._places(missing, readers)
+        indexed = [self._indexed(at, readers) for at in places]
         asked = [
-            replace(at, fields={f: p for f, p in at.fields.items() if self._is_whole(f, at)}) for at in places
+            replace(at, fields={f: p for f, p in at.fields.items() if self._is_whole(f, at, own)})
+            for at, own in zip(places, indexed, strict=True)
         ]
         pages, more = self._pages(places, readers)
         asked = [replace(at, fields={**at.fields, **extra}) for at, extra in zip(asked, more, strict=True)]
         read = readers.fields(asked, bad.setdefault)
         for number, (address, at, data) in enumerate(zip(missing, places, read, strict=True)):
-            episode = bad.get(number) or self._parsed(address, at, data, pages[number])
+            own = indexed[number]
+            if isinstance(own, Corrupt):
+                episodes[address.ordinal] = own
+                continue
+            episode = bad.get(number) or self._parsed(address, at, data, pages[number], own)
             episodes[address.ordinal] = episode
             if isinstance(episode, WindowedEpisode):
                 self._keep(address.ordinal, episode)
@@ -125,16 +138,38 @@ class EpisodeReads:
             fields: dict[str, FieldAddress] = {**own, **others}
             at = replace(address, fields=fields)
             for field in self._in_blocks:
-                if field + ROWS not in self._fields and not _has_blocks(field, at):
+                if field + ROWS not in self._fields and not self._has_blocks(field, at):
                     fields.pop(field + ROWS, None)
             out.append(at)
         return out
 
-    def _is_whole(self, field: str, at: SampleAddress) -> bool:
-        """Return whether a field is read whole, not in blocks or pages."""
+    def _has_blocks(self, field: str, at: SampleAddress) -> bool:
+        rows, array = at.fields.get(field + ROWS), at.fields.get(field)
+        return rows is not None and array is not None and rows.nbytes > 0 and array.nbytes > self._blocks_from
+
+    def _indexed(self, at: SampleAddress, readers: Readers) -> dict[str, RowBlocks] | Corrupt:
+        """Return the row blocks of large arrays that the version has none of, if they are to be computed."""
+        indexed: dict[str, RowBlocks] = {}
+        try:
+            for field in sorted(self._may_index):
+                place = at.fields.get(field)
+                if place is None or place.nbytes <= self._blocks_from or self._has_blocks(field, at):
+                    continue
+                if (blocks := index_field(at, field, readers)) is not None:
+                    indexed[field] = blocks
+        except Corrupt as error:
+            return error
+        return indexed
+
+    def _is_whole(
+        self, field: str, at: SampleAddress, indexed: Mapping[str, RowBlocks] | Corrupt = MappingProxyType({})
+    ) -> bool:
+        """Return whether a field is read whole, not in blocks or pages. indexed: row blocks that were computed."""
+        if isinstance(indexed, Corrupt) or field in indexed:
+            return False
         if field.endswith(SUFFIX) and field.removesuffix(SUFFIX) in self._in_pages:
             return at.fields[field].nbytes < PAGED_BYTES
-        return not (field in self._in_blocks and _has_blocks(field, at))
+        return not (field in self._in_blocks and self._has_blocks(field, at))
 
     def _pages(
         self, places: Sequence[SampleAddress], readers: Readers
@@ -173,18 +208,19 @@ class EpisodeReads:
         at: SampleAddress,
         data: Mapping[str, bytes],
         pages: Mapping[str, PacketPages],
+        indexed: Mapping[str, RowBlocks],
     ) -> WindowedEpisode | Corrupt:
         crcs = {field: crc32c(data[field]) for field in self._fields if field in data}
         try:
             arrays: dict[str, Any] = {}
             clock_names = {*self._clock_of.values()}
             for field in self._arrays:
-                if not (field in self._in_blocks and _has_blocks(field, at)):
+                if self._is_whole(field, at, indexed):
                     arrays[field] = _array(field, data, at)
-                else:
-                    blocks = _row_blocks(field, data, at)
-                    arrays[field] = rows_in_blocks(at, field, blocks, self.blocks, field in clock_names)
-                    crcs[field] = blocks.crc32c
+                    continue
+                blocks = indexed[field] if field in indexed else _row_blocks(field, data, at)
+                arrays[field] = rows_in_blocks(at, field, blocks, self.blocks, field in clock_names)
+                crcs[field] = blocks.crc32c
             videos: dict[str, PacketPage | PagedVideo] = {}
             for field in self._videos:
                 if field in pages:
@@ -240,12 +276,6 @@ class EpisodeReads:
             while self._nbytes > self._limit_bytes and len(self._episodes) > 1:
                 _, oldest = self._episodes.popitem(last=False)
                 self._nbytes -= oldest.nbytes
-
-
-def _has_blocks(field: str, at: SampleAddress) -> bool:
-    rows = at.fields.get(field + ROWS)
-    array = at.fields.get(field)
-    return rows is not None and array is not None and rows.nbytes > 0 and array.nbytes > MIN_BYTES
 
 
 def _row_blocks(field: str, data: Mapping[str, bytes], at: SampleAddress) -> RowBlocks:

@@ -167,7 +167,6 @@ def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
 
 
 def _holding(written: list[tuple[int, int, str]], steps: range) -> Iterator[str]:
-    """Yield the objects that may hold the steps. written: (time of the write, first step, name) of one rank's."""
     written.sort()
     for number, (at_us, first, name) in enumerate(written):
         following = written[number + 1][1] if number + 1 < len(written) and at_us else -1
@@ -179,7 +178,6 @@ def _holding(written: list[tuple[int, int, str]], steps: range) -> Iterator[str]
 def _starts_of(
     store: Store, run: str, steps: "pl.DataFrame", names: Iterable[str]
 ) -> tuple[StartRecord, ...]:
-    """Return the starts of a listing, or of a new one if rows name others. Raises: Corrupt for a lost one."""
     starts = read_starts(store, run, names)
     named = set(steps["start"].unique())
     if not named <= {
@@ -251,7 +249,6 @@ def _read(store: Store, folder: str, names: list[str]) -> "list[pl.DataFrame]":
 
 
 def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
-    """Return the rows by step, rank and time, each once. Copies nothing if they are already in order."""
     import polars as pl
 
     numbers = steps["step"].to_numpy()

@@ -112,8 +112,6 @@ def _as_now(value: Any) -> Any:
 
 
 class _OnGpu:
-    """A copy in progress on its stream; the writer is another thread, whose stream waits for no other."""
-
     def __init__(self, now: Any) -> None:
         import torch
 

@@ -155,8 +155,6 @@ def bytes_of(segment: MemorySegment) -> Bytes:
 
 
 class _TensorPickler(pickle.Pickler):
-    """Pickles tensors as their arrays, and classes of the trainer's script by name: the trainer has them."""
-
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             return _of_script, (value.__qualname__,)

@@ -183,7 +183,6 @@ def _column(values: list[Any], allocate: Allocate) -> _FieldColumn:
 
 
 def _whole(values: list[Any]) -> np.ndarray | None:
-    """Return the array that these were cut from, in order; None for other arrays."""
     first = values[0]
     if type(first) is not np.ndarray or not first.nbytes:
         return None

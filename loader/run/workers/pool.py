@@ -275,7 +275,6 @@ class WorkerPool:
         return True
 
     def _without_files(self, error: OSError, *futures: Future[MadeBatches]) -> None:
-        """Give up if open files run out; raise any other OSError. futures: futures of tasks without a worker."""
         if not is_want_of_files(error):
             raise error
         self._give_up(too_few_files("taking batches from worker processes", self._n_workers))

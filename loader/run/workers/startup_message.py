@@ -135,8 +135,6 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
 
 
 class _StartupPickler(pickle.Pickler):
-    """Pickles by name; rejects objects defined in the script, which a worker does not run."""
-
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType | _lru_cache_wrapper) and value.__module__ == "__main__":
             raise pickle.PicklingError(f"{value.__qualname__} is defined in the script")
@@ -145,7 +143,6 @@ class _StartupPickler(pickle.Pickler):
 
 
 def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
-    """Write a value: functions and classes of modules by name; the script's and nameless ones by value."""
     try:
         _StartupPickler(into, 5).dump(value)
         return

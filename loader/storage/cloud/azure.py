@@ -105,7 +105,6 @@ def azure_config(
 
 
 def _add_credentials(url: str, config: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Select the credential kind of the options, or add the credentials that Azure's own tools would use."""
     kind = next((kind for name, kind in _KINDS.items() if config.get(name)), None)
     if kind is not None:
         config.setdefault("credential_type", kind)

@@ -126,7 +126,6 @@ class RemoteStore(ReadStore):
     def _created(
         self, obstore: Any, client: Client, key: str, data: bytes | memoryview, put: Callable[[], T]
     ) -> T | None:
-        """Return the result of a create; None if it failed but the key holds `data`."""
         try:
             return put()
         except client_errors() as error:

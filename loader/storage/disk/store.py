@@ -286,7 +286,6 @@ class LocalStore(Opened):
             return None
 
     def _write(self, key: str, fill: Callable[[int], None], publish: Callable[[str, str], None]) -> None:
-        """Fill a temporary file next to the target, make it durable, then publish it in one step."""
         new = self.open_new(key)
         try:
             new.fill(fill)

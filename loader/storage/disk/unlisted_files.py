@@ -72,7 +72,6 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
 
 
 def _why(entry: os.DirEntry[str], path: str) -> str:
-    """Return the reason why an entry is not listed; "" if it is listed or unfinished."""
     if not is_text(entry.name):
         return NOT_UTF8
     if entry.name.startswith(TEMPORARY):

@@ -80,7 +80,6 @@ class Fallback:
         raise tried.error()
 
     def _try(self, tried: "_Tried[T]", member: Member, read: Callable[[Member], T], *, more: bool) -> bool:
-        """Return whether a store served the read. more: another store remains, so use part of the budget."""
         for_good = is_patient()
         try:
             with (

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from loader.errors import AlreadyExists, Corrupt
 from loader.json_text import parse_json_object
 
 from ...checkpoints.ranks import several
+from ...units import utc_us
 from ..run import AGAIN
 from ..run_folder import AT_ONCE, FORMAT, RunFolder, read_object, whole_number
 from ..run_spec import RunSpec, spec_of
@@ -104,7 +104,7 @@ def _decided(folder: RunFolder, start: PodStart, line: str) -> float | None:
         "over": wait_s is None,
         "waits_s": round(wait_s or 0),
         "begun_us": start.begun_us,
-        "at_us": time.time_ns() // 1000,
+        "at_us": utc_us(),
         "nodes": start.nodes,
     }
     try:
@@ -164,7 +164,7 @@ def _signalled(seconds: float) -> bool:
 
 def main() -> int:
     """Run the ranks of this pod; return the exit status that the Job's policy reads."""
-    begun_us = time.time_ns() // 1000
+    begun_us = utc_us()
     spec = spec_of(parse_json_object(sys.argv[1]), "the pod's command")
     command = pod_torchrun(spec, os.environ["JOB_COMPLETION_INDEX"], os.environ["PENSTOCK_MEETING"])
     status, line = run_node(command, environment(spec, os.environ))

@@ -7,10 +7,12 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 
 import loader
 from loader.json_text import parse_json_object
 
+from ...units import utc_us
 from ..run import AGAIN
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec, spec_of
@@ -18,47 +20,64 @@ from .failures import Failures, last_error, last_step
 from .node_start import environment, run_node, torchrun
 from .run_log import SPANS, times_of
 
+NO_ROOM_S = 60.0
+"""Seconds until a start that the machine refused is tried again."""
+
 
 def run_until_ended(spec: RunSpec, log: str) -> int:
-    """Run a training to its end; return its last exit status. log: file that its ranks write to."""
+    """Run a training to its end; return its last exit status. log: file that its ranks write to.
+
+    A full disk ends no run: notes are lost, and a start that finds no room is tried again.
+    """
     folder, failures = RunFolder(loader.Root(spec.record).store, spec.run), Failures()
     attempt = _starts(log)
     while True:
         begin = os.path.getsize(log)
         _note(log, "begun_us", log=begin)
         variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
-        status, line = run_node(torchrun(spec), variables)
-        _note(log, "ended_us")
+        try:
+            status, line = run_node(torchrun(spec), variables)
+        except OSError as error:
+            _say(f"{spec.run} does not start: {error}; it is tried again in {NO_ROOM_S:.0f} s")
+            time.sleep(NO_ROOM_S)
+            continue
+        finally:
+            _note(log, "ended_us")
         attempt += 1
         if status == 0:
             return 0
         if status == AGAIN:
-            print(f"penstock: {spec.run} stopped, and begins again", flush=True)
+            _say(f"{spec.run} stopped, and begins again")
             continue
         wait_s = failures.next_start_s(last_step(folder), line or last_error(log, begin))
         if wait_s is None:
-            print(
-                f"penstock: {spec.run} failed twice at one step with the same last line; it is over",
-                flush=True,
-            )
+            _say(f"{spec.run} failed twice at one step with the same last line; it is over")
             return status
-        print(
-            f"penstock: {spec.run} failed with status {status}; it begins again in {wait_s:.0f} s", flush=True
-        )
+        _say(f"{spec.run} failed with status {status}; it begins again in {wait_s:.0f} s")
         time.sleep(wait_s)
 
 
 def _starts(log: str) -> int:
     """Return the number of starts so far, of earlier submits too."""
-    with open(f"{log}{SPANS}", "a+") as file:
-        file.seek(0)
-        return sum("begun_us" in times for times in times_of(file))
+    try:
+        with open(f"{log}{SPANS}") as file:
+            return sum("begun_us" in times for times in times_of(file))
+    except OSError:  # none yet
+        return 0
 
 
 def _note(log_file: str, what: str, **facts: int) -> None:
     """Write a time beside the log: the accounting of this machine."""
-    with open(f"{log_file}{SPANS}", "a") as file:
-        file.write(json.dumps({what: time.time_ns() // 1000, **facts}) + "\n")
+    try:
+        with open(f"{log_file}{SPANS}", "a") as file:
+            file.write(json.dumps({what: utc_us(), **facts}) + "\n")
+    except OSError as error:
+        _say(f"could not note a time: {error}")
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # the log is on the full disk
+        print(f"penstock: {text}", flush=True)
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from loader.errors import InvalidRuntime, MissingDependency
 from loader.order.plan import Plan
 from loader.run.trail.step_rows import held
 
+from ...units import utc_us
 from .feed import CLOSE_S, HeldStep, TrackerFeed
 from .mlflow_run import MlflowRun
 from .run_facts import facts_of, newest_checkpoint
@@ -65,7 +66,7 @@ class RunTrackers:
         """Add metrics of a step; return them as they are now, still on their device, for the trail."""
         now = {name: held(name, value) for name, value in values.items()}
         if self._newest is None or self._newest.step != step:
-            self._newest = HeldStep(step=step, at_us=time.time_ns() // 1000, notes={})
+            self._newest = HeldStep(step=step, at_us=utc_us(), notes={})
             for feed in self._feeds:
                 feed.add(self._newest)
         self._newest.notes.update(now)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,16 +60,16 @@ def cut(root: loader.Root, place: Path, compute: Compute) -> StageRecord:
 
 
 def test_shards_and_tables_have_the_same_bytes_whoever_cuts(
-    tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch, at_scale: Callable[..., Iterable[str]]
 ) -> None:
     monkeypatch.setattr(blocks, "MAX_UNITS", 2)
     (landing / "damaged.jpg").write_bytes(b"\xff\xd8\xff" * 9)
     found = {}
-    for way, compute in WAYS.items():
+    for way in at_scale(["inline", "2 workers", "local engine, 4 workers"], WAYS):
         root = loader.Root(tmp_path / way)
         root.create()
         SAID.clear()
-        record = cut(root, landing, compute())
+        record = cut(root, landing, WAYS[way]())
         parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
         landed = current_record(root.store, "demo", "raw_objects", record.partition)
         assert landed is not None

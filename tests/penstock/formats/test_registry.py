@@ -37,7 +37,12 @@ VERBS = [
 ]
 SHARD_BYTES = 2**12
 """Of an import: several units, and units of several parts."""
-verbs = pytest.mark.parametrize(("verb", "name"), VERBS)
+IN_CI = {*VERBS[: len(REGISTRABLE)], *(("import", name) for name in PLACE_FORMATS if name not in REGISTRABLE)}
+"""Each format once; nightly also shuffles, and imports what can be registered."""
+verbs = pytest.mark.parametrize(
+    ("verb", "name"),
+    [pytest.param(*one, marks=() if one in IN_CI else pytest.mark.nightly) for one in VERBS],
+)
 LEAVE = {*REGISTERED, *TABLES} & EXPORTED
 """Formats whose registered objects leave as they came."""
 MOST = defaultdict(lambda: 2, dict.fromkeys(("csv", "rlds", "tfrecord"), 1))
@@ -194,11 +199,9 @@ def trained(version):
 @pytest.mark.parametrize(
     ("verb", "name"),
     [
-        *(("register", one) for one in REGISTRABLE),
-        *(
-            pytest.param("import", one, marks=pytest.mark.nightly if one in REGISTRABLE else ())
-            for one in PLACE_FORMATS
-        ),
+        pytest.param(*one, marks=() if one in IN_CI else pytest.mark.nightly)
+        for one in VERBS
+        if one[0] != "shuffle"
     ],
 )
 def test_bucket_gives_what_the_folder_gives(verb, name, format_places, bucket, tmp_path, s3_answers):

@@ -312,6 +312,30 @@ def test_event_that_comes_after_those_of_the_next_start_counts(store: Counted) -
     assert [one.failed for one in reader.read(now_us() + 2 * MINUTE_US).attempts] == [False]
 
 
+@pytest.mark.parametrize("ahead_us", [9 * MINUTE_US, 0, -9 * MINUTE_US])
+def test_preemption_on_a_node_with_another_clock_is_no_crash(store: Counted, ahead_us: int) -> None:
+    """Its start begins before, or after, the time that the scheduler gave to it."""
+    folder, begun_us = RunFolder(store, "big"), now_us() - 60 * MINUTE_US
+    folder.begin_attempt({"node": "m1", "at_us": begun_us + SECOND_US + ahead_us})
+    folder.begin_attempt({"node": "m2", "at_us": begun_us + 50 * MINUTE_US})
+    spans = [
+        Span(begun_us=begun_us, ended_us=begun_us + 5 * SECOND_US, state="PREEMPTED"),
+        Span(begun_us=begun_us + 50 * MINUTE_US, ended_us=None, state="RUNNING"),
+    ]
+    (attempt,) = SignReader(store, lambda run: spans).read(now_us()).attempts
+    assert (attempt.number, attempt.failed) == (1, False)
+
+
+def test_window_has_a_row_per_node(store: Counted) -> None:
+    folder = RunFolder(store, "big")
+    rows = np.zeros(5, ROW)
+    rows["node"], rows["end_step"], rows["ended_us"] = [b"m1", b"m1", b"m2", b"m1", b"m2"], 9, now_us()
+    rows["slow_read_s"] = [0.1, 0.3, 0, 0.2, 0]
+    folder.put_window(1, *window_bytes(rows.tobytes()))
+    windows = SignReader(store).read(now_us()).windows
+    assert [(one.node, one.slow_read_s) for one in windows] == [("m1", 0.2), ("m2", 0.0)]
+
+
 def test_run_of_a_node_whose_clock_is_ahead_at_midnight_is_read(store: Counted) -> None:
     reader, folder = SignReader(store), RunFolder(store, "new")
     midnight_us = (now_us() // DAY_US + 2) * DAY_US

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.nodes.proof import NodeProof, ProofQueue
 from penstock.nodes.suspects import (
     ALERT_EVERY_US,
     DRAIN_EVERY_US,
@@ -183,3 +184,28 @@ def test_a_check_that_fails_everywhere_drains_one_and_alerts_once_in_a_day(n_nod
         alerts_us += [now_us] * bool(decision.alert)
     assert (len(drains), len(alerts_us)) == (1, 1)
     assert ALERT_EVERY_US > DRAIN_EVERY_US
+
+
+def test_nodes_that_several_runs_accuse_are_proved_again_first() -> None:
+    """A check finds a bad node in some tries only, and a gang's other nodes are suspects, too."""
+    starts = [
+        Attempt(run=run, number=n, nodes=nodes, ended_us=NOW_US - 9 + n, failed=True, end_step=5)
+        for run, nodes in (("a", ("bad", "n1", "n2", "n3")), ("b", ("bad", "n4", "n5", "n6")))
+        for n in range(3)
+    ]
+    done = [
+        Attempt(run=run, number=9, nodes=("ok",), ended_us=NOW_US, failed=False, end_step=9) for run in "ab"
+    ]
+    accused = suspects(NodeSigns(attempts=[*starts, *done]), NOW_US)
+    assert {suspect.node: suspect.runs for suspect in accused} == {
+        "bad": 2,
+        **dict.fromkeys(["n1", "n2", "n3", "n4", "n5", "n6"], 1),
+    }
+    queue, proved = ProofQueue(), list[str]()
+    for review in range(4):
+        now_us = NOW_US + 10 * review * MINUTE_US
+        for suspect in queue.due(accused, now_us, most=2):
+            proved.append(suspect.node)
+            queue.add(suspect, NodeProof(is_bad=False, text=""), now_us)
+    assert proved[::2] == ["bad"] * 4
+    assert len(set(proved[1::2])) == 4, "the others get their turn"

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.train.goodput import (
     PARTS,
+    UNACCOUNTED,
     Allocation,
     Restarts,
     goodput,
@@ -13,6 +14,7 @@ from penstock.train.goodput import (
     restarts,
     span_goodput,
     totals,
+    with_unaccounted,
 )
 from penstock.train.launch.launcher import Span
 from penstock.train.run_folder import Event
@@ -48,6 +50,17 @@ TIMES = [
     Allocation(attempt=1, begun_us=0, ended_us=90 * S, nodes=2),
     Allocation(attempt=2, begun_us=100 * S, ended_us=175 * S, nodes=1),
 ]
+
+
+def test_start_that_accounting_lacks_is_named_and_its_steps_are_done() -> None:
+    attempts = {1: {"at_us": 10 * S}, 2: {"at_us": 110 * S}}
+    times = matched([Span(begun_us=100 * S, ended_us=175 * S)], attempts, 200 * S)
+    assert [one.attempt for one in times] == [2]
+    first, second = goodput(with_unaccounted(times, attempts), LIFE)
+    assert (first.attempt, first.state, first.seconds, first.lost_steps) == (1, UNACCOUNTED, 0, 10)
+    assert second.parts["repeated steps"] == 40 * 10 / 40
+    assert [(restart.cause, restart.lost_steps) for restart in restarts([first, second])] == [("failed", 10)]
+    assert with_unaccounted(TIMES, attempts) == TIMES
 
 
 def test_life_of_two_starts() -> None:

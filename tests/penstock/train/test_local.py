@@ -1,7 +1,9 @@
 """A run on this machine: submitted once, preempted, stopped by a person, resumed; one that always fails ends."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +16,14 @@ from loader.errors import Conflict, InvalidCluster, InvalidSpec, RunTaken
 from loader.storage import open_store
 from penstock.checkpoints import Checkpoints
 from penstock.compute.cluster import Cluster
+from penstock.train.launch import local_loop
 from penstock.train.launch.failures import Failures, is_schedulers, last_error, last_step
+from penstock.train.launch.local_loop import run_until_ended
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.node_start import environment, run_node, torchrun
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import launcher_of, resume, stop, submit, summary
+from penstock.train.submitting import cancel, launcher_of, resume, stop, submit, summary
 
 TRAINING = str(Path(__file__).with_name("training.py"))
 
@@ -96,6 +100,42 @@ def test_run_that_fails_twice_alike_ends(
     assert "failed twice at one step with the same last line" in log
 
 
+def test_full_disk_ends_no_run(root: str, tmp_path: Path) -> None:
+    """Neither its log nor the file of its starts takes a byte."""
+    run = RunSpec(run="big-7", command=("true",), record=root)
+    log = tmp_path / "log"
+    log.touch()
+    (tmp_path / "log.spans").mkdir()
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", local_loop.__name__, str(log)],
+            input=json.dumps(run.to_json()).encode(),
+            stdout=full,
+            stderr=full,
+            cwd=Path(__file__).parents[3],
+            timeout=120,
+        )
+    assert done.returncode == 0
+
+
+def test_start_without_room_is_tried_again(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room, tries = tmp_path / "room", list[float]()
+    monkeypatch.setattr("tempfile.tempdir", str(room))
+
+    def sleep(seconds: float) -> None:
+        tries.append(seconds)
+        if len(tries) == 3:  # two failures alike would end a run
+            room.mkdir()
+
+    monkeypatch.setattr("time.sleep", sleep)
+    (tmp_path / "log").touch()
+    assert run_until_ended(RunSpec(run="big-7", command=("true",), record=root), str(tmp_path / "log")) == 0
+    assert tries == [local_loop.NO_ROOM_S] * 3
+    assert capsys.readouterr().out.count("big-7 does not start: ") == 3
+
+
 FAILS = """\
 import time, torch.distributed as ranks
 ranks.init_process_group("gloo")
@@ -166,6 +206,16 @@ def test_other_file_resumes_nothing(root: str, launcher: LocalRanks) -> None:
     with pytest.raises(RunTaken):
         resume(spec(root, "--steps", 9), launcher)
     assert folder.is_to_stop()
+
+
+def test_cancelled_run_goes_on_by_resume_only(root: str, launcher: LocalRanks) -> None:
+    folder = RunFolder(loader.Root(root).store, "big-7")
+    folder.put_spec(spec(root))
+    cancel(folder, launcher)
+    assert folder.is_to_stop()
+    with pytest.raises(Conflict, match="was stopped or cancelled: penstock train resume"):
+        submit(spec(root), launcher)
+    assert launcher.status("big-7").state == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,16 @@ def test_short_steps_share_an_exchange_and_all_ranks_stop_after_the_same_step(
         assert 0 < sum(each[60:]) <= len(each[60:]) / 2
 
 
+def test_steps_that_become_long_share_no_exchange_for_long(start: Start) -> None:
+    """The median of the last steps follows only after 50 of them; a stop has to be heard inside the grace."""
+    ranks = start(2, "--steps", 117, "--step-s", 0.005, "--long-from", 100, "--log-collectives")
+    assert statuses(ranks) == [0, 0], ranks[0].text
+    for rank in ranks:
+        each = [text.count("begin all_reduce") for text in rank.text.split("took ")[1:]]
+        assert sum(each[60:100]) <= 20
+        assert each[-4:-1] == [1] * 3
+
+
 def test_hundred_stops_at_random_moments_lose_no_step(root: str, start: Start) -> None:
     chance, done = random.Random(5), 0
     for _ in range(100):

@@ -3,7 +3,7 @@
 import threading
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ class EndedRuns:
 
     def status(self, run: str) -> RunStatus:
         return RunStatus(state="ended")
+
+    def statuses(self, runs: Sequence[str]) -> dict[str, RunStatus]:
+        return {run: self.status(run) for run in runs}
 
 
 def record(folder: RunFolder, n_events: int, n_attempts: int = 2) -> None:

@@ -2,15 +2,20 @@
 
 import os
 import resource
+import signal
 import subprocess
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from penstock.train.launch import slurm_job_script
+from penstock.train.launch import next_start, slurm_job_script
 from penstock.train.launch.run_log import SPANS, part_of, times_of, without_ranks
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
+from penstock.train.run import AGAIN
 from penstock.train.run_spec import RunSpec
+from tests.servers.slurm import until
 
 
 def answer(command: list[str]) -> str:
@@ -79,22 +84,51 @@ exec "$@"
 """
 
 
-def test_starts_that_no_rank_reached_are_no_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+WAITS_FOR_EVER = """\
+export SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 # of the rank
+while [ "$1" != sh ]; do shift; done
+signals=0
+trap 'signals=$((signals + 1))' TERM
+"$@" &
+while [ "$signals" -lt 2 ]; do sleep 0.1; done
+exit 143
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], list[str]]:
+    """script(srun, command of the rank) -> command of a job with a srun of the test's, whose log is log.txt."""
+    variables = {
+        "FOLDER": str(tmp_path),
+        "SLURMD_NODENAME": "m1",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_JOB_ID": "7",
+    }
+    for name, value in {**variables, "PATH": f"{tmp_path}:{os.environ['PATH']}"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(slurm_job_script, "REFUSED_S", 0)
     monkeypatch.setattr(slurm_job_script, "CHECK_S", 1)
-    monkeypatch.setenv("FOLDER", str(tmp_path))
-    monkeypatch.setenv("SLURMD_NODENAME", "m1")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for name, line in {"srun": REFUSES_TWICE, "scontrol": "echo m1", "squeue": ""}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    for name, value in {"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7"}.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(slurm_job_script, "LOST_S", 2)
+
+    def script(srun: str, command: str) -> list[str]:
+        for name, line in {"srun": srun, "scontrol": "echo m1", "squeue": "echo RUNNING:None"}.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+            (tmp_path / name).chmod(0o755)
+        spec = RunSpec(run="big-7", command=("sh", "-c", command), record="file:///r")
+        settings = NodeSettings(
+            environment="", python="/usr/bin/python3", cpus=1, log=str(tmp_path / "log.txt")
+        )
+        return ["sh", "-c", batch_script(spec, settings)]
+
+    return script
+
+
+def test_starts_that_no_rank_reached_are_no_failures(
+    tmp_path: Path, script: Callable[[str, str], list[str]]
+) -> None:
     log = tmp_path / "log.txt"
-    spec = RunSpec(run="big-7", command=("sh", "-c", "sleep 1.5; echo done"), record="file:///r")
-    settings = NodeSettings(environment="", python="/usr/bin/python3", cpus=1, log=str(log))
     with log.open("wb") as output:
-        subprocess.run(["sh", "-c", batch_script(spec, settings)], stdout=output, check=True, timeout=60)
+        subprocess.run(script(REFUSES_TWICE, "sleep 1.5; echo done"), stdout=output, check=True, timeout=60)
     text = log.read_text()
     assert text.endswith("done\n"), text
     assert "began no rank, 2 times in a row" in text
@@ -107,3 +141,35 @@ def test_starts_that_no_rank_reached_are_no_failures(tmp_path: Path, monkeypatch
     assert without_ranks(starts[:5]) == (starts[0]["begun_us"], 2), "the newest start is not late"
     assert without_ranks(starts) == (0, 0)
     assert without_ranks([]) == (0, 0)
+
+
+def test_signal_to_all_processes_leaves_the_watch_of_srun(
+    tmp_path: Path, script: Callable[[str, str], list[str]]
+) -> None:
+    """As `scancel --signal=TERM --full`; later the ranks of the node fail, and srun waits for others for ever."""
+    log = tmp_path / "log.txt"
+    rank = f"trap '' TERM; echo began; while [ ! -e {tmp_path}/fail ]; do sleep 0.1; done; exit 1"
+    command = script(WAITS_FOR_EVER, rank)
+    with log.open("wb") as output:
+        job = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    try:
+        until(lambda: "began" in log.read_text())
+        os.killpg(job.pid, signal.SIGTERM)
+        (tmp_path / "fail").touch()
+        assert job.wait(20) == AGAIN
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    assert "failed 2 s ago, and srun still waits for others" in log.read_text()
+
+
+def test_trouble_of_slurm_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice at one step with the same last line, as `next_start` is called by the script."""
+    log, failures = tmp_path / "log", tmp_path / "failures"
+    arguments = ["next_start", str(failures), str(tmp_path / "root"), "big-7", str(log), "0"]
+    monkeypatch.setattr("sys.argv", arguments)
+    log.write_text("0: step 5\nsrun: error: Node failure on m3\n")
+    assert [next_start.main() for _ in range(3)] == [0, 0, 0]
+    log.write_text("0: step 5\nsrun: error: m3: task 2: Exited with exit code 1\n")
+    assert [next_start.main() for _ in range(2)] == [0, next_start.OVER]

@@ -19,6 +19,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("root")
 parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--step-s", type=float, default=0.02)
+parser.add_argument("--long-from", type=int, default=1 << 62, help="step from which a step takes 0.26 s more")
 parser.add_argument("--save-every", type=int, default=0)
 parser.add_argument(
     "--evaluate-at", type=int, default=-1, help="step after which an evaluation would take an hour"
@@ -106,7 +107,7 @@ with Run.joined(checkpoints=given.root) as run:
             state["weight"] += batch.step
             odd = batch.step == given.odd_at and os.environ.get("SLURMD_NODENAME") == "bad"
             run.note(number=math.nan if batch.step == given.nan_at else batch.step + 0.5 * odd)
-            time.sleep(given.step_s)
+            time.sleep(given.step_s + 0.26 * (batch.step >= given.long_from))
             # One write: ranks share a file.
             print(f"took {run.world.rank} {batch.step} {batch.digest}\n", end="", flush=True)
             if batch.step == given.evaluate_at:

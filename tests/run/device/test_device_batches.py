@@ -89,7 +89,9 @@ def test_batches_on_a_device_are_those_of_the_host(plan, delayed, how, more):
         check(got, wanted)
 
 
-@pytest.mark.parametrize("transform", ["large", "various", "tensors"])
+@pytest.mark.parametrize(
+    "transform", ["large", "various", pytest.param("tensors", marks=pytest.mark.nightly)]
+)
 def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed, wait_for, transform, at_scale):
     """Each batch is copied as late as it may be: an earlier return of its memory shows as another batch's values."""
     n = at_scale(16, 40)

@@ -223,6 +223,9 @@ def windows_of(
 ) -> dict[tuple[str, int], dict[str, Any]]:
     """Return (episode, row) -> what LeRobot's policies get of the window, values as digests. deltas: as LeRobot's."""
     fields = [f"{name}.mp4" if f"{name}.mp4" in version.fields else f"{name}.npy" for name in deltas]
+    stacked = [
+        name for name in deltas if f"{name}.npy" in fields or len(deltas[name]) > 1
+    ]  # as LeRobotDataset does
     view = version.select(*fields)
     at = loader.delta_timestamps(view, deltas)
     windows = loader.windows(view, anchor="action.npy", at=at, text=("interjection", "subtask", "task"))
@@ -230,7 +233,7 @@ def windows_of(
     out = {}
     with loader.Loader(plan, workers=0, epochs=1) as batches:
         for batch in batches:
-            inputs = loader.to_lerobot(batch, stacked=deltas)
+            inputs = loader.to_lerobot(batch, stacked=stacked)
             for number, (_, key) in [(n, one) for n, one in enumerate(batch.ids) if one]:
                 episode, _, row = key.partition("@")
                 own: dict[str, Any] = {name: digest(inputs[name][number]) for name in deltas}

@@ -28,6 +28,8 @@ _KNOWN = {
     "dataset_from_index",
     "dataset_to_index",
 }
+_MOST_RANGES = 20
+"""Most ranges of episodes that an error names."""
 _PLACE = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 
 
@@ -123,8 +125,8 @@ def read_layout(
         by_number = _chosen(store, by_number, episodes, earlier, there)
     if whole and (missing := _missing(by_number, there)):
         raise InvalidStore(
-            f"{store.url}: {len(missing)} objects of its episodes are missing, the first is {missing[0]}: fetch them, "
-            "or choose the episodes that are there, such as --episodes 0-99"
+            f"{store.url}: {len(missing)} objects of its episodes are missing, the first is {missing[0]}: fetch them"
+            + _complete(by_number, there)
         )
     return DatasetLayout(
         fps=_fps(info.get("fps")),
@@ -164,6 +166,19 @@ def _missing(episodes: Mapping[int, LeRobotEpisode], there: Container[str]) -> l
     needed = {one.data for one in episodes.values()}
     needed |= {place.key for one in episodes.values() for place in one.videos.values()}
     return sorted(key for key in needed if key not in there)
+
+
+def _complete(episodes: Mapping[int, LeRobotEpisode], there: Container[str]) -> str:
+    """Return advice that names the episodes with all objects, or "" if there are none."""
+    runs: list[list[int]] = []
+    for number in sorted(n for n, one in episodes.items() if not _missing({n: one}, there)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [f"{first}-{last}" if last > first else str(first) for first, last in runs[:_MOST_RANGES]]
+    more = f" and {len(runs) - _MOST_RANGES} more ranges" if len(runs) > _MOST_RANGES else ""
+    return f", or choose the episodes that are there: --episodes {','.join(texts)}{more}" if runs else ""
 
 
 def _read_v2(store: Store, _keys: list[str]) -> tuple[dict[int, str], list[dict[str, Any]]]:

@@ -1,8 +1,8 @@
 """Register LeRobot videos in place, and copy numbers and texts.
 
 A part is a run of episodes that share no video with other parts. It has one shard per camera (its videos joined), one
-of packet tables and one of streams. `unit_id` hashes an episode's objects and metadata. If it changes, the episode
-replaces the registered one.
+of packet tables, one of streams, and one of row blocks if it has long streams. `unit_id` hashes an episode's objects
+and metadata. If it changes, the episode replaces the registered one.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,8 @@ from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore
 from loader.json_text import parse_json
 from loader.modalities.language import FIELD
+from loader.modalities.row_blocks import MIN_BYTES, has_row_blocks, index_rows
+from loader.modalities.row_blocks import SUFFIX as ROWS
 from loader.modalities.video.packet_runs import PacketRun, run_of
 from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
@@ -48,8 +51,8 @@ from .lerobot_import import LeRobotDataset, dataset_in, field_of
 
 AT_ONCE = 8
 """Number of episodes read concurrently."""
-PACKETS, STREAMS, LANGUAGE = "media_index", "streams", "language"
-"""Names of the groups that hold packet tables, all other copied fields, and language."""
+PACKETS, STREAMS, LANGUAGE, ROW_BLOCKS = "media_index", "streams", "language", "row_blocks"
+"""Names of the groups that hold packet tables, all other copied fields, language, and row blocks of long streams."""
 PART_EPISODES = 1024
 """Minimum number of episodes per part, except the last."""
 _AHEAD = 64
@@ -192,6 +195,12 @@ def _reason(how: str) -> str:
     return f"registered again: the episode is {how}"
 
 
+def _row_blocks(sample: ReadSample, field: str) -> bytes:
+    """Return a field's row blocks; b"" for a short one."""
+    data = sample.fields[field]
+    return index_rows(data) if has_row_blocks(field, len(data)) else b""
+
+
 class _ReadEpisode(NamedTuple):
     sample: ReadSample
     runs: Mapping[str, PacketRun]
@@ -269,7 +278,7 @@ class EpisodeParts:
         group_of = {"episode.json": STREAMS}
         if self.source.language is not None:
             group_of[FIELD] = LANGUAGE
-        in_use = {PACKETS, STREAMS, LANGUAGE}
+        in_use = {PACKETS, STREAMS, LANGUAGE, ROW_BLOCKS}
         for camera in self.cameras:
             field = f"{camera}.run"
             before = next((group for group, fields in known.items() if field in fields), None)
@@ -281,6 +290,11 @@ class EpisodeParts:
                 group_of[field_of(name, feature)] = STREAMS
                 if feature["dtype"] != "string":
                     group_of[f"{name}.ns.npy"] = STREAMS
+        blocks = [field + ROWS for field in group_of if has_row_blocks(field, MIN_BYTES + 1)]
+        before = {field: group for group, fields in known.items() for field in fields if field.endswith(ROWS)}
+        if before:  # of an earlier registration, or added since
+            blocks = [field for field in blocks if field in before]
+        group_of |= {field: before.get(field, ROW_BLOCKS) for field in blocks}
         for group in {*group_of.values()} & known.keys():
             fields_now = {field for field, of in group_of.items() if of == group}
             if fields_now != known[group]:
@@ -327,6 +341,7 @@ class EpisodeParts:
             starts |= dict(zip(videos, shards[camera].offsets, strict=True))
         places = {camera: list[tuple[int, int, int]]() for camera in self.cameras}
         keys, prefix = list[str](), f"data/{txn}/registered"
+        blocks = [field for field in group_of if field.endswith(ROWS)] if self._is_long(episodes) else []
         writer = PartWriter(
             self.root.store, txn=txn, attempt="registered", name=name, group_of=group_of.__getitem__
         )
@@ -335,6 +350,7 @@ class EpisodeParts:
                 episodes, read, strict=False
             ):  # `read` continues with the next part
                 fields = {**sample.fields, **{f"{c}.run{SUFFIX}": run.packets for c, run in runs.items()}}
+                fields |= {field: _row_blocks(sample, field.removesuffix(ROWS)) for field in blocks}
                 source = {**sample.source, "raw_key": episode.data, "unit_id": self.units[episode.number]}
                 writer.add(make_sample(sample.key, fields, sample.metadata, source))
                 keys.append(sample.key)
@@ -358,6 +374,11 @@ class EpisodeParts:
             )
             part = replace(part, shards=(*part.shards, index))
         return part, list(shards.values())
+
+    def _is_long(self, episodes: Sequence[LeRobotEpisode]) -> bool:
+        """Return whether an array of these episodes may have row blocks: 128 bytes of header, 8 at most per value."""
+        widths = [prod(one["shape"]) for one in self.source.features.values() if one["dtype"] != "video"]
+        return 128 + 8 * max(widths, default=1) * max(one.length for one in episodes) > MIN_BYTES
 
     def _read(self, numbers: Sequence[int]) -> Iterator[_ReadEpisode]:
         with ThreadPoolExecutor(self.workers, thread_name_prefix="penstock-register") as pool:

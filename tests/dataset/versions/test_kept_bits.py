@@ -128,7 +128,7 @@ def requests(folder: Path, keep: str | None, middle: bool) -> dict[str, int]:
 
 def test_requests_of_a_first_batch_do_not_grow_with_episodes(tmp_path: Path) -> None:
     counts: dict[Any, dict[str, int]] = {}
-    for n_parts in (20, 160):
+    for n_parts in (20, 80):
         folder = tmp_path / str(n_parts)
         make_root(folder, 21 * n_parts, 21)
         with loader.Root(str(folder)) as root:
@@ -142,4 +142,4 @@ def test_requests_of_a_first_batch_do_not_grow_with_episodes(tmp_path: Path) -> 
         assert own["shard"] <= 2 * 16  # streams and packet tables, then the frames
         assert own["other"] == counts[None, middle, 20]["other"] <= 14
         assert own["windows"] <= (1 if keep is None else 2 + 16)
-    assert counts[None, True, 160]["windows"] == counts[None, True, 20]["windows"]
+    assert counts[None, True, 80]["windows"] == counts[None, True, 20]["windows"]

@@ -388,7 +388,7 @@ def test_members_after_a_number(n: int) -> None:
 
 
 @pytest.mark.parametrize("keep", ["keep.npy", None])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6)
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4),
     gone=st.lists(st.integers(0, 11), max_size=5),

@@ -35,7 +35,7 @@ def root() -> Iterator[loader.Root]:
         yield opened
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15)
 @given(
     lengths=st.lists(st.integers(1, 90), min_size=1, max_size=3),
     rule=st.sampled_from(["last", "nearest", "linear"]),
@@ -78,23 +78,20 @@ def test_norms_of_blocks_equal_those_of_whole_arrays(
         transform: Any = Relative() if transforms else None
         whole = loader.norm(windows, ["action.npy", "state.npy"], transform=transform)
         data = root.store.get(whole.path).data
-        for limit in (700, 100, 1):
+        for limit in (700, 1):
             root.store.delete_many([whole.path])
             patch.setattr(norm_reads, "TOGETHER_BYTES", limit)
             blocks = loader.norm(windows, ["action.npy", "state.npy"], transform=transform)
             assert root.store.get(blocks.path).data == data
 
 
-@pytest.mark.parametrize("has_blocks", [True, False])
-def test_a_long_array_is_never_whole_in_memory(tmp_path: Path, has_blocks: bool) -> None:
+def test_a_long_array_is_never_whole_in_memory(tmp_path: Path) -> None:
     n, dims = 3 * 2**17, 64  # 96 MiB
     with loader.Root(str(tmp_path)) as root:
         values = np.random.default_rng(0).integers(-9, 9, (n, dims)).astype(np.float32)
         mean = values.mean(axis=0, dtype=np.float64)
         fields = {"action.npy": encode("action.npy", values)}
         del values
-        if has_blocks:
-            fields = row_blocks.with_row_blocks(fields)
         with root.write("arm") as writer:
             writer.add("ep0", fields)
         del fields

@@ -451,11 +451,12 @@ def test_raw_objects_are_shown_where_they_may_be_fetched(look, root, tmp_path) -
         assert "2.txt" in terminal.lines[1]
         assert "a raw" not in terminal.text
 
+    # Wide enough for the path of any temporary folder.
     for i, test in enumerate((picture, text, gone)):
         for place in pages(i):
-            look(test, place, root=tmp_path / "root", raw=landing, size=(120, 40))
-    look(stages, pages(1)[0], root=tmp_path / "root", raw=landing, size=(120, 40))
-    look(unasked, pages(1)[0], root=tmp_path / "root", size=(120, 40))
+            look(test, place, root=tmp_path / "root", raw=landing, size=(200, 40))
+    look(stages, pages(1)[0], root=tmp_path / "root", raw=landing, size=(200, 40))
+    look(unasked, pages(1)[0], root=tmp_path / "root", size=(200, 40))
 
 
 def test_a_sample_leads_to_the_steps_that_held_it(look, root, plan, tmp_path):

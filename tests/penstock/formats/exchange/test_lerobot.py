@@ -480,7 +480,10 @@ def test_chosen_episodes_of_a_partial_download_are_imported(tmp_path, layout, cl
     command = "import", "lerobot", place, "d"
     if gone:
         refused = cli(*command, root=root)
-        assert (refused.code, "--episodes 0-99" in refused.err) == (2, True)
+        assert (refused.code, "choose the episodes that are there: --episodes 0,2" in refused.err) == (
+            2,
+            True,
+        )
     assert cli(*command, "--episodes", "0,2", root=root).code == 0
     found = {one["__key__"]: one["episode.json"] for one in loader.Root(root).open("d")}
     assert found == {key: told for key, told in every.items() if not key.endswith("1")}

@@ -23,12 +23,13 @@ from loader.errors import (
     InvalidRuntime,
     InvalidStore,
 )
-from loader.modalities import decoder_for
+from loader.modalities import decoder_for, row_blocks
 from loader.modalities.video.demux import whole_file
 from loader.modalities.video.packet_runs import mp4_of_run
 from loader.modalities.video.packet_table import packets_bytes, read_packets
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
+from penstock.formats.lerobot import lerobot_registered
 from penstock.formats.lerobot.lerobot_registered import register_lerobot
 from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.sealing import seal
@@ -280,6 +281,37 @@ def test_episodes_that_are_new_or_gone(own, root):
     change_meta(own, lambda rows: [{**rows[0], "length": 8, "robot_name": "b"}, *rows[1:]])
     done = registered(root, own)
     assert (done.replaced, done.same) == (1, 1)
+
+
+def test_long_streams_have_row_blocks(own, root, monkeypatch):
+    for module in (row_blocks, lerobot_registered):
+        monkeypatch.setattr(module, "MIN_BYTES", 128 + 8 * 4 * 6)  # six rows of the widest stream
+    first = change_meta(own, lambda rows: rows[:1])
+    short = registered(root, own).version
+    assert not [field for field in short.fields if field.endswith(".rows")]
+    first()
+    version = registered(root, own).version
+    assert len(version.parts.ids) == 2
+    view = version.select("matrix.npy.rows", where_present=True)
+    ordinals = view.version_ordinals(np.arange(len(view)))
+    found = read_fields(version.shard_store, version.address(ordinals, version.fields))
+    long = dict(zip(view.keys(ordinals), found, strict=True))
+    assert sorted(long) == ["episode_000001", "episode_000002"]
+    for key in long:
+        for field in ("matrix.npy", "matrix.ns.npy", "next.done.npy", "observation.state.npy"):
+            data = long[key][field]
+            assert long[key][f"{field}.rows"] == (row_blocks.index_rows(data) if len(data) > 320 else b"")
+    assert long["episode_000001"]["matrix.npy.rows"]
+    assert not long["episode_000002"]["next.done.npy.rows"]
+    assert not [field for field in version.select().fields if field.endswith(".rows")]
+    at = {"observation.state.npy": [0], RUN: [0]}
+    windows = loader.windows(version.select(*at), anchor="observation.state.npy", at=at)
+    with loader.Loader(
+        loader.plan({"r": windows}, seed=1, global_batch=4), framework="numpy", workers=0, epochs=1
+    ) as read:
+        assert sum(len(batch.ids) for batch in read) == 4 * (sum(LENGTHS) // 4)
+    change_meta(own, lambda rows: [{**row, "robot_name": "b"} for row in rows])
+    assert registered(root, own).replaced == 3
 
 
 def test_parts_share_no_video(tmp_path, root, monkeypatch):

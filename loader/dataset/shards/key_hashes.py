@@ -4,7 +4,6 @@ A table has one ascending int64 column of 63-bit hashes; its footer has each row
 costs one row group. If a hash is present, the keys are compared.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,12 +22,14 @@ from ..tables.parquet import (
     check_schema_version,
     chunk_start,
     footer_nbytes,
+    footer_sha256_of,
     get_table,
     hashed_table_bytes,
     integers,
     part_hashes,
     put_named,
 )
+from ..tables.table_rows import check_sha256
 from .shard import crc32c
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -53,7 +54,7 @@ def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
     )
     footer = data[len(data) - footer_nbytes(data) :]
     body = put_named(store, prefix, KIND, data, len(hashes)).to_json()
-    sha256 = hashlib.sha256(footer).hexdigest()
+    sha256 = footer_sha256_of(data)
     return {**body, "footer_nbytes": len(footer), "footer_crc32c": crc32c(footer), "footer_sha256": sha256}
 
 
@@ -96,7 +97,7 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
         blobs = store.get_ranges(path, spans, etag=blob.etag, max_gap=MAX_GAP_BYTES) if spans else []
         for group, span, piece in zip(groups, spans, blobs, strict=True):
             if hashes_of_groups:
-                _check(f"row group {group}", piece.data, hashes_of_groups[group], "its footer", name)
+                check_sha256(f"row group {group}", piece.data, hashes_of_groups[group], "its footer", name)
             window = Window(file["nbytes"], span.offset, piece.data)
             parquet = pq.ParquetFile(
                 window, metadata=reader.metadata, page_checksum_verification=True, pre_buffer=False
@@ -114,19 +115,11 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
 def _check_footer(footer: bytes, file: Mapping[str, Any], name: str) -> None:
     """Check a footer; tables of earlier releases have only a CRC-32C."""
     if "footer_sha256" in file:
-        _check("its footer", footer, file["footer_sha256"], "the manifest", name)
+        check_sha256("its footer", footer, file["footer_sha256"], "the manifest", name)
     elif (checksum := crc32c(footer)) != file["footer_crc32c"]:
         raise Corrupt(
             f"{name}: the footer's CRC-32C is {checksum:08x}, in the manifest {file['footer_crc32c']:08x}; restore it "
             "from a mirror"
-        )
-
-
-def _check(what: str, data: bytes, expected: str, said_by: str, name: str) -> None:
-    sha256 = hashlib.sha256(data).hexdigest()
-    if sha256 != expected:
-        raise Corrupt(
-            f"{name}: {what} has SHA-256 {sha256}, in {said_by} {expected}; restore it from a mirror"
         )
 
 

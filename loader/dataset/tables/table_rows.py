@@ -75,7 +75,7 @@ def _footer(store: Store, file: TableFile, name: str) -> tuple[pq.FileMetaData, 
     if len(held) < nbytes <= file.nbytes:
         start = file.nbytes - nbytes
         held = store.get_range(file.path, start, nbytes - len(held), etag=blob.etag).data + held
-    _check("its footer", held[-nbytes:], file.footer_sha256, "the manifest", name)
+    check_sha256("its footer", held[-nbytes:], file.footer_sha256, "the manifest", name)
     reader = pq.ParquetFile(Window(file.nbytes, start, held), pre_buffer=False)
     check_schema_version(reader.schema_arrow, name)
     return reader.metadata, blob.etag
@@ -93,11 +93,12 @@ def _row_groups(
             batch, spans, store.get_ranges(file.path, spans, etag=etag), strict=True
         ):
             name = f"{store.url}/{file.path}"
-            _check(f"row group {group}", blob.data, hashes[group], "its footer", name)
+            check_sha256(f"row group {group}", blob.data, hashes[group], "its footer", name)
             yield group, blob.data, span.offset
 
 
-def _check(what: str, data: bytes, expected: str, said_by: str, name: str) -> None:
+def check_sha256(what: str, data: bytes, expected: str, said_by: str, name: str) -> None:
+    """Raise Corrupt if a part of a table has another SHA-256. what: the part. said_by: name of what has the hash."""
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 != expected:
         raise Corrupt(

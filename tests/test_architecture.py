@@ -10,6 +10,7 @@ import sys
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,18 @@ def modules(package: str) -> dict[str, Path]:
     return found
 
 
+@cache
+def syntax(path: Path) -> ast.Module:
+    """Return the syntax of a module; each is parsed once, and dropped after the last test."""
+    return ast.parse(path.read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def syntax_is_dropped() -> Iterator[None]:
+    yield
+    syntax.cache_clear()
+
+
 def imports(name: str, path: Path, *, at_import_only: bool) -> set[str]:
     """Absolute dotted names that a module imports (of `from a import b`: both a and a.b)."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -65,7 +78,7 @@ def imports(name: str, path: Path, *, at_import_only: bool) -> set[str]:
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    visit(ast.parse(path.read_text()))
+    visit(syntax(path))
     return out
 
 
@@ -97,7 +110,7 @@ def test_a_function_has_at_most_60_lines(package: str) -> None:
     long = {
         f"{name}.{node.name}"
         for name, path in modules(package).items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(syntax(path))
         if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
     }
     assert long == {one for one in LONG if one.startswith(f"{package}.")}
@@ -107,7 +120,7 @@ def test_a_class_name_has_one_meaning() -> None:
     definitions: dict[str, list[str]] = defaultdict(list)
     for package in PACKAGES:
         for module, path in modules(package).items():
-            for node in ast.parse(path.read_text()).body:
+            for node in syntax(path).body:
                 if isinstance(node, ast.ClassDef):
                     definitions[node.name].append(module)
     assert {name: where for name, where in definitions.items() if len(where) > 1} == {}
@@ -308,7 +321,7 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
     """Yield (dotted name, syntax) of every module."""
     for package in PACKAGES:
         for name, path in modules(package).items():
-            yield name, ast.parse(path.read_text())
+            yield name, syntax(path)
 
 
 def test_docstrings_begin_with_their_subject_and_are_short() -> None:

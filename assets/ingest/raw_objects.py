@@ -91,7 +91,7 @@ def raw_rows(
     """Read every object once and yield its row, in order: SHA-256, type by content, licence and origin.
 
     A row has an error if its object was replaced, has vanished or is forbidden, or if its entry in `_origins.json` or
-    the table of segments is invalid. hashes: reads the objects; None uses threads of this process.
+    the table of segments is invalid. `hashes` reads the objects; None uses threads of this process.
 
     Raises: Corrupt for an invalid `_origins.json`; Throttled and Transient; as `hashes`.
     """

@@ -200,7 +200,7 @@ def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part
     """Return why waiting parts no longer fit the dataset, or "".
 
     Since the cut, class numbers, fields of a group or column types may have changed, or another batch published the
-    same raw bytes or objects. record: of the units or the samples.
+    same raw bytes or objects. `record` is of the units or the samples.
     """
     dataset, labels = record.dataset, record.body["labels"]
     known = published_labels(root, dataset)

@@ -4,8 +4,8 @@ A watcher looks every 15 s for years. So a `SignReader` lists only keys from sho
 they begin with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first
 reading lists the whole record. A damaged object is logged once, and hides no other one.
 
-A trainer may create any key and write any time. So all recent keys of a run are listed again every 10 min, no node's
-signs replace another node's, and a time that is ahead counts as the object's own or as now.
+A trainer may create any key and write any time. So all recent keys of a run are listed again every 10 min. No node's
+signs replace another node's. A time that is ahead counts as the object's own or as now.
 """
 
 import heapq

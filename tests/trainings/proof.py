@@ -19,6 +19,9 @@ import pytest
 
 import loader
 from penstock.compute.cluster import read_cluster
+from penstock.compute.engines.slurm import SlurmQueue
+from penstock.nodes.control import SlurmNodes
+from penstock.nodes.watch import REVIEW_S
 from penstock.train.goodput import PARTS, matched
 from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
@@ -154,10 +157,16 @@ class Proof:
         self.say(f"{name} at step {step}, saved {saved}")
         restarts = fault()
         self.faults[name] += 1
-        begun_s = time.monotonic()
+        begun_s = asked_s = time.monotonic()
 
         def goes_on() -> bool:
+            nonlocal asked_s
             self.cluster.resume()
+            if time.monotonic() > asked_s + REVIEW_S:  # as `penstock node watch --apply`
+                asked_s = time.monotonic()
+                for job in SlurmNodes(SlurmQueue()).release_runs():
+                    self.faults["held"] += 1
+                    self.say(f"{job} was held, and is released")
             if restarts:
                 new = starts(self.lines, before)[0]
                 return bool(new) and len(new[-1].steps) > GOES_ON

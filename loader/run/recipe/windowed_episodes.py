@@ -61,8 +61,9 @@ class WindowedEpisode:
 class EpisodeReads:
     """Reads and caches episodes of one source; thread-safe.
 
-    streams, videos: fields of `at`. clock_of: field -> field with its clock. blocks_from: size from which arrays are
-    read in blocks. indexes: computes row blocks that the version lacks, which reads such an array once more.
+    `streams` and `videos` are fields of `at`. `clock_of` maps a field to the field with its clock. `blocks_from` is the
+    size from which arrays are read in blocks. `indexes` computes row blocks that the version lacks, which reads such an
+    array once more.
     """
 
     def __init__(

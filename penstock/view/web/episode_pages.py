@@ -125,9 +125,9 @@ def _moment(site: Site, request: Request) -> Response:
 def _lane(site: Site, request: Request) -> Response:
     """Return a range of a stream for drawing, in little-endian words.
 
-    uint32 (columns, dimensions, 1 if each column is a row, per cent of the stream that is read); float64 times after
-    the axis's start; float32 smallest values by dimension; the largest unless each column is a row. A request reads a
-    stream with row blocks for `LANE_S` seconds: columns that no request has reached are NaN.
+    `uint32` (columns, dimensions, 1 if each column is a row, per cent of the stream that is read). `float64` times
+    after the axis's start. `float32` smallest values by dimension; the largest unless each column is a row. A request
+    reads a stream with row blocks for `LANE_S` seconds: columns that no request has reached are NaN.
     """
     episode, field = _episode(site, request), request.path_params["field"]
     if field not in episode.streams or field in episode.errors or not episode.has_times(field):

@@ -164,6 +164,22 @@ def test_signal_to_all_processes_leaves_the_watch_of_srun(
     assert "failed 2 s ago, and srun still waits for others" in log.read_text()
 
 
+def test_srun_that_begins_no_rank_is_named_and_ended(
+    tmp_path: Path, script: Callable[[str, str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a step of an earlier start that keeps the job's processors."""
+    monkeypatch.setattr(slurm_job_script, "QUIET_S", 1)
+    monkeypatch.setattr(slurm_job_script, "HOPELESS_S", 2)
+    ended = subprocess.run(
+        script("exec sleep 60", "true"), stdout=subprocess.PIPE, text=True, check=False, timeout=30
+    )
+    assert ended.returncode == AGAIN
+    assert "srun has begun no rank for 1 s\n" in ended.stdout
+    assert "no rank for 2 s; the job goes back to the queue" in ended.stdout
+    starts = [*times_of((tmp_path / f"log.txt{SPANS}").read_text().splitlines())]
+    assert without_ranks(starts) == (starts[0]["begun_us"], 1)
+
+
 def test_trouble_of_slurm_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice at one step with the same last line, as `next_start` is called by the script."""
     log, failures = tmp_path / "log", tmp_path / "failures"

@@ -2,8 +2,8 @@
 
 The root is synthetic: its tables, indexes and history are real; the shards of all parts are links to one shard, whose
 episodes have several lengths. Each run is a process of its own, which imports its modules by a batch of a small root
-in memory. Its time is from opening the root to the first batch, with the table of windows stored. Then the tables are
-created: for all episodes, and for a version with one more part.
+in memory. Its time is from opening the root to the first batch, with the table of windows stored. Before that, the
+tables are created: for all episodes, and for a version with one more part.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,6 +44,9 @@ LENGTHS = (300, 400, 470, 550, 630, 700, 800)
 """Rows of episodes, drawn at random: 550 on average."""
 AT: dict[str, Any] = {CAMERA: [0], "observation.state.npy": [0], "action.npy": loader.rows(0, 50)}
 DECODE = {CAMERA: loader.video()}
+KEEPS = None, "keep.npy"
+SLOW_S = 1.0
+"""Latency at which rounds of requests are counted: longer than the work between two of them, on a busy machine too."""
 CREATED = ("created: all episodes", "created: one more part")
 
 
@@ -67,7 +70,8 @@ def main() -> int:
         folder = given.folder or Path(temporary, "root")
         if not (folder / "penstock.json").exists():
             make_root(folder, given.episodes, given.part)
-        lines = [*table(folder, given.batch, given.rounds, given.latency_ms / 1e3)]
+        starts = started(folder, given.batch, given.rounds, given.latency_ms / 1e3)
+        lines = [*created(folder), "", *starts]
     command = (
         f"python -m benchmarks.episode_start --episodes {given.episodes} --batch {given.batch} "
         f"--rounds {given.rounds}"
@@ -80,37 +84,55 @@ def main() -> int:
     return 0
 
 
-def table(folder: Path, batch: int, rounds: int, latency_s: float) -> list[str]:
-    """Return the lines of both tables."""
-    lines = ["| tables | s | processor s | peak MiB |", "| --- | --- | --- | --- |"]
-    for keep in (None, "keep.npy"):
+def created(folder: Path) -> Iterator[str]:
+    """Yield the lines about creating tables: of all episodes, and of a version with one more part."""
+    yield "| tables | s | processor s | peak MiB |"
+    yield "| --- | --- | --- | --- |"
+    for keep in KEEPS:
         shutil.rmtree(folder / "windows", ignore_errors=True)
         for name, ref in zip(CREATED, ("1", "2"), strict=True):
             run = run_here("--create", url=str(folder), ref=f"{DATASET}@{ref}", keep=keep)
             words = "with keep" if keep else "without keep"
-            lines.append(
+            yield (
                 f"| {name}, {words}, {run['windows']:,} windows | {run['seconds']:.1f} | {run['cpu_s']:.1f} | "
                 f"{run['mib']:.0f} |"
             )
-    lines += ["", "| first batch | s | requests | MB read | peak MiB |", "| --- | --- | --- | --- | --- |"]
-    run_here("--create", url=str(folder), ref=f"{DATASET}@1", keep=None)
-    with latency_store(folder, latency_s) as server:
-        for keep in (None, "keep.npy"):
+
+
+def started(folder: Path, batch: int, rounds: int, latency_s: float) -> Iterator[str]:
+    """Yield the lines about first batches. Their tables exist."""
+    for keep in KEEPS:
+        run_here("--create", url=str(folder), ref=f"{DATASET}@1", keep=keep)
+    yield "| first batch | s | processor s | rounds | requests | MB read | peak MiB |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    with latency_store(folder, latency_s) as server, latency_store(folder, SLOW_S, record=True) as slow:
+        for keep in KEEPS:
             for middle in (False, True):
+                task = {"url": f"s3://{BUCKET}", "keep": keep, "middle": middle, "batch": batch}
+                slow.recorded()
+                run_here("--start", **task, endpoint=slow.options["endpoint_url"])
+                in_turn = rounds_of(slow.recorded())
                 runs = []
                 for _ in range(rounds):
                     server.served()
-                    task = {"url": f"s3://{BUCKET}", "endpoint": server.options["endpoint_url"]}
-                    run = run_here("--start", **task, keep=keep, middle=middle, batch=batch)
+                    run = run_here("--start", **task, endpoint=server.options["endpoint_url"])
                     requests, nbytes = server.served()
                     runs.append(run | {"requests": requests, "mb": nbytes / 1e6})
-                words = f"{'with' if keep else 'without'} keep, {'middle' if middle else 'first step'}"
-                requests_shown = shown([one["requests"] for one in runs], 0)
-                lines.append(
-                    f"| {words} | {shown([one['seconds'] for one in runs], 2)} | {requests_shown} | "
-                    f"{shown([one['mb'] for one in runs], 1)} | {shown([one['mib'] for one in runs], 0)} |"
+                figures = {"seconds": 2, "cpu_s": 2, "requests": 0, "mb": 1, "mib": 0}
+                own = {name: shown([one[name] for one in runs], digits) for name, digits in figures.items()}
+                yield (
+                    f"| {'with' if keep else 'without'} keep, {'middle' if middle else 'first step'} | "
+                    f"{own['seconds']} | {own['cpu_s']} | {in_turn} | {own['requests']} | {own['mb']} | {own['mib']} |"
                 )
-    return lines
+
+
+def rounds_of(recorded: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many requests follow one another: one begins a round if the round before has its first answer."""
+    rounds, answered_s = 0, 0.0
+    for at_s in sorted(one["at_s"] for one in recorded):
+        if at_s >= answered_s:
+            rounds, answered_s = rounds + 1, at_s + SLOW_S
+    return rounds
 
 
 def run_here(flag: str, **task: Any) -> dict[str, float]:

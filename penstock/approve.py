@@ -1,7 +1,7 @@
 """Approvals: a person lets a batch pass that the gate stopped, with a name and a reason.
 
-An approval is a record of the stage `approval`. It covers the failed checks, and samples with the same hash (`content`
-in the verdict's body). The batch runs again; if its samples differ or another check fails, the gate stops it.
+An approval is a record of the stage `approval`, for the failed checks and samples with the same hash (`content` in the
+verdict's body). The batch runs again; if its samples differ or another check fails, the gate stops it.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,7 +1,7 @@
 """Load Jinja templates for HTML and Markdown. Every expression is cleaned and escaped as text.
 
-Only a template's own output is `Markup`. Quote every attribute that contains an expression. In Markdown, place macros
-and text side by side, because `~` and `join` would escape for HTML.
+Only a template's own output is `Markup`. Quote every attribute that contains an expression. In Markdown, `~` and `join`
+would escape for HTML: place macros and text side by side.
 """
 
 import base64

@@ -1,7 +1,7 @@
-"""Write parts: safetensors files of tensor pieces, and of other values as bytes.
+"""Write parts: safetensors files of tensor pieces, and of other values as U8 arrays of torch.save bytes.
 
-If several ranks save a tensor, or it exceeds a part, its pieces are called `name[first:last,...]`. Other values are U8
-arrays of torch.save bytes. Wide elements come first, so that every piece is aligned.
+A piece of a tensor that several ranks save, or that exceeds a part, is called `name[first:last,...]`. Wide elements
+come first, so that every piece is aligned.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""Plans of a run's steps, by all that it left: trail, checkpoints, reports, and events of its record.
+"""Plans of a run's steps, by trail, checkpoints, reports, and events of its record.
 
-The trail decides for the steps that it has. Only if another source names a further plan is the whole trail read.
+The trail decides for its own steps. It is read whole only if another source names a further plan.
 """
 
 import re

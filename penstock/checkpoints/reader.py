@@ -62,8 +62,8 @@ class CheckpointReader(StorageReader):
     Reads only the blocks that this rank needs, a few parts at a time. Values other than tensors must load with
     torch.load's weights_only=True.
 
-    partial: True ignores stored entries that the state lacks. The default raises CheckpointMismatch, because an
-    optimizer could lose its moments silently.
+    partial: True ignores stored entries that the state lacks. The default raises CheckpointMismatch: an optimizer could
+    lose its moments silently.
 
     Raises: MissingDependency if torch's weights_only=True is not safe.
     """

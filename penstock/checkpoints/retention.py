@@ -1,7 +1,7 @@
 """Delete a run's old checkpoints after a commit.
 
-A save at or below the newest committed step is rejected. So an object up to that step that no marker names can never
-be committed, regardless of clocks. Objects of later steps may be in use by a running save.
+A save at or below the newest committed step is rejected, so an object up to that step that no marker names can never be
+committed. Objects of later steps may be in use by a running save.
 """
 
 import logging
@@ -54,9 +54,8 @@ class CheckpointRetention:
 def apply(store: Store, retention: CheckpointRetention, newest: Checkpoint) -> None:
     """Delete the checkpoints and leftovers that are no longer needed. `newest` was just committed.
 
-    A failed deletion is logged, and retried after the next commit. No marker outlives its parts, because it is deleted
-    first. Listings may lag, so decisive markers are requested directly. If a listing lacks the newest step, nothing is
-    deleted.
+    A failed deletion is logged, and retried after the next commit. A marker is deleted before its parts. Listings may
+    lag: decisive markers are requested directly, and nothing is deleted if a listing lacks the newest step.
 
     Costs two listings, one read of the previous marker, and one request per 1,000 deleted objects. Deleting a marker
     costs `keep_last` more requests; deleting a step's parts, one.

@@ -1,6 +1,6 @@
 """Submit a job, wait for it, and yield its blocks as they finish.
 
-A silent engine has not ended the job. If an attempt ends while blocks are missing, the next one skips finished blocks.
+An engine's silence does not end a job. If an attempt ends while blocks are missing, the next one skips finished blocks.
 """
 
 import hashlib
@@ -200,10 +200,7 @@ class _Waiter:
         return status
 
     def end(self) -> AttemptStatus:
-        """Poll each attempt once more, and return the final status.
-
-        If Slurm's controller dies as a job ends, it starts an element twice and holds it forever; a poll releases it.
-        """
+        """Poll each attempt once more, and return the final status. A poll releases an element that Slurm holds."""
         attempts = self._folder.attempts()
         self.attempt = max(attempts, default=0)
         place = ""

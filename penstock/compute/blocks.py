@@ -1,7 +1,4 @@
-"""Blocks: runs of units that a runner computes together.
-
-Only the units decide where to cut, so a job has the same blocks on a laptop and on 500 nodes.
-"""
+"""Blocks: runs of units that a runner computes together, the same ones on a laptop and on 500 nodes."""
 
 import hashlib
 from collections.abc import Iterable, Iterator

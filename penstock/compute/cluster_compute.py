@@ -1,7 +1,4 @@
-"""Run each `Work` as a job on a cluster, and small tasks on this machine.
-
-If the waiting process dies, the job continues, and the same command finds it again.
-"""
+"""Run each `Work` as a job on a cluster, and small tasks here. A job outlives the process that waits for it."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing

@@ -1,7 +1,7 @@
 """A job: a list of units, and a folder in the store that records their progress (docs/format.md, "Jobs").
 
-The id follows from the work, so any process can submit, attach to or finish the job. A block is done once its
-outcomes exist, so retry, resume and attach are one operation.
+The id follows from the work, so any process can submit, attach to or finish the job. A block is done once its outcomes
+exist.
 """
 
 import hashlib
@@ -391,7 +391,7 @@ class JobFolder:
     def remove(self) -> int:
         """Delete the folder, the description last; return the number of deleted objects.
 
-        Symbolic links are kept and logged, because they may point to another user's files.
+        Symbolic links are kept and logged.
         """
         objects = list(list_in_place(self.store, self._base, FOLDER))
         for info, is_link in objects:

@@ -1,21 +1,184 @@
 """Compute the blocks of a `Work` as a cluster job, or in this process's own pool."""
 
+import errno
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from loader.errors import Corrupt, Forbidden, Throttled, Transient
 from loader.storage import Store
 from loader.storage.disk.scratch import held_folder
 
 from .blocks import BlockOutcomes, cut_blocks
-from .job import Job, store_url
-from .pool import Compute, Progress
-from .pool.environment import store_variables
+from .job import Job, StoredOutcome, store_url
+from .plain import from_json, to_json
+from .pool import Compute, Failure, Outcome, Progress
+from .pool.environment import shares, store_variables
 from .submit import own_folders
-from .work import Work
-from .worker_calls import WorkerCalls
+from .work import Block, Fault, Node, Work, work_at
+
+FINISH_S = 3600.0
+"""Time limit of a block's `finish`, in s."""
+_RESULT, _FAULT = b"r", b"f"
+_FAULTS = (Fault, Transient, Throttled, Forbidden)
+_ERRNOS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE}
+)
+"""Error numbers of a failing disk or machine. A missing file is the unit's own error."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A `Work`, by name."""
+
+    place: str
+    """'module:name' of the work."""
+    packages: tuple[str, ...]
+    """Packages whose `Work` objects may run."""
+    stores: Mapping[str, Any]
+    """URL -> store or spec that units may open."""
+
+    @property
+    def work(self) -> Work[Any, Any]:
+        return work_at(self.place, self.packages)
+
+
+class _UnitCall(_Call):
+    """The work's function, as sent to workers."""
+
+    def __call__(self, arguments: tuple[bytes, str]) -> bytes:
+        """Run a unit, given as (JSON, scratch folder or "")."""
+        work, (unit, folder) = self.work, arguments
+        with closing(Node(self.stores, Path(folder) if folder else None, self.packages)) as node:
+            try:
+                return _answer(lambda: work.function(from_json(unit, work.unit, "a unit"), node))
+            except Exception:
+                if folder:
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+
+
+class _FinishCall(_Call):
+    """The work's `finish`, as sent to workers."""
+
+    def __call__(self, arguments: tuple[int, list[bytes], list[str], list[bytes]]) -> bytes:
+        """Run `finish` on (number, units, folders, outcomes)."""
+        work, (number, units, folders, outcomes) = self.work, arguments
+        block = Block(
+            number=number,
+            units=[from_json(unit, work.unit, "a unit") for unit in units],
+            folders=[Path(folder) for folder in folders],
+        )
+        stored = StoredOutcome.of(work.result)
+        stored_outcomes = [from_json(line, stored, "an outcome").outcome for line in outcomes]
+        with closing(Node(self.stores, packages=self.packages)) as node:
+            return _answer(lambda: work.finish and work.finish(block, stored_outcomes, node))
+
+
+class WorkerCalls:
+    """A `Work` whose units and blocks a pool computes.
+
+    place: 'module:name' of the work. packages: packages whose `Work` objects may run. stores: URL -> store or spec.
+    variables: environment variables that the stores need. gpus: this machine's GPUs.
+    """
+
+    def __init__(
+        self,
+        compute: Compute,
+        place: str,
+        packages: Sequence[str],
+        stores: Mapping[str, Any],
+        variables: Collection[str],
+        gpus: Sequence[str] = (),
+    ) -> None:
+        call = (place, tuple(packages), stores)
+        self._unit, self._finish = _UnitCall(*call), _FinishCall(*call)
+        self.work: Work[Any, Any] = self._unit.work
+        self._compute, self._variables = compute, variables
+        each = self.work.resources.gpus
+        self._gpus = shares(gpus, each) if each else ()
+
+    def outcomes(
+        self, units: Sequence[Any], folders: Sequence[str], progress: Progress | None = None
+    ) -> Generator[StoredOutcome[Any]]:
+        """Yield the outcome of each unit, in order; units run in parallel.
+
+        folders: each unit's scratch folder, which is kept; "" for a temporary one.
+        Raises: Fault; as `Compute.map`.
+        """
+        answers = self._compute.map(
+            self._unit,
+            [(to_json(unit), folder) for unit, folder in zip(units, folders, strict=True)],
+            timeout_s=[self.work.limit_s(unit) for unit in units],
+            progress=progress,
+            variables=self._variables,
+            gpus=self._gpus,
+        )
+        for outcome in answers:
+            yield self._stored(outcome)
+
+    def finish(
+        self,
+        number: int,
+        units: Sequence[Any],
+        folders: Sequence[str],
+        outcomes: Sequence[StoredOutcome[Any]],
+    ) -> Any:
+        """Return what the work's `finish` returns for a block, or None. Raises: Fault; as `Compute.map`."""
+        if self.work.finish is None:
+            return None
+        arguments = (number, [*map(to_json, units)], list(folders), [*map(to_json, outcomes)])
+        (outcome,) = self._compute.map(
+            self._finish, [arguments], timeout_s=FINISH_S, variables=self._variables
+        )
+        if outcome.value is None:
+            raise Fault(f"block {number} could not be finished: {_failure(outcome).reason}")
+        body, fault = _read(outcome.value)
+        if fault:
+            raise Fault(f"block {number} could not be finished: {fault}")
+        return from_json(body, self.work.part, f"what the finish of block {number} returned")
+
+    def _stored(self, outcome: Outcome[bytes]) -> StoredOutcome[Any]:
+        if outcome.value is None:
+            error = _failure(outcome)
+            return StoredOutcome(code=error.code, reason=error.summary)
+        body, fault = _read(outcome.value)
+        if fault:
+            raise Fault(fault)
+        try:  # a hostile input file may control the worker
+            result = from_json(body, self.work.result, "the result of a unit")
+        except Corrupt as error:
+            return StoredOutcome(code="exception", reason=str(error))
+        return StoredOutcome(result=result)
+
+
+def _failure(outcome: Outcome[Any]) -> Failure:
+    return outcome.error or Failure(code="exception", reason="no value")
+
+
+def _answer(make: Callable[[], Any]) -> bytes:
+    """Return a letter, followed by the JSON of a result or the text of a fault."""
+    try:
+        answer = make()
+    except Exception as error:
+        if not _is_fault(error):
+            raise
+        return _FAULT + f"{type(error).__name__}: {error}".encode()
+    return _RESULT + to_json(answer)
+
+
+def _read(answer: bytes) -> tuple[memoryview, str]:
+    body = memoryview(answer)[1:]
+    return body, "" if answer[:1] == _RESULT else str(body, errors="replace")
+
+
+def _is_fault(error: Exception) -> bool:
+    return isinstance(error, _FAULTS) or (isinstance(error, OSError) and error.errno in _ERRNOS)
+
 
 U = TypeVar("U")
 R = TypeVar("R")

@@ -1,7 +1,4 @@
-"""Processes of this machine that every process of this user finds by name.
-
-A process holds a lock on the file of its name while it is alive; the file has its number. A second file is its log.
-"""
+"""Processes of this machine that every process of this user finds by name: each locks a file that holds its number."""
 
 import fcntl
 import os

@@ -4,8 +4,7 @@ Runner i of n takes the missing blocks among i, i + n, ... Every unit gets exact
 
 - If a unit returns, raises, hangs or dies, the pool reports it: see `pool`.
 - If the runner vanishes, the block restarts with the outcomes stored so far.
-- After two such losses, units run one at a time, each named in the store before it starts.
-- A unit that was named at two such losses has crashed; the other units continue.
+- After two such losses, units run one at a time, each named in the store first; one named at two losses has crashed.
 - If the store or disk fails, the runner fails, and no unit is rejected.
 """
 
@@ -25,10 +24,10 @@ from loader.errors import CodeMismatch, InvalidRuntime, StoreError
 from loader.storage.disk.scratch import held_folder
 
 from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
+from .local_blocks import WorkerCalls
 from .pool import Compute
 from .pool.environment import store_variables
 from .work import Work, libraries_here, python_release, source_hash
-from .worker_calls import WorkerCalls
 
 DONE, FAILED, REFUSED, STOPPED = 0, 1, 3, 143
 """Exit statuses: nothing left to do; a fault, which a restart may clear; a final refusal; SIGTERM."""

@@ -1,7 +1,7 @@
 """Submit a job, or accept the same job from another process.
 
-Any writer of `jobs/` may have forged a folder. A submitter computes the description itself and accepts a stored one
-only if both agree. Runners receive the description's SHA-256 from their submitter.
+Any writer of `jobs/` may have forged a folder. So a submitter accepts a stored description only if it equals its own,
+and gives runners the SHA-256.
 """
 
 import logging

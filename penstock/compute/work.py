@@ -1,7 +1,7 @@
 """A `Work`: a function over units, with everything that a runner needs; and the hash of its source tree.
 
-Units and results are stored as JSON, so both are frozen dataclasses of plain values. A `Work` is a top-level name of
-its function's module, where nodes import it: see `verify/shards_job.py`.
+Units and results are frozen dataclasses of plain values, stored as JSON. A `Work` is a top-level name of its function's
+module: see `verify/shards_job.py`.
 """
 
 import hashlib
@@ -32,9 +32,8 @@ def python_release() -> str:
 
 
 def source_hash(work_place: str) -> str:
-    """Return the SHA-256 (hex) of the Python files that a work can import.
+    """Return the SHA-256 (hex) of the Python files that a work can import, without other packages.
 
-    Other packages are left out: whether they can be imported depends on the current folder.
     work_place: 'module:name'.
     """
     sha256 = hashlib.sha256()

@@ -1,8 +1,6 @@
-"""Remove the names of denied samples from table cells and JSON.
+"""Remove the names of denied samples from table cells and JSON, by the same rules in takedown runs and proofs.
 
-Takedown runs and proofs follow the same rules:
-
-- A row's own names (`OWN`) decide which sample the row belongs to. They are compared whole and never change.
+- A row's own names (`OWN`) decide which sample it belongs to. They are compared whole and never change.
 - A column or field that names another sample (`REFERENCE`) is compared whole: a cell becomes null, an item is removed.
 - A reason (`TELLING`) is searched, and the names in it are replaced.
 - All else, such as labels and paths, is not searched: it may contain a word that is also a key.

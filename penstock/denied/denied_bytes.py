@@ -1,11 +1,10 @@
-"""Decide which registered objects contain bytes of denied samples.
+"""Decide which registered objects contain bytes of denied samples: no adoption or migration copies them.
 
-No adoption or migration copies such an object, and a proof checks each one. An object contains such bytes if:
+An object contains such bytes if:
 
 - a takedown recorded it, by the hash of its path, or by its key, size and change token;
 - a version has a denied sample in it that is not redacted yet;
-- its shard's index has a redacted row, and the object has bytes outside all fields. A redacted row is not live and has
-  no fields, so its bytes may be in any such object.
+- its shard's index has a redacted row, which has no fields any more, and the object has bytes outside all fields.
 """
 
 import hashlib

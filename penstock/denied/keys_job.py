@@ -1,7 +1,7 @@
 """Search keys tables on a cluster; each table is a unit.
 
-A bucket keeps a job's folder, so no name is sent. A unit contains marks and the takedown's number; a result contains
-row numbers and marks. An error is sent as its type, because its text may quote a cell.
+A bucket keeps a job's folder, so no name is sent: units hold marks and the takedown's number, results row numbers and
+marks. An error is sent as its type, because its text may quote a cell.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
-"""A takedown's findings, recorded before anything changes.
+"""A takedown's findings, recorded before anything changes: a killed run continues from them, and a proof checks them.
 
-A killed run continues from them, and a proof can check each place after the tables that named it are deleted.
-
-    takedowns/<n>/<16 hex>.json      n: the deny entry, 12 digits; named after their content, created once
+takedowns/<n>/<16 hex>.json      n: the deny entry, 12 digits; named after their content, created once
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Decide which raw objects a takedown may delete: only objects below their dataset's sources.
 
-A sample's `raw_uri` is whatever its writer stated. So an object must be below a landing location of its dataset's
-batches, or below a location that the operator names, and in no root.
+A sample's `raw_uri` is whatever its writer stated. So an object must be in no root, and below a landing location of its
+dataset's batches or a location that the operator names.
 """
 
 import os

@@ -22,7 +22,7 @@ from loader.errors import InvalidRuntime
 
 from ..progress import progress
 from ..units import size
-from .export_selection import ADDRESSES, ExportSelection, WorkUnit, select
+from .exporter import ADDRESSES, ExportSelection, WorkUnit, select
 from .unit_threads import in_threads
 
 UNIT_SAMPLES = 16 * ADDRESSES

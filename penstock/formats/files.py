@@ -11,8 +11,7 @@ from typing import Any
 from loader.errors import InvalidKey
 from loader.storage import ByteRange, ObjectInfo, Store
 
-from .export_selection import ExportSelection, WorkUnit
-from .exporter import FOLDER, Loss, Outbox
+from .exporter import FOLDER, ExportSelection, Loss, Outbox, WorkUnit
 from .reading.exported import is_export
 from .reading.sample import ForeignSample, FoundObjects
 

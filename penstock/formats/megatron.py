@@ -19,8 +19,7 @@ from loader.dataset.versions.samples_table import import_polars
 from loader.errors import Corrupt, InvalidSample, LossyExport
 from loader.storage import ObjectInfo, Store
 
-from .export_selection import ExportSample, ExportSelection, WorkUnit
-from .exporter import Loss, Outbox
+from .exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit
 from .reading.object_file import ObjectWindow
 from .reading.sample import RUN_SAMPLES, ForeignRun, FoundObjects
 

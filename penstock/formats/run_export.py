@@ -1,21 +1,242 @@
-"""Export a version to another format, unit by unit; a killed export can be repeated."""
+"""Export a version to another format, unit by unit; a killed export can be repeated.
 
-from collections.abc import Collection
+Registered objects are copied unchanged if all of their samples are exported. An index that accompanies them is copied
+too, and must list exactly these objects.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow.compute as pc
+
 from loader import Version
-from loader.errors import InvalidRuntime
-from loader.storage import Store
+from loader.dataset.columnar.choices import NO_OPTIONS, ColumnarOptions
+from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects
+from loader.errors import Changed, InvalidRuntime, ObjectNotFound
+from loader.json_text import parse_json_object
+from loader.storage import ByteRange, ObjectInfo, Store
+from loader.storage.external_shards import FOREIGN, PlacedObject, PlacedStore, difference
 
 from ..progress import progress
 from ..units import size
-from . import exporter_named
-from .export_selection import ExportSelection, WorkUnit, select
-from .exporter import Exporter, ExportJournal, Loss, Outbox, refuse
+from . import FORMATS, REGISTERED, TABLES, exporter_named, find_registered
+from .archives.webdataset_export import remaining
+from .exporter import (
+    FOLDER,
+    Exporter,
+    ExportJournal,
+    ExportSelection,
+    Int64s,
+    Loss,
+    Outbox,
+    WorkUnit,
+    refuse,
+    select,
+)
 from .lerobot.norm_stats import norm_at
+from .reading.exported import NOTE
+from .reading.object_file import ObjectWindow
+from .reading.sample import FoundObjects
 from .unit_threads import in_threads
-from .verbatim_export import note_of, registered_objects
+
+READ_BYTES = 8 * 2**20
+"""Read size, in bytes."""
+OWN = "megatron"
+"""Format whose own exporter restores the registered objects, and their index."""
+
+
+class ObjectCopy(NamedTuple):
+    """Objects of one registered shard that are copied."""
+
+    objects: Sequence[PlacedObject]
+    """The objects."""
+    ordinals: Int64s
+    """Live ordinals of the exported samples: int64."""
+    keys: frozenset[str] | None = None
+    """Keys of the samples to keep in an archive; None to copy whole objects."""
+
+
+def registered_objects(selection: ExportSelection, format: str) -> "RegisteredObjects | None":
+    """Return an exporter that copies the registered objects; None if they do not match the export.
+
+    Archives are copied without the samples that are not exported.
+    """
+    version, manifest = selection.version, selection.version.manifest
+    objects, facts = foreign_objects(version.store, manifest.get("foreign", ()))
+    registered = parse_json_object(facts.get("registered", "{}"))
+    tables = {file["group"] for file in manifest["samples"]}
+    if (
+        registered.get("format") != format
+        or format == OWN
+        or registered.get("without")
+        or not tables <= {"keys", "metadata"}  # other groups mean that the version was annotated
+        or not pc.all(pc.starts_with(version.parts.shard_rows()["path"], FOREIGN)).as_py()
+    ):
+        return None
+    whole = manifest["n_live"] == manifest["n_rows"] == selection.n_samples
+    if (
+        format in REGISTERED
+        and FORMATS[format].companions
+        and (not whole or _placed(version).is_adopted(_paths(version)[0]))
+    ):
+        return None  # the index lists all objects, and sample indices would change
+    if not whole and "source_key" in selection.columns:
+        return None  # keys that were made unique would change
+    copies = _object_copies(selection, format)
+    if copies is None:
+        return None
+    if selection.n_samples == manifest["n_live"]:
+        options = ColumnarOptions.of_registered(registered) if format in TABLES else NO_OPTIONS
+        copies += _without_samples(
+            version, objects, lambda store, infos: find_registered(format, store, infos, options)[0]
+        )
+    return RegisteredObjects(format, copies)
+
+
+def _object_copies(selection: ExportSelection, format: str) -> list[ObjectCopy] | None:
+    version, members = selection.version, selection.members
+    placed, first, n_rows = _placed(version), version.parts.first_ordinal, version.parts.n_rows
+    positions, out = dict[str, list[int]](), list[ObjectCopy]()
+    for position, path in enumerate(_paths(version)):
+        positions.setdefault(path, []).append(position)
+    for path, own in positions.items():
+        live = [np.flatnonzero(members[first[one] : first[one + 1]]) + first[one] for one in own]
+        ordinals, objects = np.concatenate(live), placed.objects(path)
+        if not len(ordinals):
+            continue
+        if len(ordinals) == sum(int(n_rows[one]) for one in own):
+            out.append(ObjectCopy(objects, ordinals))
+        elif format == "files":  # each object is a sample
+            chosen = set(selection.frame["raw_key"].gather(ordinals))
+            out.append(ObjectCopy([one for one in objects if _name(one) in chosen], ordinals))
+        elif format == "webdataset":
+            out.append(ObjectCopy(objects, ordinals, frozenset(version.keys(ordinals))))
+        else:
+            return None
+    return out
+
+
+def _without_samples(
+    version: Version,
+    objects: Sequence[ForeignObject],
+    find_objects: Callable[[Store, list[ObjectInfo]], FoundObjects],
+) -> list[ObjectCopy]:
+    placed = _placed(version)
+    last = {one.key: one.shard for one in objects}  # newest shard of an object that was registered again
+    shards = sorted(set(last.values()) - set(_paths(version)))
+    placed_objects = [one for shard in shards for one in placed.objects(shard) if last[_name(one)] == shard]
+    rest = [one for one in placed_objects if one.modified_us is not None]  # adopted objects have no time
+    out = list[PlacedObject]()
+    for store in {one.store for one in rest}:
+        infos = list(store.list())
+        there, objects_there = {info.key: info for info in infos}, find_objects(store, infos)
+        keys = {info.key for info in objects_there.infos}
+        for item in rest:
+            info = there.get(item.key) if item.store is store and item.key in keys else None
+            if info is None or difference(info, item.nbytes, item.etag, item.modified_us):
+                continue
+            if next(iter(objects_there.samples(info)), None) is None:
+                out.append(item)
+    return [ObjectCopy(out, np.zeros(0, np.int64))] if out else []
+
+
+class RegisteredObjects:
+    """Exports registered objects as they are."""
+
+    def __init__(self, format: str, copies: Sequence[ObjectCopy]) -> None:
+        self._format, self._copies = format, copies
+
+    def losses(self, selection: ExportSelection) -> list[Loss]:
+        """Return no losses: bytes are unchanged."""
+        return []
+
+    def units(self, selection: ExportSelection) -> list[WorkUnit]:
+        """Return one unit per registered shard: an object, or several."""
+        return [
+            WorkUnit(number=number, fields=(), ordinals=one.ordinals)
+            for number, one in enumerate(self._copies)
+        ]
+
+    def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+        placed, (objects, _, keys) = _placed(selection.version), self._copies[unit.number]
+        for item in objects:
+            with outbox.file(_name(item)) as file:
+                for start, nbytes in (
+                    [ByteRange(0, item.nbytes)] if keys is None else _remaining(placed, item, keys)
+                ):
+                    for at in range(start, start + nbytes, READ_BYTES):
+                        file.write(placed.stored(item, ByteRange(at, min(READ_BYTES, start + nbytes - at))))
+        return {"objects": [[_name(one), one.nbytes] for one in objects]}
+
+    def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+        """Copy the index, if the format has one. Raises: Changed if it lists other objects."""
+        index_names = FORMATS[self._format].companions if self._format in REGISTERED else None
+        if index_names is None:
+            return
+        objects = {key: nbytes for unit in facts for key, nbytes in unit["objects"]}
+        source = next(_objects(selection.version)).store
+        for info in source.list():
+            if index_names.search(info.key):
+                _copy(source, info, outbox)
+        listed = [info for info in outbox.store.list() if not info.key.startswith(FOLDER)]
+        objects_found, _ = find_registered(self._format, outbox.store, listed, NO_OPTIONS)
+        if objects_found.lacking or {info.key: info.nbytes for info in objects_found.infos} != objects:
+            raise Changed(
+                f"the index of {source.url} lists other objects than the {len(objects)} that were registered: "
+                "register the place again"
+            )
+
+
+def note_of(version: Version) -> dict[str, Any] | None:
+    """Return fields and columns from the source's `export.json`; None if there is none."""
+    source = next(_objects(version)).store
+    try:
+        note = parse_json_object(source.get(NOTE).data)
+    except ObjectNotFound:
+        return None
+    return {name: note[name] for name in ("columns", "facts", "fields", "lost") if name in note}
+
+
+def _copy(source: Store, info: ObjectInfo, outbox: Outbox) -> None:
+    with outbox.file(info.key) as file:
+        for start in range(0, info.nbytes, READ_BYTES):
+            nbytes = min(READ_BYTES, info.nbytes - start)
+            file.write(source.get_range(info.key, start, nbytes, info.etag or None).data)
+
+
+def _paths(version: Version) -> list[str]:
+    rows = version.parts.shard_rows()
+    path_of = dict(zip(rows["part"].to_pylist(), rows["path"].to_pylist(), strict=True))
+    return [path_of[part] for part in version.parts.ids.to_pylist()]
+
+
+def _remaining(placed: PlacedStore, item: PlacedObject, keys: Collection[str]) -> list[ByteRange]:
+    placed.stored(item, ByteRange(0, min(1, item.nbytes)))  # raises if the object changed
+    window = ObjectWindow(item.store, item.store.head(item.key))
+    try:
+        return list(remaining(window, keys))
+    finally:
+        window.close()
+
+
+def _name(item: PlacedObject) -> str:
+    return (
+        item.key if item.modified_us is not None else item.key.split("/", 2)[2]
+    )  # adopted: without foreign/<place>/
+
+
+def _objects(version: Version) -> Iterator[PlacedObject]:
+    for path in dict.fromkeys(_paths(version)):
+        yield from _placed(version).objects(path)
+
+
+def _placed(version: Version) -> PlacedStore:
+    store = version.shard_store
+    assert isinstance(store, PlacedStore), version.name
+    return store
+
 
 LEROBOT = "lerobot"
 """The format that has statistics."""

@@ -2,8 +2,8 @@
 
     exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
 
-If a process is killed after the record, the next build obeys it. A withdrawal is a record that names the exclusions
-it ends, so concurrent actions lose nothing.
+The next build obeys a record whose process was killed. A withdrawal is a record that names the exclusions it ends, so
+concurrent actions lose nothing.
 """
 
 import secrets
@@ -240,18 +240,18 @@ def exclude(
 ) -> tuple[Exclusion, "Version"]:
     """Publish a dataset's next version without these samples, and exclude them from all later builds.
 
-    Returns the record, and the newest version, which lacks the samples. If the same person repeats the action for the
-    same reason, nothing is published twice. Versions that others publish meanwhile are kept.
+    Returns the record, and the newest version, which lacks the samples. Repeated by the same person for the same
+    reason, it publishes nothing. Versions that others publish meanwhile are kept.
 
     ref: version in which the person saw the samples; need not be the newest.
     keys: keys of live samples in that version.
     page: URL of the decision's page, or "".
-    whole_objects: exclude every sample ever cut from the same raw objects. Always done for a sample that is its
-    entire raw object.
+    whole_objects: exclude every sample ever cut from the same raw objects, as for a sample that is its entire raw
+    object.
 
-    Raises: SampleNotFound for an unknown key, before anything is written; EmptyVersion if the newest version would
-    be empty; InvalidKey; InvalidRuntime if there is no reason or name, or the raw objects are unknown;
-    VersionRetired; Conflict in a mirror; MissingDependency if polars is not installed.
+    Raises: SampleNotFound for an unknown key, before anything is written; EmptyVersion if the newest version would be
+    empty; InvalidKey; InvalidRuntime if there is no reason or name, or the raw objects are unknown; VersionRetired;
+    Conflict in a mirror; MissingDependency if polars is not installed.
     """
     checked_keys = _checked(keys, reason, by, page)
     version = root.open(ref)
@@ -284,8 +284,8 @@ def exclude(
 def obey(root: "Root", dataset: str) -> "Version | None":
     """Publish the newest version without its excluded samples; return None if nothing is published.
 
-    A version has excluded samples if a process stopped after its record, or the version without them was retired. A
-    version with only excluded samples stays. Reads the version's key column if any exclusion stands.
+    A process may have stopped after its record, or the version without them was retired. A version with only excluded
+    samples stays. Reads the version's key column if any exclusion stands.
     """
     stands = standing(records(root.store, dataset))
     newest = root.state.newest(dataset)

@@ -1,8 +1,7 @@
 """`penstock repair`: find damage in a root's log, repair it, and record the repair.
 
-Either an entry is damaged in the store, or the next entry was written after a misread of it. Both show as an entry
-that does not follow the previous one. A mirror's copy distinguishes them. Without a mirror, a search for one changed
-byte does, confirmed by SHA-256.
+An entry that does not follow the previous one was damaged in the store, or written after a misread. A mirror's copy
+distinguishes these. Without a mirror, a search for one changed byte does, confirmed by SHA-256.
 """
 
 import hashlib

@@ -190,7 +190,7 @@ class ColumnEdit(JsonRecord):
 def column_edits(version: loader.Version, ordinal: int) -> tuple[ColumnEdit, ...]:
     """Return the edits to a sample's columns, by column, oldest first.
 
-    Reads, for each edited column, its annotations and all keys. Raises: StoreError; Corrupt.
+    Reads each edited column's annotations and all keys. Raises: StoreError; Corrupt.
     """
     newest = [name for one in reversed(version.annotations) for name in one.columns]
     rows: list[ColumnEdit] = []
@@ -228,9 +228,9 @@ class Neighbour(JsonRecord):
 
 
 def phash_neighbours(version: loader.Version, ordinal: int) -> tuple[Neighbour, ...]:
-    """Return up to 12 samples whose `phash` differs by at most 16 bits, nearest first.
+    """Return up to 12 samples whose `phash` differs by at most 16 bits, nearest first, among equal image counts.
 
-    Reads that column. Compares samples with equal image counts.
+    Reads that column.
     """
     import polars as pl
 

@@ -15,7 +15,7 @@ from penstock.view.inspect.slot_record import slot_record
 from penstock.view.inspect.step_record import step_record
 from penstock.view.kinds import stored_bytes
 from penstock.view.open_data import OpenData
-from penstock.view.replays import replayed_part
+from penstock.view.replays import replays
 from penstock.view.web import media
 from penstock.view.web.page import Site
 
@@ -83,7 +83,7 @@ def test_a_sample_beyond_them_is_decoded_to_the_limit(site, monkeypatch):
 
 def measured(root, seconds, run, monkeypatch):
     """A training on a silence of so many seconds: its step and slot without a recipe, and the most bytes of a sound."""
-    monkeypatch.setattr(replayed_part, "MOST_AUDIO_BYTES", 4 * 8000 * 30)
+    monkeypatch.setattr(replays, "MOST_AUDIO_BYTES", 4 * 8000 * 30)
     with root.write(run) as writer:
         writer.add("k", {"flac": flac(seconds)})
     plan = loader.plan({run: root.open(f"{run}@1").select("flac")}, seed=1, global_batch=1)
@@ -128,8 +128,8 @@ def test_a_training_on_long_sounds_is_shown_by_their_beginning(root, monkeypatch
 
 
 def test_a_sound_that_was_cut_is_known_as_long_as_it_lives(monkeypatch):
-    monkeypatch.setattr(replayed_part, "MOST_AUDIO_BYTES", 4 * 8000 * 2)
-    starts = replayed_part.AudioStarts()
+    monkeypatch.setattr(replays, "MOST_AUDIO_BYTES", 4 * 8000 * 2)
+    starts = replays.AudioStarts()
     long, short = (starts.start(flac(seconds), None) for seconds in (3, 1))
     assert starts.cut({"flac": short, "wav": long}) == {"wav": "the first 2.0 s are decoded"}
     place = id(long)

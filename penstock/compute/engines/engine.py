@@ -1,7 +1,7 @@
 """The engine interface: an engine submits an attempt at a job and reports its status.
 
-Any process can compute an attempt's name, which is its handle. Only the job's folder records finished blocks. A new
-engine is one file here, and one line in `cluster.ENGINES`.
+An attempt's name is its handle. Only the job's folder records finished blocks. A new engine is one file here, and one
+line in `cluster.ENGINES`.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Run a runner on this machine; it ends with the process that started it.
 
-A runner locks a file named after its attempt, so all processes of this user see which runners are alive.
+A runner locks a file named after its attempt, so that all processes of this user see it.
 """
 
 import fcntl

@@ -1,7 +1,4 @@
-"""Driver of an attempt on a Ray cluster: keeps one runner per slot running, and restarts dead ones.
-
-It is the Ray job's entrypoint, and uses the cluster's own Ray.
-"""
+"""Driver of an attempt on a Ray cluster, the Ray job's entrypoint: keeps one runner a slot, and restarts dead ones."""
 
 import json
 import signal

@@ -1,7 +1,7 @@
 """Ray as an engine: an attempt is a Ray job with the attempt's name, whose driver starts runners as tasks.
 
-It uses the REST interface of Ray Jobs, so the waiting machine needs no Ray. A lost head forgets its jobs, so their
-attempts have ended; the next ones skip finished blocks.
+It uses the REST interface, so the waiting machine needs no Ray. A lost head forgets its jobs; the next attempts skip
+finished blocks.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 - The function is at the top level of a module without dagster, and can be pickled with its units.
 - A unit is self-contained, idempotent (it may run twice), takes seconds to minutes, and returns a small row.
-- Answers are never unpickled, because a worker opens untrusted files: they are plain data (`worker.encoded`).
-- A new engine is one file here and one line in `ENGINES`. One conformance suite covers all engines.
+- Answers are plain data (`worker.encoded`), never unpickled, because a worker opens untrusted files.
+- A new engine is one file here and one line in `ENGINES`, with the one conformance suite.
 """
 
 from collections.abc import Callable, Collection, Mapping

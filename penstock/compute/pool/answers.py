@@ -1,7 +1,4 @@
-"""Decode workers' answers as plain data, which can name no code and no unexpected class.
-
-Only dataclasses in the function's return annotation are accepted.
-"""
+"""Decode workers' answers as plain data: only dataclasses in the function's return annotation are accepted."""
 
 import functools
 import inspect

@@ -1,7 +1,7 @@
 """Choose a worker's environment: a short list of variables without secrets, and its GPUs.
 
-A worker decodes untrusted files, which cannot leak secrets that it does not have. GPUs are counted without importing
-torch; a worker stays bound to its share until it ends.
+A worker decodes untrusted files, which cannot leak secrets that it does not have. GPUs are counted without torch; a
+worker stays bound to its share.
 """
 
 import ctypes

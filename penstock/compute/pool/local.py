@@ -1,7 +1,7 @@
 """Run units in processes on this machine, or in the caller's thread.
 
-A unit that hangs or dies affects no other unit. One thread per worker sends the next lot of units to a process and
-waits for a reply, its death or the timeout. `pool` decides about units whose process dies.
+One thread per worker sends the next lot of units to a process and waits for a reply, its death or the timeout. `pool`
+decides about units whose process dies; other units are not affected.
 """
 
 import pickle

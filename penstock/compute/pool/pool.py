@@ -3,7 +3,7 @@
 If a process dies while running a unit, the unit failed, unless something else may have killed the process:
 
 - A signal or exit in the process's first unit: the unit crashed.
-- A signal or exit in a later unit: it runs once more, in a new process, since earlier units may have left damage.
+- A signal or exit in a later unit: it runs once more, in a new process.
 - SIGKILL or SIGTERM, as when memory is short: it runs once more, with no other unit beside it.
 
 A second death is final, as is a timeout.

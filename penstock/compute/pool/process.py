@@ -52,8 +52,8 @@ class Death(Exception):
 class Worker:
     """A worker process, used by one thread at a time; only `kill` may be called from any thread.
 
-    It leads a process group, so processes that a unit starts die with it. It is a new program, without this process's
-    memory. Raises: InvalidRuntime if it cannot start.
+    It is a new program that leads a process group, so processes that a unit starts die with it. Raises: InvalidRuntime
+    if it cannot start.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:

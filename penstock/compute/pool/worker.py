@@ -1,12 +1,8 @@
-"""Worker process: runs one function on units from a socket.
+"""Worker process: runs one function on units from a socket. The parent never unpickles an answer.
 
 `python -P worker.py <socket> <tickets> <life> <folder> <scratch>` uses only the standard library, so it starts fast. A
-message is a letter, the body's length in 8 bytes, and the body.
-
-Units may come in lots. A ticket is one byte in a socket pair; it lets the next unit start. The parent has both ends, so
-it can take back the tickets of units that have not started.
-
-The parent never unpickles an answer.
+message is a letter, the body's length in 8 bytes, and the body. A ticket, one byte in a socket pair, lets the next unit
+of a lot start. The parent has both ends, so it can take back tickets.
 """
 
 import contextlib

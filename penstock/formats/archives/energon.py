@@ -18,8 +18,7 @@ from loader.dataset.columnar.json_members import FIELD, JsonMembers
 from loader.json_text import canonical_json
 from loader.storage import ByteRange, ObjectInfo, Store
 
-from ..export_selection import ADDRESSES, ExportSelection, WorkUnit, metadata_json
-from ..exporter import Loss, Outbox
+from ..exporter import ADDRESSES, ExportSelection, Loss, Outbox, WorkUnit, metadata_json
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
 from ..reading.object_file import Neighbours, ObjectWindow
 from ..reading.sample import ForeignSample, FoundObjects

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from loader.dataset.shards.shard import BLOCK_BYTES, member_header
 from loader.storage import ByteRange
 
-from ..export_selection import ExportSelection, WorkUnit, metadata_json
-from ..exporter import Loss, Outbox
+from ..exporter import ExportSelection, Loss, Outbox, WorkUnit, metadata_json
 from ..reading.exported import MEMBERS, metadata_member
 from ..reading.object_file import ObjectWindow
 from .tar_headers import members, plain_members

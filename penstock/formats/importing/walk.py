@@ -107,7 +107,7 @@ class Walk:
 class UnitsAhead:
     """Units in the order of their objects, available as soon as these are scanned.
 
-    Until the scan ends, names are guesses: keys do not repeat, and `group_guessed` gives groups.
+    Until the scan ends, names are guesses: no repeated keys, and groups by `group_guessed`.
     """
 
     def __init__(self, walk: Walk, groups: Groups, shard_bytes: int) -> None:

@@ -16,8 +16,7 @@ from loader.modalities.fields import ROWS_SUFFIX as ROWS
 from loader.modalities.language import FIELD, LanguageLine, parse_language
 from loader.modalities.video.packet_table import SUFFIX
 
-from ..export_selection import ExportSelection
-from ..exporter import Loss
+from ..exporter import ExportSelection, Loss
 from .language import COLUMNS, columns_in, columns_nbytes, inexact, tasks_in
 from .rows import clock, runs_of
 

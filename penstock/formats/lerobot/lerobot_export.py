@@ -17,8 +17,7 @@ from loader.modalities.video.episode_packets import Mp4Writer, PacketSpan, opene
 from loader.modalities.video.packet_runs import opened_run
 from loader.modalities.video.packet_table import SUFFIX
 
-from ..export_selection import ExportSample, ExportSelection, WorkUnit
-from ..exporter import Loss, Outbox
+from ..exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit
 from .dataset_layout import BOOKKEEPING, INFO, LANGUAGE
 from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, lines_of, survey_of
 from .language import column_of

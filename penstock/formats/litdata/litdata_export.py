@@ -10,8 +10,7 @@ import numpy as np
 from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 
-from ..export_selection import ExportSample, ExportSelection, WorkUnit, metadata_json
-from ..exporter import Loss, Outbox
+from ..exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit, metadata_json
 from ..reading.exported import KEY, METADATA
 from .litdata_index import ABSENT, DTYPES
 from .litdata_leaves import NULL

@@ -1,7 +1,4 @@
-"""Read LitData samples: leaf by leaf, or from the Arrow table after a chunk's last sample.
-
-Arrow reads without copying, so a value's memory address gives its offset.
-"""
+"""Read LitData samples: leaf by leaf, or from the Arrow table after a chunk's last sample, by memory addresses."""
 
 import json
 import math

@@ -70,10 +70,10 @@ class SealUnit(NamedTuple):
 
 
 def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
-    """Read a version's registered bytes once, and write the seals of its indexes.
+    """Read a version's registered bytes once, and write the seals of its indexes; skips existing seals.
 
-    The report names shards with changed or missing objects, which get no seal. Memory per thread: one index, and
-    16 MiB or one larger field.
+    The report names shards with changed or missing objects, which get no seal. Memory per thread: one index, and 16 MiB
+    or one larger field.
 
     Raises: InvalidRuntime if there are no registered bytes; Forbidden for a source that the caller does not vouch for;
     Corrupt.

@@ -411,7 +411,7 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
 def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
     """Return a function from field name to probable group, for use before all samples are known.
 
-    A known field keeps its group. A new field gets its own; in a new dataset it gets `COMMON`.
+    A known field keeps its group, a new one gets its own; in a new dataset, `COMMON`.
     """
     group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
     in_use = {COMMON, *known}

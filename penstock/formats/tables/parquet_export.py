@@ -15,8 +15,7 @@ from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 
 from ...class_names import class_names_of
-from ..export_selection import ExportSample, ExportSelection, WorkUnit
-from ..exporter import HashedFile, Loss, Outbox
+from ..exporter import ExportSample, ExportSelection, HashedFile, Loss, Outbox, WorkUnit
 
 KEY = "key"
 GROUP_BYTES, GROUP_ROWS = 32 * 2**20, 1024

@@ -1,7 +1,7 @@
 """Copy objects that have no digest, such as log entries, and compare each copy with its source.
 
-A bit may flip in transit, and these objects are never replaced. So each object is read twice at the source, or
-checked against the next log entry's hash. The copy is read back, and deleted if it is damaged.
+These objects are never replaced, and a bit may flip in transit. So each is read twice at the source, or checked against
+the next log entry's hash. The copy is read back, and deleted if it is damaged.
 """
 
 from collections.abc import Iterator

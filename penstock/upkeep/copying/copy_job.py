@@ -1,7 +1,7 @@
 """Copy many objects on a cluster. A unit is one large object, or several small ones.
 
-The job's folder is in the target. A resumed migration reads the job's outcomes if the journal has the SHA-256 of the
-job's description. The next job copies the rest.
+The job's folder is in the target. A resumed migration reads the outcomes of jobs whose description the journal names by
+SHA-256; the next job copies the rest.
 """
 
 import hashlib
@@ -211,7 +211,7 @@ def copied_on(
 ) -> Iterator[Copied]:
     """Copy items on a cluster, and yield each once the target has it.
 
-    First, jobs from earlier runs are followed to their end and recorded. A new job copies the rest.
+    Earlier runs' jobs are followed to their end first.
 
     items: returns the items not yet in the journal; called after earlier jobs are recorded. Raises: as `attach`.
     """

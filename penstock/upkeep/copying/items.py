@@ -74,9 +74,9 @@ def _array(nbytes: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
 
 
 class Crc32c:
-    """CRC-32C as a hash object. Takes at most a seventh of SHA-256's processor time.
+    """CRC-32C as a hash object, at a seventh of SHA-256's processor time.
 
-    It detects damage, but cannot prove two objects equal: all files that end with their own CRC-32C share one value.
+    It detects damage, but proves no two objects equal: all files that end with their own CRC-32C share one value.
     """
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@
     <folder>manifest-<n>.parquet       the records of finished runs (plain prefixes)
     <folder>job-<id>.json              SHA-256 of a cluster job's description
 
-At least one of sha256 and crc32c is "". etag is the source object's, or "" if it is not compared. A killed run leaves
-its lines, and the next run skips the objects that they name. A mirror's lines are deleted once the log is copied.
+At least one of sha256 and crc32c is "". etag: the source object's, or "" if not compared. The next run skips the
+objects that lines name. A mirror's lines are deleted once the log is copied.
 """
 
 import json

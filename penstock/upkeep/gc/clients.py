@@ -7,8 +7,8 @@ collector records how long each sign has been silent, that is, unchanged:
                                    the checksum is computed as for log entries
     collect/<name>/plan.parquet    condemned objects with their ages; see `plan.py`
 
-Each machine's collector has its own name. Within one boot, time is measured from the boot. Between boots or machines
-there are only wall clocks, and a clock correction may look like years, so the caller caps such intervals.
+Each machine's collector has its own name. Within one boot, time is measured from the boot. Otherwise only wall clocks
+are comparable, so the caller caps such intervals.
 """
 
 import hashlib

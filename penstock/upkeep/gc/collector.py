@@ -2,8 +2,8 @@
 
     list data/ -> read the log -> find live clients -> abort dead ones -> find needed objects -> plan the rest -> sweep
 
-The order matters. The listing is older than the log, so a concurrent upload is never taken for garbage. Leases are
-read after the log, so a reader that opened a version before its retirement is seen. Clients' clocks are never used.
+The listing is older than the log, so a concurrent upload is never taken for garbage. Leases are read after the log, so
+a reader that opened a version before its retirement is seen. Clients' clocks are never used.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -87,19 +87,19 @@ def collect(
     now_us: int | None = None,
     at: Moment | None = None,
 ) -> CollectionReport:
-    """Run one collector pass: record signs and condemned objects.
+    """Run one collector pass: record signs and condemned objects. Any number of collectors may run at once.
 
-    With `apply`, abort transactions of dead writers, and delete objects condemned for `grace_s`. Any number of
-    collectors may run at once. A mirror loses only objects that its primary recorded as deleted.
+    With `apply`, abort transactions of dead writers, and delete objects condemned for `grace_s`. A mirror loses only
+    objects that its primary recorded as deleted.
 
     at: time on both clocks, by default this machine's. now_us: wall-clock time, if `at` is None.
 
     Costs listings of `data/`, adopted objects, seals, jobs (twice) and five small folders, or a walk if the store is a
-    folder. Costs a request per kept version, open transaction, lease, and shards or registered-objects table.
-    Memory: 0.2 KB per referenced or condemned object.
+    folder. Costs a request per kept version, open transaction, lease, and shards or registered-objects table. Memory:
+    0.2 KB per referenced or condemned object.
 
-    Raises: NotARoot; VersionNotFound for an unknown dataset; Corrupt or ObjectNotFound if a version's objects cannot
-    be determined; Conflict if the root moved meanwhile.
+    Raises: NotARoot; VersionNotFound for an unknown dataset; Corrupt or ObjectNotFound if a version's objects cannot be
+    determined; Conflict if the root moved meanwhile.
     """
     options = options or Options()
     root = root.alone  # each mirror has its own leases, log and collector files

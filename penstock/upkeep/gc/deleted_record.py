@@ -1,9 +1,9 @@
-"""Permanent records of the objects that collectors deleted from a root.
+"""Permanent records of the objects that collectors deleted from a root, created before the deletion.
 
     swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
 
-The hex digits begin the SHA-256 of the keys, joined by newlines; earlier releases had none. A record is created
-before the deletion. A mirror's collector deletes only objects that one of the root's primaries recorded.
+The hex digits begin the SHA-256 of the keys, joined by newlines; earlier releases had none. A mirror's collector
+deletes only objects that one of the root's primaries recorded.
 """
 
 import hashlib

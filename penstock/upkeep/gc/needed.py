@@ -110,7 +110,7 @@ def protected(
 ) -> dict[str, VersionRecord]:
     """Return id -> record for each version that stays.
 
-    Such a version is not retired, or is named by a tag or alias, leased, held, or the parent of an open transaction.
+    It is not retired, or named by a tag or alias, leased, held, or the parent of an open transaction.
     condemned: ids of retired versions that tags, aliases and leases do not keep.
     """
     kept = {one.id: one for versions in state.datasets.values() for one in versions if one.retired is None}

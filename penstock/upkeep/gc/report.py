@@ -20,8 +20,7 @@ PRICES_USD = {
 }
 """US dollars per GiB and month, by URL scheme; other stores cost nothing.
 
-2025 list prices for the standard class in each provider's first region: S3 Standard us-east-1, GCS Standard
-us-central1, Azure Blob Hot LRS East US.
+List prices of 2025: S3 Standard us-east-1, GCS Standard us-central1, Azure Blob Hot LRS East US.
 """
 _STAYS = {WHY[FOREIGN], WHY[OPEN], WHY[LIVE]}
 

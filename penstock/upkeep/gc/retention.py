@@ -23,8 +23,8 @@ _DAY_US = 86_400_000_000
 class Policy:
     """The versions that a dataset keeps. A version stays if any field keeps it.
 
-    A version's time is its publisher's clock, corrected by log order (`_times`). A version with a tag, alias, hold,
-    lease or open transaction always stays. Raises: InvalidRuntime.
+    A version with a tag, alias, hold, lease or open transaction stays too. A version's time is its publisher's clock,
+    corrected by log order (`_times`). Raises: InvalidRuntime.
     """
 
     last: int

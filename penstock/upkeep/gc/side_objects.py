@@ -1,7 +1,7 @@
-"""Find condemned objects outside `data/`.
+"""Find condemned objects outside `data/`; objects with other names are foreign.
 
-They are cards of deleted versions, unneeded adopted objects and seals, old heartbeats, leases of dead readers, dead
-data jobs, old hints (log snapshots), and unfinished files of killed writers. Objects with other names are foreign.
+They are cards of deleted versions, unneeded adopted objects and seals, old heartbeats and hints (log snapshots), leases
+of dead readers, dead data jobs, and unfinished files of killed writers.
 """
 
 import re

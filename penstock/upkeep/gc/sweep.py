@@ -35,8 +35,8 @@ DESCRIPTION = "job.json"
 def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
     """Delete objects; return key -> error for objects that the store refuses to delete.
 
-    Stores do not name refused keys, so after a refusal each key is deleted by its own request. Raises: Throttled or
-    Transient, which concern the whole store.
+    After a refusal each key is deleted by its own request. Raises: Throttled or Transient, which concern the whole
+    store.
     """
     if _refused(store, keys) is None:
         return {}
@@ -117,8 +117,8 @@ def sweep(
 ) -> SweepResult:
     """Delete the objects that are due. Each batch of `ROWS` is rechecked, recorded, then deleted.
 
-    record: None for a dry run. A killed sweep leaves the rest to the next one. Objects that the store refuses to
-    delete are skipped. Raises: Forbidden if nothing may be deleted; Conflict if the root moved meanwhile.
+    record: None for a dry run. The next sweep finishes a killed one, and undeletable objects are skipped. Raises:
+    Forbidden if nothing may be deleted; Conflict if the root moved meanwhile.
     """
     done = SweepResult()
     for ripe in progress(plan.due(grace_us), "sweep", lambda table: table.num_rows, caps.max_objects):
@@ -210,10 +210,10 @@ def last_look(
     *,
     mirror: bool,
 ) -> Check:
-    """Return a filter for objects that are still not needed.
+    """Return a filter for objects that are still not needed; it rereads log and leases for each piece.
 
-    It rereads log and leases for each piece. kept: versions that stayed when the plan was made. condemned, mirror:
-    as for `Unreadable`. Costs a listing and a request if nothing changed, and a listing of jobs if one is condemned.
+    kept: versions that stayed when the plan was made. condemned, mirror: as for `Unreadable`. Costs a listing and a
+    request if nothing changed, and a listing of jobs if one is condemned.
     """
     jobs = _Jobs(root.store, clients)
 

@@ -1,7 +1,5 @@
 """Copy plain prefixes between stores, and report the progress. Journal, sizes and ETags show what is already copied.
 
-Besides the copies, the target has:
-
     .penstock-migration/source.json             {"format", "source"}: the source's URL
     .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every copied object
     .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), from unfinished runs

@@ -60,10 +60,10 @@ def migrate(
     scratch: str | None = None,
     cluster: "Cluster | None" = None,
 ) -> MigrationReport:
-    """Copy what the mirror at `target` lacks.
+    """Copy what the mirror at `target` lacks. A former primary that came back becomes a mirror.
 
-    If an object cannot be copied, the report names it, and the mirror's log stays unchanged. A former primary that
-    came back becomes a mirror. Memory: at most 228 MiB of objects.
+    If an object cannot be copied, the report names it, and the mirror's log stays unchanged. Memory: at most 228 MiB of
+    objects.
 
     cluster: copies the objects, `at_once` per process, within the shared rate limits; None: this process copies.
 

@@ -113,7 +113,7 @@ def _moved_here(store: Store) -> str | None:
 def make_primary(store: Store, token: str) -> None:
     """Write the marker that makes this root the primary, with the token from its log entry. Idempotent.
 
-    A late write changes nothing, since its token is no longer the latest.
+    A late write has no longer the latest token, and changes nothing.
     """
     store.put(MARKER, canonical({**_plain_marker(store), PRIMARY: token}))
 

@@ -1,6 +1,6 @@
 """Edits of objects that no version protects: cards, gate pages, plans, views, packs, lists, ledgers, exclusions.
 
-Versions can be read without them. All but lists, ledgers and exclusions are regenerated on demand.
+All but lists, ledgers and exclusions are regenerated on demand.
 """
 
 import json
@@ -142,8 +142,8 @@ class _Texts(HTMLParser):
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
     """Return the edits of objects derived from these versions.
 
-    Deletes cards, plans, and the plans' views, lists, packs and windows that no other plan names, and norms; rewrites
-    ledgers. Reads each plan, pack, table of windows, norm and ledger.
+    Deletes cards, norms, plans, and the views, lists, packs and windows that no other plan names; rewrites ledgers.
+    Reads each plan, pack, table of windows, norm and ledger.
     """
     records = list(versions)
     if not records:

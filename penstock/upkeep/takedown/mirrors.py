@@ -74,10 +74,8 @@ COLLECTED = ("data/", SEALS, FOREIGN)
 def purge_mirror(url: str, record: TakedownRecord, root: Store) -> int:
     """Delete a takedown's objects from a mirror. Returns the number of objects and noncurrent versions.
 
-    These are derived objects and exclusions that the primary deleted or replaced, and their noncurrent versions in an
-    S3 bucket.
-
-    Raises: InvalidRuntime if the URL is not a mirror of this root.
+    The primary deleted or replaced these; an S3 bucket keeps noncurrent versions. Raises: InvalidRuntime if the URL is
+    not a mirror of this root.
     """
     store = open_store(url, None)
     if root_id(store) != root_id(root):

@@ -1,7 +1,4 @@
-"""Find objects under data/ that no version names and that contain denied samples.
-
-They are leftovers of writers, unpublished parts, and samples tables from part writers.
-"""
+"""Find objects under data/ that no version names and that contain denied samples: leftovers and unpublished parts."""
 
 import re
 import tarfile

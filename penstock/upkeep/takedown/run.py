@@ -5,7 +5,7 @@
 3. Rewrite or delete objects that no version protects, then the records of training runs.
 4. Delete raw objects last, when everything that stays is known.
 
-Each step derives the remaining work from the store, so a killed run can be repeated.
+The store gives the remaining work of each step, so a killed run can be repeated.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

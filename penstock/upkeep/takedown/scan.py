@@ -1,6 +1,6 @@
-"""Find every object under a root that a run would rewrite or delete, even if it is not recorded.
+"""Find every object under a root that a run would rewrite or delete, recorded or not.
 
-After a run and a garbage collection, there is nothing to find.
+After a run and a garbage collection, there is none.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -19,8 +19,8 @@ from .shard import Problem
 def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, list[Problem]]:
     """Return the state after the log's longest undamaged prefix, and the problems. Reads every entry and hint.
 
-    No later entry has the last one's hash. So an edit of the last entry that keeps canonical JSON and the rules shows
-    only in its commit's manifest, if at all.
+    No later entry has the last one's hash: an edit of it that keeps canonical JSON and the rules shows only in its
+    commit's manifest, if at all.
 
     numbers, hints: numbers of the listed entries and hints.
     """

@@ -103,10 +103,9 @@ def too_few_rows(address: str, n_rows: int, keys: list[str] | None) -> Iterator[
 
 
 def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
-    """Check the last row's smallest field at the offset that the index states.
+    """Check the last row's smallest field at the offset that the index states; a swapped shard has another key there.
 
-    A swapped shard has another key there. Costs one index row group and one range. If the field is larger than
-    `BLOCK_BYTES`, only its header is read.
+    Costs one index row group and one range. If the field is larger than `BLOCK_BYTES`, only its header is read.
     """
     rows = index.read_group(index.row_group_of(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))

@@ -39,7 +39,7 @@ def restored_marks(
 ) -> list[StepMark]:
     """Return a mark for each token field that decodes to none of its source texts (fact `text_fields`).
 
-    Ignores truncation and outer whitespace. restored: field -> text decoded from its tokens, without special tokens.
+    Ignores truncation and outer whitespace. restored: field -> text of its tokens without special ones.
     """
     marks = []
     for field, decoded in restored.items():

@@ -266,10 +266,7 @@ def _audio_seconds(container: Any) -> float | None:
 
 
 def _chosen(timeline: Any, most: int) -> list[int]:
-    """Return evenly spaced frame numbers; if `most` is 1, the middle frame.
-
-    If decoding them takes more than MAX_PACKETS, returns key frames, or the first frames.
-    """
+    """Return evenly spaced frame numbers (the middle for `most` 1), or key or first frames beyond MAX_PACKETS."""
     n = len(timeline)
     frames = _spread(np.arange(n), most)
     if sum(run.stop - run.first for run in timeline.runs(frames)) <= MAX_PACKETS:

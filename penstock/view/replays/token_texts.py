@@ -22,9 +22,9 @@ def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
 def restored_texts(
     tokenizers: Mapping[str, Any], sample: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return field -> text decoded from all its tokens at once, without special tokens.
+    """Return field -> text decoded from all its tokens at once, without special tokens and rejected sequences.
 
-    Single tokens would lose whitespace and parts of characters. Rejected sequences are left out.
+    Single tokens would lose whitespace and parts of characters.
     """
     out = {}
     for field in tokenizers.keys() & sample.keys():

@@ -17,7 +17,7 @@ from loader.json_text import parse_json_object
 
 from ..front_ends import exclude_basket
 from ..open_data import OpenData
-from . import training_pages, version_pages
+from . import record_pages
 from .guard import Guard, csrf
 from .page import MOST_DIGITS, Site, error_response
 
@@ -80,8 +80,8 @@ def application(
 
     routes: list[Route | Mount] = [
         *_action_routes(site),
-        *training_pages.routes(site),
-        *version_pages.routes(site),
+        *record_pages.training_routes(site),
+        *record_pages.version_routes(site),
     ]
     routes.append(Mount("/static", StaticFiles(directory=_STATIC)))
     app = Starlette(routes=routes, exception_handlers={404: not_found})

@@ -19,7 +19,7 @@ from loader.errors import LossyExport, PenstockError
 from loader.storage import open_store
 from penstock.formats import EXPORTED, FORMATS, REGISTERED, TABLES, exporter_named, run_import
 from penstock.formats.content_digest import content_digest
-from penstock.formats.export_selection import select
+from penstock.formats.exporter import select
 from penstock.formats.importer import NO_OPTIONS
 from penstock.formats.lerobot.lerobot_registered import register_lerobot
 from penstock.formats.reading.object_file import ObjectFile

@@ -35,6 +35,8 @@ def test_commands_and_scripts_run(
     assert re.search(r"(lift|put down) \{'action': \(8, 50, 3\), 'observation.state': \(8, 3\)\}", printed)
     assert main(command("exclude")) == 0
     assert sorted(names["root"].open("arm@latest").keys([0, 1])) == ["episode_000000", "episode_000002"]
+    assert main(command("export")) == 0
+    assert (tmp_path / "path/to/clean/meta/info.json").is_file()
 
 
 def test_the_page_installs_the_lerobot_of_the_oracles() -> None:

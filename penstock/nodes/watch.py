@@ -92,7 +92,7 @@ class NodeWatch:
         self._return(result, states)
         if self._apply:
             jobs = self._control.release_runs()
-            result.lines += [f"{job} lost its first node five times; it waits again" for job in jobs]
+            result.lines += [f"released {job}, which lost its first node five times" for job in jobs]
         return result
 
     def _reconciled(self, known: list[Case], states: dict[str, NodeState]) -> list[Case]:

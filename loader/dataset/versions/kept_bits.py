@@ -108,8 +108,8 @@ class StoredBits(SelectTable):
         for number, blob in zip(numbers, blobs, strict=True):
             if crc32c(blob.data) != self._pages["crc32c"][number]:
                 raise Corrupt(
-                    f"{self._store.url}/{self._path}: page {number} of its bitmap is damaged; delete it, it is made "
-                    "again"
+                    f"{self._store.url}/{self._path}: page {number} of its bitmap is damaged; delete it to "
+                    "rebuild it"
                 )
         return [blob.data for blob in blobs]
 
@@ -190,7 +190,7 @@ def _rows_start(tail: bytes, nbytes: int, name: str) -> int:
         reader = pq.ParquetFile(Window(nbytes, nbytes - len(tail), tail), pre_buffer=False)
         return MAGIC_BYTES + int((reader.metadata.metadata or {})[b"penstock.front_nbytes"])
     except (*UNREADABLE, KeyError) as error:
-        raise Corrupt(f"{name} is no table of windows: {error}; delete it, it is made again") from error
+        raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
 
 
 def _parsed(file: Any, path: str, name: str) -> tuple[I64, I64, NDArray[Any], dict[str, str]]:
@@ -206,12 +206,12 @@ def _parsed(file: Any, path: str, name: str) -> tuple[I64, I64, NDArray[Any], di
         if wrong or n_true != first_kept[-1] or len(pages) != n_pages or not facts["content_sha256"]:
             raise _damaged(name)
     except (*UNREADABLE, KeyError, TypeError, IndexError) as error:
-        raise Corrupt(f"{name} is no table of windows: {error}; delete it, it is made again") from error
+        raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
     return first, first_kept, pages, facts
 
 
 def _damaged(name: str) -> Corrupt:
-    return Corrupt(f"{name} was damaged, edited or renamed; delete it, it is made again")
+    return Corrupt(f"{name} was damaged, edited or renamed; delete it to rebuild it")
 
 
 def _rows_sha256(first: I64, first_kept: I64, pages: NDArray[Any]) -> str:

@@ -360,11 +360,11 @@ def test_the_table_is_stored_once_and_proved(tmp_path: Path) -> None:
         for fact in (b"penstock.pages", b"penstock.rows_sha256", b"penstock.path"):
             edited = rows.replace_schema_metadata({**facts, fact: facts[fact][::-1]})
             pq.write_table(edited, path)
-            with pytest.raises(Corrupt, match="delete it, it is made again"):
+            with pytest.raises(Corrupt, match="delete it to rebuild it"):
                 kept(stored_again(root))
         for cut in (0, 3, 40, len(data) - 1):
             path.write_bytes(data[:cut])
-            with pytest.raises(Corrupt, match="delete it, it is made again"):
+            with pytest.raises(Corrupt, match="delete it to rebuild it"):
                 kept(stored_again(root))
         path.write_bytes(data)
         assert kept(stored_again(root)).id == windows.id
@@ -442,7 +442,7 @@ def excluded(root: loader.Root) -> set[str]:
     return {f"ep{number}" for number in range(16)} - live
 
 
-def test_a_plan_grows_by_what_its_windows_know(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_grows_by_what_its_windows_know(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
     _, plan = grown_root(root)
     with root.write("arm") as writer:
         writer.add("ep5", episode(5, some(9, 5)))

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from penstock.nodes.slurm_drain import SlurmNodes
 
 import loader
 from penstock.compute.cluster import read_cluster
 from penstock.compute.engines.slurm import SlurmQueue
+from penstock.nodes.control import SlurmNodes
 from penstock.nodes.watch import REVIEW_S
 from penstock.train.goodput import PARTS, matched
 from penstock.train.launch import slurm_job_script

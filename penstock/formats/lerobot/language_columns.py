@@ -111,10 +111,10 @@ def _add(texts: dict[int, EpisodeTexts], episodes: list[Any], column: Any, room:
         for row in range(len(lists))
         if not row or episodes[row] != episodes[row - 1] or not lists[row].equals(lists[row - 1])
     ]
-    left = room
+    free = room
     for start, stop in zip(starts, [*starts[1:], len(lists)], strict=True):
-        left -= texts[episodes[start]].add(lists[start], stop - start, left)
-    return room - left
+        free -= texts[episodes[start]].add(lists[start], stop - start, free)
+    return room - free
 
 
 def _lists(column: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from loader.dataset.log.entries import DAMAGED, canonical
-from loader.dataset.tables.parquet import parse_table, table_bytes
+from loader.dataset.tables.parquet import parse_small_table, table_bytes
 from loader.errors import Corrupt, FormatTooNew
 from loader.storage import ObjectInfo, Store
 
@@ -75,7 +75,7 @@ def _failure_without(body: dict[str, Any], marks: Sequence[Marks]) -> bytes | No
 
 
 def _window_without(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | None:
-    table = parse_table(data, where)
+    table = parse_small_table(data, where)
     column = table["slow_key"].to_pylist() if "slow_key" in table.column_names else [None]
     keys = [key for key in column if isinstance(key, str)]
     if len(keys) != len(column):

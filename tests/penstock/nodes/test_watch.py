@@ -513,7 +513,7 @@ def test_nodes_with_one_number_of_two_records_are_both_returned(
 
 def test_held_run_is_released_while_the_record_fails(record: loader.Root) -> None:
     class Holding(Table):
-        held = ("Slurm job 7",)
+        held: tuple[str, ...] = ("Slurm job 7",)
 
         def release_runs(self) -> list[str]:
             released, self.held = [*self.held], ()

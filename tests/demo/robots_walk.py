@@ -237,6 +237,9 @@ def windows_of(
             for number, (_, key) in [(n, one) for n, one in enumerate(batch.ids) if one]:
                 episode, _, row = key.partition("@")
                 own: dict[str, Any] = {name: digest(inputs[name][number]) for name in deltas}
-                own |= {f"{name}_is_pad": inputs[f"{name}_is_pad"][number].tolist() for name in deltas}
+                masks = {f"{name}_is_pad": inputs[f"{name}_is_pad"][number] for name in deltas}
+                own |= {
+                    name: np.atleast_1d(mask).tolist() for name, mask in masks.items()
+                }  # LeRobot keeps their time
                 out[episode, int(row)] = {**own, "text": inputs["task"][number]}
     return out

@@ -75,7 +75,9 @@ class NodeWatch:
 
     def review(self) -> NodeReview:
         """Review once. Raises: EngineUnreachable; StoreError."""
-        held = self._control.release_runs() if self._apply else []  # first: a record that fails holds no run
+        released = (
+            self._control.release_runs() if self._apply else []
+        )  # first: a record that fails holds no run
         known = self._book.read()
         states = self._control.states()  # after the cases: a case of now is not one of a node that came back
         now_us = utc_us()
@@ -85,9 +87,8 @@ class NodeWatch:
         in_service = {node for node, state in states.items() if state.in_service}
         named = suspects(signs, now_us, settled_us(known))
         result = NodeReview(suspects=[one for one in named if one.node in in_service])
-        result.lines += [
-            f"{job} was held after lost nodes or a failed launch; it waits again" for job in held
-        ]
+        why = "the scheduler held it after lost nodes or a failed launch"
+        result.lines += [f"{job} waits again: {why}" for job in released]
         for suspect in self._proofs.due(result.suspects, now_us):
             proof = self._prover.prove(suspect)
             self._proofs.add(suspect, proof, utc_us())

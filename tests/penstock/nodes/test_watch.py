@@ -530,4 +530,4 @@ def test_held_run_is_released_while_the_record_fails(record: loader.Root) -> Non
     table.held = ("Slurm job 8",)
     assert NodeWatch(record.store, table, prover, apply=False).review().lines == []
     (line,) = NodeWatch(record.store, table, prover, apply=True).review().lines
-    assert line.startswith("Slurm job 8 was held")
+    assert line.startswith("Slurm job 8 waits again: ")

@@ -3,6 +3,7 @@
 False asks NVSentinel, or an operator's rule, to cordon the node. Penstock evicts no pod and cordons nothing itself.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from ..compute.cluster import Cluster
 from ..compute.engines.kubernetes_api import Json, KubernetesApi
 from ..compute.engines.slurm import HELD, SlurmQueue
 
+_log = logging.getLogger(__name__)
 CONDITION = "PenstockReads"
 """Type of the nodes' condition."""
 _PREFIX = "pk-"
@@ -85,7 +87,9 @@ class SlurmNodes:
             return []
         lines = self._queue.answer(["squeue", "-h", "-a", f"--jobs={','.join(held)}", "-o", "%i|%.3j"])
         jobs = [job for job in held if f"{job}|{_PREFIX}" in lines.splitlines()]
-        self._queue.release(jobs)
+        if not self._queue.release(jobs):
+            _log.warning("Slurm lets only an operator release %s", ", ".join(jobs))
+            return []
         return [f"Slurm job {job}" for job in jobs]
 
 

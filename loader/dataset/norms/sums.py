@@ -44,8 +44,8 @@ class ExactSums:
             self.n + other.n,
             self.total + other.total,
             self.squares + other.squares,
-            min(self.low, other.low),
-            max(self.high, other.high),
+            min(self.low, other.low) + 0.0,  # -0.0 equals 0.0, so either would stay by the order of values
+            max(self.high, other.high) + 0.0,
         )
 
     @property

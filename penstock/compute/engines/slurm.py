@@ -26,7 +26,7 @@ HELD = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
 """Slurm's reason codes for a job that it holds for ever: its launch failed, or its first node was lost five times."""
 PLAIN = {
     "launch failed requeued held": "the launch failed, and penstock lets it begin again",
-    "JobHoldMaxRequeue": "its first node was lost five times, and penstock lets it begin again",
+    "JobHoldMaxRequeue": "its first node was lost five times, and only an operator of Slurm may release it",
     "BadConstraints": "no node of the partition has what the slot asks for",
     "BeginTime": "a moment until the next start",
     "JobArrayTaskLimit": "as many run as the cluster's file has slots",
@@ -151,10 +151,12 @@ class SlurmQueue:
         newest = [jobs[number] for number in sorted(jobs, key=int)]
         return Elements(states=states, reasons=reasons, held=held, jobs=newest)
 
-    def release(self, elements: Sequence[str]) -> None:
-        """Release held elements. Raises: EngineUnreachable."""
-        if elements:  # fails if an element has ended meanwhile; the next poll lists those still held
-            self._run(["scontrol", "release", ",".join(elements)])
+    def release(self, elements: Sequence[str]) -> bool:
+        """Release held elements; return False if only an operator may. Raises: EngineUnreachable."""
+        if not elements:
+            return True
+        # It fails if an element has ended meanwhile; the next poll lists those still held.
+        return "permission denied" not in self._run(["scontrol", "release", ",".join(elements)]).stderr
 
     def cancel(self, name: str) -> None:
         """Cancel all elements with a name; return when the last process has ended. Raises: EngineUnreachable."""

@@ -14,6 +14,9 @@ from loader.modalities.language import MAX_BYTES, MAX_LINES
 
 ROWS_AT_ONCE = 32
 """Rows that are decoded at a time."""
+OBJECT_BYTES = 2**28
+"""Most bytes of texts, about, that are kept of all episodes of an object."""
+_STRUCT_BYTES = 64  # of a text in memory without its characters, nulls too
 
 
 class TextRun(NamedTuple):
@@ -37,20 +40,31 @@ class EpisodeTexts:
         """Reason that the column cannot be read, or ""."""
         self._nbytes = 0
 
-    def add(self, values: Any, n_rows: int) -> None:
-        """Append rows with equal texts. values: Arrow structs. Keeps nothing beyond the limits of language."""
+    def add(self, values: Any, n_rows: int, room: int) -> int:
+        """Append rows with equal texts; return the bytes that they take, about.
+
+        values: Arrow structs. room: most bytes to keep. Keeps nothing beyond it and the limits of language.
+        """
         first, self.n_rows = self.n_rows, self.n_rows + n_rows
         if self.trouble:
-            return
+            return 0
         structs = values.slice(0, MAX_LINES + 1).to_pylist()
         if self.runs and self.runs[-1].structs == structs:
             self.runs[-1] = self.runs[-1]._replace(stop=self.n_rows)
-            return
-        self._nbytes += values.nbytes
+            return 0
+        nbytes = int(values.nbytes) + _STRUCT_BYTES * len(structs)
+        self._nbytes += nbytes
         if self._nbytes > MAX_BYTES:
             self.trouble = f"row {first}: more than {MAX_BYTES} bytes of texts; leave the column out"
-            return
+            return 0
+        if nbytes > room:
+            self.trouble = (
+                f"row {first}: the episodes of its object have more than {OBJECT_BYTES} bytes of texts; leave the "
+                "column out, or write fewer episodes into an object"
+            )
+            return 0
         self.runs.append(TextRun(first, self.n_rows, structs))
+        return nbytes
 
     def checked(self) -> list[TextRun]:
         """Return the runs. Raises: DamagedJson."""
@@ -67,16 +81,18 @@ def read_texts(parquet: Any, columns: Collection[str]) -> Texts:
     """Return the language columns that an open Parquet file has."""
     there = [name for name in parquet.schema_arrow.names if name in columns]
     texts: Texts = {name: {} for name in there}
+    room = OBJECT_BYTES
     if not there or "episode_index" not in parquet.schema_arrow.names:
         return texts
     for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=["episode_index", *there], use_threads=False):
         episodes = batch.column("episode_index").to_pylist()
         for name in there:
-            _add(texts[name], episodes, batch.column(name))
+            room -= _add(texts[name], episodes, batch.column(name), room)
     return texts
 
 
-def _add(texts: dict[int, EpisodeTexts], episodes: list[Any], column: Any) -> None:
+def _add(texts: dict[int, EpisodeTexts], episodes: list[Any], column: Any, room: int) -> int:
+    """Add a column of some rows; return the bytes that its texts take, at most `room`."""
     import pyarrow as pa
 
     for episode in set(episodes):
@@ -88,15 +104,17 @@ def _add(texts: dict[int, EpisodeTexts], episodes: list[Any], column: Any) -> No
     if not is_list or not (pa.types.is_struct(kind) or pa.types.is_null(kind)):
         for episode in set(episodes):
             texts[episode].trouble = f"it is {column.type}; lists of structs are needed"
-        return
+        return 0
     lists = _lists(column)
     starts = [
         row
         for row in range(len(lists))
         if not row or episodes[row] != episodes[row - 1] or not lists[row].equals(lists[row - 1])
     ]
+    free = room
     for start, stop in zip(starts, [*starts[1:], len(lists)], strict=True):
-        texts[episodes[start]].add(lists[start], stop - start)
+        free -= texts[episodes[start]].add(lists[start], stop - start, free)
+    return room - free
 
 
 def _lists(column: Any) -> list[Any]:

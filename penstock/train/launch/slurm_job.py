@@ -52,7 +52,9 @@ class SlurmJobs:
         """See `Launcher.submit`."""
         self._options(spec)
         jobs = self._jobs(spec.run)
-        self._release(jobs)
+        if not self._release(jobs):  # a new job goes on at the newest checkpoint
+            self._queue.cancel(self._name(spec.run))
+            jobs = self._jobs(spec.run)
         place = _place(jobs[0]) if jobs else ""
         try:
             if not jobs:
@@ -131,9 +133,9 @@ class SlurmJobs:
         except EngineUnreachable:
             return []
 
-    def _release(self, jobs: Sequence[QueuedJob]) -> None:
-        """Let jobs wait again that Slurm holds for ever."""
-        self._queue.release([job.job_id for job in jobs if job.reason in HELD])
+    def _release(self, jobs: Sequence[QueuedJob]) -> bool:
+        """Let jobs wait again that Slurm holds for ever; return False if only an operator may."""
+        return self._queue.release([job.job_id for job in jobs if job.reason in HELD])
 
     def _without_ranks(self, run: str) -> str:
         """Return since when srun begins no rank of a run, in words; "" if it does, by what the script wrote."""

@@ -151,6 +151,26 @@ def test_episode_sync_is_added_to_published_episodes(
         int(one.sum()) for one in keeps
     )
 
+    # Refreshed with other parameters: the new field has another name, and windows at its rows.
+    strict = replace(sync, parameters=sync.parameters | {"still": 0.05})
+    last = replace(more, features=(HASH, strict))
+    again = run("ingest", last, batch, place)
+    assert again.success, failure_of(again)
+    assert run("release", last, place=place).success
+    version = root.open("demo@3")
+    assert version.facts["keep.r2.npy"] == version.facts["keep.npy"]
+    samples = version[:]
+    assert [sample["keep.npy"].tolist() for sample in samples] == [one.tolist() for one in keeps]
+    stricter = [sample["keep.r2.npy"] for sample in samples]
+    assert sum(int(one.sum()) for one in stricter) > sum(int(one.sum()) for one in keeps)
+    ratios = version.samples().collect()["idle_ratio"].to_list()
+    assert [round(1 - float(one.mean()), 6) for one in stricter] == ratios
+    windows = loader.windows(
+        version.select(*at).where("n_gaps = 0"), anchor="observation.state.npy", at=at, keep="keep.r2.npy"
+    )
+    rows_kept = [np.flatnonzero(one).tolist() for one in stricter]
+    assert windows.rows(np.arange(len(windows))).tolist() == [row for rows in rows_kept for row in rows]
+
 
 def test_a_video_that_is_replaced_makes_another_object(
     place: Path, root: loader.Root, land: Callable[[Path | str], str]

@@ -185,6 +185,37 @@ def test_job_that_slurm_accepted_is_submitted(tmp_path: Path, fails: tuple[str, 
     assert (tmp_path / "log").read_text().count("sbatch") == 1
 
 
+HELD = """\
+import shlex, sys
+words = shlex.split(sys.argv[1])
+command = next(word for word in words if word in ("sbatch", "squeue", "scancel", "scontrol", "sacctmgr"))
+done = open({log!r}).read()
+open({log!r}, "a").write(" ".join(words) + "\\n")
+if command == "sbatch":
+    sys.stdin.read()
+    print(13)
+elif "release" in words:
+    sys.exit("Access/permission denied for job 12")
+elif command == "squeue" and ("sbatch" in done or "scancel" not in done):
+    job, state, reason = ("13", "RUNNING", "None") if "sbatch" in done else ("12", "PENDING", "JobHoldMaxRequeue")
+    print("|".join([job, state, "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, reason, "pk"]) + "|")
+"""
+
+
+def test_job_that_only_an_operator_may_release_is_replaced(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    (tmp_path / "login.py").write_text(HELD.format(log=str(log)))
+    prefix = json.dumps([sys.executable, str(tmp_path / "login.py")])
+    (tmp_path / "slurm.toml").write_text(f'engine = "slurm"\nsubmit = {prefix}\nlogs = "{tmp_path}"\n')
+    launcher = SlurmJobs(str(tmp_path / "root"), read_cluster(tmp_path / "slurm.toml"))
+    place = launcher.submit(RunSpec(run="big-7", command=("true",), record=str(tmp_path / "root")))
+    assert place == "Slurm job 13 in partition batch"
+    commands = [line.partition(" --")[0] for line in log.read_text().splitlines()]
+    done = [line for line in commands if line.startswith(("scontrol release", "scancel", "sbatch"))]
+    assert done == ["scontrol release 12", "scancel", "sbatch"]
+
+
 @pytest.mark.parametrize(("nodes", "said"), [("6", ""), ("9", "--nodes 9; accepted for big-7: 6-8")])
 def test_nodes_of_a_start_are_of_the_files_range(
     folder: RunFolder, penstock: Penstock, tmp_path: Path, nodes: str, said: str

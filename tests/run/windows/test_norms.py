@@ -54,6 +54,15 @@ def test_sums_are_those_of_fractions_in_any_split(values: np.ndarray, cut: int, 
         assert (own.low, own.high) == (values[:, dim].min(), values[:, dim].max())
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_zeros_of_both_signs_give_the_same_bits_in_any_order(dtype: Any) -> None:
+    zeros = np.array([[-0.0], [0.0]], dtype)
+    for values in (zeros, zeros[::-1]):
+        whole, apart = exact_sums(values), [exact_sums(values[[0]])[0] + exact_sums(values[[1]])[0]]
+        for (own,) in (whole, apart):
+            assert not np.signbit([own.low, own.high]).any()
+
+
 @settings(max_examples=100)
 @given(values=floats, cut=st.integers(0, 20), q=st.floats(0, 1))
 def test_quantiles_have_their_rank_in_any_split(values: np.ndarray, cut: int, q: float) -> None:

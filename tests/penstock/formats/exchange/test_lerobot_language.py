@@ -14,6 +14,7 @@ from loader.json_text import DamagedJson
 from loader.modalities.language import LanguageLine
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
+from penstock.formats.lerobot import language_columns
 from penstock.formats.lerobot.language import columns_nbytes
 from penstock.formats.lerobot.language_columns import read_texts
 from penstock.formats.lerobot.lerobot_import import dataset_in, find_readable
@@ -335,6 +336,31 @@ def test_texts_beyond_the_limit_of_language_are_corrupt_and_not_kept(tmp_path):
     path = tmp_path / "rows.parquet"
     events = [[EVENTS[2][0] | {"content": chr(97 + row % 26) * 2**20}] for row in range(40)]
     table(path, pa.table({"episode_index": np.zeros(40, np.int64), "language_events": pa.array(events)}))
+    own = read_texts(pq.ParquetFile(path), LANGUAGE_COLUMNS)["language_events"][0]
+    assert len(own.runs) == 15
+    with pytest.raises(DamagedJson, match="row 15: more than 16777216 bytes of texts"):
+        own.checked()
+
+
+def test_texts_of_many_episodes_of_an_object_are_bounded_together(tmp_path, monkeypatch):
+    """1 KiB of Parquet would keep a MiB for each episode."""
+    monkeypatch.setattr(language_columns, "OBJECT_BYTES", 4 * 2**20)
+    path = tmp_path / "rows.parquet"
+    row = [EVENTS[2][0] | {"content": "a" * (2**20 - 2**12)}]
+    table(path, pa.table({"episode_index": np.arange(6), "language_events": pa.array([row] * 6)}))
+    texts = read_texts(pq.ParquetFile(path), LANGUAGE_COLUMNS)["language_events"]
+    assert [len(texts[episode].runs) for episode in range(6)] == [1, 1, 1, 1, 0, 0]
+    with pytest.raises(
+        DamagedJson, match="row 0: the episodes of its object have more than 4194304 bytes of texts"
+    ):
+        texts[4].checked()
+
+
+def test_nulls_count_as_texts(tmp_path):
+    """Arrow has no bytes for them."""
+    path, n = tmp_path / "rows.parquet", 40
+    lists = pa.array([[None] * (2**14 + row % 2) for row in range(n)], pa.list_(pa.null()))
+    table(path, pa.table({"episode_index": np.zeros(n, np.int64), "language_events": lists}))
     own = read_texts(pq.ParquetFile(path), LANGUAGE_COLUMNS)["language_events"][0]
     assert len(own.runs) == 15
     with pytest.raises(DamagedJson, match="row 15: more than 16777216 bytes of texts"):

@@ -231,9 +231,9 @@ def _table(data: bytes, where: str, names: list[str]) -> "pa.Table":
     """Return columns of a stored window, of the types and without the gaps that `window_bytes` writes."""
     import pyarrow as pa
 
-    from loader.dataset.tables.parquet import parse_table
+    from loader.dataset.tables.parquet import parse_small_table
 
-    table = parse_table(data, where, names)
+    table = parse_small_table(data, where, names)
     try:
         table = table.select(names).cast(pa.schema([(name, _arrow_type(name)) for name in names]))
     except (KeyError, pa.ArrowException) as error:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ...errors import Corrupt, ObjectNotFound
+from ...errors import Corrupt, FormatTooNew, ObjectNotFound
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_view import KeptWindows, table_sha256
 from ...storage import Store
@@ -106,7 +106,7 @@ class StoredBits(SelectTable):
         ]
         blobs = self._store.get_ranges(self._path, spans, max_gap=0)
         for number, blob in zip(numbers, blobs, strict=True):
-            if crc32c(blob.data) != self._pages["crc32c"][number]:
+            if _page(np.frombuffer(blob.data, np.uint8)) != self._pages[number].item():
                 raise Corrupt(
                     f"{self._store.url}/{self._path}: page {number} of its bitmap is damaged; delete it to "
                     "rebuild it"
@@ -128,13 +128,7 @@ def kept_table_bytes(
     first: I64, first_kept: I64, packed: NDArray[np.uint8], facts: Mapping[str, str]
 ) -> bytes:
     """Return the file. first, first_kept: int64 [episodes + 1]. packed: bitmap, uint8."""
-    pages = np.array(
-        [
-            (crc32c(page.data), int(np.bitwise_count(page).sum()))
-            for page in (packed[at : at + PAGE_BYTES] for at in range(0, len(packed), PAGE_BYTES))
-        ],
-        _PAGE,
-    )
+    pages = _pages(packed)
     table = pa.table({"first": first, "first_kept": first_kept})
     groups = (table.slice(at, ROW_GROUP_ROWS) for at in range(0, len(first), ROW_GROUP_ROWS))
     own = {"pages": pages.tobytes().hex(), "rows_sha256": _rows_sha256(first, first_kept, pages)}
@@ -173,12 +167,36 @@ def _load(store: Store, path: str, n_rows: int, nbytes: int) -> tuple[I64, KeptW
 
 
 def check_kept(data: bytes, path: str, name: str) -> None:
-    """Raise Corrupt unless a whole file is a table whose bitmap and checksums agree."""
-    first, _, pages, facts = _parsed(io.BytesIO(data), path, name)
+    """Raise Corrupt unless a whole file is a table whose bitmap, rows and checksums agree."""
+    first, first_kept, pages, facts = _parsed(io.BytesIO(data), path, name)
     packed = np.frombuffer(data, np.uint8, -(-int(first[-1]) // 8), MAGIC_BYTES)
-    crcs = [crc32c(packed[at : at + PAGE_BYTES].data) for at in range(0, len(packed), PAGE_BYTES)]
-    if crcs != pages["crc32c"].tolist() or table_sha256(first, packed) != facts["content_sha256"]:
+    is_whole = (
+        np.array_equal(_pages(packed), pages) and table_sha256(first, packed) == facts["content_sha256"]
+    )
+    if not is_whole or not np.array_equal(_ranks(packed, first), first_kept):
         raise _damaged(name)
+
+
+def _pages(packed: NDArray[np.uint8]) -> NDArray[Any]:
+    return np.array([_page(packed[at : at + PAGE_BYTES]) for at in range(0, len(packed), PAGE_BYTES)], _PAGE)
+
+
+def _page(octets: NDArray[np.uint8]) -> tuple[int, int]:
+    return crc32c(octets.data), int(np.bitwise_count(octets).sum())
+
+
+def _ranks(packed: NDArray[np.uint8], numbers: I64) -> I64:
+    """Return the number of true bits before each of these, which ascend."""
+    ranks, before = np.empty(len(numbers), np.int64), 0
+    for at in range(0, len(packed) + 1, PAGE_BYTES):
+        octets = np.append(packed[at : at + PAGE_BYTES], np.uint8(0))  # a number may follow the last bit
+        starts = np.cumsum(np.bitwise_count(octets), dtype=np.int64)
+        starts = np.append(0, starts) + before
+        low, high = np.searchsorted(numbers, [8 * at, 8 * (at + PAGE_BYTES)])
+        octet, bit = np.divmod(numbers[low:high] - 8 * at, 8)
+        ranks[low:high] = starts[octet] + np.bitwise_count(octets[octet] & (1 << bit) - 1)
+        before = int(starts[-1])
+    return ranks
 
 
 def _rows_start(tail: bytes, nbytes: int, name: str) -> int:
@@ -188,7 +206,7 @@ def _rows_start(tail: bytes, nbytes: int, name: str) -> int:
         return max(0, nbytes - size)
     try:
         reader = pq.ParquetFile(Window(nbytes, nbytes - len(tail), tail), pre_buffer=False)
-        return MAGIC_BYTES + int((reader.metadata.metadata or {})[b"penstock.front_nbytes"])
+        return max(0, MAGIC_BYTES + int((reader.metadata.metadata or {})[b"penstock.front_nbytes"]))
     except (*UNREADABLE, KeyError) as error:
         raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
 
@@ -201,13 +219,26 @@ def _parsed(file: Any, path: str, name: str) -> tuple[I64, I64, NDArray[Any], di
         facts = table_facts(table)
         first, first_kept = integers(table["first"]), integers(table["first_kept"])
         pages = np.frombuffer(bytes.fromhex(facts["pages"]), _PAGE)
-        wrong = facts["path"] != path or facts["rows_sha256"] != _rows_sha256(first, first_kept, pages)
-        n_true, n_pages = int(pages["n_true"].sum(dtype=np.int64)), -(-int(first[-1]) // _PAGE_BITS)
-        if wrong or n_true != first_kept[-1] or len(pages) != n_pages or not facts["content_sha256"]:
-            raise _damaged(name)
-    except (*UNREADABLE, KeyError, TypeError, IndexError) as error:
+        is_whole = facts["path"] == path and facts["rows_sha256"] == _rows_sha256(first, first_kept, pages)
+        is_whole = is_whole and bool(facts["content_sha256"]) and _fit(first, first_kept, pages)
+        is_whole = is_whole and int(facts["front_nbytes"]) == -(-int(first[-1]) // 8)
+    except FormatTooNew:
+        raise
+    except (*UNREADABLE, KeyError, TypeError) as error:
         raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
+    if not is_whole:
+        raise _damaged(name)
     return first, first_kept, pages, facts
+
+
+def _fit(first: I64, first_kept: I64, pages: NDArray[Any]) -> bool:
+    """Return whether no episode keeps more windows than it has, and the pages have as many as all."""
+    for numbers in (first, first_kept):
+        if not len(numbers) or numbers[0] or (numbers[1:] < numbers[:-1]).any():
+            return False
+    n_true, n_pages = int(pages["n_true"].sum(dtype=np.int64)), -(-int(first[-1]) // _PAGE_BITS)
+    fewer = bool((np.diff(first_kept) <= np.diff(first)).all())
+    return fewer and n_true == first_kept[-1] and len(pages) == n_pages
 
 
 def _damaged(name: str) -> Corrupt:

@@ -16,6 +16,7 @@ import loader
 from loader.dataset.log.entries import canonical
 from loader.errors import AlreadyExists, Corrupt
 from loader.json_text import parse_json_object
+from loader.storage.spec import redact
 
 from ...checkpoints.ranks import several
 from ...units import utc_us
@@ -94,7 +95,7 @@ def _decided(folder: RunFolder, start: PodStart, line: str) -> float | None:
         failures, _ = read_object(folder.store, earlier[-1], "failure", _parsed)
     # Ranks that were killed leave no traceback, and the run is not to blame: no two such failures are alike.
     wait_s = failures.next_start_s(
-        last_step(folder), line[-1000:] or f"killed after {start.restarts} restarts"
+        last_step(folder), redact(line)[-1000:] or f"killed after {start.restarts} restarts"
     )
     body = {
         "format": FORMAT,

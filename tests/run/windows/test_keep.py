@@ -16,9 +16,19 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.shards.bitmap import SelectTable, pack
+from loader.dataset.shards.shard import crc32c
+from loader.dataset.tables import parquet
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
+from loader.dataset.versions import kept_bits
 from loader.dataset.versions import windows as tables
-from loader.errors import Corrupt, EmptyView, FieldNotFound, InvalidPlan, InvalidRuntime
+from loader.errors import (
+    Corrupt,
+    EmptyView,
+    FieldNotFound,
+    FormatTooNew,
+    InvalidPlan,
+    InvalidRuntime,
+)
 from loader.order.sources.window_view import WindowView, table_sha256
 from penstock.upkeep.verify.root import check_stored
 
@@ -371,11 +381,58 @@ def test_the_table_is_stored_once_and_proved(tmp_path: Path) -> None:
         assert json.loads(json.dumps(windows.spec()))["layout"]["keep"] == "keep.npy"
 
 
+@pytest.mark.parametrize(
+    ("first", "first_kept", "n_true", "is_seen_in_use"),
+    [
+        ([0, 30, 60], [0, 20, 40], [40], None),
+        ([0, 30, 60], [0, 20, 39], [39], True),  # a page has another number of true rows
+        ([0, 30, 60], [0, 10, 40], [40], False),  # an episode has: each read would need the whole bitmap
+        ([0, 30, 60], [0, 31, 40], [40], True),
+        ([0, 30, 60], [0, 50, 40], [40], True),
+        ([0, 90, 60], [0, 20, 40], [40], True),
+        ([0, 30, 2**26], [0, 20, 40], [40, *[0] * 31], True),  # 8 MiB of bits that the file lacks
+    ],
+)
+def test_a_forged_table_is_refused(
+    root: loader.Root, first: list[int], first_kept: list[int], n_true: list[int], is_seen_in_use: bool | None
+) -> None:
+    view = stored(root, [np.arange(30) % 3 > 0] * 2)
+    kept(view)
+    (path,) = [info.key for info in root.store.list("windows/")]
+    packed = np.frombuffer(root.store.get(path).data[4:12], np.uint8)
+    pages = np.array([(crc32c(packed.data), n) for n in n_true], [("crc32c", "<u4"), ("n_true", "<u4")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_bits, "_pages", lambda packed: pages)
+        rows = (np.array(numbers, np.int64) for numbers in (first, first_kept))
+        data = kept_bits.kept_table_bytes(*rows, packed, {"path": path})
+    root.store.delete_many([path])
+    root.store.put_if_absent(path, data)
+    if is_seen_in_use is None:
+        tables.check_windows(data, path, path)
+    else:
+        with pytest.raises(Corrupt, match=r"damaged, edited or renamed; delete it to rebuild it$"):
+            tables.check_windows(data, path, path)
+    if is_seen_in_use:
+        with pytest.raises(Corrupt, match="damaged"):
+            kept(stored_again(root)).keys(np.arange(3))
+    else:
+        kept(stored_again(root)).keys(np.arange(3))
+
+
+def test_a_table_of_a_later_release_is_named(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = stored(root, [some(30, 1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet, "SCHEMA_VERSION", 2)
+        kept(view)
+    with pytest.raises(FormatTooNew, match="has table schema 2; this penstock reads up to 1"):
+        kept(stored_again(root))
+
+
 def test_a_table_whose_numbers_wrap_is_refused(root: loader.Root) -> None:
     first = np.array([0, 2**63 - 1, -(2**63)], np.int64)
     facts = {"path": "windows/x.parquet", "content_sha256": table_sha256(first)}
     data = table_bytes(pa.table({"first": first}), "windows", facts=facts)
-    with pytest.raises(Corrupt, match="no table of windows"):
+    with pytest.raises(Corrupt, match="not a table of windows"):
         tables.check_windows(data, "windows/x.parquet", "windows/x.parquet")
 
 

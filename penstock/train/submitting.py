@@ -101,7 +101,7 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
     is_new = folder.stored_spec() is None
     folder.put_spec(spec)
     if folder.is_to_stop():
-        raise Conflict(f"{spec.run} was stopped or cancelled: penstock train resume lets it go on")
+        raise Conflict(f"{spec.run} was stopped or cancelled: penstock train resume continues it")
     try:
         return launcher.submit(sized(spec, nodes))
     except (InvalidSpec, InvalidCluster):

@@ -289,7 +289,7 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
     if written_as is not None and written_as != path.encode():
         raise Corrupt(
             f"{name} was written as {written_as.decode(errors='replace')}, so it belongs elsewhere: it was exchanged, "
-            "renamed or damaged. Delete it, it is made again"
+            "renamed or damaged. Delete it to rebuild it"
         )
     return table
 

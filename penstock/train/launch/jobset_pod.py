@@ -81,7 +81,7 @@ def failure_status(folder: RunFolder, start: PodStart, line: str, status: int) -
             f"penstock: {folder.run} failed twice at one step with the same last line; it is over", flush=True
         )
         return OVER
-    print(f"penstock: failed with status {status}; it begins again in {wait_s:.0f} s", flush=True)
+    print(f"penstock: failed with status {status}; it restarts in {wait_s:.0f} s", flush=True)
     return AGAIN if _signalled(wait_s) else status
 
 

@@ -38,7 +38,7 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
         try:
             status, line = run_node(torchrun(spec), variables)
         except OSError as error:
-            _say(f"{spec.run} does not start: {error}; it is tried again in {NO_ROOM_S:.0f} s")
+            _say(f"{spec.run} did not start: {error}; retrying in {NO_ROOM_S:.0f} s")
             time.sleep(NO_ROOM_S)
             continue
         finally:
@@ -46,13 +46,13 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
         if status == 0:
             return 0
         if status == AGAIN:
-            _say(f"{spec.run} stopped, and begins again")
+            _say(f"{spec.run} stopped, and restarts")
             continue
         wait_s = failures.next_start_s(last_step(folder), line or last_error(log, begin))
         if wait_s is None:
             _say(f"{spec.run} failed twice at one step with the same last line; it is over")
             return status
-        _say(f"{spec.run} failed with status {status}; it begins again in {wait_s:.0f} s")
+        _say(f"{spec.run} failed with status {status}; it restarts in {wait_s:.0f} s")
         time.sleep(wait_s)
 
 

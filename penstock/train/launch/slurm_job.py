@@ -139,7 +139,7 @@ class SlurmJobs:
             return ""
         at = clock(since_us / 1e6, time.time())
         starts = "this start" if count == 1 else f"{count} starts"
-        return f"srun has begun no rank since {at}, in {starts}: penstock train logs {run} has its words"
+        return f"srun has started no rank since {at}, in {starts}: see penstock train logs {run}"
 
     def _name(self, run: str) -> str:
         return f"pk-{hashlib.sha256(self._record.encode()).hexdigest()[:12]}-{run}"

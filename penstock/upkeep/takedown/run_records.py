@@ -79,7 +79,7 @@ def _window_without(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | 
     column = table["slow_key"].to_pylist() if "slow_key" in table.column_names else [None]
     keys = [key for key in column if isinstance(key, str)]
     if len(keys) != len(column):
-        raise Corrupt(f"{where} is no table of windows: slow_key is no text in each row")
+        raise Corrupt(f"{where} is not a table of windows: slow_key is not text in every row")
     # Of any dataset: a key that another dataset shares costs one name among the figures.
     denied = [bool(key) and any(one.takes("sample", key) for one in marks) for key in keys]
     if not any(denied):

@@ -163,7 +163,10 @@ def test_the_table_that_was_stored_first_is_taken(root):
         (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 0], length=[4, 13]), "not a table"),
         (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, -1], length=[4, 3]), "not a table"),
         (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 1], length=[4, 0]), "not a table"),
-        (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0.5, 1], length=[4, 1]), "not a table"),
+        (
+            lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0.5, 1], length=[4, 1]),
+            "not a table",
+        ),
         (lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 1]), "not a table"),
         (
             lambda data: columns(sequence=[0, 0], document=[0, 1], start=[0, 0], length=[4, 4]),

@@ -30,10 +30,10 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
     A full disk ends no run: notes are lost, and a start that finds no room is tried again.
     """
     folder, failures = RunFolder(loader.Root(spec.record).store, spec.run), Failures()
-    attempt = _starts(log)
+    attempt = _starts(log) - 1
     while True:
         begin = os.path.getsize(log)
-        _note(log, "begun_us", log=begin)
+        attempt = _starts(log) - 1 if _note(log, "begun_us", log=begin) else attempt + 1
         variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
         try:
             status, line = run_node(torchrun(spec), variables)
@@ -43,7 +43,6 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
             continue
         finally:
             _note(log, "ended_us")
-        attempt += 1
         if status == 0:
             return 0
         if status == AGAIN:
@@ -66,13 +65,15 @@ def _starts(log: str) -> int:
         return 0
 
 
-def _note(log_file: str, what: str, **facts: int) -> None:
-    """Write a time beside the log: the accounting of this machine."""
+def _note(log_file: str, what: str, **facts: int) -> bool:
+    """Write a time beside the log, the accounting of this machine; return False on a full disk."""
     try:
         with open(f"{log_file}{SPANS}", "a") as file:
             file.write(json.dumps({what: utc_us(), **facts}) + "\n")
     except OSError as error:
         _say(f"could not note a time: {error}")
+        return False
+    return True
 
 
 def _say(text: str) -> None:

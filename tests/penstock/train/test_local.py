@@ -21,6 +21,7 @@ from penstock.train.launch.failures import Failures, is_scheduler_line, last_err
 from penstock.train.launch.local_loop import run_until_ended
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.node_start import environment, run_node, torchrun
+from penstock.train.launch.run_log import times_of
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, launcher_of, resume, stop, submit, summary
@@ -131,7 +132,12 @@ def test_start_without_room_is_tried_again(
 
     monkeypatch.setattr("time.sleep", sleep)
     (tmp_path / "log").touch()
-    assert run_until_ended(RunSpec(run="big-7", command=("true",), record=root), str(tmp_path / "log")) == 0
+    command = ("sh", "-c", f"echo $PENSTOCK_ATTEMPT > {tmp_path}/attempt")
+    assert run_until_ended(RunSpec(run="big-7", command=command, record=root), str(tmp_path / "log")) == 0
+    begins = [
+        times for times in times_of((tmp_path / "log.spans").read_text().splitlines()) if "begun_us" in times
+    ]
+    assert int((tmp_path / "attempt").read_text()) == len(begins) - 1, "`logs --attempt` finds its line"
     assert tries == [local_loop.NO_ROOM_S] * 3
     assert capsys.readouterr().out.count("big-7 does not start: ") == 3
 

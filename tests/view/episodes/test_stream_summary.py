@@ -241,7 +241,7 @@ def test_damaged_block_of_rows_is_named_at_once(tmp_path):
     with pytest.raises(Corrupt, match="is damaged"):
         StreamSummary(field, stream_layout(field)).read_more(9.0)
     other, _ = with_rows(tmp_path / "other", array + 1)
-    with pytest.raises(DecodeFailed, match="its row blocks are of another array"):
+    with pytest.raises(DecodeFailed, match="its row blocks belong to another array"):
         other.check_by(blocks)
 
 

@@ -48,7 +48,10 @@ def test_norms_of_blocks_equal_those_of_whole_arrays(
     lengths: list[int], rule: str, every: int, has_blocks: bool, keeps: bool, transforms: bool
 ) -> None:
     at: dict[str, Any] = {"action.npy": loader.rows(-1, 3), "state.npy": ["-30ms", 0, "15ms"]}
-    with loader.Root(f"memory://norms-by-blocks-{next(NUMBERS)}") as root, pytest.MonkeyPatch.context() as patch:
+    with (
+        loader.Root(f"memory://norms-by-blocks-{next(NUMBERS)}") as root,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setattr(row_blocks, "BLOCK_BYTES", 48)
         patch.setattr(blocked_rows, "PIECE_BYTES", 1000)
         with root.write("arm") as writer:

@@ -15,7 +15,8 @@ from loader.storage import Store
 from .container import kind_inside
 from .policy import CutPolicy
 from .segments import Segment
-from .sniff import EMPTY, SUBTITLES, UNKNOWN, check_sizes
+from .sniff import EMPTY, SUBTITLES, UNKNOWN
+from .stated_sizes import check_sizes
 from .unit import Kind, Unit, dropped, not_media, not_supported, rejected
 
 

@@ -65,7 +65,7 @@ class RowBlocks:
             array[0] != self.times[block] or (rows.stop == len(self) and array[-1] != self.times[-1])
         ):
             raise DecodeFailed(
-                f"row blocks: block {block} does not begin or end as they say; make them again"
+                f"row blocks: block {block} does not start or end where the header states; recompute them"
             )
         return array
 
@@ -140,13 +140,13 @@ def read_rows(data: Buffer) -> RowBlocks:
     sums = 4 * (1 + n_blocks)
     if len(rest) != sums + (8 * (n_blocks + 1) if _is_clock(layout) else 0):
         raise DecodeFailed(
-            f"row blocks: {len(rest)} bytes of checksums for {n_blocks} blocks; make them again"
+            f"row blocks: {len(rest)} bytes of checksums for {n_blocks} blocks; recompute them"
         )
     crcs = np.frombuffer(rest[:sums], "<u4")
     times = np.frombuffer(rest[sums:], "<i8") if _is_clock(layout) else None
     blocks = RowBlocks(layout, int(crcs[0]), crcs[1:], times)
     if _crc_of(blocks) != blocks.crc32c:
-        raise DecodeFailed("row blocks: header and blocks are of another array; make them again")
+        raise DecodeFailed("row blocks: header and blocks belong to another array; recompute them")
     return blocks
 
 

@@ -1,7 +1,7 @@
 """List the file formats of other libraries, and how to register (in place), import (copy) and export each.
 
-A format is the module `<format>.py`, loaded on first use. A long one has `<format>_import.py` or `<format>_export.py`
-too. Its functions make it one or several of:
+A format is the module `<format>.py`, or `<format>_import.py` and `<format>_export.py`, loaded on first use. Its
+functions make it one or several of:
 
 - a `RegisteredFormat` or `RegisteredTables`: samples are byte ranges of the objects;
 - an `Importer`: samples are decoded and copied;

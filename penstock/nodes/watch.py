@@ -75,6 +75,9 @@ class NodeWatch:
 
     def review(self) -> NodeReview:
         """Review once. Raises: EngineUnreachable; StoreError."""
+        released = (
+            self._control.release_runs() if self._apply else []
+        )  # first: a record that fails holds no run
         known = self._book.read()
         states = self._control.states()  # after the cases: a case of now is not one of a node that came back
         now_us = utc_us()
@@ -84,15 +87,14 @@ class NodeWatch:
         in_service = {node for node, state in states.items() if state.in_service}
         named = suspects(signs, now_us, settled_us(known))
         result = NodeReview(suspects=[one for one in named if one.node in in_service])
+        why = "the scheduler held it after lost nodes or a failed launch"
+        result.lines += [f"{job} waits again: {why}" for job in released]
         for suspect in self._proofs.due(result.suspects, now_us):
             proof = self._prover.prove(suspect)
             self._proofs.add(suspect, proof, utc_us())
             result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
         self._drain(result, known, states, now_us)
         self._return(result, states)
-        if self._apply:
-            jobs = self._control.release_runs()
-            result.lines += [f"{job} lost its first node five times; it waits again" for job in jobs]
         return result
 
     def _reconciled(self, known: list[Case], states: dict[str, NodeState]) -> list[Case]:

@@ -263,7 +263,7 @@ class Run:
 
     def _stops_before(self, first: int) -> bool:
         """Return whether a person stopped the run, or a signal came, before its first step."""
-        self._requests.await_look()
+        self._requests.await_first_check()
         # An exchange is one call behind.
         stop = any(self._exchange(lambda: NO_RECORD) is not Stop.NO for _ in range(2))
         if stop:

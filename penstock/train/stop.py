@@ -65,10 +65,10 @@ class StopRequests:
         self._looked.clear()
         threading.Thread(target=poll, name="penstock-stop", daemon=True).start()
 
-    def await_look(self) -> None:
+    def await_first_check(self) -> None:
         """Wait until `watch` has checked once: a run that was cancelled makes no step."""
         if not self._looked.wait(FIRST_LOOK_S):
-            _log.warning("the store did not say within %.0f s whether the run is to stop", FIRST_LOOK_S)
+            _log.warning("the store did not answer within %.0f s whether the run is to stop", FIRST_LOOK_S)
 
     def close(self, *, leaves: bool = False) -> None:
         """Restore the earlier handlers, and end the thread.

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loader.dataset.root import Root
-from loader.errors import Conflict, InvalidCluster, InvalidSpec
+from loader.errors import Conflict, EngineUnreachable, InvalidCluster, InvalidSpec
 
 from ..compute.cluster import Cluster
 from ..units import utc_us
+from ..usage.sacct import NO_ACCOUNTING
 from .goodput import AttemptGoodput, goodput, matched, recorded_allocations, with_unaccounted
 from .launch.jobset import JobSets
-from .launch.launcher import Launcher, RunStatus
+from .launch.launcher import Launcher, RunStatus, Span
 from .launch.local_ranks import LocalRanks
 from .launch.slurm_job import SlurmJobs
 from .launched import user_name
@@ -100,7 +101,7 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
     is_new = folder.stored_spec() is None
     folder.put_spec(spec)
     if folder.is_to_stop():
-        raise Conflict(f"{spec.run} was stopped or cancelled: penstock train resume lets it go on")
+        raise Conflict(f"{spec.run} was stopped or cancelled: penstock train resume continues it")
     try:
         return launcher.submit(sized(spec, nodes))
     except (InvalidSpec, InvalidCluster):
@@ -158,10 +159,20 @@ def goodput_of(folder: RunFolder, launcher: Launcher | None) -> list[AttemptGood
     """
     folder.check_exists()
     attempts, events, windows = folder.attempts(), folder.events(), folder.window_sums()
-    if launcher is not None and (spans := launcher.spans(folder.run)):
+    if launcher is not None and (spans := _accounted(launcher, folder.run)):
         allocations = matched(spans, attempts, utc_us())
         return goodput(with_unaccounted(allocations, attempts), events, windows)
     return goodput(recorded_allocations(attempts, events, windows), events, windows)
+
+
+def _accounted(launcher: Launcher, run: str) -> list[Span]:
+    """Return the times of a run; none on a cluster without accounting."""
+    try:
+        return launcher.spans(run)
+    except EngineUnreachable as error:
+        if NO_ACCOUNTING in str(error):
+            return []
+        raise
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:

@@ -201,7 +201,7 @@ def window_sum(attempt: int, end_step: int, data: bytes, where: str) -> WindowSu
     names = ["rank", "node", "ended_us", "wait_s", "step_s"]
     columns = _columns(_table(data, where, names))
     if not all(np.isfinite(columns[name]).all() for name in ("wait_s", "step_s")):
-        raise Corrupt(f"{where} is no table of windows: its seconds are no numbers")
+        raise Corrupt(f"{where} is not a table of windows: its seconds are not numbers")
     return WindowSum(
         attempt=attempt,
         end_step=end_step,
@@ -231,15 +231,15 @@ def _table(data: bytes, where: str, names: list[str]) -> "pa.Table":
     """Return columns of a stored window, of the types and without the gaps that `window_bytes` writes."""
     import pyarrow as pa
 
-    from loader.dataset.tables.parquet import parse_table
+    from loader.dataset.tables.parquet import parse_small_table
 
-    table = parse_table(data, where, names)
+    table = parse_small_table(data, where, names)
     try:
         table = table.select(names).cast(pa.schema([(name, _arrow_type(name)) for name in names]))
     except (KeyError, pa.ArrowException) as error:
-        raise Corrupt(f"{where} is no table of windows: {error}") from error
+        raise Corrupt(f"{where} is not a table of windows: {error}") from error
     if not len(table) or any(column.null_count for column in table.columns):
-        raise Corrupt(f"{where} is no table of windows: it has no row, or a row without a value")
+        raise Corrupt(f"{where} is not a table of windows: it has no row, or a row without a value")
     return table
 
 

@@ -41,6 +41,8 @@ _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
 _JOB = re.compile(r"[0-9][0-9_\[\]\-,%+.]*")
 SINFO = ("sinfo", "--noheader", "--Node", "--all", "--format=%N|%G")
 _GRES = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:([0-9]{1,6})")
+NO_ACCOUNTING = "accounting storage is disabled"
+"""sacct's words on a cluster without slurmdbd."""
 _NONE = ("", "None", "Unknown", "None assigned")
 
 

@@ -266,7 +266,7 @@ def goodput(arguments: Namespace) -> Answer:
     ]
     if missing := [str(one.attempt) for one in starts if one.state == UNACCOUNTED]:
         tables.append(
-            f"the scheduler's accounting has no time of attempt {', '.join(missing)}: it was too short for it, or the "
+            f"the scheduler's accounting lacks attempt {', '.join(missing)}: it was too short, or the "
             "clock of its first node is wrong"
         )
     causes = restarts(starts)
@@ -350,7 +350,7 @@ def stop(arguments: Namespace) -> Answer:
     stop_run(folder)
     return (
         {"run": folder.run},
-        f"{folder.run} saves and ends after its step; penstock train resume lets it go on",
+        f"{folder.run} saves and ends after its step; penstock train resume continues it",
         0,
     )
 
@@ -361,7 +361,7 @@ def cancel(arguments: Namespace) -> Answer:
 
     folder, launcher = _launched(arguments)
     cancel_run(folder, launcher)
-    return {"run": folder.run}, f"{folder.run} was ended; penstock train resume lets it go on", 0
+    return {"run": folder.run}, f"{folder.run} was ended; penstock train resume continues it", 0
 
 
 VERB = Verb(

@@ -30,7 +30,7 @@ def check(plan: loader.Plan) -> None:
     assert len([field for field in view.layout.at if field.endswith(".mp4")]) == 3
 
 
-def test_a_policy_resumes_and_an_episode_with_a_frozen_camera_leaves(tmp_path: Path) -> None:
+def test_policy_resumes_and_an_episode_with_a_frozen_camera_leaves(tmp_path: Path) -> None:
     place = with_actions(spoken(v21(tmp_path / "place", cameras=CAMERAS)))
     pictures = [np.full((32, 32, 3), (30 * n, 40, 255 - 30 * n), np.uint8) for n in range(LENGTHS[1])]
     film(place / f"videos/chunk-000/{OTHER}/episode_000001.mp4", frozen(pictures, 2, 6))

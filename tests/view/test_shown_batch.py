@@ -78,7 +78,7 @@ def test_padding_of_windows_is_not_compared(plan, as_values):
     assert [slot.hashes for slot in shown_batch(plan, values_of(*[window(end, few)] * 2)).slots] == [{}, {}]
 
 
-def test_a_step_of_windows_marks_only_values_inside_of_the_episode(root):
+def test_step_of_windows_marks_only_values_inside_of_the_episode(root):
     """The first episode's camera ends early, so single frames and the end of chunks are padding."""
     rows = np.arange(12)
     ns = rows.astype(np.int64) * 10**8

@@ -306,7 +306,7 @@ def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
 
 
 @pytest.mark.parametrize("path", ["/v/photos/1/s/3/stored/jpg", "/v/photos/1/s/3/stored/cls"])
-def test_a_range_without_bytes_is_416_and_names_the_size(served, path):
+def test_range_without_bytes_is_416_and_names_the_size(served, path):
     n = len(served.get(path).content)
     for asked in (f"bytes={n}-", f"bytes={LONG}-", "bytes=-0", f"bytes={n}-{LONG}", f"BYTES=-0, {n}-"):
         refused = served.get(path, range=asked)
@@ -316,7 +316,7 @@ def test_a_range_without_bytes_is_416_and_names_the_size(served, path):
         assert (part.status_code, len(part.content)) == (206, nbytes), asked
 
 
-def test_a_range_continues_only_the_bytes_of_its_etag(served):
+def test_range_continues_only_the_bytes_of_its_etag(served):
     path = "/v/photos/1/s/3/stored/jpg"
     whole = served.get(path)
     part = served.get(path, range="bytes=2-4", **{"if-range": whole.headers["etag"]})

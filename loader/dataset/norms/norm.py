@@ -209,7 +209,7 @@ def parse_norm(data: bytes, path: str, where: str) -> Norm | GroupedNorm:
             raise ValueError("it has rows of other fields than its shapes")
         return GroupedNorm(by=facts["by"], norms=norms) if "by" in facts else norms[""]
     except (KeyError, ValueError, TypeError, AttributeError, DamagedJson) as error:
-        raise Corrupt(f"{where} is no norm: {error}; delete it, it is made again") from error
+        raise Corrupt(f"{where} is not a norm: {error}; delete it to rebuild it") from error
 
 
 def _field_norm(shape: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> FieldNorm:

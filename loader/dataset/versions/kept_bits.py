@@ -108,8 +108,8 @@ class StoredBits(SelectTable):
         for number, blob in zip(numbers, blobs, strict=True):
             if _page(np.frombuffer(blob.data, np.uint8)) != self._pages[number].item():
                 raise Corrupt(
-                    f"{self._store.url}/{self._path}: page {number} of its bitmap is damaged; delete it, it is made "
-                    "again"
+                    f"{self._store.url}/{self._path}: page {number} of its bitmap is damaged; delete it to "
+                    "rebuild it"
                 )
         return [blob.data for blob in blobs]
 
@@ -208,7 +208,7 @@ def _rows_start(tail: bytes, nbytes: int, name: str) -> int:
         reader = pq.ParquetFile(Window(nbytes, nbytes - len(tail), tail), pre_buffer=False)
         return max(0, MAGIC_BYTES + int((reader.metadata.metadata or {})[b"penstock.front_nbytes"]))
     except (*UNREADABLE, KeyError) as error:
-        raise Corrupt(f"{name} is no table of windows: {error}; delete it, it is made again") from error
+        raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
 
 
 def _parsed(file: Any, path: str, name: str) -> tuple[I64, I64, NDArray[Any], dict[str, str]]:
@@ -225,7 +225,7 @@ def _parsed(file: Any, path: str, name: str) -> tuple[I64, I64, NDArray[Any], di
     except FormatTooNew:
         raise
     except (*UNREADABLE, KeyError, TypeError) as error:
-        raise Corrupt(f"{name} is no table of windows: {error}; delete it, it is made again") from error
+        raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
     if not is_whole:
         raise _damaged(name)
     return first, first_kept, pages, facts
@@ -242,7 +242,7 @@ def _fit(first: I64, first_kept: I64, pages: NDArray[Any]) -> bool:
 
 
 def _damaged(name: str) -> Corrupt:
-    return Corrupt(f"{name} was damaged, edited or renamed; delete it, it is made again")
+    return Corrupt(f"{name} was damaged, edited or renamed; delete it to rebuild it")
 
 
 def _rows_sha256(first: I64, first_kept: I64, pages: NDArray[Any]) -> str:

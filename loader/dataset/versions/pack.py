@@ -277,7 +277,7 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
         columns = [table[column].to_numpy() for column in COLUMNS]
     except KeyError as error:
         raise Corrupt(
-            f"{name} is no table of packed sequences: {error}; delete it, it is made again"
+            f"{name} is not a table of packed sequences: {error}; delete it to rebuild it"
         ) from error
     _check(name, columns, len(view.version), asked.length)
     table_read, facts = PackTable(*columns), table_facts(table)
@@ -286,7 +286,7 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
     if table_read.sha256 != stored_sha256 or dtypes is None:
         raise Corrupt(
             f"{name}: the sha256 of its rows is {table_read.sha256}, stored is {stored_sha256!r}: it was damaged or "
-            "edited; delete it, it is made again"
+            "edited; delete it to rebuild it"
         )
     return dtypes, table_read
 
@@ -317,7 +317,7 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
             and int(np.bincount(sequence, nbytes).max()) <= length
         )
     if not whole:
-        raise Corrupt(f"{name} is no table of packed sequences; delete it, it is made again")
+        raise Corrupt(f"{name} is not a table of packed sequences; delete it to rebuild it")
 
 
 def _kept(

@@ -313,16 +313,14 @@ class View:
             wrong = [at for at, row, crc in zip(first, rows, sums, strict=True) if crc32c(row) != crc]
             bits = b"".join(rows)
         except (KeyError, TypeError) as error:
-            raise Corrupt(f"{name} is not a view: {error}; delete it, it is made again") from error
+            raise Corrupt(f"{name} is not a view: {error}; delete it to rebuild it") from error
         if first != [i * CHUNK_BITS for i in range(len(first))] or len(bits) != -(-len(self.version) // 8):
             raise Corrupt(
                 f"{name} has {len(bits)} bytes of bits in rows from {first[:3]}; {self.version.name} with "
-                f"{len(self.version)} samples needs {-(-len(self.version) // 8)}. Delete it, it is made again"
+                f"{len(self.version)} samples needs {-(-len(self.version) // 8)}. Delete it to rebuild it"
             )
         if wrong:
-            raise Corrupt(
-                f"{name}: the bits from ordinal {wrong[0]} on are damaged. Delete it, it is made again"
-            )
+            raise Corrupt(f"{name}: the bits from ordinal {wrong[0]} on are damaged. Delete it to rebuild it")
         return SelectTable(bits, len(self.version))
 
     def _make(self) -> SelectTable:

@@ -76,7 +76,7 @@ def windows_of(
     _check_fields(view, layout)
     if (stored := stored_windows(view, layout)) is not None:
         return stored
-    table = _Counted(view, layout, _known(view, layout, earlier)).table(watch)
+    table = _WindowCounter(view, layout, _newest_earlier(view, layout, earlier)).table(watch)
     if _is_saved(view, layout, table) and (stored := stored_windows(view, layout)) is not None:
         return stored
     first, kept = table.first, None
@@ -102,7 +102,7 @@ def stored_windows(view: "View", layout: WindowLayout) -> WindowView | None:
         (first, sha256), kept = _parsed(data, path, f"{store.url}/{path}"), None
     if len(first) != n:
         raise Corrupt(
-            f"{store.url}/{path} has {len(first)} rows, the view {len(view)} episodes; delete it, it is made again"
+            f"{store.url}/{path} has {len(first)} rows, the view {len(view)} episodes; delete it to rebuild it"
         )
     return WindowView(view, layout, first, kept, sha256)
 
@@ -160,7 +160,7 @@ class _Table(NamedTuple):
     packed: NDArray[np.uint8] | None
 
 
-class _Known(NamedTuple):
+class _EarlierTable(NamedTuple):
     """Windows of the view's first episodes, from an earlier version's table."""
 
     windows: WindowView
@@ -168,7 +168,9 @@ class _Known(NamedTuple):
     """int64: their numbers there."""
 
 
-def _known(view: "View", layout: WindowLayout, earlier: Iterable[WindowView]) -> _Known | None:
+def _newest_earlier(
+    view: "View", layout: WindowLayout, earlier: Iterable[WindowView]
+) -> _EarlierTable | None:
     """Return the newest earlier table that covers the view's first episodes."""
     for windows in chain(earlier, _stored_earlier(view, layout)):
         old = windows.episodes
@@ -179,7 +181,7 @@ def _known(view: "View", layout: WindowLayout, earlier: Iterable[WindowView]) ->
         except InvalidPlan as error:
             logger.debug("the windows of %s are not used: %s", old, error)
             continue
-        return _Known(windows, shared_episodes(windows, delta.removed))
+        return _EarlierTable(windows, shared_episodes(windows, delta.removed))
     return None
 
 
@@ -194,10 +196,10 @@ def _stored_earlier(view: "View", layout: WindowLayout) -> Iterator[WindowView]:
             yield windows
 
 
-class _Counted:
+class _WindowCounter:
     """Counts the windows of a view's episodes. Reads nothing about episodes of an earlier table."""
 
-    def __init__(self, view: "View", layout: WindowLayout, known: _Known | None) -> None:
+    def __init__(self, view: "View", layout: WindowLayout, known: _EarlierTable | None) -> None:
         self._view, self._layout, self._known = view, layout, known
         self._before, self._after = layout.span if layout.pad == "inside" else (0, 0)
         self._n_known = 0 if known is None else len(known.episodes)
@@ -376,10 +378,10 @@ def _parsed(data: bytes, path: str, name: str) -> tuple[I64, str]:
         if "kept" in table.column_names:  # of an earlier release
             packed = b"".join(table["kept"].to_pylist())
     except (KeyError, TypeError) as error:
-        raise Corrupt(f"{name} is no table of windows: {error}; delete it, it is made again") from error
+        raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
     is_ordered = len(first) and first[0] == 0 and not (first[1:] < first[:-1]).any()
     if not is_ordered or (sha256 := table_sha256(first, packed)) != table_facts(table).get("content_sha256"):
-        raise Corrupt(f"{name} is no table of windows, or was damaged or edited; delete it, it is made again")
+        raise Corrupt(f"{name} is not a table of windows, or was damaged or edited; delete it to rebuild it")
     return first, sha256
 
 

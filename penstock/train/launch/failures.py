@@ -88,7 +88,7 @@ def last_error(log: str, begin: int = 0) -> str:
     return next(filter(_RANK_END.match, lines), (lines or [""])[-1])
 
 
-def is_schedulers(line: str) -> bool:
+def is_scheduler_line(line: str) -> bool:
     """Return whether a last line is of Slurm's own trouble, which is no failure of the run."""
     return line.startswith(("srun: ", "slurmstepd")) and not _RANK_END.match(line)
 

@@ -16,6 +16,7 @@ import loader
 from loader.dataset.log.entries import canonical
 from loader.errors import AlreadyExists, Corrupt
 from loader.json_text import parse_json_object
+from loader.storage.spec import redact
 
 from ...checkpoints.ranks import several
 from ...units import utc_us
@@ -80,7 +81,7 @@ def failure_status(folder: RunFolder, start: PodStart, line: str, status: int) -
             f"penstock: {folder.run} failed twice at one step with the same last line; it is over", flush=True
         )
         return OVER
-    print(f"penstock: failed with status {status}; it begins again in {wait_s:.0f} s", flush=True)
+    print(f"penstock: failed with status {status}; it restarts in {wait_s:.0f} s", flush=True)
     return AGAIN if _signalled(wait_s) else status
 
 
@@ -94,7 +95,7 @@ def _decided(folder: RunFolder, start: PodStart, line: str) -> float | None:
         failures, _ = read_object(folder.store, earlier[-1], "failure", _parsed)
     # Ranks that were killed leave no traceback, and the run is not to blame: no two such failures are alike.
     wait_s = failures.next_start_s(
-        last_step(folder), line[-1000:] or f"killed after {start.restarts} restarts"
+        last_step(folder), redact(line)[-1000:] or f"killed after {start.restarts} restarts"
     )
     body = {
         "format": FORMAT,

@@ -77,7 +77,7 @@ class Launcher(Protocol):
         ...
 
     def spans(self, run: str) -> list[Span]:
-        """Return the times that the run was given, in order."""
+        """Return the times that the run was given, in order. Raises: EngineUnreachable, too without accounting."""
         ...
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:

@@ -30,30 +30,29 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
     A full disk ends no run: notes are lost, and a start that finds no room is tried again.
     """
     folder, failures = RunFolder(loader.Root(spec.record).store, spec.run), Failures()
-    attempt = _starts(log)
+    attempt = _starts(log) - 1
     while True:
         begin = os.path.getsize(log)
-        _note(log, "begun_us", log=begin)
+        attempt = _starts(log) - 1 if _note(log, "begun_us", log=begin) else attempt + 1
         variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
         try:
             status, line = run_node(torchrun(spec), variables)
         except OSError as error:
-            _say(f"{spec.run} does not start: {error}; it is tried again in {NO_ROOM_S:.0f} s")
+            _say(f"{spec.run} did not start: {error}; retrying in {NO_ROOM_S:.0f} s")
             time.sleep(NO_ROOM_S)
             continue
         finally:
             _note(log, "ended_us")
-        attempt += 1
         if status == 0:
             return 0
         if status == AGAIN:
-            _say(f"{spec.run} stopped, and begins again")
+            _say(f"{spec.run} stopped, and restarts")
             continue
         wait_s = failures.next_start_s(last_step(folder), line or last_error(log, begin))
         if wait_s is None:
             _say(f"{spec.run} failed twice at one step with the same last line; it is over")
             return status
-        _say(f"{spec.run} failed with status {status}; it begins again in {wait_s:.0f} s")
+        _say(f"{spec.run} failed with status {status}; it restarts in {wait_s:.0f} s")
         time.sleep(wait_s)
 
 
@@ -66,13 +65,15 @@ def _starts(log: str) -> int:
         return 0
 
 
-def _note(log_file: str, what: str, **facts: int) -> None:
-    """Write a time beside the log: the accounting of this machine."""
+def _note(log_file: str, what: str, **facts: int) -> bool:
+    """Write a time beside the log, the accounting of this machine; return False on a full disk."""
     try:
         with open(f"{log_file}{SPANS}", "a") as file:
             file.write(json.dumps({what: utc_us(), **facts}) + "\n")
     except OSError as error:
         _say(f"could not note a time: {error}")
+        return False
+    return True
 
 
 def _say(text: str) -> None:

@@ -12,7 +12,7 @@ import loader
 from loader.json_text import parse_json_object
 
 from ..run_folder import RunFolder
-from .failures import Failures, is_schedulers, last_error, last_step
+from .failures import Failures, is_scheduler_line, last_error, last_step
 
 OVER = 3
 
@@ -23,7 +23,7 @@ def main() -> int:
     path = Path(file)
     failures = Failures(**parse_json_object(path.read_text())) if path.exists() else Failures()
     line = last_error(log, int(size))
-    step = None if is_schedulers(line) else last_step(RunFolder(loader.Root(record).store, run))
+    step = None if is_scheduler_line(line) else last_step(RunFolder(loader.Root(record).store, run))
     wait_s = failures.next_start_s(step, line)
     if wait_s is None:
         print(

@@ -24,9 +24,6 @@ from .launcher import RunStatus, Span
 from .run_log import run_text, spans_text, times_of, without_ranks
 from .slurm_job_script import NodeSettings, batch_script
 
-NO_ACCOUNTING = "accounting storage is disabled"
-"""sacct's words on a cluster without slurmdbd."""
-
 
 class SlurmJobs:
     """Runs of one record on a Slurm cluster."""
@@ -105,13 +102,8 @@ class SlurmJobs:
         self._queue.cancel(self._name(run))
 
     def spans(self, run: str) -> list[Span]:
-        """See `Launcher.spans`. None on a cluster without accounting."""
-        try:
-            return spans_of(accounted_jobs(self._queue.answer, name=self._name(run)))
-        except EngineUnreachable as error:
-            if NO_ACCOUNTING in str(error):
-                return []
-            raise
+        """See `Launcher.spans`."""
+        return spans_of(accounted_jobs(self._queue.answer, name=self._name(run)))
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
@@ -147,7 +139,7 @@ class SlurmJobs:
             return ""
         at = clock(since_us / 1e6, time.time())
         starts = "this start" if count == 1 else f"{count} starts"
-        return f"srun has begun no rank since {at}, in {starts}: penstock train logs {run} has its words"
+        return f"srun has started no rank since {at}, in {starts}: see penstock train logs {run}"
 
     def _name(self, run: str) -> str:
         return f"pk-{hashlib.sha256(self._record.encode()).hexdigest()[:12]}-{run}"

@@ -107,13 +107,13 @@ watch_srun() {{ # it waits for ever for ranks of a node that lost its power and 
         elif [ "$reached" = 0 ]; then
             waited=$((waited + {check_s}))
             if [ "$waited" = {quiet_s} ]; then
-                echo "penstock: srun has begun no rank for {quiet_s} s"
+                echo "penstock: srun has started no rank for {quiet_s} s"
                 note no_rank_us
             fi
         fi
     done
     if [ "$reached" = 0 ]; then
-        echo "penstock: srun has begun no rank for {hopeless_s} s; the job goes back to the queue"
+        echo "penstock: srun has started no rank for {hopeless_s} s; the job goes back to the queue"
     else
         echo "penstock: the ranks of this node failed {lost_s} s ago, and srun still waits for others"
     fi
@@ -185,7 +185,7 @@ while :; do
     if [ -n "$end" ] && [ $((end - $(date +%s))) -lt $((wait_s + {grace_s} + 90)) ]; then
         requeue # the signal before the end of the walltime comes up to 60 s early, and would reach no rank
     fi
-    echo "penstock: failed with status $status; it begins again in $wait_s s"
+    echo "penstock: failed with status $status; it restarts in $wait_s s"
     sleep "$wait_s" &
     wait $!
     if [ "$stopping" = 1 ]; then requeue; fi

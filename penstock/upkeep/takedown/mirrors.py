@@ -14,7 +14,6 @@ from loader.storage.external_shards import FOREIGN
 
 from ...denied.denied_bytes import DeniedBytes
 from ...denied.record import Place, TakedownRecord
-from .derived import FOLDER
 from .noncurrent import delete_noncurrent, noncurrent
 
 PAGE_SIZES = tuple(2**power for power in range(12, 27))
@@ -97,10 +96,9 @@ def _paths_to_delete(store: Store, record: TakedownRecord, root: Store) -> list[
 
 
 def _former(store: Store, record: TakedownRecord, root: Store) -> list[str]:
-    replaced = [place for place in record.having("replaced") if place["path"].startswith(FOLDER)]
     return [
         path
-        for path in still_there(store, replaced)
+        for path in still_there(store, record.having("replaced"))
         if not is_there(root, path) or bytes(store.get(path).data) != bytes(root.get(path).data)
     ]
 

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 
-from loader.dataset.log.entries import canonical
-from loader.dataset.tables.parquet import parse_table, table_bytes
-from loader.errors import Corrupt
+from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.tables.parquet import parse_small_table, table_bytes
+from loader.errors import Corrupt, FormatTooNew
 from loader.storage import ObjectInfo, Store
 
 from ...denied.cells import json_object
@@ -56,9 +57,17 @@ def run_record_without(store: Store, path: str, marks: Sequence[Marks]) -> bytes
     if not _SEARCHED.fullmatch(path):
         return None
     data = store.get(path).data
-    if path.endswith(".parquet"):
-        return _window_without(data, f"{store.url}/{path}", marks)
-    body = json_object(data, path, store.url)
+    try:
+        if path.endswith(".parquet"):
+            return _window_without(data, f"{store.url}/{path}", marks)
+        return _failure_without(json_object(data, path, store.url), marks)
+    except (Corrupt, FormatTooNew):  # a newer table is no damage
+        raise
+    except (*DAMAGED, pa.ArrowException) as error:  # columns of one name, no texts, floats
+        raise Corrupt(f"{store.url}/{path} is no object of a run's record: {error}") from error
+
+
+def _failure_without(body: dict[str, Any], marks: Sequence[Marks]) -> bytes | None:
     line = text = str(body.get("line", ""))
     for of_dataset in marks:
         line = of_dataset.without(line)
@@ -66,11 +75,11 @@ def run_record_without(store: Store, path: str, marks: Sequence[Marks]) -> bytes
 
 
 def _window_without(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | None:
-    table = parse_table(data, where)
+    table = parse_small_table(data, where)
     column = table["slow_key"].to_pylist() if "slow_key" in table.column_names else [None]
     keys = [key for key in column if isinstance(key, str)]
     if len(keys) != len(column):
-        raise Corrupt(f"{where} is no table of windows: slow_key is no text in each row")
+        raise Corrupt(f"{where} is not a table of windows: slow_key is not text in every row")
     # Of any dataset: a key that another dataset shares costs one name among the figures.
     denied = [bool(key) and any(one.takes("sample", key) for one in marks) for key in keys]
     if not any(denied):

@@ -27,7 +27,7 @@ from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, TakedownRecord
 from .derived import card_folders, exclusion_without, ledger_without, page_names, plan_is_of
 from .orphans import member_keys
-from .raw_objects import is_hint, table_without, with_units, without_names
+from .pipeline_files import is_hint, table_without, with_units, without_names
 from .run_records import run_record_without
 
 SCANNED = (

@@ -15,7 +15,7 @@ from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, add_to_record, read_record
 from .derived import Edits, derived_edits, do, exclusion_edits, page_edits
 from .orphans import left_over, part_samples
-from .raw_objects import lifecycle_edits
+from .pipeline_files import lifecycle_edits
 from .rewrite import NothingLeft, publish_redacted, zeroed
 
 

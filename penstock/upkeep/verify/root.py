@@ -40,7 +40,7 @@ from .version import check_version
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
 
-AGAIN = "delete it, it is made again"
+AGAIN = "delete it to rebuild it"
 _CARD = re.compile(r"cards/([^/]+)/([0-9]{6})-(v-[0-9a-f]{64})/card\.json")
 _NAMED = re.compile(
     r"(?:takedowns/[0-9]{12}/|gates/[^/]+/.*-|trails/.*-)([0-9a-f]{16})\.(?:json|html|parquet)"

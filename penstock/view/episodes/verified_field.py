@@ -55,7 +55,7 @@ class VerifiedField:
     def check_by(self, rows: RowBlocks) -> None:
         """Check ranges by the field's row blocks. Raises: DecodeFailed if they are of another array."""
         if rows.crc32c != self.address.crc32c != UNKNOWN_CRC or rows.nbytes != self.address.nbytes:
-            raise DecodeFailed(f"{self._where}: its row blocks are of another array; make them again")
+            raise DecodeFailed(f"{self._where}: its row blocks belong to another array; recompute them")
         self._begins, self._block_bytes, self._crcs = (
             len(rows.layout.head),
             rows.part(0)[1],

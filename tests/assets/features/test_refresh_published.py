@@ -147,7 +147,7 @@ def tars(root: loader.Root) -> set[str]:
     return {info.key for info in root.store.list("data/") if info.key.endswith(".tar")}
 
 
-def test_a_featurizer_gets_the_facts_of_its_fields(
+def test_featurizer_gets_the_facts_of_its_fields(
     root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None]
 ) -> None:
     def spec(times: int) -> DatasetSpec:

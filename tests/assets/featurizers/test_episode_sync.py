@@ -102,7 +102,7 @@ def test_cameras_count_by_their_packets() -> None:
     assert features(fields | frozen | late).columns["clock_skew_ns"] == 110 * MS
 
 
-def test_a_fact_names_the_clock_of_a_camera_and_of_the_anchor() -> None:
+def test_fact_names_the_clock_of_a_camera_and_of_the_anchor() -> None:
     clock, rows = np.arange(20) * 40 * MS, np.zeros((20, 1))
     late = [40 * n + 30 for n in range(20)]
     packets = packets_bytes(read_packets(index_packets(video(20, pts=late))))

@@ -12,7 +12,8 @@ import pytest
 from assets.media.audit import audit
 from assets.media.container import check_duration
 from assets.media.cutters import ALL_KINDS
-from assets.media.sniff import HEAD_BYTES, check_sizes, sniff
+from assets.media.sniff import HEAD_BYTES, sniff
+from assets.media.stated_sizes import check_sizes
 from assets.media.unit import Unusable
 from loader.errors import DecodeFailed
 from loader.modalities.audio.decode import decode as decode_sound

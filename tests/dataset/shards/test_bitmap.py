@@ -96,7 +96,7 @@ def test_an_exclusion_of_an_unknown_part_is_corrupt(properties):
 
 @settings(max_examples=50)
 @given(members=st.lists(st.booleans(), min_size=1, max_size=3 * BLOCK_BITS), data=st.data())
-def test_bits_and_the_rest_of_a_set(members: list[bool], data: st.DataObject) -> None:
+def test_bits_and_complement_of_a_set(members: list[bool], data: st.DataObject) -> None:
     bits = np.array(members)
     table = SelectTable(pack(bits), len(bits))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(bits)), min_size=2, max_size=2)))

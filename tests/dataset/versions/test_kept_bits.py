@@ -97,7 +97,7 @@ def test_only_pages_of_drawn_windows_are_read_and_once() -> None:
     assert len(store.ranges) == 3
 
 
-def test_a_long_footer_and_long_rows_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_footer_and_long_rows_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_bits, "ROW_BYTES", 0)
     lengths = np.random.default_rng(0).integers(0, 2**9, 60_000)
     first = np.append(0, np.cumsum(lengths))

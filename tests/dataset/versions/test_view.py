@@ -251,7 +251,7 @@ def test_two_saved_views_exchanged_are_refused(version):
     version.store.put(views[0]._path, second)
     version.store.put(views[1]._path, first)
     for view, other in zip(views, reversed(views), strict=True):
-        with pytest.raises(Corrupt, match=rf"{view._path} was written as {other._path}.*it is made again"):
+        with pytest.raises(Corrupt, match=rf"{view._path} was written as {other._path}.*to rebuild it"):
             len(fresh(version, version.store).where(view.predicate))
     with pytest.raises(Corrupt, match=f"{views[0]._path} was written as"):
         loader.open_plan(root, plan.hash).sources["d"].view.version_ordinals(np.arange(4))

@@ -13,13 +13,16 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.reading.read_faults import ReadFault
 from loader.errors import StoreError, Transient
 from loader.storage import ObjectInfo, Store, open_store
+from penstock.compute.cluster import Cluster
 from penstock.nodes import signs
 from penstock.nodes.node_check import CHECKS, CheckStatus, NodeCheckResult, put_failures
 from penstock.nodes.signs import LATE_KEYS, LIST_ALL_US, MOST_OBJECTS, SignReader
 from penstock.nodes.suspects import MINUTE_US
 from penstock.train.fault_record import put_faults
 from penstock.train.launch.launcher import Span
+from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
+from penstock.train.submitting import goodput_of
 from penstock.train.windows import ROW, window_bytes
 
 DAY_US = 24 * 60 * MINUTE_US
@@ -324,6 +327,17 @@ def test_preemption_on_a_node_with_another_clock_is_no_crash(store: Counted, ahe
     ]
     (attempt,) = SignReader(store, lambda run: spans).read(now_us()).attempts
     assert (attempt.number, attempt.failed) == (1, False)
+
+
+def test_start_is_no_crash_on_a_cluster_without_accounting(store: Counted, tmp_path: Path) -> None:
+    """A preemption without a grace leaves no event. Goodput takes the record only."""
+    live(store, "big", 2)
+    slurm = tmp_path / "slurm"
+    slurm.write_text("#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n")
+    slurm.chmod(0o755)
+    launcher = SlurmJobs(str(tmp_path), Cluster(engine="slurm", submit=(str(slurm),)))
+    assert SignReader(store, launcher.spans).read(now_us()).attempts == []
+    assert [one.attempt for one in goodput_of(RunFolder(store, "big"), launcher)] == [1, 2]
 
 
 def test_window_has_a_row_per_node(store: Counted) -> None:

@@ -4,7 +4,7 @@ import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import loader
 from loader.dataset.log.entries import canonical
 from loader.dataset.shards.address import FieldAddress
 from loader.dataset.shards.shard import crc32c
-from loader.errors import AlreadyExists, EngineUnreachable, InvalidCluster
+from loader.errors import AlreadyExists, EngineUnreachable, InvalidCluster, Transient
 from loader.storage import Store
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
 from penstock.nodes import cases, proof, watch
@@ -509,3 +509,25 @@ def test_nodes_with_one_number_of_two_records_are_both_returned(
     watcher = NodeWatch(record.store, table, NodeProver(Cluster(train=settings), []), apply=True)
     returned = [watcher.review().returned for _ in range(watch.CLEAN_ROUNDS)]
     assert sorted(returned[-1]) == ["m1", "m2"]
+
+
+def test_held_run_is_released_while_the_record_fails(record: loader.Root) -> None:
+    class Holding(Table):
+        held: tuple[str, ...] = ("Slurm job 7",)
+
+        def release_runs(self) -> list[str]:
+            released, self.held = [*self.held], ()
+            return released
+
+    class FailingStore:
+        def list(self, prefix: str = "") -> Any:
+            raise Transient("503")
+
+    table, prover = Holding(), NodeProver(Cluster(), [])
+    with pytest.raises(Transient):
+        NodeWatch(cast("Store", FailingStore()), table, prover, apply=True).review()
+    assert table.held == ()
+    table.held = ("Slurm job 8",)
+    assert NodeWatch(record.store, table, prover, apply=False).review().lines == []
+    (line,) = NodeWatch(record.store, table, prover, apply=True).review().lines
+    assert line.startswith("Slurm job 8 waits again: ")

@@ -204,7 +204,7 @@ def test_run_that_fails_twice_alike_ends_with_the_words_of_the_jobset(
     )
     run = spec(root, command=(sys.executable, "-c", script), nodes="1", ranks_per_node=2)
     submit(run, launcher)
-    until(lambda: "it begins again in 10 s" in launcher.logs("big-7"), lambda: launcher.logs("big-7"))
+    until(lambda: "it restarts in 10 s" in launcher.logs("big-7"), lambda: launcher.logs("big-7"))
     assert {"rank 1", "ValueError: planted"} <= set(launcher.logs("big-7", rank=1).splitlines())
     assert "rank 0" not in launcher.logs("big-7", rank=1)
     until(lambda: launcher.status("big-7").state == "ended", lambda: launcher.logs("big-7"))

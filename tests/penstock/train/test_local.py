@@ -17,10 +17,11 @@ from loader.storage import open_store
 from penstock.checkpoints import Checkpoints
 from penstock.compute.cluster import Cluster
 from penstock.train.launch import local_loop
-from penstock.train.launch.failures import Failures, is_schedulers, last_error, last_step
+from penstock.train.launch.failures import Failures, is_scheduler_line, last_error, last_step
 from penstock.train.launch.local_loop import run_until_ended
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.node_start import environment, run_node, torchrun
+from penstock.train.launch.run_log import times_of
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, launcher_of, resume, stop, submit, summary
@@ -70,7 +71,7 @@ def test_run_is_preempted_stopped_and_resumed(root: str, launcher: LocalRanks) -
     with pytest.raises(Conflict, match="still stopping"):
         resume(run, launcher)
     until(lambda: launcher.status("big-7").state == "ended", log())
-    assert "begins again" in log()
+    assert "restarts" in log()
     with pytest.raises(Conflict, match="was stopped"):
         submit(run, launcher)
     steps = summary(folder, launcher).step
@@ -96,7 +97,7 @@ def test_run_that_fails_twice_alike_ends(
     submit(spec(root, "--fail-at", 3), launcher)
     until(lambda: launcher.status("big-7").state == "ended", launcher.logs("big-7"))
     log = launcher.logs("big-7")
-    assert "begins again in 10 s" in log
+    assert "restarts in 10 s" in log
     assert "failed twice at one step with the same last line" in log
 
 
@@ -131,7 +132,12 @@ def test_start_without_room_is_tried_again(
 
     monkeypatch.setattr("time.sleep", sleep)
     (tmp_path / "log").touch()
-    assert run_until_ended(RunSpec(run="big-7", command=("true",), record=root), str(tmp_path / "log")) == 0
+    command = ("sh", "-c", f"echo $PENSTOCK_ATTEMPT > {tmp_path}/attempt")
+    assert run_until_ended(RunSpec(run="big-7", command=command, record=root), str(tmp_path / "log")) == 0
+    begins = [
+        times for times in times_of((tmp_path / "log.spans").read_text().splitlines()) if "begun_us" in times
+    ]
+    assert int((tmp_path / "attempt").read_text()) == len(begins) - 1, "`logs --attempt` finds its line"
     assert tries == [local_loop.NO_ROOM_S] * 3
     assert capsys.readouterr().out.count("big-7 does not start: ") == 3
 
@@ -288,7 +294,7 @@ def test_trouble_of_slurm_is_no_failure_of_the_run(
     (tmp_path / "log").write_text("\n".join(lines))
     last = last_error(str(tmp_path / "log"))
     assert last == lines[line].removeprefix("0: ")
-    assert is_schedulers(last) is of_slurm
+    assert is_scheduler_line(last) is of_slurm
 
 
 def test_trouble_of_slurm_hides_no_failure_of_the_run() -> None:

@@ -55,6 +55,15 @@ def test_failures_at_other_steps_or_of_other_lines_go_on(folder: RunFolder) -> N
     assert failure_status(folder, started("a1", 3), "y", 1) == OVER
 
 
+def test_secrets_in_the_last_line_stay_out_of_the_record(folder: RunFolder) -> None:
+    line = "HTTPError: 403 for https://ann:hunter2@lab/a?X-Amz-Date={0}&X-Amz-Signature=s3cr3t{0}"
+    assert failure_status(folder, started("a1", 0), line.format(1), 1) == 1
+    stored = folder.store.get(folder.key("failures/a1-000000.json")).data
+    assert b"HTTPError: 403 for https://***@lab/a" in stored
+    assert b"hunter2" not in stored
+    assert b"s3cr3t" not in stored
+
+
 def test_killed_ranks_end_no_run(folder: RunFolder) -> None:
     for restarts in range(3):
         assert failure_status(folder, started("a1", restarts), "", 1) == 1

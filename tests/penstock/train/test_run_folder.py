@@ -247,10 +247,10 @@ def test_forged_window_is_named(tmp_path: Path, column: str, values: pa.Array | 
     else:
         table = table.set_column(place, column, values)
     folder.put_window(1, 5, table_bytes(table, TABLE))
-    with pytest.raises(Corrupt, match=r"is no table of windows|is not a readable"):
+    with pytest.raises(Corrupt, match=r"is not a table of windows|is not a readable"):
         folder.window_sums()
     if column != "wait_s":
-        with pytest.raises(Corrupt, match=r"is no table of windows|is not a readable"):
+        with pytest.raises(Corrupt, match=r"is not a table of windows|is not a readable"):
             folder.windows()
 
 

@@ -174,7 +174,7 @@ def test_srun_that_begins_no_rank_is_named_and_ended(
         script("exec sleep 60", "true"), stdout=subprocess.PIPE, text=True, check=False, timeout=30
     )
     assert ended.returncode == AGAIN
-    assert "srun has begun no rank for 1 s\n" in ended.stdout
+    assert "srun has started no rank for 1 s\n" in ended.stdout
     assert "no rank for 2 s; the job goes back to the queue" in ended.stdout
     starts = [*times_of((tmp_path / f"log.txt{SPANS}").read_text().splitlines())]
     assert without_ranks(starts) == (starts[0]["begun_us"], 1)

@@ -149,7 +149,7 @@ def test_words_reach_a_terminal_without_its_commands(cli, own):
 
 
 @pytest.mark.parametrize("verb", ["register", "import"])
-def test_an_excluded_sample_stays_out_when_its_object_changes(tmp_path, cli, verb):
+def test_excluded_sample_stays_out_when_its_object_changes(tmp_path, cli, verb):
     place, root = tmp_path / "in", tmp_path / "root"
     place.mkdir()
     for name in "abc":

@@ -85,7 +85,7 @@ def test_norms_of_blocks_equal_those_of_whole_arrays(
             assert root.store.get(blocks.path).data == data
 
 
-def test_a_long_array_is_never_whole_in_memory(tmp_path: Path) -> None:
+def test_long_array_is_never_whole_in_memory(tmp_path: Path) -> None:
     n, dims = 3 * 2**17, 64  # 96 MiB
     with loader.Root(str(tmp_path)) as root:
         values = np.random.default_rng(0).integers(-9, 9, (n, dims)).astype(np.float32)
@@ -107,7 +107,7 @@ def test_a_long_array_is_never_whole_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [100, -100])
-def test_a_long_array_that_was_damaged_is_refused(
+def test_long_array_that_was_damaged_is_refused(
     tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(norm_reads, "TOGETHER_BYTES", 1000)

@@ -39,7 +39,7 @@ def test_commands_and_scripts_run(
     assert (tmp_path / "path/to/clean/meta/info.json").is_file()
 
 
-def test_the_page_installs_the_lerobot_of_the_oracles() -> None:
+def test_page_installs_the_lerobot_of_the_oracles() -> None:
     """By its name pip replaces torch, or takes a release of years ago that agrees with it."""
     commands = [line.partition("#") for line in PAGE.splitlines() if "pip install" in line]
     (file, version) = next(

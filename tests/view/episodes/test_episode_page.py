@@ -335,7 +335,7 @@ def test_an_exclusion_takes_the_episode_out(tmp_path):
         server.close()
 
 
-def test_a_long_stream_with_row_blocks_opens_in_parts(tmp_path, requests, monkeypatch):
+def test_long_stream_with_row_blocks_opens_in_parts(tmp_path, requests, monkeypatch):
     """Every lane reads for a limited time, the cursor's values come at once, and the lane is that of one pass."""
     n = 900_000
     values = np.random.default_rng(3).standard_normal((n, 4)).astype(np.float32)

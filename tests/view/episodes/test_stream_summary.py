@@ -230,7 +230,7 @@ def test_row_blocks_read_a_stream_bit_by_bit(tmp_path, monkeypatch, dims):
     assert array.nbytes <= counted.nbytes <= array.nbytes + 8 * 2 * 2**16
 
 
-def test_a_damaged_block_of_rows_is_named_at_once(tmp_path):
+def test_damaged_block_of_rows_is_named_at_once(tmp_path):
     array = np.random.default_rng(0).standard_normal((200_000, 4))
     field, blocks = with_rows(tmp_path, array)
     field.check_by(blocks)
@@ -241,12 +241,12 @@ def test_a_damaged_block_of_rows_is_named_at_once(tmp_path):
     with pytest.raises(Corrupt, match="is damaged"):
         StreamSummary(field, stream_layout(field)).read_more(9.0)
     other, _ = with_rows(tmp_path / "other", array + 1)
-    with pytest.raises(DecodeFailed, match="its row blocks are of another array"):
+    with pytest.raises(DecodeFailed, match="its row blocks belong to another array"):
         other.check_by(blocks)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 8, 9, 100])
-def test_an_order_that_is_spread_covers_every_value_evenly(n):
+def test_order_that_is_spread_covers_every_value_evenly(n):
     order = spread(range(n))[::-1]
     assert sorted(order) == list(range(n))
     for k in range(2, n + 1):

@@ -497,7 +497,7 @@ def test_chosen_episodes_of_a_partial_download_are_imported(tmp_path, layout, cl
 
 
 @pytest.mark.parametrize("layout", ["v2.1", "v3.0"])
-def test_an_import_of_other_episodes_keeps_those_before(tmp_path, layout, cli):
+def test_import_of_other_episodes_keeps_those_before(tmp_path, layout, cli):
     """Also where all episodes share a file, or where an earlier one's file is gone; an excluded one stays out."""
     place, root = tmp_path / "in", tmp_path / "root"
     v21(tmp_path / "old" if layout == "v3.0" else place)

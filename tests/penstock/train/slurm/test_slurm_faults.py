@@ -71,7 +71,7 @@ def test_start_that_slurm_refuses_is_no_failure_of_the_run(
     wait_for(launcher, "began no rank, 2 times in a row", 1, 150)
     slurm_cluster.start_head()
     until(lambda: bool(slurm_cluster.told("sinfo", "-h")))
-    assert re.search(r"srun has begun no rank since \d\d:\d\d UTC, in [2-9] starts", launcher.why("big-7"))
+    assert re.search(r"srun has started no rank since \d\d:\d\d UTC, in [2-9] starts", launcher.why("big-7"))
     until(lambda: len(re.findall(r"began [1-9]: ", launcher.logs("big-7"))) == 2, 120)
     until(lambda: launcher.why("big-7") == "", 60)
     assert "it is over" not in launcher.logs("big-7")

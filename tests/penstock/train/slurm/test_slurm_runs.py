@@ -149,7 +149,7 @@ def test_run_that_fails_twice_alike_ends(launcher: SlurmJobs, toy: Toy) -> None:
     log = launcher.logs("big-7")
     # The first rank that fails may end the other before its line.
     assert set(re.findall("began [0-9]", log)) == {"began 0", "began 1"}
-    assert "begins again in 10 s" in log
+    assert "restarts in 10 s" in log
     assert "failed twice at one step with the same last line" in log
     assert states(launcher) == ["FAILED"]
 
@@ -158,7 +158,7 @@ def test_stop_while_a_failed_run_waits_requeues_it(
     slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
 ) -> None:
     submit(toy(0, "planted", nodes="4", priority="abrupt"), launcher)
-    wait_for(launcher, "begins again in 10 s", 1)
+    wait_for(launcher, "restarts in 10 s", 1)
     slurm_cluster.told(
         "sbatch", "--qos=high", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 3"
     )

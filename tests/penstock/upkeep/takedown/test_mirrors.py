@@ -102,6 +102,21 @@ def test_plans_views_and_packs_go_at_a_mirror(kit, root, tmp_path):
     assert kit.prove(root, n, mirrors=[str(mirror)])["result"] == "complete"
 
 
+def test_record_of_a_run_that_was_copied_beside_a_mirror_goes(kit, root, tmp_path):
+    path = f"trainings/big-7/failures/{'0' * 16}-000001.json"
+    root.store.put(path, json.dumps({"line": f"Corrupt: {SECRET}"}).encode())
+    mirror = tmp_path / "mirror"
+    shutil.copytree(tmp_path / "root", mirror)
+    n = kit.deny(root)
+    kit.take_down(root, n)
+    record, store = read_record(root.store, n), open_store(str(mirror), None)
+    purge_mirror(str(mirror), record, root.store)
+    assert path not in [info.key for info in store.list("trainings/")]
+    store.put(path, root.store.get(path).data)
+    purge_mirror(str(mirror), record, root.store)
+    assert path in [info.key for info in store.list("trainings/")], "the copy of the edited one stays"
+
+
 def test_views_and_packs_that_were_made_again_stay_at_a_mirror(kit, root, tmp_path):
     """Tables of packed sequences that no plan names go too, whatever version they are of."""
     kit.write(root, "texts", {"t1": "zed"})

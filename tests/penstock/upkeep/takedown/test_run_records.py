@@ -3,11 +3,18 @@
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from loader.dataset.tables.parquet import parse_table
+from loader.dataset.tables.parquet import parse_table, table_bytes
+from loader.errors import FormatTooNew, Transient
+from penstock.denied.find import find
 from penstock.train.run_folder import RunFolder
 from penstock.train.windows import ROW, SLOW_TEXTS, window_bytes
+from penstock.upkeep.takedown.derived import Edits
+from penstock.upkeep.takedown.run import deny_entry, keys_tables
+from penstock.upkeep.takedown.run_records import run_record_edits
 
 SECRET = "ZQALICEZQ"
 
@@ -24,6 +31,10 @@ def put_window(store, end_step, *keys):
 
 def names_left(kit, root, n):
     return [one["path"] for one in kit.prove(root, n)["places"] if not one["clean"]]
+
+
+def marks_in(root, n):
+    return [find(keys_tables(root, deny_entry(root, n), None), "photos").marks]
 
 
 @pytest.fixture
@@ -76,3 +87,58 @@ def test_damaged_object_stops_no_takedown_and_goes(kit, root, denied, name, data
     kit.sweep(root)
     assert path not in [info.key for info in root.store.list("trainings/")]
     assert names_left(kit, root, denied) == []
+
+
+NO_TEXT = pa.Array.from_buffers(
+    pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+)
+FORGED = {
+    "two keys": pa.table([pa.array(["p1"]), pa.array(["p1"])], names=["slow_key", "slow_key"]),
+    "two paths": pa.table([pa.array(["p1"])] * 3, names=["slow_key", "slow_path", "slow_path"]),
+    "number": pa.table({"slow_key": ["p1", "p2"], "slow_stage": [1, 2]}),
+    "long text": pa.table({"slow_key": [*["x" * 5_000] * 9, "p1"]}),
+    "key is no text": pa.table({"slow_key": NO_TEXT}),
+    "path is no text": pa.table({"slow_key": pa.array(["p1"]), "slow_path": NO_TEXT}),
+}
+
+
+@pytest.mark.parametrize("table", FORGED.values(), ids=FORGED)
+def test_forged_window_stops_no_takedown_and_goes(root, denied, table):
+    path = "trainings/a/windows/000001-000000000009.parquet"
+    root.store.put(path, table_bytes(table, "training-window"))
+    (edits,) = run_record_edits(root.store, marks_in(root, denied))
+    assert edits == Edits(deletes=(path,))
+
+
+def test_failure_with_a_fraction_stops_no_takedown_and_goes(root, denied):
+    path = f"trainings/a/failures/{'0' * 16}-000001.json"
+    root.store.put(path, json.dumps({"line": SECRET, "wait_s": 0.5}).encode())
+    (edits,) = run_record_edits(root.store, marks_in(root, denied))
+    assert edits == Edits(deletes=(path,))
+
+
+def test_window_of_a_newer_release_is_kept(root, denied):
+    path = "trainings/a/windows/000001-000000000009.parquet"
+    newer = pa.table({"slow_key": ["p1"]}).replace_schema_metadata({"penstock.schema": "1000"})
+    sink = pa.BufferOutputStream()
+    pq.write_table(newer, sink)
+    root.store.put(path, sink.getvalue().to_pybytes())
+    with pytest.raises(FormatTooNew, match=path):
+        list(run_record_edits(root.store, marks_in(root, denied)))
+    assert root.store.get(path).data
+
+
+class FailingStore:
+    """A store that lists its objects, and fails to read them."""
+
+    def __init__(self, store):
+        self.url, self.list = store.url, store.list
+
+    def get(self, key):
+        raise Transient(f"{self.url}/{key}: 503")
+
+
+def test_failing_store_is_no_damage(root, denied):
+    put_window(root.store, 10, "p1")
+    with pytest.raises(Transient):
+        list(run_record_edits(FailingStore(root.store), marks_in(root, denied)))

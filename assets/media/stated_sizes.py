@@ -1,0 +1,194 @@
+"""Compare the sizes that containers state with the file, because FFmpeg reads a truncated file as a shorter one.
+
+Only the headers of boxes, chunks, tags and pages are read. Sizes that the writer left open, as in live streams, are
+ignored.
+"""
+
+import mmap
+import struct
+from collections.abc import Callable, Iterator
+
+from loader.errors import DecodeFailed
+from loader.modalities.audio.padding import OGG, W64_RIFF, check_ogg, check_w64
+from loader.modalities.fields import Buffer
+from loader.modalities.video.matroska import MAGIC as MATROSKA
+from loader.modalities.video.matroska import check_segment
+
+from .sniff import AC3_SYNC, ASF_HEADER, HEAD_BYTES, MP4_FIRST_BOXES, MXF_PARTITION, ac3_bytes, sniff
+from .unit import Unusable, rejected
+
+MXF_RUN_IN_BYTES = 65_536  # most bytes before the header of an MXF file
+_ASF_FILE = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
+_ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
+_ASF_BROADCAST = 1
+_RIFF_UNKNOWN = (0, 0x7FFFFFFF, 0xFFFFFFFF)
+_PADDING = 1  # padding byte of an odd last chunk, which some writers omit
+_UNKNOWN_FROM = 2**62
+_MP4_BOXES = (b"ftyp", b"moov", b"moof", b"mdat", b"meta", b"idat")
+_FLV_TAGS = (8, 9, 18)
+_MXF_FOOTER, _MXF_RANDOM_INDEX = b"\x04", b"\x11"
+_MXF_FOOTER_AT = 24  # byte position of the footer's offset within a partition
+_DV_TYPE_AT = 80 * 5 + 48 + 3  # byte position of the signal type, in the sixth block
+# DV signal type -> multiple of a frame's bytes (SMPTE 314M, 370M).
+_DV_FACTORS = {0x00: 1, 0x04: 2, 0x14: 4, 0x18: 2}
+
+
+def check_sizes(path: str) -> None:
+    """Check that a file is as long as its container states. Raises: Unusable."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            for is_one, check in _CHECKS:
+                if is_one(data):
+                    check(data)
+        except DecodeFailed as error:
+            raise _truncated(str(error).removeprefix("video: truncated: ")) from error
+
+
+def _check_end(end: int, data: Buffer, slack: int = 0) -> None:
+    if end > len(data) + slack:
+        raise _truncated(f"the header announces {end} bytes, the file has {len(data)}")
+
+
+def _truncated(reason: str) -> Unusable:
+    return rejected("probe", "truncated", reason)
+
+
+def _check_riff(data: Buffer) -> None:
+    at = 0
+    while bytes(data[at : at + 4]) in (b"RIFF", b"RF64"):  # an AVI above 1 GiB has several
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        if bytes(data[at : at + 4]) == b"RF64" and bytes(data[12:16]) == b"ds64":
+            size = int.from_bytes(data[20:28], "little")
+        if size in _RIFF_UNKNOWN:
+            return
+        _check_end(at + 8 + size, data, _PADDING)
+        at += 8 + size + size % 2
+
+
+def _check_aiff(data: Buffer) -> None:
+    size = int.from_bytes(data[4:8], "big")
+    if size in _RIFF_UNKNOWN:
+        return
+    _check_end(8 + size, data, _PADDING)
+    for name, _, end in _chunks(data, 12, ">4sI"):
+        if name == b"SSND":
+            _check_end(end, data)
+
+
+def _chunks(data: Buffer, at: int, form: str) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (name, start, end) of every chunk's content; 32-bit sizes are padded to two bytes."""
+    head = struct.calcsize(form)
+    while at + head <= len(data):
+        name, size = struct.unpack(form, bytes(data[at : at + head]))
+        yield name, at + head, at + head + max(size, 0)
+        if size < 0:
+            return
+        at += head + size + (size % 2 if head == 8 else 0)
+
+
+def _check_caf(data: Buffer) -> None:
+    for _, _, end in _chunks(data, 8, ">4sq"):
+        _check_end(end, data)
+
+
+def _check_mp4(data: Buffer) -> None:
+    at = 0
+    while at + 8 <= len(data):
+        size, name, head = int.from_bytes(data[at : at + 4], "big"), bytes(data[at + 4 : at + 8]), 8
+        if size == 1:
+            size, head = int.from_bytes(data[at + 8 : at + 16], "big"), 16
+        if size < head:  # 0 extends to the end of the file; else it is no box
+            return
+        if name in _MP4_BOXES:
+            _check_end(at + size, data)
+        at += size
+
+
+def _check_flv(data: Buffer) -> None:
+    at = int.from_bytes(data[5:9], "big") + 4
+    while at + 11 <= len(data) and data[at] & 0x1F in _FLV_TAGS:
+        end = at + 11 + int.from_bytes(data[at + 1 : at + 4], "big")
+        if end > len(data):
+            raise _truncated(f"the tag at byte {at} ends at byte {end}, the file has {len(data)}")
+        at = end + 4  # skip the size after each tag
+
+
+def _check_asf(data: Buffer) -> None:
+    header = int.from_bytes(data[16:24], "little")
+    _check_end(header, data)
+    at = 30
+    while at + 24 <= header:
+        identity, size = bytes(data[at : at + 16]), int.from_bytes(data[at + 16 : at + 24], "little")
+        if identity == _ASF_FILE and size >= 104:
+            if int.from_bytes(data[at + 88 : at + 92], "little") & _ASF_BROADCAST:
+                return  # the file states no sizes
+            _check_end(int.from_bytes(data[at + 40 : at + 48], "little"), data)
+        if size < 24:
+            break
+        at += size
+    size = int.from_bytes(data[header + 16 : header + 24], "little")
+    if bytes(data[header : header + 16]) == _ASF_DATA and size < _UNKNOWN_FROM:
+        _check_end(header + size, data)
+
+
+def _check_mxf(data: Buffer) -> None:
+    first = bytes(data[: MXF_RUN_IN_BYTES + 16]).find(MXF_PARTITION)
+    start, _ = _ber(data, first + 16)
+    footer = int.from_bytes(data[start + _MXF_FOOTER_AT : start + _MXF_FOOTER_AT + 8], "big")
+    at = first + footer
+    if not footer:
+        size = int.from_bytes(data[len(data) - 4 :], "big")  # size of the random index, which ends the file
+        at = len(data) - size
+        if not (16 < size < len(data) and _mxf_key(data, at) == _MXF_RANDOM_INDEX):
+            raise _truncated("it has no footer: its writer did not close it, or its tail is missing")
+    elif _mxf_key(data, at) != _MXF_FOOTER:
+        raise _truncated(f"the header announces a footer at byte {at}, the file has {len(data)}")
+    while at + 17 <= len(data):
+        start, size = _ber(data, at + 16)
+        at = start + size
+        _check_end(at, data)
+
+
+def _check_ac3(data: Buffer) -> None:
+    at = 0
+    while n_bytes := ac3_bytes(bytes(data[at : at + 6])):
+        at += n_bytes
+    if at > len(data) or bytes(data[at : at + 2]) == AC3_SYNC:
+        raise _truncated(f"its last frame is cut: it begins or ends at byte {at}, the file has {len(data)}")
+
+
+def _check_dv(data: Buffer) -> None:
+    n_frames = _DV_FACTORS.get(data[_DV_TYPE_AT] & 0x1F) if len(data) > _DV_TYPE_AT else 1
+    n_bytes = (n_frames or 0) * (144_000 if data[3] & 0x80 else 120_000)
+    if n_bytes and len(data) % n_bytes:
+        raise _truncated(f"{len(data)} bytes are no whole number of frames of {n_bytes} bytes")
+
+
+def _mxf_key(data: Buffer, at: int) -> bytes:
+    key = bytes(data[at : at + 14])
+    return key[13:] if key[:13] == MXF_PARTITION else b""
+
+
+def _ber(data: Buffer, at: int) -> tuple[int, int]:
+    first = data[at] if at < len(data) else 0
+    if first < 0x80:
+        return at + 1, first
+    n = first & 0x7F
+    return at + 1 + n, int.from_bytes(data[at + 1 : at + 1 + n], "big")
+
+
+# (test for a format, check of its sizes).
+_CHECKS: tuple[tuple[Callable[[Buffer], bool], Callable[[Buffer], None]], ...] = (
+    (lambda data: bytes(data[:4]) in (b"RIFF", b"RF64"), _check_riff),
+    (lambda data: bytes(data[:16]) == W64_RIFF, check_w64),
+    (lambda data: bytes(data[:4]) == OGG, check_ogg),
+    (lambda data: bytes(data[:4]) == b"FORM", _check_aiff),
+    (lambda data: bytes(data[:4]) == b"caff", _check_caf),
+    (lambda data: bytes(data[:4]) == MATROSKA, check_segment),
+    (lambda data: bytes(data[4:8]) in MP4_FIRST_BOXES, _check_mp4),
+    (lambda data: bytes(data[:3]) == b"FLV", _check_flv),
+    (lambda data: bytes(data[:16]) == ASF_HEADER, _check_asf),
+    (lambda data: ac3_bytes(bytes(data[:6])) > 0, _check_ac3),
+    (lambda data: sniff(bytes(data[:HEAD_BYTES])) == "video/dv", _check_dv),
+    (lambda data: MXF_PARTITION in bytes(data[: MXF_RUN_IN_BYTES + 16]), _check_mxf),
+)

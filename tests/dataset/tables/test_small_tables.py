@@ -1,0 +1,71 @@
+"""Tables that a foreign hand may have written: memory is bounded, and each other type is refused."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from loader.dataset.tables import parquet
+from loader.dataset.tables.parquet import parse_small_table
+from loader.errors import Corrupt, FormatTooNew
+
+REPEATED = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2_000, np.int32)), pa.array(["x" * 5_000]))
+REFUSED = {
+    "long text": ({"key": REPEATED}, "text of more than 4,096 bytes"),
+    "rows": ({"key": [""] * 200_001}, "200,001 rows"),
+    "bytes": ({"key": [b"a"]}, "binary"),
+    "fixed bytes": ({"key": pa.array([b"a" * 9], pa.binary(9))}, "fixed_size_binary"),
+    "list": ({"key": [["a"]]}, "list"),
+    "no type": ({"key": pa.nulls(2)}, "null"),
+}
+
+
+def stored(table: pa.Table, **options: object) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **options)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("has_arrow_schema", [True, False])
+def test_small_table_is_as_written(has_arrow_schema: bool) -> None:
+    table = pa.table({"key": ["a", None, "é" * 2_000], "n": [1, 2, 3], "s": [0.5, None, 1.5]})
+    data = stored(table, store_schema=has_arrow_schema, row_group_size=2)
+    assert parse_small_table(data, "x").equals(table)
+    assert parse_small_table(data, "x", ["n"]).equals(table.select(["n"]))
+
+
+@pytest.mark.parametrize(("columns", "match"), REFUSED.values(), ids=REFUSED)
+def test_table_that_no_window_is_like_is_refused(columns: dict[str, object], match: str) -> None:
+    with pytest.raises(Corrupt, match=match):
+        parse_small_table(stored(pa.table(columns)), "x")
+
+
+def test_repeated_text_is_refused_without_arrows_schema() -> None:
+    with pytest.raises(Corrupt, match="4,096"):
+        parse_small_table(stored(pa.table({"key": REPEATED}), store_schema=False), "x")
+
+
+def test_uncompressed_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = stored(pa.table({"key": ["y" * 4_000] * 100}), use_dictionary=False, compression="zstd")
+    assert len(parse_small_table(data, "x")) == 100
+    monkeypatch.setattr(parquet, "MOST_SMALL_BYTES", 300_000)
+    with pytest.raises(Corrupt, match=r"100 rows and 4\S+ bytes"):
+        parse_small_table(data, "x")
+
+
+def test_two_columns_of_one_name_and_bytes_that_are_no_text_are_refused() -> None:
+    twice = pa.table([pa.array(["a"]), pa.array(["b"])], names=["key", "key"])
+    no_text = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+    )
+    for table in (twice, pa.table({"key": no_text})):
+        with pytest.raises(Corrupt):
+            parse_small_table(stored(table), "x")
+
+
+def test_newer_table_is_no_damage() -> None:
+    table = pa.table({"key": ["a"]}).replace_schema_metadata({"penstock.schema": "1000"})
+    with pytest.raises(FormatTooNew):
+        parse_small_table(stored(table), "x")

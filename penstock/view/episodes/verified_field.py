@@ -54,7 +54,7 @@ class VerifiedField:
 
     def check_by(self, rows: RowBlocks) -> None:
         """Check ranges by the field's row blocks. Raises: DecodeFailed if they are of another array."""
-        if rows.crc32c != self.address.crc32c or rows.nbytes != self.address.nbytes:
+        if rows.crc32c != self.address.crc32c != UNKNOWN_CRC or rows.nbytes != self.address.nbytes:
             raise DecodeFailed(f"{self._where}: its row blocks belong to another array; recompute them")
         self._begins, self._block_bytes, self._crcs = (
             len(rows.layout.head),

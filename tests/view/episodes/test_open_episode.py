@@ -2,6 +2,7 @@
 
 import io
 import json
+import tarfile
 from dataclasses import replace
 
 import mcap.writer
@@ -9,17 +10,22 @@ import numpy as np
 import pytest
 
 import loader
+from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.errors import Corrupt, InvalidRuntime
+from loader.modalities import encode
+from loader.modalities.row_blocks import with_row_blocks
 from loader.modalities.video.packet_table import packets_bytes, read_packets
 from loader.modalities.video.timeline import Timeline
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
+from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 from penstock.view.episodes import open_episode as module
 from penstock.view.episodes.bands import fault_spans, keep_spans, language_spans
 from penstock.view.episodes.episode_record import episode_record, moment, stepped
 from penstock.view.episodes.lanes import groups, lanes_of
 from penstock.view.episodes.open_episode import is_episode, open_episode
+from penstock.view.episodes.stream_summary import read_rows
 from penstock.view.inspect.version_record import fields_of
 from penstock.view.open_data import EPISODES_BYTES
 from tests.run.numbered_video import numbers_in
@@ -346,3 +352,24 @@ def test_a_log_has_a_clock_per_topic(tmp_path):
     assert at.row == 10
     assert shown["arm.joints.position.npy"] == (26, 0, (26.0, -13.0))
     assert shown["gripper.width.npy"] == (10, 10 * 10**6, (100,))
+
+
+def test_row_blocks_of_a_registered_archive_open_a_long_stream(tmp_path):
+    """A registered place has no checksums of fields."""
+    n = 40_000
+    fields = {"state.npy": encode("state.npy", np.arange(4 * n, dtype=np.float64).reshape(n, 4))}
+    fields["state.ns.npy"] = encode("state.ns.npy", np.arange(n) * 10**6)
+    (tmp_path / "place").mkdir()
+    with tarfile.open(tmp_path / "place" / "a.tar", "w") as archive:
+        for name, data in with_row_blocks(fields).items():
+            member = tarfile.TarInfo(f"ep.{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    with loader.Root(tmp_path / "root") as root:
+        register(root, "webdataset", tmp_path / "place", "arm")
+        episode = opened(root.open("arm@1"))
+        assert episode.errors == {}
+        field = episode.fields["state.npy"]
+        assert field.address.crc32c == UNKNOWN_CRC
+        assert field.has_rows
+        assert read_rows(field, episode.streams["state.npy"].layout, 9, 10).tolist() == [[36, 37, 38, 39]]

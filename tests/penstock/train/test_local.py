@@ -139,7 +139,7 @@ def test_start_without_room_is_tried_again(
     ]
     assert int((tmp_path / "attempt").read_text()) == len(begins) - 1, "`logs --attempt` finds its line"
     assert tries == [local_loop.NO_ROOM_S] * 3
-    assert capsys.readouterr().out.count("big-7 does not start: ") == 3
+    assert capsys.readouterr().out.count("big-7 did not start: ") == 3
 
 
 FAILS = """\

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import loader
+from loader.errors import EngineUnreachable
 from penstock.compute.cluster import read_cluster
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_spec import RunSpec
@@ -31,4 +32,5 @@ def test_run_needs_no_accounting(slurm_cluster, tmp_path):
     assert submit(run, launcher) == place
     launcher.cancel("big-7")
     assert launcher.status("big-7").place.endswith("CANCELLED")
-    assert launcher.spans("big-7") == []
+    with pytest.raises(EngineUnreachable, match="accounting"):
+        launcher.spans("big-7")

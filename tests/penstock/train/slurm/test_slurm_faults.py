@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.errors import Conflict
+from loader.errors import Conflict, EngineUnreachable
 from penstock.cli import main
 from penstock.compute.engines.slurm import ENDED, SlurmQueue
 from penstock.nodes.control import SlurmNodes
@@ -206,4 +206,5 @@ def test_goodput_without_accounting_is_by_the_record(
     options = ["--root", root, "--cluster", str(tmp_path / "cluster.toml")]
     assert main(["train", "goodput", "big-7", *options]) == 0
     assert "by the record only" in capsys.readouterr().out
-    assert launcher.spans("big-7") == []
+    with pytest.raises(EngineUnreachable, match="accounting"):
+        launcher.spans("big-7")

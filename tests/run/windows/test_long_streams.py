@@ -351,7 +351,7 @@ def test_header_and_blocks_have_the_checksum_of_the_array(data: Any) -> None:
 
 def test_row_blocks_with_another_dtype_are_refused() -> None:
     stored = index_rows(npy(np.arange(400_000, dtype=np.float32)))
-    with pytest.raises(DecodeFailed, match="of another array"):
+    with pytest.raises(DecodeFailed, match="belong to another array"):
         read_rows(stored.replace(b"<f4", b"<i4"))
 
 

@@ -27,8 +27,8 @@ from loader.storage.store import list_from
 
 from ..checkpoints.marker import is_run
 from ..checkpoints.ranks import several
-from ..train.fault_record import faults_in
 from ..train.launch.launcher import Span
+from ..train.record import faults_in
 from ..train.replay_run import nodes_at, origin_of
 from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, WindowKey, read_object, window_keys
 from ..units import utc_us

@@ -1,6 +1,9 @@
-"""Print the seconds until a failed run begins again; exit with 3 if it is over. Called by a batch script.
+"""What the batch script of a run on Slurm calls Python for.
 
-Arguments: file that keeps the failures so far, record, run, log, bytes of the log before this start.
+    next FAILURES RECORD RUN LOG BYTES     print the seconds until a failed run begins again; exit with 3 if it is over
+    cancel RECORD RUN                      store that a person cancelled the job: a start after it makes no step
+
+FAILURES: file that keeps the failures so far. BYTES: those of the log before this start.
 """
 
 import json
@@ -17,9 +20,8 @@ from .failures import Failures, is_scheduler_line, last_error, last_step
 OVER = 3
 
 
-def main() -> int:
+def next_start(file: str, record: str, run: str, log: str, size: str) -> int:
     """Print the seconds to wait."""
-    file, record, run, log, size = sys.argv[1:]
     path = Path(file)
     failures = Failures(**parse_json_object(path.read_text())) if path.exists() else Failures()
     line = last_error(log, int(size))
@@ -35,5 +37,13 @@ def main() -> int:
     return 0
 
 
+def note_cancel(record: str, run: str) -> int:
+    """Store the request to stop, unless `penstock train cancel` or `stop` stored one."""
+    folder = RunFolder(loader.Root(record).store, run)
+    if not folder.is_to_stop():
+        folder.ask_to_stop("scancel")
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit({"next": next_start, "cancel": note_cancel}[sys.argv[1]](*sys.argv[2:]))

@@ -16,7 +16,7 @@ from loader.errors import EngineUnreachable, InvalidCluster
 from .engine import AttemptStatus
 from .slurm_listing import command_groups
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 ANSWER_S = 60.0
 """Timeout of a command, in s."""
 KILL_AFTER_S = 5.0
@@ -180,7 +180,7 @@ class SlurmQueue:
         if _DENIED in ended.stderr:
             return False
         if ended.returncode:  # one has ended meanwhile, or the controller is away; the next poll tries again
-            _log.warning(
+            _logger.warning(
                 "scontrol release %s ended with %d: %s",
                 ",".join(elements),
                 ended.returncode,
@@ -370,7 +370,7 @@ class SlurmEngine:
         """See `Engine.status`. Releases elements that Slurm holds for ever, or cancels them: others do their blocks."""
         elements = self._queue.elements(name)
         if not self._queue.release(elements.held):
-            _log.warning("only an operator of Slurm may release %s: cancelled", ", ".join(elements.held))
+            _logger.warning("only an operator of Slurm may release %s: cancelled", ", ".join(elements.held))
             self._queue.answer(["scancel", *elements.held])
         waiting, running = elements.count(WAITING), elements.count(RUNNING)
         known = waiting + running + elements.count(ENDED) == sum(elements.states.values())

@@ -219,7 +219,7 @@ def test_job_that_only_an_operator_may_release_is_replaced(tmp_path: Path) -> No
 ENDING = """\
 import shlex, sys
 words = shlex.split(sys.argv[1])
-command = next(word for word in words if word in ("sbatch", "squeue", "sacct", "scontrol"))
+command = next(word for word in words if word in ("sbatch", "squeue", "sacct", "scontrol", "sh"))
 done = open({log!r}).read()
 open({log!r}, "a").write(command + "\\n")
 if command == "sbatch":

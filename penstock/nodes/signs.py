@@ -1,23 +1,20 @@
 """Read the signs of a record: faults, windows, ends of attempts, failed checks.
 
 A watcher looks every 15 s for years. So a `SignReader` lists only keys from shortly before the last that it has read:
-they begin with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first
-reading lists the whole record.
-
-A trainer may create any key and write any time. So all recent keys of a run are listed again every 10 min, no node's
-signs replace another node's, and a time that is ahead counts as the object's own or as now.
+they begin with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. A trainer may
+create any key and write any time. So all recent keys of a run are listed again every 10 min. No node's signs replace
+another node's. A time that is ahead counts as the object's own or as now.
 """
 
 import heapq
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 import loader
 from loader.dataset.log.entries import DAMAGED
@@ -300,12 +297,9 @@ class _RunReader:
 
     def _window(self, info: ObjectInfo) -> list[NodeWindow]:
         (key,) = window_keys([info])
-
-        def rows(data: bytes, where: str) -> list[NodeWindow]:
-            columns = window_columns({key.attempt: [data]}, where)
-            return [*_window_rows(self._run, key.attempt, columns, info)]
-
-        return self._folder.with_window(key, rows)
+        return self._folder.with_window(
+            key, lambda *window: [*_window_rows(self._run, key.attempt, info, *window)]
+        )
 
     def _add_window(self, attempt: int, rows: list[NodeWindow]) -> None:
         for row in rows:
@@ -398,16 +392,12 @@ def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
         if not notes.differing:
             continue
         difference = notes.differing[0]
-        step, at_us = difference.step, second.steps["at_us"].to_numpy().max()
+        step = difference.step
+        nodes, others = (nodes_at(RunFolder(root.store, name), step, step + 1) for name in (origin, run))
+        text = f"{difference.note} is {difference.values[0]}, and {difference.values[1]}"
+        at_us = int(second.steps["at_us"].to_numpy().max())
         return [
-            LossDifference(
-                run=origin,
-                step=step,
-                at_us=int(at_us),
-                nodes=nodes_at(RunFolder(root.store, origin), step, step + 1),
-                replay_nodes=nodes_at(RunFolder(root.store, run), step, step + 1),
-                text=f"{difference.note} is {difference.values[0]}, and {difference.values[1]}",
-            )
+            LossDifference(run=origin, step=step, at_us=at_us, nodes=nodes, replay_nodes=others, text=text)
         ]
     return []
 
@@ -439,11 +429,9 @@ class _Keys:
         self.known = recent if lists_all else self.known | recent
 
 
-def _window_rows(
-    run: str, attempt: int, columns: Mapping[str, NDArray[Any]], info: ObjectInfo
-) -> Iterator[NodeWindow]:
+def _window_rows(run: str, attempt: int, info: ObjectInfo, data: bytes, where: str) -> Iterator[NodeWindow]:
     """Yield a row per node: the median of its ranks that read."""
-    now_us = utc_us()
+    columns, now_us = window_columns({attempt: [data]}, where), utc_us()
     nodes, node_of = np.unique(columns["node"].astype(str), return_inverse=True)
     for number, node in enumerate(nodes.tolist()):
         own = node_of == number

@@ -1,7 +1,7 @@
 """Decide which nodes are suspects, and which of the proved ones may be drained. Pure: no store, no clock.
 
-A sign counts against a node only if the same work is right elsewhere: ranges that are wrong on two nodes accuse the
-store, and a gang's loss or failure names no single node.
+A sign counts against a node only if the same work is right elsewhere. Ranges that are wrong on two nodes accuse the
+store; a gang's loss or failure names no single node.
 """
 
 import re

@@ -313,7 +313,9 @@ class RunFolder:
     def _small(self, info: ObjectInfo) -> str:
         """Return the key of an object that may be read. Raises: Corrupt."""
         if info.nbytes > MOST_JSON_BYTES:
-            raise Corrupt(f"{self.store.url}/{info.key} has {info.nbytes:,} bytes; a start or event has fewer")
+            raise Corrupt(
+                f"{self.store.url}/{info.key} has {info.nbytes:,} bytes; a start or event has fewer"
+            )
         return info.key
 
 

@@ -1,13 +1,14 @@
-"""What the batch script of a run on Slurm calls Python for.
+"""Calls of a batch script on Slurm.
 
-    next FAILURES RECORD RUN LOG BYTES     print the seconds until a failed run begins again; exit with 3 if it is over
-    cancel RECORD RUN                      store that a person cancelled the job: a start after it makes no step
+`next FAILURES RECORD RUN LOG BYTES` prints the seconds until a failed run begins again, and exits with 3 if it is over.
+FAILURES is a file that keeps the failures so far. BYTES are those of the log before this start.
 
-FAILURES: file that keeps the failures so far. BYTES: those of the log before this start.
+`cancel RECORD RUN` stores that a person cancelled the job: a start after it makes no step.
 """
 
 import json
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -45,5 +46,8 @@ def note_cancel(record: str, run: str) -> int:
     return 0
 
 
+CALLS: Mapping[str, Callable[..., int]] = {"next": next_start, "cancel": note_cancel}
+
+
 if __name__ == "__main__":
-    sys.exit({"next": next_start, "cancel": note_cancel}[sys.argv[1]](*sys.argv[2:]))
+    sys.exit(CALLS[sys.argv[1]](*sys.argv[2:]))

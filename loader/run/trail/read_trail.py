@@ -193,12 +193,12 @@ def _written(store: Store, folder: str) -> tuple[dict[int, dict[int, list[_Rows]
 
 
 def _holding(written: list[_Rows], steps: range) -> Iterator[_Rows]:
-    for number, one in enumerate(written):
-        following = written[number + 1].first if number + 1 < len(written) and one.at_us else -1
+    for number, rows in enumerate(written):
+        following = written[number + 1].first if number + 1 < len(written) and rows.at_us else -1
         # Its last step may be in the next one, too.
-        end = following + 1 if following >= one.first else steps.stop
-        if one.first < steps.stop and end > steps.start:
-            yield one
+        end = following + 1 if following >= rows.first else steps.stop
+        if rows.first < steps.stop and end > steps.start:
+            yield rows
 
 
 PART_ROWS, MOST_PARTS = 1_000_000, 64
@@ -227,11 +227,11 @@ def notes_in_parts(root: Root, first: str, second: str) -> Iterator[tuple[RunTra
     n_steps, begin = max(1, PART_ROWS // max(logs[1][1])), begins[0]
     for _ in range(MOST_PARTS):
         steps = range(begin, begin + n_steps)
-        mine, other = (_notes_of(store, run, written, steps) for run, written in logs)
-        if len(other.steps):
-            yield mine, other
+        original, replay = (_notes_of(store, run, written, steps) for run, written in logs)
+        if len(replay.steps):
+            yield original, replay
         later = next((step for step in begins if step >= steps.stop), None)
-        if len(other.steps) and other.steps["step"].max() == steps[-1]:
+        if len(replay.steps) and replay.steps["step"].max() == steps[-1]:
             begin = steps.stop
         elif later is None:
             return
@@ -251,15 +251,15 @@ def _notes_of(
     parts = [_of_rank(pa.table({name: pa.array([], pa.int64()) for name in ("step", "at_us")}), 0, 0)]
     for start in range(0, len(chosen), NOTES_AT_ONCE):
         group = chosen[start : start + NOTES_AT_ONCE]
-        for one in group:
-            if one.nbytes > MOST_BYTES:
+        for part in group:
+            if part.nbytes > MOST_BYTES:
                 raise Corrupt(
-                    f"{store.url}/{folder}{one.name} has {one.nbytes:,} bytes; a trail's have fewer"
+                    f"{store.url}/{folder}{part.name} has {part.nbytes:,} bytes; a trail's have fewer"
                 )
-        with Together(store, [folder + one.name for one in group]) as coming:
-            for one in group:
-                key = folder + one.name
-                place = _ROWS.fullmatch(one.name)
+        with Together(store, [folder + part.name for part in group]) as coming:
+            for part in group:
+                key = folder + part.name
+                place = _ROWS.fullmatch(part.name)
                 assert place is not None  # only such names are listed
                 table = _notes_in(coming.get(key).data, f"{store.url}/{key}")
                 rows = _of_rank(table, int(place[1]), int(place[2]))

@@ -28,7 +28,7 @@ LOG_BYTES = 64 * 2**10
 HELD = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
 """Slurm's reason codes for a job that it holds for ever: its launch failed, or its first node was lost five times."""
 ADMIN, LOSSES = "JobHeldAdmin", 5
-"""Reason code of an array's element in the latter case, as in that of an administrator; restarts that tell the two."""
+"""Reason code of such an element of an array, also if an administrator holds it; restarts from which Slurm does."""
 _DENIED = "permission denied"
 PLAIN = {
     "launch failed requeued held": "the launch failed, and penstock lets it begin again",
@@ -157,7 +157,7 @@ class SlurmQueue:
         return Elements(states=states, reasons=reasons, held=self.held_by_slurm(held), jobs=newest)
 
     def held_by_slurm(self, waiting: Sequence[tuple[str, str]]) -> list[str]:
-        """Return those of waiting jobs and elements that Slurm itself holds for ever. waiting: (id, reason) of each.
+        """Return the waiting jobs and elements that Slurm itself holds for ever. waiting: (id, reason) of each.
 
         Costs a command if an administrator or Slurm holds elements. Raises: EngineUnreachable.
         """

@@ -1,7 +1,7 @@
 """Calls of a batch script on Slurm.
 
 `next FAILURES RECORD RUN LOG BYTES` prints the seconds until a failed run begins again, and exits with 3 if it is over.
-FAILURES is a file that keeps the failures so far. BYTES are those of the log before this start.
+FAILURES is a file that keeps the failures so far. BYTES is the size of the log before this start.
 
 `cancel RECORD RUN` stores that a person cancelled the job: a start after it makes no step.
 """

@@ -37,7 +37,7 @@ _ONE_WINDOW = threading.Lock()
 def run_record_edits(store: Store, marks: Sequence[Marks], newer: Callable[[str], object]) -> Iterator[Edits]:
     """Yield the edits of all runs' records, in batches. Reads each window and failure. Raises: StoreError.
 
-    newer: is called with the path of each object that says it is of a newer release, which stays.
+    newer: is called with the path of each object that names a newer release; it stays.
     """
 
     def edited(info: ObjectInfo) -> tuple[str, bytes | None, bool]:

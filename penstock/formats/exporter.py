@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 import numpy as np
 
 from loader import Version
-from loader.dataset.norms.norm import Norm
+from loader.dataset.norm import Norm
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.dataset.tables.columns import SOURCE_COLUMNS

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TypeVar
 
 from loader.errors import PenstockError
-from loader.storage.shared.threads import DaemonPool
+from loader.storage.threads import DaemonPool
 
 Unit = TypeVar("Unit")
 Done = TypeVar("Done")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from loader import Version
-from loader.dataset.norms.norm import Norm, parse_norm
+from loader.dataset.norm import Norm, parse_norm
 from loader.errors import FieldMismatch, InvalidRuntime, ObjectNotFound
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from loader.storage import Store
 from loader.storage.cloud.azure import azure_config
 from loader.storage.disk.unlisted_files import is_unfinished, list_with_unfinished
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 from loader.storage.options import bucket_and_prefix
 
 from ...denied.record import Place
@@ -163,8 +163,6 @@ def _kept(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
     if url.startswith("s3://"):
         yield from _kept_by_s3(client, url, paths)
     elif url.startswith(_AZURE):
-        from .noncurrent import kept_by_azure
-
         yield from kept_by_azure(url, paths)
     elif url.startswith("gs://"):
         raise Unseen("object versions, soft delete and unfinished uploads of Google's are not looked at")

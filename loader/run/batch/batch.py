@@ -267,7 +267,7 @@ class Batch:
     substitutions: list[Substitution] = field(default_factory=list)
     """Substitutions for corrupt samples, by slot and attempt."""
     stats: dict[str, float] = field(default_factory=dict)
-    """Metrics of this step, such as seconds per stage (docs/observability.md)."""
+    """Metrics of this step, such as seconds per stage (docs/throughput.md)."""
     slowest: SlowSample | None = None
     """The step's slowest sample, or None."""
     micro: int = 0

@@ -5,7 +5,7 @@ import re
 import unicodedata
 
 WORD_JOINER = "\u2060"
-"""Invisible character that prevents renderers from linking an address."""
+"""Invisible; prevents renderers from linking an address."""
 
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;", "\\": "&#92;"}
 _BACKSLASHED = frozenset("`*_[]~$#")
@@ -20,7 +20,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 
 
 def clean(text: object, longest: int | None = None) -> str:
-    """Return text on one line, without control characters, lone surrogates and bidirectional overrides.
+    """Return one line, without control characters, lone surrogates and bidirectional overrides.
 
     longest: most characters; longer text ends in '…'.
     """
@@ -44,12 +44,12 @@ def _is_shown(letter: str) -> bool:
 
 
 def html_text(text: object) -> str:
-    """Escape text for HTML and SVG: content and quoted attributes."""
+    """Escape for HTML and SVG: content and quoted attributes."""
     return html.escape(clean(text), quote=True)
 
 
 def markdown_text(text: object) -> str:
-    """Escape text so that Markdown shows it literally: in a line, a table cell or alternative text."""
+    """Escape, so that Markdown shows it literally: in a line, a table cell or alternative text."""
     line = _ADDRESS.sub(_broken, clean(text))
     escaped = "".join(
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
@@ -58,7 +58,7 @@ def markdown_text(text: object) -> str:
 
 
 def markdown_plain(text: str) -> str:
-    """Return the original of text that any release escaped by `markdown_text`."""
+    """Undo any release's `markdown_text`."""
     return html.unescape(_ESCAPED.sub(r"\1", text).replace(WORD_JOINER, ""))
 
 
@@ -75,7 +75,7 @@ def _broken(match: re.Match[str]) -> str:
 
 
 def yaml_text(text: object) -> str:
-    """Return the cleaned text as a double-quoted YAML scalar."""
+    """Return a double-quoted, cleaned YAML scalar."""
     out = []
     for letter in clean(text):
         if letter in '"\\':

@@ -18,9 +18,9 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MAX_NAMES = 60
-"""Most kinds or splits. A column with more values is not a category."""
+"""Most kinds or splits; a column with more values is no category."""
 CANDIDATES = 4
-"""Candidates per example, to choose different raw objects."""
+"""Per example, to choose different raw objects."""
 OTHERS = "(others)"
 
 SIDES = ("width_px", "height_px")
@@ -29,41 +29,39 @@ LANGUAGES = ("language", "lang")
 
 @dataclass(slots=True)
 class KindScan:
-    """Everything counted for one kind."""
-
     modality: str = ""
-    """Modality: image, video, audio, text or other."""
+    """image, video, audio, text or other."""
     splits: Int64s = field(default_factory=lambda: np.zeros(MAX_NAMES + 1, np.int64))
-    """Sample count [split]."""
+    """Samples [split]."""
     seconds: Floats = field(default_factory=lambda: np.zeros(MAX_NAMES + 1, np.float64))
-    """Total duration in seconds [split]."""
+    """Total duration [split]."""
     raw_objects: int | None = None
-    """Distinct raw objects; None if no sample names one."""
+    """Distinct; None if no sample names one."""
     sound_s: float = 0.0
-    """Total duration of clips with audio, in seconds."""
+    """Seconds of clips with audio."""
     duration_s: NumberSummary = field(default_factory=NumberSummary)
-    """Durations in seconds."""
+    """In seconds."""
     durations: Int64s = field(default_factory=lambda: np.zeros(len(classes.DURATIONS), np.int64))
-    """Sample count [DURATIONS]."""
+    """Samples [DURATIONS]."""
     sizes: NameTally = field(default_factory=NameTally)
-    """Sample count per size, coded as width_px x 2^32 + height_px."""
+    """Samples by width_px x 2^32 + height_px."""
     short_sides: Int64s = field(default_factory=lambda: np.zeros(len(classes.SHORT_SIDES), np.int64))
-    """Sample count [SHORT_SIDES]."""
+    """Samples [SHORT_SIDES]."""
     aspects: Int64s = field(default_factory=lambda: np.zeros(len(classes.ASPECTS), np.int64))
-    """Sample count [ASPECTS]."""
+    """Samples [ASPECTS]."""
     labels: NameTally = field(default_factory=NameTally)
-    """Sample count per `label`."""
+    """Samples by `label`."""
     languages: NameTally = field(default_factory=NameTally)
-    """Sample count per language."""
+    """Samples by language."""
     best: list[tuple[int, int, int]] = field(default_factory=list)
-    """Heap of example candidates: (-key hash, row, index of the change)."""
+    """Heap of candidates: (-key hash, row, index of the change)."""
 
     @property
     def samples(self) -> int:
         return int(self.splits.sum())
 
     def add(self, batch: pa.RecordBatch, splits: Int64s, with_sound: Bools) -> None:
-        """Count rows. splits: split code per row. with_sound: whether each row has audio."""
+        """Count rows. splits: code per row. with_sound: rows with audio."""
         names = set(batch.schema.names)
         if names.issuperset(SIDES):
             self._add_sides(*(floats(batch.column(name)) for name in SIDES))
@@ -78,7 +76,7 @@ class KindScan:
     def choose(self, rows: Int64s, keys: pa.Array, run: int, n_examples: int) -> None:
         """Keep the rows with the smallest key hashes, so that every version shows the same samples.
 
-        rows: row numbers in the version. run: index of the change with these rows.
+        rows: row numbers in the version. run: index of their change.
         """
         for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
             hashed = -int.from_bytes(key_hash(key)[:8], "little")
@@ -106,7 +104,7 @@ class KindScan:
 
 
 class NameCodes:
-    """Integer codes for names, in order of appearance. Names beyond MAX_NAMES share one code."""
+    """Codes of names by appearance; those beyond MAX_NAMES share one."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -123,7 +121,7 @@ class NameCodes:
         return self._codes[label]
 
     def codes(self, values: pa.Array, unknown: Int64s) -> Int64s:
-        """Return a code per value. Nulls and blanks get the code in `unknown`."""
+        """Return a code per value; nulls and blanks get `unknown`'s."""
         encoded = text(values).dictionary_encode()
         distinct_names = encoded.dictionary.to_pylist()
         places = (
@@ -136,7 +134,7 @@ class NameCodes:
 
 
 def floats(values: pa.Array) -> Floats:
-    """Return float64 values; NaN for nulls and non-numeric columns."""
+    """Return float64; NaN for nulls and non-numeric columns."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return np.full(len(values), np.nan)
     numbers: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
@@ -144,20 +142,20 @@ def floats(values: pa.Array) -> Floats:
 
 
 def text(values: pa.Array) -> pa.Array:
-    """Return values as strings; null for nested types."""
+    """Return strings; null for nested types."""
     if pa.types.is_nested(values.type):
         return pa.nulls(len(values), pa.string())
     return values.cast(pa.string())
 
 
 def words(values: pa.Array) -> pa.Array:
-    """Return values as strings; null for blank ones."""
+    """Return strings; null for blank ones."""
     texts = text(values)
     return pc.if_else(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0), None, texts)
 
 
 def licences(values: pa.Array) -> pa.Array:
-    """Return licence names; null for unknown licences."""
+    """Return names; null for unknown licences."""
     encoded = text(values).dictionary_encode()
     licence_names = [
         None if classes.is_unknown_licence(name) else name for name in encoded.dictionary.to_pylist()

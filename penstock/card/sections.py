@@ -1,4 +1,4 @@
-"""The sections of a card: headings, bars and table rows for Markdown and HTML."""
+"""A card in Markdown and HTML: headings, bars and table rows."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,30 +20,29 @@ _OUTCOMES = {
     "dropped": "dropped: healthy, but not used",
 }
 MANY = 8
-"""If a column has more distinct values, mostly unique, the card shows only their number."""
+"""Most distinct values listed of a column whose values are mostly unique."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """A distribution drawn as bars."""
+    """A distribution."""
 
     title: str
-    """The heading."""
+    """Heading."""
     rows: tuple[tuple[str, int, bool], ...]
-    """(name, samples, whether the name is known)."""
+    """(name, samples, is the name known)."""
     total: int
-    """Samples in all rows."""
+    """Samples of all rows."""
     note: str = ""
-    """Remark below the bars, or ""."""
+    """Below the bars; or ""."""
 
     @property
     def most(self) -> int:
-        """Samples in the longest bar, at least 1."""
+        """Samples of the longest bar, at least 1."""
         return max([n for _, n, _ in self.rows], default=0) or 1
 
 
 def template_values(card: Card) -> dict[str, Any]:
-    """Return template variable -> value."""
     by_kind = [(kind, [one for one in card.examples if one.kind == kind.name]) for kind in card.kinds]
     left_out = "Bytes and coverage include samples that the version leaves out."
     return {
@@ -64,7 +63,7 @@ def template_values(card: Card) -> dict[str, Any]:
 
 
 def headline(card: Card) -> list[tuple[str, str]]:
-    """Return (name, amount) for each tile at the top of the card."""
+    """Return (name, amount) of the tiles at the top."""
     tiles = [("samples", f"{card.samples:,}")]
     if card.raw_objects is not None:
         tiles.append(("raw objects", f"{card.raw_objects:,}"))
@@ -87,7 +86,7 @@ def summary(card: Card) -> str:
 
 
 def distributions(card: Card) -> Iterator[Bars]:
-    """Yield every distribution that is not empty."""
+    """Yield all with a value."""
     if card.licences.known or not card.licences.complete:
         yield _of_counts("Licences", card.licences, card.samples)
     for kind in card.kinds:
@@ -160,7 +159,7 @@ def column_words(column: CardColumn) -> tuple[str, str]:
 
 
 def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows): one row per kind, one column per split."""
+    """Return (header, one row per kind with one column per split)."""
     splits = list(card.splits)
     header = ["kind", *splits, "samples", "share", "raw objects", "length"]
     rows = []
@@ -184,7 +183,7 @@ def _of_split(kind: CardKind, name: str) -> str:
 
 
 def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the table of groups. Bytes and rows include excluded samples."""
+    """Return (header, rows). Bytes and rows include excluded samples."""
     header = ["group", "fields", "of", "samples", "coverage", "bytes", "share"]
     all_rows = card.samples + card.excluded_samples
     rows = [
@@ -203,7 +202,7 @@ def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
 
 
 def excluded_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (reason, excluded sample count) pairs."""
+    """Return (reason, excluded samples)."""
     rows = [(reason, f"{n:,}") for reason, n in card.excluded.counts]
     if card.excluded.n_others:
         rows.append((f"{card.excluded.n_others:,} other reasons", f"{card.excluded.others:,}"))
@@ -211,7 +210,7 @@ def excluded_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def object_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (outcome, raw object count) pairs."""
+    """Return (outcome, raw objects)."""
     counts = card.history.counts
     rows = [(text, f"{counts[name]:,}") for name, text in _OUTCOMES.items() if name in counts]
     rows += [(f"{outcome} at {stage}: {code}", f"{n:,}") for outcome, stage, code, n in card.history.refused]
@@ -219,7 +218,7 @@ def object_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def provenance_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (name, value) pairs about the version's origin."""
+    """Return (name, value) of the version's origin."""
     past = card.history
     rows = [
         ("version", card.id),
@@ -240,7 +239,7 @@ def provenance_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def making_rows(card: Card) -> list[tuple[str, str, str]]:
-    """Return (kind, text, batch count) for each policy, featurizer and filter."""
+    """Return (kind, text, batches) of each policy, featurizer and filter."""
     past = card.history
     rows = [("cut by", text, f"{n:,}") for text, n in past.policies]
     rows += [
@@ -252,17 +251,17 @@ def making_rows(card: Card) -> list[tuple[str, str, str]]:
 
 
 def render_html(card: Card) -> str:
-    """Return an HTML page. Raises: MissingDependency."""
+    """Return a page. Raises: MissingDependency."""
     return templates().get_template("card.html.j2").render(template_values(card))
 
 
 def render_markdown(card: Card, sheets: Mapping[str, str] | None = None) -> str:
-    """Return the card as Markdown. sheets: kind -> file name of its contact sheet. Raises: MissingDependency."""
+    """Return the text. sheets: kind -> file name of its contact sheet. Raises: MissingDependency."""
     body = templates().get_template("card.md.j2").render(template_values(card), sheets=sheets or {})
     return re.sub(r"\n{3,}", "\n\n", f"{front_matter(card)}\n\n{body.strip()}\n")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: int | None = None) -> str:
-    """Return a Markdown table. right: index of the first right-aligned column. Raises: MissingDependency."""
+    """Return a Markdown table. right: first right-aligned column. Raises: MissingDependency."""
     text: str = templates().get_template("parts.md.j2").module.table(header, rows, right)  # type: ignore[attr-defined]
     return text.strip()

@@ -13,13 +13,13 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 MAX_DISTINCT = 20_000
-"""Distinct names that one tally keeps. A column with more is an identifier."""
+"""Distinct names of one tally; a column with more is an identifier."""
 MAX_BINS = 40
-"""Most bins in a histogram. It has 21 to 40 bins unless there are few values."""
+"""Most bins; a histogram has 21 to 40 unless there are few values."""
 RATIO = 1.005
-"""Ratio of a sketch bin's upper to lower bound. Quantiles are within 0.5 %, and exact in bins of equal values."""
+"""A sketch bin's upper over lower bound. Quantiles are within 0.5 %, and exact in bins of equal values."""
 SMALLEST, LARGEST = 1e-12, 1e15
-"""Smallest and largest magnitudes that the sketch resolves."""
+"""Magnitudes that the sketch resolves."""
 
 _FINEST = -1000
 """Bin width exponent of a histogram of zeros."""
@@ -28,18 +28,18 @@ _STEPS = math.ceil(math.log(LARGEST / SMALLEST) / math.log(RATIO))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Number of occurrences per name."""
+    """Occurrences per name."""
 
     counts: tuple[tuple[str, int], ...] = ()
-    """(name, occurrences) pairs, most frequent first, then by name; empty unless `complete`."""
+    """Most frequent first, then by name; empty unless `complete`."""
     n_others: int = 0
-    """Number of names that are not listed."""
+    """Names not listed."""
     others: int = 0
-    """Occurrences of all unlisted names."""
+    """Their occurrences."""
     unknown: int = 0
-    """Number of rows without a name."""
+    """Rows without a name."""
     complete: bool = True
-    """False if there were too many distinct names to count."""
+    """False for too many distinct names to count."""
 
     @property
     def known(self) -> int:
@@ -57,7 +57,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """A distribution of finite numbers."""
+    """Finite numbers."""
 
     known: int
     """Rows with a finite number."""
@@ -78,9 +78,9 @@ class Numbers:
     p95: float
     """95 % quantile, within 0.5 %."""
     edges: tuple[float, ...]
-    """Bin edges [n + 1]. The bin width is a power of two."""
+    """Bins' [n + 1]; their width is a power of two."""
     counts: tuple[int, ...]
-    """Rows in each bin [n]."""
+    """Rows per bin [n]."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__} | {
@@ -90,7 +90,7 @@ class Numbers:
 
 
 class NameTally:
-    """Counts names. Sets `overflowed` if there are more than `most` distinct names."""
+    """Counts names. Sets `overflowed` above `most` distinct ones."""
 
     def __init__(self, most: int = MAX_DISTINCT) -> None:
         self._most, self._counts, self.n = most, Counter[str](), 0
@@ -120,18 +120,18 @@ class NameTally:
             self._counts.clear()
 
     def counted(self) -> dict[str, int]:
-        """Return name -> count; empty if the tally overflowed."""
+        """Return name -> count; empty after overflow."""
         return dict(self._counts)
 
     def result(self, n_rows: int, listed: int = 16) -> Counts:
-        """Return the counts among `n_rows` rows. listed: most names to list individually."""
+        """Return the counts among `n_rows` rows. listed: most names listed."""
         if self.overflowed:
             return Counts(others=self.n, unknown=n_rows - self.n, complete=False)
         return ranked_counts(self._counts, n_rows - self.n, listed)
 
 
 def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
-    """Return the counts, most frequent first."""
+    """Put the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = (
         ordered[listed:] if len(ordered) > listed + 1 else []
@@ -141,10 +141,10 @@ def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) ->
 
 
 class NumberSummary:
-    """Sums, quantiles and a histogram of numbers. Apart from rounding, batching does not change them."""
+    """Sums, quantiles and a histogram. Apart from rounding, batching does not change them."""
 
     def __init__(self, *, whole: bool = False) -> None:
-        """whole: True for integers, whose bins are at least 1 wide."""
+        """whole: integers, whose bins are at least 1 wide."""
         self.n, self._sum, self._whole = 0, 0.0, whole
         self._low, self._high = math.inf, -math.inf
         self._marks = np.zeros(2 * _STEPS + 1, np.int64)
@@ -152,7 +152,7 @@ class NumberSummary:
         self._bins = _Bins(0 if whole else None)
 
     def add(self, values: Floats) -> None:
-        """Add the finite numbers whose magnitude is below 1e150. Magnitudes below 1e-150 count as 0."""
+        """Add finite numbers below 1e150; magnitudes below 1e-150 count as 0."""
         numbers = values[np.abs(values) < 1e150]
         numbers = np.where(np.abs(numbers) < 1e-150, 0.0, numbers)
         if not len(numbers):
@@ -170,7 +170,7 @@ class NumberSummary:
         self._bins.add(numbers, self._low, self._high)
 
     def result(self, n_rows: int) -> Numbers | None:
-        """Return the distribution among `n_rows` rows; None if there are no numbers."""
+        """Return the distribution among `n_rows` rows; None without numbers."""
         if not self.n:
             return None
         below = np.cumsum(self._marks)
@@ -199,7 +199,7 @@ class NumberSummary:
 
 
 class _Bins:
-    """A histogram whose bins double in width as the range grows. Bin i is [i 2^k, (i + 1) 2^k)."""
+    """Bins that double in width as the range grows: bin i is [i 2^k, (i + 1) 2^k)."""
 
     def __init__(self, finest: int | None) -> None:
         self._finest = finest
@@ -241,7 +241,7 @@ def _bin(value: float, k: int) -> int:
 
 
 def _exponent(low: float, high: float) -> int:
-    """Return the smallest k that needs at most MAX_BINS bins of width 2^k, within double precision."""
+    """Return the smallest k for at most MAX_BINS bins of width 2^k, within double precision."""
     size = max(abs(low), abs(high))
     floor = math.frexp(size)[1] - 40 if size else _FINEST
     span = high - low

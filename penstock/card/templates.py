@@ -1,4 +1,4 @@
-"""Load Jinja templates for HTML and Markdown. Every expression is cleaned and escaped as text.
+"""Jinja templates for HTML and Markdown. Every expression is cleaned and escaped as text.
 
 Only a template's own output is `Markup`. Quote every attribute that contains an expression. In Markdown, `~` and `join`
 would escape for HTML: place macros and text side by side.
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 OWN = Path(__file__).parent / "rendering"
 _ESCAPES = {"html": html_text, "md": markdown_text}
 _DECLARING = ("e", "escape", "forceescape", "safe", "tojson", "urlize", "xmlattr")
-"""Removed Jinja filters, whose results would count as escaped."""
+"""Removed filters, whose results would count as escaped."""
 
 
 @cache
 def templates(folder: Path = OWN) -> "Environment":
-    """Return the environment for a folder's `<name>.html.j2` and `<name>.md.j2`, which may include this package's.
+    """Return the environment of a folder's `<name>.html.j2` and `<name>.md.j2`, which may include this package's.
 
     Additional filters: `base64`, `clean(longest)`, `number`, `share(whole)`, `fenced` (inside a Markdown fence), `line`
     (keeps blanks), `percent` (for decodeURIComponent). Undefined names raise. Raises: MissingDependency.

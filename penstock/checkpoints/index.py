@@ -29,32 +29,32 @@ class Tensor:
     """A stored tensor."""
 
     dtype: str
-    """Element type, as safetensors names it."""
+    """As safetensors names it."""
     sizes: tuple[int, ...]
-    """Shape of the whole tensor."""
+    """Whole tensor's shape."""
     pieces: tuple[StoredPiece, ...]
-    """The tensor's pieces."""
+    """In any order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """Everything in a checkpoint."""
+    """A checkpoint's content."""
 
     tensors: Mapping[str, Tensor]
     """Name -> tensor."""
     values: Mapping[str, StoredPiece]
-    """Name -> location of a value that is not a tensor."""
+    """Location of what is no tensor."""
     paths: Mapping[str, tuple[str | int, ...]]
-    """Name -> the keys that lead to it in the nested state."""
+    """Name -> keys that lead to it."""
 
     def parts(self) -> list[StoredObject]:
-        """Return all parts, sorted by name."""
+        """By name."""
         pieces = (piece for tensor in self.tensors.values() for piece in tensor.pieces)
         return sorted({piece.part for piece in (*pieces, *self.values.values())})
 
 
 def encode(index: Index) -> bytes:
-    """Return an index as JSON. Raises: InvalidField for keys that are neither strings nor integers."""
+    """Return JSON. Raises: InvalidField for keys that are neither strings nor integers."""
     numbers = {part: number for number, part in enumerate(index.parts())}
     for name, path in index.paths.items():
         if not all(isinstance(word, str | int) for word in path):
@@ -83,7 +83,7 @@ def encode(index: Index) -> bytes:
 
 
 def decode(data: bytes, parts: Sequence[StoredObject], where: str) -> Index:
-    """Return the index parsed from JSON. Raises: Corrupt."""
+    """Parse JSON. Raises: Corrupt."""
     try:
         body = parse_json_object(data)
         if body["index"] != FORMAT or body["block_bytes"] != BLOCK_BYTES:

@@ -69,7 +69,7 @@ class Checkpoints:
     # Steps, which do not need torch
 
     def steps(self) -> list[int]:
-        """Return the steps that have a checkpoint, ascending."""
+        """Return the finished steps, ascending."""
         return marker.steps(self._store, self.run)
 
     def at(self, step: int) -> Checkpoint:
@@ -77,7 +77,7 @@ class Checkpoints:
         return marker.read(self._store, self.run, step)
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest checkpoint, or None. Raises: Corrupt; FormatTooNew; StoreError."""
+        """Return the newest, or None. Raises: Corrupt; FormatTooNew; StoreError."""
         steps = self.steps()
         return self.at(steps[-1]) if steps else None
 
@@ -119,13 +119,13 @@ class Checkpoints:
         self._pending = step, going
 
     def wait(self) -> None:
-        """Wait for the background save. Raises: that save's error."""
+        """Wait for the background save. Raises: its error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             first_error(pending[1].result)
 
     def writer(self, step: int, batches: "loader.Loader | None" = None) -> "CheckpointWriter":
-        """Return a writer for torch.distributed.checkpoint.save. Raises: MissingDependency; InvalidRuntime."""
+        """Return torch.distributed.checkpoint.save's. Raises: MissingDependency; InvalidRuntime."""
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
             raise InvalidRuntime(f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed")
         try:
@@ -178,10 +178,7 @@ class Checkpoints:
         return checkpoint
 
     def reader(self, step: int, *, partial: bool = False) -> "CheckpointReader":
-        """Return a reader for torch.distributed.checkpoint.load.
-
-        Raises: MissingDependency; CheckpointNotFound; Corrupt.
-        """
+        """Return torch.distributed.checkpoint.load's. Raises: MissingDependency; CheckpointNotFound; Corrupt."""
         checkpoint = self.at(step)
         return self._reader(checkpoint, self._index(checkpoint), partial)
 
@@ -282,7 +279,7 @@ def _quiet(how: Mapping[str, Any]) -> Iterator[None]:
 
 
 def plan_versions(plan: "loader.Plan") -> list[dict[str, str]]:
-    """Return the versions that a plan reads, each {"source", "id", "name"}, sorted."""
+    """Return a plan's versions, each {"source", "id", "name"}, sorted."""
     versions = {
         (one.source, one.view.version.id, one.view.version.name)
         for one in plan.sources.values()

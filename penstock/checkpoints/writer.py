@@ -48,7 +48,7 @@ class CheckpointWriter(StorageWriter):
     """
 
     on_set_up: Callable[[], object] | None = None
-    """Callback for the start of a save."""
+    """Called at a save's start."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class CheckpointWriter(StorageWriter):
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Check torch's checkpoint id. Raises: InvalidRuntime if it names another step."""
+        """Raise InvalidRuntime if torch's checkpoint id names another step."""
         if checkpoint_id is not None and str(checkpoint_id) != str(self._step):
             raise InvalidRuntime(
                 f"checkpoint_id = {checkpoint_id!r}; this writer saves step {self._step}: leave it out"
             )
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Check the options. Raises: InvalidRuntime if collectives are disabled."""
+        """Raise InvalidRuntime if collectives are disabled."""
         if not kwargs.get("use_collectives", True):
             raise InvalidRuntime(
                 "use_collectives=False: a checkpoint has one marker for all ranks; leave it out"
@@ -126,7 +126,7 @@ class CheckpointWriter(StorageWriter):
         return done
 
     def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the index and the marker, then apply the retention rule, on the coordinator.
+        """Write index and marker, then apply retention, on the coordinator.
 
         Raises: InvalidRuntime if ranks save different steps or runs; Conflict.
         """

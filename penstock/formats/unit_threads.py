@@ -15,7 +15,7 @@ Done = TypeVar("Done")
 def in_threads(
     work: Callable[[Unit], Done], units: Iterable[Unit], at_once: int, failures: list[str]
 ) -> Iterator[Done]:
-    """Yield each unit's result as soon as it is complete; append errors to `failures`."""
+    """Yield units' results as they complete; append errors to `failures`."""
     pool, coming = DaemonPool(at_once, "penstock-units"), iter(units)
     waiting: set[Future[Done]] = set()
     try:

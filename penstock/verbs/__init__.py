@@ -106,4 +106,4 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "takedown",
     ),
 }
-"""Kind of user -> their verbs, for `penstock --help`; each verb is listed once."""
+"""Kind of user -> verbs in `penstock --help`; each is listed once."""

@@ -94,7 +94,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """List the condemned objects with their ages and cost."""
+    """List condemned objects with age and cost."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)
@@ -109,7 +109,7 @@ def plan(arguments: Namespace) -> Answer:
 
 
 def sweep(arguments: Namespace) -> Answer:
-    """Delete objects that stayed condemned for the whole grace period. Exit status 1 if a deletion failed."""
+    """Delete objects condemned for the whole grace period. Exit status 1 if a deletion failed."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)
@@ -128,7 +128,6 @@ def sweep(arguments: Namespace) -> Answer:
 
 
 def retire(arguments: Namespace) -> Answer:
-    """Retire the versions that a policy does not keep."""
     from ..upkeep.gc import Policy, retire_by_policy
     from ..upkeep.gc.clients import earliest_us, now, own_name, read_signs
 

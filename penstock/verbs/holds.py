@@ -14,7 +14,6 @@ def _retire_arguments(parser: ArgumentParser) -> None:
 
 
 def run_retire(arguments: Namespace) -> Answer:
-    """Retire a version, so that it cannot be opened."""
     root = loader.Root(arguments.root)
     record = root.record(arguments.ref, retired=True)
     root.retire(arguments.ref, reason=arguments.reason)
@@ -45,7 +44,7 @@ def add_hold(arguments: Namespace) -> Answer:
 
 
 def release_hold(arguments: Namespace) -> Answer:
-    """Release a hold. Exit status 2 if there is none."""
+    """Exit with 2 if there is none."""
     root = loader.Root(arguments.root)
     record = root.record(arguments.ref, retired=True)
     done = root.release(arguments.ref, by=arguments.by)
@@ -82,7 +81,7 @@ def _lease_arguments(parser: ArgumentParser) -> None:
 
 
 def ls_lease(arguments: Namespace) -> Answer:
-    """List each version's readers, with their last heartbeat's age and how long a collector saw no change.
+    """List versions' readers, with their last heartbeat's age and how long a collector saw no change.
 
     The age compares the store's clock with this machine's. A collector measures on its own clock.
     """

@@ -1,6 +1,6 @@
 """Register WebDataset, and import its compressed archives.
 
-A member is `<key>.<field>`: the key ends at the first dot of the file name, field names become lower case. A sample's
+A member is `<key>.<field>`: the key ends at the file name's first dot, field names become lower case. A sample's
 members may be anywhere in an archive, but are consecutive in a compressed one. Values of the member `json` become
 metadata columns.
 """
@@ -25,7 +25,7 @@ from .tar_headers import BLOCK_BYTES, HEADER_BYTES, TarMember, TarMembers, each_
 OBJECTS_PER_SHARD = 1
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:(?!__|\./)(?:[^\n]*/)?[^./\n]+\n)*")
-"""Keys, each followed by a line feed, that `named` returns unchanged."""
+"""Keys, each with a line feed, that `named` returns unchanged."""
 _SKIPPED = re.compile(r"__[^/]*__($|/)")
 _PACKED = re.compile(r"\.(tgz|tbz2|txz|tzst|tar\.[a-z0-9]+)$")
 """Endings of compressed archives, and of files that accompany archives."""
@@ -36,14 +36,11 @@ _MAGIC = re.compile(
 _COMPRESSED = {"tgz", "tbz2", "txz", "tzst", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"}
 _ENDING = f".{FIELD}"
 LOOKED_AT = 8
-"""Maximum number of objects per ending whose first bytes are checked."""
+"""Most objects per ending whose first bytes are checked."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the dataset's archives. Raises: InvalidStore for compressed archives.
-
-    Costs a request for each of the first `LOOKED_AT` objects per ending that may be compressed.
-    """
+    """Raise InvalidStore for compressed archives; costs a request for the first `LOOKED_AT` objects per ending."""
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
     members = None if exported else JsonMembers()
@@ -126,10 +123,8 @@ def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignT
 
 
 class JsonDocuments:
-    """Parsed JSON members of one archive."""
-
     def __init__(self, window: ObjectWindow, members: JsonMembers | None, *, lower: bool) -> None:
-        """members: the import's JSON options; None skips JSON. lower: True to lower-case field names."""
+        """members: the import's JSON options, or None. lower: True to lower-case field names."""
         self._window, self._lower = window, lower
         self._columns, self._starts = members.columns() if members else None, list[int]()
 
@@ -145,17 +140,16 @@ class JsonDocuments:
                 self.add(ByteRange(*run.places[2 * at : 2 * at + 2]), self._window.aside)
 
     def add(self, at: ByteRange, read: Callable[[int, int], bytes]) -> None:
-        """Parse one JSON member. read: reads its bytes."""
         if self._columns is not None:
             self._starts.append(at.offset)
             self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._window.name, at.offset)
 
     def table(self) -> pa.Table | None:
-        """Return the values, one row per JSON member in order; None if JSON is skipped."""
+        """Return one row per JSON member in order; None if JSON is skipped."""
         return self._columns.table() if self._columns is not None else None
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        """Return offset of each JSON member -> its values."""
+        """Return each JSON member's offset -> its values."""
         table = self.table()
         return {} if table is None else dict(zip(self._starts, table.to_pylist(), strict=True))
 
@@ -163,7 +157,7 @@ class JsonDocuments:
 def samples_in(
     window: ObjectWindow, exported: Exported | None, members: JsonMembers | None, *, lower: bool
 ) -> Iterator[ForeignSample]:
-    """Yield an archive's samples from its headers. lower: True to lower-case field names."""
+    """Yield an archive's samples. lower: True to lower-case field names."""
     documents = JsonDocuments(window, members, lower=lower)
 
     def walked() -> Iterator[TarMember]:
@@ -215,7 +209,7 @@ def _grouped(
 
 
 def named(name: str) -> tuple[str, str] | None:
-    """Return a member's key and field; None for webdataset's own files and for names without an extension."""
+    """Return a member's (key, field); None for webdataset's own files and names without an extension."""
     if name.startswith("__") and _SKIPPED.match(name):
         return None
     begin = name.rfind("/") + 1
@@ -227,7 +221,7 @@ def named(name: str) -> tuple[str, str] | None:
 
 
 def metadata_at(window: ObjectWindow, exported: Exported, at: ByteRange, key: str) -> SampleColumns:
-    """Return a sample's metadata and provenance. at: its metadata member."""
+    """Return a sample's columns. at: its metadata member."""
     where = f"{window.name}, byte {at.offset}"
     if at.nbytes > HEADER_BYTES:
         raise Corrupt(
@@ -238,14 +232,13 @@ def metadata_at(window: ObjectWindow, exported: Exported, at: ByteRange, key: st
 
 OPTIONS = frozenset[str]()
 SAMPLE_BYTES = 2**30
-"""Limit on a sample in memory, in bytes."""
+"""Largest sample in memory, in bytes."""
 _PACKED_NAME = re.compile(r"\.(?:tar\.(gz|bz2|xz|zst)|(tgz|tbz2|txz))$")
 _CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd"}
-"""File name ending -> Arrow's name for the compression, if it differs."""
+"""File name ending -> Arrow's name, if it differs."""
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the compressed archives, with one `ImportRun` each."""
     archives, members = [info for info in infos if _PACKED_NAME.search(info.key.lower())], JsonMembers()
     members.leave_out(options.without)
     read = partial(_samples, store, members)
@@ -262,7 +255,7 @@ def _samples(store: Store, members: JsonMembers, run: ImportRun) -> Iterator[Rea
 
 
 def stream_samples(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
-    """Yield an archive's samples in one forward pass. columns: parses JSON members into metadata; None skips them."""
+    """Yield an archive's samples in one forward pass. columns: parses JSON members, or None."""
     key, fields, held, before = "", dict[str, bytes](), 0, set[str]()
     metadata = NO_METADATA
     blocks = _Blocks(stream)
@@ -300,7 +293,7 @@ def stream_samples(stream: ByteStream, columns: JsonColumns | None = None) -> It
 
 
 class _Blocks:
-    """Reads at increasing offsets; keeps the last header, because the end check reads it again."""
+    """Reads at increasing offsets; keeps the last header, which the end check reads again."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream, self._at, self._header = stream, 0, b""

@@ -1,4 +1,4 @@
-"""Export WebDataset: one tar archive per part, with metadata as a `.json` member."""
+"""WebDataset exports: one tar archive per part, with metadata as a `.json` member."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from .webdataset import named
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return the losses: field names that webdataset changes, and metadata whose member name is already a field."""
+    """Field names that webdataset changes, and metadata whose member name is a field."""
     out = [
         Loss(f"field {name!r}", f"webdataset reads extensions in lower case: it becomes {name.lower()!r}")
         for name in selection.fields
@@ -34,24 +34,22 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Write nothing: WebDataset archives need no index."""
+    """Write nothing: archives need no index."""
 
 
 class MemberPlace(NamedTuple):
-    """One member's header, and the location of its content in the archive."""
-
     name: str
     """Field name."""
     header: bytes
-    """The complete tar header."""
+    """Complete tar header."""
     offset: int
-    """Offset of the content."""
+    """Content's offset."""
     nbytes: int
-    """Content length in bytes."""
+    """Content's length in bytes."""
 
 
 def metadata_loss(selection: ExportSelection) -> list[Loss]:
-    """Return a loss for metadata if both names of its member are already fields."""
+    """Return a loss if both names of the metadata member are fields."""
     if not selection.columns or metadata_member(selection.fields) is not None:
         return []
     names = " and ".join(map(repr, MEMBERS))
@@ -59,7 +57,7 @@ def metadata_loss(selection: ExportSelection) -> list[Loss]:
 
 
 def places(key: str, sizes: Mapping[str, int], at: int) -> list[MemberPlace]:
-    """Return the members of a sample that starts at byte `at`, by name. sizes: field -> nbytes."""
+    """Return a sample's members by name, from byte `at` on. sizes: field -> nbytes."""
     out = []
     for name, nbytes in sorted(sizes.items()):
         header = member_header(f"{key}.{name}", nbytes)
@@ -74,7 +72,7 @@ def end_of(members: list[MemberPlace], start: int) -> int:
 
 
 def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name: str) -> list[int]:
-    """Write an archive; return the offset of each sample, and the end of the last."""
+    """Return each written sample's offset, and the end of the last."""
     member, starts = metadata_member(selection.fields), [0]
     with outbox.file(name) as file:
         for sample in selection.samples(unit):
@@ -91,7 +89,7 @@ def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name
 
 
 def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[ByteRange]:
-    """Yield the byte ranges of an archive that exclude the members of samples not in `keys`."""
+    """Yield an archive's byte ranges without the members of samples not in `keys`."""
     start = at = 0
     for member in members(window.read, window.nbytes, window.name, partial(plain_members, window)):
         end = member.offset + member.nbytes + -member.nbytes % BLOCK_BYTES
@@ -105,7 +103,7 @@ def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[ByteRange
 
 
 def _behind_globals(window: ObjectWindow, at: int, header: int) -> int:
-    """Return the offset after the global pax headers before a member; they apply to all later members."""
+    """Return the offset after the global pax headers before a member, which apply to all later members."""
     while at < header and (block := window.read(at, BLOCK_BYTES))[156:157] == b"g":
         nbytes = int(block[124:135], 8)
         at += BLOCK_BYTES + nbytes + -nbytes % BLOCK_BYTES

@@ -1,4 +1,4 @@
-"""Build a topic's columns: an array if all values are numbers of one shape, otherwise JSON."""
+"""A topic's columns: an array if all values are numbers of one shape, otherwise JSON."""
 
 import io
 import json
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 _EXACT = 2**53
-"""Largest magnitude up to which every integer is exact in float64."""
+"""Largest magnitude with every integer exact in float64."""
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def leaves(message: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path and the value of each leaf in nested mappings."""
+    """Yield each leaf of nested mappings, with its dotted path."""
     for name, value in message.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{front}{name}.")
@@ -23,7 +23,7 @@ def leaves(message: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, A
 
 
 class TopicColumn:
-    """Values at one path of a topic's messages, one row per message."""
+    """Values at one path, one row per message."""
 
     def __init__(self) -> None:
         self._dtype: np.dtype[Any] | None = None
@@ -32,7 +32,7 @@ class TopicColumn:
         self._texts: list[bytes] | None = None  # JSON of each row, once a value is not a number
 
     def add(self, row: int, value: Any) -> int:
-        """Add a row's value, and gaps for skipped rows; return the bytes that they take in memory."""
+        """Add a value after gaps for skipped rows; return the bytes that they take in memory."""
         before = len(self._data)
         if self._texts is None and self._takes(value):
             self._shapes += [None] * (row - len(self._shapes))
@@ -95,7 +95,7 @@ def npy_of(values: Any) -> bytes:
 
 
 def json_of(value: Any) -> bytes:
-    """Return a value as JSON; NaN and infinities become text."""
+    """Return JSON; NaN and infinities become text."""
     return _JSON.encode(_plain(value)).encode()
 
 

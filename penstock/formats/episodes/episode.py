@@ -56,7 +56,7 @@ class EpisodeBuilder:
             )
 
     def sample(self, key: str) -> ReadSample:
-        """Return the episode as one sample. Raises: InvalidSample; Corrupt."""
+        """Return the episode. Raises: InvalidSample; Corrupt."""
         if not self._topics:
             raise InvalidSample(f"{self._where} has no messages of topics that are read; move it elsewhere")
         clocks = {name: topic.clock() for name, topic in self._topics.items()}
@@ -107,7 +107,7 @@ class _Topic:
         return _NamedErrors(f"{self._where}, {what}", self._leave_out)
 
     def add(self, message: LogMessage) -> int:
-        """Add a message; return the bytes that it takes in memory."""
+        """Return the bytes that the message takes in memory."""
         row = len(self._log_times)
         with damage_named(f"{self._where}, row {row}"), self._refused(f"row {row}"):
             values = dict(self._decode(message.data))
@@ -159,7 +159,7 @@ class _Topic:
         self._stamp_name = None
 
     def clock(self) -> tuple[str, Any]:
-        """Return the clock's name and its times: int64 [T], Unix nanoseconds."""
+        """Return the clock's name and times: int64 [T], Unix nanoseconds."""
         if self._stamp_name:
             stamps = np.frombuffer(self._stamps, np.int64)
             if (stamps[1:] > stamps[:-1]).all():

@@ -1,7 +1,7 @@
 """Convert between `language.jsonl` and LeRobot's tasks and columns `language_persistent`, `language_events`.
 
 A task is a line of style `task`. A persistent text holds until the next of its style. An event holds for 1 ns, so that
-only the window at its row has it. Columns are as LeRobot 0.6 declares them in `lerobot/datasets/language.py`.
+only its row's window has it. Columns are as in LeRobot 0.6, `lerobot/datasets/language.py`.
 """
 
 import json
@@ -25,9 +25,8 @@ COLUMNS = PERSISTENT, EVENTS
 TASK = "task"
 """Style of LeRobot's tasks."""
 EVENT_NS = 1
-"""Length of an event."""
 MOST_BYTES = 2**30
-"""Largest language columns of an exported episode, about."""
+"""About the largest language columns of an exported episode."""
 _TEXT_BYTES = 64  # of a text without its characters
 _MAX_S = 2**62 / 10**9
 
@@ -110,14 +109,14 @@ def _line(struct: Mapping[str, Any], start: int, end: int | None) -> LanguageLin
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a value without the members that Arrow adds where another call has them."""
+    """Drop the members that Arrow adds where another call has them."""
     if isinstance(value, dict):
         return {name: _without_nulls(part) for name, part in value.items() if part is not None}
     return [_without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 def tasks_in(lines: Sequence[LanguageLine], ns: I64) -> list[dict[str, Any]]:
-    """Return the lines' tasks in turn, with `start` row, `stop` row and text `task`; empty if a row has none."""
+    """Return the tasks in turn, with `start` row, `stop` row and text `task`; empty if a row has none."""
     task = ActiveText(line for line in lines if line.style == TASK and line.text is not None)
     runs = runs_of([task.at(time) for time in ns.tolist()])
     if any(text is None for text, _, _ in runs):
@@ -126,13 +125,13 @@ def tasks_in(lines: Sequence[LanguageLine], ns: I64) -> list[dict[str, Any]]:
 
 
 def columns_in(lines: Sequence[LanguageLine], ns: I64) -> set[str]:
-    """Return the names of the columns that the lines need."""
+    """Return the columns that the lines need."""
     rows = set(ns.tolist())
     return {EVENTS if _is_event(line, rows) else PERSISTENT for line in lines if line.style != TASK}
 
 
 def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
-    """Return the bytes of the lines' columns, about: LeRobot repeats persistent texts in each row.
+    """Return about the bytes of the lines' columns: LeRobot repeats persistent texts in each row.
 
     Raises: InvalidSample above `MOST_BYTES`.
     """
@@ -150,7 +149,7 @@ def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
 
 
 def inexact(lines: Sequence[LanguageLine], ns: I64, fps: Fraction) -> str | None:
-    """Return what LeRobot's columns cannot hold of the lines; None if they hold all."""
+    """Return what LeRobot's columns cannot hold of the lines, or None."""
     rows, starts = set(ns.tolist()), dict[tuple[str | None, bool], list[int]]()
     for line in sorted(lines, key=lambda line: line.start_ns):
         for is_text in {False, line.text is not None}:
@@ -181,14 +180,14 @@ def _is_event(line: LanguageLine, rows: Container[int]) -> bool:
 
 
 def _seconds(ns: int) -> float:
-    """Return the least float32 that is not before a time."""
+    """Return the least float32 not before a time."""
     exact = Fraction(ns, 10**9)
     seconds = np.float32(float(exact))
     return float(seconds if Fraction(float(seconds)) >= exact else np.nextafter(seconds, np.float32(np.inf)))
 
 
 def column_of(name: str, lines: Sequence[LanguageLine], ns: I64, seconds: Any) -> Any:
-    """Return a language column of LeRobot 0.6. seconds: float32 [rows], as in the column `timestamp`."""
+    """Return a column of LeRobot 0.6. seconds: float32 [rows], as in the column `timestamp`."""
     clock = ns.tolist()
     rows = {time: row for row, time in enumerate(clock)}
     values: list[list[dict[str, Any]]] = [[] for _ in clock]
@@ -225,7 +224,7 @@ def _struct(line: LanguageLine) -> dict[str, Any]:
 
 
 def _array(name: str, values: list[list[dict[str, Any]]], repeats: int = 1) -> Any:
-    """Return an Arrow array of some rows. repeats: of a single one."""
+    """Return some rows. repeats: of a single one."""
     import pyarrow as pa
 
     def of(call: Any) -> Any:

@@ -13,35 +13,35 @@ from loader.json_text import DamagedJson
 from loader.modalities.language import MAX_BYTES, MAX_LINES
 
 ROWS_AT_ONCE = 32
-"""Rows that are decoded at a time."""
+"""Rows decoded at a time."""
 OBJECT_BYTES = 2**28
-"""Most bytes of texts, about, that are kept of all episodes of an object."""
+"""About the most bytes kept of all episodes' texts of an object."""
 _STRUCT_BYTES = 64  # of a text in memory without its characters, nulls too
 
 
 class TextRun(NamedTuple):
-    """Consecutive rows of an episode with equal texts."""
+    """Consecutive rows with equal texts."""
 
     first: int
     """First row."""
     stop: int
-    """Row after the last."""
+    """After the last."""
     structs: list[Any]
-    """Texts as mappings, None for null; at most `MAX_LINES` + 1."""
+    """Mappings, None for null; at most `MAX_LINES` + 1."""
 
 
 class EpisodeTexts:
-    """One column's texts in one episode."""
+    """One column of one episode."""
 
     def __init__(self) -> None:
         self.runs: list[TextRun] = []
         self.n_rows = 0
         self.trouble = ""
-        """Reason that the column cannot be read, or ""."""
+        """Why it cannot be read, or ""."""
         self._nbytes = 0
 
     def add(self, values: Any, n_rows: int, room: int) -> int:
-        """Append rows with equal texts; return the bytes that they take, about.
+        """Append rows with equal texts; return about the bytes that they take.
 
         values: Arrow structs. room: most bytes to keep. Keeps nothing beyond it and the limits of language.
         """
@@ -67,7 +67,7 @@ class EpisodeTexts:
         return nbytes
 
     def checked(self) -> list[TextRun]:
-        """Return the runs. Raises: DamagedJson."""
+        """Raise DamagedJson for a column that cannot be read."""
         if self.trouble:
             raise DamagedJson(self.trouble)
         return self.runs
@@ -78,7 +78,7 @@ Texts = dict[str, dict[int, EpisodeTexts]]
 
 
 def read_texts(parquet: Any, columns: Collection[str]) -> Texts:
-    """Return the language columns that an open Parquet file has."""
+    """Return the language columns of an open Parquet file."""
     there = [name for name in parquet.schema_arrow.names if name in columns]
     texts: Texts = {name: {} for name in there}
     room = OBJECT_BYTES
@@ -92,7 +92,7 @@ def read_texts(parquet: Any, columns: Collection[str]) -> Texts:
 
 
 def _add(texts: dict[int, EpisodeTexts], episodes: list[Any], column: Any, room: int) -> int:
-    """Add a column of some rows; return the bytes that its texts take, at most `room`."""
+    """Add some rows of a column; return the bytes of its texts, at most `room`."""
     import pyarrow as pa
 
     for episode in set(episodes):
@@ -118,7 +118,6 @@ def _add(texts: dict[int, EpisodeTexts], episodes: list[Any], column: Any, room:
 
 
 def _lists(column: Any) -> list[Any]:
-    """Return the structs of each row's list."""
     offsets, values = column.offsets.to_pylist(), column.values
     valid = np.asarray(column.is_valid())
     return [

@@ -1,4 +1,4 @@
-"""Statistics of the whole dataset out of a norm, in the place of row-weighted means of episodes' statistics."""
+"""A norm's statistics of the whole dataset, instead of row-weighted means of episodes' statistics."""
 
 import re
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from loader.dataset.norms.norm import Norm, parse_norm
 from loader.errors import FieldMismatch, InvalidRuntime, ObjectNotFound
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
-"""Quantiles in LeRobot's statistics: q01, q10, q50, q90, q99."""
+"""LeRobot's: q01, q10, q50, q90, q99."""
 _PATH = re.compile(r"norms/[0-9a-f]{64}\.parquet")
 
 
 def norm_at(version: Version, path: str) -> Norm:
-    """Return a norm of the root, for the export of a version. Raises: InvalidRuntime; Corrupt; StoreError."""
+    """Return a norm of the root, for a version. Raises: InvalidRuntime; Corrupt; StoreError."""
     store, message = version.store, f"--norm {path}: "
     if not _PATH.fullmatch(path):
         raise InvalidRuntime(f"{message}the path of a norm in the root is needed, norms/<64 digits>.parquet")
@@ -40,7 +40,7 @@ def norm_at(version: Version, path: str) -> Norm:
 
 
 def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, dict[str, Any]]:
-    """Return feature -> statistics, with mean, std and quantiles out of a norm. Raises: FieldMismatch."""
+    """Return feature -> statistics, with a norm's mean, std and quantiles. Raises: FieldMismatch."""
     out = {feature: dict(own) for feature, own in stats.items()}
     for field, of_field in norm.fields.items():
         feature = field.removesuffix(".npy")

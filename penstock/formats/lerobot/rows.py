@@ -15,16 +15,14 @@ I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class EpisodeRows(NamedTuple):
-    """One episode's rows."""
-
     streams: dict[str, Any]
-    """Feature -> array [rows, ...] as stored, or list of texts."""
+    """Feature -> array [rows, ...], or list of texts."""
     ns: I64
     """int64 [rows]: nanoseconds since the first row, rounded down."""
     seconds: Any
-    """float [rows]: time since the first row as stored."""
+    """float [rows]: time since the first, as stored."""
     tasks: list[dict[str, Any]]
-    """Tasks in order, each with `start` row, `stop` row and text `task`."""
+    """Each with `start` row, `stop` row and text `task`."""
 
 
 def read_rows(
@@ -36,7 +34,7 @@ def read_rows(
     tasks: Mapping[int, str],
     tick_s: float,
 ) -> EpisodeRows:
-    """Return an episode's rows. features: streams to read. tick_s: tolerance of timestamps, in seconds."""
+    """features: streams to read. tick_s: tolerance of timestamps, in seconds."""
     if table.num_rows != length:
         raise Corrupt(f"{what}: {table.num_rows} rows, meta/ gives {length}")
     if not length:
@@ -55,18 +53,18 @@ def read_rows(
 
 
 def clock(length: int, fps: Fraction) -> I64:
-    """Return each row's time: int64 [length], nanoseconds, rounded down."""
+    """Return each row's time: int64 [length], ns, rounded down."""
     return np.array([n * 10**9 * fps.denominator // fps.numerator for n in range(length)], np.int64)
 
 
 def seconds_of(ns: I64, fps: Fraction) -> Any:
-    """Return timestamps of rows as LeRobot stores them, float32 [rows]: of a regular clock, as exact as they go."""
+    """Return rows' timestamps as LeRobot stores them, float32 [rows]; a regular clock's are exact."""
     exact = np.arange(len(ns), dtype=np.float64) * fps.denominator / fps.numerator
     return np.where(np.abs(exact - ns / 1e9) < 1e-9, exact, ns / 1e9).astype(np.float32)
 
 
 def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
-    """Raise Corrupt if timestamps and row indices disagree by more than a tick and float32 rounding."""
+    """Raise Corrupt if timestamps and row indices differ by more than a tick and float32 rounding."""
     due = numbers.astype(np.float64) * fps.denominator / fps.numerator
     allowed = np.spacing(np.maximum(due, 2.0**-20).astype(np.float32)).astype(np.float64) + tick_s
     times = seconds.astype(np.float64)
@@ -126,7 +124,7 @@ def _texts(table: Any, name: str, what: str) -> list[str]:
 
 
 def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
-    """Return runs of equal values as (value, start, stop)."""
+    """Return (value, start, stop) of runs of equal values."""
     out: list[tuple[Any, int, int]] = []
     for number, value in enumerate(values):
         if out and out[-1][0] == value:
@@ -147,7 +145,7 @@ def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, 
 
 
 def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return statistics of the numeric features that are finite. streams: feature -> array [rows, ...]."""
+    """Return statistics of the finite numeric features. streams: feature -> array [rows, ...]."""
     numeric = {name: values for name, values in streams.items() if not isinstance(values, list)}
     return {name: _statistics_of(values) for name, values in numeric.items() if np.isfinite(values).all()}
 
@@ -163,9 +161,9 @@ def _statistics_of(values: Any) -> dict[str, Any]:
 
 
 def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return statistics over all rows, combined from episodes' statistics: feature -> name -> value.
+    """Return statistics over all rows, from episodes' statistics: feature -> name -> value.
 
-    As in LeRobot, quantiles are row-weighted means of episodes' quantiles. Raises: InvalidSample.
+    As in LeRobot, quantiles are row-weighted means. Raises: InvalidSample.
     """
     out = {}
     for feature in sorted({name for one in episodes for name in one}):

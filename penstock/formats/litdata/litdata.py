@@ -41,14 +41,13 @@ from .litdata_leaves import LeafValues, put, size_of, table_rows, values_at
 
 OBJECTS_PER_SHARD = 1
 CHUNKS = re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)?\.bin$")
-"""Pattern for chunk names, uncompressed and compressed."""
+"""Chunk names, uncompressed and compressed."""
 MAKE_INDEX = (
     "litdata.optimize writes it when it ends, and litdata.merge_datasets joins the indexes of several folders"
 )
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the chunks that the dataset's indexes list."""
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -140,13 +139,12 @@ def _of_others(window: ObjectWindow, chunk: LitDataChunk, n_tokens: int) -> Corr
 
 OPTIONS = frozenset[str]()
 CHUNK_BYTES = 2**30
-"""Limit on a decompressed chunk, in bytes; `optimize` writes 64 MB by default."""
+"""Largest decompressed chunk, in bytes; `optimize` writes 64 MB by default."""
 _FRAMED, _FRAMES, _TABLE = b"LDFZ01\0\0", struct.Struct("<IIQII"), b"LDARW01\0"
 _HEAD = struct.Struct("<8sHHIII")
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the compressed chunks that the dataset's indexes list."""
     chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
     check_indexed(store, infos, CHUNKS, MAKE_INDEX)
@@ -279,7 +277,7 @@ def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
 
 
 def _joined(offsets: Any, body: bytes | None) -> bytes | None:
-    """Return an uncompressed chunk. offsets: each sample's start in `body`, and the end of the last."""
+    """Return an uncompressed chunk. offsets: of the samples in `body`, and the last's end."""
     if body is None:
         return None
     n = len(offsets) - 1

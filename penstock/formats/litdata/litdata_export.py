@@ -1,4 +1,4 @@
-"""Export LitData chunks: each sample maps its fields, `key`, `metadata`, and `absent`, the fields that it lacks."""
+"""LitData exports: each sample maps its fields, `key`, `metadata`, and `absent`, the fields that it lacks."""
 
 import json
 import struct
@@ -16,7 +16,7 @@ from .litdata_index import ABSENT, DTYPES
 from .litdata_leaves import NULL
 
 CHUNK_BYTES = 64 * 2**20
-"""Maximum chunk size in bytes, unless one sample is larger."""
+"""Largest chunk in bytes, unless one sample is larger."""
 _TEXTS = {"txt": "str", "json": "json"}
 _FLAT = DTYPES["numpy"][:11]
 _MOST_BYTES = 2**31
@@ -24,7 +24,7 @@ _LEAF = {"type": None, "context": None, "children_spec": list[Any]()}
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return keys, metadata and absent fields as losses if the name of their leaf is already a field."""
+    """Return keys, metadata and absent fields whose leaf's name is already a field."""
     own = [
         ("keys", KEY, True),
         ("metadata", METADATA, selection.columns),

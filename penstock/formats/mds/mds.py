@@ -41,19 +41,19 @@ SCALARS = {
     **{f"{sign}int{8 * n}": f"{kind}{n}" for sign, kind in (("", "i"), ("u", "u")) for n in (1, 2, 4, 8)},
     **{f"float{8 * n}": f"f{n}" for n in (2, 4, 8)},
 }
-"""Encoding of a single number -> dtype word."""
+"""Encoding of one number -> dtype word."""
 NUMBERS_AS_TEXT = ("str_int", "str_float", "str_decimal")
 WORDS = {"str": "txt", "json": "json", "jpeg": "jpg", "jpeg_array": "jpg", "jpegarray": "jpg", "png": "png"}
-"""Encoding -> last word of the field name."""
+"""Encoding -> field name's last word."""
 BYTES = ("bytes", "pkl", "pil", "list[pil]", "list[jpeg]", "list[png]")
-"""Encodings whose bytes become a field unchanged."""
+"""Encodings that become a field unchanged."""
 _ARRAY = re.compile(
     r"ndarray(:(?P<dtype>u?int(8|16|32|64)|float(16|32|64))(:(?P<shape>[1-9]\d*(,[1-9]\d*)*))?)?"
 )
 
 OBJECTS_PER_SHARD = 1
 SHARDS = re.compile(r"(^|/)shard\.\d+\.mds(\.\w+)?$")
-"""Pattern for shard names, uncompressed and compressed."""
+"""Shard names, uncompressed and compressed."""
 MAKE_INDEX = (
     "MDSWriter.finish() of MosaicML streaming writes it, and streaming.base.util.merge_index(folder) joins the indexes "
     "of several folders"
@@ -74,37 +74,33 @@ _DTYPES = {
 
 
 class MdsColumn(NamedTuple):
-    """One column of a shard."""
-
     name: str
-    """Column name."""
+    """Its name."""
     encoding: str
-    """Encoding, without an array's dtype and shape."""
+    """Without an array's dtype and shape."""
     size: int
-    """Size of every value in bytes; 0 if sizes vary."""
+    """Bytes of every value; 0 if they vary."""
     word: str
-    """Dtype word of a number or array; "" if each array has its own."""
+    """Dtype word of a number or array; "" if arrays have their own."""
     shape: tuple[int, ...]
-    """Shape of every array; () if each array has its own."""
+    """Shape of every array; () if they have their own."""
 
 
 class MdsShard(NamedTuple):
-    """A shard's entry in the index."""
-
     key: str
     """Object key."""
     nbytes: int
-    """Size in bytes."""
+    """Bytes."""
     n_samples: int
-    """Number of samples."""
+    """Samples."""
     first: int
     """Index of its first sample in the dataset."""
     columns: tuple[MdsColumn, ...]
-    """Columns in the order of their values."""
+    """In the order of their values."""
 
 
 def shards_in(data: bytes, name: str) -> list[MdsShard]:
-    """Return the shards that an index lists. name: index name for errors. Raises: InvalidStore if compressed."""
+    """Return the shards that an index lists. name: for errors. Raises: InvalidStore if compressed."""
     try:
         listed = parse_json_object(data)["shards"]
         if not isinstance(listed, list):
@@ -172,7 +168,6 @@ class _ColumnValue(NamedTuple):
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the shards that the dataset's indexes list."""
     check_indexed(store, infos, SHARDS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
@@ -312,7 +307,7 @@ def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
 
 OPTIONS = frozenset[str]()
 SHARD_BYTES = 2**30
-"""Limit on a decompressed shard, in bytes; MDSWriter's default is 64 MiB."""
+"""Largest decompressed shard, in bytes; MDSWriter's default is 64 MiB."""
 _CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli", "snappy": "snappy"}
 
 
@@ -323,7 +318,7 @@ class _Compressed(NamedTuple):
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the compressed shards that the dataset's indexes list.
+    """Return the compressed shards that indexes list.
 
     Raises: InvalidStore if a shard is not compressed, or Arrow does not have its codec.
     """

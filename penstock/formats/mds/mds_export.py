@@ -1,4 +1,4 @@
-"""Export MDS shards for MosaicML Streaming; key and metadata become columns."""
+"""MDS exports for MosaicML Streaming; key and metadata become columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from ..exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit, me
 from ..reading.exported import KEY, METADATA
 
 SHARD_BYTES = 64 * 2**20
-"""Maximum shard size in bytes, unless one sample is larger; MDSWriter's default."""
+"""Largest shard in bytes, unless one sample is larger; MDSWriter's default."""
 _ENCODINGS = {"txt": "str", "json": "json"}
 _ARRAYS = {
     **{f"{kind}{n}": f"{name}{8 * n}" for kind, name in (("u", "uint"), ("i", "int")) for n in (1, 2, 4, 8)},
@@ -22,7 +22,7 @@ _MOST_BYTES = 2**32 - 1
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return keys and metadata as losses if the name of their column is already a field."""
+    """Return keys and metadata whose column's name is already a field."""
     return [
         Loss(what, f"its column would be {name!r}, which is a field: it is left out")
         for what, name in (("keys", KEY), ("metadata", METADATA))

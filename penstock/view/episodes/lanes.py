@@ -1,4 +1,4 @@
-"""Group the dimensions of streams into lanes, by the leading words of their names."""
+"""Group streams' dimensions into lanes, by the leading words of their names."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\d+|[^\W\d_a-zA-Z]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane(JsonRecord):
-    """Some dimensions of a stream, drawn over one another; another stream may be dashed."""
+    """Dimensions of a stream, drawn over one another; another stream may be dashed."""
 
     name: str
     """Title."""
     field: str
     """Stream drawn solid."""
     dashed: str
-    """Stream with the same dimensions drawn dashed, or ""."""
+    """Stream with the same dimensions, or ""."""
     first: int
     """First dimension."""
     labels: tuple[str, ...]
@@ -35,7 +35,7 @@ class Lane(JsonRecord):
 
 
 def lanes_of(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...], int]:
-    """Return (up to 64 lanes of an episode's streams, number of dimensions without one).
+    """Return (up to 64 lanes of streams, number of dimensions without one).
 
     A state and an action of the same names share lanes.
     """
@@ -67,7 +67,7 @@ def lanes_of(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...], in
 
 
 def _pairs(streams: Mapping[str, EpisodeStream]) -> dict[str, str]:
-    """Return state -> action, for streams of equal names and units."""
+    """Return state -> action of equal names and units."""
     out: dict[str, str] = {}
     for action in streams:
         words = action.split(".")
@@ -87,7 +87,7 @@ def _is_state(field: str) -> bool:
 
 
 def groups(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Return [first, stop) of each lane: neighbours with the same leading words, at most eight."""
+    """Return [first, stop) of neighbours with equal leading words, at most eight each."""
     words = [tuple(word.lower() for word in _WORD.findall(name)) for name in names]
     runs = _runs(words, 0, len(names), 0)
     out: list[tuple[int, int]] = []
@@ -118,7 +118,7 @@ def _runs(words: Sequence[tuple[str, ...]], first: int, stop: int, depth: int) -
 
 
 def _titled(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return (words that all names begin with, or ""; the rest of each name)."""
+    """Return (words that all names begin with, or ""; each name's rest)."""
     spans = [list(_WORD.finditer(name)) for name in names]
     n = 0
     while all(len(one) > n + 1 for one in spans) and len({one[n].group().lower() for one in spans}) == 1:

@@ -1,4 +1,4 @@
-"""Kinds of values. To add a kind, write a module that defines a `Kind`, and add it to `KINDS`."""
+"""Kinds of values. A new kind is a module that defines a `Kind`, listed in `KINDS`."""
 
 from .array import ARRAY
 from .audio import AUDIO

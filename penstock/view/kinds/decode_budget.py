@@ -1,7 +1,6 @@
-"""One memory budget for decoding, shared by all of a viewer's threads in order of arrival.
+"""Memory for decoding, shared by all of a viewer's threads in order of arrival.
 
-A thread reserves memory after reading a file's header, and takes no other lock meanwhile, so every thread gets its
-turn.
+A thread reserves after reading a file's header, and takes no other lock meanwhile, so every thread gets its turn.
 """
 
 import ctypes
@@ -11,13 +10,13 @@ from contextlib import contextmanager
 from threading import Condition, local
 
 DECODED_BYTES = 2**30
-"""Most bytes that all threads decode at the same time. A larger value is decoded on its own."""
+"""Bytes decoded at the same time. A larger value is decoded on its own."""
 RELEASED_FROM_BYTES = 64 * 2**20
-"""Smallest reservation, in bytes, after which freed memory is returned to the system."""
+"""Smallest reservation, in bytes, after which freed memory returns to the system."""
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, if the C library can. Takes milliseconds."""
+    """Return freed memory to the system, if the C library can; takes milliseconds."""
     # 256 photos and their tensors take 300 MiB, which glibc would keep in growing per-thread heaps.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:
@@ -25,7 +24,7 @@ def release_memory() -> None:
 
 
 class DecodeBudget:
-    """Memory reservations. Thread-safe. A thread that holds a reservation gets more without waiting."""
+    """Reservations of memory. Thread-safe. A thread with one gets more without waiting."""
 
     def __init__(self, limit: int = DECODED_BYTES) -> None:
         self._limit, self._used = limit, 0
@@ -35,7 +34,7 @@ class DecodeBudget:
     # Freed canvases stay in their thread's heap: decoding eight images in turn kept 2.4 GiB.
     @contextmanager
     def reserve(self, nbytes: int) -> Iterator[None]:
-        """Wait until this many bytes are available, and reserve them inside the block."""
+        """Wait for this many bytes, and reserve them in the block."""
         held = getattr(self._thread, "held", 0)
         more = max(0, min(nbytes, self._limit) - held)
         self._take(more, waits=not held)
@@ -66,4 +65,4 @@ class DecodeBudget:
 
 
 BUDGET = DecodeBudget()
-"""The process-wide budget."""
+"""The process's."""

@@ -10,20 +10,20 @@ from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
 from .pixels import Scale, png, scale_of, scaled, thinned, thumbnail_of
 
 MAX_DETAIL_PX = 2**24
-"""Largest image shown pixel by pixel. In a larger image, only every n-th row and column is shown."""
+"""Largest image shown pixel by pixel; beyond it, every n-th row and column."""
 LEAST_PX = 8
-"""Shortest side of an image, in pixels. Smaller arrays are tables of numbers."""
+"""Shortest side, in pixels; smaller arrays are tables of numbers."""
 
 BLACK, BLACK_SHARE = 2 / 255, 0.995
-"""Brightest level of a dark value, and share of dark values from which an image is black."""
+"""Brightest dark level, and share of dark values from which an image is black."""
 SATURATED_SHARE = 0.9
-"""Share of maximal values from which an image is saturated."""
+"""Share of maximal values, likewise."""
 MAX_SCALED = 20
-"""Largest plausible normalised value. Images that were not divided by 255 exceed it."""
+"""Largest plausible normalised value, exceeded without division by 255."""
 
 
 def channels_last(array: Array) -> Array | None:
-    """Return a view [H, W, C] of an image, or None. Tries channels-last before channels-first."""
+    """Return a view [H, W, C], or None. Tries channels-last first."""
     if array.ndim == 2 and array.dtype in (np.uint8, np.bool_):
         array = array[:, :, None]
     if array.ndim != 3 or array.dtype.kind == "c":
@@ -65,7 +65,7 @@ def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
 
 
 def whole_image(image: Array, scale: Scale) -> Media:
-    """Return a PNG of an image [H, W, C], thinned if it exceeds MAX_DETAIL_PX."""
+    """Return a PNG of [H, W, C], thinned beyond MAX_DETAIL_PX."""
     step = _step(*image.shape[:2])
     return png(scaled(image[::step, ::step], scale))
 
@@ -91,7 +91,7 @@ def size_of(image: Array) -> str:
 
 
 def scale_lines(image: Array, scale: Scale) -> tuple[str, ...]:
-    """Return lines about scaling and thinning, if any. image: [..., H, W, C]."""
+    """Return lines about scaling and thinning. image: [..., H, W, C]."""
     step = _step(*image.shape[-3:-1])
     thin = (f"every {step} px is shown: at most {MAX_DETAIL_PX:,} px are",) if step > 1 else ()
     return (str(scale), *thin) if scale.own or not scale.finite else thin
@@ -103,7 +103,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def image_marks(colours: Array, scale: Scale) -> tuple[Mark, ...]:
-    """Return the marks of an image. colours: [..., C] without alpha. scale: the whole image's scale."""
+    """colours: [..., C] without alpha. scale: the whole image's."""
     values = range_of(colours)
     out = array_marks(colours, values)
     dark, bright = (0.0, 0.0) if scale.own else _shares(colours, scale)

@@ -1,4 +1,4 @@
-"""Any other value, shown by its type, shape, dtype and first bytes, so that no field is invisible."""
+"""Any other value by type, shape, dtype and first bytes, so that no field is invisible."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Convert numbers of any dtype and range to 8-bit pixels, and pixels to PNG and JPEG files."""
+"""Numbers of any dtype and range as 8-bit pixels, and pixels as PNG and JPEG."""
 
 import io
 from dataclasses import dataclass
@@ -14,13 +14,12 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _JPEG_QUALITY = 85
 _SPARE = 4
-"""Factor over the target size to which an image is thinned before its pixels are averaged."""
+"""An image is thinned to this many times the target size, then averaged."""
 NOT_FINITE = (255, 0, 255)
 """Colour of NaN and infinite pixels (magenta)."""
 
 
 def png(pixels: Pixels) -> Media:
-    """Return a PNG of exactly these pixels."""
     from PIL import Image
 
     sink = io.BytesIO()
@@ -32,7 +31,7 @@ def png(pixels: Pixels) -> Media:
 
 
 def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
-    """Return an image of at most `edge` pixels per side. height, width: size of the image before `thinned`."""
+    """Return an image of at most `edge` pixels per side. height, width: before `thinned`."""
     size = fitted(height, width, edge)
     if size == pixels.shape[:2]:
         return png(pixels)
@@ -60,7 +59,7 @@ def jpeg(pixels: Pixels) -> Media:
 
 
 def interleaved(pixels: Pixels) -> Pixels:
-    """Return the pixels with each pixel's channels adjacent in memory."""
+    """Return pixels whose channels are adjacent in memory."""
     # Planes are copied one at a time.
     if pixels.strides[2] <= pixels.strides[1]:
         return np.ascontiguousarray(pixels)
@@ -71,29 +70,29 @@ def interleaved(pixels: Pixels) -> Pixels:
 
 
 def thinned(array: np.ndarray[Any, Any], edge: int) -> np.ndarray[Any, Any]:
-    """Return a view of every n-th row and column, enough for a thumbnail. array: [H, W, ...]."""
+    """Return every n-th row and column, enough for a thumbnail. array: [H, W, ...]."""
     rows, columns = (max(1, side // (_SPARE * edge)) for side in array.shape[:2])
     return array[::rows, ::columns]
 
 
 def fitted(height: int, width: int, edge: int) -> tuple[int, int]:
-    """Return (height, width) scaled down to a longer side of at most `edge`."""
+    """Return (height, width), the longer at most `edge`."""
     scale = min(1.0, edge / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The values that are drawn black and white. uint8 is drawn unchanged."""
+    """Values drawn black and white; uint8 is unchanged."""
 
     low: float
-    """Value drawn black."""
+    """Black."""
     high: float
-    """Value drawn white."""
+    """White."""
     finite: bool = True
     """False if a value is NaN or infinite."""
     own: bool = False
-    """True if the scale is the image's own range, neither 0 to 1 nor 0 to 255."""
+    """The image's own range, neither 0 to 1 nor 0 to 255."""
 
     def __str__(self) -> str:
         note = "; NaN and infinite in magenta" if not self.finite else ""
@@ -101,7 +100,7 @@ class Scale:
 
 
 def scale_of(array: Array) -> Scale:
-    """Return the scale: 0 to 255, 0 to 1, or the array's own range if it exceeds these."""
+    """Return 0 to 255, 0 to 1, or the array's own range if it exceeds these."""
     if array.dtype == np.uint8:
         return Scale(low=0, high=255)
     if array.dtype == np.bool_ or not array.size:
@@ -114,7 +113,7 @@ def scale_of(array: Array) -> Scale:
 
 
 def scaled(array: Array, scale: Scale) -> Pixels:
-    """Return numbers as uint8 [H, W, C]. array: [H, W, C], C = 1, 3 or 4. Gray with NaN becomes RGB, for magenta."""
+    """Return uint8 [H, W, C] of [H, W, C], C = 1, 3 or 4. Gray with NaN becomes RGB, for magenta."""
     if array.dtype == np.uint8:
         return array
     if array.dtype.kind == "c":

@@ -23,18 +23,18 @@ from .text import bounded, hex_lines
 from .video import length_marks
 
 MAX_IMAGE_PX = 2**25
-"""Largest decoded image in pixels: 128 MiB with alpha. JPEGs that are scaled down while decoding may be larger."""
+"""Pixels of a decoded image: 128 MiB with alpha. JPEGs that are scaled down while decoding may be larger."""
 MAX_AUDIO_BYTES = 2**26
-"""Most bytes of decoded audio, at 4 per sample."""
+"""Decoded audio, at 4 bytes per sample."""
 MAX_TEXT_BYTES, MAX_JSON_BYTES = 2**24, 2**20
-"""Most bytes of decoded text, and of JSON. Larger JSON is shown as text."""
+"""Decoded text and JSON; larger JSON is shown as text."""
 CLIP_FRAMES, MAX_CLIP_PX = 16, 2**24
-"""Most frames decoded per video, and most pixels in all of these together."""
+"""Frames decoded per video, and pixels of all these together."""
 MAX_PACKETS = 240
-"""Most packets decoded for these frames. If they need more, key frames are chosen instead."""
+"""Packets decoded for these frames; beyond it, key frames are chosen instead."""
 
 _VIDEO_BYTES, _AUDIO_BYTES = 320 * 2**20, 3 * MAX_AUDIO_BYTES
-"""Memory for decoding video or audio, in bytes: the codec's reference frames, and copies."""
+"""Memory of a decoder: reference frames, and copies."""
 _PIXEL_BYTES, _JPEG_PIXEL_BYTES = 24, 8
 """Measured bytes per pixel while decoding: Pillow's canvases and copies; JPEG coefficients and pixels."""
 
@@ -42,26 +42,24 @@ KindOf = Callable[[object, Facts], Kind]
 
 
 class DecodedValue(NamedTuple):
-    """A decoded value."""
-
     value: Any
     """The value."""
     facts: Facts
-    """Facts, including those from the file, such as its rate."""
+    """Also the file's, such as its rate."""
     lines: tuple[str, ...] = ()
-    """Facts about the file as text."""
+    """About the file."""
     is_thumbnail: bool = False
-    """True if the value is already a thumbnail's pixels, from a lossy file."""
+    """True for a thumbnail's pixels of a lossy file."""
     marks: tuple[Mark, ...] = ()
-    """Marks of the file."""
+    """The file's."""
     seconds: float | None = None
-    """Duration of audio or video in seconds; None if unknown."""
+    """Duration of audio or video, if known."""
     frame_s: float = 0.0
-    """Duration of a video frame in seconds."""
+    """Duration of a frame, in seconds."""
 
 
 def stored_of(kind_of: KindOf) -> Kind:
-    """Return the kind for stored bytes. kind_of: function that returns the decoded value's kind."""
+    """kind_of: returns the decoded value's kind."""
     return Kind(
         name="stored",
         fits=fits,
@@ -74,14 +72,14 @@ def stored_of(kind_of: KindOf) -> Kind:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is the bytes of a field that the loader can decode."""
+    """Accept bytes of a field that the loader can decode."""
     return isinstance(value, bytes | bytearray | memoryview) and (
         facts.word in DECODERS or facts.word in WITH_TABLES
     )
 
 
 def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
-    """Return a field's value, decoded up to the limits. Raises: DecodeFailed; MissingDependency."""
+    """Return a value decoded up to the limits. Raises: DecodeFailed; MissingDependency."""
     if not fits(data, facts):
         return DecodedValue(data, facts)
     with BUDGET.reserve(decoded_bytes(data, facts)):
@@ -89,7 +87,7 @@ def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def decoded_bytes(data: bytes, facts: Facts) -> int:
-    """Return the most memory in bytes that decoding a field takes, estimated from its header."""
+    """Return the most memory in bytes that decoding takes, by the header."""
     if facts.word in WITH_TABLES:
         return _VIDEO_BYTES
     modality = DECODERS[facts.word].partition(".")[0] if facts.word in DECODERS else ""
@@ -185,7 +183,7 @@ def _text(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def _image(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
-    """Return an upright image, uint8 [H, W, C]. Large JPEGs are decoded at about `edge` pixels."""
+    """Return an upright image, uint8 [H, W, C]; large JPEGs at about `edge` pixels."""
     width, height = _sides(data)
     if data[:2] == b"\xff\xd8" and edge is not None and max(width, height) > 4 * edge:
         header = load("image.jpeg_header:read_header")(data)
@@ -222,7 +220,7 @@ def _audio(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def mp4_of(data: bytes, facts: Facts) -> bytes:
-    """Return a run of packets as mp4, using the sample's packet table. Raises: DecodeFailed; MissingDependency."""
+    """Return packets as mp4, by the sample's packet table. Raises: DecodeFailed; MissingDependency."""
     packets = as_buffer(facts.sample.get(facts.field + SUFFIX))
     if packets is None:
         raise DecodeFailed(f"a run of packets needs its sample's field {facts.field + SUFFIX!r}")
@@ -266,7 +264,7 @@ def _audio_seconds(container: Any) -> float | None:
 
 
 def _chosen(timeline: Any, most: int) -> list[int]:
-    """Return evenly spaced frame numbers (the middle for `most` 1), or key or first frames beyond MAX_PACKETS."""
+    """Return evenly spaced frames (the middle for `most` 1), or key or first frames beyond MAX_PACKETS."""
     n = len(timeline)
     frames = _spread(np.arange(n), most)
     if sum(run.stop - run.first for run in timeline.runs(frames)) <= MAX_PACKETS:

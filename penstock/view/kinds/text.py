@@ -1,4 +1,4 @@
-"""Text such as captions and transcripts, as bounded lines without control characters or terminal escapes."""
+"""Text such as captions, as bounded lines without control characters or terminal escapes."""
 
 import re
 from typing import Any
@@ -7,11 +7,11 @@ from ...text import terminal_text
 from .kind import Facts, Kind, Mark, mark
 
 MAX_LINES = 200
-"""Most lines shown per value."""
+"""Most shown per value."""
 MAX_LETTERS = 1000
-"""Most characters shown per line."""
+"""Characters shown per line."""
 MAX_EXAMINED = 2**20
-"""Most characters examined for faults."""
+"""Characters examined for faults."""
 # Direction marks and overrides, zero-width characters, tags and other control characters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\U000e0000-\U000e007f]"
@@ -20,7 +20,7 @@ _BROKEN = re.compile("[\ufffd\ud800-\udfff]")
 
 
 def text_lines(text: str, *, most: int = MAX_LINES) -> tuple[str, ...]:
-    """Return a text's first lines, with control characters as Python escapes."""
+    """Return the first lines, control characters as Python escapes."""
     start = text[: most * (MAX_LETTERS + 1)]
     lines = start.split("\n")
     shown = [bounded(line) for line in lines[:most]]
@@ -30,13 +30,13 @@ def text_lines(text: str, *, most: int = MAX_LINES) -> tuple[str, ...]:
 
 
 def bounded(line: str) -> str:
-    """Return one cleaned line of at most MAX_LETTERS characters."""
+    """Return one cleaned line of at most MAX_LETTERS."""
     cleaned = terminal_text(line[: MAX_LETTERS + 1].replace("\n", " "))
     return cleaned if len(cleaned) <= MAX_LETTERS else f"{cleaned[: MAX_LETTERS - 1]}…"
 
 
 def hex_lines(data: bytes | memoryview, *, most: int = 64) -> tuple[str, ...]:
-    """Return the first bytes as lines of 16: offset, hex, ASCII characters."""
+    """Return the first bytes in lines of 16: offset, hex, ASCII."""
     start = bytes(data[:most])
     return tuple(
         f"{at:04x}  {start[at : at + 16].hex(' '):<47}  "

@@ -1,4 +1,4 @@
-"""Decode tokens to text with a training's tokenizers, individually and as whole sequences."""
+"""Texts of tokens by a training's tokenizers, individually and as whole sequences."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 MOST_TOKENS = 2**16
-"""Most distinct tokens decoded per field."""
+"""Distinct tokens decoded per field."""
 MOST_LETTERS = 200
 MOST_RESTORED = 2**20
-"""Longest sequence that is decoded as a whole, in tokens."""
+"""Tokens of the longest sequence decoded as a whole."""
 
 
 def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
-    """Return special token -> name, from a field's facts, which may be any JSON."""
+    """Return special token -> name, of a field's facts, which may be any JSON."""
     special = facts.get("special")
     named = special.items() if isinstance(special, dict) else ()
     return {int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19}
@@ -22,7 +22,7 @@ def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
 def restored_texts(
     tokenizers: Mapping[str, Any], sample: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return field -> text decoded from all its tokens at once, without special tokens and rejected sequences.
+    """Return field -> text of all its tokens at once, without special tokens and rejected sequences.
 
     Single tokens would lose whitespace and parts of characters.
     """
@@ -53,12 +53,12 @@ def _decoded(tokenizer: Any, ids: list[int]) -> str | None:
 def token_texts(
     tokenizers: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
 ) -> dict[str, dict[int, str]]:
-    """Return field -> token -> text, for the tokens in these samples."""
+    """Return field -> token -> text."""
     return TokenTexts(tokenizers)(*samples)
 
 
 class TokenTexts:
-    """Decodes each token only once. A token that its tokenizer rejects gets no text."""
+    """Decodes each token once. One that its tokenizer rejects gets no text."""
 
     def __init__(self, tokenizers: Mapping[str, Any]) -> None:
         self._tokenizers = tokenizers

@@ -1,4 +1,4 @@
-"""The web application, protected by the guard: routes, static files, and the exclusion of samples."""
+"""The web application behind the guard: routes, static files, and the exclusion of samples."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -70,7 +70,7 @@ def application(
     ui: str = "",
     writes: bool = False,
 ) -> ASGIApp:
-    """Return the viewer as an ASGI application. `Guard` and `Site` describe the arguments."""
+    """Return the ASGI application. `Guard` and `Site` describe the arguments."""
     site = Site(opened=opened, ui=ui, csrf=csrf(token) if writes else "")
 
     async def not_found(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Read the Range of a request as RFC 9110 defines it (sections 13.1.5 and 14)."""
+"""The Range of a request as RFC 9110 defines it (sections 13.1.5 and 14)."""
 
 import re
 
@@ -6,11 +6,11 @@ from starlette.requests import Request
 
 _SPEC = re.compile(r"([0-9]*)-([0-9]*)")
 _DIGITS = 18
-"""Digits of a number that is compared exactly; a longer one is beyond every representation."""
+"""Digits of a number compared exactly; a longer one is beyond every representation."""
 
 
 def range_of(request: Request, nbytes: int, etag: str) -> range | None:
-    """Return the bytes that a request asks for: None for all of them, an empty range for status 416.
+    """Return the requested bytes: None for all, an empty range for status 416.
 
     Only GET has ranges. Other units, malformed ranges, several satisfiable ranges and an If-Range with another ETag
     select all bytes.
@@ -31,7 +31,7 @@ def range_of(request: Request, nbytes: int, etag: str) -> range | None:
 
 
 def _bytes_of(first: str, last: str, nbytes: int) -> range | None:
-    """Return a spec's bytes, empty if it is not satisfiable; None if it is malformed."""
+    """Return a spec's bytes, empty if not satisfiable; None if malformed."""
     if not first:
         return range(max(0, nbytes - _number(last)), nbytes) if last else None
     if last and _number(last) < _number(first):

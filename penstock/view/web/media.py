@@ -1,4 +1,4 @@
-"""Serve images, audio and stored bytes: verified, within limits, with fixed media types."""
+"""Images, audio and stored bytes: verified, within limits, with fixed media types."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -43,22 +43,22 @@ STORED_TYPES = {
     "mp4": "video/mp4",
     "webm": "video/webm",
 }
-"""Field extension -> media type of its stored bytes. Other fields are downloads."""
+"""Field extension -> media type of stored bytes; others are downloads."""
 FIELD_TYPES = {**STORED_TYPES, "run": STORED_TYPES["mp4"]}
-"""`STORED_TYPES`, and the type for runs of packets, which become mp4 files."""
+"""`STORED_TYPES`, and the type of packets, which become mp4."""
 
 MOST_DESCRIBED_BYTES = 2**20
-"""Largest raw object, in bytes, that is described as text if a browser cannot show it."""
+"""Largest raw object described as text if a browser cannot show it."""
 MOST_PART_BYTES = 2**20
-"""Most bytes of a response to a Range of a stored field."""
+"""Largest response to a stored field's Range."""
 _REVALIDATED = {"cache-control": "private, no-cache"}
-"""The next server at this address may use another root or recipe."""
+"""The next server here may use another root or recipe."""
 
 Answer = Callable[[Site, Request], Response]
 
 
 def media_route(site: Site, path: str, answer: Answer) -> Route:
-    """Return a route that answers failures with a line of text, because an <img> shows no error page."""
+    """Answer failures with a line of text, because an <img> shows no error page."""
 
     def respond(request: Request) -> Response:
         try:
@@ -73,7 +73,7 @@ def media_route(site: Site, path: str, answer: Answer) -> Route:
 
 
 def media_response(media: Media | None, trouble: str = "") -> Response:
-    """Return an image or audio, or 404. trouble: reason that browsers must not cache it, or ""."""
+    """Return an image or audio, or 404. trouble: why browsers must not cache it, or ""."""
     if media is None:
         return PlainTextResponse("this value has no image", 404)
     return Response(media.data, media_type=media.type, headers={} if trouble else _cache_headers(media.data))
@@ -156,7 +156,7 @@ def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: s
 def stored_response(
     site: Site, version: loader.Version, ordinal: int, field: str, request: Request
 ) -> Response:
-    """Return a field's stored bytes or a Range of them, verified. A run of packets becomes mp4."""
+    """Return a field's verified bytes or a Range of them; packets become mp4."""
     if is_run(field):
         data, name = site.opened.media.get(
             ("playable", version.id, ordinal, field), lambda: playable(version, ordinal, field)
@@ -176,7 +176,7 @@ def stored_response(
 
 
 def _field_etag(version: loader.Version, ordinal: int, field: str) -> str:
-    """Return an ETag: a version's id covers its bytes."""
+    """Use a version's id, which covers its bytes."""
     return _etag_of(f"{version.id} {ordinal} {field}".encode())
 
 
@@ -187,7 +187,7 @@ def _media_type(name: str) -> str:
 def _part_response(
     data: bytes, part: range, nbytes: int, media_type: str, headers: Mapping[str, str]
 ) -> Response:
-    """Return 206 with a part of `nbytes` bytes, or 416 if the part is empty."""
+    """Return 206 with a part of `nbytes` bytes, or 416 if it is empty."""
     ranges = {"accept-ranges": "bytes"}
     if not part:
         text = f"the range has none of the {nbytes} bytes"
@@ -197,7 +197,7 @@ def _part_response(
 
 
 def bytes_response(data: bytes, name: str, saved_as: str, request: Request, etag: str = "") -> Response:
-    """Return bytes or a Range of them. The extension of `name` selects a media type or a download."""
+    """Return bytes or a Range of them. name: its extension selects a media type or a download."""
     media_type, etag = _media_type(name), etag or _etag_of(data)
     headers = {"accept-ranges": "bytes", "etag": etag, **_REVALIDATED}
     if media_type == "application/octet-stream":
@@ -209,7 +209,7 @@ def bytes_response(data: bytes, name: str, saved_as: str, request: Request, etag
 
 
 def raw_shown(site: Site, uri: str) -> dict[str, Any]:
-    """Return template values for a sample's raw object; empty if there is no URI.
+    """Return a raw object's template values; empty without URI.
 
     Objects that browsers can show get a media type. Others are fetched, up to 1 MiB.
     """
@@ -232,7 +232,7 @@ def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Respo
 
 
 def thumbnail_field(fields: tuple[str, ...]) -> str:
-    """Return the field to use as thumbnail: an image, else video, else audio, or ""."""
+    """Return the field for a thumbnail: image, else video, else audio, or ""."""
     for types in ("image/", "video/", "audio/"):
         for field in fields:
             if FIELD_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
@@ -241,7 +241,7 @@ def thumbnail_field(fields: tuple[str, ...]) -> str:
 
 
 def neighbours_field(version: loader.Version | None, neighbours: Sequence[Neighbour]) -> str:
-    """Return a thumbnail field that all neighbours have, or ""."""
+    """Return a thumbnail field of all neighbours, or ""."""
     if version is None or not neighbours:
         return ""
     fields = {thumbnail_field(names) for names in fields_of(version, [one.ordinal for one in neighbours])}

@@ -1,4 +1,4 @@
-"""Pages of runs, steps, slots and their images; of versions, samples and differences; and the first page."""
+"""Pages of runs, steps and slots; of versions, samples and differences; and the first page."""
 
 from functools import partial
 

@@ -1,8 +1,10 @@
-"""Escape untrusted text, such as captions and keys, for HTML, Markdown, YAML and a terminal."""
+"""Escape untrusted text, such as captions and keys, for HTML, Markdown, YAML, a terminal and a shell."""
 
 import html
 import re
+import shlex
 import unicodedata
+from collections.abc import Sequence
 
 WORD_JOINER = "\u2060"
 """Invisible; prevents renderers from linking an address."""
@@ -85,3 +87,27 @@ def yaml_text(text: object) -> str:
         else:
             out.append(f"\\U{ord(letter):08X}")
     return '"' + "".join(out) + '"'
+
+
+_QUOTED = {"\\": "\\\\", "'": "\\'"}
+
+
+def shell_command(root: str, *words: object, names: Sequence[object] = ()) -> str:
+    """Return a `penstock` command line for a root. names: last arguments, which may begin with `-`."""
+    after = ["--", *names] if names else []
+    return " ".join(map(shell_word, ("penstock", *words, "--root", root, *after)))
+
+
+def shell_word(word: object) -> str:
+    """Return a word quoted for bash and zsh. Unprintable characters are escaped."""
+    text = str(word)
+    if text.isprintable():
+        return shlex.quote(text)
+    return (
+        "$'" + "".join(_QUOTED.get(one) or (one if one.isprintable() else _code(one)) for one in text) + "'"
+    )
+
+
+def _code(character: str) -> str:
+    n = ord(character)
+    return f"\\x{n:02x}" if n < 0x80 else f"\\u{n:04x}" if n < 0x10000 else f"\\U{n:08x}"

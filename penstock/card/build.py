@@ -17,9 +17,8 @@ from . import classes
 from .classes import part_fields
 from .examples import examples
 from .history import history
-from .kinds import KindScan
 from .scan import SampleScan, scan
-from .tally import Counts, NameTally, NumberSummary, ranked_counts
+from .tally import Counts, KindScan, NameTally, NumberSummary, ranked_counts
 from .value import Card, CardColumn, CardKind, Group, History
 
 EXAMPLES, MAX_EXAMPLES = 6, 24

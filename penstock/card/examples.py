@@ -19,9 +19,9 @@ from ..progress import progress
 from ..text import clean
 from ..units import length
 from .classes import media_field, part_fields
-from .kinds import KindScan
 from .pictures import EncodedImage, picture_of
 from .scan import SampleScan
+from .tally import KindScan
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20

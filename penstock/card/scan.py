@@ -24,8 +24,7 @@ from loader.errors import Corrupt
 
 from ..progress import progress
 from .classes import Layouts, layouts
-from .kinds import LANGUAGES, SIDES, KindScan, NameCodes, floats, licences
-from .tally import Counts, NameTally, NumberSummary
+from .tally import LANGUAGES, SIDES, Counts, KindScan, NameCodes, NameTally, NumberSummary, floats, licences
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 

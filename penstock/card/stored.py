@@ -17,7 +17,7 @@ from loader.storage import Store
 
 from .as_json import render_json
 from .pictures import sheet
-from .sections import render_html, render_markdown
+from .render import render_html, render_markdown
 from .value import FORMAT, Card
 
 ACROSS = {"image": 6, "video": 3, "audio": 3}

@@ -20,9 +20,8 @@ from loader.storage import ByteRange, Store
 from loader.storage.store import disk_of
 
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
-from .index import Index
 from .marker import Checkpoint
-from .parts import BLOCK_BYTES, ITEM_BYTES, REQUEST_BYTES, StoredPiece, checksums, extent, strides
+from .parts import BLOCK_BYTES, ITEM_BYTES, REQUEST_BYTES, Index, StoredPiece, checksums, extent, strides
 from .ranks import several
 from .writer import check_value
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import Event
@@ -15,13 +15,16 @@ from loader.errors import Corrupt, InvalidField, InvalidRuntime, MissingDependen
 from loader.storage.mirror.store import primary_of
 from loader.storage.shared.requests import patient
 
-from . import index, marker
+from . import marker
 from .marker import Checkpoint
-from .parts import PART_BYTES
+from .parts import PART_BYTES, Index, decode_index
 from .ranks import first_error, from_first_rank
 from .retention import CheckpointRetention
 
 if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
     from .reader import CheckpointReader
     from .writer import CheckpointWriter
 
@@ -216,11 +219,11 @@ class Checkpoints:
             self._group = distributed.new_group(backend="gloo")
         return {"process_group": self._group}
 
-    def _chosen(self, step: int | Literal["latest"]) -> tuple[Checkpoint, index.Index] | None:
+    def _chosen(self, step: int | Literal["latest"]) -> tuple[Checkpoint, Index] | None:
         checkpoint = self.latest() if step == "latest" else self.at(step)
         return None if checkpoint is None else (checkpoint, self._index(checkpoint))
 
-    def _index(self, checkpoint: Checkpoint) -> index.Index:
+    def _index(self, checkpoint: Checkpoint) -> Index:
         key = checkpoint.key(checkpoint.index)
         data = self._store.get(key).data
         where = f"{self._root.url}/{key}"
@@ -228,9 +231,9 @@ class Checkpoints:
             raise Corrupt(
                 f"{where} is not the index that was written; load an earlier step, or restore the file"
             )
-        return index.decode(data, checkpoint.parts, where)
+        return decode_index(data, checkpoint.parts, where)
 
-    def _reader(self, checkpoint: Checkpoint, contents: index.Index, partial: bool) -> "CheckpointReader":
+    def _reader(self, checkpoint: Checkpoint, contents: Index, partial: bool) -> "CheckpointReader":
         from .reader import CheckpointReader
 
         return CheckpointReader(self._store, checkpoint, contents, partial=partial)
@@ -299,3 +302,32 @@ def _facts(batches: "loader.Loader") -> dict[str, Any]:
 def _log_failure(done: "Future[Any]", step: int, run: Checkpoints) -> None:
     if (error := done.exception()) is not None:
         _log.error("%r: step %d was not saved; the next call raises it: %s", run, step, error)
+
+
+class TrainingState:
+    """A torch.distributed.checkpoint Stateful: `checkpoints.save(step, {"train": TrainingState(...)})`.
+
+    Names are the model's own, without DDP, FSDP or torch.compile prefixes, so a state saved under one wrapper loads
+    under another. Loading also fills an optimizer that has not taken a step.
+    """
+
+    def __init__(self, model: "nn.Module", optimizers: "Optimizer | Iterable[Optimizer]" = ()) -> None:
+        self._model, self._optimizers = model, optimizers
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters, buffers and optimizer states. Tensors are not copied."""
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        model, optimizer = get_state_dict(self._model, self._optimizers)
+        return {"model": model, "optimizer": optimizer} if optimizer else {"model": model}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state into the model and the optimizers."""
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        set_state_dict(
+            self._model,
+            self._optimizers,
+            model_state_dict=state["model"],
+            optim_state_dict=state.get("optimizer", {}),
+        )

@@ -20,15 +20,18 @@ from loader.errors import Conflict, InvalidField, InvalidRuntime, StoreError
 from loader.storage import is_there
 from loader.storage.mirror.store import primary_of
 
-from . import index, marker, retention
+from . import marker, retention
 from .dtypes import content, dtype_name
 from .marker import Checkpoint, StoredObject
 from .parts import (
     ITEM_BYTES,
     PART_BYTES,
+    Index,
     StoredPiece,
+    Tensor,
     TensorPiece,
     contiguous_boxes,
+    encode_index,
     packed_parts,
     piece_name,
     sealed_part,
@@ -132,7 +135,7 @@ class CheckpointWriter(StorageWriter):
         """
         self._check_same(results)
         contents = _index(metadata, [result for each in results for result in each])
-        data = index.encode(contents)
+        data = encode_index(contents)
         stored = StoredObject(
             name=f"{secrets.token_hex(8)}-index.json", nbytes=len(data), sha256=marker.sha256(data)
         )
@@ -259,7 +262,7 @@ def _boxes(item: WriteItem, part_bytes: int) -> Iterator[TensorPiece]:
         )
 
 
-def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> index.Index:
+def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> Index:
     places: dict[str, list[StoredPiece]] = {name: [] for name in metadata.state_dict_metadata}
     for result in results:
         places[result.index.fqn] += result.storage_data
@@ -267,10 +270,8 @@ def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> index.Inde
     for name, kind in metadata.state_dict_metadata.items():
         if isinstance(kind, dcp.TensorStorageMetadata):
             dtype = dtype_name(name, kind.properties.dtype)
-            tensors[name] = index.Tensor(dtype=dtype, sizes=tuple(kind.size), pieces=tuple(places[name]))
+            tensors[name] = Tensor(dtype=dtype, sizes=tuple(kind.size), pieces=tuple(places[name]))
         else:
             (values[name],) = places[name]
     paths = metadata.planner_data or {}
-    return index.Index(
-        tensors=tensors, values=values, paths={name: tuple(path) for name, path in paths.items()}
-    )
+    return Index(tensors=tensors, values=values, paths={name: tuple(path) for name, path in paths.items()})

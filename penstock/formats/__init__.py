@@ -71,18 +71,18 @@ FORMATS = {
         companions=re.compile(r"^meta/|(?<!\.parquet)$"),
     ),
     "litdata": Format(
-        registered=".litdata.litdata",
-        exporter=".litdata.litdata_export",
+        registered=".litdata",
+        exporter=".litdata",
         companions=_INDEXES,
     ),
-    "litdata-compressed": Format(importer=".litdata.litdata", companions=_INDEXES),
+    "litdata-compressed": Format(importer=".litdata", companions=_INDEXES),
     "mcap": Format(importer=".episodes.mcap_import"),
     "mds": Format(
-        registered=".mds.mds",
-        exporter=".mds.mds_export",
+        registered=".mds",
+        exporter=".mds_export",
         companions=_INDEXES,
     ),
-    "mds-compressed": Format(importer=".mds.mds", companions=_INDEXES),
+    "mds-compressed": Format(importer=".mds", companions=_INDEXES),
     "megatron": Format(
         registered=".megatron",
         exporter=".megatron",
@@ -104,7 +104,7 @@ FORMATS = {
     "tfrecord": Format(importer=".tables.tfrecord_import", is_partitioned=True),
     "webdataset": Format(
         registered=".archives.webdataset",
-        exporter=".archives.webdataset_export",
+        exporter=".archives.webdataset",
     ),
     "webdataset-compressed": Format(importer=".archives.webdataset"),
 }

@@ -21,9 +21,9 @@ from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.errors import InvalidRuntime
 
 from ..progress import progress
+from ..threads import in_threads
 from ..units import size
 from .exporter import ADDRESSES, ExportSelection, WorkUnit, select
-from .unit_threads import in_threads
 
 UNIT_SAMPLES = 16 * ADDRESSES
 

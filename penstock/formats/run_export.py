@@ -20,9 +20,10 @@ from loader.storage import ByteRange, ObjectInfo, Store
 from loader.storage.external_shards import FOREIGN, PlacedObject, PlacedStore, difference
 
 from ..progress import progress
+from ..threads import in_threads
 from ..units import size
 from . import FORMATS, REGISTERED, TABLES, exporter_named, find_registered
-from .archives.webdataset_export import remaining
+from .archives.webdataset import remaining
 from .exporter import (
     FOLDER,
     Exporter,
@@ -35,11 +36,10 @@ from .exporter import (
     refuse,
     select,
 )
-from .lerobot.norm_stats import norm_at
+from .lerobot.rows import norm_at
 from .reading.exported import NOTE
 from .reading.object_file import ObjectWindow
 from .reading.sample import FoundObjects
-from .unit_threads import in_threads
 
 READ_BYTES = 8 * 2**20
 """Bytes per read."""

@@ -71,7 +71,7 @@ def _order_of_seen_arguments(parser: ArgumentParser) -> None:
 
 def run_order_of_seen(arguments: Namespace) -> Answer:
     """List the samples not read."""
-    from ..formats.mds.streaming_order import ordinals_of, remaining_samples
+    from ..formats.streaming_order import ordinals_of, remaining_samples
 
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
@@ -131,7 +131,7 @@ def run_streaming(arguments: Namespace) -> Answer:
     """List the samples that an epoch of MosaicML streaming has not read."""
     from loader.storage import open_store
 
-    from ..formats.mds.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
+    from ..formats.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
 
     for name in ("batch_size", "nodes", "ranks"):
         if (number := getattr(arguments, name)) < 1:

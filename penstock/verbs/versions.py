@@ -248,7 +248,7 @@ def run_card(arguments: Namespace) -> Answer:
     """Return the dataset card as Markdown, or write it."""
     from ..card.as_json import card_document
     from ..card.build import EXAMPLES, build_card
-    from ..card.sections import render_markdown
+    from ..card.render import render_markdown
     from ..card.stored import save_card, write_card, write_html
 
     n_examples = EXAMPLES if arguments.examples is None else arguments.examples

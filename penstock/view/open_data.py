@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
@@ -21,11 +22,12 @@ from loader.run.trail.read_trail import trail_runs
 from loader.storage.mirror.store import primary_of
 from loader.storage.shared.requests import tried_once
 
+from ..upkeep.exclusion import exclude
 from .inspect.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
-from .kinds.decode_budget import release_memory
 from .kinds.kind import Media
+from .kinds.stored_bytes import release_memory
 from .lru_cache import LruCache
 from .outage import Outage
 from .raw_source import RawSource
@@ -333,6 +335,27 @@ class OpenData:
         """Return facts about the recipe's functions; None without one, or if it failed."""
         recipe = self.replayers.recipe
         return None if recipe is None or trouble else recipe.functions(training.setting(step, recipe=True))
+
+    def exclude(
+        self, samples: Iterable[tuple[str, str]], *, reason: str, by: str, page: str
+    ) -> tuple[str, ...]:
+        """Publish each dataset without the samples, and return the new versions' names. Raises: as `exclude`.
+
+        samples: (version, key), looked up in each dataset's newest given version. page: address or command to record.
+        """
+        refs: dict[str, str] = {}
+        keys: dict[str, list[str]] = defaultdict(list)
+        for version, key in samples:
+            dataset, _, number = version.partition("@")
+            if dataset not in refs or int(number) > int(refs[dataset].partition("@")[2]):
+                refs[dataset] = version
+            keys[dataset].append(key)
+        return tuple(
+            exclude(self.root, ref, list(dict.fromkeys(keys[dataset])), reason=reason, by=by, page=page)[
+                1
+            ].name
+            for dataset, ref in refs.items()
+        )
 
     def stop(self) -> None:
         """Kill the recipe process, which may hang, without waiting."""

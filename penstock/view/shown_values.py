@@ -20,8 +20,7 @@ from .kinds import kind_of
 from .kinds.array_values import as_array
 from .kinds.kind import Facts, Mark, TokenBox
 from .kinds.video import frames_of, length_marks
-from .replays.replayed_values import Texts
-from .replays.token_texts import special_tokens
+from .replays.replayed_values import Texts, special_tokens
 
 MOST_LINES = 40
 """Per value."""

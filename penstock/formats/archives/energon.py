@@ -24,8 +24,16 @@ from ..reading.object_file import Neighbours, ObjectWindow
 from ..reading.sample import ForeignSample, FoundObjects
 from .energon_index import FOLDER, INDEX, INFO, SPLIT, IndexedMember, IndexedTar, NvMeta, index_of, meta_of
 from .tar_headers import BLOCK_BYTES, is_header
-from .webdataset import JsonDocuments, metadata_at, samples_in
-from .webdataset_export import MemberPlace, end_of, metadata_loss, places, put_archive
+from .webdataset import (
+    JsonDocuments,
+    MemberPlace,
+    end_of,
+    metadata_at,
+    metadata_loss,
+    places,
+    put_archive,
+    samples_in,
+)
 
 OBJECTS_PER_SHARD = 1
 

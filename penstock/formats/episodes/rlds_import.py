@@ -18,7 +18,7 @@ from loader.storage import ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..tables.tfrecord_import import ExampleFeature, examples
-from .columns import json_of, npy_of
+from .episode import json_of, npy_of
 from .message_images import depth_images, encoded_frame, mp4_of_frames
 
 STEPS = "steps"

@@ -28,12 +28,12 @@ from loader.storage import ObjectInfo, Store
 from ...compute.pool import LocalCompute
 from ...compute.pool.environment import store_variables
 from ...progress import progress
+from ...threads import in_threads
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import BOMB_BYTES, BOMB_TIMES
 from ..registration.earlier import token_of
 from ..registration.parts import text_of
 from ..registration.shard_rows import Rows, groups_of, key_of, names_of
-from ..unit_threads import in_threads
 from .write_parts import RENAMED, WrittenUnit
 
 SAMPLE_BYTES = 64

@@ -21,8 +21,7 @@ from ..exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit
 from .dataset_layout import BOOKKEEPING, INFO, LANGUAGE
 from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, lines_of, survey_of
 from .language import column_of
-from .norm_stats import with_norm
-from .rows import aggregated, runs_of, seconds_of, statistics
+from .rows import aggregated, runs_of, seconds_of, statistics, with_norm
 
 FILE_BYTES = 100 * 2**20
 """Episodes per file of rows, in bytes, unless one is larger."""

@@ -19,13 +19,12 @@ from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, 
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
-from ..episodes.columns import npy_of
+from ..episodes.episode import npy_of
 from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
 from .dataset_layout import DatasetLayout, LeRobotEpisode, key_of, read_layout
-from .language import COLUMNS, language_of
-from .language_columns import EpisodeTexts, Texts, read_texts
+from .language import COLUMNS, EpisodeTexts, Texts, language_of, read_texts
 from .rows import EpisodeRows, check_times, read_rows, statistics
 
 OPTIONS = frozenset({"episodes"})

@@ -34,8 +34,8 @@ from loader.storage.mirror.store import primary_of
 from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.denied_bytes import denied as denied_error
 from ...progress import progress
+from ...threads import in_threads
 from ...units import size
-from ..unit_threads import in_threads
 from .sealing import units_of
 
 READ_BYTES = 8 * 2**20

@@ -16,8 +16,8 @@ from loader.storage import ByteRange
 from loader.storage.external_shards import PlacedStore
 
 from ...progress import progress
+from ...threads import in_threads
 from ...units import size
-from ..unit_threads import in_threads
 
 WORKERS = 4
 """Shards read concurrently, by default."""

@@ -16,8 +16,7 @@ from loader.modalities.video.request import is_run
 
 from ...text import clean
 from ..json_record import JsonRecord
-from ..kinds.decode_budget import BUDGET
-from ..kinds.stored_bytes import DecodedValue, decoded_bytes, mp4_of, read_bounded
+from ..kinds.stored_bytes import BUDGET, DecodedValue, decoded_bytes, mp4_of, read_bounded
 from ..kinds.video import length_marks
 from ..marks import StepMark, far_marks
 from ..sample_relations import ColumnEdit, HeldSteps, Neighbour, RunSearch, column_edits, phash_neighbours

@@ -5,9 +5,8 @@ from .audio import AUDIO
 from .image import IMAGE
 from .json_value import JSON
 from .kind import Facts, Kind, Mark, Media, TokenBox
-from .other import OTHER
 from .stored_bytes import stored_of
-from .text import TEXT
+from .text import OTHER, TEXT
 from .tokens import PACKED, TOKENS
 from .video import VIDEO
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from ...units import number
 from .array_values import Array, array_lines, array_marks, as_array, number_text, range_of
+from .image import Pixels, png, scale_of, scaled, thinned, thumbnail_of
 from .kind import EDGE_PX, Facts, Kind, Mark, Media
-from .pixels import Pixels, png, scale_of, scaled, thinned, thumbnail_of
 
 MAX_PLANES = 8
 """Most drawn, evenly spaced."""

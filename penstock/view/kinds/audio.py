@@ -8,8 +8,8 @@ import numpy as np
 from ...card.pictures import envelope, spectrogram
 from ...units import length
 from .array_values import Array, array_lines, array_marks, as_array, number_text, range_of
+from .image import Pixels, png
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
-from .pixels import Pixels, png
 
 MAX_CHANNELS = 16
 MAX_SAMPLES = 2**24

@@ -1,9 +1,13 @@
-"""Text such as captions, as bounded lines without control characters or terminal escapes."""
+"""Text such as captions, as bounded lines without control characters or terminal escapes; and any other value."""
 
 import re
 from typing import Any
 
+import numpy as np
+
 from ...text import terminal_text
+from ...units import size
+from .array_values import shape_of
 from .kind import Facts, Kind, Mark, mark
 
 MAX_LINES = 200
@@ -66,3 +70,37 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 TEXT = Kind(name="text", fits=fits, lines=lines, marks=marks)
+
+
+MAX_OTHER_BYTES = 64
+"""Bytes shown of any other value."""
+
+
+def _other_lines(value: Any, facts: Facts) -> tuple[str, ...]:
+    if isinstance(value, bytes | bytearray | memoryview):
+        view = memoryview(value)
+        start = view.cast("B") if view.c_contiguous else view.tobytes()[:MAX_OTHER_BYTES]
+        return f"{view.nbytes:,} bytes ({size(view.nbytes)})", *hex_lines(start, most=MAX_OTHER_BYTES)
+    shape = shape_of(value)
+    if shape is not None:
+        return bounded(shape), *hex_lines(_first_bytes(value), most=MAX_OTHER_BYTES)
+    kind = type(value)
+    name = bounded(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        return (f"{name}, {len(value):,} items",)
+    return (name,)
+
+
+def _other_marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
+    empty = isinstance(value, bytes | bytearray | memoryview) and not memoryview(value).nbytes
+    return (mark("empty", "no bytes"),) if empty else ()
+
+
+def _first_bytes(value: object) -> bytes:
+    if not isinstance(value, np.ndarray | np.generic):
+        return b""
+    array = np.asarray(value)
+    return b"" if array.dtype.hasobject else array.flat[:MAX_OTHER_BYTES].tobytes()
+
+
+OTHER = Kind(name="other", fits=lambda value, facts: True, lines=_other_lines, marks=_other_marks)

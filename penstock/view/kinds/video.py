@@ -7,9 +7,8 @@ import numpy as np
 
 from ...units import length
 from .array_values import MAX_EXAMINED, Array, array_lines, as_array
-from .image import channels_last, image_marks, scale_lines, size_of, small_image, whole_image
+from .image import channels_last, image_marks, scale_lines, scale_of, size_of, small_image, whole_image
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
-from .pixels import scale_of
 
 MAX_FRAMES = 64
 """Most shown, evenly spaced."""

@@ -24,7 +24,7 @@ from loader.run.replay import Functions
 from loader.run.workers.parent_watch import ParentWatch, descriptor_of_parent
 from loader.storage.shared.requests import tried_while
 
-from ..kinds.decode_budget import release_memory
+from ..kinds.stored_bytes import release_memory
 from ..outage import Outage
 from .replayed_values import BatchValues, PartDigest, PartValues, Setting, SlotValues, T, Take
 from .replays import Replays

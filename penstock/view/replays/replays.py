@@ -24,8 +24,19 @@ from loader.run.trail.slot_columns import SlotColumns, tensor_crcs
 from ...units import length
 from ..outage import Outage
 from .image_placement import placements
-from .replayed_values import BatchValues, PartDigest, PartValues, Setting, SlotValues, T, Take, TakeValues
-from .token_texts import TokenTexts, restored_texts, token_texts
+from .replayed_values import (
+    BatchValues,
+    PartDigest,
+    PartValues,
+    Setting,
+    SlotValues,
+    T,
+    Take,
+    TakeValues,
+    TokenTexts,
+    restored_texts,
+    token_texts,
+)
 
 MOST_AUDIO_BYTES = 2**26
 """Decoded audio per field without a recipe, at 4 bytes per sample: 17 minutes at 16 kHz."""

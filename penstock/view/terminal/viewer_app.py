@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from textual.app import App
 from textual.binding import Binding
 
-from ..front_ends import DaemonThreads, exclude_basket, shell_command
+from ...text import shell_command
+from ...threads import DaemonThreads
 from ..open_data import OpenData
 from .addresses import (
     ComparisonPage,
@@ -82,7 +83,7 @@ class ViewerApp(App[None]):
 
     def exclude(self, *, reason: str, by: str, page: str) -> tuple[str, ...]:
         """Exclude the basket's samples and empty it. Raises: as `exclude`."""
-        versions = exclude_basket(self.data.root, list(self.basket), reason=reason, by=by, page=page)
+        versions = self.data.exclude(list(self.basket), reason=reason, by=by, page=page)
         self.basket.clear()
         return versions
 

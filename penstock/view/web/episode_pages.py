@@ -20,10 +20,9 @@ from ..episodes.trained_windows import trained_windows
 from ..inspect.sample_record import check_ordinal
 from ..inspect.version_record import fields_of
 from ..json_record import plain
-from ..kinds.decode_budget import BUDGET
-from ..kinds.image import small_image
+from ..kinds.image import scale_of, small_image
 from ..kinds.kind import Media
-from ..kinds.pixels import scale_of
+from ..kinds.stored_bytes import BUDGET
 from .media import FIELD_TYPES, media_response, media_route, neighbours_field, raw_shown
 from .page import MOST_DIGITS, Page, Site, address, number
 

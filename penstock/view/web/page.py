@@ -33,8 +33,9 @@ from loader.errors import (
     VersionRetired,
 )
 
-from ...card.templates import templates
-from ..front_ends import DaemonThreads, shell_command
+from ...card.render import templates
+from ...text import shell_command
+from ...threads import DaemonThreads
 from ..inspect.recorded_step import failure_record
 from ..json_record import plain
 from ..open_data import OpenData

@@ -19,9 +19,9 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 
-from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
-from ..reading.exported import KEY, METADATA, Exported, exported_at
-from ..reading.indexed import (
+from .importer import ColumnarOptions, ImportRun, Readable, ReadSample
+from .reading.exported import KEY, METADATA, Exported, exported_at
+from .reading.indexed import (
     Reader,
     check_apart,
     check_indexed,
@@ -33,8 +33,8 @@ from ..reading.indexed import (
     offsets_in,
     split_reader,
 )
-from ..reading.object_file import ObjectWindow, Unpacked, opened
-from ..reading.sample import ForeignSample, FoundObjects
+from .reading.object_file import ObjectWindow, Unpacked, opened
+from .reading.sample import ForeignSample, FoundObjects
 
 SCALARS = {
     "int": "i8",

@@ -7,8 +7,8 @@ from loader.dataset.columnar.column_names import field_name, metadata_name
 from loader.errors import Corrupt, InvalidStore, PenstockError
 from loader.json_text import DamagedJson, parse_json, parse_json_object
 
-from ..reading.exported import KEY, METADATA, Exported
-from ..reading.indexed import check_apart
+from .reading.exported import KEY, METADATA, Exported
+from .reading.indexed import check_apart
 
 ABSENT = "absent"
 """Leaf of penstock's exports: JSON list of fields that a sample lacks."""

@@ -8,8 +8,8 @@ import numpy as np
 from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 
-from ..exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit, metadata_json
-from ..reading.exported import KEY, METADATA
+from .exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit, metadata_json
+from .reading.exported import KEY, METADATA
 
 SHARD_BYTES = 64 * 2**20
 """Largest shard in bytes, unless one sample is larger; MDSWriter's default."""

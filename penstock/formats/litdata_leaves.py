@@ -17,10 +17,10 @@ from loader.errors import InvalidSample, InvalidStore, NotSupported
 from loader.json_text import MAX_DEPTH, DamagedJson, parse_json
 from loader.storage import ByteRange
 
-from ..reading.exported import COLUMN_BYTES
-from ..reading.indexed import check_apart, corrupt
-from ..reading.object_file import ObjectWindow
 from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
+from .reading.exported import COLUMN_BYTES
+from .reading.indexed import check_apart, corrupt
+from .reading.object_file import ObjectWindow
 
 NESTED_HEAD = 5
 """Bytes of a JSON leaf's header: kind and count."""

@@ -15,12 +15,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
 from loader import Version
-from loader.dataset.norms.norm import Norm
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.dataset.tables.columns import SOURCE_COLUMNS
@@ -30,6 +29,9 @@ from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.keywords import did_you_mean
 from loader.storage import Store
 from loader.storage.disk.scratch import held_file, held_folder, on_scratch
+
+if TYPE_CHECKING:  # a registration loads this module, and no norms
+    from loader.dataset.norms.norm import Norm
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -74,7 +76,7 @@ class ExportSelection:
     """Mask by live ordinal: bool [len(version)]."""
     frame: Any
     """polars table of these, one row per live ordinal; None without columns."""
-    norm: Norm | None = None
+    norm: "Norm | None" = None
     """Norm whose statistics LeRobot's metadata has, instead of the exported rows'."""
 
     @property

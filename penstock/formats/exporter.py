@@ -11,7 +11,7 @@ The journal is a folder in the target, which readers skip:
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,15 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.dataset.versions.samples_table import import_polars, live_where
-from loader.errors import AlreadyExists, Conflict, EmptyVersion, FieldNotFound, LossyExport, ObjectNotFound
+from loader.errors import (
+    AlreadyExists,
+    Conflict,
+    EmptyVersion,
+    FieldNotFound,
+    InvalidSample,
+    LossyExport,
+    ObjectNotFound,
+)
 from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.keywords import did_you_mean
 from loader.storage import Store
@@ -364,3 +372,43 @@ def refuse(format: str, name: str, losses: Sequence[Loss]) -> None:
                 ]
             )
         )
+
+
+def in_parcels(samples: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
+    """Yield encoded samples, together at most `most` bytes unless one is larger."""
+    parcel, nbytes = list[bytes](), 0
+    for data in samples:
+        if parcel and nbytes + len(data) > most:
+            yield parcel
+            parcel, nbytes = [], 0
+        parcel.append(data)
+        nbytes += len(data)
+    yield parcel
+
+
+def put_parcel(outbox: Outbox, key: str, samples: Sequence[bytes], config: bytes = b"") -> int:
+    """Write the number of samples, uint32 offsets, `config` and samples, as MDS and LitData do; return the size."""
+    offsets = np.cumsum([4 * (len(samples) + 2) + len(config), *map(len, samples)])
+    with outbox.file(key) as file:
+        file.write(np.array([len(samples), *offsets], "<u4").tobytes())
+        file.write(config)
+        for data in samples:
+            file.write(data)
+        return file.nbytes
+
+
+def checked_value(sample: ExportSample, name: str, format: str, *, is_text: bool, item: int = 1) -> bytes:
+    """Return a field. Raises: InvalidSample if it is no UTF-8 text, or no whole values of `item` bytes."""
+    data = sample.fields[name]
+    if is_text:
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidSample(
+                f"sample {sample.key!r}: {name} is no UTF-8 ({error}), which {format} needs; leave it out (--without)"
+            ) from error
+    elif len(data) % item:
+        raise InvalidSample(
+            f"sample {sample.key!r}: {name} has {len(data)} bytes, no whole values; leave it out (--without)"
+        )
+    return data

@@ -20,7 +20,17 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, canonical_json, parse_json, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 
-from .exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit, metadata_json
+from .exporter import (
+    ExportSample,
+    ExportSelection,
+    Loss,
+    Outbox,
+    WorkUnit,
+    checked_value,
+    in_parcels,
+    metadata_json,
+    put_parcel,
+)
 from .importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from .litdata_index import ABSENT, DTYPES, LitDataChunk, LitDataIndex, index_of
 from .litdata_leaves import NULL, LeafValues, put, size_of, table_rows, values_at
@@ -28,12 +38,13 @@ from .reading.exported import COLUMN_BYTES, KEY, METADATA, Exported, exported_at
 from .reading.indexed import (
     Int64s,
     Reader,
-    check_indexed,
     check_size,
+    copied,
     corrupt,
-    folders_in,
+    indexes_in,
     lacking_of,
     listed_objects,
+    listed_runs,
     offsets_in,
     split_reader,
 )
@@ -49,12 +60,10 @@ MAKE_INDEX = (
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
-    for folder in folders_in(infos):
+    for folder, name, data in indexes_in(store, infos, CHUNKS, MAKE_INDEX):
         exported = exported_at(store, folder.objects.values(), "litdata", folder=folder.prefix)
-        name = f"{store.url}/{folder.index_key}"
-        listed = index_of(store.get(folder.index_key).data, name, exported)
+        listed = index_of(data, name, exported)
         lacking += lacking_of(name, {key: one.nbytes for key, one in listed.chunks.items()}, folder.objects)
         index = listed.below(folder.prefix)
         read = partial(samples, store, index, exported)
@@ -148,21 +157,14 @@ _HEAD = struct.Struct("<8sHHIII")
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
-    check_indexed(store, infos, CHUNKS, MAKE_INDEX)
-    for folder in folders_in(infos):
-        name = f"{store.url}/{folder.index_key}"
-        listed, level = _index_of(store.get(folder.index_key).data, name)
+    for folder, name, data in indexes_in(store, infos, CHUNKS, MAKE_INDEX):
+        listed, level = _index_of(data, name)
         lacking += lacking_of(name, {key: one.nbytes for key, one in listed.chunks.items()}, folder.objects)
         index = listed.below(folder.prefix)
         chunks |= index.chunks
         read = partial(_chunk_samples, store, index, level)
         readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=False))
-    return Readable(
-        [info for info in infos if info.key in chunks],
-        lambda info: [ImportRun(info, 0, chunks[info.key].n_samples, chunks[info.key].nbytes)],
-        lambda run: readers[run.info.key](run),
-        lacking=lacking,
-    )
+    return listed_runs(infos, chunks, readers, lacking)
 
 
 def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
@@ -213,8 +215,7 @@ def _chunk_samples(store: Store, index: LitDataIndex, level: str, run: ImportRun
             for number, (at, end) in enumerate(pairwise(sample.edges.tolist()), sample.first):
                 yield ReadSample(str(number), {sample.field: data[at:end]}, {}, {})
             continue
-        fields = {field: data[at.offset : at.offset + at.nbytes] for field, at in sample.fields.items()}
-        yield ReadSample(sample.key, fields, sample.metadata, sample.source)
+        yield copied(sample, data)
 
 
 def _whole(packed: bytes, nbytes: int) -> bytes | None:
@@ -314,15 +315,12 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
     leaves = _leaves(selection)
-    chunks, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
-    for sample in selection.samples(unit):
-        data = _encoded(sample, leaves, selection.fields)
-        if held and nbytes + len(data) > CHUNK_BYTES:
-            chunks.append(_put(f"chunk-{unit.number}-{len(chunks)}.bin", held, outbox))
-            held, nbytes = [], 0
-        held.append(data)
-        nbytes += len(data)
-    chunks.append(_put(f"chunk-{unit.number}-{len(chunks)}.bin", held, outbox))
+    encoded = (_encoded(sample, leaves, selection.fields) for sample in selection.samples(unit))
+    chunks = list[dict[str, Any]]()
+    for number, parcel in enumerate(in_parcels(encoded, CHUNK_BYTES)):
+        name = f"chunk-{unit.number}-{number}.bin"
+        nbytes = put_parcel(outbox, name, parcel)
+        chunks.append({"chunk_bytes": nbytes, "chunk_size": len(parcel), "dim": None, "filename": name})
     return {"chunks": chunks}
 
 
@@ -379,30 +377,11 @@ def _encoded(sample: ExportSample, leaves: dict[str, str], fields: Sequence[str]
 
 
 def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
-    data = sample.fields[name]
-    if encoding in _TEXTS.values():
-        try:
-            data.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidSample(
-                f"sample {sample.key!r}: {name} is no UTF-8 ({error}), which LitData needs; leave it out (--without)"
-            ) from error
-    elif encoding != "bytes" and len(data) % int(name[-1]):
-        raise InvalidSample(
-            f"sample {sample.key!r}: {name} has {len(data)} bytes, no whole values; leave it out (--without)"
-        )
+    is_text = encoding in _TEXTS.values()
+    item = 1 if is_text or encoding == "bytes" else int(name[-1])
+    data = checked_value(sample, name, "LitData", is_text=is_text, item=item)
     return _document(data) if encoding == "json" else data
 
 
 def _document(data: bytes) -> bytes:
     return struct.pack("<BI", 0, len(data)) + data
-
-
-def _put(key: str, samples: list[bytes], outbox: Outbox) -> dict[str, Any]:
-    offsets = np.cumsum([4 * (len(samples) + 2), *map(len, samples)])
-    with outbox.file(key) as file:
-        file.write(np.array([len(samples), *offsets], "<u4").tobytes())
-        for data in samples:
-            file.write(data)
-        nbytes = file.nbytes
-    return {"chunk_bytes": nbytes, "chunk_size": len(samples), "dim": None, "filename": key}

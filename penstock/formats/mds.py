@@ -24,12 +24,13 @@ from .reading.exported import KEY, METADATA, Exported, exported_at
 from .reading.indexed import (
     Reader,
     check_apart,
-    check_indexed,
     check_size,
+    copied,
     corrupt,
-    folders_in,
+    indexes_in,
     lacking_of,
     listed_objects,
+    listed_runs,
     offsets_in,
     split_reader,
 )
@@ -168,11 +169,9 @@ class _ColumnValue(NamedTuple):
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    check_indexed(store, infos, SHARDS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
-    for folder in folders_in(infos):
-        name = f"{store.url}/{folder.index_key}"
-        listed = shards_in(store.get(folder.index_key).data, name)
+    for folder, name, data in indexes_in(store, infos, SHARDS, MAKE_INDEX):
+        listed = shards_in(data, name)
         lacking += lacking_of(name, {shard.key: shard.nbytes for shard in listed}, folder.objects)
         shards = {f"{folder.prefix}{shard.key}": shard for shard in listed}
         exported = exported_at(store, folder.objects.values(), "mds", folder=folder.prefix)
@@ -324,22 +323,15 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
-    check_indexed(store, infos, SHARDS, MAKE_INDEX)
-    for folder in folders_in(infos):
-        name = f"{store.url}/{folder.index_key}"
-        listed = _shards(store.get(folder.index_key).data, name)
+    for folder, name, data in indexes_in(store, infos, SHARDS, MAKE_INDEX):
+        listed = _shards(data, name)
         lacking += lacking_of(name, {key: one.nbytes for key, one in listed.items()}, folder.objects)
         here = {f"{folder.prefix}{key}": shard for key, shard in listed.items()}
         shards |= here
         readers |= dict.fromkeys(
             here, split_reader(folder, partial(_shard_samples, store, here), named=False)
         )
-    return Readable(
-        [info for info in infos if info.key in shards],
-        lambda info: [ImportRun(info, 0, shards[info.key].shard.n_samples, shards[info.key].shard.nbytes)],
-        lambda run: readers[run.info.key](run),
-        lacking=lacking,
-    )
+    return listed_runs(infos, {key: one.shard for key, one in shards.items()}, readers, lacking)
 
 
 def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
@@ -380,8 +372,7 @@ def _shard_samples(store: Store, shards: Mapping[str, _Compressed], run: ImportR
         )
     plain = ObjectInfo(key=info.key, nbytes=shard.nbytes, etag="")
     for sample in samples(cast(Store, Unpacked(store.url, data)), {info.key: shard}, None, plain):
-        fields = {name: data[at.offset : at.offset + at.nbytes] for name, at in sample.fields.items()}
-        yield ReadSample(sample.key, fields, sample.metadata, sample.source)
+        yield copied(sample, data)
 
 
 def _decompressed(data: bytes, codec: str, nbytes: int) -> bytes:

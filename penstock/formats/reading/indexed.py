@@ -3,13 +3,14 @@
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.storage import ObjectInfo, Store
 
+from ..importer import ImportRun, Readable, ReadSample
 from .object_file import ObjectWindow
 from .sample import ForeignRun, ForeignSample, ForeignTable, FoundObjects
 
@@ -17,6 +18,16 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 INDEX = "index.json"
 Reader = Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
 Of = TypeVar("Of")
+
+
+class Listed(Protocol):
+    """An index's entry for an object."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def n_samples(self) -> int: ...
 
 
 class IndexedFolder(NamedTuple):
@@ -48,11 +59,16 @@ def folders_in(infos: Sequence[ObjectInfo]) -> list[IndexedFolder]:
     return [IndexedFolder(top, contents) for top, contents in sorted(objects.items())]
 
 
-def check_indexed(store: Store, infos: Sequence[ObjectInfo], shards: re.Pattern[str], how: str) -> None:
-    """Raise InvalidStore for shards without an index. how: advice on creating one."""
-    if any(posixpath.basename(info.key) == INDEX for info in infos):
-        return
-    if shard_keys := [info.key for info in infos if shards.search(info.key)]:
+def indexes_in(
+    store: Store, infos: Sequence[ObjectInfo], shards: re.Pattern[str], how: str
+) -> Iterator[tuple[IndexedFolder, str, bytes]]:
+    """Yield each folder, and its index's name and bytes. how: advice on creating an index.
+
+    Raises: InvalidStore for shards without an index.
+    """
+    for folder in (folders := folders_in(infos)):
+        yield folder, f"{store.url}/{folder.index_key}", store.get(folder.index_key).data
+    if not folders and (shard_keys := [info.key for info in infos if shards.search(info.key)]):
         raise InvalidStore(
             f"{store.url} has {len(shard_keys)} shards, such as {shard_keys[0]}, and no {INDEX}, which describes them: "
             f"fetch it too, or make it: {how}"
@@ -90,6 +106,27 @@ def listed_objects(
     """Return the objects that indexes list. readers: by object key. lacking: for `FoundObjects`."""
     described = [info for info in infos if info.key in readers]
     return FoundObjects(described, lambda info: readers[info.key](info), lacking=lacking)
+
+
+def listed_runs(
+    infos: Sequence[ObjectInfo],
+    listed: Mapping[str, Listed],
+    readers: Mapping[str, Callable[[ImportRun], Iterator[ReadSample]]],
+    lacking: Sequence[str],
+) -> Readable:
+    """Return the objects that indexes list, one run each. readers: by object key."""
+    return Readable(
+        [info for info in infos if info.key in listed],
+        lambda info: [ImportRun(info, 0, listed[info.key].n_samples, listed[info.key].nbytes)],
+        lambda run: readers[run.info.key](run),
+        lacking=lacking,
+    )
+
+
+def copied(sample: ForeignSample, data: bytes) -> ReadSample:
+    """Return a sample with its bytes. data: the whole object."""
+    fields = {name: data[at.offset : at.offset + at.nbytes] for name, at in sample.fields.items()}
+    return ReadSample(sample.key, fields, sample.metadata, sample.source)
 
 
 def lacking_of(name: str, listed: Mapping[str, int], there: Collection[str]) -> list[str]:

@@ -121,7 +121,7 @@ def section(found: Measured, note: str) -> str:
         f"| fastest, slowest | {min(told):.0f}, {max(told):.0f} |",
         f"| processor time of everything, per photo | {found.cpu_s / len(found.arrival_s):.0f} |",
         "",
-        "A photo takes two runs and four waits of up to 5 s (two sensors, twice the queue of runs).",
+        "A photo takes two runs and four waits of up to 5 s.",
         "",
     ]
     return "\n".join(lines)

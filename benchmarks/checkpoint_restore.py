@@ -206,8 +206,8 @@ def page_of(result: Restore) -> str:
     requests, nbytes = result.served
     lines += [
         "",
-        f"The server counted {requests:,} requests and {nbytes * gb:.0f} GB. Requests have at most 16 MiB; each rank",
-        "reads the parts that hold its rows, not all. Only the first rank reads marker and index.",
+        f"The server counted {requests:,} requests and {nbytes * gb:.0f} GB. Each rank reads the parts that hold its",
+        "rows; only the first reads marker and index.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -31,9 +31,8 @@ RANKS = 2
 WORDS, WIDTH, DEPTH = 20_001, 768, 12
 TORCH, OURS = "torch", "penstock"
 WHY = (
-    "Both saves sync their writes. penstock's also hashes every byte: SHA-256 for `penstock checkpoints verify` and",
-    "copies, CRC-32C of each MiB for loads of part of a tensor. A load reads and verifies whole pieces in the tensors'",
-    "own memory; torch reads into other memory and copies.",
+    "Both saves sync. penstock also hashes every byte: SHA-256 for `penstock checkpoints verify` and copies, CRC-32C",
+    "of each MiB for loads.",
 )
 Cost = dict[str, float]
 """seconds, processor seconds, MiB: of one rank, or of all."""
@@ -207,9 +206,8 @@ def page_of(said: list[dict[str, Any]], rounds: int, note: str) -> str:
         f"{platform.python_version()}, {os.cpu_count()} cores. {note}".rstrip(),
         "",
         f"A transformer of 100 million parameters with AdamW's moments, {gib:.2f} GiB, sharded by FSDP over {RANKS}",
-        "ranks with gloo, on a local disk; `torch` is torch.distributed.checkpoint's FileSystemWriter and",
-        "FileSystemReader. Medians of rounds in which both take turns, with range; ratios are within a round.",
-        "Processor seconds are of all ranks, memory is the largest increase of a rank.",
+        "ranks with gloo, on a local disk, against torch.distributed.checkpoint. Processor seconds are of all ranks,",
+        "memory is the largest increase of a rank.",
         "",
         "| | seconds | processor s | memory, MiB | processor, times torch's | seconds, times torch's |",
         "| --- | --- | --- | --- | --- | --- |",

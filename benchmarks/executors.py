@@ -141,10 +141,8 @@ def page(found: dict[tuple[str, str, str], list[dict[str, Any]]], rounds: int, n
         f"Made by `python -m benchmarks.executors --rounds {rounds}` on {platform.machine()}, Python "
         f"{platform.python_version()}, {os.cpu_count()} cores. {note}",
         "",
-        "Batches per second that one training gets: 64 JPEGs of 256 px, decoded or as bytes, 64 latents of 32 KiB, and",
-        "32 rows of 2048 tokens. It does nothing with them, computes in Python for some ms per step, or sleeps.",
-        "Medians of rounds, in which all take turns, with their range. `auto` has its choice with the seconds that it",
-        "took, and its rate as a part of the best rate of the others (medians of the ratio within a round).",
+        "Batches per second of one training: 64 JPEGs of 256 px, 64 latents of 32 KiB, or 32 rows of 2048 tokens. It",
+        "does nothing with them, computes in Python for some ms per step, or sleeps.",
         "",
         f"| batches of | the training | {' | '.join(EXECUTORS)} | auto, of the best |",
         "| --- | --- |" + " --- |" * (len(EXECUTORS) + 1),

@@ -74,19 +74,23 @@ def verdict(turns: Turns, aim: Aim) -> str | None:
     return f"{aim.text}{who} | {aim.at_least:g} | {shown(found)} | {reached} |"
 
 
-def _best_of_each(turns: Turns) -> Turns:
-    """Return the turns of the limit, of penstock's settings, and of each peer's fastest setting."""
-    settings = {name: name.partition(",")[0] for name in turns}
-    best = {fastest(turns, lambda name, peer=peer: settings[name] == peer) for peer in settings.values()}  # type: ignore[misc]
+def _shown_of(turns: Turns) -> Turns:
+    """Return the turns of the limit, of penstock's settings, and of the fastest peers in their fastest setting."""
+    speeds = {name: statistics.median(map(rate, found)) for name, found in turns.items()}
+    peers: dict[str, str] = {}
+    for name in sorted(speeds, key=lambda name: -speeds[name]):
+        if not is_of(name, OURS) and not is_of(name, LIMIT):
+            peers.setdefault(name.partition(",")[0], name)
+    fast = list(peers.values())[:N_PEERS]
     return {
-        name: turn for name, turn in turns.items() if name in best or is_of(name, OURS) or is_of(name, LIMIT)
+        name: turn for name, turn in turns.items() if name in fast or is_of(name, OURS) or is_of(name, LIMIT)
     }
 
 
 def throughput(
     row: Row, turns: Turns, spread: Mapping[str, float], failed: Mapping[str, str], sample_bytes: float
 ) -> list[str]:
-    """Return a section: a line per contestant with its speed and cost, of peers in their fastest setting."""
+    """Return a section: a line per contestant with its speed and cost, of the fastest peers."""
     limit = fastest(turns, lambda name: is_of(name, LIMIT))
     ours = {group: ours_of(turns, group) for group in ("workers", "in process")}
     lines = [
@@ -95,7 +99,7 @@ def throughput(
         "| contestant | samples/s | of the limit | penstock is faster by | spread | CPU s per GiB | MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, found in _best_of_each(turns).items():
+    for name, found in _shown_of(turns).items():
         like = ours["in process" if ", in process" in name else "workers"]
         cpu = statistics.median(one["cpu_s"] / (one["samples"] * sample_bytes / GIB) for one in found)
         cells = [
@@ -109,8 +113,7 @@ def throughput(
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"| {name} | failed: {why} | | | | | |" for name, why in failed.items()]
-    limit_is = [f"Limit: {row.limit}", ""] if row.limit else []
-    return [*lines, "", *limit_is, f"Bound of penstock: {row.bound}", ""]
+    return [*lines, "", f"Bound of penstock: {row.bound}", ""]
 
 
 def store(
@@ -134,20 +137,18 @@ def store(
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"| {name} | failed: {why} |{' |' * (len(titles) - 2)}" for name, why in failed.items()]
-    limit = [f"Limit: {row.limit}", ""] if row.limit else []
-    return [*lines, "", *limit, f"Bound of penstock: {row.bound}", ""]
+    return [*lines, "", f"Bound of penstock: {row.bound}", ""]
 
 
 REST = "## All rows, on two cores"
 
+N_PEERS = 4
 HOW_TO_READ = """\
-- **samples/s**: median over the rounds, with range. A peer is shown in its fastest setting.
-- **of the limit**, **penstock is faster by**: medians of the ratio within a round. Workers are compared with
-  workers, in process with in process.
-- **spread**: twentieths of the data set in a batch, on average; chance gives {uniform}. A low figure is a poor
-  shuffle, which makes reading easier.
-- **CPU s per GiB**: of all of a contestant's processes, per GiB of stored samples.
-- **MiB**: their anonymous and shared memory, Python and torch included, the page cache not."""
+The tables below hold the {peers} fastest peers of a row.
+
+**samples/s**: a peer in its fastest setting. **penstock is faster by**: workers against workers, in process against in
+process. **spread**: twentieths of the data set in a batch; chance gives {uniform}; a low figure is a poor shuffle.
+**CPU s per GiB**: of stored samples, all processes. **MiB**: anonymous and shared memory, Python and torch included."""
 
 
 def uniform(batch: int, groups: int = 20) -> float:
@@ -171,9 +172,8 @@ def whole(
         REST,
         "",
         f"Made by `{command}` (`make bench`) on {machine}.{note and f' **{note}**'}",
-        "Contestants serve the same samples, shuffled, from files in the page cache, each from its own format and",
-        "pinned environment (benchmarks/peers). They take turns, the others stopped. Every sample of 20 batches is",
-        "compared with the written one.",
+        "Samples are shuffled, from files in the page cache; every sample of 20 batches is compared with the written",
+        "one.",
         "",
         f"Peers: {peers}.",
         "",
@@ -183,7 +183,7 @@ def whole(
         "",
         *([f"![Samples per second of every contestant]({picture})", ""] if picture else []),
         *HOW_TO_READ.format(
-            uniform=f"{uniform(64):.1f} of a batch of 64 ({uniform(32):.1f} of 32)"
+            peers=N_PEERS, uniform=f"{uniform(64):.1f} of a batch of 64 ({uniform(32):.1f} of 32)"
         ).splitlines(),
         "",
         *sections,

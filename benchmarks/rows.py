@@ -103,8 +103,8 @@ ROWS: dict[str, Row] = {
                 Aim(of=TORCH, at_least=2),
             ),
             limit="processes read JPEGs at random places of one file and decode them (simplejpeg) into one buffer.",
-            bound="the decoder, then memory: an image takes 195 us in one buffer that stays in the processor's cache, "
-            "as the limit's, 213 in rows of batches, 245 in the Loader with checksum and Python.",
+            bound="the decoder, then memory: an image takes 195 us in one buffer, 213 in rows of batches, 245 in the "
+            "Loader.",
         ),
         Row(
             name="crops",
@@ -131,8 +131,8 @@ ROWS: dict[str, Row] = {
                 Aim(of="in process", at_least=2, ours="penstock, in process, made into bytes"),
             ),
             limit="processes read JPEGs at random places of one file and keep nothing.",
-            bound="memory: bytes are copied and checked in one pass outside the interpreter's lock, two thirds of the "
-            "time; then plans, look-ups and objects. Peers in process verify nothing, and hand out the map's bytes.",
+            bound="memory, two thirds of the time: bytes are copied and checked in one pass; then plans, look-ups and "
+            "objects. Peers in process verify nothing.",
         ),
         Store(
             name="store",
@@ -145,9 +145,7 @@ ROWS: dict[str, Row] = {
             ),
             limit="ranges of 1 MiB of one object, 32 at once, by penstock's client. (litdata 0.2.76 reads a whole "
             "cached chunk of 64 MB for each window of its samples.)",
-            bound="first six round trips in turn and 45 ms of processor; then the client, and pages cut into samples "
-            "under the interpreter's lock. Where a peer reaches a third of the limit, 4 times it is beyond these "
-            "cores.",
+            bound="six round trips in turn, then the client, and pages cut into samples under the interpreter's lock.",
         ),
         Store(
             name="resume",
@@ -166,7 +164,7 @@ ROWS: dict[str, Row] = {
             samples=20_000,
             aims=(Aim(of="penstock, 1 source", ours="penstock, 32 sources", at_least=0.95),),
             limit="",
-            bound="a look at each source's shard file, index and view. Sources read alike are handled together.",
+            bound="a look at each source's shard file, index and view.",
         ),
         Row(
             name="windows",
@@ -189,8 +187,8 @@ ROWS: dict[str, Row] = {
                 Aim(of="in process", at_least=2, ours="penstock, 2 threads"),
             ),
             limit="processes copy random records of one mapped file into one batch.",
-            bound="a millisecond of Python per call of the stages, shared by as many batches as 16 MiB hold: half "
-            "of the time. The other half copies and checks. Peers that read whole batches over a map verify nothing.",
+            bound="a millisecond of Python per call of the stages, half of the time; the other half copies and checks. "
+            "Peers that read whole batches over a map verify nothing.",
         ),
         Row(
             name="tokens",
@@ -200,8 +198,7 @@ ROWS: dict[str, Row] = {
             batch=32,
             aims=(Aim(of="any", at_least=1.5), Aim(of="workers", at_least=10)),
             limit="processes copy random records of one mapped file into one batch.",
-            bound="85 us of one core per batch: 33 copy and check rows, 13 plan, 9 look up places, 30 make the batch "
-            "and hand it over. The fastest peer only gathers out of a map: 40.",
+            bound="85 us of one core per batch. The fastest peer only gathers out of a map: 40 us.",
         ),
     )
 }

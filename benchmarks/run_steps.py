@@ -143,8 +143,8 @@ def page_of(turns: dict[int, list[dict[str, Any]]], given: argparse.Namespace) -
         [
             "# Cost of a run's steps",
             "",
-            f"Ranks with gloo, steps of {1e3 * STEP_S:.0f} ms, {given.rounds} rounds of {n_steps} steps "
-            f"by turns; {machine}. {given.note}".rstrip(),
+            f"Made by `python -m benchmarks.run_steps --rounds {given.rounds}`: ranks with gloo, steps of "
+            f"{1e3 * STEP_S:.0f} ms, {n_steps} steps by turns; {machine}. {given.note}".rstrip(),
             "",
             "| a step over | time, of the slowest rank | processor time of a rank | of its main thread |",
             "| --- | --- | --- | --- |",

@@ -52,30 +52,21 @@ print(json.dumps([time.perf_counter() - start, peak() - before, len(parts)]))
 HEAD = """# Scale: publishing onto much, opening much, collecting much
 
 Made by `python -m benchmarks.scale` on {machine}
-Shards are synthetic, of one sample each: tables, keys and history are real, the tars are not there. Requests are
-counted; seconds and MiB above the import are medians of fresh processes that open the newest version and find three of
-its shards.
+Shards are synthetic, of one sample each. Seconds and MiB above the import: fresh processes open the newest version and
+find three of its shards.
 
 | shards | in publishes | open | memory | requests of a publish of 10 shards, median (most) | read by it \
 | tables of shards, samples, key hashes |
 | --- | --- | --- | --- | --- | --- | --- |"""
 COLLECT_HEAD = """
-A collector's looks (`python -m benchmarks.collect`) at a root of which half the objects are of a retired version:
-made up while they are listed, which costs no request; and as files without contents on this machine's disk, listed
-and deleted.
+A collector's looks (`python -m benchmarks.collect`) at a root of which half the objects are of a retired version: made
+up while they are listed, and as empty files on this machine's disk.
 
 | objects | look | took | processor | requests | above the root | due | deleted |
 | --- | --- | --- | --- | --- | --- | --- | --- |"""
 BOUNDS = """
-To reach were O(new shards) requests for a publish, 1 s and 300 MiB to open a million shards, and 60 s to plan over a
-million objects.
-
-- Requests count a publish and the manifest's tables of key hashes, whose number grows with the logarithm of
-  the data published; every eighth publish merges small tables.
-- The history of ten thousand publishes, 20,000 log entries and a hint of 6 MB, is a third of the time of the last row.
-- A version in 10,000 publishes made with an earlier penstock reads 10,000 tables until the next publish merges them.
-- A bucket is listed by one request per 1,000 objects, one after the other: at 40 ms each a plan over a million takes
-  40 s more.
+The aims were O(new shards) requests, 1 s and 300 MiB for a million shards, and 60 s to plan over a million objects.
+Every eighth publish merges small tables. A bucket is listed by one request per 1,000 objects.
 """
 
 

@@ -164,9 +164,9 @@ def page(
         f"Made by `python -m benchmarks.verified --rounds {rounds}` on {platform.machine()}, {has_sha()}, "
         f"Python {platform.python_version()}, {os.cpu_count()} cores. {note}",
         "",
-        '`Root(verify="sha256")` against the default, in turns: speed ratios, medians of rounds with range. Samples',
-        "lie in the page cache; two threads. The first epoch hashes each page of 64 KiB once, later ones none. The",
-        "last column is the machine's limit: the default, with `hashlib` hashing the same bytes beside it.",
+        '`Root(verify="sha256")` against the default: speed ratios of samples in the page cache, two threads.',
+        "The first epoch hashes each page of 64 KiB once, later ones none. The last column is the machine's limit:",
+        "`hashlib` beside the default.",
         "",
         "| | | speed by the clock | by processor seconds | at most, by processor seconds |",
         "| --- | --- | --- | --- | --- |",

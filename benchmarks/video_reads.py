@@ -160,7 +160,6 @@ def speed(folder: Path, original: Path, rounds: int, n_reads: int) -> list[str]:
     lines += [
         f"The original: {original.name}, {width} x {height} px, {len(clocks[0])} frames, up to {gop} to a keyframe. "
         f"Original and clip: {sizes}.",
-        "The second row is only FFmpeg's decoder; penstock's rest is resizing, mostly, tables, reads and checksums.",
         "",
     ]
     return lines

@@ -112,12 +112,19 @@ def test_a_table_says_what_was_measured_and_who_failed() -> None:
     assert ours.split(" | ")[3] == ""
 
 
-def test_a_table_shows_a_peer_in_its_fastest_setting() -> None:
-    turns = {**TURNS, "litdata, 2 workers": [turn(1), turn(1)], "penstock, in process": [turn(1), turn(1)]}
+def test_table_has_the_fastest_peers_in_their_fastest_setting() -> None:
+    slow = {f"peer {n}, 2 workers": [turn(n), turn(n)] for n in range(1, page.N_PEERS + 1)}
+    turns = {
+        **slow,
+        **TURNS,
+        "litdata, 2 workers": [turn(9), turn(9)],
+        "penstock, in process": [turn(9), turn(9)],
+    }
     row = Row(name="x", title="X", kind="tokens", samples=1, limit="bare.", bound="the bus.")
-    shown = [line.split(" | ")[0][2:] for line in page.throughput(row, turns, {}, {}, 2**30)[4:-4]]
-    assert "litdata, 2 workers" not in shown
-    assert {"litdata, in process", "penstock, in process", "penstock, 2 threads"} <= set(shown)
+    shown = [line.split(" | ")[0][2:] for line in page.throughput(row, turns, {}, {}, 2**30)[4:-3]]
+    ours_and_limit = {name for name in turns if name.startswith(("penstock,", "limit,"))}
+    peers = {"litdata, in process", "torch DataLoader, 2 workers", "peer 3, 2 workers", "peer 4, 2 workers"}
+    assert set(shown) == ours_and_limit | peers
 
 
 def test_the_page_names_the_command_that_made_it() -> None:

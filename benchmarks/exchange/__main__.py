@@ -35,8 +35,7 @@ HEAD = """# Exchange
 
 Made by `{command}` on {machine}. {note}
 
-[Registration](formats.md), import and export of other formats. Files are in the page cache. Contestants take turns;
-ratios are within a round. Medians, with range. Buckets answer after 20 ms, from a process that shares the two cores.
+Files are in the page cache. Buckets answer after 20 ms, from a process that shares the two cores.
 
 | measured | goal | figure | reached |
 | --- | --- | --- | --- |"""

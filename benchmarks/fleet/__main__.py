@@ -29,7 +29,7 @@ HEAD = """# Data jobs
 
 Made by `{command}` on {machine}. {note}
 
-[Data jobs](clusters.md) beside their units, which sleep for a millisecond: medians, with range. The store is a folder.
+Units of [data jobs](clusters.md) sleep for a millisecond. The store is a folder.
 
 | measured | goal | figure | reached |
 | --- | --- | --- | --- |"""

@@ -15,11 +15,9 @@ HEAD = """# A week of a fleet
 
 {made}
 
-**Simulated**: nodes fail ({failures:g} per 1,000 node-days), a few are lemons, jobs of three priorities arrive, are
-preempted with a checkpoint, and go on with three quarters of their nodes. A shard is damaged for six hours, the store
-is slow for two, and a check fails on every node for six. The simulation writes accounting lines, events and windows as
-Slurm and the ranks do. These decide and count: `penstock.nodes.suspects` (suspects, caps), the launcher's `Failures`,
-`goodput`, `usage`, and the loader's plan.
+**Simulated**: {failures:g} failures per 1,000 node-days, a few bad nodes, jobs of three priorities that are preempted
+and go on with three quarters of their nodes, a damaged shard, a slow store, and a broken check. penstock's own
+`suspects`, `Failures`, `goodput`, `usage` and plans decide and count.
 
 | | aim | figure | reached |
 | --- | --- | --- | --- |"""
@@ -29,11 +27,8 @@ Days until the watch drained, or named, each bad node, by seed:
 | seed | flips bits | crash their gangs | reads slowly, named | healthy drained | suspects, healthy | proofs a day |
 | --- | --- | --- | --- | --- | --- | --- |"""
 TAIL = """
-- A crash accuses all nodes of its gang alike. They are suspects after 3 of their last 5 starts failed and the runs got
-  past these failures. The proof decides.
-- The proofs are played: one a minute, 2,000 reads of the ranges, and checks that find a crashing node in one of four
-  tries. A suspect that passes them stays in service, and is no part of a common cause.
-- A killed start's last minute is unknown: its last window ended before."""
+All nodes of a run that crashes are suspects alike, after 3 of their last 5 starts failed and the runs got past these
+failures. The proof decides, and is simulated too."""
 
 
 def main() -> int:

@@ -13,13 +13,9 @@ LATENCY_S = 0.02
 HOW_TO_READ = f"""\
 ## Runs, ticks and pages by the number of batches
 
-Seconds are on the wall, in brackets the processor's.
-
-- Batches: of {PHOTOS} small photos, through all stages (feature: phash); medians.
-- Ticks: seconds, then requests to the root's store. *first*: after batches came, which a code server reads once;
-  *refresh*: the schedule's; *release*: with nothing new; *far*: with {LATENCY_S * 1e3:.0f} ms more per request.
-- Pages: seconds until Chromium shows them, from a cold visit; medians of 3. Then processor seconds of both servers
-  for these and their GraphQL questions, and memory afterwards.
+Seconds on the wall (of processors), then requests to the root's store. Batches of {PHOTOS} small photos, all stages
+(feature: phash). *first*: after new batches; *far*: with {LATENCY_S * 1e3:.0f} ms more per request. Pages: seconds of a
+cold visit of Chromium, medians of 3, then processor seconds of both servers.
 """
 _BEGIN, _END = "<!-- python -m benchmarks.pipeline, {storage} -->", "<!-- end -->"
 

@@ -27,11 +27,6 @@ FILES = 100
 CEPH_BYTES = (CEPH_GIB - 1) * 2**30
 """What it is given, less what it needs itself."""
 
-BOUNDS = """Processor s/GiB by getrusage on busy cores, not measured with this page: SHA-256 (SHA instructions) 0.57 to
-0.92, CRC-32C 0.05 to 0.13. Ceph takes 0.8 to 1.2 to send, and 4.8 to 5.5 from bucket to bucket. Reading for an upload
-takes 0.1; into new memory 0.6 to 0.7, on a virtual machine up to 3.
-"""
-
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
@@ -125,7 +120,7 @@ def main() -> int:
                 said, judged = [f"## {part}\n\nnot measured: {error}\n"], []
         parts += said
         verdicts += judged
-    text = "\n".join([*head(given), *verdicts, "", BOUNDS, *parts]).rstrip() + "\n"
+    text = "\n".join([*head(given), *verdicts, "", *parts]).rstrip() + "\n"
     sections.write("benchmarks.stores", text, given.out)
     print(text)
     return 0
@@ -142,8 +137,7 @@ def head(given: argparse.Namespace) -> list[str]:
         "# Stores\n",
         f"Made by `{command}` on {machine}. {given.note}".rstrip(),
         "",
-        "Contestants take turns. Figures are medians over rounds, rates and ratios with range; ratios are within a",
-        "round. Server and client share the cores, or have one each (apart). Processor seconds are the client's.\n",
+        "Server and client share the cores, or have one each (apart). Processor seconds are the client's.\n",
         "| what | against | at least | penstock is faster by | reached |\n| --- | --- | --- | --- | --- |",
     ]
 

@@ -105,13 +105,10 @@ def cpu_per_gib(turn: Mapping[str, Any], size: int) -> float:
 
 SAID = {
     "nginx": "## Range reads\n\n"
-    "Random ranges of one object of {mib} MiB, from nginx on this machine (the page cache, no signatures), by\n"
-    "threads. obstore-etag asks for ETag and size too, as penstock does.\n",
+    "Random ranges of one object of {mib} MiB, from nginx on this machine (the page cache, no signatures).\n",
     "nginx-tls": "## Range reads over TLS\n\n"
     "Clients that take a certificate authority; nginx with OpenSSL.\n",
-    "ceph": "## Range reads from Ceph\n\n"
-    "An object of {mib} MiB, from Ceph on this machine as installed: the body of an answer waits for the\n"
-    "acknowledgement of its head, by Linux after 40 ms unless told to at once.\n",
+    "ceph": "## Range reads from Ceph\n\nAn object of {mib} MiB, from Ceph on this machine as installed.\n",
 }
 
 

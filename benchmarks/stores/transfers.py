@@ -118,9 +118,8 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     """Markdown."""
     yield "## Whole files\n"
     yield (
-        f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph's (in memory) and back, {AT_ONCE} at once,\n"
-        "with the program's start. penstock hashes every byte, rclone by MD5, s5cmd not. Uploads come from the page\n"
-        f"cache, downloads do not. {len(turns[f's5cmd down, {SHARED}'])} rounds.\n"
+        f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph (in memory) and back, {AT_ONCE} at once.\n"
+        "penstock hashes every byte, rclone by MD5, s5cmd not.\n"
     )
     yield "| cores | way | program | MB/s | processor s/GiB | penstock is faster by |"
     yield "| --- | --- | --- | --- | --- | --- |"

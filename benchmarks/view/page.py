@@ -9,11 +9,9 @@ HEAD = """# The viewer
 
 Made by `{command}` on {machine}. {note}
 
-`penstock view` is a process of its own; client and store share its two cores. A page is asked for as a browser does:
-its HTML, then the {window} images that a window shows, over {connections} connections. First paints, batches and
-long runs are of fresh servers. Medians, with range. Data: 1e6 samples of 0.8 KB in one version with 6 columns; 3,000
-JPEGs of 512 x 512 px; 600 of 1920 x 1080 px; a training of 40 steps of 256 of the photos, cropped to 224 px and
-normalised by torch; a trail of 1e6 steps whose digests are made up.
+Server, client and store share two cores. A page is its HTML, then {window} images over {connections} connections. Data:
+1e6 samples of 0.8 KB with 6 columns; 3,000 JPEGs of 512 x 512 px; 600 of 1920 x 1080 px; a training of 40 steps of 256
+photos; a trail of 1e6 steps.
 
 | measured | goal | figure | reached |
 | --- | --- | --- | --- |"""

@@ -65,9 +65,7 @@ class Postgres:
 
     def start(self) -> None:
         """Returns when it takes connections."""
-        options = (
-            f"-c port={self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self._folder}"
-        )
+        options = f"-c port={self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
         command = [
             "pg_ctl",
             "-D",

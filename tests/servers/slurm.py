@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ CredType=cred/none
 AuthInfo=cred_expire=5
 JobAcctGatherType=jobacct_gather/none
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={sockets}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -73,7 +74,9 @@ class Slurm:
 
     def __init__(self, folder: Path, *, accounts: bool = False) -> None:
         self.folder, self.user = folder, getpass.getuser()
-        self.accounts = Accounts(folder) if accounts else None
+        # A socket's path has at most 107 bytes: pytest's folders may be too long.
+        self._sockets = tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp", ignore_cleanup_errors=True)
+        self.accounts = Accounts(folder, self._sockets.name) if accounts else None
         self.conf = folder / "slurm.conf"
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -81,6 +84,7 @@ class Slurm:
         (folder / "state").mkdir()
         nodes = "\n".join(NODE.format(name=name, host=host, port=free_port()) for name in NODES)
         told = {"host": host, "user": self.user, "folder": folder, "port": free_port()}
+        told["sockets"] = self._sockets.name
         told["accounting"] = self.accounts.slurm_conf if self.accounts else WITHOUT_ACCOUNTS
         told["kill_wait_s"] = 20 if accounts else 2
         (folder / "gres.conf").write_text(GRES)
@@ -100,7 +104,7 @@ class Slurm:
 
     def start_node(self, name: str) -> None:
         """As a machine that boots: Slurm learns at once that the node's jobs are gone."""
-        (self.folder / f"spool-{name}").mkdir(exist_ok=True)
+        Path(self._sockets.name, name).mkdir(exist_ok=True)
         self._start(name, "slurmd", "-D", "-b", "-N", name)
 
     def kill_head(self) -> None:
@@ -155,6 +159,7 @@ class Slurm:
         self._end(self.processes())
         if self.accounts:
             self.accounts.stop()
+        self._sockets.cleanup()
 
     def _end(self, jobs: set[int]) -> None:
         """End the processes of jobs; before them those that would report their end."""

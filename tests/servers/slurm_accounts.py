@@ -66,10 +66,10 @@ MARIADB = (
 
 
 class Accounts:
-    """slurmdbd and its MariaDB. folder: that of the cluster, with its slurm.conf to come."""
+    """slurmdbd and its MariaDB. folder: the cluster's. sockets: folder with a short path."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._user = folder, getpass.getuser()
+    def __init__(self, folder: Path, sockets: str) -> None:
+        self._folder, self._sockets, self._user = folder, sockets, getpass.getuser()
         self._port, self._store_port = free_port(), free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
         conf = folder / "slurmdbd.conf"
@@ -95,7 +95,7 @@ class Accounts:
         )
         places = (
             f"--datadir={data}",
-            f"--socket={self._folder}/db.sock",
+            f"--socket={self._sockets}/db.sock",
             f"--pid-file={self._folder}/db.pid",
         )
         self._start("mariadbd", *MARIADB, *places, f"--port={self._store_port}", f"--user={self._user}")

@@ -20,7 +20,7 @@ Reader = Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignR
 Of = TypeVar("Of")
 
 
-class Listed(Protocol):
+class ListedShard(Protocol):
     """An index's entry for an object."""
 
     @property
@@ -110,7 +110,7 @@ def listed_objects(
 
 def listed_runs(
     infos: Sequence[ObjectInfo],
-    listed: Mapping[str, Listed],
+    listed: Mapping[str, ListedShard],
     readers: Mapping[str, Callable[[ImportRun], Iterator[ReadSample]]],
     lacking: Sequence[str],
 ) -> Readable:

@@ -1,8 +1,7 @@
 """Cases against nodes in a record: `nodes/q-41/` holds the evidence, the drain and the return, each created once.
 
-A case is opened under the first free number. If two watchers decide at once, one of them creates it. The other one
-reads it and decides again, so the caps hold for all watchers together. A case is data: only the scheduler's reason
-makes a node ours to check and return.
+A case takes the first free number. If two watchers decide at once, one creates it, and the other reads it and decides
+again, so the caps hold for all watchers together. Only the scheduler's reason makes a node ours to check and return.
 """
 
 import logging

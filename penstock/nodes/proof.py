@@ -1,7 +1,7 @@
 """Prove a suspicion: the node reads other bytes than a version has, or a check fails there.
 
-A record only names ranges. They are read from roots that the operator names, are bounded in number and size, and must
-come here as a published version has them.
+A record only names ranges. They are read from roots that the operator names, bounded in number and size, and must come
+here as a published version has them.
 """
 
 import shlex

@@ -1,11 +1,9 @@
 """Read the signs of a record: faults, windows, ends of attempts, failed checks.
 
 A watcher looks every 15 s for years. So a `SignReader` lists only keys from shortly before the last that it has read:
-they begin with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first
-reading lists the whole record. A damaged object is logged once, and hides no other one.
-
-A trainer may create any key and write any time. So all recent keys of a run are listed again every 10 min. No node's
-signs replace another node's. A time that is ahead counts as the object's own or as now.
+they begin with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. A trainer may
+create any key and write any time. So all recent keys of a run are listed again every 10 min. No node's signs replace
+another node's. A time that is ahead counts as the object's own or as now.
 """
 
 import heapq
@@ -21,16 +19,18 @@ import numpy as np
 import loader
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.reading.read_faults import NEWEST
-from loader.errors import Corrupt, EngineUnreachable, RunNotFound
+from loader.errors import Corrupt, EngineUnreachable
+from loader.run.trail.read_trail import notes_in_parts
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_from
 
 from ..checkpoints.marker import is_run
 from ..checkpoints.ranks import several
-from ..train.fault_record import faults_in
 from ..train.launch.launcher import Span
+from ..train.record import faults_in
 from ..train.replay_run import nodes_at, origin_of
-from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, WindowKey, read_object, window_keys
+from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, read_object, window_keys
+from ..train.windows import window_columns
 from ..units import utc_us
 from ..view.inspect.run_comparison import compared_notes
 from .node_check import CHECKS
@@ -297,7 +297,9 @@ class _RunReader:
 
     def _window(self, info: ObjectInfo) -> list[NodeWindow]:
         (key,) = window_keys([info])
-        return [*_window_rows(self._folder, key, info)]
+        return self._folder.with_window(
+            key, lambda *window: [*_window_rows(self._run, key.attempt, info, *window)]
+        )
 
     def _add_window(self, attempt: int, rows: list[NodeWindow]) -> None:
         for row in rows:
@@ -378,29 +380,26 @@ class _RunReader:
 
 
 def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
-    """Return the first difference between a replay and its run; none for another run. Raises: Corrupt."""
+    """Return the first difference between a replay and its run; none for another run.
+
+    Costs as `notes_in_parts`, until a part differs. Raises: Corrupt.
+    """
     origin = origin_of(run)
     if origin is None:
         return []
-    try:
-        first, second = loader.read_trail(root, origin), loader.read_trail(root, run)
-    except RunNotFound:
-        return []  # a trail is not written before the first steps end
-    notes = compared_notes(first, second)
-    if not notes.differing:
-        return []
-    difference = notes.differing[0]
-    step, at_us = difference.step, second.steps["at_us"].to_numpy().max()
-    return [
-        LossDifference(
-            run=origin,
-            step=step,
-            at_us=int(at_us),
-            nodes=nodes_at(RunFolder(root.store, origin), step, step + 1),
-            replay_nodes=nodes_at(RunFolder(root.store, run), step, step + 1),
-            text=f"{difference.note} is {difference.values[0]}, and {difference.values[1]}",
-        )
-    ]
+    for first, second in notes_in_parts(root, origin, run):
+        notes = compared_notes(first, second)
+        if not notes.differing:
+            continue
+        difference = notes.differing[0]
+        step = difference.step
+        nodes, others = (nodes_at(RunFolder(root.store, name), step, step + 1) for name in (origin, run))
+        text = f"{difference.note} is {difference.values[0]}, and {difference.values[1]}"
+        at_us = int(second.steps["at_us"].to_numpy().max())
+        return [
+            LossDifference(run=origin, step=step, at_us=at_us, nodes=nodes, replay_nodes=others, text=text)
+        ]
+    return []
 
 
 def _span_of(begun_us: int, spans: Sequence[Span]) -> Span | None:
@@ -430,17 +429,17 @@ class _Keys:
         self.known = recent if lists_all else self.known | recent
 
 
-def _window_rows(folder: RunFolder, key: WindowKey, info: ObjectInfo) -> Iterator[NodeWindow]:
+def _window_rows(run: str, attempt: int, info: ObjectInfo, data: bytes, where: str) -> Iterator[NodeWindow]:
     """Yield a row per node: the median of its ranks that read."""
-    columns, now_us = folder.windows([key]), utc_us()
+    columns, now_us = window_columns({attempt: [data]}, where), utc_us()
     nodes, node_of = np.unique(columns["node"].astype(str), return_inverse=True)
     for number, node in enumerate(nodes.tolist()):
         own = node_of == number
         reads_s = columns["slow_read_s"][own]
         if is_node(node):
             yield NodeWindow(
-                run=folder.run,
-                attempt=key.attempt,
+                run=run,
+                attempt=attempt,
                 end_step=int(columns["end_step"][own].max()),
                 node=node,
                 ended_us=_not_ahead(int(columns["ended_us"][own].max()), info, now_us),

@@ -1,7 +1,7 @@
 """Decide which nodes are suspects, and which of the proved ones may be drained. Pure: no store, no clock.
 
 A sign counts against a node only if the same work is right elsewhere. Ranges that are wrong on two nodes accuse the
-store; a loss that differs in a gang, or an attempt that fails in one, names no single node.
+store; a gang's loss or failure names no single node.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Watch a cluster's nodes: prove suspects, drain them within the caps, and return what penstock drained.
 
-Only an operator runs it, on one machine or several. Evidence is stored before a node is drained, and the scheduler's
-reason names the case, so a watcher that dies between the two finds it again. The record only names suspects: commands
-run on nodes of the scheduler, and a node is ours if the scheduler's reason names penstock.
+Only an operator runs it, on one machine or several. Evidence is stored before a drain, and the scheduler's reason names
+the case: a watcher that dies between the two finds it again. The record only names suspects; a node is ours if the
+scheduler's reason names penstock.
 """
 
 import logging

@@ -1,11 +1,10 @@
 """Let all ranks leave after the same step.
 
-An all-reduce carries each rank's stop request. It begins after step n and is read after step n + 1, so no rank waits
-for it. It uses the default process group; another gloo group would connect every rank to every other.
+An all-reduce carries each rank's stop request. It begins after step n and is read after step n + 1, so no rank waits.
+It uses the default process group; another gloo group would connect every rank to every other.
 
-An exchange costs a gloo rank 0.2 to 0.5 ms of processor time, a tenth of it on the main thread. Short steps therefore
-pass some exchanges, but no more than fit into 0.5 s. The ranks exchange that number too: the smallest one counts, on
-all ranks from the same step on.
+An exchange costs a gloo rank 0.2 to 0.5 ms of processor time. Short steps therefore pass some exchanges, at most 0.5 s
+of them. The ranks exchange that number too: the smallest counts.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Copy checkpoints between stores: every object is hashed on its way, and the marker comes last.
 
-A killed copy leaves objects without a marker, which no reader sees. The next copy hashes these and copies the rest. A
-claim beside them keeps a training that saves there from deleting them as leftovers, before and after the marker comes.
+A killed copy leaves objects without a marker, which no reader sees; the next one hashes these and copies the rest. A
+claim beside them keeps a training that saves there from deleting them as leftovers.
 """
 
 from collections.abc import Iterator

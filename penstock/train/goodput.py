@@ -1,8 +1,8 @@
 """Split the node-seconds of a run: starting, restoring, new and repeated steps, waiting, saving, stopping, idle.
 
-A start's time runs from its allocation to its end, as the scheduler's accounting has them. Events of the first rank cut
-it into stretches; the caller gives the share of the steps' time that ranks waited for data. Time that no event
-explains is unknown. The parts of a start sum to its time by construction.
+A start's time runs from its allocation to its end by the scheduler's accounting. Events of the first rank cut it into
+stretches; the caller gives the share of steps' time that ranks waited. Time that no event explains is unknown. So the
+parts of a start sum to its time.
 """
 
 import statistics

@@ -13,10 +13,9 @@ from loader.run.trail.trail import check_run_name
 from ..checkpoints.ranks import from_first_rank
 from ..checkpoints.run import plan_versions
 from .agreement import Agreement
-from .fault_record import FaultRecord
 from .hang import HangWatch
 from .launched import Launched
-from .record import RunRecord
+from .record import FaultRecord, RunRecord
 from .replay_run import ReplaySteps, replay_of
 from .run_folder import RunFolder
 from .step_trace import StepTrace, checked_steps

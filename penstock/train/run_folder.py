@@ -6,6 +6,7 @@ Objects are created, never replaced, except for a person's request to stop, whic
 import json
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -48,6 +49,12 @@ MOST_WINDOWS = 1500
 """Windows read for one answer: a day has 1,440."""
 MOST_BYTES = 64 * 2**20
 """Most stored bytes of windows whose rows are in memory at once."""
+MOST_JSON_BYTES = 2**20
+"""Larger starts and events are not read: their facts are numbers and names."""
+LARGE_BYTES = 4 * 2**20
+"""Size from which a window is in memory without others."""
+_ONE_WINDOW = threading.Lock()
+"""Held while a window is parsed, or a large one is read: a forged one may take 256 MiB."""
 LIMIT = 2**62
 """Numbers of a record are below: sums of times stay in 64 bits."""
 T = TypeVar("T")
@@ -139,7 +146,7 @@ class RunFolder:
     def begin_attempt(self, facts: Mapping[str, Any]) -> int:
         """Store a start, and return its number, from 1 on. The same facts have one number: a call may be repeated."""
         self._mark_active()
-        numbers = {number for number, _ in self._attempt_keys()}
+        numbers = {number for number, _ in self._starts()}
         free = next(number for number in count(1) if number not in numbers)  # a forged one may be very high
         number = max(1, free - 1)  # it may be this start's
         body = canonical({"format": FORMAT, "at_us": utc_us(), **facts})
@@ -153,7 +160,7 @@ class RunFolder:
 
     def attempts(self) -> dict[int, dict[str, Any]]:
         """Return the starts by their number, `at_us`, `ranks` and `restarts` among their facts. Raises: Corrupt."""
-        keys = sorted(self._attempt_keys())
+        keys = sorted((number, self._small(info)) for number, info in self._starts())
         facts = several(lambda key: self.attempt(key[1]), keys, at_once=AT_ONCE)
         return {number: its for (number, _), its in zip(keys, facts, strict=True)}
 
@@ -206,7 +213,7 @@ class RunFolder:
     def events(self) -> list[Event]:
         """Return all events, in order. Raises: Corrupt."""
         keys = {
-            (int(match[1]), int(match[2])): info.key
+            (int(match[1]), int(match[2])): self._small(info)
             for info in self.store.list(self.key("events/"))
             if (match := _EVENT.fullmatch(info.key.rpartition("/")[2]))
         }
@@ -241,10 +248,22 @@ class RunFolder:
         """
 
         def summed(key: WindowKey) -> WindowSum:
-            where = f"{self.store.url}/{key.key}"
-            return window_sum(key.attempt, key.end_step, self._window(key), where)
+            return self.with_window(key, lambda *data: window_sum(key.attempt, key.end_step, *data))
 
         return list(several(summed, _even(self.window_keys()), at_once=AT_ONCE))
+
+    def with_window(self, key: "WindowKey", call: Callable[[bytes, str], T]) -> T:
+        """Return what `call` makes of a window's bytes and address, one window at a time in this process.
+
+        Raises: Corrupt.
+        """
+        where = f"{self.store.url}/{key.key}"
+        if key.nbytes > LARGE_BYTES:
+            with _ONE_WINDOW:
+                return call(self._window(key), where)
+        data = self._window(key)
+        with _ONE_WINDOW:
+            return call(data, where)
 
     def windows(self, keys: Sequence["WindowKey"] | None = None) -> dict[str, NDArray[Any]]:
         """Return the rows of windows as columns, in order, `attempt` among them; none without windows.
@@ -286,10 +305,18 @@ class RunFolder:
             return False
         return True
 
-    def _attempt_keys(self) -> Iterator[tuple[int, str]]:
+    def _starts(self) -> Iterator[tuple[int, ObjectInfo]]:
         for info in self.store.list(self.key("attempts/")):
             if match := _ATTEMPT.fullmatch(info.key.rpartition("/")[2]):
-                yield int(match[1]), info.key
+                yield int(match[1]), info
+
+    def _small(self, info: ObjectInfo) -> str:
+        """Return the key of an object that may be read. Raises: Corrupt."""
+        if info.nbytes > MOST_JSON_BYTES:
+            raise Corrupt(
+                f"{self.store.url}/{info.key} has {info.nbytes:,} bytes; a start or event has fewer"
+            )
+        return info.key
 
 
 class WindowKey(NamedTuple):

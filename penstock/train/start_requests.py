@@ -1,8 +1,7 @@
 """Count the requests of a run's start: what all ranks ask of the store until each has its first batch.
 
-One rank opens the root, and sends the plan to the others with the tables of shards if these are small. Each rank then
-reads larger tables, its part of the checkpoint, the indexes of its first samples' shards, and the samples.
-`benchmarks.fleet_start` counts the same of real ranks, and simulates 10,000 of them.
+One rank opens the root, and sends plan and small tables of shards to the others. Each rank reads larger tables, its
+part of the checkpoint, and indexes and samples of its first batch. `benchmarks.fleet_start` counts the same.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Say what a run's GPUs waited for: stages of the loader, all ranks or some nodes, and the slowest samples.
 
-Ranks step together, so a window waits as long as the rank that waits longest; a rank with at least half of it waits
-too. If few ranks wait, they need not be slow: among ranks that read equally fast only the last one waits, because the
-others read ahead meanwhile. So a node is named if its reads, or the stage, took twice the others' time.
+Ranks step together, so a window waits as long as its slowest rank; a rank with at least half of that waits too. Among
+ranks that read equally fast only the last one waits, because the others read ahead meanwhile. So a node is named if its
+reads, or the stage, took twice the others' time.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """A torch.profiler trace of some steps, with the loader's stages as spans.
 
-A loader's threads and processes are none that the profiler sees. Their spans are laid into its file afterwards: a batch
-was made stage after stage until it lay ready, which its `stats` tell.
+The profiler does not see a loader's threads and processes. Their spans are laid into its file afterwards: a batch was
+made stage after stage until it lay ready, by its `stats`.
 """
 
 import gzip

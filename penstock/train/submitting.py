@@ -111,11 +111,12 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
 
 
 def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
-    """Let a stopped run go on. nodes: as in `submit`. Raises: as `submit`; Conflict while it still stops."""
+    """Let a stopped run go on. nodes: as in `submit`. Raises: as `submit`; Conflict while a start still ends."""
     sized(spec, nodes)
     folder = RunFolder(Root(spec.record).store, spec.run)
     folder.put_spec(spec)
-    if folder.is_to_stop() and launcher.status(spec.run).state == "running":
+    status = launcher.status(spec.run)
+    if status.is_ending or (status.state == "running" and folder.is_to_stop()):
         raise Conflict(f"{spec.run} is still stopping: resume it when it has ended")
     folder.withdraw_stop()
     return launcher.submit(sized(spec, nodes))

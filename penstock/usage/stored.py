@@ -1,7 +1,7 @@
 """Count the stored bytes of versions from their manifests and tables: media are neither read nor listed.
 
-Versions share objects. Each object counts once, for the oldest version that names it; it is freed once no version names
-it. The set of versions that name an object is a bit mask, and objects of one mask are added up.
+Each object counts once, for the oldest version that names it. The set of versions that name an object is a bit mask,
+and objects of one mask are added up.
 """
 
 from collections import Counter, defaultdict

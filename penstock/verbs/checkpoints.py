@@ -78,7 +78,7 @@ def _register_arguments(parser: ArgumentParser) -> None:
 
 def register(arguments: Namespace) -> Answer:
     """Register a checkpoint as a version of a model in MLflow. A second call finds the first one's."""
-    from ..train.trackers.model_version import register as make
+    from ..train.trackers.mlflow_run import register as make
 
     run, _, step = arguments.where.rpartition("@")
     if not (run and step.isdecimal()):

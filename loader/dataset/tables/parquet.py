@@ -251,9 +251,11 @@ def parse_small_table(data: bytes, name: str, columns: list[str] | None = None) 
         )
         check_schema_version(reader.schema_arrow, name)
         table = reader.read(columns=columns, use_threads=False)
+        most_bytes = MOST_SMALL_BYTES
         for place, field in enumerate(table.schema):
             if not _is_number(field, name):
-                table = table.set_column(place, field.name, _short_texts(table.column(place), name))
+                text_column, most_bytes = _short_texts(table.column(place), name, most_bytes)
+                table = table.set_column(place, field.name, text_column)
         table.validate(full=True)
     except (Corrupt, FormatTooNew):
         raise
@@ -268,15 +270,20 @@ def _is_number(field: pa.Field, name: str) -> bool:
     return bool(pa.types.is_primitive(field.type))
 
 
-def _short_texts(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+def _short_texts(column: pa.ChunkedArray, name: str, most_bytes: int) -> tuple[pa.ChunkedArray, int]:
+    """Return the texts, and the bytes that further columns may have."""
     import pyarrow.compute as pc  # 40 ms, saved at startup
 
     if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
         raise Corrupt(f"{name} has a column of {column.type}; accepted: texts and numbers")
     for chunk in column.chunks:
-        if (pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0) > MOST_SMALL_TEXT:
+        lengths = pc.binary_length(chunk.dictionary)
+        if (pc.max(lengths).as_py() or 0) > MOST_SMALL_TEXT:
             raise Corrupt(f"{name} has a text of more than {MOST_SMALL_TEXT:,} bytes")
-    return column.cast(pa.string())
+        most_bytes -= pc.sum(lengths.take(chunk.indices)).as_py() or 0
+    if most_bytes < 0:
+        raise Corrupt(f"{name} has texts of more than {MOST_SMALL_BYTES:,} bytes in all")
+    return column.cast(pa.string()), most_bytes
 
 
 def parse_stored(data: bytes, path: str, name: str) -> pa.Table:

@@ -1,16 +1,19 @@
 """Read a run log: the run's starts, and a row for every step and recorded rank."""
 
+import io
+import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ...dataset.root import Root
-from ...dataset.tables.parquet import parse_table
-from ...errors import Corrupt, MissingDependency, RunNotFound
+from ...dataset.tables.parquet import UNREADABLE, parse_table
+from ...errors import Corrupt, FormatTooNew, MissingDependency, RunNotFound
 from ...storage import Store
 from ...storage.mirror.store import primary_of
 from ...storage.shared.threads import Together
@@ -21,6 +24,7 @@ from .trail import check_run_name, is_run_name
 if TYPE_CHECKING:
     import polars as pl
 
+_log = logging.getLogger(__name__)
 AT_ONCE = 64
 """Number of objects held in memory before they are parsed."""
 _ROWS = re.compile(r"([0-9]+)-of-([0-9]+)/([0-9]{19})-[0-9a-f]{16}\.parquet")
@@ -147,18 +151,10 @@ def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
     start's last one. Raises: as `read_trail`.
     """
     folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
-    written: dict[int, dict[int, list[tuple[int, int, str]]]] = {}
-    starts = list[str]()
-    for info in store.list(folder):
-        name = info.key.removeprefix(folder)
-        if match := _ROWS.fullmatch(name):
-            of_rank = written.setdefault(int(match[2]), {}).setdefault(int(match[1]), [])
-            of_rank.append((info.modified_us or 0, int(match[3]), name))
-        elif _START.fullmatch(name):
-            starts.append(name)
+    written, starts = _written(store, folder)
     if not written and not starts:
         raise RunNotFound(f"{store.url} has no trail of run {run!r}")
-    names = [name for ranks in written.values() for name in _holding(ranks[min(ranks)], steps)]
+    names = [one.name for ranks in written.values() for one in _holding(ranks[min(ranks)], steps)]
     rows = _steps(store, folder, names, [])
     rows = rows.filter(rows["step"].is_between(steps.start, steps.stop, closed="left"))
     return RunTrail(
@@ -166,13 +162,141 @@ def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
     )
 
 
-def _holding(written: list[tuple[int, int, str]], steps: range) -> Iterator[str]:
-    written.sort()
-    for number, (at_us, first, name) in enumerate(written):
-        following = written[number + 1][1] if number + 1 < len(written) and at_us else -1
-        end = following + 1 if following >= first else steps.stop  # its last step may be in the next one, too
-        if first < steps.stop and end > steps.start:
-            yield name
+class _Rows(NamedTuple):
+    """An object with rows of one rank."""
+
+    at_us: int
+    """Time of its write; 0 if the store has none."""
+    first: int
+    """First step."""
+    name: str
+    """Name in the run's folder."""
+    nbytes: int
+    """Size."""
+
+
+def _written(store: Store, folder: str) -> tuple[dict[int, dict[int, list[_Rows]]], list[str]]:
+    """Return world size -> rank -> its objects, by time, and the names of the starts."""
+    written: dict[int, dict[int, list[_Rows]]] = {}
+    starts = list[str]()
+    for info in store.list(folder):
+        name = info.key.removeprefix(folder)
+        if match := _ROWS.fullmatch(name):
+            of_rank = written.setdefault(int(match[2]), {}).setdefault(int(match[1]), [])
+            of_rank.append(_Rows(info.modified_us or 0, int(match[3]), name, info.nbytes))
+        elif _START.fullmatch(name):
+            starts.append(name)
+    for ranks in written.values():
+        for of_rank in ranks.values():
+            of_rank.sort()
+    return written, starts
+
+
+def _holding(written: list[_Rows], steps: range) -> Iterator[_Rows]:
+    for number, rows in enumerate(written):
+        following = written[number + 1].first if number + 1 < len(written) and rows.at_us else -1
+        # Its last step may be in the next one, too.
+        end = following + 1 if following >= rows.first else steps.stop
+        if rows.first < steps.stop and end > steps.start:
+            yield rows
+
+
+PART_ROWS, MOST_PARTS = 1_000_000, 64
+"""Most rows of a part, unless one step has more, and most parts that are compared."""
+MOST_BYTES, MOST_NUMBERS = 8 * 2**20, 2**23
+"""Most bytes and numbers of an object whose metrics are read: a rank writes one a minute."""
+NOTES_AT_ONCE = 16
+"""Objects in memory whose metrics are read."""
+
+
+def notes_in_parts(root: Root, first: str, second: str) -> Iterator[tuple[RunTrail, RunTrail]]:
+    """Yield the metrics of two runs at the steps of the second one, part by part; nothing if one has no run log.
+
+    The results have step, rank, world_size, at_us and metrics only. Memory: a part of both, not the logs.
+
+    Costs a listing of both logs, and a read per object that may hold a step of the part, of each rank. Stops after 64
+    parts, with a warning. Raises: Corrupt, also for an object beyond the size of a trail's; StoreError;
+    MissingDependency if polars is missing.
+    """
+    store = primary_of(root.store)
+    logs = [(run, _written(store, trail_folder(check_run_name(run)))[0]) for run in (first, second)]
+    begins = sorted({one.first for ranks in logs[1][1].values() for own in ranks.values() for one in own})
+    begins = [step for step in begins if step < 2**62]  # a forged one is beyond the numbers of a column
+    if not begins or not logs[0][1]:
+        return
+    n_steps, begin = max(1, PART_ROWS // max(logs[1][1])), begins[0]
+    for _ in range(MOST_PARTS):
+        steps = range(begin, begin + n_steps)
+        original, replay = (_notes_of(store, run, written, steps) for run, written in logs)
+        if len(replay.steps):
+            yield original, replay
+        later = next((step for step in begins if step >= steps.stop), None)
+        if len(replay.steps) and replay.steps["step"].max() == steps[-1]:
+            begin = steps.stop
+        elif later is None:
+            return
+        else:
+            begin = later
+    _log.warning("%s is compared with %s up to step %d only", second, first, begin)
+
+
+def _notes_of(
+    store: Store, run: str, written: Mapping[int, Mapping[int, list[_Rows]]], steps: range
+) -> RunTrail:
+    _check_polars()
+    import polars as pl
+
+    folder = trail_folder(run)
+    chosen = [one for ranks in written.values() for own in ranks.values() for one in _holding(own, steps)]
+    parts = [_of_rank(pa.table({name: pa.array([], pa.int64()) for name in ("step", "at_us")}), 0, 0)]
+    for start in range(0, len(chosen), NOTES_AT_ONCE):
+        group = chosen[start : start + NOTES_AT_ONCE]
+        for part in group:
+            if part.nbytes > MOST_BYTES:
+                raise Corrupt(
+                    f"{store.url}/{folder}{part.name} has {part.nbytes:,} bytes; a trail's have fewer"
+                )
+        with Together(store, [folder + part.name for part in group]) as coming:
+            for part in group:
+                key = folder + part.name
+                place = _ROWS.fullmatch(part.name)
+                assert place is not None  # only such names are listed
+                table = _notes_in(coming.get(key).data, f"{store.url}/{key}")
+                rows = _of_rank(table, int(place[1]), int(place[2]))
+                parts.append(rows.filter(rows["step"].is_between(steps.start, steps.stop, closed="left")))
+    rows = pl.concat(parts, how="diagonal")
+    return RunTrail(run=run, starts=(), steps=rows, objects=frozenset(one.name for one in chosen))
+
+
+def _notes_in(data: bytes, where: str) -> pa.Table:
+    """Return step, at_us and the metrics of an object; its size is checked before it is read."""
+    try:
+        metadata = pq.read_metadata(io.BytesIO(data))
+        fields = [
+            field
+            for field in metadata.schema.to_arrow_schema()
+            if field.name in ("step", "at_us") or field.name.startswith(NOTE)
+        ]
+        if metadata.num_rows * len(fields) > MOST_NUMBERS:
+            raise ValueError(f"{metadata.num_rows:,} rows with {len(fields)} columns")
+        if not all(pa.types.is_primitive(field.type) for field in fields):
+            raise ValueError("a metric is no number")
+        types = {field.name: pa.float64() if field.name.startswith(NOTE) else pa.int64() for field in fields}
+        table = parse_table(data, where, [*types]).select([*types]).cast(pa.schema([*types.items()]))
+        if any(table[name].null_count for name in ("step", "at_us")):
+            raise ValueError("a step lacks its number or time")
+    except FormatTooNew:
+        raise
+    except (KeyError, *UNREADABLE) as error:
+        raise Corrupt(f"{where} is no table of a trail ({error}); restore or delete it") from error
+    return table
+
+
+def _check_polars() -> None:
+    try:
+        import polars  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency("a trail is read with polars: pip install 'penstock-data[tables]'") from error
 
 
 def _starts_of(
@@ -218,10 +342,9 @@ def trail_runs(store: Store) -> list[str]:
 
 
 def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFrame]") -> "pl.DataFrame":
-    try:
-        import polars as pl
-    except ImportError as error:
-        raise MissingDependency("a trail is read with polars: pip install 'penstock-data[tables]'") from error
+    _check_polars()
+    import polars as pl
+
     parts = [_of_rank(pa.Table.from_batches([], SCHEMA), 0, 0), *known]
     for first in range(0, len(names), AT_ONCE):
         tables = _read(store, folder, names[first : first + AT_ONCE])

@@ -1,8 +1,8 @@
 """The JobSet of a run: one Indexed Job with a pod per node, which Kueue admits as a whole.
 
-A Job fails by its pod policy if a rank asks to begin again (exit status 75) or a pod is disrupted. The JobSet then
-begins again without counting. A Job that fails otherwise counts up to `MAX_RESTARTS`. If the run is over, a pod ends
-with 76, which fails the JobSet. Kubernetes has one reason for all rules of a pod policy, so the Job's message decides.
+A Job fails by its pod policy if a rank asks to begin again (exit status 75) or a pod is disrupted; the JobSet then
+begins again without counting. Other failures count up to `MAX_RESTARTS`. If the run is over, a pod ends with 76, which
+fails the JobSet. Kubernetes has one reason for all rules of a pod policy, so the Job's message decides.
 """
 
 import hashlib

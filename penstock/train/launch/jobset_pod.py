@@ -1,8 +1,7 @@
 """Begin the ranks of a pod of a JobSet: `python -m penstock.train.launch.jobset_pod RUN`, the run's file as JSON.
 
-Ranks that fail end the pod after a wait: JobSet itself has none. The first pod that fails decides for all, by an object
-of the record. All of them wait, and then end: the JobSet deletes the others as soon as one ends. The second failure at
-one step with the same last line ends the run, as on Slurm.
+Ranks that fail end the pod after a wait, which JobSet lacks. The first pod that fails decides for all, by an object of
+the record; all wait, because the JobSet deletes the others as soon as one ends.
 """
 
 import os

@@ -20,6 +20,8 @@ class RunStatus:
     """Words by which a person finds it: 'Slurm job 12 in partition long'."""
     reason: str = ""
     """Why it waits, in the scheduler's words; "" while it runs."""
+    is_ending: bool = False
+    """True while the processes of a start end, which may still store a request to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Begin the ranks of a node by torchrun, and tell a stop from a failure.
 
-torchrun ends with 1 whatever its ranks end with, so local rank 0 leaves a file if the run is to begin again. By default
-torchrun dies of SIGUSR1 and leaves its ranks running; after SIGTERM it kills them in 30 s. Two options mend both.
+torchrun ends with 1 whatever its ranks end with, so local rank 0 leaves a file if the run is to begin again. Options
+keep torchrun from dying of SIGUSR1, and from killing its ranks 30 s after SIGTERM.
 """
 
 import os

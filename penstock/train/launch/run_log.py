@@ -1,6 +1,6 @@
-"""The log of a run as one file: output of all starts and ranks, whose lines begin with their rank.
+"""The log of a run as one file: output of all starts and ranks, and beside it a file with a line per start.
 
-srun writes `3: text`, torchrun `[rank3]:text` with the rank on its node. A file beside the log has a line per start.
+srun begins lines with `3: `, torchrun with `[rank3]:`, the rank on its node.
 """
 
 import re

@@ -207,7 +207,7 @@ def _status(jobs: Sequence[QueuedJob], starts: list[AccountedJob]) -> RunStatus:
     """Return how a run stands. jobs: of squeue, the oldest first. starts: of sacct, if squeue lists none."""
     for job in jobs:
         if job.state in RUNNING:
-            return RunStatus(state="running", place=_place(job))
+            return RunStatus(state="running", place=_place(job), is_ending=job.state == "COMPLETING")
     for job in jobs:
         if job.state in WAITING:
             return RunStatus(state="waiting", place=_place(job), reason=f"{job.reason}{plain(job.reason)}")

@@ -1,7 +1,7 @@
 """The batch script of a run on Slurm: its ranks by srun, and back to the queue when they stop in time.
 
-Plain sh, because the grace is short: nothing is imported between the end of the ranks and the request to requeue. Each
-line that looks odd answers a trap of docs/decisions/slurm.md.
+Plain sh: nothing is imported between the end of the ranks and the request to requeue. Each odd line answers a trap
+of docs/decisions/slurm.md.
 """
 
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..run import AGAIN
 from ..run_spec import RunSpec
-from . import next_start, note_cancel
+from . import script_calls
 from .node_start import environment
 from .run_log import SPANS
 
@@ -126,7 +126,7 @@ note() {{ # a line of this start for `penstock train why`
 }}
 
 next_start() {{
-    {environment_line}{python} -P -m {next_start} "$PENSTOCK_FOLDER/failures" {record} {run} {log} "$size"
+    {environment_line}{python} -P -m {calls} next "$PENSTOCK_FOLDER/failures" {record} {run} {log} "$size"
 }}
 
 note_cancel() {{ # a controller that is killed soon after forgets a cancel, and starts the job again
@@ -137,7 +137,7 @@ note_cancel() {{ # a controller that is killed soon after forgets a cancel, and 
     done
     case $job in # COMPLETING hides CANCELLED; a requeue counts a restart, the walltime is a reason
         *' JobState=C'*' Reason=None '*" Restarts=${{SLURM_RESTART_COUNT:-0}} "*' PreemptTime=None '*)
-            {environment_line}{python} -P -m {note_cancel} {record} {run} ;;
+            {environment_line}{python} -P -m {calls} cancel {record} {run} ;;
     esac
 }}
 
@@ -232,13 +232,12 @@ def batch_script(spec: RunSpec, settings: NodeSettings) -> str:
         command=shlex.join(spec.command),
         environment_line=source.replace("\n", "; "),
         python=shlex.quote(settings.python),
-        next_start=next_start.__name__,
-        note_cancel=note_cancel.__name__,
+        calls=script_calls.__name__,
         quiet_s=QUIET_S,
         hopeless_s=HOPELESS_S,
         refusals=REFUSALS,
         refused_s=REFUSED_S,
-        over=next_start.OVER,
+        over=script_calls.OVER,
         record=shlex.quote(spec.record),
         run=shlex.quote(spec.run),
     )

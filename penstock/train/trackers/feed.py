@@ -1,16 +1,26 @@
-"""Send a run's steps to one tracker, in a thread. A tracker that fails is tried again, and never stops the training."""
+"""Send a run's steps to one tracker, in a thread. A tracker that fails is tried again, and never stops the training.
+
+The last step of a tracker that cannot be asked is in trainings/<run>/trackers/<tracker>.json: {"format": 1, "step":
+number}, replaced after each batch.
+"""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loader.dataset.log.entries import canonical
+from loader.dataset.root import Root
+from loader.errors import Corrupt, FormatTooNew, MissingDependency, ObjectNotFound, RunNotFound
+from loader.run.trail.read_trail import RunTrail, read_trail_of
+from loader.run.trail.step_rows import NOTE
+from loader.storage.mirror.store import primary_of
 from loader.storage.spec import redact
 
+from ..run_folder import FORMAT, RunFolder, read_object, whole_number
 from .run_facts import RunFacts
-from .tracked_steps import TrackedSteps
 from .tracker import RunEnd, TrackedStep, Tracker
 
 _log = logging.getLogger(__name__)
@@ -22,6 +32,64 @@ CLOSE_S = 6.0
 """Seconds that the end of a run waits for its trackers."""
 MAX_STEPS = 100_000
 """Steps held for a tracker that fails; the oldest are dropped."""
+BATCH = 1000
+"""Steps of the trail that are sent at once."""
+PART = 20_000
+"""Steps of the trail that are read at once."""
+
+
+class TrackedSteps:
+    """The last step that a tracker has, in the record of the run."""
+
+    def __init__(self, record: str, run: str, tracker: str) -> None:
+        self._root, self._run, self._tracker = Root(record), run, tracker
+        self._store = primary_of(self._root.store)
+        self._key = RunFolder(self._store, run).key(f"trackers/{tracker}.json")
+
+    def last(self) -> int:
+        """Return the last step; -1 for none. Raises: StoreError; Corrupt."""
+        try:
+            return read_object(self._store, self._key, "last step", lambda body: whole_number(body, "step"))
+        except ObjectNotFound:
+            return -1
+        except Corrupt as error:
+            raise Corrupt(f"{error}; delete it: the tracker gets the trail again") from error
+
+    def put(self, step: int) -> None:
+        """Store the last step. Raises: StoreError."""
+        self._store.put(self._key, canonical({"format": FORMAT, "step": step}))
+
+    def from_trail(self, after: int, before: int) -> Iterator[Sequence[TrackedStep]]:
+        """Yield what the trail has of the steps between two, in batches: each step's last try of its first rank.
+
+        Costs as `read_trail_of` for each `PART` steps: memory does not grow with the gap. Raises: StoreError.
+        """
+        for begin in range(after + 1, before, PART):
+            steps = range(begin, min(begin + PART, before))
+            try:
+                trail = read_trail_of(self._root, self._run, steps)
+            except (RunNotFound, Corrupt, FormatTooNew, MissingDependency) as error:
+                _log.warning(
+                    "%s gets no steps between %d and %d of %s: %s",
+                    *(self._tracker, steps.start - 1, before, self._run, redact(str(error))),
+                )
+                return
+            yield from _batches(trail)
+
+
+def _batches(trail: RunTrail) -> Iterator[Sequence[TrackedStep]]:
+    rows = trail.steps.sort("step", "rank", "at_us", descending=[False, True, False])
+    rows = rows.unique("step", keep="last", maintain_order=True)
+    rows = rows.select("step", "at_us", *(NOTE + name for name in trail.notes))
+    for batch in rows.iter_slices(BATCH):
+        yield [
+            TrackedStep(
+                step=row.pop("step"),
+                at_us=row.pop("at_us"),
+                values={name.removeprefix(NOTE): value for name, value in row.items() if value is not None},
+            )
+            for row in batch.to_dicts()
+        ]
 
 
 @dataclass(slots=True, kw_only=True)

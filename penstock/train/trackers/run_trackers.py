@@ -11,11 +11,10 @@ from loader.order.plan import Plan
 from loader.run.trail.step_rows import held
 
 from ...units import utc_us
-from .feed import CLOSE_S, HeldStep, TrackerFeed
+from .feed import CLOSE_S, HeldStep, TrackedSteps, TrackerFeed
 from .mlflow_run import MlflowRun
 from .run_facts import facts_of, newest_checkpoint
 from .tensorboard_run import TensorboardRun
-from .tracked_steps import TrackedSteps
 from .tracker import RunEnd, Tracker
 from .wandb_run import WandbRun
 

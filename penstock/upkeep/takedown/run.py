@@ -102,7 +102,7 @@ def run_takedown(
         _note_raw(root, deny, uris, report.uris)
         steps = [Steps(tables, one, report) for one in findings]
         uris = {one.dataset: one.take() for one in progress(steps, f"takedown {n}: redact")}
-        for edits in run_record_edits(root.store, [one.marks for one in steps]):
+        for edits in run_record_edits(root.store, [one.marks for one in steps], report.newer.append):
             report.touched += do(root.store, n, "", edits)
         _sort_raw(root, uris, report)  # again: what others published meanwhile
         _note_raw(root, deny, uris, report.uris)

@@ -1,12 +1,13 @@
 """Edits of the records of training runs: windows name slow samples, and failures quote errors.
 
-A takedown cannot search an object that it cannot parse. It deletes these: runs go on without them.
+A takedown cannot search an object that it cannot parse. It deletes these: runs go on without them. It keeps and names
+the objects of a newer release.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -28,23 +29,29 @@ WINDOW = "training-window"
 AT_ONCE, BATCH = 16, 256
 """Objects read at once, and objects whose edits are applied together."""
 MOST_BYTES = 64 * 2**20
-"""Larger objects are no windows or failures: 100,000 ranks have 20 MB."""
+"""Larger objects are no windows or failures: 100,000 ranks have 20 MB. So many bytes are in memory at once."""
+_ONE_WINDOW = threading.Lock()
+"""Held while a window is parsed: a forged one may take 256 MiB."""
 
 
-def run_record_edits(store: Store, marks: Sequence[Marks]) -> Iterator[Edits]:
-    """Yield the edits of all runs' records, in batches. Reads each window and failure. Raises: StoreError."""
+def run_record_edits(store: Store, marks: Sequence[Marks], newer: Callable[[str], object]) -> Iterator[Edits]:
+    """Yield the edits of all runs' records, in batches. Reads each window and failure. Raises: StoreError.
+
+    newer: is called with the path of each object that names a newer release; it stays.
+    """
 
     def edited(info: ObjectInfo) -> tuple[str, bytes | None, bool]:
         try:
-            if info.nbytes > MOST_BYTES:
-                raise Corrupt(f"{store.url}/{info.key} has {info.nbytes:,} bytes")
-            return info.key, run_record_without(store, info.key, marks), False
+            return info.key, run_record_without(store, info.key, marks, info.nbytes), False
+        except FormatTooNew:
+            newer(info.key)
+            return info.key, None, False
         except Corrupt:
             return info.key, None, True
 
     infos = (info for info in store.list(FOLDER) if _SEARCHED.fullmatch(info.key))
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-takedown") as pool:
-        while batch := list(islice(infos, BATCH)):
+        for batch in _batches(infos):
             results = list(pool.map(edited, batch))
             puts = {path: data for path, data, _ in results if data is not None}
             deletes = tuple(path for path, _, is_damaged in results if is_damaged)
@@ -52,14 +59,34 @@ def run_record_edits(store: Store, marks: Sequence[Marks]) -> Iterator[Edits]:
                 yield Edits(puts=puts, deletes=deletes)
 
 
-def run_record_without(store: Store, path: str, marks: Sequence[Marks]) -> bytes | None:
-    """Return an object of a run's record without denied names; None if it has none. Raises: Corrupt; StoreError."""
+def _batches(infos: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
+    """Yield objects in batches of at most `BATCH`, and of `MOST_BYTES` that are read."""
+    batch, nbytes = list[ObjectInfo](), 0
+    for info in infos:
+        read = info.nbytes if info.nbytes <= MOST_BYTES else 0
+        if batch and (len(batch) == BATCH or nbytes + read > MOST_BYTES):
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(info)
+        nbytes += read
+    if batch:
+        yield batch
+
+
+def run_record_without(store: Store, path: str, marks: Sequence[Marks], nbytes: int) -> bytes | None:
+    """Return an object of a run's record without denied names; None if it has none. nbytes: its size.
+
+    Raises: Corrupt, also for a larger object than a run stores, which is not read; FormatTooNew; StoreError.
+    """
     if not _SEARCHED.fullmatch(path):
         return None
+    if nbytes > MOST_BYTES:
+        raise Corrupt(f"{store.url}/{path} has {nbytes:,} bytes; a run stores at most {MOST_BYTES:,}")
     data = store.get(path).data
     try:
         if path.endswith(".parquet"):
-            return _window_without(data, f"{store.url}/{path}", marks)
+            with _ONE_WINDOW:
+                return _window_without(data, f"{store.url}/{path}", marks)
         return _failure_without(json_object(data, path, store.url), marks)
     except (Corrupt, FormatTooNew):  # a newer table is no damage
         raise

@@ -147,17 +147,22 @@ class Scan:
             "log": self._json_of_any,
             "jobs": self._job,
             "foreign": self._adopted,
-            "trainings": lambda path: run_record_without(self._store, path, [*marks.values()]) is not None,
         }
         self._root = root
 
     def verdicts(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str | None]]:
         for info in infos:
-            yield info.key, self.verdict(info.key)
+            yield info.key, self.verdict(info.key, info.nbytes)
 
-    def verdict(self, path: str) -> str | None:
-        """Return None if an object is clean, "" if it names or may show denied samples, or the error's type."""
+    def verdict(self, path: str, nbytes: int) -> str | None:
+        """Return None if an object is clean, "" if it names or may show denied samples, or the error's type.
+
+        nbytes: its size, or the sum of several objects with it.
+        """
         try:
+            if path.startswith("trainings/"):
+                marks = [*self._marks.values()]
+                return None if run_record_without(self._store, path, marks, nbytes) is None else ""
             return "" if self._looks[path.partition("/")[0]](path) else None
         except (Corrupt, StoreError, ValueError, TypeError, AttributeError, LookupError) as error:
             return type(

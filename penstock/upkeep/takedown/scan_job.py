@@ -27,7 +27,7 @@ from .scan import Scan
 OBJECTS = 256
 """Most objects per unit."""
 NBYTES = 64 * 2**20
-"""Most bytes per unit; a larger object is a unit of its own."""
+"""Most bytes per unit; a larger object is a unit of its own. Not above `run_records.MOST_BYTES`."""
 READ_BYTES_PER_S = 20e6
 """Estimated bytes per second that a process scans."""
 OBJECT_S = 0.01
@@ -79,7 +79,7 @@ class ScanResult:
 def scan_objects(unit: ScanUnit, node: Node) -> ScanResult:
     try:
         scan = _scan(unit, node)
-        return ScanResult(verdicts=[scan.verdict(path) for path in unit.paths])
+        return ScanResult(verdicts=[scan.verdict(path, unit.nbytes) for path in unit.paths])
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - its text may quote a name; the waiting process scans again and raises
@@ -150,7 +150,7 @@ def scan_on(
         verdicts = outcome.value.verdicts if outcome.value else []
         if len(verdicts) != len(unit.paths):
             here = here or Scan(root, record, marks)
-            verdicts = [here.verdict(path) for path in unit.paths]
+            verdicts = [here.verdict(path, unit.nbytes) for path in unit.paths]
         yield from zip(unit.paths, verdicts, strict=True)
 
 

@@ -35,6 +35,8 @@ class TakedownReport:
     """Names of retired versions."""
     touched: list[str] = field(default_factory=list)
     """Paths of rewritten or deleted objects."""
+    newer: list[str] = field(default_factory=list)
+    """Paths of objects of training runs that say they are of a newer release: they were not searched."""
     uris: list[str] = field(default_factory=list)
     """URIs of raw objects that only these samples need."""
     deleted: list[str] = field(default_factory=list)
@@ -78,6 +80,10 @@ class TakedownReport:
             )
         if self.touched:
             lines.append(f"  rewrote or deleted {len(self.touched)} objects of no version")
+        for path in sorted(self.newer):
+            lines.append(
+                f"  not searched, of a newer release by its own word: {path}; upgrade penstock, or delete it"
+            )
         if self.waiting:
             lines.append(f"  {self.waiting} objects wait for a collector: penstock gc sweep")
         deleted = set(self.deleted)

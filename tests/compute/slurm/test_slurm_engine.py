@@ -8,7 +8,7 @@ import time
 import pytest
 
 from loader.errors import EngineUnreachable
-from penstock.compute.engines.slurm import SlurmCluster, SlurmEngine
+from penstock.compute.engines.slurm import LOSSES, SlurmCluster, SlurmEngine, SlurmQueue
 from tests.servers.slurm import NODES, command_of, end, until
 
 pytestmark = pytest.mark.slurm
@@ -105,6 +105,23 @@ def test_a_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(pla
         waited(engine, attempts[-1])
     assert done(folder) == {str(n): f"outcome of {n}" for n in range(N_BLOCKS)}
     assert {path.read_text() for path in folder.glob("*-*") if path.name[0].isdigit()} == set(NODES)
+
+
+def test_element_whose_node_is_lost_five_times_goes_on(placed, slurm_cluster):
+    engine, _, folder, name = placed(n_blocks=1, each_s=600, slots=1)
+    for number in range(LOSSES):
+        until(lambda number=number: len(list(folder.glob("0-*"))) == number + 1)
+        (node,) = {path.read_text() for path in folder.glob("0-*") if path.stat().st_mtime == newest(folder)}
+        slurm_cluster.kill_node(node)
+        slurm_cluster.start_node(node)
+        until(lambda: not slurm_cluster.told("squeue", "-h", "-t", "running"))
+    until(lambda: bool(SlurmQueue().elements(name).held))
+    assert engine.status(name).waiting == 1
+    until(lambda: len(list(folder.glob("0-*"))) == LOSSES + 1)
+
+
+def newest(folder):
+    return max(path.stat().st_mtime for path in folder.glob("0-*"))
 
 
 def test_who_submits_is_killed_and_another_one_finds_the_attempt(placed, tmp_path):

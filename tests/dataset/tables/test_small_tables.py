@@ -55,6 +55,19 @@ def test_uncompressed_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         parse_small_table(data, "x")
 
 
+def test_repeated_texts_of_all_columns_are_bounded_before_they_are_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stored as dictionaries, they take no bytes of the file."""
+    data = stored(pa.table({"key": ["y" * 4_000] * 100, "path": ["z" * 4_000] * 100}))
+    monkeypatch.setattr(parquet, "MOST_SMALL_BYTES", 800_000)
+    assert len(parse_small_table(data, "x")) == 100
+    monkeypatch.setattr(parquet, "MOST_SMALL_BYTES", 799_999)
+    assert len(parse_small_table(data, "x", ["key"])) == 100
+    with pytest.raises(Corrupt, match="texts of more than 799,999 bytes in all"):
+        parse_small_table(data, "x")
+
+
 def test_two_columns_of_one_name_and_bytes_that_are_no_text_are_refused() -> None:
     twice = pa.table([pa.array(["a"]), pa.array(["b"])], names=["key", "key"])
     no_text = pa.Array.from_buffers(

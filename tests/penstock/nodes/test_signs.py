@@ -18,9 +18,9 @@ from penstock.nodes import signs
 from penstock.nodes.node_check import CHECKS, CheckStatus, NodeCheckResult, put_failures
 from penstock.nodes.signs import LATE_KEYS, LIST_ALL_US, MOST_OBJECTS, SignReader
 from penstock.nodes.suspects import MINUTE_US
-from penstock.train.fault_record import put_faults
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.slurm_job import SlurmJobs
+from penstock.train.record import put_faults
 from penstock.train.run_folder import RunFolder
 from penstock.train.submitting import goodput_of
 from penstock.train.windows import ROW, window_bytes

@@ -1,6 +1,7 @@
 """The record of runs: what a listing of them reads does not grow with their events."""
 
 import threading
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -151,12 +152,49 @@ def test_memory_of_sums_does_not_grow_with_windows(tmp_path: Path, monkeypatch: 
     assert peaks[1] < 2 * peaks[0]
 
 
+class BusyStore:
+    """A store that knows how many objects are read at once."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self._lock, self.now, self.most = store, threading.Lock(), 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> Any:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(0.02)
+        with self._lock:
+            self.now -= 1
+        return self._store.get(key)
+
+
+@pytest.mark.parametrize(("large", "most"), [(False, 8), (True, 1)])
+def test_large_windows_are_in_memory_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool, most: int
+) -> None:
+    store = BusyStore(loader.Root(tmp_path).store)
+    folder = RunFolder(store, "a")
+    row = np.zeros(1, ROW)
+    for step in range(1, 9):
+        row["end_step"], row["node"], row["ended_us"] = step, b"m1", time.time_ns() // 1000
+        folder.put_window(1, *window_bytes(row.tobytes()))
+    monkeypatch.setattr(run_folder, "LARGE_BYTES", 0 if large else 10**6)
+    assert len(folder.window_sums()) == 8
+    assert store.most == most
+    store.most = 0
+    assert len(read_signs(store, time.time_ns() // 1000).windows) == 8
+    assert store.most == most
+
+
 def test_starts_of_one_moment_have_two_numbers(tmp_path: Path) -> None:
     """Else they would share windows and events."""
     store = loader.Root(tmp_path / "root").store
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("time.time_ns", lambda: 7_000)
-        patched.setattr(RunFolder, "_attempt_keys", lambda folder: iter(()))  # neither lists the other
+        patched.setattr(RunFolder, "_starts", lambda folder: iter(()))  # neither lists the other
         for _ in range(2):
             record = RunRecord(store, "a", {"ranks": 1, "node": "m1"})
             record.event("ranks_up", 0)
@@ -193,6 +231,9 @@ def test_start_whose_answer_was_lost_has_one_number(tmp_path: Path, monkeypatch:
     assert [(event.attempt, event.name) for event in folder.events()] == [(2, "ranks_up"), (2, "ended")]
 
 
+EVENT = b'{"event":"saved","at_us":1,"step":1}'
+
+
 @pytest.mark.parametrize(
     ("name", "data", "read"),
     [
@@ -215,6 +256,8 @@ def test_start_whose_answer_was_lost_has_one_number(tmp_path: Path, monkeypatch:
             RunFolder.events,
         ),
         ("windows/000001-000000000001.parquet", b"PAR1", RunFolder.window_sums),
+        ("attempts/000001.json", b'{"at_us":7}' + b" " * 2**20, RunFolder.attempts),
+        ("events/000001-000001.json", EVENT + b" " * 2**20, RunFolder.events),
     ],
 )
 def test_forged_object_is_named(

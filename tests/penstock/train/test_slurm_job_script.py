@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.train.launch import next_start, slurm_job_script
+from penstock.train.launch import script_calls, slurm_job_script
 from penstock.train.launch.run_log import SPANS, part_of, times_of, without_ranks
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
 from penstock.train.run import AGAIN
@@ -180,12 +180,11 @@ def test_srun_that_begins_no_rank_is_named_and_ended(
     assert without_ranks(starts) == (starts[0]["begun_us"], 1)
 
 
-def test_trouble_of_slurm_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_of_slurm_ends_no_run(tmp_path: Path) -> None:
     """Twice at one step with the same last line, as `next_start` is called by the script."""
     log, failures = tmp_path / "log", tmp_path / "failures"
-    arguments = ["next_start", str(failures), str(tmp_path / "root"), "big-7", str(log), "0"]
-    monkeypatch.setattr("sys.argv", arguments)
+    arguments = [str(failures), str(tmp_path / "root"), "big-7", str(log), "0"]
     log.write_text("0: step 5\nsrun: error: Node failure on m3\n")
-    assert [next_start.main() for _ in range(3)] == [0, 0, 0]
+    assert [script_calls.next_start(*arguments) for _ in range(3)] == [0, 0, 0]
     log.write_text("0: step 5\nsrun: error: m3: task 2: Exited with exit code 1\n")
-    assert [next_start.main() for _ in range(2)] == [0, next_start.OVER]
+    assert [script_calls.next_start(*arguments) for _ in range(2)] == [0, script_calls.OVER]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.errors import InvalidSpec, RunTaken
+from loader.errors import Conflict, InvalidSpec, RunTaken
 from penstock.cli import main
 from penstock.compute.cluster import read_cluster
 from penstock.train.launch.jobset import _ended_us
@@ -21,7 +21,7 @@ from penstock.train.launch.run_log import rank_lines
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec, read_spec
-from penstock.train.submitting import submit
+from penstock.train.submitting import resume, submit
 
 Penstock = Callable[..., tuple[int, str, str]]
 S = 1_000_000
@@ -214,6 +214,43 @@ def test_job_that_only_an_operator_may_release_is_replaced(tmp_path: Path) -> No
     commands = [line.partition(" --")[0] for line in log.read_text().splitlines()]
     done = [line for line in commands if line.startswith(("scontrol release", "scancel", "sbatch"))]
     assert done == ["scontrol release 12", "scancel", "sbatch"]
+
+
+ENDING = """\
+import shlex, sys
+words = shlex.split(sys.argv[1])
+command = next(word for word in words if word in ("sbatch", "squeue", "sacct", "scontrol", "sh"))
+done = open({log!r}).read()
+open({log!r}, "a").write(command + "\\n")
+if command == "sbatch":
+    sys.stdin.read()
+    print(13)
+elif command == "squeue" and done.count("squeue") < 2:
+    values = ["12", "COMPLETING", "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, "None", {name!r}]
+    print("|".join(values) + "|")
+"""
+
+
+def test_run_is_resumed_only_when_its_cancelled_start_has_ended(tmp_path: Path) -> None:
+    """The script of a job that `scancel` ends stores the request to stop seconds later."""
+    log, root = tmp_path / "log", str(tmp_path / "root")
+    log.touch()
+    prefix = json.dumps([sys.executable, str(tmp_path / "login.py")])
+    (tmp_path / "slurm.toml").write_text(f'engine = "slurm"\nsubmit = {prefix}\nlogs = "{tmp_path}"\n')
+    launcher = SlurmJobs(root, read_cluster(tmp_path / "slurm.toml"))
+    (tmp_path / "login.py").write_text(ENDING.format(log=str(log), name=launcher._name("big-7")))
+    run, folder = (
+        RunSpec(run="big-7", command=("true",), record=root),
+        RunFolder(loader.Root(root).store, "big-7"),
+    )
+    with pytest.raises(Conflict, match="big-7 is still stopping: resume it when it has ended"):
+        resume(run, launcher)
+    folder.ask_to_stop("scancel")  # as the script does
+    with pytest.raises(Conflict, match="still stopping"):
+        resume(run, launcher)
+    assert folder.is_to_stop()
+    assert resume(run, launcher) == "Slurm job 13"
+    assert not folder.is_to_stop()
 
 
 @pytest.mark.parametrize(("nodes", "said"), [("6", ""), ("9", "--nodes 9; accepted for big-7: 6-8")])

@@ -110,6 +110,31 @@ def test_only_a_cancel_is_stored_as_a_persons_stop(
     assert not folder.is_to_stop()
 
 
+def test_run_that_is_resumed_at_once_after_scancel_goes_on(
+    slurm_cluster: Slurm, launcher: SlurmJobs, root: str, toy: Toy
+) -> None:
+    run, folder = toy(600), RunFolder(loader.Root(root).store, "big-7")
+    submit(run, launcher)
+    wait_for(launcher, "began 0", 2)
+    slurm_cluster.told("scancel", job_of(launcher))
+    refusals = 0
+
+    def is_resumed() -> bool:
+        nonlocal refusals
+        try:
+            resume(run, launcher)
+        except Conflict:
+            refusals += 1
+            return False
+        return True
+
+    until(is_resumed)
+    assert refusals
+    wait_for(launcher, "began 1", 2)
+    assert not folder.is_to_stop()
+    assert launcher.status("big-7").state == "running"
+
+
 def test_cancel_after_a_preemption_is_stored_and_the_preemption_is_not(
     slurm_cluster: Slurm, launcher: SlurmJobs, root: str, toy: Toy
 ) -> None:

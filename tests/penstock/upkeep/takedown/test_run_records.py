@@ -1,6 +1,9 @@
 """Records of training runs after a takedown: windows and failures name no denied sample, and stay readable."""
 
 import json
+import threading
+import time
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -8,13 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from loader.dataset.tables.parquet import parse_table, table_bytes
-from loader.errors import FormatTooNew, Transient
+from loader.errors import Transient
 from penstock.denied.find import find
+from penstock.denied.record import read_record
 from penstock.train.run_folder import RunFolder
 from penstock.train.windows import ROW, SLOW_TEXTS, window_bytes
 from penstock.upkeep.takedown.derived import Edits
 from penstock.upkeep.takedown.run import deny_entry, keys_tables
-from penstock.upkeep.takedown.run_records import run_record_edits
+from penstock.upkeep.takedown.run_records import MOST_BYTES, run_record_edits
+from penstock.upkeep.takedown.scan import Scan
 
 SECRET = "ZQALICEZQ"
 
@@ -35,6 +40,10 @@ def names_left(kit, root, n):
 
 def marks_in(root, n):
     return [find(keys_tables(root, deny_entry(root, n), None), "photos").marks]
+
+
+def edits_of(store, root, n, newer=None):
+    return list(run_record_edits(store, marks_in(root, n), ([] if newer is None else newer).append))
 
 
 @pytest.fixture
@@ -106,26 +115,77 @@ FORGED = {
 def test_forged_window_stops_no_takedown_and_goes(root, denied, table):
     path = "trainings/a/windows/000001-000000000009.parquet"
     root.store.put(path, table_bytes(table, "training-window"))
-    (edits,) = run_record_edits(root.store, marks_in(root, denied))
+    (edits,) = edits_of(root.store, root, denied)
     assert edits == Edits(deletes=(path,))
 
 
 def test_failure_with_a_fraction_stops_no_takedown_and_goes(root, denied):
     path = f"trainings/a/failures/{'0' * 16}-000001.json"
     root.store.put(path, json.dumps({"line": SECRET, "wait_s": 0.5}).encode())
-    (edits,) = run_record_edits(root.store, marks_in(root, denied))
+    (edits,) = edits_of(root.store, root, denied)
     assert edits == Edits(deletes=(path,))
 
 
-def test_window_of_a_newer_release_is_kept(root, denied):
+def test_window_of_a_newer_release_is_kept_named_and_stops_no_takedown(kit, root, denied):
+    """A trainer may forge the number: the proof names the object, and the others are edited."""
     path = "trainings/a/windows/000001-000000000009.parquet"
     newer = pa.table({"slow_key": ["p1"]}).replace_schema_metadata({"penstock.schema": "1000"})
     sink = pa.BufferOutputStream()
     pq.write_table(newer, sink)
-    root.store.put(path, sink.getvalue().to_pybytes())
-    with pytest.raises(FormatTooNew, match=path):
-        list(run_record_edits(root.store, marks_in(root, denied)))
-    assert root.store.get(path).data
+    root.store.put(path, data := sink.getvalue().to_pybytes())
+    put_window(root.store, 10, "p1", "p2")
+    report = kit.take_down(root, denied)
+    assert report.newer == [path]
+    assert f"not searched, of a newer release by its own word: {path}" in report.text()
+    assert root.store.get(path).data == data
+    kit.sweep(root)
+    assert RunFolder(root.store, "big-7").windows()["slow_key"].tolist() == ["", "p2"]
+    assert names_left(kit, root, denied) == [path]
+
+
+class CountedStore:
+    """A store that counts the bytes of objects that are read at once. sizes: key -> size that it lists instead."""
+
+    def __init__(self, store, sizes):
+        self.url, self._store, self._sizes = store.url, store, sizes
+        self.read, self._now, self.most, self._lock = [], 0, 0, threading.Lock()
+
+    def list(self, prefix, *rest):
+        for info in self._store.list(prefix, *rest):
+            yield replace(info, nbytes=self._sizes.get(info.key, info.nbytes))
+
+    def get(self, key):
+        data = self._store.get(key)
+        with self._lock:
+            self.read.append(key)
+            self._now += 1
+            self.most = max(self.most, self._now)
+        time.sleep(0.02)
+        with self._lock:
+            self._now -= 1
+        return data
+
+
+def test_large_objects_are_read_one_by_one_and_larger_ones_never(root, denied):
+    keys = [f"trainings/big-7/windows/000001-{step:012d}.parquet" for step in range(1, 6)]
+    for step in range(1, 6):
+        put_window(root.store, step, "p1")
+    sizes = dict.fromkeys(keys[:3], MOST_BYTES - 10) | {keys[3]: MOST_BYTES + 1}
+    store = CountedStore(root.store, sizes)
+    edits = edits_of(store, root, denied)
+    assert [path for one in edits for path in one.deletes] == [keys[3]]
+    assert sorted(path for one in edits for path in one.puts) == [*keys[:3], keys[4]]
+    assert (store.most, keys[3] in store.read) == (1, False)
+
+
+def test_proof_reads_no_object_that_is_larger_than_a_window(root, denied):
+    put_window(root.store, 10, "p2")
+    (info,) = root.store.list("trainings/")
+    store = CountedStore(root.store, {info.key: MOST_BYTES + 1})
+    scan = Scan(root, read_record(root.store, denied), {"photos": marks_in(root, denied)[0]})
+    scan._store = store
+    assert list(scan.verdicts(store.list("trainings/"))) == [(info.key, "Corrupt")]
+    assert store.read == []
 
 
 class FailingStore:
@@ -141,4 +201,4 @@ class FailingStore:
 def test_failing_store_is_no_damage(root, denied):
     put_window(root.store, 10, "p1")
     with pytest.raises(Transient):
-        list(run_record_edits(FailingStore(root.store), marks_in(root, denied)))
+        edits_of(FailingStore(root.store), root, denied)

@@ -1,10 +1,14 @@
-"""Print the seconds until a failed run begins again; exit with 3 if it is over. Called by a batch script.
+"""Calls of a batch script on Slurm.
 
-Arguments: file that keeps the failures so far, record, run, log, bytes of the log before this start.
+`next FAILURES RECORD RUN LOG BYTES` prints the seconds until a failed run begins again, and exits with 3 if it is over.
+FAILURES is a file that keeps the failures so far. BYTES is the size of the log before this start.
+
+`cancel RECORD RUN` stores that a person cancelled the job: a start after it makes no step.
 """
 
 import json
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,9 +21,8 @@ from .failures import Failures, is_scheduler_line, last_error, last_step
 OVER = 3
 
 
-def main() -> int:
+def next_start(file: str, record: str, run: str, log: str, size: str) -> int:
     """Print the seconds to wait."""
-    file, record, run, log, size = sys.argv[1:]
     path = Path(file)
     failures = Failures(**parse_json_object(path.read_text())) if path.exists() else Failures()
     line = last_error(log, int(size))
@@ -35,5 +38,16 @@ def main() -> int:
     return 0
 
 
+def note_cancel(record: str, run: str) -> int:
+    """Store the request to stop, unless `penstock train cancel` or `stop` stored one."""
+    folder = RunFolder(loader.Root(record).store, run)
+    if not folder.is_to_stop():
+        folder.ask_to_stop("scancel")
+    return 0
+
+
+CALLS: Mapping[str, Callable[..., int]] = {"next": next_start, "cancel": note_cancel}
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(CALLS[sys.argv[1]](*sys.argv[2:]))

@@ -13,7 +13,7 @@ from loader.dataset.columnar.json_members import JsonMembers
 from loader.errors import Changed, Corrupt, InvalidRuntime, NotSupported
 from loader.storage import ObjectInfo, Store
 
-from .reading.sample import NO_METADATA
+from .reading.sample import NO_METADATA, ForeignSample
 
 __all__ = [
     "NO_OPTIONS",
@@ -25,8 +25,10 @@ __all__ = [
     "ReadSample",
     "Readable",
     "check_options",
+    "copied",
     "files_of",
     "joined",
+    "listed_runs",
     "of_first_readable",
 ]
 T = TypeVar("T")
@@ -176,3 +178,34 @@ def joined(files: Sequence[ObjectInfo]) -> ObjectInfo:
         etag=hashlib.sha256(files_json.encode()).hexdigest(),
         modified_us=max((one.modified_us for one in files if one.modified_us is not None), default=None),
     )
+
+
+class ListedShard(Protocol):
+    """An index's entry for an object."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def n_samples(self) -> int: ...
+
+
+def listed_runs(
+    infos: Sequence[ObjectInfo],
+    listed: Mapping[str, ListedShard],
+    readers: Mapping[str, Callable[[ImportRun], Iterator[ReadSample]]],
+    lacking: Sequence[str],
+) -> Readable:
+    """Return the objects that indexes list, one run each. readers: by object key."""
+    return Readable(
+        [info for info in infos if info.key in listed],
+        lambda info: [ImportRun(info, 0, listed[info.key].n_samples, listed[info.key].nbytes)],
+        lambda run: readers[run.info.key](run),
+        lacking=lacking,
+    )
+
+
+def copied(sample: ForeignSample, data: bytes) -> ReadSample:
+    """Return a sample with its bytes. data: the whole object."""
+    fields = {name: data[at.offset : at.offset + at.nbytes] for name, at in sample.fields.items()}
+    return ReadSample(sample.key, fields, sample.metadata, sample.source)

@@ -31,7 +31,7 @@ from .exporter import (
     metadata_json,
     put_parcel,
 )
-from .importer import ColumnarOptions, ImportRun, Readable, ReadSample
+from .importer import ColumnarOptions, ImportRun, Readable, ReadSample, copied, listed_runs
 from .litdata_index import ABSENT, DTYPES, LitDataChunk, LitDataIndex, index_of
 from .litdata_leaves import NULL, LeafValues, put, size_of, table_rows, values_at
 from .reading.exported import COLUMN_BYTES, KEY, METADATA, Exported, exported_at
@@ -39,12 +39,10 @@ from .reading.indexed import (
     Int64s,
     Reader,
     check_size,
-    copied,
     corrupt,
     indexes_in,
     lacking_of,
     listed_objects,
-    listed_runs,
     offsets_in,
     split_reader,
 )

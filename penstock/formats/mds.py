@@ -19,18 +19,16 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 
-from .importer import ColumnarOptions, ImportRun, Readable, ReadSample
+from .importer import ColumnarOptions, ImportRun, Readable, ReadSample, copied, listed_runs
 from .reading.exported import KEY, METADATA, Exported, exported_at
 from .reading.indexed import (
     Reader,
     check_apart,
     check_size,
-    copied,
     corrupt,
     indexes_in,
     lacking_of,
     listed_objects,
-    listed_runs,
     offsets_in,
     split_reader,
 )

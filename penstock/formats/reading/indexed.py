@@ -3,14 +3,13 @@
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.storage import ObjectInfo, Store
 
-from ..importer import ImportRun, Readable, ReadSample
 from .object_file import ObjectWindow
 from .sample import ForeignRun, ForeignSample, ForeignTable, FoundObjects
 
@@ -18,16 +17,6 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 INDEX = "index.json"
 Reader = Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
 Of = TypeVar("Of")
-
-
-class ListedShard(Protocol):
-    """An index's entry for an object."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    @property
-    def n_samples(self) -> int: ...
 
 
 class IndexedFolder(NamedTuple):
@@ -106,27 +95,6 @@ def listed_objects(
     """Return the objects that indexes list. readers: by object key. lacking: for `FoundObjects`."""
     described = [info for info in infos if info.key in readers]
     return FoundObjects(described, lambda info: readers[info.key](info), lacking=lacking)
-
-
-def listed_runs(
-    infos: Sequence[ObjectInfo],
-    listed: Mapping[str, ListedShard],
-    readers: Mapping[str, Callable[[ImportRun], Iterator[ReadSample]]],
-    lacking: Sequence[str],
-) -> Readable:
-    """Return the objects that indexes list, one run each. readers: by object key."""
-    return Readable(
-        [info for info in infos if info.key in listed],
-        lambda info: [ImportRun(info, 0, listed[info.key].n_samples, listed[info.key].nbytes)],
-        lambda run: readers[run.info.key](run),
-        lacking=lacking,
-    )
-
-
-def copied(sample: ForeignSample, data: bytes) -> ReadSample:
-    """Return a sample with its bytes. data: the whole object."""
-    fields = {name: data[at.offset : at.offset + at.nbytes] for name, at in sample.fields.items()}
-    return ReadSample(sample.key, fields, sample.metadata, sample.source)
 
 
 def lacking_of(name: str, listed: Mapping[str, int], there: Collection[str]) -> list[str]:

@@ -166,7 +166,7 @@ def test_what_could_not_be_loaded_safely_is_not_saved(tmp_path, name, value):
 
 def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
     """Whoever can write to the store can write a value with a right checksum; it is not run."""
-    from penstock.checkpoints import index
+    from penstock.checkpoints.parts import Index, encode_index
 
     class Evil:
         def __reduce__(self):
@@ -182,7 +182,7 @@ def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
         item=None, label="x", dtype="U8", within=(), offsets=(), sizes=(len(data),), nbytes=len(data)
     )
     part, (placed,) = sealed_part("evil.safetensors", [piece], [memoryview(data)])
-    text = index.encode(index.Index(tensors={}, values={"x": placed}, paths={"x": ("x",)}))
+    text = encode_index(Index(tensors={}, values={"x": placed}, paths={"x": ("x",)}))
     stored = marker.StoredObject(name="index.json", nbytes=len(text), sha256=marker.sha256(text))
     made = marker.Checkpoint(run="run", step=1, at_us=0, world_size=1, index=stored, parts=(placed.part,))
     store = open_store(str(tmp_path / "root"))

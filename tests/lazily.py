@@ -4,6 +4,7 @@
 there, and read a file when its first test is next. To read all files costs 40 s of a processor in each process.
 """
 
+import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,8 @@ class ListedTests(list[Any]):
                 session=session, config=session.config, items=items
             )
             self._items[file] = {item.nodeid: item for item in items}
+            gc.collect()
+            gc.freeze()  # as conftest.py does where all files are read
         return self._items[file][nodeid]
 
 

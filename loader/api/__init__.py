@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ..dataset.versions.stored_list import listed
     from ..dataset.writer import Writer
     from ..modalities.audio.request import audio
-    from ..modalities.image.request import image, random_resized_crop
+    from ..modalities.image.random_crop import random_resized_crop
+    from ..modalities.image.request import image
     from ..modalities.video.request import video
     from ..order.plan import Plan
     from ..order.sources.bucket import bucket
@@ -123,7 +124,7 @@ _LATER = {
     "pack": "..order.sources.packing",
     "plan": ".plans",
     "plan_of": ".plan_of",
-    "random_resized_crop": "..modalities.image.request",
+    "random_resized_crop": "..modalities.image.random_crop",
     "read_ledger": "..run.ledger",
     "read_trail": "..run.trail.read_trail",
     "report": ".report",

@@ -1,4 +1,4 @@
-"""The sections of docs/extending.md, followed as written: their files, and their tests run by pytest in a folder."""
+"""The sections of docs/extending.md and examples/my_package: the page's files and tests run by pytest in a folder."""
 
 import dataclasses
 import importlib
@@ -27,7 +27,9 @@ FILES = {
     for section, text in SECTIONS
     if (files := dict(re.findall(r"^```\w+ (\w+\.\w+)\n(.*?)^```", text, re.M | re.S)))
 }
-"""Section -> name of a file -> the text that the page shows."""
+"""Section -> name of a file -> its text, on the page or in examples/my_package."""
+for _section, _name in (("model", "liking.py"), ("modality", "points.py"), ("store", "sqlite_store.py")):
+    FILES[_section][_name] = (ROOT / "examples" / "my_package" / _name).read_text()
 
 TESTS = {"featurizer": 9, "model": 10, "dataset": 2, "modality": 9, "store": 41}
 """Section -> tests that its reader runs."""

@@ -20,7 +20,7 @@ LONG_IN_CI = {
         "a real daemon, its sensors, outages and kills",
     "tests/dagster_project/test_pages.py::test_the_catalog_names_every_asset_with_what_it_is":
         "Dagster's pages",
-    "tests/test_operations_page.py::test_the_story_as_it_is_written":
+    "tests/test_outage_walk.py::test_the_story_as_it_is_written":
         "the walkthrough",
     "tests/test_readme.py::test_the_tour_runs_as_it_stands_and_twice":
         "the tour",

@@ -2,7 +2,7 @@
 
 Threads start at once and share everything, including the interpreter's lock. Processes do not share it, but take half a
 second to start and have their own memory. So `auto` begins with threads, measures the first batches, and starts
-processes in the background if they are faster (`choice`, docs/executors.md).
+processes in the background if they are faster (`choice`, docs/throughput.md).
 """
 
 import logging

@@ -66,7 +66,7 @@ class Loader:
     Args: Speed
         executor: "threads" in this process or worker "processes"; both make the same batches. "auto" starts with
             threads, measures the first batches, and starts processes if they are faster. `executor_reason` has the
-            reason (docs/executors.md).
+            reason (docs/throughput.md).
         workers: Number of threads or processes; 0 uses the caller's thread. "auto" uses at most four threads for
             samples on this machine, two if samples are only copied, and one process per core in this rank's share.
         prefetch: Bytes of batches made ahead. None sizes it by need: two ready for each worker, at least 64 MiB and at
@@ -332,7 +332,7 @@ class Loader:
         self._step, self._pieces = self.plan.check_state(state), []
 
     def metrics(self) -> dict[str, float]:
-        """Return counters, rates and wait histograms since the start, named as in docs/observability.md.
+        """Return counters, rates and wait histograms since the start, named as in docs/throughput.md.
 
         For single steps see `batch.stats`.
         """

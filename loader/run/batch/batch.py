@@ -270,7 +270,7 @@ class Batch:
     substitutions: list[Substitution] = field(default_factory=list)
     """Substitutions for corrupt samples, by slot and attempt."""
     stats: dict[str, float] = field(default_factory=dict)
-    """Seconds per stage, bytes, requests and other metrics of this step (docs/observability.md)."""
+    """Seconds per stage, bytes, requests and other metrics of this step (docs/throughput.md)."""
     slowest: SlowSample | None = None
     """The step's slowest sample, with its address; None if none was timed."""
     micro: int = 0

@@ -1,1 +1,1 @@
-"""Worker processes that make whole batches in shared memory; docs/executors.md explains when and why."""
+"""Worker processes that make whole batches in shared memory; docs/throughput.md explains when and why."""

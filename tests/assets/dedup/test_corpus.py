@@ -1,6 +1,6 @@
 """Copies of real photos and videos: how many of them are found, and that nothing else is.
 
-docs/pipeline.md has the table; run with `-rP` to see today's.
+docs/pipeline.md has the figures; run with `-rP` to see today's.
 """
 
 import io

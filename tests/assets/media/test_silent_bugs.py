@@ -1,4 +1,4 @@
-"""docs/silent_bugs.md holds: every name in its table is one that the code stops under, every test is there."""
+"""The table of silent bugs in docs/media.md: the code stops objects by each name, and tests plant each bug."""
 
 import io
 import re
@@ -13,28 +13,90 @@ from assets.media.unit import Unusable
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
-ROWS = re.findall(
-    r"^\| ([^|]+) \| `([a-z_]+)` \| (source|cut|version) \| `([^|]+)::(test_[a-z_0-9]+)` \|$",
-    (REPOSITORY / "docs/silent_bugs.md").read_text(),
-    re.MULTILINE,
-)
+TESTS = {
+    ("alpha_on_black", "cut"): ("cut_audit/test_image.py::test_transparency_on_black",),
+    ("aspect_ratio", "cut"): ("cut_audit/test_clips.py::test_pixel_aspect_ratio_ignored",),
+    ("channel_lost", "cut"): ("cut_audit/test_audio.py::test_a_channel_left_out",),
+    ("colour_matrix", "cut"): ("cut_audit/test_clips.py::test_colour_matrix_tagged_wrong",),
+    ("colour_range", "cut"): ("cut_audit/test_clips.py::test_colour_range_tagged_wrong",),
+    ("colours_inverted", "cut"): ("cut_audit/test_image.py::test_colours_inverted",),
+    ("corrupt", "source"): ("test_audit.py::test_a_damaged_slice_of_hevc_is_not_passed_over",),
+    ("decoders_disagree", "cut"): ("cut_audit/test_disagreeing_decoders.py::test_refused_by_that_name",),
+    ("deep_colour_key", "source"): ("image/test_depth.py::test_a_transparent_colour",),
+    ("depth_saturated", "cut"): ("cut_audit/test_image.py::test_sixteen_bits_saturated",),
+    ("downmix_clipped", "cut"): ("cut_audit/test_audio.py::test_a_mix_that_clips",),
+    ("frames_missing", "cut"): ("cut_audit/test_clips.py::test_frames_left_out",),
+    ("hdr", "source"): (
+        "image/test_colour.py::test_high_dynamic_range_is_dropped_and_not_squeezed",
+        "test_audit.py::test_deep_colour_and_hdr_are_dropped",
+    ),
+    ("near_duplicates_across_splits", "version"): (
+        "../dedup/test_check.py::test_a_copy_in_another_split_is_named",
+    ),
+    ("no_white", "source"): ("image/test_depth.py::test_numbers_without_a_white_are_dropped",),
+    ("not_finite", "source"): ("audio/test_audit.py::test_samples_that_are_no_numbers_are_rejected",),
+    ("rotation_ignored", "cut"): (
+        "cut_audit/test_clips.py::test_rotation_ignored_in_a_square",
+        "cut_audit/test_clips.py::test_rotation_and_mirrors_ignored",
+        "cut_audit/test_clips.py::test_the_wrong_way_round",
+        "cut_audit/test_image.py::test_orientation_ignored",
+        "cut_audit/test_image.py::test_orientation_in_xmp_ignored",
+    ),
+    ("seek_ok", "source"): ("test_audit.py::test_what_is_sought_for",),
+    ("sound_length", "cut"): ("cut_audit/test_audio.py::test_a_sound_of_another_length",),
+    ("sound_out_of_sync", "cut"): ("cut_audit/test_audio.py::test_sound_out_of_sync",),
+    ("timestamps", "source"): ("audio/test_audit.py::test_timestamps_that_leave_most_out_are_rejected",),
+    ("timestamps_not_source", "cut"): (
+        "cut_audit/test_clips.py::test_times_that_are_not_the_sources",
+        "cut_audit/test_clips.py::test_times_by_name",
+    ),
+    ("too_large", "source"): ("image/test_limits.py::test_a_bomb_of_pixels_is_refused_by_its_header",),
+    ("too_many_scans", "source"): (
+        "image/test_image.py::test_a_jpeg_of_endless_scans_is_refused_before_it_is_decoded",
+    ),
+    ("truncated", "source"): (
+        "video/test_video.py::test_a_truncated_video_is_rejected_although_it_opens",
+        "test_stated_sizes.py::test_sound_of_four_seconds_without_its_last_fifth_is_truncated",
+        "audio/test_speech.py::test_a_sound_that_ends_before_its_header_says_is_rejected",
+        "audio/test_audit.py::test_a_tail_of_a_quarter_second_is_missed",
+    ),
+    ("type_not_taken", "source"): ("test_sniff.py::test_the_name_plays_no_part",),
+    ("undecodable", "source"): (
+        "audio/test_audit.py::test_a_flipped_bit_in_flac_is_found",
+        "test_silent_bugs.py::test_truncated_pictures_whatever_pillow_was_told",
+        "image/test_image.py::test_damage_that_decoders_pass_over_is_refused",
+    ),
+    ("unknown_layout", "cut"): ("audio/test_speech.py::test_channels_without_places_are_dropped_by_name",),
+    ("unreadable_clip", "cut"): (
+        "video/test_reference_clip.py::test_a_clip_that_decodes_to_other_pixels_is_not_given_out",
+    ),
+    ("vfr_as_cfr", "cut"): ("cut_audit/test_clips.py::test_a_variable_rate_stored_as_a_constant_one",),
+    ("web_page", "source"): (
+        "test_other_formats.py::test_a_page_or_an_archive_in_the_place_of_media_is_no_media",
+    ),
+    ("wrong_frame", "cut"): (
+        "cut_audit/test_clips.py::test_dts_taken_for_pts",
+        "cut_audit/test_clips.py::test_the_frame_beside_it",
+    ),
+}
+"""(Name that stops an object, audit) -> tests that plant its bugs."""
 
 
-def test_no_row_is_written_in_another_way() -> None:
-    table = (
-        (REPOSITORY / "docs/silent_bugs.md")
-        .read_text()
-        .split("| --- | --- | --- | --- |\n")[1]
-        .partition("\n\n")[0]
-    )
-    assert len(ROWS) == len(table.splitlines()) > 30
+def test_page_lists_exactly_the_tested_names() -> None:
+    page = (REPOSITORY / "docs/media.md").read_text()
+    rows = re.findall(r"^\| `([a-z_]+)` \| (source|cut|version) \| [^|]+ \|$", page, re.MULTILINE)
+    table = page.split("| stopped as | by | bugs |\n")[1].partition("\n\n")[0]
+    assert rows == list(TESTS)
+    assert len(rows) == len(table.splitlines()) - 1 > 30
 
 
-@pytest.mark.parametrize(("bug", "name", "where", "file", "test"), ROWS, ids=[row[0] for row in ROWS])
-def test_a_row_is_true(bug: str, name: str, where: str, file: str, test: str) -> None:
+@pytest.mark.parametrize(("name", "audit_of"), TESTS)
+def test_name_is_in_the_code_and_its_tests_exist(name: str, audit_of: str) -> None:
     code = "".join(path.read_text() for path in (REPOSITORY / "assets").rglob("*.py"))
     assert re.search(rf"\b{name}\b", code)
-    assert f"def {test}(" in (HERE / file).read_text()
+    for test in TESTS[name, audit_of]:
+        file, _, function = test.partition("::")
+        assert f"def {function}(" in (HERE / file).read_text()
 
 
 @pytest.mark.parametrize(("kind", "mime"), [("JPEG", "image/jpeg"), ("PNG", "image/png")])

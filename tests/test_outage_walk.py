@@ -1,4 +1,4 @@
-"""The story of docs/operations.md runs as it stands: S3, a mirror in Azure, a store that is killed, a takedown."""
+"""examples/outage_walk.sh runs as it stands: S3, a mirror in Azure, a store that is killed, a takedown."""
 
 import json
 import os
@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "operations.md").read_text()
-SCRIPTS = dict(re.findall(r"```python (\S+)\n(.*?)```", PAGE, re.S))
-STORY = dict(re.findall(r"```sh (\S+)\n(.*?)```", PAGE, re.S))
+EXAMPLES = ROOT / "examples"
+SCRIPTS = ("outage_publish.py", "outage_train.py", "recheck_takedown.py")
+STORY = dict(
+    re.findall(r"^# --- (\w+): .*\n((?:(?!# ---).*\n)*)", (EXAMPLES / "outage_walk.sh").read_text(), re.M)
+)
 KILLED_AT = 10
 """Step of the training."""
 FAR_S = 0.1
@@ -80,14 +82,13 @@ def environment(tmp_path, monkeypatch, s3, azure, front, far):
         azure["endpoint"], {k: azure[k] for k in ("account_name", "account_key")}
     ) as blobs:
         blobs.create_container("backup")
-    for name, text in SCRIPTS.items():
-        (tmp_path / name).write_text(text)
+    for name in SCRIPTS:
+        (tmp_path / name).write_text((EXAMPLES / name).read_text())
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, command in (("python", ""), ("penstock", " -m penstock")):
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{command} "$@"\n')
         (programs / name).chmod(0o755)
-    (tmp_path / "recheck_takedown.py").write_text((ROOT / "examples" / "recheck_takedown.py").read_text())
     return os.environ | {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "servers" / "quick_disk")]),
@@ -104,7 +105,7 @@ def environment(tmp_path, monkeypatch, s3, azure, front, far):
 
 @pytest.fixture
 def block(tmp_path, environment):
-    """block(name) -> a process that runs a block of the page, in the environment that the ones before it left."""
+    """block(name) -> a process that runs a part of the walk, in the environment that the ones before it left."""
     (tmp_path / "exported").write_text("")
 
     def start(name):

@@ -1,4 +1,4 @@
-"""The code of docs/observability.md does what the page says."""
+"""The code of docs/throughput.md does what the page says."""
 
 import re
 import threading
@@ -10,7 +10,7 @@ import pytest
 import loader
 from loader.run.metrics import COUNTERS, LIMITS, STAGES
 
-PAGE = (Path(__file__).parents[3] / "docs" / "observability.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "throughput.md").read_text()
 STATUS, SERVE, TEXTFILE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

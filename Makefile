@@ -15,8 +15,9 @@ PARALLEL := -n $(shell expr $(shell nproc) + 1) --maxprocesses 8 --dist loadfile
 CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
+TOOLS := install-peers install-servers install-slurm
 
-.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly screenshots prove prove-clusters prove-trainings prove-robots campaign oracles fuzz bench bench-node media docs clean
+.PHONY: help setup optional servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check lint collected fetched $(TOOLS) ci nightly screenshots prove prove-clusters prove-trainings prove-robots campaign oracles fuzz bench bench-node media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,8 +37,11 @@ demo: $(READY) ## the main job on real media, into demo/; SOURCE=<folder or URL>
 	@$(BIN)/python -m examples.demo $(if $(SOURCE),--source '$(SOURCE)') $(if $(CLUSTER),--cluster '$(CLUSTER)') \
 	    $(if $(MAX_REJECT_RATE),--max-reject-rate $(MAX_REJECT_RATE))
 
-media: $(READY) ## only fetch the demo's real media, into demo/media
-	@$(BIN)/python -m examples.media --into demo/media --cache media-cache
+media: ## only fetch the demo's real media, into demo/media
+	@$(PYTHON) -m examples.media --into demo/media --cache media-cache
+
+fetched: # The demo fetches again what does not come, and stops without photos.
+	@-$(MAKE) media
 
 ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 	@$(BIN)/python -m examples.demo.ui
@@ -88,7 +92,7 @@ test-long: optional servers ## the tests and cases that CI leaves out: those of 
 	$(PYTEST) $(CROWDED) -m 'nightly and not ceph and not mutants and not oracle and not gpu'
 
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
-	$(PYTEST) $(PARALLEL) --dist load -m mutants tests
+	$(PYTEST) $(PARALLEL) --dist load -m mutants $(or $(PLANTED),tests)
 
 docs: $(READY) ## the documentation as a site, into site/ (open site/index.html)
 	$(SITE)
@@ -97,25 +101,27 @@ screenshots: $(READY) ## the pictures of the documentation, into docs/images; lo
 	scripts/install-servers.sh
 	$(BIN)/python -m scripts.screenshots $(NAMES)
 
-check: $(READY) ## lint, types, architecture, the documentation's links
+check: lint docs ## lint, types, architecture, the documentation's links
+	$(PYTEST) tests/test_architecture.py
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config layers.toml --no-cache >/dev/null || $(BIN)/lint-imports --config layers.toml --no-cache
-	$(PYTEST) tests/test_architecture.py
-	$(SITE)
+
+IN_CI := -p tests.lazily --collected=.collected.json -m 'not nightly and not ceph and not mutants and not oracle and not gpu'
 
 collected: $(READY) # Pytest rewrites each test file once: the processes of a fresh clone would all do so at the same time.
-	@$(PYTEST) --collect-only > /dev/null
+	@$(PYTEST) $(IN_CI) --collect-only > /dev/null
 
 # Most modules that pip would compile are never imported.
 ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
-	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers PIP_MORE=--no-compile
-	scripts/timed.sh "check and demo" $(MAKE) --jobs=3 --output-sync=target check demo collected
+	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=4 --output-sync=target setup servers fetched PIP_MORE=--no-compile
+	scripts/timed.sh "check and demo" $(MAKE) --jobs=4 --output-sync=target demo lint docs collected
 	scripts/timed.sh "optional packages" $(MAKE) optional PIP_MORE=--no-compile
-	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not nightly and not ceph and not mutants and not oracle and not gpu' --durations=15
-	scripts/timed.sh "light formats' own libraries" $(MAKE) oracles ORACLES=webdataset
-	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
+	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) $(IN_CI) --durations=15
+	scripts/timed.sh "planted bugs of the day, light formats' own libraries" $(MAKE) --jobs=2 --output-sync=target oracles mutants ORACLES=webdataset PLANTED='--planted-sample 12 tests/test_planted_bugs.py'
 
 nightly: test-python test-full test-long mutants prove prove-clusters prove-trainings prove-robots campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, lerobot, 5,000 worlds, fuzz, soak, benchmarks
 
@@ -141,10 +147,10 @@ prove-robots: $(READY) ## LeRobot reads every window of our export, and its poli
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)
 	$(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)
 
-servers: ## what pip does not bring: ffprobe, exiftool and strace, Postgres, Chromium, Azurite, Slurm
-	scripts/install-peers.sh
-	scripts/install-servers.sh
-	scripts/install-slurm.sh
+servers: $(TOOLS) ## what pip does not bring: ffprobe, exiftool and strace, Postgres, Chromium, Azurite, Slurm
+
+$(TOOLS):
+	scripts/$@.sh
 
 soak: $(READY) ## an hour of arrivals, bad files, kills and releases with the books kept (MINUTES=5 for less)
 	scripts/install-servers.sh

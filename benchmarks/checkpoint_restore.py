@@ -89,9 +89,9 @@ def state(layers: int, fill: float) -> dict[str, Any]:
 
 def scale_down() -> None:
     """Divide the sizes that decide how checkpoints are cut and read, in this process and its forks."""
-    from penstock.checkpoints import index, parts, reader
+    from penstock.checkpoints import parts, reader
 
-    for module in (index, parts, reader):
+    for module in (parts, reader):
         module.BLOCK_BYTES = 2**20 // SCALE  # type: ignore[attr-defined]
     reader.REQUEST_BYTES //= SCALE
     reader._GAP_BYTES //= SCALE

@@ -22,21 +22,21 @@ NEVER = (
     "a check that could not run; the expectations of every dataset; samples of a protected version; and failures "
     "before the last audit: damaged or mislabelled objects, and objects that are not accounted for"
 )
-"""Failures that no approval covers, for error messages."""
+"""Failures that no approval covers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedBatch:
-    """A batch whose newest verdict is `failed`."""
+    """Its newest verdict is `failed`."""
 
     record: StageRecord
-    """The batch's verdict."""
+    """The verdict."""
     checks: tuple[Mapping[str, Any], ...]
     """Failed checks."""
     never: tuple[str, ...]
-    """Failed checks that no approval covers."""
+    """Those that no approval covers."""
     approval: StageRecord | None
-    """The verdict's approval, or None."""
+    """The verdict's, or None."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,7 +54,7 @@ class StoppedBatch:
 def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> list[StoppedBatch]:
     """Return the batches that the gate stopped, or only `batch`.
 
-    Raises: InvalidRuntime if there is no verdict; Conflict if `batch` was not stopped; Corrupt.
+    Raises: InvalidRuntime without a verdict; Conflict if `batch` was not stopped; Corrupt.
     """
     known = partitions(root.store, dataset, VERDICTS)
     if not known or (batch is not None and batch not in known):
@@ -71,7 +71,7 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
 
 
 def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, reason: str) -> StageRecord:
-    """Append an approval of a verdict. record: number of the reviewed verdict.
+    """Append an approval of a verdict. record: the reviewed verdict's number.
 
     Raises: InvalidRuntime if name, reason or batch is missing; Conflict if the verdict is not the newest, not stopped,
     already approved, or beyond approval.
@@ -118,14 +118,14 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
 
 
 def stops(check: Mapping[str, Any]) -> bool:
-    """Return whether a check stops its batch: it did not pass, and it does more than warn."""
+    """Return whether a check failed that does more than warn."""
     return check["passed"] is not True and check["severity"] != "warn"
 
 
 def covering_approval(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
-    """Return a batch's newest approval if it covers this content and all failed checks, else None."""
+    """Return a batch's newest approval, if it covers this content and all failed checks."""
     record = current_record(store, dataset, STAGE, batch)
     if record is None or record.verdict != "published" or record.body["content"] != content:
         return None

@@ -15,7 +15,7 @@ from loader.run.metrics import CONSUMER, limited_by, stage_seconds
 from .progress import progress
 
 MIN_BATCHES = 4
-"""Fewest batches to measure, besides the first, which reads indexes."""
+"""Measured batches, besides the first, which reads indexes."""
 
 ADVICE = {
     "plan": "larger batches, or fewer sources: planning costs the same for every batch",
@@ -34,38 +34,36 @@ ADVICE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """The rate of one stage, or of all stages. None if the time was too short to measure."""
+    """One stage's or all; None if the time was too short."""
 
     seconds: float
-    """Seconds per batch."""
+    """Per batch."""
     samples_per_second: float | None
-    """Samples per second."""
+    """Samples."""
     bytes_per_second: float | None
-    """Stored bytes per second."""
+    """Stored bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """A version's measured rates."""
-
     version: str
     """Version name."""
     fields: Sequence[str]
     """Loaded fields."""
     n_samples: int
-    """Samples in the view."""
+    """In the view."""
     batch: int
-    """Samples per batch."""
+    """Samples."""
     workers: int
-    """Worker threads used for `together`."""
+    """Threads of `together`."""
     stages: Mapping[str, Rate]
-    """Stage -> its rate in one thread, without a transform."""
+    """In one thread, without a transform."""
     alone: Rate
-    """Rate with one thread."""
+    """With one thread."""
     together: Rate
-    """Rate with `workers` threads."""
+    """With `workers` threads."""
     limited_by: str | None
-    """Slowest stage in one thread; None if unknown."""
+    """Slowest stage in one thread, if known."""
     advice: Sequence[str]
     """Changes that help."""
     native: str

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def class_names(store: Store, versions: Sequence[VersionRecord]) -> list[str] | None:
-    """Return the newest class names of these versions, by number, or None. Skips retired versions.
+    """Return the versions' newest class names, by number, or None. Skips retired versions.
 
     Versions made by hand have none. Costs a manifest per version. Raises: StoreError.
     """
@@ -28,7 +28,7 @@ _KNOWN: "WeakKeyDictionary[Version, list[str] | None]" = WeakKeyDictionary()
 
 
 def class_names_of(version: "Version") -> list[str] | None:
-    """Return the class names of a version or its newest ancestor that has some, or None. Cached.
+    """Return the class names of a version or its newest ancestor with some, or None. Cached.
 
     Raises: StoreError.
     """

@@ -31,7 +31,7 @@ COMPLETION = """to complete verbs, options and names of a local root in the shel
 
 
 MANY_OBJECTS = 100_000
-"""Allocations between garbage collections. Python's default, 700, would take a quarter of an import."""
+"""Allocations between garbage collections; Python's 700 would take a quarter of an import."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,7 +98,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def extra_with(module: str) -> str | None:
-    """Return the first extra of the distribution that installs a module, as its metadata has it; None if none does."""
+    """Return the distribution's first extra that installs a module, or None."""
     from importlib.metadata import requires
 
     from loader.distribution import DISTRIBUTION
@@ -108,7 +108,7 @@ def extra_with(module: str) -> str | None:
 
 
 def foreign_loader() -> str | None:
-    """Return an error if `import loader` finds another module, such as a loader.py beside train.py, else None."""
+    """Return an error if `import loader` finds another module, such as a loader.py beside train.py."""
     from importlib.util import find_spec  # does not run the module, which may be a training script
 
     spec = find_spec("loader")
@@ -120,7 +120,6 @@ def foreign_loader() -> str | None:
 
 
 def parser() -> "Parser":
-    """Return the parser for all verbs and their arguments."""
     from .verbs import GROUPS, VERBS
 
     shared = Parser(add_help=False)
@@ -148,7 +147,7 @@ def parser() -> "Parser":
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors suggest the closest verb or option."""
+    """Its errors suggest the closest verb or option."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, unknown = self.parse_known_args(args, namespace)
@@ -214,12 +213,10 @@ def _add(words: str, verb: "Verb", parser: argparse.ArgumentParser, shared: Pars
 
 
 DATASETS = frozenset({"dataset"})
-"""Arguments whose value is a dataset."""
 REFS = frozenset({"ref", "a", "b", "give_up"})
-"""Arguments whose value is a dataset or version."""
 
 MOST_ENTRIES = 2000
-"""Most log entries to read while the user waits."""
+"""Log entries read while the user waits."""
 
 
 def complete(parser: ArgumentParser) -> None:

@@ -22,28 +22,26 @@ _SAMPLES = "samples"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRun:
-    """A pipeline run that contributed to a sample."""
-
     asset_key: str
-    """The run's asset, `<dataset>/<stage>`; "" if a published version names none."""
+    """`<dataset>/<stage>`; "" if a published version names none."""
     partition: str
-    """Partition; for a published version, its name."""
+    """For a published version, its name."""
     run_id: str
     """Dagster's run id."""
     code_version: str = ""
-    """Dagster's code version; "" for a published version."""
+    """Dagster's; "" for a published version."""
     data_version: str = ""
-    """Dagster's data version; for a published version, its id."""
+    """Dagster's; for a published version, its id."""
     record: str = ""
-    """Key of the stage record, or ""."""
+    """Key, or ""."""
     at_us: int = 0
-    """Time of the record or manifest, UTC microseconds."""
+    """UTC microseconds of record or manifest."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def line(self, ui: str = "") -> str:
-        """Return the run as one line. ui: URL of Dagster's webserver, for a link."""
+        """Return one line. ui: Dagster's webserver, for a link."""
         text = f"{self.asset_key:<28} run {self.run_id}"
         text += f"  code {self.code_version}" if self.code_version else ""
         text += f"  data {self.data_version[:12]}" if self.data_version else ""
@@ -76,7 +74,7 @@ def pipeline_runs(root: Root, explained: Sequence[Explanation]) -> list[tuple[St
 def _samples_record(
     root: Root, dataset: str, partition: str, txn: str
 ) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the path and content of this transaction's newest published samples record."""
+    """Return path and content of a transaction's newest published samples record."""
     paths = [info.key for info in root.store.list(f"stages/{dataset}/{_SAMPLES}/{partition}/")]
     for path in sorted(paths, reverse=True):
         body = record_json(root.store, path, "upstream")
@@ -86,7 +84,7 @@ def _samples_record(
 
 
 def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
-    """Return the runs of the record and its ancestors, upstream first."""
+    """Return the runs of a record and its ancestors, upstream first."""
     runs: dict[str, StageRun] = {}
 
     def visit(path: str, body: Mapping[str, Any]) -> None:

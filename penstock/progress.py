@@ -17,7 +17,7 @@ def progress(
 ) -> Iterator[T]:
     """Yield the items, and show the finished share of `total` (default: their number) and the remaining time.
 
-    size: returns an item's amount. total: a function if it is costly; called only on a terminal.
+    size: an item's amount. total: a function if it is costly; called only on a terminal.
     """
     if not sys.stderr.isatty():
         yield from items

@@ -33,11 +33,11 @@ class Upstream:
     """A record that a stage read."""
 
     stage: str
-    """Stage name."""
+    """Its name."""
     partition: str
-    """Partition key."""
+    """Its key."""
     r: int
-    """Record number."""
+    """Its number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,42 +49,41 @@ class StageRecord:
     stage: str
     """Stage."""
     partition: str
-    """Partition key, a path segment."""
+    """A path segment."""
     verdict: Verdict
-    """Outcome of the run."""
+    """Outcome."""
     run_id: str
     """Dagster's run id."""
     code_version: str
-    """Version of the stage's code."""
+    """The stage's."""
     fingerprint: str
     """SHA-256 (hex) of the inputs; equal values mean equal results."""
     reason: str = ""
-    """Reason for the verdict, or ""."""
+    """The verdict's, or ""."""
     approved_by: str = ""
     """Approver, or ""."""
     files: Mapping[str, TableFile] = field(default_factory=dict)
-    """Name -> table that the stage wrote."""
+    """Tables that the stage wrote."""
     upstream: tuple[Upstream, ...] = ()
-    """Records that the stage read."""
+    """Records that it read."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Name -> number of inputs or outputs."""
+    """Inputs or outputs."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """Values for later stages: plain JSON without floats."""
+    """For later stages: plain JSON without floats."""
     r: int = 0
-    """Record number, from 1; 0 before the append."""
+    """From 1; 0 before the append."""
     at_us: int = 0
-    """Time of the append, UTC microseconds; 0 before it."""
+    """UTC microseconds of the append; 0 before it."""
     nonce: str = ""
-    """Random hex that makes it unique."""
+    """Random hex; makes it unique."""
 
     @property
     def path(self) -> str:
-        """The record's key."""
         return record_path(self.dataset, self.stage, self.partition, self.r)
 
 
 def check_partition(partition: str) -> str:
-    """Return a partition key unchanged. Raises: InvalidName."""
+    """Return a valid key. Raises: InvalidName."""
     if not _PARTITION.fullmatch(partition):
         raise InvalidName(
             f"partition {partition!r}: use 1 to 100 letters, digits, '.', '_' or '-', e.g. '2026-11-20.001'"
@@ -95,7 +94,7 @@ def check_partition(partition: str) -> str:
 def append_record(store: Store, record: StageRecord, after: int | None = None) -> StageRecord:
     """Append a record to its partition. Concurrent writers get different numbers.
 
-    after: number of the newest record when the work started. If another writer has since appended the same fingerprint,
+    after: newest record's number when the work started. If another writer has since appended the same fingerprint,
     returns that record and appends nothing.
     """
     number = after
@@ -117,7 +116,7 @@ def append_record(store: Store, record: StageRecord, after: int | None = None) -
 
 
 def current_record(store: Store, dataset: str, stage: str, partition: str) -> StageRecord | None:
-    """Return the record with the highest number; None before the first. Raises: Corrupt."""
+    """Return the highest-numbered record, or None. Raises: Corrupt."""
     names = [info.key for info in store.list(f"{_folder(dataset, stage)}{check_partition(partition)}/")]
     number = max((int(match[1]) for name in names if (match := _NAME.search(name))), default=0)
     record = find_record(store, record_path(dataset, stage, partition, number)) if number else None
@@ -134,7 +133,7 @@ def current_records(store: Store, dataset: str, stage: str) -> dict[str, StageRe
 
 
 def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInfo]:
-    """Return partition -> newest listed record, sorted."""
+    """Return partition -> newest record, sorted."""
     folder = _folder(dataset, stage)
     newest: dict[str, ObjectInfo] = {}
     for info in store.list(folder):  # in key order, so the last is the newest
@@ -144,7 +143,7 @@ def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInf
 
 
 def existing_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
-    """Return partition -> record, leaving out deleted records. Costs a GET each. Raises: Corrupt."""
+    """Return partition -> record, without deleted ones. Costs a GET each. Raises: Corrupt."""
     paths = [info.key for info in listed.values()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         records = zip(listed, pool.map(partial(find_record, store), paths), strict=True)
@@ -152,13 +151,12 @@ def existing_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str
 
 
 def partitions(store: Store, dataset: str, stage: str) -> list[str]:
-    """Return a stage's partitions, sorted."""
     folder = _folder(dataset, stage)
     return sorted({info.key[len(folder) :].split("/", 1)[0] for info in store.list(folder)})
 
 
 def read_record(store: Store, path: str) -> StageRecord:
-    """Return the record at a path. Raises: ObjectNotFound; Corrupt."""
+    """Return a record. Raises: ObjectNotFound; Corrupt."""
     record = find_record(store, path)
     if record is None:
         raise ObjectNotFound(f"{store.url}/{path} is gone; restore it from a mirror")
@@ -166,7 +164,7 @@ def read_record(store: Store, path: str) -> StageRecord:
 
 
 def record_json(store: Store, path: str, field: str) -> Mapping[str, Any]:
-    """Return a record, from any release, as JSON that has `field`. Raises: ObjectNotFound; Corrupt."""
+    """Return a record of any release as JSON with `field`. Raises: ObjectNotFound; Corrupt."""
     try:
         body = parse_json_object(store.get(path).data)
     except ValueError as error:
@@ -179,7 +177,7 @@ def record_json(store: Store, path: str, field: str) -> Mapping[str, Any]:
 
 
 def read_records(store: Store, paths: Sequence[str]) -> Iterator[StageRecord]:
-    """Yield the records at paths, in order. Raises: ObjectNotFound; Corrupt."""
+    """Yield records in order. Raises: ObjectNotFound; Corrupt."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(partial(read_record, store), paths)
 
@@ -231,7 +229,7 @@ def _folder(dataset: str, stage: str) -> str:
 
 
 def record_path(dataset: str, stage: str, partition: str, r: int) -> str:
-    """Return a record's key. Raises: InvalidName."""
+    """Return a key. Raises: InvalidName."""
     return f"{_folder(dataset, stage)}{check_partition(partition)}/{r:0{_DIGITS}d}.json"
 
 
@@ -248,7 +246,7 @@ def _to_json(record: StageRecord) -> bytes:
 
 
 def find_record(store: Store, path: str) -> StageRecord | None:
-    """Return the record at a path; None if it is missing or the path is "". Raises: Corrupt."""
+    """Return a record; None if missing or for "". Raises: Corrupt."""
     if not path:
         return None
     try:

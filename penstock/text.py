@@ -1,11 +1,13 @@
-"""Escape untrusted text, such as captions and keys, for HTML, Markdown, YAML and a terminal."""
+"""Escape untrusted text, such as captions and keys, for HTML, Markdown, YAML, a terminal and a shell."""
 
 import html
 import re
+import shlex
 import unicodedata
+from collections.abc import Sequence
 
 WORD_JOINER = "\u2060"
-"""Invisible character that prevents renderers from linking an address."""
+"""Invisible; prevents renderers from linking an address."""
 
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "|": "&#124;", "\\": "&#92;"}
 _BACKSLASHED = frozenset("`*_[]~$#")
@@ -20,7 +22,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 
 
 def clean(text: object, longest: int | None = None) -> str:
-    """Return text on one line, without control characters, lone surrogates and bidirectional overrides.
+    """Return one line, without control characters, lone surrogates and bidirectional overrides.
 
     longest: most characters; longer text ends in '…'.
     """
@@ -44,12 +46,12 @@ def _is_shown(letter: str) -> bool:
 
 
 def html_text(text: object) -> str:
-    """Escape text for HTML and SVG: content and quoted attributes."""
+    """Escape for HTML and SVG: content and quoted attributes."""
     return html.escape(clean(text), quote=True)
 
 
 def markdown_text(text: object) -> str:
-    """Escape text so that Markdown shows it literally: in a line, a table cell or alternative text."""
+    """Escape, so that Markdown shows it literally: in a line, a table cell or alternative text."""
     line = _ADDRESS.sub(_broken, clean(text))
     escaped = "".join(
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
@@ -58,7 +60,7 @@ def markdown_text(text: object) -> str:
 
 
 def markdown_plain(text: str) -> str:
-    """Return the original of text that any release escaped by `markdown_text`."""
+    """Undo any release's `markdown_text`."""
     return html.unescape(_ESCAPED.sub(r"\1", text).replace(WORD_JOINER, ""))
 
 
@@ -75,7 +77,7 @@ def _broken(match: re.Match[str]) -> str:
 
 
 def yaml_text(text: object) -> str:
-    """Return the cleaned text as a double-quoted YAML scalar."""
+    """Return a double-quoted, cleaned YAML scalar."""
     out = []
     for letter in clean(text):
         if letter in '"\\':
@@ -85,3 +87,27 @@ def yaml_text(text: object) -> str:
         else:
             out.append(f"\\U{ord(letter):08X}")
     return '"' + "".join(out) + '"'
+
+
+_QUOTED = {"\\": "\\\\", "'": "\\'"}
+
+
+def shell_command(root: str, *words: object, names: Sequence[object] = ()) -> str:
+    """Return a `penstock` command line for a root. names: last arguments, which may begin with `-`."""
+    after = ["--", *names] if names else []
+    return " ".join(map(shell_word, ("penstock", *words, "--root", root, *after)))
+
+
+def shell_word(word: object) -> str:
+    """Return a word quoted for bash and zsh. Unprintable characters are escaped."""
+    text = str(word)
+    if text.isprintable():
+        return shlex.quote(text)
+    return (
+        "$'" + "".join(_QUOTED.get(one) or (one if one.isprintable() else _code(one)) for one in text) + "'"
+    )
+
+
+def _code(character: str) -> str:
+    n = ord(character)
+    return f"\\x{n:02x}" if n < 0x80 else f"\\u{n:04x}" if n < 0x10000 else f"\\U{n:08x}"

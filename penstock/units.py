@@ -9,12 +9,12 @@ WEEK_US = 7 * DAY_US
 
 
 def utc_us() -> int:
-    """Return the time in UTC microseconds since 1970."""
+    """Return UTC microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def size(nbytes: float) -> str:
-    """Format bytes, such as '3.4 MiB'."""
+    """Format such as '3.4 MiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1024:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
@@ -23,7 +23,7 @@ def size(nbytes: float) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Format a rounded number: '0.04167', '12,345', '1.2e-07'."""
+    """Format '0.04167', '12,345', '1.2e-07'."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:
@@ -32,7 +32,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Format a share: '12.3 %', '< 0.1 %', '> 99.9 %'. Only nothing is '0 %', and only all of it '100 %'."""
+    """Format '12.3 %', '< 0.1 %', '> 99.9 %'. Only nothing is '0 %', and only all of it '100 %'."""
     if not whole or not part:
         return "0 %"
     percent = 100 * part / whole
@@ -44,7 +44,7 @@ def share(part: float, whole: float) -> str:
 
 
 def length(seconds: float) -> str:
-    """Format a duration: '2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
+    """Format '2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

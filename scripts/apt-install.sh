@@ -13,5 +13,10 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root=(sudo)
 fi
 export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
+exec 9< "$0"
+flock 9 # apt-get ends where another one works
+# Several scripts follow one another: lists that were fetched within an hour are new.
+if [ -z "$(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -cmin -60 2> /dev/null)" ]; then
+    "${as_root[@]}" apt-get update -qq
+fi
 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "$@"

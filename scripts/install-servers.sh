@@ -6,16 +6,16 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 azurite=3.35.0
-if ! ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 && ! command -v initdb > /dev/null; then
-    scripts/apt-install.sh install-servers postgresql
+if grep -qs "\"version\": \"$azurite\"" .servers/node_modules/azurite/package.json; then
+    azurite=
 fi
-if ! command -v chromium > /dev/null; then
-    scripts/apt-install.sh install-servers chromium
+packages=()
+ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null || packages+=(postgresql)
+command -v chromium > /dev/null || packages+=(chromium)
+[ -z "$azurite" ] || command -v npm > /dev/null || packages+=(nodejs npm)
+if [ ${#packages[@]} -gt 0 ]; then
+    scripts/apt-install.sh install-servers "${packages[@]}"
 fi
-if [ "$(cat .servers/node_modules/azurite/package.json 2> /dev/null | grep -c "\"version\": \"$azurite\"")" = 1 ]; then
-    exit 0
+if [ -n "$azurite" ]; then
+    npm install --prefix .servers --no-save --no-audit --no-fund --loglevel=error "azurite@$azurite"
 fi
-if ! command -v npm > /dev/null; then
-    scripts/apt-install.sh install-servers nodejs npm
-fi
-npm install --prefix .servers --no-save --no-audit --no-fund --loglevel=error "azurite@$azurite"

@@ -386,7 +386,7 @@ def test_the_environment_is_read_in_few_places() -> None:
         "loader.storage.cloud.gcs",
         "loader.storage.cloud.azure",
         "penstock.view.replays.recipe_process",  # OMP_NUM_THREADS, which torch goes by in the recipe's process
-        "penstock.formats.mds.streaming_order",  # for the interpreter that has the library
+        "penstock.formats.streaming_order",  # for the interpreter that has the library
         "penstock.train.launched",  # ranks, and what `penstock train` gives a run
         "penstock.train.trackers.mlflow_run",  # MLflow's experiment, as its own tools read it
         "penstock.train.trackers.tensorboard_run",  # the folder, as Transformers reads it

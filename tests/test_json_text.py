@@ -80,7 +80,7 @@ def test_any_bytes_are_a_value_that_can_be_written_again_or_damaged(data: bytes)
 
 
 OWN = {
-    "penstock/formats/mds/streaming_epoch.py": "a process of its own, told by this version's code over a pipe",
+    "penstock/formats/streaming_epoch.py": "a process of its own, told by this version's code over a pipe",
     "loader/modalities/text.py": "a field's value is whatever was written, NaN and large integers included",
     "loader/dataset/labels/rows.py": "labels may be NaN; half characters are refused with their column",
     "loader/dataset/writing/spill.py": "a scratch file of the same process",

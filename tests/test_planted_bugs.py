@@ -24,6 +24,10 @@ UNSHRUNK = "unshrunk"
 """Hypothesis' profile that looks for no smaller example (conftest.py): that a test fails is enough."""
 
 
+SHORT = {"PENSTOCK_PATIENCE_S": "60"}
+"""What a planted bug keeps from coming is not waited for as long as on a busy machine."""
+
+
 class Bug(NamedTuple):
     """A bug to plant. Its text says where, so a module may move."""
 
@@ -90,7 +94,7 @@ def run(tmp_path: Path):
         return subprocess.run(
             [sys.executable, *command, *options, *places, *(str(REPOSITORY / test) for test in tests)],
             cwd=copy,  # where a process of a test's own finds the package first
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), str(REPOSITORY)])},
+            env={**os.environ, **SHORT, "PYTHONPATH": os.pathsep.join([str(copy), str(REPOSITORY)])},
             capture_output=True,
             text=True,
             timeout=900 if len(tests) > 20 else 300,  # all of them, or those of one bug

@@ -21,7 +21,7 @@ def test_the_page_has_a_row_for_each_size_and_each_look(tmp_path):
         "A small one.",
     )
     command = [sys.executable, "-m", "benchmarks.scale", *small, "--out", str(page)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
     text = page.read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()]
     assert done.stdout.splitlines() == rows

@@ -18,7 +18,7 @@ from loader.errors import AlreadyExists, MissingDependency, StoreError
 from loader.storage import RangeReader, Store
 from penstock.card.classes import modality_of, part_fields
 from penstock.card.examples import address_at, example_of
-from penstock.card.templates import templates
+from penstock.card.render import templates
 from penstock.card.value import Example
 from penstock.stages import StageRecord
 

@@ -12,7 +12,7 @@ from .value import FORMAT, Card, CardColumn, CardKind, Example
 
 
 def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a card as JSON-compatible values. sheets: kind -> file name of its contact sheet."""
+    """sheets: kind -> file name of its contact sheet."""
     return {
         "card": FORMAT,
         "dataset": card.dataset,
@@ -57,7 +57,7 @@ def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[s
 
 
 def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
-    """Return `card_document` as JSON text with sorted keys."""
+    """Return `card_document` with sorted keys."""
     body = card_document(card, sheets)
     return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -135,7 +135,7 @@ _SLUG = re.compile(r"[^a-z0-9.]+")
 
 
 def front_matter(card: Card) -> str:
-    """Return the Hub's YAML front matter, between two '---' lines."""
+    """Return YAML between two '---' lines."""
     lines = ["---", f"pretty_name: {yaml_text(card.dataset)}"]
     licences = hub_licences(card)
     lines += _list("license", licences)
@@ -149,7 +149,7 @@ def front_matter(card: Card) -> str:
 
 
 def hub_licences(card: Card) -> list[str]:
-    """Return the Hub's licence identifiers; 'other' and 'unknown' come last."""
+    """Return identifiers; 'other' and 'unknown' come last."""
     licences = {hub_licence(name) for name, _ in card.licences.counts}
     if card.licences.n_others or not card.licences.complete:
         licences.add("other")
@@ -166,13 +166,13 @@ def _other_licences(card: Card) -> str:
 
 
 def languages(card: Card) -> set[str]:
-    """Return the ISO 639 codes of the languages in the samples."""
+    """Return the samples' ISO 639 codes."""
     named = {name for kind in card.kinds for name, _ in kind.languages.counts}
     return {code for code in map(hub_language, named) if code}
 
 
 def tasks(card: Card) -> Iterator[str]:
-    """Yield the Hub task names that the fields support."""
+    """Yield the tasks that the fields support."""
     fields = {
         modality: {name for group in card.groups if modality in group.modalities for name in group.fields}
         for modality in MODALITIES

@@ -17,13 +17,12 @@ from . import classes
 from .classes import part_fields
 from .examples import examples
 from .history import history
-from .kinds import KindScan
 from .scan import SampleScan, scan
-from .tally import Counts, NameTally, NumberSummary, ranked_counts
+from .tally import Counts, KindScan, NameTally, NumberSummary, ranked_counts
 from .value import Card, CardColumn, CardKind, Group, History
 
 EXAMPLES, MAX_EXAMPLES = 6, 24
-"""Default and maximum number of examples per kind."""
+"""Examples per kind: default and limit."""
 
 # A filter's reason (assets/spec.py, Filter.reason).
 _FILTERED = re.compile(
@@ -39,7 +38,7 @@ _COPY = re.compile(
 
 
 def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> Card:
-    """Return the card of an open version. It depends only on the version, its ancestors and their records.
+    """Return an open version's card. It depends only on the version, its ancestors and their records.
 
     Reads the samples table once, the stage records, and the media of `n_examples` samples per kind.
 
@@ -118,7 +117,7 @@ def _sizes(tally: NameTally, n: int) -> Counts:
 
 
 def exclusion_counts(version: Version) -> Counts:
-    """Return the excluded sample count per reason. Reads the exclusion tables. Raises: Corrupt."""
+    """Return reason -> excluded samples. Reads the exclusion tables. Raises: Corrupt."""
     counts = Counter[str]()
     files = [TableFile.from_json(file) for file in version.manifest["exclusions"]]
     for table in get_tables(version.store, files):
@@ -128,7 +127,7 @@ def exclusion_counts(version: Version) -> Counts:
 
 
 def reason_class(reason: str) -> str:
-    """Return a reason without the sample's value: 'sharpness = 3.1 is below 12' -> 'sharpness below 12'."""
+    """Drop the sample's value: 'sharpness = 3.1 is below 12' -> 'sharpness below 12'."""
     if match := _FILTERED.match(reason):
         return f"{match['column']} {match['bound']} {match['limit']}"
     if match := _REFUSED.match(reason):
@@ -197,7 +196,6 @@ def _warnings(n: int, licences: Counts, past: History) -> Iterator[str]:
 
 
 def _unknown(columns: Mapping[str, Any], kinds: tuple[CardKind, ...], past: History) -> Iterator[str]:
-
     def has(name: str) -> bool:
         return bool(columns.get(name, {}).get("type", "null") != "null")
 

@@ -22,7 +22,7 @@ SHORT_SIDES = (
     "1080-2159",
     "2160 or more",
 )
-"""Classes of the shorter side's length, in pixels."""
+"""Shorter side, in pixels."""
 
 DURATION_S = (1, 2, 5, 10, 30, 60, 300, 1800)
 DURATIONS = (
@@ -39,7 +39,7 @@ DURATIONS = (
 """Duration classes; each includes its lower bound."""
 
 ASPECTS = ("9:21", "9:16", "2:3", "3:4", "1:1", "4:3", "3:2", "16:9", "21:9")
-"""Aspect ratios. An image belongs to the nearest one on a logarithmic scale."""
+"""An image belongs to the nearest on a logarithmic scale."""
 _RATIOS = np.array([int(name.split(":")[0]) / int(name.split(":")[1]) for name in ASPECTS])
 _HALFWAYS = np.sqrt(_RATIOS[1:] * _RATIOS[:-1])
 
@@ -71,28 +71,28 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}")
 
 
 def short_side_class(width_px: Floats, height_px: Floats) -> Int64s:
-    """Return each image's index into SHORT_SIDES."""
+    """Return indices into SHORT_SIDES."""
     return np.searchsorted(np.array(SHORT_SIDE_PX), np.minimum(width_px, height_px), side="right")
 
 
 def aspect_class(width_px: Floats, height_px: Floats) -> Int64s:
-    """Return each image's index into ASPECTS. Sides must be positive."""
+    """Return indices into ASPECTS. Sides must be positive."""
     return np.searchsorted(_HALFWAYS, width_px / height_px, side="right")
 
 
 def duration_class(seconds: Floats) -> Int64s:
-    """Return each duration's index into DURATIONS."""
+    """Return indices into DURATIONS."""
     return np.searchsorted(np.array(DURATION_S), seconds, side="right")
 
 
 def modality_of(fields: "frozenset[str] | set[str]") -> str:
-    """Return the modality: image, video, audio, text or other."""
+    """Return image, video, audio, text or other."""
     words = {field.rpartition(".")[2].lower() for field in fields}
     return next((name for name, known in MODALITIES.items() if words & set(known)), OTHER)
 
 
 def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | None:
-    """Return the field that decides the modality: the shortest name; among these, the first."""
+    """Return the field that decides the modality: the first of the shortest."""
     known = MODALITIES.get(modality, ())
     candidates = [field for field in fields if field.rpartition(".")[2].lower() in known]
     # A clip is stored as `mp4` and its mask as `mask.mp4`; a document as `txt` and its caption as `caption.txt`.
@@ -100,12 +100,11 @@ def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | Non
 
 
 def is_unknown_licence(name: str) -> bool:
-    """Return whether a licence name means "unknown"."""
     return name.strip().lower() in _UNKNOWN_LICENCES
 
 
 def hub_licence(name: str) -> str:
-    """Return the Hub's identifier of a licence, 'unknown' or 'other'."""
+    """Return the Hub's identifier, 'unknown' or 'other'."""
     if is_unknown_licence(name):
         return "unknown"
     word = re.sub(r"[\s_]+", "-", name.strip().lower())
@@ -113,13 +112,13 @@ def hub_licence(name: str) -> str:
 
 
 def hub_language(name: str) -> str | None:
-    """Return the ISO 639 code in a language tag such as 'pt-BR', or None."""
+    """Return the ISO 639 code of a tag such as 'pt-BR', or None."""
     word = re.split(r"[-_]", name.strip().lower())[0]
     return word if _LANGUAGE.fullmatch(word) else None
 
 
 def size_category(n: int) -> str:
-    """Return the Hub's size class for a sample count: 'n<1K', '1K<n<10K' ... 'n>1T'."""
+    """Return the Hub's class: 'n<1K', '1K<n<10K' ... 'n>1T'."""
     marks = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
     if n < 1000:
         return "n<1K"
@@ -129,30 +128,29 @@ def size_category(n: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """The layouts of a version's parts. Parts with the same groups share a layout."""
+    """Parts' layouts; equal groups share one."""
 
     of_part: Int64s
-    """Layout index of each part [parts]."""
+    """Index per part [parts]."""
     start: Int64s
-    """Number of each part's first row in the version, then the total number of rows [parts + 1]."""
+    """Parts' first rows in the version, then the number of rows [parts + 1]."""
     modalities: tuple[str, ...]
-    """Modality of each layout."""
+    """Per layout."""
     sounds: tuple[bool, ...]
-    """True for each layout of clips with audio."""
+    """True for clips with audio."""
 
     def of_rows(self, rows: Int64s) -> Int64s:
-        """Return each row's layout index."""
         layouts: Int64s = self.of_part[np.searchsorted(self.start, rows, side="right") - 1]
         return layouts
 
     def place(self, row: int) -> tuple[int, int]:
-        """Return (position of the row's part, row within that part)."""
+        """Return (position of the row's part, row in it)."""
         part = int(np.searchsorted(self.start, row, side="right")) - 1
         return part, row - int(self.start[part])
 
 
 def layouts(version: Version) -> Layouts:
-    """Return the layouts of a version, in O(parts)."""
+    """Take O(parts)."""
     parts = version.parts
     have = np.stack([parts.has_group(group) for group in sorted(parts.groups)], axis=1)
     numbers: dict[bytes, int] = {}
@@ -172,6 +170,5 @@ def layouts(version: Version) -> Layouts:
 
 
 def part_fields(version: Version, position: int) -> frozenset[str]:
-    """Return the fields of a part's samples."""
     groups = [group for group in version.parts.groups if version.parts.has_group(group)[position]]
     return frozenset(name for group in groups for name in version.manifest["groups"][group]["field_nbytes"])

@@ -19,25 +19,25 @@ from ..progress import progress
 from ..text import clean
 from ..units import length
 from .classes import media_field, part_fields
-from .kinds import KindScan
 from .pictures import EncodedImage, picture_of
 from .scan import SampleScan
+from .tally import KindScan
 from .value import Example
 
 MAX_FIELD_BYTES = 32 * 2**20
-"""Largest field that is read to draw an image, in bytes."""
+"""Largest field read for an image, in bytes."""
 MAX_CAPTION = 280
-"""Longest caption, in characters."""
+"""In characters."""
 MAX_KINDS = 8
-"""Number of kinds, largest first, that get examples."""
+"""Kinds, largest first, with examples."""
 _CAPTIONS = ("caption.txt", "text.txt", "title.txt")
 _SHOWN = ("label", "language", "licence", "raw_key")
 
 
 def examples(version: Version, scanned: SampleScan) -> tuple[Example, ...]:
-    """Return the example samples of each kind, ordered by key hash.
+    """Return each kind's examples, by key hash.
 
-    Each example costs one index row group and one range read.
+    Each costs one index row group and one range read.
 
     Raises: StoreError; MissingDependency.
     """
@@ -53,7 +53,7 @@ def examples(version: Version, scanned: SampleScan) -> tuple[Example, ...]:
 
 
 def _different(kind: KindScan, scanned: SampleScan) -> list[int]:
-    """Return the rows with the smallest key hashes, from different raw objects if possible."""
+    """Return the rows with the smallest key hashes, of different raw objects if possible."""
     ordered = [row for _, row, _ in sorted(kind.best, reverse=True)]
     first: dict[str, int] = {}
     for row in ordered:
@@ -80,7 +80,7 @@ def example_of(
     find: Callable[[Sequence[str]], SampleAddress],
     column_values: Mapping[str, Any],
 ) -> Example:
-    """Return a sample with its image. find: function from field names to their address.
+    """Return a sample with its image. find: field names -> their address.
 
     Raises: StoreError; MissingDependency.
     """
@@ -119,7 +119,7 @@ def example_of(
 
 
 def address_at(version: Version, place: tuple[int, int], fields: Sequence[str]) -> SampleAddress:
-    """Return the address of a live sample's fields. place: (part's position in the version, row in the part)."""
+    """Return a live sample's address. place: (part's position in the version, row in the part)."""
     part, row = place
     ordinal = int(version.parts.first_ordinal[part]) + int(version.parts.live_members(part)[:row].sum())
     return version.address(np.array([ordinal]), fields)[0]

@@ -27,18 +27,18 @@ _RUN = ("dagster_run_id", "run_id", "cut_by_run_id", "asset_key", "batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """The records of one version. A record that is unavailable is empty."""
+    """One version's records; empty if unavailable."""
 
     producer: Mapping[str, Any]
-    """The manifest's `producer` entry."""
+    """The manifest's entry."""
     samples: Mapping[str, Any]
-    """Stage record of its samples."""
+    """Samples' record."""
     audit: Mapping[str, Any]
-    """Stage record of its gate."""
+    """Gate's record."""
 
 
 def history(root: Root, version: Version) -> History:
-    """Return the history of a version and its ancestors. Costs one manifest and two records per version.
+    """Cost one manifest and two records per version.
 
     Raises: Corrupt; StoreError.
     """

@@ -1,4 +1,4 @@
-"""Draw samples as small images: thumbnails, video frames, spectrograms, contact sheets. Deterministic."""
+"""Samples as small images: thumbnails, video frames, spectrograms, contact sheets. Deterministic."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 THUMBNAIL_PX = (320, 240)
-"""Largest width and height of a thumbnail."""
+"""Largest width and height."""
 CLIP_FRAMES, CLIP_FRAME_PX = 6, (212, 160)
-"""Number of frames per clip, and the largest width and height of a frame."""
+"""Frames per clip, and a frame's largest width and height."""
 SOUND_PX = (400, 150)
 SOUND_S = 30.0
-"""Longest audio that is drawn in full, in seconds."""
+"""Longest audio drawn in full, in seconds."""
 MAX_SOUND_S = 4 * 3600.0
-"""Longest audio that is decoded, in seconds."""
+"""Longest audio decoded, in seconds."""
 MAX_FRAME_PX = 4096 * 2304
-"""Largest frame, in pixels. Decoding a few larger frames takes a gigabyte."""
+"""Largest frame, in pixels; a few larger ones take a gigabyte."""
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 _JPEG_QUALITY = 82
@@ -40,22 +40,20 @@ _SOUND_COLOURS = np.array(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedImage:
-    """An encoded image."""
-
     data: bytes
-    """The encoded bytes, or b""."""
+    """Or b""."""
     media_type: str
     """`image/jpeg` or `image/png`."""
     width_px: int
-    """Width in pixels."""
+    """In pixels."""
     height_px: int
-    """Height in pixels."""
+    """In pixels."""
     alt: str
-    """Alternative text."""
+    """Describes it."""
 
 
 def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
-    """Return an image of one field. packets: packet table of a run of packets.
+    """Return an image of one field. packets: a run's packet table.
 
     Raises: DecodeFailed; MissingDependency.
     """
@@ -76,7 +74,7 @@ def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = N
 
 
 def image_picture(field: str, data: bytes) -> EncodedImage:
-    """Return an upright thumbnail. Transparent areas become grey."""
+    """Return an upright thumbnail; transparent areas become grey."""
     pixels = _decoded(field, data)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 3:
         raise DecodeFailed(f"{field}: no decoder for it here")
@@ -86,7 +84,7 @@ def image_picture(field: str, data: bytes) -> EncodedImage:
 
 
 def video_picture(field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
-    """Return evenly spaced frames, three per row. packets: packet table of a run of packets."""
+    """Return evenly spaced frames, three per row. packets: a run's packet table."""
     n_frames = _n_frames(field, data) if packets is None else _n_frames_of_run(field, packets)
     n_shown = min(CLIP_FRAMES, n_frames)
     stride = (n_frames - 1) // (n_shown - 1) if n_shown > 1 else 1
@@ -100,7 +98,7 @@ def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Enco
 
 
 def audio_picture(field: str, data: bytes) -> EncodedImage:
-    """Return an image of the envelope above a spectrogram with a logarithmic frequency axis."""
+    """Return the envelope above a spectrogram with a logarithmic frequency axis."""
     from PIL import Image
 
     rate_hz = _rate_hz(field, data)
@@ -124,7 +122,7 @@ def audio_picture(field: str, data: bytes) -> EncodedImage:
 
 
 def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) -> bytes:
-    """Return one JPEG, `width_px` wide, that shows the encoded images with `across` per row."""
+    """Return one JPEG, `width_px` wide, of encoded images, `across` per row."""
     from PIL import Image
 
     across = min(across, len(pictures))
@@ -241,7 +239,7 @@ def _rate_hz(field: str, data: bytes) -> int:
 
 
 def envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return uint8 [height, width, 3]: the range of audio samples in each pixel column, at full scale."""
+    """Return uint8 [height, width, 3]: the range of samples per pixel column, at full scale."""
     edges = np.linspace(0, len(heard), width + 1).astype(np.int64)
     starts = np.minimum(edges[:-1], len(heard) - 1)
     low, high = np.minimum.reduceat(heard, starts), np.maximum.reduceat(heard, starts)

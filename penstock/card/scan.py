@@ -24,8 +24,7 @@ from loader.errors import Corrupt
 
 from ..progress import progress
 from .classes import Layouts, layouts
-from .kinds import LANGUAGES, SIDES, KindScan, NameCodes, floats, licences
-from .tally import Counts, NameTally, NumberSummary
+from .tally import LANGUAGES, SIDES, Counts, KindScan, NameCodes, NameTally, NumberSummary, floats, licences
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -35,9 +34,9 @@ _SECRETS = re.compile(r"//[^/@]*@")
 
 
 class RawObjects:
-    """Counts distinct raw objects by a 64-bit hash of their most specific name.
+    """Distinct raw objects by a 64-bit hash of their most specific name.
 
-    Among ten million objects, the probability that two share a hash is 3 in a million.
+    Among ten million, the probability that two share a hash is 3 in a million.
     """
 
     COLUMNS = ("raw_sha256", "raw_uri", "raw_key", "subject")
@@ -51,7 +50,7 @@ class RawObjects:
         self._sources, self._folders, self._n = NameTally(), NameTally(), 0
 
     def add(self, kinds: np.ndarray[Any, Any], batch: pa.RecordBatch) -> None:
-        """Count a batch of rows. kinds: kind code per row."""
+        """kinds: code per row."""
         names = set(batch.schema.names)
         if self._name in names:
             self._n += len(batch)
@@ -71,7 +70,7 @@ class RawObjects:
             )
 
     def distinct(self, kind: int | None = None) -> int | None:
-        """Return the number of raw objects in one kind or in all; None if no sample names one."""
+        """Return the number in one kind or in all; None if no sample names one."""
         for code in self._hashes if kind is None else [kind]:
             self._hashes[code] = [_different(self._hashes.get(code, []))]
         pieces_of_kinds = [pieces[0] for code, pieces in self._hashes.items() if kind is None or code == kind]
@@ -83,11 +82,11 @@ class RawObjects:
         return len(self._subjects) if self._has_subjects else None
 
     def sources(self, n_rows: int) -> Counts:
-        """Return the sample count per raw location. Credentials are removed from locations."""
+        """Return raw location without credentials -> samples."""
         return self._sources.result(n_rows)
 
     def folders(self, n_rows: int) -> Counts:
-        """Return the sample count per first folder of the raw key."""
+        """Return first folder of the raw key -> samples."""
         return self._folders.result(n_rows)
 
 
@@ -108,7 +107,7 @@ def _hashed(values: pa.Array) -> Hashes:
 
 
 def _sources(uris: pa.Array, keys: pa.Array | None) -> pa.Array:
-    """Return each URI without its key, or its scheme and host if there is no key."""
+    """Return URIs without key, or scheme and host if there is no key."""
     hosts = pc.struct_field(pc.extract_regex(uris, _HOST), "source")
     places = pc.if_else(pc.is_valid(hosts), hosts, pc.if_else(pc.is_valid(uris), "local files", None))
     if keys is not None:
@@ -137,9 +136,9 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class AnnotatedCells:
-    """Annotated cells: values, and 8 bytes per annotated sample.
+    """Values, and 8 bytes per annotated sample.
 
-    start: each part's first row, int64 [parts]. live: whether each row is live, bool [rows].
+    start: parts' first rows, int64 [parts]. live: bool [rows].
     """
 
     def __init__(self, version: Version, start: Int64s, live: Bools) -> None:
@@ -163,7 +162,7 @@ class AnnotatedCells:
         self._annotated = {name: column.copy() for name, column in self._remaining.items()}
 
     def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with annotated values. rows: row numbers in the version."""
+        """Return the batch with annotated values. rows: numbers in the version."""
         names = [name for name in batch.schema.names if name in self._values]
         if not names or not len(self._rows):
             return batch
@@ -179,14 +178,14 @@ class AnnotatedCells:
         return batch
 
     def annotated_rows(self, name: str) -> tuple[Int64s, pa.Array]:
-        """Return (row numbers, values) of a column's annotated cells."""
+        """Return (row numbers, values) of a column."""
         if name not in self._values:
             return np.zeros(0, np.int64), pa.nulls(0, pa.string())
         at = np.flatnonzero(self._annotated[name])
         return self._rows[at], self._values[name].take(pa.array(at))
 
     def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
-        """Yield (row numbers, one column) for the annotated cells that were in no batch."""
+        """Yield (row numbers, one column) of the cells that were in no batch."""
         for name, column in self._remaining.items():
             if column.any():
                 at = np.flatnonzero(column)
@@ -196,31 +195,29 @@ class AnnotatedCells:
 BATCH_ROWS = 65_536
 NO_SPLIT = "(no split)"
 FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "licence", "raw_key")
-"""Columns that a card shows for an example."""
+"""An example's shown columns."""
 
 
 @dataclass(slots=True)
 class SampleScan:
-    """Everything counted in one version."""
-
     splits: list[str]
-    """Split names, by code."""
+    """By code."""
     kinds: dict[str, KindScan]
-    """Kind -> its counts, largest kind first."""
+    """Counts, largest kind first."""
     columns: dict[str, NumberSummary | NameTally]
-    """Column -> its summary or tally."""
+    """Summary or tally."""
     spans: dict[str, tuple[Any, Any]]
     """Timestamp column -> (first, last) as stored."""
     licences: NameTally
-    """Sample count per licence."""
+    """Samples by licence."""
     raw: RawObjects
-    """Counts of raw objects."""
+    """Raw objects."""
     layouts: Layouts
-    """Layouts of the parts."""
+    """Parts' layouts."""
     facts: dict[int, dict[str, Any]]
-    """Row number of an example candidate -> FACTS column -> value."""
+    """Candidate's row number -> FACTS column -> value."""
     n_examples: int
-    """Number of examples per kind."""
+    """Per kind."""
 
 
 def scan(version: Version, *, n_examples: int) -> SampleScan:
@@ -229,7 +226,7 @@ def scan(version: Version, *, n_examples: int) -> SampleScan:
 
 
 class _SampleScanner:
-    """One scan. Row r of the part at position p has the number start[p] + r."""
+    """Row r of the part at position p has the number start[p] + r."""
 
     def __init__(self, version: Version, n_examples: int) -> None:
         self._version, self._n_examples = version, n_examples

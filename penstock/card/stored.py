@@ -17,30 +17,30 @@ from loader.storage import Store
 
 from .as_json import render_json
 from .pictures import sheet
-from .sections import render_html, render_markdown
+from .render import render_html, render_markdown
 from .value import FORMAT, Card
 
 ACROSS = {"image": 6, "video": 3, "audio": 3}
-"""Modality -> images per row of a contact sheet."""
+"""Modality -> a contact sheet's images per row."""
 SHEET_PX = 960
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCard:
-    """A card stored in a root."""
+    """In a root."""
 
     folder: str
-    """Key of the card's folder."""
+    """Its key."""
     written: tuple[str, ...]
-    """Files whose stored content equals this card."""
+    """Files now stored with this content."""
     kept: tuple[str, ...]
-    """Files already stored with other content, which were not replaced."""
+    """Files stored before with other content."""
     document: dict[str, Any]
-    """Content of the stored card.json."""
+    """The stored card.json."""
 
 
 def card_files(card: Card) -> dict[str, bytes]:
-    """Return file name -> bytes. card.json is last, so its presence means that all files exist."""
+    """Return name -> bytes; card.json is last, so its presence means that all files exist."""
     sheets, pictures = {}, {}
     for kind in card.kinds:
         shown = [
@@ -60,9 +60,9 @@ def card_files(card: Card) -> dict[str, bytes]:
 
 
 def save_card(store: Store, card: Card) -> SavedCard:
-    """Write the card files that the root lacks.
+    """Write the files that the root lacks.
 
-    Raises: StoreError; Corrupt if the stored card.json is not a card.
+    Raises: StoreError; Corrupt if the stored card.json is no card.
     """
     folder = card_folder(card.dataset, card.number, card.id)
     written, kept = [], []
@@ -78,7 +78,7 @@ def save_card(store: Store, card: Card) -> SavedCard:
 
 
 def read_card(store: Store, version: Version) -> dict[str, Any]:
-    """Return the parsed card.json of a version. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    """Return a version's card.json. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     path = f"{card_folder(version.dataset, version.number, version.id)}/card.json"
     document = _parsed(store.get(path).data, f"{store.url}/{path}")
     number, of = document["card"], document["version"]
@@ -99,12 +99,12 @@ def _parsed(data: bytes, place: str) -> dict[str, Any]:
 
 
 def write_card(folder: Path, card: Card) -> list[Path]:
-    """Write the card's files into a local folder, replacing older ones. Raises: InvalidRuntime."""
+    """Write into a local folder, replacing older files. Raises: InvalidRuntime."""
     return [_written(folder / name, data) for name, data in card_files(card).items()]
 
 
 def write_html(path: Path, card: Card) -> Path:
-    """Write the card as one HTML file. Raises: InvalidRuntime."""
+    """Write one HTML file. Raises: InvalidRuntime."""
     return _written(path, render_html(card).encode())
 
 

@@ -1,25 +1,31 @@
-"""Count and summarize a column's values in constant memory."""
+"""Count and summarize a column's values, and the samples of one kind, in constant memory."""
 
+import heapq
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from loader.dataset.names import key_hash
+
+from . import classes
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MAX_DISTINCT = 20_000
-"""Distinct names that one tally keeps. A column with more is an identifier."""
+"""Distinct names of one tally; a column with more is an identifier."""
 MAX_BINS = 40
-"""Most bins in a histogram. It has 21 to 40 bins unless there are few values."""
+"""Most bins; a histogram has 21 to 40 unless there are few values."""
 RATIO = 1.005
-"""Ratio of a sketch bin's upper to lower bound. Quantiles are within 0.5 %, and exact in bins of equal values."""
+"""A sketch bin's upper over lower bound. Quantiles are within 0.5 %, and exact in bins of equal values."""
 SMALLEST, LARGEST = 1e-12, 1e15
-"""Smallest and largest magnitudes that the sketch resolves."""
+"""Magnitudes that the sketch resolves."""
 
 _FINEST = -1000
 """Bin width exponent of a histogram of zeros."""
@@ -28,18 +34,18 @@ _STEPS = math.ceil(math.log(LARGEST / SMALLEST) / math.log(RATIO))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Number of occurrences per name."""
+    """Occurrences per name."""
 
     counts: tuple[tuple[str, int], ...] = ()
-    """(name, occurrences) pairs, most frequent first, then by name; empty unless `complete`."""
+    """Most frequent first, then by name; empty unless `complete`."""
     n_others: int = 0
-    """Number of names that are not listed."""
+    """Names not listed."""
     others: int = 0
-    """Occurrences of all unlisted names."""
+    """Their occurrences."""
     unknown: int = 0
-    """Number of rows without a name."""
+    """Rows without a name."""
     complete: bool = True
-    """False if there were too many distinct names to count."""
+    """False for too many distinct names to count."""
 
     @property
     def known(self) -> int:
@@ -57,7 +63,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """A distribution of finite numbers."""
+    """Finite numbers."""
 
     known: int
     """Rows with a finite number."""
@@ -78,9 +84,9 @@ class Numbers:
     p95: float
     """95 % quantile, within 0.5 %."""
     edges: tuple[float, ...]
-    """Bin edges [n + 1]. The bin width is a power of two."""
+    """Bins' [n + 1]; their width is a power of two."""
     counts: tuple[int, ...]
-    """Rows in each bin [n]."""
+    """Rows per bin [n]."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__} | {
@@ -90,7 +96,7 @@ class Numbers:
 
 
 class NameTally:
-    """Counts names. Sets `overflowed` if there are more than `most` distinct names."""
+    """Counts names. Sets `overflowed` above `most` distinct ones."""
 
     def __init__(self, most: int = MAX_DISTINCT) -> None:
         self._most, self._counts, self.n = most, Counter[str](), 0
@@ -120,18 +126,18 @@ class NameTally:
             self._counts.clear()
 
     def counted(self) -> dict[str, int]:
-        """Return name -> count; empty if the tally overflowed."""
+        """Return name -> count; empty after overflow."""
         return dict(self._counts)
 
     def result(self, n_rows: int, listed: int = 16) -> Counts:
-        """Return the counts among `n_rows` rows. listed: most names to list individually."""
+        """Return the counts among `n_rows` rows. listed: most names listed."""
         if self.overflowed:
             return Counts(others=self.n, unknown=n_rows - self.n, complete=False)
         return ranked_counts(self._counts, n_rows - self.n, listed)
 
 
 def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
-    """Return the counts, most frequent first."""
+    """Put the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = (
         ordered[listed:] if len(ordered) > listed + 1 else []
@@ -141,10 +147,10 @@ def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) ->
 
 
 class NumberSummary:
-    """Sums, quantiles and a histogram of numbers. Apart from rounding, batching does not change them."""
+    """Sums, quantiles and a histogram. Apart from rounding, batching does not change them."""
 
     def __init__(self, *, whole: bool = False) -> None:
-        """whole: True for integers, whose bins are at least 1 wide."""
+        """whole: integers, whose bins are at least 1 wide."""
         self.n, self._sum, self._whole = 0, 0.0, whole
         self._low, self._high = math.inf, -math.inf
         self._marks = np.zeros(2 * _STEPS + 1, np.int64)
@@ -152,7 +158,7 @@ class NumberSummary:
         self._bins = _Bins(0 if whole else None)
 
     def add(self, values: Floats) -> None:
-        """Add the finite numbers whose magnitude is below 1e150. Magnitudes below 1e-150 count as 0."""
+        """Add finite numbers below 1e150; magnitudes below 1e-150 count as 0."""
         numbers = values[np.abs(values) < 1e150]
         numbers = np.where(np.abs(numbers) < 1e-150, 0.0, numbers)
         if not len(numbers):
@@ -170,7 +176,7 @@ class NumberSummary:
         self._bins.add(numbers, self._low, self._high)
 
     def result(self, n_rows: int) -> Numbers | None:
-        """Return the distribution among `n_rows` rows; None if there are no numbers."""
+        """Return the distribution among `n_rows` rows; None without numbers."""
         if not self.n:
             return None
         below = np.cumsum(self._marks)
@@ -199,7 +205,7 @@ class NumberSummary:
 
 
 class _Bins:
-    """A histogram whose bins double in width as the range grows. Bin i is [i 2^k, (i + 1) 2^k)."""
+    """Bins that double in width as the range grows: bin i is [i 2^k, (i + 1) 2^k)."""
 
     def __init__(self, finest: int | None) -> None:
         self._finest = finest
@@ -241,7 +247,7 @@ def _bin(value: float, k: int) -> int:
 
 
 def _exponent(low: float, high: float) -> int:
-    """Return the smallest k that needs at most MAX_BINS bins of width 2^k, within double precision."""
+    """Return the smallest k for at most MAX_BINS bins of width 2^k, within double precision."""
     size = max(abs(low), abs(high))
     floor = math.frexp(size)[1] - 40 if size else _FINEST
     span = high - low
@@ -249,3 +255,149 @@ def _exponent(low: float, high: float) -> int:
     while _bin(high, k) - _bin(low, k) + 1 > MAX_BINS:
         k += 1
     return k
+
+
+MAX_NAMES = 60
+"""Most kinds or splits; a column with more values is no category."""
+CANDIDATES = 4
+"""Per example, to choose different raw objects."""
+OTHERS = "(others)"
+
+SIDES = ("width_px", "height_px")
+LANGUAGES = ("language", "lang")
+
+
+@dataclass(slots=True)
+class KindScan:
+    modality: str = ""
+    """image, video, audio, text or other."""
+    splits: Int64s = field(default_factory=lambda: np.zeros(MAX_NAMES + 1, np.int64))
+    """Samples [split]."""
+    seconds: Floats = field(default_factory=lambda: np.zeros(MAX_NAMES + 1, np.float64))
+    """Total duration [split]."""
+    raw_objects: int | None = None
+    """Distinct; None if no sample names one."""
+    sound_s: float = 0.0
+    """Seconds of clips with audio."""
+    duration_s: NumberSummary = field(default_factory=NumberSummary)
+    """In seconds."""
+    durations: Int64s = field(default_factory=lambda: np.zeros(len(classes.DURATIONS), np.int64))
+    """Samples [DURATIONS]."""
+    sizes: NameTally = field(default_factory=NameTally)
+    """Samples by width_px x 2^32 + height_px."""
+    short_sides: Int64s = field(default_factory=lambda: np.zeros(len(classes.SHORT_SIDES), np.int64))
+    """Samples [SHORT_SIDES]."""
+    aspects: Int64s = field(default_factory=lambda: np.zeros(len(classes.ASPECTS), np.int64))
+    """Samples [ASPECTS]."""
+    labels: NameTally = field(default_factory=NameTally)
+    """Samples by `label`."""
+    languages: NameTally = field(default_factory=NameTally)
+    """Samples by language."""
+    best: list[tuple[int, int, int]] = field(default_factory=list)
+    """Heap of candidates: (-key hash, row, index of the change)."""
+
+    @property
+    def samples(self) -> int:
+        return int(self.splits.sum())
+
+    def add(self, batch: pa.RecordBatch, splits: Int64s, with_sound: Bools) -> None:
+        """Count rows. splits: code per row. with_sound: rows with audio."""
+        names = set(batch.schema.names)
+        if names.issuperset(SIDES):
+            self._add_sides(*(floats(batch.column(name)) for name in SIDES))
+        if "label" in names:
+            self.labels.add(words(batch.column("label")))
+        for name in LANGUAGES:
+            if name in names:
+                self.languages.add(words(batch.column(name)))
+        if "duration_s" in names:
+            self._add_seconds(floats(batch.column("duration_s")), splits, with_sound)
+
+    def choose(self, rows: Int64s, keys: pa.Array, run: int, n_examples: int) -> None:
+        """Keep the rows with the smallest key hashes, so that every version shows the same samples.
+
+        rows: row numbers in the version. run: index of their change.
+        """
+        for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
+            hashed = -int.from_bytes(key_hash(key)[:8], "little")
+            if len(self.best) < CANDIDATES * n_examples:
+                heapq.heappush(self.best, (hashed, row, run))
+            elif hashed > self.best[0][0]:
+                heapq.heapreplace(self.best, (hashed, row, run))
+
+    def _add_sides(self, width_px: Floats, height_px: Floats) -> None:
+        known = np.flatnonzero((width_px > 0) & (height_px > 0) & (width_px < 2**31) & (height_px < 2**31))
+        width_px, height_px = width_px[known], height_px[known]
+        self.sizes.add_codes(width_px.astype(np.int64) * 2**32 + height_px.astype(np.int64))
+        short = classes.short_side_class(width_px, height_px)
+        self.short_sides += np.bincount(short, minlength=len(self.short_sides))
+        aspect = classes.aspect_class(width_px, height_px)
+        self.aspects += np.bincount(aspect, minlength=len(self.aspects))
+
+    def _add_seconds(self, seconds: Floats, splits: Int64s, with_sound: Bools) -> None:
+        known = np.flatnonzero((seconds >= 0) & (seconds < 1e12))
+        seconds = seconds[known]
+        self.duration_s.add(seconds)
+        self.durations += np.bincount(classes.duration_class(seconds), minlength=len(self.durations))
+        self.seconds += np.bincount(splits[known], weights=seconds, minlength=len(self.seconds))
+        self.sound_s += float(seconds[with_sound[known]].sum())
+
+
+class NameCodes:
+    """Codes of names by appearance; those beyond MAX_NAMES share one."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._codes: dict[str, int] = {}
+
+    def code(self, name: str) -> int:
+        known = self._codes.get(name)
+        if known is not None:
+            return known
+        label = name if len(self.names) < MAX_NAMES - 1 else OTHERS
+        if label not in self._codes:
+            self._codes[label] = len(self.names)
+            self.names.append(label)
+        return self._codes[label]
+
+    def codes(self, values: pa.Array, unknown: Int64s) -> Int64s:
+        """Return a code per value; nulls and blanks get `unknown`'s."""
+        encoded = text(values).dictionary_encode()
+        distinct_names = encoded.dictionary.to_pylist()
+        places = (
+            encoded.indices.fill_null(len(distinct_names)).to_numpy(zero_copy_only=False).astype(np.int64)
+        )
+        codes = np.array(
+            [self.code(word) if word.strip() else -1 for word in distinct_names] + [-1], np.int64
+        )[places]
+        return np.where(codes < 0, unknown, codes)
+
+
+def floats(values: pa.Array) -> Floats:
+    """Return float64; NaN for nulls and non-numeric columns."""
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        return np.full(len(values), np.nan)
+    numbers: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+    return numbers
+
+
+def text(values: pa.Array) -> pa.Array:
+    """Return strings; null for nested types."""
+    if pa.types.is_nested(values.type):
+        return pa.nulls(len(values), pa.string())
+    return values.cast(pa.string())
+
+
+def words(values: pa.Array) -> pa.Array:
+    """Return strings; null for blank ones."""
+    texts = text(values)
+    return pc.if_else(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0), None, texts)
+
+
+def licences(values: pa.Array) -> pa.Array:
+    """Return names; null for unknown licences."""
+    encoded = text(values).dictionary_encode()
+    licence_names = [
+        None if classes.is_unknown_licence(name) else name for name in encoded.dictionary.to_pylist()
+    ]
+    return pa.array(licence_names, pa.string()).take(encoded.indices)

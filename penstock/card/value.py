@@ -11,38 +11,38 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardKind:
-    """The samples of one kind. Classes are in their natural order, and include empty ones between others."""
+    """Classes are in their natural order, with empty ones between others."""
 
     name: str
-    """Kind name."""
+    """Its name."""
     modality: str
-    """Modality: image, video, audio, text or other."""
+    """image, video, audio, text or other."""
     samples: int
-    """Live samples."""
+    """Live."""
     splits: Mapping[str, int]
-    """Split -> sample count."""
+    """Samples by split."""
     raw_objects: int | None
-    """Distinct raw objects; None if no sample names one."""
+    """Distinct; None if no sample names one."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Split -> total duration in seconds; empty if unknown."""
+    """Total by split; empty if unknown."""
     sound_s: float = 0.0
-    """Total duration of clips with audio, in seconds."""
+    """Seconds of clips with audio."""
     without_seconds: int = 0
     """Samples of unknown duration."""
     duration_s: Numbers | None = None
-    """Durations in seconds; None if all are unknown."""
+    """In seconds; None if all are unknown."""
     durations: Mapping[str, int] = field(default_factory=dict)
-    """Duration class -> sample count."""
+    """Samples by class."""
     sizes: Counts = field(default_factory=Counts)
-    """"width x height" in pixels -> sample count."""
+    """Samples by "width x height" in pixels."""
     short_sides: Mapping[str, int] = field(default_factory=dict)
-    """Class of the shorter side -> sample count."""
+    """Samples by class."""
     aspects: Mapping[str, int] = field(default_factory=dict)
-    """Aspect ratio class -> sample count."""
+    """Samples by class."""
     labels: Counts = field(default_factory=Counts)
-    """Label -> sample count."""
+    """Samples by label."""
     languages: Counts = field(default_factory=Counts)
-    """Language -> sample count."""
+    """Samples by language."""
 
     @property
     def hours(self) -> float | None:
@@ -51,20 +51,20 @@ class CardKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A group: fields stored together."""
+    """Fields stored together."""
 
     name: str
     """Group name."""
     nbytes: int
-    """Total size of its shards in bytes, including excluded samples."""
+    """Bytes of its shards, excluded samples included."""
     rows: int
-    """Samples that have the group, including excluded ones."""
+    """Samples with it, excluded ones included."""
     parts: int
-    """Parts that have the group."""
+    """Parts with it."""
     fields: Mapping[str, int]
-    """Field -> payload size in bytes."""
+    """Payload bytes."""
     modalities: tuple[str, ...]
-    """Modalities of the samples that have the group."""
+    """Modalities of its samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,91 +74,87 @@ class CardColumn:
     name: str
     """Column name."""
     type: str
-    """Type according to the manifest."""
+    """As in the manifest."""
     numbers: Numbers | None = None
-    """Distribution, for a numeric column."""
+    """If numeric."""
     counts: Counts | None = None
-    """Samples per value, for a text column."""
+    """Samples by value, if text."""
     note: str = ""
-    """Remark, or ""."""
+    """Or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One gate check's results over all batches."""
+    """A gate check over all batches."""
 
     name: str
     """Check name."""
     batches: int
-    """Batches that passed."""
+    """That passed."""
     failed: int
-    """Batches that were published although the check failed."""
+    """Published although it failed."""
     newest: str
-    """Explanation of the newest batch's result."""
+    """Newest batch's explanation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The provenance of a version and its ancestors."""
+    """Provenance of a version and its ancestors."""
 
     versions: int = 0
     """Versions up to and including this one."""
     publishes: int = 0
     """Versions with known provenance."""
     batches: int = 0
-    """Pipeline batches, one per version with a stage record."""
+    """Versions with a stage record of the pipeline."""
     accounted: int = 0
-    """Batches that recorded their refusal codes."""
+    """Batches that recorded refusal codes."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Outcome (landed, used, rejected, left_out, ...) -> raw object count."""
+    """Outcome (landed, used, rejected, left_out, ...) -> raw objects."""
     refused: tuple[tuple[str, str, str, int], ...] = ()
-    """(outcome, stage, code, raw object count) tuples."""
+    """(outcome, stage, code, raw objects)."""
     policies: tuple[tuple[str, int], ...] = ()
-    """(policy, batch count) pairs."""
+    """(policy, batches)."""
     featurizers: tuple[tuple[str, str, str, int], ...] = ()
-    """(name, version, parameters, batch count) tuples."""
+    """(name, version, parameters, batches)."""
     filters: tuple[tuple[str, int], ...] = ()
-    """(filter, batch count) pairs."""
+    """(filter, batches)."""
     checks: tuple[Check, ...] = ()
-    """Checks, sorted by name."""
+    """By name."""
     run: Mapping[str, str] = field(default_factory=dict)
-    """Producer property, such as `run_id` -> its value."""
+    """Producer's, such as `run_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """An example sample."""
-
     key: str
     """Sample key."""
     kind: str
     """Kind name."""
     modality: str
-    """Modality of the kind."""
+    """The kind's."""
     split: str
-    """Split, or "" if unknown."""
+    """Or ""."""
     facts: Mapping[str, str]
-    """Name of a fact -> displayed value."""
+    """As displayed."""
     caption: str = ""
     """Caption, or the text of a text sample, or ""."""
     picture: bytes = b""
-    """JPEG or PNG bytes, or b""."""
+    """JPEG or PNG, or b""."""
     media_type: str = ""
     """`image/jpeg` or `image/png`, or ""."""
     width_px: int = 0
-    """Width in pixels."""
+    """In pixels."""
     height_px: int = 0
-    """Height in pixels."""
+    """In pixels."""
     alt: str = ""
-    """Description of the image."""
+    """Describes the image."""
     trouble: str = ""
-    """Reason for a missing image, or ""."""
+    """Why there is no image, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A dataset card."""
-
     dataset: str
     """Dataset name."""
     number: int
@@ -168,23 +164,23 @@ class Card:
     parent: str | None
     """Id of the parent version; None for the first version."""
     created: str
-    """Creation time in UTC."""
+    """UTC."""
     samples: int
-    """Live samples."""
+    """Live."""
     excluded_samples: int
-    """Excluded samples."""
+    """Their number."""
     excluded: Counts
-    """Reason -> excluded sample count."""
+    """By reason."""
     kinds: tuple[CardKind, ...]
-    """Kinds of samples, largest first."""
+    """Largest first."""
     groups: tuple[Group, ...]
-    """Groups, sorted by name."""
+    """By name."""
     columns: tuple[CardColumn, ...]
     """Columns of the samples table, sorted by name."""
     licences: Counts
-    """Licence -> sample count."""
+    """Samples by licence."""
     sources: Counts
-    """Raw location, without credentials -> sample count."""
+    """Samples by raw location, without credentials."""
     folders: Counts
     """First folder of the raw key -> sample count."""
     subjects: int | None
@@ -192,13 +188,13 @@ class Card:
     raw_objects: int | None
     """Distinct raw objects; None if no sample names one."""
     history: History
-    """Provenance of the version."""
+    """Provenance."""
     examples: tuple[Example, ...]
-    """Example samples."""
+    """Samples."""
     warnings: tuple[str, ...]
-    """Warnings, as sentences."""
+    """Sentences."""
     unknown: tuple[str, ...]
-    """Sentences about facts that are not recorded."""
+    """Sentences on facts not recorded."""
 
     @property
     def name(self) -> str:
@@ -210,7 +206,7 @@ class Card:
 
     @property
     def splits(self) -> dict[str, int]:
-        """Split -> sample count, largest first."""
+        """Samples, largest split first."""
         total: dict[str, int] = {}
         for kind in self.kinds:
             for name, n in kind.splits.items():
@@ -225,5 +221,5 @@ class Card:
 
     @property
     def sound_hours(self) -> float:
-        """Total hours of clips with audio."""
+        """Hours of clips with audio."""
         return sum(kind.sound_s for kind in self.kinds) / 3600

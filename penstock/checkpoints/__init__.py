@@ -13,20 +13,7 @@
 A checkpoint is complete once its marker is written (docs/format.md, "Checkpoints").
 """
 
-from typing import TYPE_CHECKING, Any
-
 from .marker import Checkpoint
-from .run import Checkpoints
-
-if TYPE_CHECKING:  # torch is imported on the first save or load
-    from .training_state import TrainingState
+from .run import Checkpoints, TrainingState
 
 __all__ = ["Checkpoint", "Checkpoints", "TrainingState"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "TrainingState":
-        from .training_state import TrainingState
-
-        return TrainingState
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

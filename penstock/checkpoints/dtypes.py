@@ -1,4 +1,4 @@
-"""Convert element types between torch and safetensors, and access tensor bytes without copying."""
+"""Element types of torch and safetensors, and tensor bytes without copying."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ LEAST = (2, 10)
 
 
 def check_torch() -> None:
-    """Check that torch is recent enough, which pip does not guarantee. Raises: MissingDependency."""
+    """Raise MissingDependency for a torch that is too old, which pip does not exclude."""
     match = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if match is None or (int(match[1]), int(match[2])) < LEAST:
         least = ".".join(map(str, LEAST))
@@ -48,7 +48,7 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def dtype_name(name: str, dtype: torch.dtype) -> str:
-    """Return the safetensors name of an element type. Raises: InvalidField if there is none."""
+    """Return safetensors' name. Raises: InvalidField if there is none."""
     if dtype not in _NAMES:
         accepted = ", ".join(str(known).removeprefix("torch.") for known in _NAMES)
         raise InvalidField(
@@ -58,7 +58,7 @@ def dtype_name(name: str, dtype: torch.dtype) -> str:
 
 
 def content(tensor: torch.Tensor) -> memoryview:
-    """Return a tensor's bytes in row-major order, copied only if necessary."""
+    """Return bytes in row-major order, copied only if necessary."""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
@@ -77,15 +77,15 @@ def fill(target: torch.Tensor, dtype: torch.dtype, source: "np.ndarray[Any, Any]
 
 
 def is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Return whether a tensor is on the CPU and its memory holds plain `dtype` elements."""
+    """Return whether a tensor is on the CPU with plain `dtype` elements."""
     return target.device.type == "cpu" and target.dtype == dtype and not (target.is_conj() or target.is_neg())
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Return the writable memory of a contiguous CPU tensor."""
+    """Return a contiguous CPU tensor's writable memory."""
     return words(tensor).reshape(-1).view(np.uint8).data
 
 
 def words(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
-    """Return a CPU tensor's memory as integers of its element width, because numpy has no bfloat16."""
+    """Return memory as integers of the element width, because numpy has no bfloat16."""
     return tensor.detach().view(_WORDS[tensor.element_size()]).numpy()

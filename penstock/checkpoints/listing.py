@@ -24,23 +24,22 @@ class ListedStep:
     run: str
     """The run's name."""
     step: int
-    """Number of completed steps."""
+    """Completed steps."""
     checkpoint: Checkpoint | None
-    """Content of its marker; None if the marker is missing or unreadable."""
+    """By its marker; None if missing or unreadable."""
     problem: str
-    """Reason that it cannot be loaded, or ""."""
+    """Why it cannot be loaded, or ""."""
     unfinished: bool
-    """True if there is no marker."""
+    """Has no marker."""
     nbytes: int
-    """Total size of its objects in bytes."""
+    """Bytes of its objects."""
 
 
 def listed_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
-    """Yield every step that has a marker or parts, in one run or in all.
+    """Yield steps with a marker or parts, in one run or in all.
 
-    Costs two listings per run and one request per marker.
-
-    With mirrors, reads the primary. Raises: CheckpointNotFound; StoreError.
+    Costs two listings per run and one request per marker. With mirrors, reads the primary. Raises: CheckpointNotFound;
+    StoreError.
     """
     store = primary_of(store)
     for name in [run] if run is not None else list(runs(store)):
@@ -53,7 +52,7 @@ def listed_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
 
 
 def finished_steps(store: Store, run: str) -> list[int]:
-    """Return a run's steps that have a marker, ascending. The list is empty during the first save.
+    """Return a run's steps that have a marker, ascending; empty during the first save.
 
     Raises: CheckpointNotFound if the run has no objects.
     """
@@ -71,7 +70,7 @@ def finished_steps(store: Store, run: str) -> list[int]:
 def checked_objects(
     store: Store, checkpoints: Iterable[Checkpoint]
 ) -> Iterator[tuple[Checkpoint, StoredObject, str]]:
-    """Yield (checkpoint, object, problem or "") for every object. Reads whole objects in 1 MiB blocks.
+    """Yield (checkpoint, object, problem or ""). Reads whole objects in 1 MiB blocks.
 
     With mirrors, reads the primary. Raises: StoreError.
     """

@@ -29,63 +29,60 @@ class StoredObject:
     """One object of a checkpoint."""
 
     name: str
-    """Name under `parts/<step>/`."""
+    """Under `parts/<step>/`."""
     nbytes: int
     """Size in bytes."""
     sha256: str
-    """SHA-256, 64 hex digits."""
+    """64 hex digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The content of a marker."""
-
     run: str
     """Run name."""
     step: int
-    """Number of completed steps."""
+    """Completed steps."""
     at_us: int
-    """Time of the save, in UTC microseconds since 1970."""
+    """UTC microseconds since 1970."""
     world_size: int
-    """Number of ranks that saved it."""
+    """Ranks that saved it."""
     index: StoredObject
-    """The index object."""
+    """Its object."""
     parts: Sequence[StoredObject]
-    """Objects that contain tensors and values."""
+    """Tensors and values."""
     plan: str | None = None
-    """Plan hash; None if saved without a loader."""
+    """Hash; None if saved without a loader."""
     versions: Sequence[Mapping[str, str]] = ()
-    """Versions that the plan reads, each {"source", "id", "name"}."""
+    """That the plan reads, each {"source", "id", "name"}."""
     loader: Mapping[str, Any] | None = field(default=None, repr=False)
-    """Loader state; None if saved without a loader."""
+    """State; None if saved without a loader."""
 
     @property
     def objects(self) -> list[StoredObject]:
-        """The index and the parts."""
+        """Index and parts."""
         return [self.index, *self.parts]
 
     @property
     def nbytes(self) -> int:
-        """Total size in bytes, without the marker."""
+        """Bytes without the marker."""
         return sum(one.nbytes for one in self.objects)
 
     def key(self, stored: StoredObject) -> str:
-        """Return an object's key."""
         return part_key(self.run, self.step, stored.name)
 
 
 def sha256(data: bytes) -> str:
-    """Return the SHA-256 as 64 hex digits."""
+    """Return 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def is_run(run: str) -> bool:
-    """Return whether a run of this name may have checkpoints."""
+    """Return whether such a run may have checkpoints."""
     return _NAME.fullmatch(run) is not None
 
 
 def check_run(run: str) -> str:
-    """Return a valid run name. Raises: InvalidName."""
+    """Return a valid name. Raises: InvalidName."""
     if not is_run(run):
         raise InvalidName(
             f"{run!r} cannot be a run's name: accepted are 1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit"
@@ -94,23 +91,22 @@ def check_run(run: str) -> str:
 
 
 def marker_key(run: str, step: int) -> str:
-    """Return the key of a step's marker."""
     return f"checkpoints/{run}/steps/{step:012d}.json"
 
 
 def part_key(run: str, step: int, name: str) -> str:
-    """Return the key of one of a step's objects; the prefix of all of them if `name` is ""."""
+    """Return an object's key; the prefix of a step's objects for ""."""
     return f"checkpoints/{run}/parts/{step:012d}/{name}"
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return the marker's bytes: canonical JSON with the SHA-256 of its content."""
+    """Return canonical JSON with the SHA-256 of its content."""
     body = {"checkpoint": FORMAT, **asdict(checkpoint)}
     return canonical({**body, "sha256": sha256(canonical(body))})
 
 
 def decode(data: bytes, where: str) -> Checkpoint:
-    """Return a marker's content. Raises: Corrupt; FormatTooNew."""
+    """Parse a marker. Raises: Corrupt; FormatTooNew."""
     try:
         body = parse_json_object(data)
         recorded = body.pop("sha256")

@@ -1,30 +1,41 @@
-"""Write parts: safetensors files of tensor pieces, and of other values as U8 arrays of torch.save bytes.
+"""Parts: safetensors files of tensor pieces, and of other values as U8 arrays of torch.save bytes.
 
 A piece of a tensor that several ranks save, or that exceeds a part, is called `name[first:last,...]`. Wide elements
-come first, so that every piece is aligned.
+come first, so that every piece is aligned. Each piece's location is in the checkpoint's index:
+
+    {"index": 1, "block_bytes": 1048576,
+     "tensors": {name: {"dtype": "F32", "sizes": [768, 768],
+                        "pieces": [[part, offset, nbytes, offsets, sizes, crc32c], ...]}},
+     "values": {name: [part, offset, nbytes, crc32c]},
+     "paths": {name: ["optimizer", "state", ...]}}
+
+part: index into the marker's list of parts. paths: the keys that lead to each name in the nested state.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from loader.dataset.log.entries import DAMAGED
 from loader.dataset.shards.shard import crc32c
+from loader.errors import Corrupt, InvalidField
+from loader.json_text import parse_json_object
 
 from .marker import StoredObject
 
 PART_BYTES = 64 * 2**20
-"""Largest part in bytes, unless a single value is larger."""
+"""Largest part, in bytes, unless one value is larger."""
 
 REQUEST_BYTES = 16 * 2**20
-"""Most bytes that a rank reads of a part by one request."""
+"""Bytes that a rank reads of a part by one request."""
 
 BLOCK_BYTES = 2**20
-"""Bytes per checksum, from the start of a piece, to verify partial reads."""
+"""Bytes per checksum of a piece, to verify partial reads."""
 
 ITEM_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
@@ -32,49 +43,49 @@ ITEM_BYTES = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("BOOL", "I8", "U8", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ"), 1),
 }
-"""Element type, as safetensors names it -> size in bytes."""
+"""Element type's bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPiece:
-    """A box of a tensor, or another value, to be stored. A value's `within` and `offsets` are empty."""
+    """A box of a tensor, or a value, whose `within` and `offsets` are empty."""
 
     item: Any
     """Torch's `WriteItem`."""
     label: str
-    """Name in the file."""
+    """In the file."""
     dtype: str
-    """Element type, as safetensors names it."""
+    """As safetensors names it."""
     within: tuple[int, ...]
-    """Start of the box in the item's tensor, in elements per axis."""
+    """Box's start in the item's tensor, in elements."""
     offsets: tuple[int, ...]
-    """Start of the box in the whole tensor, in elements per axis."""
+    """Box's start in the whole tensor, in elements."""
     sizes: tuple[int, ...]
-    """Shape of the piece."""
+    """In elements."""
     nbytes: int
     """Size in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPiece:
-    """The location of a stored piece."""
+    """A piece's location."""
 
     part: StoredObject
-    """Part that contains the piece."""
+    """Its part."""
     offset: int
-    """Offset in the part, in bytes."""
+    """In the part, in bytes."""
     nbytes: int
     """Size in bytes."""
     offsets: tuple[int, ...]
-    """Start in the whole tensor, in elements per axis; () for a value."""
+    """In the whole tensor, in elements; () for a value."""
     sizes: tuple[int, ...]
-    """Shape of the piece."""
+    """In elements."""
     crc32c: tuple[int, ...]
-    """CRC-32C of each block."""
+    """By block."""
 
 
 def packed_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[list[TensorPiece]]:
-    """Yield each part's pieces, in order: as many as fit, with distinct names."""
+    """Yield parts' pieces in order: as many as fit, with distinct names."""
     part: list[TensorPiece] = []
     labels: set[str] = set()
     held = 0
@@ -90,7 +101,7 @@ def packed_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[lis
 
 
 def header(pieces: Sequence[TensorPiece]) -> bytes:
-    """Return the safetensors header for these pieces, which follow it without gaps."""
+    """Return the safetensors header of pieces without gaps."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", "written_by": "penstock checkpoints 1"}}
     end = 0
     for piece in pieces:
@@ -104,7 +115,7 @@ def header(pieces: Sequence[TensorPiece]) -> bytes:
 def sealed_part(
     name: str, pieces: Sequence[TensorPiece], contents: Sequence[memoryview]
 ) -> tuple[memoryview, list[StoredPiece]]:
-    """Return a part's bytes, read-only, and each piece's location."""
+    """Return a part's bytes, read-only, and pieces' locations."""
     begins = header(pieces)
     # numpy requests large pages. With small pages, allocating 64 MiB takes as much CPU time as hashing it.
     whole = np.empty(len(begins) + sum(map(len, contents)), np.uint8)
@@ -144,7 +155,7 @@ Sizes = tuple[int, ...]
 
 
 def contiguous_boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, Sizes]]:
-    """Yield (offsets, sizes) of the contiguous boxes, of at most `most` elements, that make up an array, in order."""
+    """Yield (offsets, sizes) of an array's contiguous boxes, of at most `most` elements, in order."""
     whole, total = tuple(sizes), prod(sizes)
     if not total:
         return
@@ -161,12 +172,12 @@ def contiguous_boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, S
 
 
 def strides(sizes: Sequence[int]) -> Sizes:
-    """Return each axis's stride, in elements."""
+    """In elements."""
     return tuple(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
 
 
 def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
-    """Return (first, count) of the shortest contiguous range of elements that contains a non-empty box."""
+    """Return (first, count) of the shortest contiguous elements with all of a non-empty box."""
     steps = strides(sizes)
     first = sum(offset * step for offset, step in zip(offsets, steps, strict=True))
     last = sum((length - 1) * step for length, step in zip(lengths, steps, strict=True))
@@ -174,7 +185,112 @@ def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int])
 
 
 def piece_name(name: str, offsets: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> str:
-    """Return a piece's name, such as `wte.weight[0:64,0:768]`."""
+    """Return such as `wte.weight[0:64,0:768]`."""
     if tuple(sizes) == tuple(whole):
         return name
     return f"{name}[{','.join(f'{low}:{low + size}' for low, size in zip(offsets, sizes, strict=True))}]"
+
+
+INDEX_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A stored tensor."""
+
+    dtype: str
+    """As safetensors names it."""
+    sizes: tuple[int, ...]
+    """Whole tensor's shape."""
+    pieces: tuple[StoredPiece, ...]
+    """In any order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """A checkpoint's content."""
+
+    tensors: Mapping[str, Tensor]
+    """Name -> tensor."""
+    values: Mapping[str, StoredPiece]
+    """Location of what is no tensor."""
+    paths: Mapping[str, tuple[str | int, ...]]
+    """Name -> keys that lead to it."""
+
+    def parts(self) -> list[StoredObject]:
+        """By name."""
+        pieces = (piece for tensor in self.tensors.values() for piece in tensor.pieces)
+        return sorted({piece.part for piece in (*pieces, *self.values.values())})
+
+
+def encode_index(index: Index) -> bytes:
+    """Return JSON. Raises: InvalidField for keys that are neither strings nor integers."""
+    numbers = {part: number for number, part in enumerate(index.parts())}
+    for name, path in index.paths.items():
+        if not all(isinstance(word, str | int) for word in path):
+            raise InvalidField(f"{name}: the keys of a nested state are texts or whole numbers, got {path!r}")
+    body = {
+        "index": INDEX_FORMAT,
+        "block_bytes": BLOCK_BYTES,
+        "tensors": {
+            name: {
+                "dtype": tensor.dtype,
+                "sizes": tensor.sizes,
+                "pieces": [
+                    [numbers[one.part], one.offset, one.nbytes, one.offsets, one.sizes, one.crc32c]
+                    for one in tensor.pieces
+                ],
+            }
+            for name, tensor in index.tensors.items()
+        },
+        "values": {
+            name: [numbers[one.part], one.offset, one.nbytes, one.crc32c]
+            for name, one in index.values.items()
+        },
+        "paths": index.paths,
+    }
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode_index(data: bytes, parts: Sequence[StoredObject], where: str) -> Index:
+    """Parse JSON. Raises: Corrupt."""
+    try:
+        body = parse_json_object(data)
+        if body["index"] != INDEX_FORMAT or body["block_bytes"] != BLOCK_BYTES:
+            raise ValueError(f"index {body['index']} with blocks of {body['block_bytes']} bytes")
+        return Index(
+            tensors={name: _tensor(one, parts) for name, one in body["tensors"].items()},
+            values={
+                name: _placed(parts, part, offset, nbytes, (), (nbytes,), sums)
+                for name, (part, offset, nbytes, sums) in body["values"].items()
+            },
+            paths={name: tuple(path) for name, path in body["paths"].items()},
+        )
+    except (*DAMAGED, IndexError) as error:
+        raise Corrupt(f"{where} is not an index that this penstock reads ({error!r})") from error
+
+
+def _tensor(body: Mapping[str, Any], parts: Sequence[StoredObject]) -> Tensor:
+    if body["dtype"] not in ITEM_BYTES:
+        raise ValueError(f"elements of type {body['dtype']!r}")
+    pieces = tuple(_placed(parts, *one) for one in body["pieces"])
+    return Tensor(dtype=body["dtype"], sizes=tuple(body["sizes"]), pieces=pieces)
+
+
+def _placed(
+    parts: Sequence[StoredObject],
+    part: int,
+    offset: int,
+    nbytes: int,
+    offsets: Sequence[int],
+    sizes: Sequence[int],
+    sums: Sequence[int],
+) -> StoredPiece:
+    return StoredPiece(
+        part=parts[part],
+        offset=offset,
+        nbytes=nbytes,
+        offsets=tuple(offsets),
+        sizes=tuple(sizes),
+        crc32c=tuple(sums),
+    )

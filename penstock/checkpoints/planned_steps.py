@@ -26,27 +26,27 @@ from . import marker
 from .ranks import several
 
 RECORDS = "trainings/"
-"""Folder of the records of runs."""
+"""Folder of runs' records."""
 NEWEST = 8
-"""Objects of a trail, by their first step, that are read for its last step."""
+"""Trail objects, by first step, read for the last step."""
 _EVENT = re.compile(r"trainings/[^/]+/events/([0-9]{6})-([0-9]{6})\.json")
 _WINDOW = re.compile(r"trainings/[^/]+/windows/([0-9]{6})-([0-9]{12})\.parquet")
 FIRST_EVENTS = 4
-"""Events of a start among which its first batch is."""
+"""A start's events with its first batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlannedSteps:
-    """Steps that ran under one plan."""
+    """Under one plan."""
 
     plan: str
-    """Hash of the plan; "" if its source does not name it."""
+    """Hash; "" if not named."""
     first: int
     """First step."""
     end: int
-    """Step after the last one."""
+    """After the last."""
     without: NDArray[np.int64] | None = None
-    """Steps of the trail, ascending, which are not among these; None for none."""
+    """Steps of the trail that are not among these, ascending; or None."""
 
     def __contains__(self, step: int) -> bool:
         if not self.first <= step < self.end:
@@ -58,7 +58,7 @@ class PlannedSteps:
 
 
 def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) -> list[PlannedSteps]:
-    """Return the plans of a run's steps. saved: store of its checkpoints, which has these markers.
+    """Return a run's plans. saved: store of its checkpoints, which has these markers.
 
     Raises: Corrupt; StoreError; InvalidRuntime if no source names a plan.
     """
@@ -127,7 +127,7 @@ def _last_step(store: Store, run: str) -> int:
 
 
 def _of_trail(root: Root, run: str) -> tuple[list[PlannedSteps], NDArray[np.int64]]:
-    """Return where the plan of the recorded steps changes, and these steps. Reads the whole trail."""
+    """Return where the plan changes, and the recorded steps. Reads the whole trail."""
     trail = read_trail(root, run)
     plans = {start.id: start.plan for start in trail.starts}
     rows = trail.steps.sort("step", "at_us").unique("step", keep="last", maintain_order=True)

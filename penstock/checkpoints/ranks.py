@@ -1,4 +1,4 @@
-"""Share results and errors among ranks, and map functions over many items in bounded memory."""
+"""Results and errors shared among ranks, and functions mapped over items in bounded memory."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from loader.storage.shared.threads import DaemonPool
 
 AT_ONCE = 4
-"""Parts in flight per process: 256 MiB at 64 MiB per part. More are hardly faster."""
+"""Parts in flight per process, 64 MiB each; more are hardly faster."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,7 +19,7 @@ R = TypeVar("R")
 def several(
     call: Callable[[T], R], items: Iterable[T], *, at_once: int = AT_ONCE
 ) -> Generator[R, None, None]:
-    """Yield the result of calling `call` on each item, in order.
+    """Yield `call` of each item, in order.
 
     An error is raised at its item's turn. Closing waits for running calls, which may be filling the caller's memory.
     """
@@ -37,7 +37,7 @@ def several(
 
 
 def first_error(call: Callable[[], T]) -> T:
-    """Return the result of `call`. Raises: the lowest rank's error, unwrapped from torch's exception."""
+    """Raise the lowest rank's error, unwrapped from torch's."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -49,10 +49,7 @@ def first_error(call: Callable[[], T]) -> T:
 
 
 def from_first_rank(call: Callable[[], T], group: Any) -> T:
-    """Return the first rank's result on every rank. Raises: the first rank's error, on every rank.
-
-    group: process group; None for a single process.
-    """
+    """Return the first rank's result, or raise its error, on every rank. group: None for a single process."""
     if group is None:
         return call()
     from torch import distributed

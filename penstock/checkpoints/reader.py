@@ -20,9 +20,8 @@ from loader.storage import ByteRange, Store
 from loader.storage.store import disk_of
 
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
-from .index import Index
 from .marker import Checkpoint
-from .parts import BLOCK_BYTES, ITEM_BYTES, REQUEST_BYTES, StoredPiece, checksums, extent, strides
+from .parts import BLOCK_BYTES, ITEM_BYTES, REQUEST_BYTES, Index, StoredPiece, checksums, extent, strides
 from .ranks import several
 from .writer import check_value
 
@@ -32,7 +31,7 @@ _GAP_BYTES = 64 * 2**10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReadBlock:
-    """A read item and its location. first, count: range of the piece's elements that covers the item's box."""
+    """first, count: range of the piece's elements that covers the item's box."""
 
     item: ReadItem
     piece: StoredPiece
@@ -49,7 +48,7 @@ class _ReadBlock:
 
 
 class _ReadTarget(NamedTuple):
-    """A block and its target tensor, None for a value. memory: the tensor's, if bytes are read straight into it."""
+    """A block's tensor, None for a value. memory: the tensor's, if bytes are read straight into it."""
 
     block: _ReadBlock
     target: torch.Tensor | None
@@ -81,14 +80,14 @@ class CheckpointReader(StorageReader):
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Check torch's checkpoint id. Raises: InvalidRuntime if it names another step."""
+        """Raise InvalidRuntime if torch's checkpoint id names another step."""
         if checkpoint_id is not None and str(checkpoint_id) != str(self._checkpoint.step):
             raise InvalidRuntime(
                 f"checkpoint_id = {checkpoint_id!r}; this reader loads step {self._checkpoint.step}: leave it out"
             )
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
-        """Return the index as torch metadata, with one chunk per piece."""
+        """Return torch's metadata, with one chunk per piece."""
         entries: dict[str, dcp.STORAGE_TYPES] = {
             name: dcp.BytesStorageMetadata() for name in self._index.values
         }
@@ -112,7 +111,7 @@ class CheckpointReader(StorageReader):
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Check all load plans, on the coordinator. Raises: CheckpointMismatch."""
+        """Check all plans, on the coordinator. Raises: CheckpointMismatch."""
         requested = {item.storage_index.fqn for plan in plans for item in plan.items}
         stored = {name for name, tensor in self._index.tensors.items() if tensor.pieces} | set(
             self._index.values
@@ -170,7 +169,7 @@ class CheckpointReader(StorageReader):
         )
 
     def _read(self, requests: list[_ReadTarget]) -> list[tuple[_ReadTarget, memoryview | bytes | None]]:
-        """Return one part's blocks, None for each read in place. A damaged block is read a second time."""
+        """Return one part's blocks, None for each read in place. A damaged one is read a second time."""
         key = self._checkpoint.key(requests[0].block.piece.part)
         out: list[tuple[_ReadTarget, memoryview | bytes | None]] = []
         for request, read in zip(requests, self._blocks(key, requests), strict=True):
@@ -213,7 +212,7 @@ class CheckpointReader(StorageReader):
         return io.BytesIO(data)
 
     def _box(self, block: _ReadBlock, data: memoryview | bytes) -> "np.ndarray[Any, Any]":
-        """Return the item's box as integers of its element width, a view of the bytes."""
+        """Return a view of the item's box as integers of its element width."""
         width = ITEM_BYTES[block.dtype]
         begin = block.piece.offset + block.first * width - block.span.offset
         steps = tuple(step * width for step in strides(block.piece.sizes))

@@ -18,19 +18,19 @@ from .marker import Checkpoint, marker_key, part_key, read, steps
 
 _log = logging.getLogger(__name__)
 COPYING = "~copying"
-"""Name of an empty object beside the parts of a step that is copied to this store; it sorts behind them."""
+"""Empty object beside the parts of a step that is copied to this store; it sorts behind them."""
 COPYING_US = 2 * 24 * 3600 * 1_000_000
-"""Age at which it no longer protects them."""
+"""Age at which it protects them no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRetention:
-    """Rule for which checkpoints to keep. Raises: InvalidRuntime."""
+    """A rule for deletion. Raises: InvalidRuntime."""
 
     keep_last: int | None = None
-    """Number of newest checkpoints to keep; None keeps all."""
+    """Newest checkpoints; None keeps all."""
     keep_every: int | None = None
-    """Also keep each step divisible by this; None keeps no others."""
+    """Also keep steps divisible by this."""
 
     def __post_init__(self) -> None:
         for name in ("keep_last", "keep_every"):
@@ -43,7 +43,7 @@ class CheckpointRetention:
             )
 
     def kept(self, committed: Iterable[int]) -> set[int]:
-        """Return the steps to keep, always including the newest."""
+        """Include the newest always."""
         ordered = sorted(committed)
         if self.keep_last is None:
             return set(ordered)
@@ -52,7 +52,7 @@ class CheckpointRetention:
 
 
 def apply(store: Store, retention: CheckpointRetention, newest: Checkpoint) -> None:
-    """Delete the checkpoints and leftovers that are no longer needed. `newest` was just committed.
+    """Delete checkpoints and leftovers that are no longer needed. `newest` was just committed.
 
     A failed deletion is logged, and retried after the next commit. A marker is deleted before its parts. Listings may
     lag: decisive markers are requested directly, and nothing is deleted if a listing lacks the newest step.
@@ -81,7 +81,7 @@ def apply(store: Store, retention: CheckpointRetention, newest: Checkpoint) -> N
 
 
 def remains(store: Store, run: str) -> Iterator[tuple[int, ObjectInfo]]:
-    """Yield (step, object) for each of a run's parts, by step."""
+    """Yield (step, object) of a run's parts, by step."""
     return _by_step(run, store.list(_parts(run)))
 
 
@@ -97,7 +97,7 @@ def _parts(run: str) -> str:
 
 
 def _without_deleted(store: Store, run: str, committed: list[int], last: int) -> list[int]:
-    """Return the steps without deleted ones that a listing still shows, as far as the `last` newest need it."""
+    """Drop deleted steps that a listing still shows, as far as the `last` newest need it."""
     there: list[int] = []
     for at in range(len(committed), 0, -1):
         if len(there) == last:
@@ -108,7 +108,7 @@ def _without_deleted(store: Store, run: str, committed: list[int], last: int) ->
 
 
 def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str]:
-    """Yield the keys up to the newest committed step that belong to no checkpoint."""
+    """Yield keys up to the newest committed step that belong to no checkpoint."""
     before = max((step for step in kept if step < newest.step), default=None)
     named = {item.step: item for item in (newest, _marker(store, newest.run, before)) if item is not None}
     own = {item.key(part) for item in named.values() for part in item.objects}
@@ -126,7 +126,7 @@ def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str
 
 
 def _is_claim(info: ObjectInfo) -> bool:
-    """Return whether a copy of this step is on its way, or was cut off a short time ago."""
+    """Return whether this step's copy is on its way, or was cut off a short time ago."""
     now_us = time.time_ns() // 1000
     return info.key.endswith(f"/{COPYING}") and (info.modified_us or now_us) > now_us - COPYING_US
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import Event
@@ -15,13 +15,16 @@ from loader.errors import Corrupt, InvalidField, InvalidRuntime, MissingDependen
 from loader.storage.mirror.store import primary_of
 from loader.storage.shared.requests import patient
 
-from . import index, marker
+from . import marker
 from .marker import Checkpoint
-from .parts import PART_BYTES
+from .parts import PART_BYTES, Index, decode_index
 from .ranks import first_error, from_first_rank
 from .retention import CheckpointRetention
 
 if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
     from .reader import CheckpointReader
     from .writer import CheckpointWriter
 
@@ -69,7 +72,7 @@ class Checkpoints:
     # Steps, which do not need torch
 
     def steps(self) -> list[int]:
-        """Return the steps that have a checkpoint, ascending."""
+        """Return the finished steps, ascending."""
         return marker.steps(self._store, self.run)
 
     def at(self, step: int) -> Checkpoint:
@@ -77,7 +80,7 @@ class Checkpoints:
         return marker.read(self._store, self.run, step)
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest checkpoint, or None. Raises: Corrupt; FormatTooNew; StoreError."""
+        """Return the newest, or None. Raises: Corrupt; FormatTooNew; StoreError."""
         steps = self.steps()
         return self.at(steps[-1]) if steps else None
 
@@ -119,13 +122,13 @@ class Checkpoints:
         self._pending = step, going
 
     def wait(self) -> None:
-        """Wait for the background save. Raises: that save's error."""
+        """Wait for the background save. Raises: its error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             first_error(pending[1].result)
 
     def writer(self, step: int, batches: "loader.Loader | None" = None) -> "CheckpointWriter":
-        """Return a writer for torch.distributed.checkpoint.save. Raises: MissingDependency; InvalidRuntime."""
+        """Return torch.distributed.checkpoint.save's. Raises: MissingDependency; InvalidRuntime."""
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
             raise InvalidRuntime(f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed")
         try:
@@ -178,10 +181,7 @@ class Checkpoints:
         return checkpoint
 
     def reader(self, step: int, *, partial: bool = False) -> "CheckpointReader":
-        """Return a reader for torch.distributed.checkpoint.load.
-
-        Raises: MissingDependency; CheckpointNotFound; Corrupt.
-        """
+        """Return torch.distributed.checkpoint.load's. Raises: MissingDependency; CheckpointNotFound; Corrupt."""
         checkpoint = self.at(step)
         return self._reader(checkpoint, self._index(checkpoint), partial)
 
@@ -219,11 +219,11 @@ class Checkpoints:
             self._group = distributed.new_group(backend="gloo")
         return {"process_group": self._group}
 
-    def _chosen(self, step: int | Literal["latest"]) -> tuple[Checkpoint, index.Index] | None:
+    def _chosen(self, step: int | Literal["latest"]) -> tuple[Checkpoint, Index] | None:
         checkpoint = self.latest() if step == "latest" else self.at(step)
         return None if checkpoint is None else (checkpoint, self._index(checkpoint))
 
-    def _index(self, checkpoint: Checkpoint) -> index.Index:
+    def _index(self, checkpoint: Checkpoint) -> Index:
         key = checkpoint.key(checkpoint.index)
         data = self._store.get(key).data
         where = f"{self._root.url}/{key}"
@@ -231,9 +231,9 @@ class Checkpoints:
             raise Corrupt(
                 f"{where} is not the index that was written; load an earlier step, or restore the file"
             )
-        return index.decode(data, checkpoint.parts, where)
+        return decode_index(data, checkpoint.parts, where)
 
-    def _reader(self, checkpoint: Checkpoint, contents: index.Index, partial: bool) -> "CheckpointReader":
+    def _reader(self, checkpoint: Checkpoint, contents: Index, partial: bool) -> "CheckpointReader":
         from .reader import CheckpointReader
 
         return CheckpointReader(self._store, checkpoint, contents, partial=partial)
@@ -282,7 +282,7 @@ def _quiet(how: Mapping[str, Any]) -> Iterator[None]:
 
 
 def plan_versions(plan: "loader.Plan") -> list[dict[str, str]]:
-    """Return the versions that a plan reads, each {"source", "id", "name"}, sorted."""
+    """Return a plan's versions, each {"source", "id", "name"}, sorted."""
     versions = {
         (one.source, one.view.version.id, one.view.version.name)
         for one in plan.sources.values()
@@ -302,3 +302,32 @@ def _facts(batches: "loader.Loader") -> dict[str, Any]:
 def _log_failure(done: "Future[Any]", step: int, run: Checkpoints) -> None:
     if (error := done.exception()) is not None:
         _log.error("%r: step %d was not saved; the next call raises it: %s", run, step, error)
+
+
+class TrainingState:
+    """A torch.distributed.checkpoint Stateful: `checkpoints.save(step, {"train": TrainingState(...)})`.
+
+    Names are the model's own, without DDP, FSDP or torch.compile prefixes, so a state saved under one wrapper loads
+    under another. Loading also fills an optimizer that has not taken a step.
+    """
+
+    def __init__(self, model: "nn.Module", optimizers: "Optimizer | Iterable[Optimizer]" = ()) -> None:
+        self._model, self._optimizers = model, optimizers
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters, buffers and optimizer states. Tensors are not copied."""
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        model, optimizer = get_state_dict(self._model, self._optimizers)
+        return {"model": model, "optimizer": optimizer} if optimizer else {"model": model}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state into the model and the optimizers."""
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        set_state_dict(
+            self._model,
+            self._optimizers,
+            model_state_dict=state["model"],
+            optim_state_dict=state.get("optimizer", {}),
+        )

@@ -20,15 +20,18 @@ from loader.errors import Conflict, InvalidField, InvalidRuntime, StoreError
 from loader.storage import is_there
 from loader.storage.mirror.store import primary_of
 
-from . import index, marker, retention
+from . import marker, retention
 from .dtypes import content, dtype_name
 from .marker import Checkpoint, StoredObject
 from .parts import (
     ITEM_BYTES,
     PART_BYTES,
+    Index,
     StoredPiece,
+    Tensor,
     TensorPiece,
     contiguous_boxes,
+    encode_index,
     packed_parts,
     piece_name,
     sealed_part,
@@ -48,7 +51,7 @@ class CheckpointWriter(StorageWriter):
     """
 
     on_set_up: Callable[[], object] | None = None
-    """Callback for the start of a save."""
+    """Called at a save's start."""
 
     def __init__(
         self,
@@ -75,14 +78,14 @@ class CheckpointWriter(StorageWriter):
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Check torch's checkpoint id. Raises: InvalidRuntime if it names another step."""
+        """Raise InvalidRuntime if torch's checkpoint id names another step."""
         if checkpoint_id is not None and str(checkpoint_id) != str(self._step):
             raise InvalidRuntime(
                 f"checkpoint_id = {checkpoint_id!r}; this writer saves step {self._step}: leave it out"
             )
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Check the options. Raises: InvalidRuntime if collectives are disabled."""
+        """Raise InvalidRuntime if collectives are disabled."""
         if not kwargs.get("use_collectives", True):
             raise InvalidRuntime(
                 "use_collectives=False: a checkpoint has one marker for all ranks; leave it out"
@@ -126,13 +129,13 @@ class CheckpointWriter(StorageWriter):
         return done
 
     def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the index and the marker, then apply the retention rule, on the coordinator.
+        """Write index and marker, then apply retention, on the coordinator.
 
         Raises: InvalidRuntime if ranks save different steps or runs; Conflict.
         """
         self._check_same(results)
         contents = _index(metadata, [result for each in results for result in each])
-        data = index.encode(contents)
+        data = encode_index(contents)
         stored = StoredObject(
             name=f"{secrets.token_hex(8)}-index.json", nbytes=len(data), sha256=marker.sha256(data)
         )
@@ -259,7 +262,7 @@ def _boxes(item: WriteItem, part_bytes: int) -> Iterator[TensorPiece]:
         )
 
 
-def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> index.Index:
+def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> Index:
     places: dict[str, list[StoredPiece]] = {name: [] for name in metadata.state_dict_metadata}
     for result in results:
         places[result.index.fqn] += result.storage_data
@@ -267,10 +270,8 @@ def _index(metadata: dcp.Metadata, results: Sequence[WriteResult]) -> index.Inde
     for name, kind in metadata.state_dict_metadata.items():
         if isinstance(kind, dcp.TensorStorageMetadata):
             dtype = dtype_name(name, kind.properties.dtype)
-            tensors[name] = index.Tensor(dtype=dtype, sizes=tuple(kind.size), pieces=tuple(places[name]))
+            tensors[name] = Tensor(dtype=dtype, sizes=tuple(kind.size), pieces=tuple(places[name]))
         else:
             (values[name],) = places[name]
     paths = metadata.planner_data or {}
-    return index.Index(
-        tensors=tensors, values=values, paths={name: tuple(path) for name, path in paths.items()}
-    )
+    return Index(tensors=tensors, values=values, paths={name: tuple(path) for name, path in paths.items()})

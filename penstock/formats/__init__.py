@@ -1,11 +1,8 @@
-"""List the file formats of other libraries, and how to register (in place), import (copy) and export each.
+"""File formats of other libraries, and how to register (in place), import (copy) and export each.
 
 A format is the module `<format>.py`, or `<format>_import.py` and `<format>_export.py`, loaded on first use. Its
-functions make it one or several of:
-
-- a `RegisteredFormat` or `RegisteredTables`: samples are byte ranges of the objects;
-- an `Importer`: samples are decoded and copied;
-- an `Exporter`: equal samples give equal bytes.
+functions make it one or several of `RegisteredFormat`, `RegisteredTables`, `Importer` and `Exporter` (equal samples
+give equal bytes).
 """
 
 import re
@@ -25,22 +22,20 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """Modules and properties of one format."""
-
     registered: str = ""
-    """Module that registers the format; "" if it cannot be registered."""
+    """Module that registers; "" if none."""
     importer: str = ""
-    """Module, or `module:name`, that imports the format; "" if `registered` also serves imports."""
+    """Module, or `module:name`, that imports; "" if `registered` also does."""
     exporter: str = ""
-    """Module that exports the format; "" if it cannot be exported."""
+    """Module that exports; "" if none."""
     companions: re.Pattern[str] | None = None
-    """Pattern for the names of objects that hold no samples, such as indexes; None if there are none."""
+    """Pattern for names of objects without samples, such as indexes."""
     is_table: bool = False
-    """True if `registered` is a `RegisteredTables`."""
+    """True for `RegisteredTables`."""
     is_partitioned: bool = False
-    """True if folder names may hold column values, as in `lang=de/part-0.parquet`."""
+    """True if folder names may hold values, as in `lang=de/part-0.parquet`."""
     is_isolated: bool = False
-    """True if worker processes read the format, because damaged files may crash or hang its library."""
+    """True if worker processes read it, because damaged files may crash or hang its library."""
 
 
 _INDEXES = re.compile(r"(^|/)index\.json$|/\.penstock/export\.json$")
@@ -76,18 +71,18 @@ FORMATS = {
         companions=re.compile(r"^meta/|(?<!\.parquet)$"),
     ),
     "litdata": Format(
-        registered=".litdata.litdata",
-        exporter=".litdata.litdata_export",
+        registered=".litdata",
+        exporter=".litdata",
         companions=_INDEXES,
     ),
-    "litdata-compressed": Format(importer=".litdata.litdata", companions=_INDEXES),
+    "litdata-compressed": Format(importer=".litdata", companions=_INDEXES),
     "mcap": Format(importer=".episodes.mcap_import"),
     "mds": Format(
-        registered=".mds.mds",
-        exporter=".mds.mds_export",
+        registered=".mds",
+        exporter=".mds_export",
         companions=_INDEXES,
     ),
-    "mds-compressed": Format(importer=".mds.mds", companions=_INDEXES),
+    "mds-compressed": Format(importer=".mds", companions=_INDEXES),
     "megatron": Format(
         registered=".megatron",
         exporter=".megatron",
@@ -109,47 +104,44 @@ FORMATS = {
     "tfrecord": Format(importer=".tables.tfrecord_import", is_partitioned=True),
     "webdataset": Format(
         registered=".archives.webdataset",
-        exporter=".archives.webdataset_export",
+        exporter=".archives.webdataset",
     ),
     "webdataset-compressed": Format(importer=".archives.webdataset"),
 }
-"""Format name -> its `Format`."""
 
 REGISTERED = frozenset(name for name, of in FORMATS.items() if of.registered and not of.is_table)
-"""Formats that can be registered, and whose samples are byte ranges; an import copies these."""
+"""Formats that can be registered, and imported by copying byte ranges of objects."""
 TABLES = frozenset(name for name, of in FORMATS.items() if of.is_table)
-"""Table formats that can be registered; reading a sample decodes a chunk of an object."""
+"""Formats that can be registered; reading a sample decodes a chunk of an object."""
 IMPORTED = frozenset(name for name, of in FORMATS.items() if of.importer)
-"""Formats with an importer."""
 EXPORTED = frozenset(name for name, of in FORMATS.items() if of.exporter)
-"""Formats with an exporter."""
 
 
 class RegisteredFormat(Protocol):
     """A module that registers a format whose samples are byte ranges."""
 
     OBJECTS_PER_SHARD: int
-    """Maximum number of objects per index; 1 if an object has many samples."""
+    """Most objects per index; 1 if an object has many samples."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo]) -> "FoundObjects":
-        """Return the listed objects that hold samples of the format. Raises: InvalidStore; Corrupt."""
+        """Return the listed objects of the format. Raises: InvalidStore; Corrupt."""
 
 
 class RegisteredTables(Protocol):
     """A module that registers a table format, with one index per object."""
 
     def find_objects(self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> "FoundObjects":
-        """Return the listed objects that hold rows of the format. Raises: InvalidStore; Corrupt."""
+        """Return the listed objects of the format. Raises: InvalidStore; Corrupt."""
 
 
 def exporter_named(name: str) -> "Exporter":
-    """Return a format's exporter. Raises: InvalidStore if the format cannot be exported."""
+    """Raise InvalidStore if the format cannot be exported."""
     _check_known(name, EXPORTED)
     return cast("Exporter", import_module(FORMATS[name].exporter, __name__))
 
 
 def importer_named(name: str) -> "Importer | None":
-    """Return a format's importer; None for `REGISTERED`. Raises: InvalidStore if the format cannot be imported."""
+    """Return the importer; None for `REGISTERED`. Raises: InvalidStore if there is none."""
     _check_known(name, REGISTERED | IMPORTED)
     if name in REGISTERED:
         return None
@@ -164,7 +156,7 @@ def joining_importer(name: str) -> "JoiningImporter":
 
 
 def registered_named(name: str) -> RegisteredFormat:
-    """Return the module of a format in `REGISTERED`. Raises: InvalidStore for any other name."""
+    """Raise InvalidStore for a format that is not in `REGISTERED`."""
     _check_known(name, REGISTERED)
     return cast(RegisteredFormat, import_module(FORMATS[name].registered, __name__))
 
@@ -176,7 +168,7 @@ def find_registered(
     options: ColumnarOptions,
     texts: Iterable[str] = (),
 ) -> "tuple[FoundObjects, int]":
-    """Return a format's objects, and the maximum number of objects per index. texts: the dataset's text columns.
+    """Return a format's objects, and the most objects per index. texts: the dataset's text columns.
 
     Raises: InvalidStore if the format cannot be registered; InvalidRuntime for options that it does not accept.
     """

@@ -1,4 +1,4 @@
-"""Compute a digest of a version's content that is independent of sample order and layout.
+"""Digest of a version's content that is independent of sample order and layout.
 
 It is the sum modulo 2**256 of one SHA-256 per field and metadata row of the live samples, over these parts, each
 preceded by its length (uint64, little-endian):
@@ -21,27 +21,25 @@ from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.errors import InvalidRuntime
 
 from ..progress import progress
+from ..threads import in_threads
 from ..units import size
 from .exporter import ADDRESSES, ExportSelection, WorkUnit, select
-from .unit_threads import in_threads
 
 UNIT_SAMPLES = 16 * ADDRESSES
 
 
 @dataclass(slots=True, kw_only=True)
 class DigestReport:
-    """A version's content digest, or why it has none."""
-
     version: str
-    """Version name."""
+    """Its name."""
     digest: str = ""
     """`c-` (lengths and checksums) or `cf-` (all bytes), then 64 hex digits; "" if a part failed."""
     samples: int = 0
-    """Number of live samples."""
+    """Live samples."""
     nbytes: int = 0
-    """Total bytes of the samples' fields."""
+    """Total bytes of their fields."""
     failures: list[str] = field(default_factory=list)
-    """One error per part that could not be read."""
+    """One error per unreadable part."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,12 +59,10 @@ class _Sum(NamedTuple):
 def content_digest(
     version: Version, *, full: bool = False, without: Collection[str] = (), workers: int = 4
 ) -> DigestReport:
-    """Return the digest of a version's live samples.
+    """Return the digest of a version's live samples. Memory: one row of the samples table per sample.
 
-    full: verify every byte; otherwise trust the checksums in the indexes.
+    full: verify every byte, instead of trusting the checksums in the indexes.
     without: fields and metadata columns to leave out.
-
-    Memory: one row of the samples table per sample.
 
     Raises: InvalidRuntime if registered bytes have no checksums and `full` is False; the errors of `select`.
     """

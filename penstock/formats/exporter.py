@@ -1,4 +1,4 @@
-"""Define the exporter interface, the samples to export, and an export's outbox and journal.
+"""The exporter interface, the samples to export, and an export's outbox and journal.
 
 The journal is a folder in the target, which readers skip:
 
@@ -11,73 +11,81 @@ The journal is a folder in the target, which readers skip:
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
 from loader import Version
-from loader.dataset.norms.norm import Norm
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.dataset.versions.samples_table import import_polars, live_where
-from loader.errors import AlreadyExists, Conflict, EmptyVersion, FieldNotFound, LossyExport, ObjectNotFound
+from loader.errors import (
+    AlreadyExists,
+    Conflict,
+    EmptyVersion,
+    FieldNotFound,
+    InvalidSample,
+    LossyExport,
+    ObjectNotFound,
+)
 from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.keywords import did_you_mean
 from loader.storage import Store
 from loader.storage.disk.scratch import held_file, held_folder, on_scratch
 
+if TYPE_CHECKING:  # a registration loads this module, and no norms
+    from loader.dataset.norms.norm import Norm
+
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 READ_BYTES = 32 * 2**20
-"""Limit on payloads read at once, in bytes, unless one field is larger."""
+"""Payloads read at once, in bytes, unless one field is larger."""
 ADDRESSES = 2048
-"""Number of samples per address lookup: one row group of an index."""
+"""Samples per address lookup: one row group of an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkUnit:
-    """Samples of one part that are exported together."""
+    """Samples of one part."""
 
     number: int
-    """Index of the unit in the export."""
+    """Index in the export."""
     fields: tuple[str, ...]
-    """Field names of its samples, sorted."""
+    """Sorted names."""
     ordinals: Int64s
-    """Live ordinals of its samples: int64, ascending."""
+    """Live ordinals: int64, ascending."""
 
 
 class ExportSample(NamedTuple):
-    """One sample to export."""
-
     key: str
-    """Sample key."""
+    """Its key."""
     fields: dict[str, bytes]
     """Field name -> bytes, sorted by name."""
     columns: dict[str, Any]
-    """Metadata or provenance column -> value, sorted by name, without nulls."""
+    """Column -> value, sorted by name, without nulls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSelection:
-    """The samples, fields and columns to export; immutable and thread-safe."""
+    """Samples, fields and columns to export; immutable and thread-safe."""
 
     version: Version
-    """Version that the samples belong to."""
+    """Its version."""
     fields: tuple[str, ...]
-    """Exported field names, sorted."""
+    """Sorted names."""
     columns: dict[str, str]
-    """Metadata or provenance column that has any value -> type."""
+    """Column with any value -> type."""
     members: Bools
-    """Export mask by live ordinal: bool [len(version)]."""
+    """Mask by live ordinal: bool [len(version)]."""
     frame: Any
-    """polars table of these columns, one row per live ordinal; None if there are no columns."""
-    norm: Norm | None = None
-    """Norm whose statistics LeRobot's metadata has; None for the statistics of the exported rows."""
+    """polars table of these, one row per live ordinal; None without columns."""
+    norm: "Norm | None" = None
+    """Norm whose statistics LeRobot's metadata has, instead of the exported rows'."""
 
     @property
     def n_samples(self) -> int:
@@ -85,7 +93,7 @@ class ExportSelection:
 
     @property
     def partial(self) -> dict[str, int]:
-        """Field that some samples lack -> number of parts without it."""
+        """Field -> number of parts without it."""
         version = self.version
         has = {group: version.parts.has_group(group) for group in version.parts.groups}
         chosen = np.add.reduceat(self.members, version.parts.first_ordinal[:-1][version.parts.n_live > 0]) > 0
@@ -95,7 +103,7 @@ class ExportSelection:
         return {name: n for name, n in lacking.items() if n}
 
     def by_part(self, most: int | None = None) -> list[WorkUnit]:
-        """Return a unit per part, or per `most` samples of it, in the version's order."""
+        """Return a unit per part, or per `most` samples of it, in order."""
         parts, out = self.version.parts, list[WorkUnit]()
         has = {name: parts.has_group(self.version.group_of(name)) for name in self.fields}
         for position in range(len(parts)):
@@ -108,7 +116,7 @@ class ExportSelection:
         return out
 
     def samples(self, unit: WorkUnit) -> Iterator[ExportSample]:
-        """Yield a unit's samples in order. Every field is verified."""
+        """Yield a unit's samples in order, each field verified."""
         pins: dict[str, str] = {}
         for start in range(0, len(unit.ordinals), ADDRESSES):
             ordinals = unit.ordinals[start : start + ADDRESSES]
@@ -121,7 +129,7 @@ class ExportSelection:
                     done += 1
 
     def rows(self, ordinals: Int64s) -> list[dict[str, Any]]:
-        """Return each live ordinal's columns as a mapping without nulls."""
+        """Return each live ordinal's columns without nulls."""
         if self.frame is None:
             return [{} for _ in ordinals]
         return [
@@ -133,7 +141,7 @@ class ExportSelection:
 def select(version: Version, where: str | None = None, without: Collection[str] = ()) -> ExportSelection:
     """Return the live samples to export.
 
-    where: SQL expression; None selects all. without: fields and columns to leave out.
+    where: SQL expression. without: fields and columns to leave out.
 
     Raises: FieldNotFound for an unknown name; EmptyVersion if nothing is selected.
     """
@@ -207,7 +215,7 @@ _BEGUN, _DONE, _COPIED = (f"{FOLDER}{name}.json" for name in ("begun", "export",
 
 
 class HashedFile:
-    """A file that is hashed as it is written."""
+    """Hashes a file as it is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._sha256, self.nbytes = file, hashlib.sha256(), 0
@@ -220,12 +228,12 @@ class HashedFile:
 
     @property
     def sha256(self) -> str:
-        """Hex SHA-256 of the bytes written so far."""
+        """Hex SHA-256 of the bytes so far."""
         return self._sha256.hexdigest()
 
 
 class Outbox:
-    """Writes objects to the target, and lists what it wrote. Not thread-safe."""
+    """Writes objects to the target, and lists them. Not thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -237,7 +245,7 @@ class Outbox:
 
     @contextmanager
     def file(self, key: str) -> Iterator[HashedFile]:
-        """Write an object from the bytes written in the block; write nothing if the block raises."""
+        """Write an object from the block's bytes, unless the block raises."""
         with (
             on_scratch(
                 None,
@@ -255,7 +263,7 @@ class Outbox:
 
     @contextmanager
     def path(self, key: str) -> Iterator[str]:
-        """Write an object from the file at the yielded path; write nothing if the block raises."""
+        """Write an object from the file at the yielded path, unless the block raises."""
         with self.file(key) as file, held_folder("export") as folder:
             path = os.path.join(folder, "file")
             yield path
@@ -268,10 +276,10 @@ class Outbox:
 
 
 class ExportJournal:
-    """One target's export journal; thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, store: Store, of: dict[str, Any]) -> None:
-        """Start or resume an export. of: the export's identity, as a JSON object.
+        """Start or resume an export. of: its identity, as JSON.
 
         Raises: Conflict if the target has other objects or another export.
         """
@@ -300,7 +308,7 @@ class ExportJournal:
             self._there = {info.key: info.nbytes for info in store.list()}
 
     def find(self, number: int) -> dict[str, Any] | None:
-        """Return a unit's record if all its objects exist, otherwise None."""
+        """Return a unit's record if all its objects exist, else None."""
         if (key := _unit(number)) not in self._there:
             return None
         try:
@@ -311,11 +319,11 @@ class ExportJournal:
         return note if all(self._there.get(one["path"]) == one["nbytes"] for one in objects) else None
 
     def add(self, number: int, note: dict[str, Any]) -> None:
-        """Record a unit, after its objects are written."""
+        """Record a unit whose objects are written."""
         self._store.put(_unit(number), canonical_json(note))
 
     def finish(self, facts: dict[str, Any], *, is_ours: bool) -> None:
-        """Record that the export is complete. is_ours: True if an import can restore the columns."""
+        """Record the end of the export. is_ours: True if an import can restore the columns."""
         self._store.put(_DONE if is_ours else _COPIED, canonical_json({**self._of, **facts}))
 
     def _other(self, what: str) -> Conflict:
@@ -329,8 +337,6 @@ def _unit(number: int) -> str:
 
 
 class Loss(NamedTuple):
-    """Something that a format cannot represent."""
-
     name: str
     """Such as "field 'Jpg'"."""
     why: str
@@ -344,17 +350,17 @@ class Exporter(Protocol):
         """Return everything that the format cannot represent."""
 
     def units(self, selection: ExportSelection) -> list[WorkUnit]:
-        """Return the units, each of which is written as whole objects; deterministic."""
+        """Return the units, each written as whole objects; deterministic."""
 
     def write(self, selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-        """Write a unit's objects; return facts for `finish`. Raises: Corrupt."""
+        """Write a unit's objects; return its facts for `finish`. Raises: Corrupt."""
 
     def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-        """Write the objects that describe the whole export. facts: one mapping per unit, in order."""
+        """Write the objects that describe the whole export. facts: by unit, in order."""
 
 
 def refuse(format: str, name: str, losses: Sequence[Loss]) -> None:
-    """Raise LossyExport if there are losses, and name each. name: version name."""
+    """Raise LossyExport with each loss. name: version name."""
     if losses:
         lines = [f"  {loss.name}: {loss.why}" for loss in losses]
         raise LossyExport(
@@ -366,3 +372,43 @@ def refuse(format: str, name: str, losses: Sequence[Loss]) -> None:
                 ]
             )
         )
+
+
+def in_parcels(samples: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
+    """Yield encoded samples, together at most `most` bytes unless one is larger."""
+    parcel, nbytes = list[bytes](), 0
+    for data in samples:
+        if parcel and nbytes + len(data) > most:
+            yield parcel
+            parcel, nbytes = [], 0
+        parcel.append(data)
+        nbytes += len(data)
+    yield parcel
+
+
+def put_parcel(outbox: Outbox, key: str, samples: Sequence[bytes], config: bytes = b"") -> int:
+    """Write the number of samples, uint32 offsets, `config` and samples, as MDS and LitData do; return the size."""
+    offsets = np.cumsum([4 * (len(samples) + 2) + len(config), *map(len, samples)])
+    with outbox.file(key) as file:
+        file.write(np.array([len(samples), *offsets], "<u4").tobytes())
+        file.write(config)
+        for data in samples:
+            file.write(data)
+        return file.nbytes
+
+
+def checked_value(sample: ExportSample, name: str, format: str, *, is_text: bool, item: int = 1) -> bytes:
+    """Return a field. Raises: InvalidSample if it is no UTF-8 text, or no whole values of `item` bytes."""
+    data = sample.fields[name]
+    if is_text:
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidSample(
+                f"sample {sample.key!r}: {name} is no UTF-8 ({error}), which {format} needs; leave it out (--without)"
+            ) from error
+    elif len(data) % item:
+        raise InvalidSample(
+            f"sample {sample.key!r}: {name} has {len(data)} bytes, no whole values; leave it out (--without)"
+        )
+    return data

@@ -1,4 +1,4 @@
-"""Register and export plain files: each is a sample, its extension is the field. Registering reads only listings.
+"""Plain files: each is a sample, its extension is the field. Registering reads only listings.
 
 An export is one object `<key>.<field>` per field, and one table `metadata.parquet`.
 """
@@ -17,11 +17,11 @@ from .reading.sample import ForeignSample, FoundObjects
 
 OBJECTS_PER_SHARD = 4096
 TABLE = "metadata.parquet"
-"""Name of an export's table, which holds its samples' columns."""
+"""Name of an export's table of columns."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the files whose extension is a valid field name, except hidden files and export tables."""
+    """Return the files whose extension is a valid field name, without hidden files and export tables."""
     files = [info for info in infos if _field(info.key)]
     return FoundObjects([info for info in files if not _is_table(store, info.key)], partial(samples, store))
 
@@ -32,14 +32,13 @@ def _is_table(store: Store, key: str) -> bool:
 
 
 def samples(store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:
-    """Yield a file's one sample; its key is the path without the extension."""
     key = posixpath.splitext(info.key)[0]
     metadata = {"path": info.key, "nbytes": info.nbytes, "modified_us": info.modified_us}
     yield ForeignSample(key, {_field(info.key): ByteRange(0, info.nbytes)}, metadata)
 
 
 def _field(key: str) -> str:
-    """Return a file's field name, "" if the file is not a sample. Pickles are rejected by name later."""
+    """Return the field, "" for no sample. Pickles are rejected by name later."""
     stem, extension = posixpath.splitext(key)
     name = extension.removeprefix(".").lower()
     hidden = any(word.startswith(".") for word in stem.split("/"))
@@ -47,11 +46,10 @@ def _field(key: str) -> str:
 
 
 AT_ONCE = 1000
-"""Maximum number of samples per unit."""
+"""Most samples per unit."""
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return no losses: files hold every name, byte and column."""
     return []
 
 

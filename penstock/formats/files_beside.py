@@ -1,4 +1,4 @@
-"""Find files that a takedown deletes along with a raw object: a ROS bag's messages, LeRobot videos."""
+"""Files that a takedown deletes along with a raw object: a ROS bag's messages, LeRobot videos."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -14,7 +14,7 @@ _UNREADABLE = (Corrupt, InvalidSample, InvalidStore, MissingDependency)
 
 
 def files_beside(doomed: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
-    """Return raw object URI -> URIs of files that only doomed objects need; a file of several is listed once.
+    """Return raw object URI -> URIs of files that only doomed objects need, each once.
 
     Costs a listing and the metadata of each dataset.
 

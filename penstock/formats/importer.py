@@ -13,7 +13,7 @@ from loader.dataset.columnar.json_members import JsonMembers
 from loader.errors import Changed, Corrupt, InvalidRuntime, NotSupported
 from loader.storage import ObjectInfo, Store
 
-from .reading.sample import NO_METADATA
+from .reading.sample import NO_METADATA, ForeignSample
 
 __all__ = [
     "NO_OPTIONS",
@@ -25,50 +25,52 @@ __all__ = [
     "ReadSample",
     "Readable",
     "check_options",
+    "copied",
     "files_of",
     "joined",
+    "listed_runs",
     "of_first_readable",
 ]
 T = TypeVar("T")
 MOST_PLACES = 64
-"""Maximum number of sources whose file names are cached."""
+"""Most sources whose file names are cached."""
 
 
 class ImportRun(NamedTuple):
     """Consecutive samples of one object."""
 
     info: ObjectInfo
-    """Object that holds the samples."""
+    """Their object."""
     first: int = 0
-    """Format's own index of the first sample."""
+    """Format's own index of the first."""
     stop: int = 0
-    """Index after the last sample."""
+    """Index after the last."""
     nbytes: int = 0
-    """Estimated size of the samples' fields, in bytes."""
+    """About their fields' bytes."""
 
 
 class Readable(NamedTuple):
-    """A source's objects of one format, and functions that read them; thread-safe."""
+    """A source's objects of one format; thread-safe."""
 
     infos: list[ObjectInfo]
-    """The objects, as listed."""
+    """As listed."""
     runs: Callable[[ObjectInfo], Iterable[ImportRun]]
-    """Returns an object's runs in order. Raises: Corrupt."""
+    """Returns an object's runs. Raises: Corrupt."""
     samples: Callable[[ImportRun], Iterator[ReadSample]]
-    """Yields a run's samples in order. Raises: Corrupt; InvalidSample."""
+    """Yields a run's samples. Raises: Corrupt; InvalidSample."""
     labels: Sequence[str] | None = None
-    """Class names that values of `cls` index; None if the format has none."""
+    """Class names by `cls`, or None."""
     facts: Mapping[str, Mapping[str, Any]] = NO_METADATA
-    """Field name -> its facts, as `Root.publish` accepts them."""
+    """Field -> its facts, for `Root.publish`."""
     lacking: Sequence[str] = ()
     """Messages about listed objects that do not exist."""
     columns: ColumnAgreement | None = None
-    """Checks that the table objects agree on their columns; None for other formats."""
+    """Checks that table objects agree on their columns, or None."""
     members: JsonMembers | None = None
-    """Reads JSON members into columns; None for other formats."""
+    """Reads JSON members into columns, or None."""
 
     def with_partitions(self, partitions: Partitions) -> "Readable":
-        """Return a copy whose samples also have the column values of their folder names."""
+        """Return a copy with the column values of folder names."""
         read = self.samples
 
         def samples(run: ImportRun) -> Iterator[ReadSample]:
@@ -82,31 +84,30 @@ class Importer(Protocol):
     """A module that imports a format."""
 
     OPTIONS: frozenset[str]
-    """Options that the format accepts: "key", "fields" or "episodes"."""
+    """Accepted options: "key", "fields" or "episodes"."""
 
     def find_readable(self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-        """Return the listed objects that hold samples of the format. Raises: InvalidStore; Corrupt."""
+        """Return the listed objects of the format. Raises: InvalidStore; Corrupt."""
 
 
 class JoiningImporter(Importer, Protocol):
-    """A module that imports a format that joins several files into one sample."""
+    """A module that imports a format with several files per sample."""
 
     def names_in(
         self, store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
     ) -> Mapping[str, Sequence[str]]:
-        """Return object key -> keys of the files that it needs, its own first; cached. Raises: InvalidStore.
+        """Return object key -> keys of its files, its own first; cached. Raises: InvalidStore.
 
-        Objects that need no other file may be absent. A file that maps to no keys is not an object.
+        Objects that need no other file may be absent. A file that maps to no keys is no object.
         """
 
     def find_complete_objects(
         self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions
     ) -> Readable:
-        """Return what `find_readable` returns, except objects that lack a file. Raises: InvalidStore."""
+        """Return `find_readable`'s objects that lack no file. Raises: InvalidStore."""
 
 
 EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose objects with --include"
-"""Error message if --episodes is given for another format."""
 
 
 def check_options(format: str, importer: Importer | None, options: ColumnarOptions) -> None:
@@ -123,7 +124,7 @@ def check_options(format: str, importer: Importer | None, options: ColumnarOptio
 
 
 def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T]) -> T | None:
-    """Return the result of `read` for the first readable object; None if none is readable."""
+    """Return `read` of the first readable object, or None."""
     for info in infos:
         try:
             return read(info)
@@ -135,9 +136,9 @@ def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], 
 def files_of(
     names: Mapping[str, Sequence[str]], there: Mapping[str, ObjectInfo]
 ) -> tuple[dict[str, list[ObjectInfo]], dict[str, str]]:
-    """Return each complete object's files by key, and each other object's first missing file by key.
+    """Return each complete object's files, and each other object's first missing file, by key.
 
-    names: result of `JoiningImporter.names_in`. there: existing files by key.
+    names: of `JoiningImporter.names_in`. there: existing files by key.
     """
     files, waiting = dict[str, list[ObjectInfo]](), dict[str, str]()
     for key, keys in names.items():
@@ -149,13 +150,13 @@ def files_of(
 
 
 class KnownNames(Generic[T]):
-    """Cache of the file names in a dataset's metadata, which each tick of a source needs."""
+    """File names in a dataset's metadata, which each tick of a source needs."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[tuple[tuple[str, str], ...], T]] = {}
 
     def of(self, place: Hashable, metadata: Iterable[ObjectInfo], read: Callable[[], T]) -> T:
-        """Return the result of `read`, cached for a source until an ETag in `metadata` changes."""
+        """Return `read`'s result, cached for a source until an ETag in `metadata` changes."""
         now = tuple((one.key, one.etag) for one in metadata)
         known = self._known.get(place)
         if known is None or known[0] != now or not all(etag for _, etag in now):
@@ -167,7 +168,7 @@ class KnownNames(Generic[T]):
 
 
 def joined(files: Sequence[ObjectInfo]) -> ObjectInfo:
-    """Return several files as one object, with the first file's key and an ETag that covers all."""
+    """Return several files as one object, with the first's key and an ETag that covers all."""
     if len(files) == 1:
         return files[0]
     files_json = json.dumps([[one.key, one.etag] for one in files])
@@ -177,3 +178,34 @@ def joined(files: Sequence[ObjectInfo]) -> ObjectInfo:
         etag=hashlib.sha256(files_json.encode()).hexdigest(),
         modified_us=max((one.modified_us for one in files if one.modified_us is not None), default=None),
     )
+
+
+class ListedShard(Protocol):
+    """An index's entry for an object."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def n_samples(self) -> int: ...
+
+
+def listed_runs(
+    infos: Sequence[ObjectInfo],
+    listed: Mapping[str, ListedShard],
+    readers: Mapping[str, Callable[[ImportRun], Iterator[ReadSample]]],
+    lacking: Sequence[str],
+) -> Readable:
+    """Return the objects that indexes list, one run each. readers: by object key."""
+    return Readable(
+        [info for info in infos if info.key in listed],
+        lambda info: [ImportRun(info, 0, listed[info.key].n_samples, listed[info.key].nbytes)],
+        lambda run: readers[run.info.key](run),
+        lacking=lacking,
+    )
+
+
+def copied(sample: ForeignSample, data: bytes) -> ReadSample:
+    """Return a sample with its bytes. data: the whole object."""
+    fields = {name: data[at.offset : at.offset + at.nbytes] for name, at in sample.fields.items()}
+    return ReadSample(sample.key, fields, sample.metadata, sample.source)

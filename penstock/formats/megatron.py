@@ -1,4 +1,4 @@
-"""Register and export Megatron's indexed datasets, `<prefix>.bin` with tokens and `<prefix>.idx`.
+"""Megatron's indexed datasets, `<prefix>.bin` with tokens and `<prefix>.idx`.
 
 A sample is a document, a run of sequences; its tokens are one flat field. Registering reads only the index. An export
 keeps the file names of registered documents; otherwise each part becomes a pair of files.
@@ -26,29 +26,29 @@ from .reading.sample import RUN_SAMPLES, ForeignRun, FoundObjects
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 HEADER_BYTES = 34
 DTYPES = {1: "u1", 2: "i1", 3: "i2", 4: "i4", 5: "i8", 6: "f8", 7: "f4", 8: "u2"}
-"""Dtype code -> dtype word."""
+"""Code -> dtype word."""
 MAGIC = b"MMIDIDX\0\0"
 OBJECTS_PER_SHARD = 1
 FIELD = "tokens"
 LENGTHS, MODES = "sequence_lengths", "sequence_modes"
-"""Metadata columns, each a list of int64 per document: length and mode of each sequence."""
+"""Metadata columns, int64 lists per document: each sequence's length and mode."""
 
 
 class MegatronHeader(NamedTuple):
-    """An index's header, which gives the offsets of its arrays."""
+    """An index's header, with its arrays' offsets."""
 
     word: str
-    """Dtype word, such as "u2"."""
+    """Dtype, such as "u2"."""
     n_sequences: int
-    """Number of sequences."""
+    """Sequences."""
     n_documents: int
-    """Number of documents."""
+    """Documents."""
     has_modes: bool
     """True if each sequence has a mode."""
 
     @property
     def pointers(self) -> int:
-        """Offset of the pointers (int64), which follow the lengths (int32)."""
+        """Offset of the pointers (int64), after the lengths (int32)."""
         return HEADER_BYTES + 4 * self.n_sequences
 
     @property
@@ -63,24 +63,24 @@ class MegatronHeader(NamedTuple):
 
 
 class Documents(NamedTuple):
-    """Consecutive documents of an index."""
+    """Consecutive documents."""
 
     first: int
-    """Index of the first document."""
+    """Index of the first."""
     bounds: Int64s
-    """int64 [n + 1]: each document's first sequence, and the end of the last."""
+    """int64 [n + 1]: documents' first sequences, and the last's end."""
     edges: Int64s
-    """int64 [n + 1]: each document's offset in the object, and the end of the last."""
+    """int64 [n + 1]: documents' offsets, and the last's end."""
     lengths: Int64s
-    """int64 [sequences]: number of values in each sequence."""
+    """int64 [sequences]: values of each."""
     modes: Int64s | None
-    """int64 [sequences]: mode of each sequence; None if there are no modes."""
+    """int64 [sequences], or None."""
 
 
 def documents_in(
     store: Store, index: ObjectInfo, data: ObjectInfo
 ) -> Iterator[tuple[MegatronHeader, Documents]]:
-    """Yield an index's documents, at most `RUN_SAMPLES` at a time. data: the `.bin` object, which is not read."""
+    """Yield an index's documents, at most `RUN_SAMPLES` at a time. data: the `.bin` object, unread."""
     windows = [ObjectWindow(store, index) for _ in range(4)]  # one per array, each read forward
     try:
         yield from _documents(windows, f"{store.url}/{data.key}", data.nbytes)
@@ -172,7 +172,6 @@ def _corrupt(window: ObjectWindow, at: int, what: str) -> Corrupt:
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the `.bin` objects that have an index."""
     objects = {info.key: info for info in infos}
     indexes = {_stem(key) + ".bin": info for key, info in objects.items() if key.endswith(".idx")}
     data = [info for info in infos if info.key in indexes]
@@ -222,7 +221,7 @@ class _MegatronIndex:
         self._lengths, self._bounds, self._modes = array("i"), array("q", [0]), array("b")
 
     def add(self, lengths: Sequence[int], modes: Sequence[int]) -> None:
-        """Add a document. lengths, modes: one number per sequence; modes may be empty."""
+        """lengths, modes: one number per sequence; modes may be empty."""
         self._lengths.extend(lengths)
         self._modes.extend(modes)
         self._bounds.append(len(self._lengths))
@@ -240,7 +239,7 @@ class _MegatronIndex:
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return everything but the tokens as losses. Raises: LossyExport if the token field is ambiguous."""
+    """Return everything but the tokens. Raises: LossyExport if the token field is ambiguous."""
     files, tokens = _units(selection), _token_fields(selection)
     out = [
         Loss(f"field {name!r}", "Megatron holds tokens: it is left out")
@@ -285,7 +284,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Write nothing: each pair of files is complete."""
+    """Write nothing."""
 
 
 def _token_fields(selection: ExportSelection) -> list[str]:

@@ -20,9 +20,10 @@ from loader.storage import ByteRange, ObjectInfo, Store
 from loader.storage.external_shards import FOREIGN, PlacedObject, PlacedStore, difference
 
 from ..progress import progress
+from ..threads import in_threads
 from ..units import size
 from . import FORMATS, REGISTERED, TABLES, exporter_named, find_registered
-from .archives.webdataset_export import remaining
+from .archives.webdataset import remaining
 from .exporter import (
     FOLDER,
     Exporter,
@@ -35,31 +36,30 @@ from .exporter import (
     refuse,
     select,
 )
-from .lerobot.norm_stats import norm_at
+from .lerobot.rows import norm_at
 from .reading.exported import NOTE
 from .reading.object_file import ObjectWindow
 from .reading.sample import FoundObjects
-from .unit_threads import in_threads
 
 READ_BYTES = 8 * 2**20
-"""Read size, in bytes."""
+"""Bytes per read."""
 OWN = "megatron"
-"""Format whose own exporter restores the registered objects, and their index."""
+"""Format whose exporter itself restores the registered objects and their index."""
 
 
 class ObjectCopy(NamedTuple):
-    """Objects of one registered shard that are copied."""
+    """Objects of a registered shard to copy."""
 
     objects: Sequence[PlacedObject]
     """The objects."""
     ordinals: Int64s
-    """Live ordinals of the exported samples: int64."""
+    """Exported samples' live ordinals: int64."""
     keys: frozenset[str] | None = None
-    """Keys of the samples to keep in an archive; None to copy whole objects."""
+    """Samples to keep in an archive; None copies whole objects."""
 
 
 def registered_objects(selection: ExportSelection, format: str) -> "RegisteredObjects | None":
-    """Return an exporter that copies the registered objects; None if they do not match the export.
+    """Return an exporter of the registered objects; None if they do not match the export.
 
     Archives are copied without the samples that are not exported.
     """
@@ -149,11 +149,11 @@ class RegisteredObjects:
         self._format, self._copies = format, copies
 
     def losses(self, selection: ExportSelection) -> list[Loss]:
-        """Return no losses: bytes are unchanged."""
+        """Return none: bytes are unchanged."""
         return []
 
     def units(self, selection: ExportSelection) -> list[WorkUnit]:
-        """Return one unit per registered shard: an object, or several."""
+        """Return a unit per registered shard."""
         return [
             WorkUnit(number=number, fields=(), ordinals=one.ordinals)
             for number, one in enumerate(self._copies)
@@ -171,7 +171,7 @@ class RegisteredObjects:
         return {"objects": [[_name(one), one.nbytes] for one in objects]}
 
     def finish(self, selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-        """Copy the index, if the format has one. Raises: Changed if it lists other objects."""
+        """Copy the index, if any. Raises: Changed if it lists other objects."""
         index_names = FORMATS[self._format].companions if self._format in REGISTERED else None
         if index_names is None:
             return
@@ -190,7 +190,7 @@ class RegisteredObjects:
 
 
 def note_of(version: Version) -> dict[str, Any] | None:
-    """Return fields and columns from the source's `export.json`; None if there is none."""
+    """Return the source's `export.json`: fields and columns, or None."""
     source = next(_objects(version)).store
     try:
         note = parse_json_object(source.get(NOTE).data)
@@ -239,35 +239,32 @@ def _placed(version: Version) -> PlacedStore:
 
 
 LEROBOT = "lerobot"
-"""The format that has statistics."""
 WORKERS = 4
-"""Default number of units written concurrently."""
+"""Units written concurrently, by default."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ExportReport:
-    """Counts and failures of one export."""
-
     format: str
-    """Format name."""
+    """Its name."""
     url: str
-    """Target URL."""
+    """Target."""
     version: str
-    """Version name."""
+    """Its name."""
     id: str
-    """Version id."""
+    """The version's."""
     samples: int = 0
-    """Number of samples now in the target."""
+    """Samples now in the target."""
     objects: int = 0
-    """Number of objects now in the target."""
+    """Objects now in the target."""
     nbytes: int = 0
-    """Total size of these objects, in bytes."""
+    """Their bytes."""
     skipped: int = 0
-    """Number of objects that an earlier run wrote."""
+    """Objects of an earlier run."""
     lost: list[dict[str, str]] = field(default_factory=list)
     """Name and reason (`why`) of each field or column that the format cannot represent."""
     failures: list[str] = field(default_factory=list)
-    """One error per unit that could not be written."""
+    """One error per unit not written."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

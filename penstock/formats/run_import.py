@@ -30,6 +30,7 @@ from loader.storage.store import Refusals
 
 from ..class_names import class_names_of
 from ..progress import progress
+from ..threads import in_threads
 from . import FORMATS, importer_named, registered_named
 from .importer import NO_OPTIONS, ColumnarOptions, Importer, Readable, check_options
 from .importing.read_units import ReadUnit, UnitReader, check_unique, in_workers, read_units, settled, spilled
@@ -50,42 +51,39 @@ from .registration.earlier import PlaceDifference, imported_difference, live_sam
 from .registration.register import check_apart, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import group_guessed, shards_of
-from .unit_threads import in_threads
 
 _ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
-"""Text formats that users confuse -> ending of their object names."""
+"""Text formats that users confuse -> ending of object names."""
 WORKERS = 8
-"""Default number of units copied concurrently; half of them wait for the disk."""
+"""Units copied concurrently, by default; half of them wait for the disk."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """Version, counts and failures of one import."""
-
     name: str = ""
-    """Version name; "" if anything failed."""
+    """The version's; "" if anything failed."""
     id: str = ""
-    """Version id."""
+    """The version's."""
     samples: int = 0
-    """Number of samples in the version."""
+    """In the version."""
     new: int = 0
-    """Number of objects new in this version."""
+    """New objects."""
     replaced: int = 0
-    """Number of changed objects; their old samples are excluded."""
+    """Changed objects; their old samples are excluded."""
     same: int = 0
-    """Number of unchanged objects."""
+    """Unchanged objects."""
     others: int = 0
-    """Number of objects in another format, or not selected."""
+    """Objects in another format, or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
-    """Objects that the listing could not return."""
+    """Objects that were not listed, with reasons."""
     nbytes: int = 0
     """Bytes of fields copied."""
     skipped: int = 0
-    """Number of parts that an earlier run wrote."""
+    """Parts of an earlier run."""
     notes: list[str] = field(default_factory=list)
-    """Warnings about JSON values that could not become columns."""
+    """JSON values that could not become columns."""
     failures: list[str] = field(default_factory=list)
-    """One error per object or part that could not be read or written."""
+    """One error per object or part not read or written."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -126,8 +124,8 @@ def import_place(
     format, or the keys of other formats; 8 MiB or one larger sample per thread.
 
     options: key column, columns that become fields, fields and columns to leave out.
-    shuffle: True to order samples by key hash; None does so if each file is a sample.
-    workers: number of threads, each of which writes its own part. selection: objects to import.
+    shuffle: order samples by key hash; None does so if each file is a sample.
+    workers: threads, each of which writes its own part.
 
     Raises: InvalidStore; InvalidRuntime; Conflict if `dataset` has another source or changed meanwhile; EmptyVersion;
     FieldMismatch.
@@ -304,7 +302,7 @@ class _Import:
         size: int | None = None,
         any_values: bool = False,
     ) -> list[WrittenUnit[Unit]]:
-        """Return the written units in order; failed units are missing. size: total size if `units` is an iterator."""
+        """Return the written units in order, without failed ones. size: total if `units` is an iterator."""
         done = list[WrittenUnit[Unit]]()
         if size is None:
             units = [*units]

@@ -6,7 +6,6 @@ from . import (
     formats,
     gc,
     health,
-    holds,
     jobs,
     migrate,
     node,
@@ -48,9 +47,9 @@ VERBS: dict[str, Verb] = {
     "export": formats.EXPORT,
     "digest": versions.DIGEST,
     "doctor": health.DOCTOR,
-    "retire": holds.RETIRE,
-    "lease": holds.LEASE,
-    "hold": holds.HOLD,
+    "retire": gc.RETIRE,
+    "lease": gc.LEASE,
+    "hold": gc.HOLD,
     "checkpoints": checkpoints.VERB,
     "trail": trail.VERB,
     "train": train.VERB,
@@ -106,4 +105,4 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "takedown",
     ),
 }
-"""Kind of user -> their verbs, for `penstock --help`; each verb is listed once."""
+"""Kind of user -> verbs in `penstock --help`; each is listed once."""

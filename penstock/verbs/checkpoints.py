@@ -22,7 +22,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List each saved step. Exit status 1 if a finished save cannot be loaded."""
+    """Exit with 1 if a finished save cannot be loaded."""
     from ..checkpoints.listing import listed_steps
 
     store = loader.Root(arguments.root).store
@@ -46,7 +46,7 @@ def _verify_arguments(parser: ArgumentParser) -> None:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Read every byte of a run's checkpoints. Exit status 1 if any is damaged."""
+    """Read every byte of a run. Exit status 1 if any is damaged."""
     from ..checkpoints import marker
     from ..checkpoints.listing import checked_objects, finished_steps
 
@@ -77,7 +77,7 @@ def _register_arguments(parser: ArgumentParser) -> None:
 
 
 def register(arguments: Namespace) -> Answer:
-    """Register a checkpoint as a version of a model in MLflow. A second call finds the first one's."""
+    """Register a checkpoint as a version of a model in MLflow; a second call finds it."""
     from ..train.trackers.mlflow_run import register as make
 
     run, _, step = arguments.where.rpartition("@")
@@ -94,7 +94,6 @@ def _copy_arguments(parser: ArgumentParser) -> None:
 
 
 def copy(arguments: Namespace) -> Answer:
-    """Copy checkpoints to another store."""
     from ..train.checkpoint_copies import copy_checkpoints
 
     run, at, step = arguments.run.partition("@")

@@ -44,7 +44,6 @@ def _annotate_arguments(parser: ArgumentParser) -> None:
 
 
 def run_annotate(arguments: Namespace) -> Answer:
-    """Join labels to a version's samples."""
     done = loader.Root(arguments.root).annotate(
         arguments.ref,
         arguments.name,
@@ -150,7 +149,7 @@ def run_exclude(arguments: Namespace) -> Answer:
 
 
 def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
-    """List the exclusions in force. `live` is true if the newest version still has the sample."""
+    """`live` is true if the newest version still has the sample."""
     from loader.dataset.versions.samples_table import live_ordinals
 
     from ..upkeep.exclusion import records, standing
@@ -200,7 +199,7 @@ def _approve_arguments(parser: ArgumentParser) -> None:
 
 
 def run_approve(arguments: Namespace) -> Answer:
-    """List the batches that the gate stopped, or approve one."""
+    """List the stopped batches, or approve one."""
     from ..approve import approve, stopped_batches
 
     root = loader.Root(arguments.root)

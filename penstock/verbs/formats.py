@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LEROBOT = "lerobot"
-"""Format whose videos stay in place while its numbers and texts are copied."""
+"""Its videos stay in place while numbers and texts are copied."""
 _OBEYED = "excluded samples of changed objects stay out; penstock exclude NAME --list names them"
 
 
@@ -45,7 +45,6 @@ def _register_arguments(parser: ArgumentParser) -> None:
 
 
 def run_register(arguments: Namespace) -> Answer:
-    """Make a version from objects that stay in place."""
     from ..formats.registration.register import chunks_of
     from ..upkeep.exclusion import obey
 
@@ -159,7 +158,7 @@ def _import_arguments(parser: ArgumentParser) -> None:
 
 
 def run_import(arguments: Namespace) -> Answer:
-    """Import objects as a version. If one fails: no version, exit status 1."""
+    """Exit with 1 and no version if an object fails."""
     from ..formats.importer import ColumnarOptions
     from ..formats.run_import import import_place
     from ..upkeep.exclusion import obey
@@ -187,7 +186,6 @@ def run_import(arguments: Namespace) -> Answer:
 
 
 def table_arguments(parser: ArgumentParser) -> None:
-    """Add --key and --field."""
     parser.add_argument("--key", metavar="COLUMN", help="column of a table that holds the keys")
     parser.add_argument(
         "--field",
@@ -199,12 +197,11 @@ def table_arguments(parser: ArgumentParser) -> None:
 
 
 def fields_of(arguments: Namespace) -> dict[str, str]:
-    """Return column -> file extension of its field; "" means the format's default."""
+    """Return column -> file extension; "" for the format's default."""
     return {name: word for name, _, word in (one.partition("=") for one in arguments.field)}
 
 
 def selection_arguments(parser: ArgumentParser) -> None:
-    """Add --include and --exclude."""
     parser.add_argument(
         "--include",
         action="append",
@@ -238,7 +235,7 @@ def episodes_argument(parser: ArgumentParser) -> None:
 
 
 def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
-    """Parse episode ranges such as "0-99,120" into (first, last) pairs. Raises: ValueError."""
+    """Parse "0-99,120" into (first, last) pairs. Raises: ValueError."""
     ranges = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", part.strip())
@@ -254,7 +251,7 @@ def _seal_arguments(parser: ArgumentParser) -> None:
 
 
 def run_seal(arguments: Namespace) -> Answer:
-    """Seal a version. Exit status 1 if an object failed."""
+    """Exit with 1 if an object failed."""
     from ..formats.registration.sealing import seal
 
     done = seal(loader.Root(arguments.root).open(arguments.ref), workers=arguments.workers)
@@ -267,7 +264,7 @@ def _adopt_arguments(parser: ArgumentParser) -> None:
 
 
 def run_adopt(arguments: Namespace) -> Answer:
-    """Adopt a version. Exit status 1 if an object failed."""
+    """Exit with 1 if an object failed."""
     from ..formats.registration.adoption import adopt
 
     done = adopt(loader.Root(arguments.root), arguments.ref, workers=arguments.workers)
@@ -311,7 +308,7 @@ def _export_arguments(parser: ArgumentParser) -> None:
 
 
 def run_export(arguments: Namespace) -> Answer:
-    """Export a version. Exit status 1 if a part failed."""
+    """Exit with 1 if a part failed."""
     from ..formats.run_export import export
 
     done = export(

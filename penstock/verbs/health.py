@@ -31,7 +31,7 @@ def _doctor_arguments(parser: ArgumentParser) -> None:
 
 
 def run_doctor(arguments: Namespace) -> Answer:
-    """Examine a store. Exit status 1 if a check fails."""
+    """Exit with 1 if a check fails."""
     from ..upkeep.doctor.examine import examine
 
     report = examine(arguments.url or arguments.root, options_of(arguments.option), quick=arguments.quick)
@@ -45,7 +45,7 @@ def _verify_arguments(parser: ArgumentParser) -> None:
 
 
 def run_verify(arguments: Namespace) -> Answer:
-    """Check a version, or the whole root. Exit status 1 if a problem is found."""
+    """Exit with 1 if a problem is found."""
     from ..upkeep.verify.version import verify
 
     root = loader.Root(arguments.root)
@@ -66,7 +66,6 @@ def run_verify(arguments: Namespace) -> Answer:
 
 
 def answer_of_root(root: "loader.Root", *, full: bool, cluster: "Cluster | None" = None) -> Answer:
-    """Check a whole root."""
     from ..upkeep.verify.root import verify_root
 
     return _root(verify_root(root, full=full, cluster=cluster))
@@ -98,7 +97,7 @@ def _repair_arguments(parser: ArgumentParser) -> None:
 
 
 def run_repair(arguments: Namespace) -> Answer:
-    """Repair the log, or list the repair. Exit status 1 if a needed repair was not written."""
+    """Exit with 1 if a needed repair was not written."""
     from ..upkeep.repair import apply_repair, plan_repair
 
     store = loader.Root(arguments.root).alone.store

@@ -26,7 +26,6 @@ def _with_cluster(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List a root's jobs."""
     from ..compute.job import JobFolder, job_ids
 
     store = loader.Root(arguments.root).store
@@ -53,7 +52,6 @@ def ls(arguments: Namespace) -> Answer:
 
 
 def show(arguments: Namespace) -> Answer:
-    """Show a job's progress."""
     folder, description = _job(arguments)
     body = _summary(folder, description)
     again = {block: n for block, n in sorted(folder.n_starts().items()) if n > 1}
@@ -181,7 +179,7 @@ def _clear_arguments(parser: ArgumentParser) -> None:
 
 
 def clear(arguments: Namespace) -> Answer:
-    """Delete the folders of one job or of all old jobs."""
+    """Delete the folders of one job or of all old ones."""
     from ..compute.job import JobFolder, job_ids, now_us
 
     store = loader.Root(arguments.root).store

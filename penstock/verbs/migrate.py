@@ -117,7 +117,6 @@ def _at_once(arguments: Namespace) -> int:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """Estimate the cost of a migration."""
     from ..upkeep.migrate.plan import plan_migration, plan_prefix
 
     source, target = _source(arguments), _target(arguments)
@@ -135,7 +134,7 @@ def plan(arguments: Namespace) -> Answer:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Copy missing objects. Exit status 1 if an object failed."""
+    """Exit with 1 if an object failed."""
     from ..upkeep.copying.items import Pace
 
     source, target = _source(arguments), _target(arguments)
@@ -165,7 +164,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def status(arguments: Namespace) -> Answer:
-    """Show the target's progress. Exit status 1 if it lacks a version, retirement, tag or takedown."""
+    """Exit with 1 if the target lacks a version, retirement, tag or takedown."""
     from ..upkeep.copying.journal import Journal
     from ..upkeep.migrate.contents import new_versions
     from ..upkeep.migrate.prefix_copy import prefix_status
@@ -189,7 +188,7 @@ def status(arguments: Namespace) -> Answer:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Check a copied prefix or a mirror. Exit status 1 if a problem is found."""
+    """Exit with 1 if a problem is found."""
     from ..upkeep.migrate.prefix_verify import verify_prefix
 
     source, target = _source(arguments), _target(arguments)
@@ -201,7 +200,7 @@ def verify(arguments: Namespace) -> Answer:
 
 
 def promote(arguments: Namespace) -> Answer:
-    """Make a mirror the primary. Exit status 1 if it cannot be promoted yet."""
+    """Exit with 1 if the mirror cannot be promoted yet."""
     from ..upkeep.copying.items import Pace
     from ..upkeep.migrate.promote import promote, promote_alone
 

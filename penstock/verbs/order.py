@@ -26,7 +26,7 @@ def _order_arguments(parser: ArgumentParser) -> None:
 
 
 def run_order(arguments: Namespace) -> Answer:
-    """Return a step's planned batch over one version."""
+    """Return a step's planned batch."""
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
     plan = loader.plan(  # the fields decide which samples are included, not their order
@@ -70,8 +70,8 @@ def _order_of_seen_arguments(parser: ArgumentParser) -> None:
 
 
 def run_order_of_seen(arguments: Namespace) -> Answer:
-    """Store a list of the samples that have not been read."""
-    from ..formats.mds.streaming_order import ordinals_of, remaining_samples
+    """List the samples not read."""
+    from ..formats.streaming_order import ordinals_of, remaining_samples
 
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
@@ -128,10 +128,10 @@ def _streaming_arguments(parser: ArgumentParser) -> None:
 
 
 def run_streaming(arguments: Namespace) -> Answer:
-    """Store the list of the samples that an epoch of MosaicML streaming has not read yet."""
+    """List the samples that an epoch of MosaicML streaming has not read."""
     from loader.storage import open_store
 
-    from ..formats.mds.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
+    from ..formats.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
 
     for name in ("batch_size", "nodes", "ranks"):
         if (number := getattr(arguments, name)) < 1:
@@ -209,7 +209,7 @@ def _plans_arguments(parser: ArgumentParser) -> None:
 
 
 def ls_plans(arguments: Namespace) -> Answer:
-    """List saved plans, newest first. Costs a request per plan."""
+    """List plans, newest first. Costs a request each."""
     from loader.api.plan_of import saved_plans
     from loader.storage.mirror.store import primary_of
 
@@ -254,7 +254,7 @@ def ls_plans(arguments: Namespace) -> Answer:
 
 
 def _source(names: Mapping[str, str], view: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the version, fields and predicate of a plan's view, or of the view that it packs or lists."""
+    """Return version, fields and predicate of a plan's view, or of the view that it packs or lists."""
     while "version" not in view and isinstance(inner := view.get("documents") or view.get("view"), Mapping):
         view = inner
     version = str(view.get("version", ""))

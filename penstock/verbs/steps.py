@@ -74,7 +74,7 @@ def run_batch(arguments: Namespace) -> Answer:
 def _step_or_slot(
     arguments: Namespace, training: "Training", replayers: "Replayers", step: int
 ) -> tuple[Any, str, dict[int, Any]]:
-    """Return the record, its text, and slot -> values for --save."""
+    """Return (record, its text, slot -> values for --save)."""
     from loader.run.trail.read_trail import trail_runs
     from loader.storage.mirror.store import primary_of
 
@@ -126,7 +126,7 @@ def _explain_arguments(parser: ArgumentParser) -> None:
 
 
 def run_explain(arguments: Namespace) -> Answer:
-    """Return the provenance of a step's samples, and the pipeline runs that made them."""
+    """Return a step's provenance, and the pipeline runs that made its samples."""
     from ..lineage import pipeline_runs
     from ..view.replays.training import run_and_step
 
@@ -175,7 +175,7 @@ def _seen_arguments(parser: ArgumentParser) -> None:
 
 
 def run_seen(arguments: Namespace) -> Answer:
-    """List the slots that held a sample in the steps before --before, including recorded substitutes.
+    """List the slots that held a sample in the steps before --before, recorded substitutes included.
 
     Each step uses the plan that last trained it. Raises: InvalidRuntime if there is no such sample or step.
     """
@@ -218,7 +218,7 @@ def run_seen(arguments: Namespace) -> Answer:
 
 
 def _seen_runs(root: "loader.Root", arguments: Namespace) -> Answer:
-    """List the runs, steps and checkpoints that trained on a sample. Exit status 1 if a run is unknown."""
+    """List runs, steps and checkpoints that trained on a sample. Exit status 1 if a run is unknown."""
     from ..train.trained_on import trained_on
 
     if arguments.where is not None or arguments.before is not None:

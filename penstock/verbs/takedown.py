@@ -64,7 +64,6 @@ def request(arguments: Namespace) -> Answer:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List every takedown, oldest first."""
     denies = loader.Root(arguments.root).state.denies
     body = [{"takedown": one.n, "scope": one.scope, "reason": one.reason, "by": one.by} for one in denies]
     rows = [(one.n, one.scope, one.by, one.reason) for one in denies]
@@ -187,7 +186,7 @@ def _prove_arguments(parser: ArgumentParser) -> None:
 
 
 def prove(arguments: Namespace) -> Answer:
-    """Prove a takedown. Exit status 1 if the proof is incomplete."""
+    """Exit with 1 if the proof is incomplete."""
     from ..upkeep.takedown.prove import prove as make
 
     proof = make(

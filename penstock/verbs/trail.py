@@ -24,7 +24,7 @@ SLOTS = ("slot", "first run", "second run")
 SLOTS_FORM = ("{:>8}", "  {:<40}", "  {}")
 RECORD_COLUMNS = ("step", "rank", "world_size", "digest", "substituted")
 MAX_SLOTS = 20
-"""Most slots to show for a step that differs."""
+"""Most shown for a differing step."""
 
 
 def _ls_arguments(parser: ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List the runs. Exit status 1 if a run is unreadable or has two different records for one step."""
+    """Exit with 1 if a run is unreadable or has two different records for one step."""
     from loader.run.trail.read_trail import trail_runs
     from loader.storage.mirror.store import primary_of
 
@@ -87,7 +87,7 @@ def _verify_arguments(parser: ArgumentParser) -> None:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Recompute every digest from indexes and the ledger. Exit status 1 if one differs or cannot be checked."""
+    """Recompute every digest from indexes and ledger. Exit status 1 if one differs or cannot be checked."""
     root = loader.Root(arguments.root)
     ledger = loader.Root(arguments.ledger) if arguments.ledger else root
     trail = loader.read_trail(root, arguments.run)
@@ -110,7 +110,7 @@ def verify(arguments: Namespace) -> Answer:
 
 
 def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> Iterator[Row]:
-    """Yield each step record of a trail, with the reason if its digest differs."""
+    """Yield each step record, and why its digest differs."""
     from ..view.replays.replays import index_replay
 
     rows = trail.steps.sort("start", "world_size", "rank", "step")
@@ -150,7 +150,7 @@ def _against_arguments(parser: ArgumentParser) -> None:
 
 
 def against(arguments: Namespace) -> Answer:
-    """Find the first step that differs between two runs. Exit status 1 if there is one, or no step was compared."""
+    """Find the first differing step of two runs. Exit status 1 if there is one, or no step was compared."""
     from ..train.replay_run import origin_of
     from ..view.inspect.plain_text import compared_sample
     from ..view.inspect.run_comparison import compared_notes, run_comparison
@@ -204,7 +204,7 @@ def _window_arguments(parser: ArgumentParser) -> None:
 
 
 def window(arguments: Namespace) -> Answer:
-    """Summarize a range of steps (default: the last 100)."""
+    """Summarize steps (default: the last 100)."""
     from ..view.inspect.plain_text import window_text
     from ..view.inspect.step_window import step_window
     from ..view.replays.training import Training
@@ -223,7 +223,7 @@ def _show_arguments(parser: ArgumentParser) -> None:
 
 
 def show(arguments: Namespace) -> Answer:
-    """Show a run. Raises: RunNotFound if it has no trail."""
+    """Raise RunNotFound without a trail."""
     from ..view.inspect.plain_text import run_text
     from ..view.inspect.run_record import MOST_SPIKES, run_record
     from ..view.replays.training import Training

@@ -1,4 +1,4 @@
-"""Command-line verbs: their type, shared arguments, answers and tables."""
+"""Verbs: their type, shared arguments, answers and tables."""
 
 import json
 import shlex
@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table to print on the command line."""
-
     form: Sequence[str]
-    """Format string of each column in plain text; '>' aligns numbers right."""
+    """Columns' format strings in plain text; '>' aligns numbers right."""
     header: Sequence[str]
     """Names of the columns."""
     rows: Sequence[Sequence[object]]
-    """Cells in column order; a row may end early."""
+    """In column order; may end early."""
     titled: bool = True
-    """True if plain text includes the header."""
+    """Plain text has the header."""
 
     def __str__(self) -> str:
         rows = [self.header, *self.rows] if self.titled else self.rows
@@ -93,17 +91,17 @@ class ShownReport(Protocol):
 
 
 def report_answer(report: ShownReport, failed: object = False) -> Answer:
-    """Return a report as an answer. Exit status 1 if `failed`."""
+    """Exit with 1 if `failed`."""
     return report.to_json(), report.to_text(), int(bool(failed))
 
 
 def no_arguments(parser: ArgumentParser) -> None:
-    """Add no arguments."""
+    """Add none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """A verb of the command line, or a group such as `penstock lease`."""
+    """Or a group such as `penstock lease`."""
 
     text: str
     """Help text."""
@@ -120,7 +118,7 @@ def cluster_argument(parser: ArgumentParser, text: str) -> None:
 
 
 def cluster_of(arguments: Namespace) -> "Cluster | None":
-    """Return the cluster named by --cluster, or None. Raises: InvalidCluster; MissingDependency."""
+    """Return --cluster's, or None. Raises: InvalidCluster; MissingDependency."""
     if arguments.cluster is None:
         return None
     from ..compute.cluster import read_cluster
@@ -134,7 +132,7 @@ def workers_argument(parser: ArgumentParser, threads: int = 4) -> None:
 
 
 def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Wrap `parse` so that argparse shows the message of its ValueError."""
+    """Let argparse show `parse`'s ValueError."""
 
     def read(text: str) -> T:
         try:
@@ -146,7 +144,6 @@ def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def add_world(parser: ArgumentParser) -> None:
-    """Add --world and --rank."""
     parser.add_argument("--world", type=int, default=None, help="world size")
     parser.add_argument("--rank", type=int, default=None)
 
@@ -161,10 +158,7 @@ def add_fields(parser: ArgumentParser) -> None:
 
 
 def key_lines(option: str, file: str | None) -> Iterator[str]:
-    """Yield the non-empty lines of an option's file; "-" is standard input, None no file.
-
-    Raises: InvalidRuntime.
-    """
+    """Yield a file's non-empty lines; "-" is standard input, None no file. Raises: InvalidRuntime."""
     if file is None:
         return
     try:
@@ -178,7 +172,7 @@ def key_lines(option: str, file: str | None) -> Iterator[str]:
 
 
 def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[str], bool]:
-    """Return the fields named by --fields, and whether samples that lack them are left out.
+    """Return the fields of --fields, and whether samples that lack them are left out.
 
     The default is the fields that all samples have. Raises: FieldNotFound.
     """
@@ -203,23 +197,23 @@ def choose_fields(version: "loader.Version", option: str | None) -> tuple[list[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleKind:
-    """The samples that have the same groups."""
+    """Samples with equal groups."""
 
     groups: frozenset[str]
     """Names of these groups."""
     fields: Sequence[str]
-    """Fields of these groups, sorted."""
+    """Sorted names."""
     n_samples: int
-    """Live samples with all these fields."""
+    """Live ones with all these fields."""
 
     @property
     def option(self) -> str:
-        """The argument that selects these samples."""
+        """The argument that selects these."""
         return f"--fields {shlex.quote(','.join(self.fields))}"
 
 
 def kinds(version: "loader.Version") -> list[SampleKind]:
-    """Return the kinds of samples of a version, largest first."""
+    """Return the largest first."""
     parts, groups = version.parts, version.manifest["groups"]
     has = {name: parts.has_group(name) for name in groups}
     samples: Counter[frozenset[str]] = Counter()
@@ -238,14 +232,14 @@ def kinds(version: "loader.Version") -> list[SampleKind]:
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:
-    """Return the fields that every part has; any other field would leave samples out."""
+    """Return every part's fields; others would leave samples out."""
     groups = version.manifest["groups"].values()
     whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
     return [field for group in whole for field in group["field_nbytes"]]
 
 
 def option(text: str) -> tuple[list[str], Any]:
-    """Return the nested names and the value of an option such as 'fsspec.anon=true'.
+    """Return the nested names and value of such as 'fsspec.anon=true'.
 
     JSON values are parsed, but numbers only for penstock's own options and fsspec's. Raises: ArgumentTypeError.
     """
@@ -268,7 +262,7 @@ def _value(names: list[str], text: str) -> Any:
 
 
 def options_of(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:
-    """Return the options for `loader.Root(url, options=...)`.
+    """Return options for `loader.Root(url, options=...)`.
 
     Raises: InvalidStore if a name has both a value and names below it.
     """
@@ -290,14 +284,14 @@ def _both(names: list[str], name: str) -> str:
 
 
 READ_VERSIONS = frozenset({"show", "diff", "order", "explain", "card", "bench"})
-"""Verbs that only read versions, so any damage they find is in a version."""
+"""Verbs that only read versions, whose damage is a version's."""
 
 OTHER_PLACES = ("url", "source", "mirror", "rows", "raw_below")
-"""Arguments that name another store, which may be the one that failed."""
+"""Arguments that name another store, which may have failed."""
 
 
 def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
-    """Return a command to paste, or None if no verb helps or the error already names it."""
+    """Return a command to paste, unless no verb helps or the error names it."""
     command, _, comment = _command(error, arguments).partition("  #")
     if not command or " ".join(command.split()[:2]) in str(error):
         return None

@@ -177,7 +177,6 @@ def _diff_arguments(parser: ArgumentParser) -> None:
 
 
 def run_diff(arguments: Namespace) -> Answer:
-    """Show the changes from a to b."""
     from ..upkeep.diff import diff
 
     root = loader.Root(arguments.root)
@@ -223,7 +222,7 @@ def _digest_arguments(parser: ArgumentParser) -> None:
 
 
 def run_digest(arguments: Namespace) -> Answer:
-    """Compute a content digest. Exit status 1 if a sample failed."""
+    """Exit with 1 if a sample failed."""
     from ..formats.content_digest import content_digest
 
     done = content_digest(
@@ -249,7 +248,7 @@ def run_card(arguments: Namespace) -> Answer:
     """Return the dataset card as Markdown, or write it."""
     from ..card.as_json import card_document
     from ..card.build import EXAMPLES, build_card
-    from ..card.sections import render_markdown
+    from ..card.render import render_markdown
     from ..card.stored import save_card, write_card, write_html
 
     n_examples = EXAMPLES if arguments.examples is None else arguments.examples
@@ -309,7 +308,6 @@ def _bench_arguments(parser: ArgumentParser) -> None:
 
 
 def run_bench(arguments: Namespace) -> Answer:
-    """Measure how fast a version loads, and what limits it."""
     from ..bench import bench as measure
 
     version = loader.Root(arguments.root, verify=arguments.verify).open(arguments.ref)

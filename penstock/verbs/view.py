@@ -79,7 +79,7 @@ def add_raw(parser: ArgumentParser) -> None:
 
 
 def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
-    """Return run -> its metrics, empty if `path` is None. Raises: InvalidRuntime if `name` names no run."""
+    """Return run -> metrics; empty without `path`. Raises: InvalidRuntime if `name` names no run."""
     from ..view.replays.metrics_file import read_metrics
     from ..view.replays.training import run_and_step
 
@@ -184,7 +184,7 @@ def _tui_arguments(parser: ArgumentParser) -> None:
 
 
 def run_tui(arguments: Namespace) -> Answer:
-    """Show the viewer until `q` is pressed. Raises: InvalidRuntime if there is no terminal; MissingDependency."""
+    """Show the viewer until `q`. Raises: InvalidRuntime without a terminal; MissingDependency."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRuntime("penstock tui needs a terminal; `penstock batch` gives a step as text or JSON")
     try:
@@ -214,7 +214,6 @@ def run_tui(arguments: Namespace) -> Answer:
 
 
 def first_place(root: "loader.Root", name: str, step: int | None) -> "PageAddress":
-    """Return the first page to open."""
     from ..view.terminal.addresses import RootPage, RunPage, StepPage, VersionPage
 
     version, run, step = parse_where(root, name, step)

@@ -1,1 +1,1 @@
-"""The viewer for versions and training steps. It shows each sample as stored, as decoded and as trained."""
+"""The viewer shows versions and training steps: each sample as stored, decoded and trained."""

@@ -1,4 +1,4 @@
-"""Convert records to JSON, identically for a page's `.json` address, a command's --json and tests."""
+"""Records as JSON, identical for a page's `.json` address, a command's --json and tests."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class JsonRecord:
-    """Base class of the frozen dataclasses that answer requests. The JSON has one key per field."""
+    """Base class of records, frozen dataclasses; each field is a key of the JSON."""
 
     __slots__ = ()
 
@@ -19,7 +19,6 @@ class JsonRecord:
 
 
 def plain(value: object) -> Any:
-    """Return a value as JSON-compatible values."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | np.floating):

@@ -10,20 +10,20 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """Keeps the most recently used values, up to a limit. Thread-safe.
+    """The most recently used values, up to a limit. Thread-safe.
 
     Concurrent requests for one key compute its value once, and do not delay requests for other keys.
     """
 
     def __init__(self, limit: int, size: Callable[[T], int] = lambda _: 1) -> None:
-        """Set the limit on the total of all sizes. By default, every value has size 1."""
+        """Limit the total of all sizes, each 1 by default."""
         self._limit, self._size = limit, size
         self._values: OrderedDict[Hashable, tuple[T, int, float]] = OrderedDict()
         self._total = 0
         self._lock, self._key_locks = Lock(), dict[Hashable, RLock]()
 
     def get(self, key: Hashable, make: Callable[[], T], is_valid: Callable[[T], bool] = lambda _: True) -> T:
-        """Return the cached value, or compute it. is_valid: returns False if a cached value must be recomputed."""
+        """Return the cached value, or compute it, also if `is_valid` returns False."""
         with self._lock:
             if key in self._values and is_valid(self._values[key][0]):
                 return self._touch(key)
@@ -41,14 +41,14 @@ class LruCache(Generic[T]):
             return value
 
     def drop_idle(self, seconds: float) -> None:
-        """Drop values that have not been used for this many seconds."""
+        """Drop values unused for this many seconds."""
         with self._lock:
             since = time.monotonic() - seconds
             while self._values and next(iter(self._values.values()))[2] < since:
                 self._total -= self._values.popitem(last=False)[1][1]
 
     def values(self) -> list[T]:
-        """Return all values, most recently used last."""
+        """Most recently used last."""
         with self._lock:
             return [value for value, _, _ in self._values.values()]
 

@@ -1,4 +1,4 @@
-"""Marks (warnings) for steps and slots: problems that no single value shows, such as duplicates or a wrong split."""
+"""Warnings for steps and slots that no single value shows, such as duplicates or a wrong split."""
 
 import math
 from collections import defaultdict
@@ -25,9 +25,9 @@ from .kinds.kind import Mark
 from .replays.metrics_file import Spread
 
 SIGMAS = 4.0
-"""Standard deviations beyond which a metric or column value gets a mark."""
+"""Standard deviations from which a metric or column value gets a mark."""
 MIN_STEPS = 16
-"""Fewest values of a metric for judging its spread."""
+"""Fewest values to judge a metric's spread."""
 WEIGHTS = {
     **OF_VALUES,
     "note_not_finite": 95,
@@ -41,61 +41,60 @@ WEIGHTS = {
     "columns_unreadable": 25,
     "same_subject": 20,
 }
-"""Mark name -> weight, for marks of values, steps and slots. The worst mark weighs the most."""
+"""By mark of values, steps and slots; the worst weighs the most."""
 _ONE_SAMPLE = 30
-"""Weight of equal values that come from a single sample."""
+"""Weight of equal values that come from one sample."""
 MIN_SAMPLES = 32
-"""Fewest samples with a value for judging a column."""
+"""Fewest values to judge a column."""
 _LEAST_SHARE = 1e-9
-"""Ratio of variance to mean square below which the variance is only rounding error."""
+"""Variance over mean square below which it is only rounding error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMark(JsonRecord):
-    """A warning about a step or some of its slots."""
+    """A warning about a step or some slots."""
 
     name: str
-    """Name of the mark."""
+    """Stable."""
     text: str
-    """Description in one line."""
+    """One line."""
     weight: int
     """Larger is worse."""
     slots: tuple[int, ...] = ()
-    """Affected slots of the global batch; empty if the mark concerns the whole step."""
+    """Global; empty for the whole step."""
     field: str = ""
     """Affected field, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFacts:
-    """Facts about a slot from which marks are derived."""
+    """Facts from which marks are derived."""
 
     slot: int
     """Global slot."""
     key: str
     """Sample key."""
     hashes: Mapping[str, bytes]
-    """Field -> hash of its value as trained; small values are left out."""
+    """Field -> hash of its value as trained; not of small values."""
     marks: Mapping[str, Sequence[Mark]]
-    """Field -> marks of its value."""
+    """Values', by field."""
     provenance: Mapping[str, str]
-    """Provenance columns of its sample."""
+    """Its sample's columns."""
     error: str = ""
     """Read error, or ""."""
 
 
 def step_mark(name: str, text: str, slots: Iterable[int] = (), field: str = "") -> StepMark:
-    """Return a mark with its name's weight."""
     return StepMark(name=name, text=text, weight=WEIGHTS[name], slots=tuple(slots), field=field)
 
 
 def counted(n: int, noun: str) -> str:
-    """Return text such as '1 sample' or '2 samples'."""
+    """Return such as '1 sample' or '2 samples'."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def ranked(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[StepMark, ...]:
-    """Return all marks of a batch, worst first. notes: marks of metrics."""
+    """Return all marks of a batch, worst first. notes: metrics'."""
     marks = [
         *notes,
         *_unreadable(slots),
@@ -108,7 +107,7 @@ def ranked(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[
 
 
 def note_marks(step: int, notes: Mapping[str, float], spreads: Mapping[str, Spread]) -> list[StepMark]:
-    """Return a mark for each of a step's metrics that is not finite or far from the run's median."""
+    """Return a mark per metric that is not finite or far from the run's median."""
     marks = []
     for name, value in notes.items():
         label = clean(name, 80)
@@ -208,7 +207,7 @@ _KNOWN: WeakKeyDictionary[loader.Version, dict[str, ColumnSpread]] = WeakKeyDict
 
 
 def column_spreads(version: loader.Version) -> Mapping[str, ColumnSpread]:
-    """Return numeric column -> (mean, standard deviation) over the version, including excluded samples.
+    """Return numeric column -> (mean, standard deviation) over the version, excluded samples too.
 
     Reads the statistics, once per open version. Constant columns are left out.
     """
@@ -231,7 +230,7 @@ def _spread(row: Mapping[str, Any]) -> ColumnSpread | None:
 def far_marks(version: loader.Version, row: Mapping[str, Any], slots: tuple[int, ...] = ()) -> list[StepMark]:
     """Return a mark per column more than 4 standard deviations from the version's mean, farthest first.
 
-    row: column -> value, as `live_row` returns it.
+    row: column -> value, of `live_row`.
     """
     marks = []
     for name, (mean, sigma) in column_spreads(version).items():
@@ -246,7 +245,7 @@ def far_marks(version: loader.Version, row: Mapping[str, Any], slots: tuple[int,
 
 
 def step_marks(version: loader.Version, at: Mapping[int, SampleAddress]) -> list[StepMark]:
-    """Return a mark for each column with outliers among a step's samples, or one mark if the table is unreadable.
+    """Return a mark per column with outliers among a step's samples, or one if the table is unreadable.
 
     at: slot -> sample address. Annotated columns would be read whole, so only slot pages examine them.
     """
@@ -281,7 +280,7 @@ def _read_rows(
 
 
 def slot_marks(version: loader.Version, ordinal: int, slot: int) -> list[StepMark]:
-    """Return a mark per outlier among a sample's columns, or one mark if they are unreadable."""
+    """Return a mark per outlier among a sample's columns, or one if they are unreadable."""
     try:
         return far_marks(version, live_row(version, ordinal), (slot,))
     except PenstockError as error:

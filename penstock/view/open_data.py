@@ -1,8 +1,9 @@
-"""Open versions and training runs, and cached values, for one viewer. Bounded in number, bytes and time."""
+"""One viewer's open versions, training runs and cached values, bounded in number, bytes and time."""
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
@@ -21,11 +22,12 @@ from loader.run.trail.read_trail import trail_runs
 from loader.storage.mirror.store import primary_of
 from loader.storage.shared.requests import tried_once
 
+from ..upkeep.exclusion import exclude
 from .inspect.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
-from .kinds.decode_budget import release_memory
 from .kinds.kind import Media
+from .kinds.stored_bytes import release_memory
 from .lru_cache import LruCache
 from .outage import Outage
 from .raw_source import RawSource
@@ -37,25 +39,25 @@ from .replays.training import Training
 from .sample_relations import RunSearch
 
 MOST_OPEN = 8
-"""Most open versions, and most open training runs. Each version holds a lease."""
+"""Most open versions, each with a lease, and training runs."""
 IDLE_S = 600.0
-"""Seconds after which an unused version is released."""
+"""Seconds until an unused version is released."""
 SWEEP_S = 60.0
-"""Seconds between searches for unused versions."""
+"""Seconds between searches for these."""
 FRESH_S = 10.0
-"""Seconds after which a run log is read again, and a version is checked for retirement."""
+"""Seconds until a run log is read again, and a version checked for retirement."""
 RUNS_S = 60.0
-"""Seconds after which the root's runs are listed again."""
+"""Seconds until the root's runs are listed again."""
 RETRY_S = 60.0
-"""Seconds after which an incomplete step or slot is replayed again."""
+"""Seconds until an incomplete step or slot is replayed again."""
 AHEAD_S = 1.0
-"""Idle seconds after which the last step's neighbours are replayed, because most users open these next."""
+"""Idle seconds until the last step's neighbours, which most users open next, are replayed."""
 VALUES_BYTES = 96 * 2**20
-"""Size limit in bytes, for cached steps and for cached slots each."""
+"""Cached steps, and cached slots, in bytes."""
 MEDIA_BYTES = 48 * 2**20
-"""Size limit of cached images and audio, in bytes."""
+"""Cached images and audio, in bytes."""
 EPISODES_BYTES = 384 * 2**20
-"""Size limit of open episodes and summaries of their streams, in bytes: any episode fits, or each request opens it."""
+"""Open episodes and streams' summaries, in bytes: any episode fits, or each request opens it."""
 
 T = TypeVar("T")
 
@@ -70,13 +72,13 @@ class _CachedValues(Generic[T]):
 
 
 class _Version:
-    """An open version. Garbage collection may delete a retired version's data even while it is open."""
+    """An open version. Garbage collection may delete a retired one's data."""
 
     def __init__(self, version: loader.Version) -> None:
         self.version, self._checked_at = version, time.monotonic()
 
     def is_due(self) -> bool:
-        """Return whether the caller should check for retirement now. Other threads then get False for a while."""
+        """Return whether the caller should check for retirement; other threads then get False for a while."""
         if time.monotonic() - self._checked_at <= FRESH_S:
             return False
         self._checked_at = time.monotonic()
@@ -89,7 +91,7 @@ class _Run:
         self._whole_at, self._lock = datetime.now(UTC), Lock()
 
     def fresh(self) -> Training:
-        """Return the training run, refreshed if due. During an outage it is marked stale."""
+        """Return the run, refreshed if due; marked stale during an outage."""
         if time.monotonic() - self._read_at > FRESH_S and self._lock.acquire(blocking=False):
             try:
                 self._read_again()
@@ -111,7 +113,7 @@ class _Run:
 
 
 class OpenData:
-    """A viewer's open versions and training runs, and the values for its pages. Thread-safe."""
+    """A viewer's open versions and training runs, and values for its pages. Thread-safe."""
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class OpenData:
     ) -> None:
         """Open a root. recipe: the training's "module:function"; None shows decoded values.
 
-        quiet: True drops the recipe's output. metrics: run or plan hash -> its metrics.
+        quiet: drops the recipe's output. metrics: run or plan hash -> its metrics.
         """
         self.root, self.recipe, self.raw = root, recipe, raw
         self._metrics = dict(metrics or {})
@@ -142,7 +144,7 @@ class OpenData:
         )
         self.media = LruCache[Any](MEDIA_BYTES, nbytes)
         self.episodes = LruCache[Any](EPISODES_BYTES, nbytes)
-        """Open episodes, which hold their versions, and summaries of streams."""
+        """Open episodes, which hold their versions, and streams' summaries."""
         self._closed, self._requested = Event(), Event()
         self._listed_runs: tuple[float, tuple[str, ...]] = -math.inf, ()
         self._last: tuple[str, int, int, int] | None = None
@@ -150,7 +152,7 @@ class OpenData:
         Thread(target=self._replay_ahead, name="penstock-view-ahead", daemon=True).start()
 
     def start(self) -> None:
-        """Start the recipe process, before the first step is requested."""
+        """Start the recipe process, before the first request."""
         if self._process is not None:
             Thread(target=self._start_recipe, name="penstock-view-recipe", daemon=True).start()
 
@@ -167,7 +169,7 @@ class OpenData:
         return f"--recipe {self.recipe} is starting: importing its module ({seconds:.0f} s)."
 
     def answer(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`. If an object is missing, reopen everything and retry, to find the reason.
+        """Return `make`'s result. If an object is missing, reopen everything and retry, to find the reason.
 
         During a known outage, requests are not retried. Raises: as `make`.
         """
@@ -205,18 +207,18 @@ class OpenData:
             return False  # if the page needs the store, it shows the outage
 
     def training(self, name: str) -> Training:
-        """Return a training run whose log was read at most a few seconds ago."""
+        """Return a run whose log was read at most a few seconds ago."""
         self._requested.set()
         return self._training(name)
 
     def trainings(self) -> list[Training]:
-        """Return the open training runs, sorted by name."""
+        """Return the open runs by name."""
         return sorted((run.fresh() for run in self._runs.values()), key=lambda training: training.name)
 
     def run_search(self, first: str | None = None) -> RunSearch:
-        """Return a search through the open training runs for a sample.
+        """Return a search through the open runs for a sample.
 
-        first: run at which to start opening and searching the other runs; None searches only open ones.
+        first: run from which on to open and search others; None searches only open ones.
         """
         opened, error = self.trainings(), ""
         try:
@@ -257,7 +259,7 @@ class OpenData:
         return result
 
     def part(self, training: Training, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
-        """Return the same as `batch`, but replay no neighbouring steps."""
+        """Return the same as `batch`, without neighbours."""
         return self._batch(training, step, rank, world_size)
 
     def _batch(
@@ -268,7 +270,7 @@ class OpenData:
         world_size: int,
         digests: Sequence[PartDigest] | None = None,
     ) -> tuple[ShownBatch, str]:
-        """digests: recorded digests of the containing part; None looks up this part's."""
+        """digests: the containing part's; None looks up this part's."""
         digests = training.part_digests(step, rank, world_size) if digests is None else digests
         cached = self._batches.get(
             (training.name, training.plan(step).hash, step, rank, world_size, digests),
@@ -283,9 +285,9 @@ class OpenData:
     def thumbnails(
         self, name: str, step: int, rank: int, world_size: int, slot: int
     ) -> tuple[Mapping[str, Media], str]:
-        """Return (field -> thumbnail of a slot, recipe error or "").
+        """Return (field -> a slot's thumbnail, recipe error or "").
 
-        A part includes thumbnails of its first slots. Those of later slots are made in groups. Raises: InvalidRuntime.
+        A part includes thumbnails of its first slots; later ones are made in groups. Raises: InvalidRuntime.
         """
         batch, trouble = self.batch(name, step, rank, world_size)
         if not batch.first_slot <= slot < batch.first_slot + len(batch.slots):
@@ -323,16 +325,37 @@ class OpenData:
         return _CachedValues(value, trouble, bool(trouble) or lacks(value), n_answers, time.monotonic())
 
     def _is_valid(self, cached: _CachedValues[Any]) -> bool:
-        """Return whether values may be reused. Failed ones expire, immediately if the recipe has answered since."""
+        """Return whether values may be reused. Failed ones expire, at once if the recipe has answered since."""
         if not cached.failed:
             return True
         same = self._process is None or cached.n_answers == self._process.n_answers
         return same and time.monotonic() - cached.at_s < RETRY_S
 
     def functions(self, training: Training, step: int, trouble: str) -> Functions | None:
-        """Return facts about the recipe's functions; None if there is no recipe or it failed."""
+        """Return facts about the recipe's functions; None without one, or if it failed."""
         recipe = self.replayers.recipe
         return None if recipe is None or trouble else recipe.functions(training.setting(step, recipe=True))
+
+    def exclude(
+        self, samples: Iterable[tuple[str, str]], *, reason: str, by: str, page: str
+    ) -> tuple[str, ...]:
+        """Publish each dataset without the samples, and return the new versions' names. Raises: as `exclude`.
+
+        samples: (version, key), looked up in each dataset's newest given version. page: address or command to record.
+        """
+        refs: dict[str, str] = {}
+        keys: dict[str, list[str]] = defaultdict(list)
+        for version, key in samples:
+            dataset, _, number = version.partition("@")
+            if dataset not in refs or int(number) > int(refs[dataset].partition("@")[2]):
+                refs[dataset] = version
+            keys[dataset].append(key)
+        return tuple(
+            exclude(self.root, ref, list(dict.fromkeys(keys[dataset])), reason=reason, by=by, page=page)[
+                1
+            ].name
+            for dataset, ref in refs.items()
+        )
 
     def stop(self) -> None:
         """Kill the recipe process, which may hang, without waiting."""
@@ -340,7 +363,7 @@ class OpenData:
             self._process.stop()
 
     def close(self) -> None:
-        """Release all versions, training runs and processes."""
+        """Release all."""
         self._closed.set()
         self._requested.set()
         self.stop()
@@ -377,7 +400,7 @@ class OpenData:
 
 
 def nbytes(value: Any) -> int:
-    """Return a value's approximate size in bytes."""
+    """Return about a value's bytes."""
     if isinstance(value, bytes | str):
         return len(value)
     if hasattr(value, "nbytes"):

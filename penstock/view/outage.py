@@ -1,4 +1,4 @@
-"""Detect store outages. One request waits for the store; for a few seconds after, others fail at once."""
+"""Store outages: one request waits for the store; for a few seconds after, others fail at once."""
 
 import time
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import TypeVar
 from loader.errors import StoreError, Throttled, Transient
 
 OUTAGE_S = 5
-"""Seconds for which requests fail at once after a store did not respond."""
+"""Seconds for which requests fail at once."""
 DOWN = (Transient, Throttled)
-"""Errors raised if a store does not respond within its retry budget."""
+"""Errors of a store that exceeds its retry budget."""
 
 T = TypeVar("T")
 
@@ -23,16 +23,15 @@ class Outage:
 
     @property
     def is_known(self) -> bool:
-        """True for a few seconds after the store did not respond."""
         return self._recent() is not None
 
     def note(self, error: StoreError) -> None:
-        """Record that the store did not respond, unless a recent error is already recorded."""
+        """Record a failure, unless a recent one is."""
         if self._recent() is None:
             self._failure = error, time.monotonic() + OUTAGE_S
 
     def ask(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`, which uses the store. Raises: as `make`; during an outage, the recent error."""
+        """Return `make`'s result, which uses the store. Raises: as `make`; during an outage, the recent error."""
         recent = self._recent()
         if recent is not None:
             raise copy(recent) from recent

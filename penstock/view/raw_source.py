@@ -1,4 +1,4 @@
-"""Read raw objects under the location given by `--raw`."""
+"""Raw objects under the location given by `--raw`."""
 
 import os
 from dataclasses import dataclass
@@ -16,19 +16,16 @@ from .outage import Outage
 from .shown_values import ShownValue, shown_value
 
 MOST_BYTES = 64 * 2**20
-"""Largest object that is fetched, in bytes."""
+"""Largest object fetched, in bytes."""
 PATIENCE_S = 2.0
-"""Seconds to retry reading a raw object, which its page does not depend on."""
+"""Seconds of retries; a page does not depend on its raw object."""
 
 
 class RawSource:
-    """The objects under a URL. URIs come from data, so any outside of this URL is rejected."""
+    """Objects under a URL. URIs come from data, so others are rejected."""
 
     def __init__(self, root: loader.Root, url: str) -> None:
-        """Open a folder, bucket or prefix.
-
-        Raises: InvalidRuntime for a relative path; InvalidStore; MissingDependency.
-        """
+        """Set the URL. Raises: InvalidRuntime for a relative path; InvalidStore; MissingDependency."""
         self._base = plain_uri(url).rstrip("/")
         if "://" not in self._base and (not self._base.startswith("/") or ".." in self._base.split("/")):
             raise InvalidRuntime(
@@ -39,7 +36,7 @@ class RawSource:
         self._outage = Outage()
 
     def nbytes(self, uri: str) -> int:
-        """Return an object's size in bytes. Costs one request. Raises: as `read`."""
+        """Return an object's bytes. Costs one request. Raises: as `read`."""
         key = self._key(uri)
         nbytes = self._outage.ask(lambda: self._store.head(key)).nbytes
         if nbytes > MOST_BYTES:
@@ -76,9 +73,9 @@ class RawObjectRecord(JsonRecord):
     nbytes: int = 0
     """Size in bytes."""
     reason: str = ""
-    """Reason that it is not shown, or ""."""
+    """Why it is not shown, or ""."""
     shown: ShownValue | None = None
-    """Decoded value; None if it was not fetched."""
+    """Decoded value, if fetched."""
     picture: Media | None = None
     """Thumbnail, if there is one."""
 
@@ -86,9 +83,9 @@ class RawObjectRecord(JsonRecord):
 def raw_object(
     source: RawSource | None, uri: str, most: int = MOST_BYTES, edge: int = 0
 ) -> RawObjectRecord | None:
-    """Return a raw object's record; None if there is no URI.
+    """Return a raw object's record; None without URI.
 
-    most: largest size fetched, in bytes. edge: pixels of the thumbnail's longer side; 0 for no thumbnail.
+    most: largest size fetched, in bytes. edge: thumbnail's longer side in pixels; 0 for none.
     """
     if not uri:
         return None

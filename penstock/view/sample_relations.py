@@ -17,27 +17,27 @@ from .replays.training import Training
 from .shown_values import version_of
 
 MOST_PLANNED = 1_000_000
-"""Most steps searched in a plan without a run log, because its steps never end."""
+"""Steps searched in a plan without a run log, whose steps never end."""
 MOST_ASKED, ASK_S = 50, 20.0
-"""Most runs opened for one page, and seconds after which no more are opened."""
+"""Runs opened for one page, and seconds after which no more are."""
 MOST_HELD = 200
-"""Most slots listed per training run."""
+"""Slots listed per run."""
 MOST_COLUMNS = 20
-"""Most edited columns that are read per version, most recently annotated first."""
+"""Edited columns read per version, most recently annotated first."""
 COLUMN = "phash"
-"""Column with 16 hexadecimal digits per image, joined by `-`."""
+"""16 hexadecimal digits per image, joined by `-`."""
 FLAT = "phash_flat"
-"""Column that is True if the hash is meaningless."""
+"""True if the hash is meaningless."""
 MOST_NEIGHBOURS = 12
-"""Most neighbours listed."""
+"""Most listed."""
 MAX_DISTANCE = 16
-"""Largest distance between neighbours, in bits of 64. Beyond it, unrelated images match."""
+"""Largest distance of neighbours, in bits of 64; beyond it, unrelated images match."""
 _FORM = "^[0-9a-f]{16}(-[0-9a-f]{16})*$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSlot(JsonRecord):
-    """A slot that contained the sample."""
+    """A slot with the sample."""
 
     step: int
     """Global step."""
@@ -49,32 +49,32 @@ class HeldSlot(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSteps(JsonRecord):
-    """The slots of one training run that contained a sample."""
+    """One run's slots with a sample."""
 
     training: str
     """Run name or plan hash."""
     n_slots: int
-    """Number of slots in recorded steps; for a plan without a run log, in steps before the page's step."""
+    """In recorded steps; in a plan without a run log, before the page's step."""
     planned: bool
-    """True if nothing records that the steps were trained."""
+    """True if nothing records that they were trained."""
     slots: tuple[HeldSlot, ...]
-    """The last 200 slots, by step. In a packed source, these are sequences with pieces of the sample."""
+    """Last 200, by step; in a packed source, sequences with pieces of the sample."""
     error: str = ""
-    """Error that left slots unknown, or ""."""
+    """Why some are unknown, or ""."""
 
 
 def held_steps(
     trainings: Iterable[Training], dataset: str, key: str, ordinal: int, before: int = 0
 ) -> tuple[HeldSteps, ...]:
-    """Return the slots of each training run that contained a sample.
+    """Return a sample's slots, per run.
 
-    ordinal: index in a version. before: end of the search in plans without a run log. Costs as `Plan.steps_of`.
+    ordinal: in a version. before: end of the search in plans without a run log. Costs as `Plan.steps_of`.
     """
     return tuple(_held_steps_of(one, dataset, key, ordinal, before) for one in trainings)
 
 
 class RunSearch:
-    """Searches training runs for the slots that contained a sample."""
+    """Searches runs for a sample's slots."""
 
     def __init__(
         self,
@@ -83,18 +83,15 @@ class RunSearch:
         open_run: Callable[[str], Training] | None = None,
         error: str = "",
     ) -> None:
-        """Set the training runs to search.
-
-        others: more runs, opened by `open_run`, up to 50 or for 20 s. error: why `others` is incomplete.
-        """
+        """others: more runs, opened by `open_run`, up to 50 or for 20 s. error: why `others` is incomplete."""
         self._opened, self._open_run, self.error = opened, open_run, error
         self.unsearched = tuple(others)
-        """Runs that were not searched."""
+        """Their number."""
 
     def held_steps(
         self, dataset: str, key: str, ordinal: int, own: Training | None = None, before: int = 0
     ) -> tuple[HeldSteps, ...]:
-        """Return the result of the function `held_steps` for every training run, beginning with `own`."""
+        """Return the function `held_steps` of every run, `own` first."""
         name = own.name if own is not None else None
         others = [one for one in self._opened if one.name != name]
         results = held_steps([own] if own is not None else [], dataset, key, ordinal, before)
@@ -122,9 +119,9 @@ def held_slots(
     before: int,
     ordinal: int | None = None,
 ) -> tuple[list[Occurrence], list[PenstockError]]:
-    """Return (slots that contained a sample in steps 0 ... before - 1, errors). Searches each step under its own plan.
+    """Return (a sample's slots in steps 0 ... before - 1, errors). Searches each step under its own plan.
 
-    sources: function from a plan to the sources to search. A plan without the sample adds an InvalidRuntime.
+    sources: plan -> sources to search. A plan without the sample adds an InvalidRuntime.
     """
     slots: set[Occurrence] = set()
     errors: list[PenstockError] = []
@@ -173,22 +170,22 @@ def _held_steps_of(training: Training, dataset: str, key: str, ordinal: int, bef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnEdit(JsonRecord):
-    """An edit to one of a sample's columns."""
+    """An edit to a sample's column."""
 
     column: str
     """Column name."""
     value: str
-    """New value; "" if it was removed."""
+    """New; "" if removed."""
     annotation: str
-    """Annotation name."""
+    """Its name."""
     author: str
     """Author."""
     at: str
-    """Time in UTC."""
+    """UTC."""
 
 
 def column_edits(version: loader.Version, ordinal: int) -> tuple[ColumnEdit, ...]:
-    """Return the edits to a sample's columns, by column, oldest first.
+    """Return a sample's edits by column, oldest first.
 
     Reads each edited column's annotations and all keys. Raises: StoreError; Corrupt.
     """
@@ -217,14 +214,14 @@ def column_edits(version: loader.Version, ordinal: int) -> tuple[ColumnEdit, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour(JsonRecord):
-    """A sample that looks similar to another."""
+    """A similar sample."""
 
     ordinal: int
     """Index in the version."""
     key: str
     """Sample key."""
     distance: int
-    """Number of bits in which the hashes differ; the largest if there are several images."""
+    """Differing bits of the hashes; the largest of several images."""
 
 
 def phash_neighbours(version: loader.Version, ordinal: int) -> tuple[Neighbour, ...]:

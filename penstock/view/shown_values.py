@@ -1,4 +1,4 @@
-"""Describe field values for display, according to their kind: text, marks, tokens."""
+"""Describe fields for display, by their kind: text, marks, tokens."""
 
 import json
 import re
@@ -20,15 +20,14 @@ from .kinds import kind_of
 from .kinds.array_values import as_array
 from .kinds.kind import Facts, Mark, TokenBox
 from .kinds.video import frames_of, length_marks
-from .replays.replayed_values import Texts
-from .replays.token_texts import special_tokens
+from .replays.replayed_values import Texts, special_tokens
 
 MOST_LINES = 40
-"""Most lines shown per value."""
+"""Per value."""
 MOST_BOXES = 4096
-"""Most tokens shown individually."""
+"""Tokens shown individually."""
 MOST_LETTERS = 2000
-"""Most characters per line."""
+"""Characters per line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +37,17 @@ class ShownValue(JsonRecord):
     field: str
     """Field name."""
     kind: str
-    """Kind name in `kinds.KINDS`."""
+    """In `kinds.KINDS`."""
     lines: tuple[str, ...]
-    """Lines of text: shape, dtype and range, or the text or tokens."""
+    """Shape, dtype and range, or text or tokens."""
     marks: tuple[Mark, ...]
-    """Warnings about the value."""
+    """Warnings."""
     boxes: tuple[TokenBox, ...] = ()
-    """Individual tokens; empty for other kinds."""
+    """Tokens."""
 
 
 def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
-    """Return the version that a plan's source reads; None for a source without stored bytes."""
+    """Return a source's version; None without stored bytes."""
     view = stored_view(plan.sources[source].view)
     return None if view is None else view.version
 
@@ -56,7 +55,7 @@ def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
 def facts_of(
     sample: Mapping[str, Any], field: str, version: "loader.Version | None", texts: Texts | None = None
 ) -> Facts:
-    """Return the known facts about a field. version: the sample's version. texts: decoded text of tokens."""
+    """Return the known facts about a field. version: the sample's. texts: of tokens."""
     facts: dict[str, Any] = {}
     if version is not None:
         facts = dict(version.facts.get(field, {}))
@@ -83,7 +82,6 @@ def _text(texts: Mapping[int, str], ids: Sequence[int]) -> str:
 
 
 def shown_value(field: str, value: object, facts: Facts) -> ShownValue:
-    """Return a value as its kind displays it."""
     kind = kind_of(value, facts)
     return ShownValue(
         field=clean(field, 200),
@@ -100,9 +98,9 @@ def shown_sample(
     texts: Texts | None = None,
     cut: Mapping[str, str] | None = None,
 ) -> tuple[ShownValue, ...]:
-    """Return every field of a sample, in order. texts: decoded text of tokens.
+    """Return every field in order. texts: of tokens.
 
-    cut: partly decoded field -> text about its length. If given, audio and video lengths are not compared.
+    cut: partly decoded field -> text about its length; audio and video lengths are then not compared.
     """
     facts = {name: facts_of(sample, name, version, texts) for name in sample}
     values = [shown_value(name, value, facts[name]) for name, value in sample.items()]
@@ -143,7 +141,7 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def save(folder: Path, record: Mapping[str, Any], slots: Mapping[int, Mapping[str, Any]]) -> list[Path]:
-    """Write `record.json` and each slot's values into a folder, and return the paths.
+    """Write `record.json` and each slot's values into a folder; return the paths.
 
     slots: slot -> field -> value. Arrays are written bit for bit; media also as image and audio files.
     """

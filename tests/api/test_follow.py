@@ -240,7 +240,7 @@ def test_killed_and_resumed_at_another_world_size(root: loader.Root, tmp_path: P
         )
 
     def told(process: subprocess.Popen[str]) -> dict[int, int]:
-        text, _ = process.communicate(timeout=120)
+        text, _ = process.communicate(timeout=300)
         return {int(line.split()[0]): int(line.split()[1]) for line in text.splitlines()}
 
     ranks = [start(rank, 2, 12) for rank in range(2)]

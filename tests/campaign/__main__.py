@@ -27,7 +27,8 @@ def main() -> int:
         again = [sys.executable, str(HERE), *sys.argv[1:]]
         os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})
     others = [place for place in sys.path if Path(place).resolve() not in (HERE, TESTS)]
-    sys.path[:] = [str(HERE), *others, str(TESTS)]
+    # The repository comes before the tests, whose `penstock` holds the tests of the package of that name.
+    sys.path[:] = [str(HERE), *others, str(TESTS.parent), str(TESTS)]
     from simulation import faults, prove
 
     kinds = faults.KINDS if given.faults is None else tuple(filter(None, given.faults.split(",")))

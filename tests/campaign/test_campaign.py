@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import subprocess
 import sys
 import threading
 import time
@@ -55,6 +56,14 @@ def test_a_world_ignores_the_other_threads_of_its_process():
         done.set()
         thread.join()
     assert first == second
+
+
+def test_it_runs_as_a_script_from_another_folder() -> None:
+    """As `make campaign` runs it: tests/penstock must not hide the package of that name."""
+    command = [sys.executable, HERE, "--worlds", "1", "--first", "8"]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(": none bad\n")
 
 
 def test_a_world_that_goes_wrong_is_told_with_few_faults(capsys):

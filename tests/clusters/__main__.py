@@ -25,10 +25,9 @@ from penstock.stages import current_record  # noqa: E402
 from resources.compute import WAITS  # noqa: E402
 from tests.clusters.digests import digests  # noqa: E402
 from tests.clusters.placed import CLUSTERS, Placed  # noqa: E402
-from tests.servers.deployment import Deployment, deployment  # noqa: E402
+from tests.servers.deployment import ENDED, Deployment, deployment  # noqa: E402
 
 PATIENCE_S = 900.0
-ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 
 class Proof:

@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from tests.servers.patience import until
 from tests.servers.ray_nodes import TOKEN, RayNodes, ray_nodes
-from tests.servers.slurm import NODES, Slurm, command_of, slurm, until
+from tests.servers.slurm import NODES, Slurm, command_of, slurm
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

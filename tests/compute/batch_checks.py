@@ -18,7 +18,8 @@ from dagster_project.datasets.demo import SPEC as DEMO
 from loader.storage import open_store
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.pool import InlineCompute
-from tests.servers.slurm import end, until
+from tests.servers.patience import until
+from tests.servers.slurm import end
 
 SPEC = replace(DEMO, max_reject_rate=1.0)
 NETWORKS = Path(__file__).parents[1] / "assets" / "featurizers" / "networks"

@@ -170,7 +170,7 @@ def excluded_in_browser(folder: Path, version: str, key: str, marks: Sequence[st
             assert page.problems == []
     finally:
         server.terminate()
-        server.communicate(timeout=30)
+        server.communicate(timeout=300)
 
 
 def walked(

@@ -15,7 +15,8 @@ from penstock.cli import parser
 from penstock.compute.cluster import read_cluster
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.submitting import launcher_of
-from tests.servers.slurm import NODES, Slurm, until
+from tests.servers.patience import until
+from tests.servers.slurm import NODES, Slurm
 
 SLURM = Path(__file__).resolve().parents[2] / "deploy" / "slurm"
 SCRIPTS = ("accounts.sh", "penstock-check.sh")

@@ -135,7 +135,7 @@ def test_its_compressed_chunks_are_imported(name, theirs, tmp_path):
 
 
 def test_it_reads_our_export(tmp_path, peer, monkeypatch):
-    monkeypatch.setattr("penstock.formats.litdata.litdata_export.CHUNK_BYTES", 400)
+    monkeypatch.setattr("penstock.formats.litdata.CHUNK_BYTES", 400)
     samples = {
         f"k/{i}": {
             "jpg": bytes([i] * i),

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from urllib.parse import parse_qs, unquote, urlsplit
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 """What a request of a round may take to come: far longer than it does, since it is only waited for in vain where
 something it depends on has not been answered."""
 

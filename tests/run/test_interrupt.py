@@ -38,7 +38,7 @@ def interrupted(process):
     """(exit status, last line of stderr) of a training that gets Ctrl-C; a process that does not end fails the test."""
     process.send_signal(signal.SIGINT)
     try:
-        err = process.communicate(timeout=120)[1]
+        err = process.communicate(timeout=300)[1]
     except subprocess.TimeoutExpired:
         process.kill()
         pytest.fail(f"still there after Ctrl-C: {process.communicate()[1]}")

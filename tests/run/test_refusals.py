@@ -131,7 +131,7 @@ def test_a_forked_child_is_told_and_may_make_its_own(tmp_path, samples, workers,
     plan = loader.plan({"p": samples.write(root, "photos", range(9))}, seed=1, global_batch=6)
     plan.save(root)
     command = [sys.executable, "-c", FORK, root.url, plan.hash, str(workers), used]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 4

@@ -433,7 +433,7 @@ def test_the_next_sample_is_made_while_one_is_looked_at(views, monkeypatch, larg
         assert begun.acquire(blocking=False)
         taken.append(row)
         if not large:
-            assert begun.acquire(timeout=60)
+            assert begun.acquire(timeout=300)
             begun.release()
 
     replay = loader.Replay(plan, framework="numpy", transform=transform)

@@ -169,7 +169,7 @@ def test_a_process_that_ends_without_close_does_not_finish_the_queue(local, tmp_
     """The end waits for the batch that is being made; of those queued none is begun."""
     local.save(loader.Root(str(tmp_path / "root")))
     command = [sys.executable, "-c", EXIT, str(tmp_path / "root"), local.hash]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == "samples begun: 24\n"
     assert done.stderr == ""
 

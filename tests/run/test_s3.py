@@ -171,7 +171,7 @@ def test_worker_processes(tmp_path, samples, properties, s3):
     }
     environ = {**os.environ, **given}  # options are not pickled: they hold secrets
     command = [sys.executable, str(script), remote.url, plan.hash]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     wanted = properties.uninterrupted(plan, 4)
     delivered = [f"{step} {digest}" for step, digest in wanted.items()]

@@ -13,6 +13,8 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
+from tests.servers.patience import PATIENCE_S
+
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -26,7 +28,6 @@ _FLAGS = (
     "--remote-debugging-port=0",
     "--window-size=1600,1200",
 )
-_PATIENCE_S = 60.0
 
 
 class Page:
@@ -43,7 +44,7 @@ class Page:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
         while True:
-            message = json.loads(self._socket.recv(timeout=_PATIENCE_S))
+            message = json.loads(self._socket.recv(timeout=PATIENCE_S))
             if message.get("id") == self._number:
                 assert "error" not in message, (method, message["error"])
                 answer: dict[str, Any] = message["result"]
@@ -106,9 +107,9 @@ class Page:
 
     def wait_until(self, what: str, is_so: Callable[[], Any]) -> None:
         """Raises: AssertionError, with what the page shows instead."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not is_so():
-            assert time.monotonic() < deadline, f"not within {_PATIENCE_S:.0f} s: {what}\n{self.text()}"
+            assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}\n{self.text()}"
             time.sleep(0.1)
 
     def _hear(self, message: dict[str, Any]) -> None:
@@ -147,14 +148,14 @@ def chromium(profile: Path) -> Iterator[Page]:
 
 def _page_address(profile: Path, process: subprocess.Popen[bytes], log: Path) -> str:
     """Of its first tab, once it listens."""
-    ports, deadline = profile / "DevToolsActivePort", time.monotonic() + _PATIENCE_S
+    ports, deadline = profile / "DevToolsActivePort", time.monotonic() + PATIENCE_S
     while not (ports.exists() and ports.read_text().count("\n")):
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
     port = ports.read_text().splitlines()[0]
     while True:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=PATIENCE_S) as answer:
             for target in json.load(answer):
                 if target["type"] == "page":
                     address: str = target["webSocketDebuggerUrl"]

@@ -26,6 +26,8 @@ QUICK_DISK = str(Path(__file__).with_name("quick_disk"))
 _DAGSTER = [sys.executable, "-m", "dagster"]
 _PATIENCE_S = 600.0
 """A run that dies as it begins is only given up after three minutes, and others wait for its place."""
+_MOST_WAITS = 6
+ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 RUNS_IN_THE_DAEMON = {
     "run_launcher": {
         "module": "dagster._core.launcher.sync_in_memory_run_launcher",
@@ -198,7 +200,7 @@ class Deployment:
     def backfill_ended(self, backfill_id: str) -> str:
         """How it ended, after waiting for that."""
         over = ("COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED")
-        self.wait_for("the backfill ends", lambda: self.backfill_status(backfill_id) in over, 900)
+        self.wait_for("the backfill ends", lambda: self.backfill_status(backfill_id) in over)
         return self.backfill_status(backfill_id)
 
     def backfill_status(self, backfill_id: str) -> str:
@@ -239,16 +241,39 @@ class Deployment:
         return all(self.events(run["runId"]) for run in self.runs()[-1:])
 
     def wait_for(self, what: str, is_so: Callable[[], Any], patience_s: float = _PATIENCE_S) -> Any:
-        """What `is_so` gives once it is true; servers that are away are waited for. Raises: AssertionError."""
-        deadline, last = time.monotonic() + patience_s, ""
-        while time.monotonic() < deadline:
-            try:
-                if found := is_so():
-                    return found
-            except (OSError, AssertionError) as error:
-                last = str(error)
-            time.sleep(0.3)
-        raise AssertionError(f"not within {patience_s:.0f} s: {what}. {last}\n{self._told()}\n{self.logs()}")
+        """Return what `is_so` returns once it is true. Servers that are away are waited for.
+
+        Raises: AssertionError if no run made progress in `patience_s` seconds, or if that passed six times.
+        """
+        last, seen = "", None
+        for _ in range(_MOST_WAITS):
+            deadline_s = time.monotonic() + patience_s
+            while True:
+                try:
+                    if found := is_so():
+                        return found
+                except (OSError, AssertionError) as error:
+                    last = str(error)
+                seen = self._progress() if seen is None else seen
+                if time.monotonic() >= deadline_s:
+                    break
+                time.sleep(0.3)
+            before, seen = seen, self._progress()
+            if seen == before:
+                break
+        raise AssertionError(
+            f"no progress in {patience_s:.0f} s: {what}. {last}\n{self._told()}\n{self.logs()}"
+        )
+
+    def _progress(self) -> str:
+        """Return the status of each run, and the number of events of those that have not ended."""
+        try:
+            return "\n".join(
+                f"{run['runId']} {run['status']} {'' if run['status'] in ENDED else len(self.events(run['runId']))}"
+                for run in self.runs()
+            )
+        except (OSError, AssertionError):
+            return ""
 
     def _told(self) -> str:
         """A line per run, newest first."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tests.servers.patience import until
 from tests.servers.ports import free_port
-from tests.servers.slurm import until
 
 TOKEN = "planted-token-of-the-tests-0123456789"
 VARIABLES = {

@@ -10,11 +10,11 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.servers.patience import PATIENCE_S, until
 from tests.servers.ports import free_port
 from tests.servers.slurm_accounts import Accounts
 
@@ -149,7 +149,9 @@ class Slurm:
 
     def told(self, *command: str) -> str:
         """Return what a command of Slurm writes, empty where it fails."""
-        ended = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S
+        )
         return ended.stdout if not ended.returncode else ""
 
     def stop(self) -> None:
@@ -206,14 +208,6 @@ def command_of(pid: int) -> str:
         return Path("/proc", str(pid), "comm").read_text().strip()
     except OSError:
         return ""
-
-
-def until(true: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait until it is so."""
-    end_at = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end_at, f"waited for {seconds} s"
-        time.sleep(0.1)
 
 
 @contextmanager

@@ -108,7 +108,7 @@ class Accounts:
     def manage(self, *words: str, environment: dict[str, str]) -> None:
         """Change accounts, users or QOS."""
         subprocess.run(
-            ["sacctmgr", "-i", *words], env=environment, check=True, capture_output=True, timeout=60
+            ["sacctmgr", "-i", *words], env=environment, check=True, capture_output=True, timeout=600
         )
 
     def stop(self) -> None:
@@ -132,7 +132,7 @@ class Accounts:
             )
 
     def _await(self, succeeds: Callable[[], None]) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 600
         while True:
             try:
                 return succeeds()

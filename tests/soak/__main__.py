@@ -24,7 +24,6 @@ from penstock.progress import progress  # noqa: E402
 
 PROCESSES = ("daemon", "code-server", "webserver")
 SECONDS_BETWEEN = 6.0
-DRAIN_S = 900.0
 
 
 def load(path: Path) -> ModuleType:
@@ -107,7 +106,7 @@ class Soak:
                 self.release()
             return not {"waiting", "in_progress", "ready"} & standings and self.books.all_discovered()
 
-        self.dagster.wait_for("everything that landed is published or stopped", settled, DRAIN_S)
+        self.dagster.wait_for("everything that landed is published or stopped", settled)
 
 
 def main() -> int:

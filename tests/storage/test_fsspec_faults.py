@@ -149,6 +149,6 @@ assert "obstore.fsspec" not in sys.modules
 def test_obstore_is_not_what_fsspec_opens():
     """Other libraries of the process open s3:// with what they were written for."""
     done = subprocess.run(
-        [sys.executable, "-c", REGISTRY], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", REGISTRY], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr

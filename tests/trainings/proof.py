@@ -1,6 +1,6 @@
 """A training on Slurm under faults: every step is that of an undisturbed one.
 
-Four nodes with two ranks each, three accounts, two QOS. Faults: preemption, SIGKILL of a rank, of a node of the job, of
+Four nodes, three accounts, two QOS. Faults: preemption, SIGKILL of a rank, of a node of the job, of
 slurmctld, a record store that refuses writes, flipped reads. A person cancels two runs, one at work and one that waits.
 """
 
@@ -29,8 +29,9 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, goodput_of, stop, submit
 from tests.servers.http import HttpServer, Request
+from tests.servers.patience import until
 from tests.servers.s3 import SmallS3
-from tests.servers.slurm import NODES, Slurm, command_of, slurm, until
+from tests.servers.slurm import NODES, Slurm, command_of, slurm
 from tests.trainings.books import Start, starts, wrong_steps
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -52,8 +53,10 @@ ENVIRONMENT = {
     "AWS_DEFAULT_REGION": "us-east-1",
 }
 URL, RUN = "s3://bucket", "big-7"
-STEP_S, SAVE_EVERY = 0.1, 20
-PATIENCE_S = 420.0
+Size = tuple[str, int, float]
+FULL: Size = "2-4", 2, 0.1
+"""Nodes, ranks of a node, and seconds of a step."""
+SAVE_EVERY = 20
 GOES_ON = 5
 """Steps after a fault that prove it."""
 BOOKED_S = 1.0
@@ -100,8 +103,9 @@ class Store:
 class Proof:
     """Slurm, the store, a run under faults, and what is wrong so far."""
 
-    def __init__(self, folder: Path, cluster: Slurm, store: Store, seed: int) -> None:
+    def __init__(self, folder: Path, cluster: Slurm, store: Store, seed: int, size: Size) -> None:
         self.folder, self.cluster, self.store = folder, cluster, store
+        self.nodes, self.ranks_per_node, self.step_s = size
         self.random, self.problems, self.faults = random.Random(seed), list[str](), Counter[str]()
         self.lines = folder / "lines"
         self.cancelled = dict[str, int]()
@@ -120,9 +124,9 @@ class Proof:
         command = (sys.executable, str(REPOSITORY / "tests/trainings/rank.py"), str(lines))
         return RunSpec(
             run=run,
-            command=(*command, str(STEP_S), str(SAVE_EVERY)),
+            command=(*command, str(self.step_s), str(SAVE_EVERY)),
             nodes=nodes,
-            ranks_per_node=2,
+            ranks_per_node=self.ranks_per_node,
             grace_s=30,
             priority="low",
             record=URL,
@@ -172,7 +176,7 @@ class Proof:
                 return bool(new) and len(new[-1].steps) > GOES_ON
             return self.newest() > step + GOES_ON
 
-        until(goes_on, PATIENCE_S)
+        self.wait_for(goes_on, f"it goes on after {name}")
         for start in starts(self.lines, before)[0]:
             if min(start.steps) < saved:
                 self.problems.append(f"{name}: step {saved} was saved, and {min(start.steps)} came next")
@@ -249,7 +253,7 @@ class Proof:
         """Three reads of different objects come with a wrong byte."""
         self.store.flipped.clear()
         self.store.flips = 3
-        until(lambda: not self.store.flips, PATIENCE_S)
+        self.wait_for(lambda: not self.store.flips, "three reads")
         return False
 
     def cancel(self, run: str, *, at_work: bool) -> None:
@@ -259,9 +263,9 @@ class Proof:
         launcher = self._launcher("vision")
         submit(self.spec(run, lines, "1"), launcher)
         if at_work:
-            until(lambda: any(start.steps for start in starts(lines)[0]), PATIENCE_S)
+            self.wait_for(lambda: any(start.steps for start in starts(lines)[0]), f"{run} makes steps")
         else:
-            until(lambda: launcher.status(run).state == "waiting", PATIENCE_S)
+            self.wait_for(lambda: launcher.status(run).state == "waiting", f"{run} waits")
         cancel(RunFolder(loader.Root(URL).store, run), launcher)
         assert launcher.status(run).state in ("ended", "unknown")
         self.cancelled[run] = len(starts(lines)[0])
@@ -278,10 +282,10 @@ class Proof:
         """Stop the run for good, and check all of it."""
         folder = RunFolder(loader.Root(URL).store, RUN)
         stop(folder)
-        until(lambda: self.launcher.status(RUN).state == "ended", PATIENCE_S)
+        self.wait_for(lambda: self.launcher.status(RUN).state == "ended", f"{RUN} ends")
         others = self._launcher("vision")
         for run in self.cancelled:
-            until(lambda run=run: others.status(run).state in ("ended", "unknown"), PATIENCE_S)  # type: ignore[misc]
+            self.wait_for(lambda run=run: others.status(run).state in ("ended", "unknown"), f"{run} ends")  # type: ignore[misc]
             attempts = RunFolder(loader.Root(URL).store, run).attempts()
             self.say(f"the cancelled {run} began {len(attempts)} times")
         self.check_cancelled()
@@ -328,6 +332,10 @@ class Proof:
         rows = (line.split("|") for line in listed.splitlines())
         return sorted((int(begin), int(end), int(nodes)) for begin, end, nodes in rows if begin.isdigit())
 
+    def wait_for(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until it holds, as long as ranks make steps: on a busy machine that takes any time."""
+        until(holds, what, lambda: sum(file.stat().st_size for file in self.folder.glob("*/*-*-*-*")))
+
     def say(self, text: str) -> None:
         print(f"{time.monotonic() - self.began_s:7.1f} s  {text}", flush=True)
 
@@ -359,7 +367,7 @@ def is_shell(pid: int) -> bool:
 
 
 @contextmanager
-def proof(folder: Path, seed: int) -> Iterator[Proof]:
+def proof(folder: Path, seed: int, size: Size = FULL) -> Iterator[Proof]:
     """Yield a run at its first steps on a cluster of its own."""
     store = Store()
     variables = {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.server.endpoint}
@@ -375,7 +383,7 @@ def proof(folder: Path, seed: int) -> Iterator[Proof]:
                     writer.add(f"{number:03d}", {"x.npy": np.arange(64) + number, "cls": number % 3})
             with slurm(folder / "slurm", accounts=True) as cluster:
                 patched.setenv("SLURM_CONF", str(cluster.conf))
-                yield _begun(Proof(folder, cluster, store, seed))
+                yield _begun(Proof(folder, cluster, store, seed, size))
         finally:
             store.server.close()
 
@@ -387,7 +395,7 @@ def _begun(run: Proof) -> Proof:
     user = ("add", "user", run.cluster.user, "account=robots", "qos=high", "defaultqos=high")
     accounts.manage(*user, environment=environment)
     run.cancel("small-1", at_work=True)
-    submit(run.spec(RUN, run.lines, "2-4"), run.launcher)
-    until(lambda: run.newest() > GOES_ON, PATIENCE_S)
+    submit(run.spec(RUN, run.lines, run.nodes), run.launcher)
+    run.wait_for(lambda: run.newest() > GOES_ON, "first steps")
     run.say("the first steps are done")
     return run

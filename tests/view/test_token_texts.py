@@ -10,9 +10,8 @@ from penstock.view.inspect.shown_batch import shown_batch
 from penstock.view.inspect.slot_record import slot_record, slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.recipe_process import RecipeProcess
-from penstock.view.replays.replayed_values import itself
+from penstock.view.replays.replayed_values import itself, token_texts
 from penstock.view.replays.replays import Replayers, Replays
-from penstock.view.replays.token_texts import token_texts
 from penstock.view.replays.training import Training
 from penstock.view.shown_values import shown_sample
 from tests.view.conftest import train

@@ -1,7 +1,7 @@
-"""Register and export Energon datasets: WebDataset archives whose field names keep their case.
+"""Energon datasets: WebDataset archives whose field names keep their case.
 
-The index is used if its samples fill the archive and the last header is where expected; otherwise the headers are read.
-An export is the archives of each split, their offsets, and `.nv-meta`.
+The index is used if its samples fill the archive and the last header is where expected; otherwise headers are read. An
+export is each split's archives, their offsets, and `.nv-meta`.
 """
 
 import sqlite3
@@ -24,14 +24,21 @@ from ..reading.object_file import Neighbours, ObjectWindow
 from ..reading.sample import ForeignSample, FoundObjects
 from .energon_index import FOLDER, INDEX, INFO, SPLIT, IndexedMember, IndexedTar, NvMeta, index_of, meta_of
 from .tar_headers import BLOCK_BYTES, is_header
-from .webdataset import JsonDocuments, metadata_at, samples_in
-from .webdataset_export import MemberPlace, end_of, metadata_loss, places, put_archive
+from .webdataset import (
+    JsonDocuments,
+    MemberPlace,
+    end_of,
+    metadata_at,
+    metadata_loss,
+    places,
+    put_archive,
+    samples_in,
+)
 
 OBJECTS_PER_SHARD = 1
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the archives that the dataset lists."""
     objects = {info.key: info for info in infos}
     meta = meta_of(store, objects)
     index: Mapping[int, IndexedTar] = {}
@@ -105,7 +112,7 @@ def _has_header(window: ObjectWindow, key: str, members: list[IndexedMember]) ->
 ALL = "train"
 """Split for all samples if the version has no column `split`."""
 DATASET = {"__class__": "CrudeWebdataset", "__module__": "megatron.energon"}
-"""Energon class that yields each sample as a mapping of field to bytes."""
+"""Energon class that yields a sample as field -> bytes."""
 _TABLES = """
 CREATE TABLE samples (
     tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE, sample_index INTEGER NOT NULL,
@@ -122,7 +129,6 @@ CREATE INDEX idx_sample_parts_full
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return the losses: metadata whose member name is already a field, and samples without a split."""
     out = metadata_loss(selection)
     if "split" in selection.columns:
         n = sum(one is None for one in selection.frame.filter(selection.members)["split"])
@@ -133,7 +139,6 @@ def losses(selection: ExportSelection) -> list[Loss]:
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return one unit per part and split."""
     out = list[WorkUnit]()
     for unit in selection.by_part():
         splits = np.array([_split(selection, ordinal) or "" for ordinal in unit.ordinals.tolist()], object)
@@ -149,7 +154,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Write the folder `.nv-meta`; the list of archives is written last."""
+    """Write `.nv-meta`, its list of archives last."""
     units_written = units(selection)
     splits: dict[str, list[str]] = {}
     for unit in units_written:

@@ -1,4 +1,4 @@
-"""Read the untrusted `.nv-meta` of an Energon dataset: its archives, splits and samples.
+"""The untrusted `.nv-meta` of an Energon dataset: its archives, splits and samples.
 
 Its SQLite tables are read once, read-only, without indexes, views and triggers.
 """
@@ -27,14 +27,14 @@ from .tar_headers import BLOCK_BYTES
 
 FOLDER = ".nv-meta/"
 INFO = ".info.json", ".info.yaml"
-"""Names that the list of archives may have; the first that exists is read."""
+"""Possible names of the list of archives; the first that exists is read."""
 SPLIT = "split.yaml", "split.json"
 MOST_BYTES = 16 * 2**20
-"""Limit on a metadata file, in bytes."""
+"""Largest metadata file, in bytes."""
 MOST_YAML_BYTES = 2**20
-"""Limit on a YAML file, in bytes; parsing this much takes 3 s."""
+"""Largest YAML file, in bytes; parsing it takes 3 s."""
 MOST_NAMES = 10**6
-"""Limit on the number of names that all patterns expand to."""
+"""Most names that all patterns expand to."""
 _NESTED = 16
 _RANGE = re.compile(
     r"(-?\d{1,12})\.\.(-?\d{1,12})(?:\.\.(-?\d{1,12}))?|([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d{1,6}))?"
@@ -42,23 +42,21 @@ _RANGE = re.compile(
 
 INDEX = ".nv-meta/index.sqlite"
 RECORD_BYTES = 20 * BLOCK_BYTES
-"""Record size, in bytes; archives are padded to a multiple of it."""
+"""Archives are padded to a multiple of it, in bytes."""
 TEXT_BYTES = 2**20
-"""Limit on a name, and on a table's definition, in bytes."""
+"""Longest name or table definition, in bytes."""
 _LEAST_ROW = 8
-"""Minimum size of a row with five columns in the database, in bytes."""
+"""Smallest row of five columns, in bytes."""
 _SAMPLES = "tar_file_id", "sample_key", "sample_index", "byte_offset", "byte_size"
 _PARTS = "tar_file_id", "sample_index", "part_name", "content_byte_offset", "content_byte_size"
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class NvMeta(NamedTuple):
-    """The contents of `.nv-meta`."""
-
     counts: dict[str, int]
-    """Archive name -> number of samples, in index order."""
+    """Archive -> number of samples, in index order."""
     splits: dict[str, str]
-    """Archive name -> its split; archives without a split are absent."""
+    """Archive -> its split, if it has one."""
     excluded: frozenset[str]
     """Excluded archives, and `<archive>/<key>` of excluded samples."""
 
@@ -82,7 +80,7 @@ def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
 
 
 def expanded(pattern: str, name: str) -> Iterator[str]:
-    """Yield the names that a pattern with Bash braces expands to. Raises: Corrupt for braces nested too deeply."""
+    """Yield the names of a pattern with Bash braces. Raises: Corrupt for braces nested too deeply."""
     yield from _expanded(pattern, name, 0)
 
 
@@ -188,7 +186,7 @@ def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:
 
 
 def _braces(pattern: str) -> tuple[int, int, list[int]]:
-    """Return the start and stop of the first pair of braces, and its commas; -1 for a missing brace."""
+    """Return (start, stop, commas) of the first pair of braces; -1 for a missing brace."""
     start, open_, commas = pattern.find("{"), 0, list[int]()
     for at in range(max(0, start), len(pattern) if start >= 0 else 0):
         open_ += (pattern[at] == "{") - (pattern[at] == "}")
@@ -214,18 +212,16 @@ def _range(match: re.Match[str]) -> Iterator[str]:
 
 
 class IndexedMember(NamedTuple):
-    """One field of a sample, as an archive member."""
-
     name: str
-    """Field name: the member's name without the sample key."""
+    """Field name."""
     offset: int
-    """Offset of the content."""
+    """Content's offset."""
     nbytes: int
-    """Content length in bytes."""
+    """Content's length in bytes."""
 
 
 class IndexedTar:
-    """One archive's samples according to the index."""
+    """One archive's samples."""
 
     def __init__(self) -> None:
         self._keys: list[str] = []
@@ -237,13 +233,13 @@ class IndexedTar:
         self._samples.extend((number, offset, nbytes))
 
     def add_part(self, number: int, name: str, offset: int, nbytes: int) -> None:
-        """Add a row of `sample_parts`. number: index of its sample in the archive."""
+        """Add a row of `sample_parts`. number: its sample's index in the archive."""
         self._parts.extend((number, self._names.setdefault(name, len(self._names)), offset, nbytes))
 
     def samples(self, nbytes: int, count: int) -> list[tuple[str, list[IndexedMember]]] | None:
-        """Return each sample's key and members; None if they do not fill an archive of `nbytes` bytes.
+        """Return each sample's key and members; None if they do not fill `nbytes` bytes.
 
-        count: number of samples according to the dataset's list.
+        count: number of samples that the dataset lists.
         """
         samples = np.array(self._samples, np.int64).reshape(-1, 3)
         parts = np.array(self._parts, np.int64).reshape(-1, 4)
@@ -350,7 +346,7 @@ def _rows(
 
 
 def _fills(samples: Int64s, parts: Int64s, nbytes: int) -> bool:
-    """Return whether samples fill the archive and leave room for headers; both arrays are sorted by offset."""
+    """Return whether samples fill the archive with room for headers; both arrays are sorted by offset."""
     for table in (samples[:, 1:], parts[:, 2:]):
         if not ((table >= 0) & (table <= nbytes)).all():
             return False

@@ -1,4 +1,4 @@
-"""Read the headers of a tar archive (ustar, GNU, pax) without payloads. Data that readers would misread is an error."""
+"""Headers of a tar archive (ustar, GNU, pax), read without payloads. Data that readers would misread is an error."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,25 +15,25 @@ from ..reading.object_file import ObjectWindow
 
 BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20
-"""Limit on a name or a pax record, in bytes."""
+"""Longest name or pax record, in bytes."""
 TAIL_BYTES = 64 * 2**10
-"""Number of bytes checked after an archive's end, where writers pad with zeros."""
+"""Bytes checked after an archive's end, where writers pad with zeros."""
 
 Read = Callable[[int, int], bytes]
-"""(offset, nbytes) -> bytes of the object; fewer only at its end."""
+"""(offset, nbytes) -> bytes; fewer only at the object's end."""
 
 
 class TarMembers(NamedTuple):
-    """Consecutive regular files of an archive."""
+    """Consecutive files of an archive."""
 
     names: list[str]
-    """Path of each file as stored; bytes that are not UTF-8 become lone surrogates."""
+    """Paths as stored; bytes that are not UTF-8 become lone surrogates."""
     places: list[int]
-    """Offset and length of each file's content, flat: [offset, nbytes, offset, ...]."""
+    """[offset, nbytes, offset, ...] of the contents."""
     crcs: list[int]
-    """CRC-32C of each content; `UNKNOWN_CRC` if the content was not read."""
+    """CRC-32C of each content, or `UNKNOWN_CRC`."""
     end: int
-    """Offset of the byte after the last file's padding."""
+    """Offset after the last file's padding."""
 
 
 Many = Callable[[int], TarMembers]
@@ -56,18 +56,15 @@ _OTHERS = {
 
 
 class TarMember(NamedTuple):
-    """One regular file of an archive."""
-
     name: str
     """Path as stored; bytes that are not UTF-8 become lone surrogates."""
     offset: int
-    """Offset of the content."""
+    """Content's offset."""
     nbytes: int
-    """Content length in bytes."""
+    """Content's length in bytes."""
 
     @property
     def header(self) -> int:
-        """Offset of the header."""
         return self.offset - BLOCK_BYTES
 
 
@@ -77,14 +74,14 @@ def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Ite
 
 
 def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[TarMember]:
-    """Yield files one by one. places: flat offsets and lengths, as in `TarMembers`."""
     return map(TarMember, names, places[::2], places[1::2])
 
 
 def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[TarMembers]:
     """Yield an archive's regular files in runs. name: object's name for errors. many: fast path for plain headers.
 
-    Raises: Corrupt if the archive is damaged or data follows its end; InvalidSample if a member is not a regular file.
+    Raises: Corrupt if the archive is damaged or data follows its end; InvalidSample for a member that is no regular
+    file.
     """
     at, known, pax = 0, dict[str, bytes](), dict[str, bytes]()
     while True:
@@ -149,14 +146,14 @@ def _is_folder(path: bytes, kind: bytes, records: Mapping[str, bytes], name: str
 
 
 def walk(window: ObjectWindow) -> Iterator[TarMembers]:
-    """Yield the regular files of a window's archive, and checksum the contents that were read."""
+    """Yield the regular files of a window's archive, with checksums of the contents that were read."""
     for run in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
         window.sum(run.places, run.crcs)
         yield run
 
 
 def plain_members(window: ObjectWindow, at: int) -> TarMembers:
-    """Return the files that the window has buffered from byte `at` on."""
+    """Return the files buffered from byte `at` on."""
     opened, start = window.at_hand()
     names, table, end = tar_contents(opened, at - start, window.nbytes - start, window.sums)
     rows = np.frombuffer(table, np.int64).reshape(-1, 3)
@@ -168,7 +165,7 @@ def plain_members(window: ObjectWindow, at: int) -> TarMembers:
 
 
 def is_header(block: bytes, path: str, nbytes: int) -> bool:
-    """Return whether a block is the header of a file. Paths over 100 bytes and sizes from 8 GiB are not compared."""
+    """Return whether a block is a file's header. Paths over 100 bytes and sizes from 8 GiB are not compared."""
     try:
         size = _checked(block, "", 0)
     except Corrupt:
@@ -203,13 +200,13 @@ def _sum(data: bytes) -> int:
 
 @lru_cache(4096)
 def _total(checksum: bytes) -> int:
-    """Return the header's byte sum from a checksum field in the common form, otherwise -1."""
+    """Return the header's byte sum from a checksum field in the common form, else -1."""
     checksum_sum = int(checksum[:6], 8) if _PLAIN.fullmatch(checksum) else -1
     return checksum_sum + _sum(checksum) - 8 * 32 if checksum_sum >= 0 else -1
 
 
 def _octal(field: bytes) -> int:
-    """Return the value of an octal field; 0 if empty, -1 if invalid."""
+    """Return an octal field's value; 0 if empty, -1 if invalid."""
     if field[-1] in (0, 32) and _NUMBER.fullmatch(field[:-1]):
         return int(field[:-1], 8)
     text = field.split(b"\0", 1)[0].strip(b" ")

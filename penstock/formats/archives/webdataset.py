@@ -1,31 +1,42 @@
-"""Register WebDataset, and import its compressed archives.
+"""WebDataset: register and export archives, and import compressed ones.
 
-A member is `<key>.<field>`: the key ends at the first dot of the file name, field names become lower case. A sample's
+A member is `<key>.<field>`: the key ends at the file name's first dot, field names become lower case. A sample's
 members may be anywhere in an archive, but are consecutive in a compressed one. Values of the member `json` become
-metadata columns.
+metadata columns. An export is one archive per part, with metadata as a `.json` member.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from loader.dataset.columnar.json_members import FIELD, MOST_BYTES, JsonColumns, JsonMembers
+from loader.dataset.shards.shard import member_header
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.storage import ByteRange, ObjectInfo, Store
 
+from ..exporter import ExportSelection, Loss, Outbox, WorkUnit, metadata_json
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
-from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
+from ..reading.exported import MEMBERS, Exported, SampleColumns, exported_at, metadata_member
 from ..reading.object_file import ByteStream, Neighbours, ObjectWindow, opened
 from ..reading.sample import NO_METADATA, ForeignSample, ForeignTable, FoundObjects
-from .tar_headers import BLOCK_BYTES, HEADER_BYTES, TarMember, TarMembers, each_of, members, walk
+from .tar_headers import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    TarMember,
+    TarMembers,
+    each_of,
+    members,
+    plain_members,
+    walk,
+)
 
 OBJECTS_PER_SHARD = 1
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:(?!__|\./)(?:[^\n]*/)?[^./\n]+\n)*")
-"""Keys, each followed by a line feed, that `named` returns unchanged."""
+"""Keys, each with a line feed, that `named` returns unchanged."""
 _SKIPPED = re.compile(r"__[^/]*__($|/)")
 _PACKED = re.compile(r"\.(tgz|tbz2|txz|tzst|tar\.[a-z0-9]+)$")
 """Endings of compressed archives, and of files that accompany archives."""
@@ -36,14 +47,11 @@ _MAGIC = re.compile(
 _COMPRESSED = {"tgz", "tbz2", "txz", "tzst", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"}
 _ENDING = f".{FIELD}"
 LOOKED_AT = 8
-"""Maximum number of objects per ending whose first bytes are checked."""
+"""Most objects per ending whose first bytes are checked."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the dataset's archives. Raises: InvalidStore for compressed archives.
-
-    Costs a request for each of the first `LOOKED_AT` objects per ending that may be compressed.
-    """
+    """Raise InvalidStore for compressed archives; costs a request for the first `LOOKED_AT` objects per ending."""
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
     members = None if exported else JsonMembers()
@@ -126,10 +134,8 @@ def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignT
 
 
 class JsonDocuments:
-    """Parsed JSON members of one archive."""
-
     def __init__(self, window: ObjectWindow, members: JsonMembers | None, *, lower: bool) -> None:
-        """members: the import's JSON options; None skips JSON. lower: True to lower-case field names."""
+        """members: the import's JSON options, or None. lower: True to lower-case field names."""
         self._window, self._lower = window, lower
         self._columns, self._starts = members.columns() if members else None, list[int]()
 
@@ -145,17 +151,16 @@ class JsonDocuments:
                 self.add(ByteRange(*run.places[2 * at : 2 * at + 2]), self._window.aside)
 
     def add(self, at: ByteRange, read: Callable[[int, int], bytes]) -> None:
-        """Parse one JSON member. read: reads its bytes."""
         if self._columns is not None:
             self._starts.append(at.offset)
             self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._window.name, at.offset)
 
     def table(self) -> pa.Table | None:
-        """Return the values, one row per JSON member in order; None if JSON is skipped."""
+        """Return one row per JSON member in order; None if JSON is skipped."""
         return self._columns.table() if self._columns is not None else None
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        """Return offset of each JSON member -> its values."""
+        """Return each JSON member's offset -> its values."""
         table = self.table()
         return {} if table is None else dict(zip(self._starts, table.to_pylist(), strict=True))
 
@@ -163,7 +168,7 @@ class JsonDocuments:
 def samples_in(
     window: ObjectWindow, exported: Exported | None, members: JsonMembers | None, *, lower: bool
 ) -> Iterator[ForeignSample]:
-    """Yield an archive's samples from its headers. lower: True to lower-case field names."""
+    """Yield an archive's samples. lower: True to lower-case field names."""
     documents = JsonDocuments(window, members, lower=lower)
 
     def walked() -> Iterator[TarMember]:
@@ -215,7 +220,7 @@ def _grouped(
 
 
 def named(name: str) -> tuple[str, str] | None:
-    """Return a member's key and field; None for webdataset's own files and for names without an extension."""
+    """Return a member's (key, field); None for webdataset's own files and names without an extension."""
     if name.startswith("__") and _SKIPPED.match(name):
         return None
     begin = name.rfind("/") + 1
@@ -227,7 +232,7 @@ def named(name: str) -> tuple[str, str] | None:
 
 
 def metadata_at(window: ObjectWindow, exported: Exported, at: ByteRange, key: str) -> SampleColumns:
-    """Return a sample's metadata and provenance. at: its metadata member."""
+    """Return a sample's columns. at: its metadata member."""
     where = f"{window.name}, byte {at.offset}"
     if at.nbytes > HEADER_BYTES:
         raise Corrupt(
@@ -238,14 +243,13 @@ def metadata_at(window: ObjectWindow, exported: Exported, at: ByteRange, key: st
 
 OPTIONS = frozenset[str]()
 SAMPLE_BYTES = 2**30
-"""Limit on a sample in memory, in bytes."""
+"""Largest sample in memory, in bytes."""
 _PACKED_NAME = re.compile(r"\.(?:tar\.(gz|bz2|xz|zst)|(tgz|tbz2|txz))$")
 _CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd"}
-"""File name ending -> Arrow's name for the compression, if it differs."""
+"""File name ending -> Arrow's name, if it differs."""
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the compressed archives, with one `ImportRun` each."""
     archives, members = [info for info in infos if _PACKED_NAME.search(info.key.lower())], JsonMembers()
     members.leave_out(options.without)
     read = partial(_samples, store, members)
@@ -262,7 +266,7 @@ def _samples(store: Store, members: JsonMembers, run: ImportRun) -> Iterator[Rea
 
 
 def stream_samples(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
-    """Yield an archive's samples in one forward pass. columns: parses JSON members into metadata; None skips them."""
+    """Yield an archive's samples in one forward pass. columns: parses JSON members, or None."""
     key, fields, held, before = "", dict[str, bytes](), 0, set[str]()
     metadata = NO_METADATA
     blocks = _Blocks(stream)
@@ -300,7 +304,7 @@ def stream_samples(stream: ByteStream, columns: JsonColumns | None = None) -> It
 
 
 class _Blocks:
-    """Reads at increasing offsets; keeps the last header, because the end check reads it again."""
+    """Reads at increasing offsets; keeps the last header, which the end check reads again."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream, self._at, self._header = stream, 0, b""
@@ -317,3 +321,99 @@ class _Blocks:
             )
         self._at, self._header = offset, data if nbytes == BLOCK_BYTES else b""
         return data
+
+
+def losses(selection: ExportSelection) -> list[Loss]:
+    """Field names that webdataset changes, and metadata whose member name is a field."""
+    out = [
+        Loss(f"field {name!r}", f"webdataset reads extensions in lower case: it becomes {name.lower()!r}")
+        for name in selection.fields
+        if name != name.lower()
+    ]
+    return out + metadata_loss(selection)
+
+
+def units(selection: ExportSelection) -> list[WorkUnit]:
+    return selection.by_part()
+
+
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    put_archive(selection, unit, outbox, f"{unit.number:06d}.tar")
+    return {}
+
+
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+    """Write nothing: archives need no index."""
+
+
+class MemberPlace(NamedTuple):
+    name: str
+    """Field name."""
+    header: bytes
+    """Complete tar header."""
+    offset: int
+    """Content's offset."""
+    nbytes: int
+    """Content's length in bytes."""
+
+
+def metadata_loss(selection: ExportSelection) -> list[Loss]:
+    """Return a loss if both names of the metadata member are fields."""
+    if not selection.columns or metadata_member(selection.fields) is not None:
+        return []
+    names = " and ".join(map(repr, MEMBERS))
+    return [Loss("metadata", f"its member would be one of {names}, which are fields: it is left out")]
+
+
+def places(key: str, sizes: Mapping[str, int], at: int) -> list[MemberPlace]:
+    """Return a sample's members by name, from byte `at` on. sizes: field -> nbytes."""
+    out = []
+    for name, nbytes in sorted(sizes.items()):
+        header = member_header(f"{key}.{name}", nbytes)
+        at += len(header)
+        out.append(MemberPlace(name, header, at, nbytes))
+        at += nbytes + -nbytes % BLOCK_BYTES
+    return out
+
+
+def end_of(members: list[MemberPlace], start: int) -> int:
+    return members[-1].offset + members[-1].nbytes + -members[-1].nbytes % BLOCK_BYTES if members else start
+
+
+def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name: str) -> list[int]:
+    """Return each written sample's offset, and the end of the last."""
+    member, starts = metadata_member(selection.fields), [0]
+    with outbox.file(name) as file:
+        for sample in selection.samples(unit):
+            fields = dict(sample.fields)
+            if member and sample.columns:
+                fields[member] = metadata_json(sample.columns)
+            for place in places(sample.key, {one: len(data) for one, data in fields.items()}, file.nbytes):
+                file.write(place.header)
+                file.write(fields[place.name])
+                file.write(bytes(-place.nbytes % BLOCK_BYTES))
+            starts.append(file.nbytes)
+        file.write(bytes(2 * BLOCK_BYTES))
+    return starts
+
+
+def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[ByteRange]:
+    """Yield an archive's byte ranges without the members of samples not in `keys`."""
+    start = at = 0
+    for member in members(window.read, window.nbytes, window.name, partial(plain_members, window)):
+        end = member.offset + member.nbytes + -member.nbytes % BLOCK_BYTES
+        if (key_and_field := named(member.name)) is not None and key_and_field[0] not in keys:
+            stop = _behind_globals(window, at, member.header)
+            if stop > start:
+                yield ByteRange(start, stop - start)
+            start = end
+        at = end
+    yield ByteRange(start, window.nbytes - start)
+
+
+def _behind_globals(window: ObjectWindow, at: int, header: int) -> int:
+    """Return the offset after the global pax headers before a member, which apply to all later members."""
+    while at < header and (block := window.read(at, BLOCK_BYTES))[156:157] == b"g":
+        nbytes = int(block[124:135], 8)
+        at += BLOCK_BYTES + nbytes + -nbytes % BLOCK_BYTES
+    return at

@@ -1,6 +1,6 @@
 """Decode messages: JSON, protobuf by the log's descriptors, ROS by its message definitions.
 
-Decoders return mappings. Numbers are numpy scalars, arrays of numbers are numpy arrays, other arrays are lists.
+Results are mappings. Numbers are numpy scalars, arrays of numbers numpy arrays, other arrays lists.
 """
 
 import sys
@@ -16,37 +16,35 @@ from loader.json_text import parse_json
 from loader.modalities.fields import is_of_the_machine
 
 MAX_FIELD_BYTES = 2**30
-"""Limit on a field, in bytes."""
+"""Largest field, in bytes."""
 MAX_EPISODE_BYTES = 4 * 2**30
-"""Limit on a sample, in bytes; all of it is in memory at once."""
+"""Largest sample, in bytes; all of it is in memory."""
 MAX_CHUNK_BYTES = 2**28
-"""Limit on a decompressed chunk, in bytes: a small chunk can declare any size."""
+"""Largest decompressed chunk, in bytes: a small one can declare any size."""
 MAX_LEAVES = 4096
-"""Limit on the number of values in a message that become fields."""
+"""Most values of a message that become fields."""
 
 
 class LogChannel(NamedTuple):
-    """Properties shared by all messages of a topic."""
+    """A topic's properties."""
 
     topic: str
-    """Topic name in the log."""
+    """Name in the log."""
     encoding: str
     """"json", "protobuf", "cdr" or "ros1"."""
     type_name: str
-    """Name of the message type; "" if none."""
+    """Message type; "" if none."""
     schema_encoding: str
     """"jsonschema", "protobuf", "ros2msg", "ros2idl", "ros1msg" or ""."""
     schema: bytes
-    """Definition of the message type."""
+    """Message definition."""
 
 
 class LogMessage(NamedTuple):
-    """One recorded message."""
-
     channel: LogChannel
-    """Channel that it was recorded on."""
+    """Its channel."""
     log_time: int
-    """Recording time, in Unix nanoseconds."""
+    """Unix nanoseconds."""
     data: bytes
     """Encoded content."""
 
@@ -96,7 +94,7 @@ _NATIVE = "<" if sys.byteorder == "little" else ">"
 
 
 def decoder_of(channel: LogChannel) -> Decoder:
-    """Return the decoder for a topic's messages. Raises: InvalidSample if the encoding is unknown."""
+    """Raise InvalidSample if the encoding is unknown."""
     how = (channel.encoding, channel.schema_encoding)
     if channel.encoding == "json":
         return _json_decoder(channel)
@@ -165,7 +163,7 @@ def _protobuf_decoder(channel: LogChannel) -> Decoder:
 
 class _Protobuf:
     def __init__(self, most: int) -> None:
-        """most: limit on the number of values; a two-byte message can expand to thousands of defaults."""
+        """most: limit on values; a two-byte message can expand to thousands of defaults."""
         self._most = self._n_left = most
 
     def read(self, message: Any, within: tuple[str, ...]) -> Mapping[str, Any]:
@@ -221,7 +219,7 @@ class _TypeNode(NamedTuple):
     of: Any = None
     """Node of an array's elements; for a struct, name -> node."""
     length: int = 0
-    """Number of elements in an array."""
+    """Elements of an array."""
 
 
 def ros_decoder(channel: LogChannel) -> Callable[[bytes], Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Convert images in messages: raw images to arrays, encoded frames to mp4 packets without decoding."""
+"""Images in messages: raw images become arrays, encoded frames mp4 packets without decoding."""
 
 import base64
 import binascii
@@ -25,17 +25,17 @@ _DEMUXERS = {"jpeg": "jpeg_pipe", "png": "png_pipe", "h264": "h264", "h265": "he
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _MOST_DEPTH_BYTES = 2**30
 _MOST_TICKS = 2**31 - 1
-"""Maximum time between two packets of an mp4 file, in ticks."""
+"""Longest time between two mp4 packets, in ticks."""
 
 
 def kind_of(type_name: str) -> str:
-    """Return "raw" or "encoded" for an image type, otherwise ""."""
+    """Return "raw", "encoded", or "" for no image."""
     words = re.split(r"[./]", type_name)
     return _KINDS.get(words[-1], "") if words[0] in _PACKAGES else ""
 
 
 def raw_image(message: Mapping[str, Any]) -> Any:
-    """Return a message's raw image, [height, width, channels]."""
+    """Return a raw image, [height, width, channels]."""
     encoding = str(message["encoding"])
     named = re.fullmatch(r"([a-z_]+)(8|16)", encoding)
     counted = re.fullmatch(r"(8U|8S|16U|16S|32S|32F|64F)C([1-4])", encoding)
@@ -58,7 +58,7 @@ def raw_image(message: Mapping[str, Any]) -> Any:
 
 
 def encoded_frame(message: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return an encoded image's codec with its size, and its bytes."""
+    """Return (codec with size, bytes)."""
     data, format = _bytes_of(message["data"]), str(message["format"])
     if format in ("h264", "h265", "av1"):
         return format, data
@@ -90,7 +90,7 @@ def _bytes_of(data: Any) -> bytes:
 
 
 def depth_images(images: Sequence[bytes], what: str) -> Any:
-    """Return 16-bit grey PNG images of one size as uint16 [images, height, width, 1]."""
+    """Return 16-bit grey PNGs of one size as uint16 [images, height, width, 1]."""
     head, *others = {one[:8] + one[16:26] for one in images}  # magic, width, height, bits, colours
     width, height = struct.unpack_from(">II", head.ljust(16), 8)
     is_read = head.startswith(_PNG) and head[16:] == b"\x10\0" and not others
@@ -108,7 +108,7 @@ def depth_images(images: Sequence[bytes], what: str) -> Any:
 
 
 def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> bytes:
-    """Return an mp4 file with the frames as packets. ns: frame times, int64 [frames], strictly ascending."""
+    """Return an mp4 file. ns: frame times, int64 [frames], strictly ascending."""
     with opened(io.BytesIO(b"".join(frames)), what, _DEMUXERS[codec.partition(" ")[0]]) as video:
         container, stream = video
         packets = [packet for packet in container.demux(stream) if packet.size]
@@ -133,7 +133,7 @@ def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> by
 
 
 def _ticks(ns: Any, what: str) -> tuple[Fraction, Any]:
-    """Return the tick length in seconds, and each frame's tick: 1 ns, or 1 µs if mp4 needs it."""
+    """Return (tick in seconds, each frame's tick): 1 ns, or 1 µs if mp4 needs it."""
     pts = ns - ns[0]
     for step in (1, 1000):
         ticks = pts // step

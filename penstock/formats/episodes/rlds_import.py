@@ -1,4 +1,4 @@
-"""Import RLDS episodes written by TensorFlow Datasets, by their `features.json`, without TensorFlow."""
+"""RLDS episodes of TensorFlow Datasets, read by their `features.json`, without TensorFlow."""
 
 import math
 import re
@@ -18,42 +18,40 @@ from loader.storage import ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..tables.tfrecord_import import ExampleFeature, examples
-from .columns import json_of, npy_of
+from .episode import json_of, npy_of
 from .message_images import depth_images, encoded_frame, mp4_of_frames
 
 STEPS = "steps"
-"""Feature that has one entry per step."""
+"""Feature with an entry per step."""
 _MOST_DEPTH = 32
 OPTIONS = frozenset[str]()
 FEATURES = "features.json"
 STEP_NS = 10**9
-"""Time between frames, in nanoseconds: steps have no clock, so frame k is at k seconds."""
+"""Nanoseconds between frames: steps have no clock, so frame k is at k seconds."""
 _RECORDS = re.compile(r"-([A-Za-z0-9_.]+)\.tfrecord-\d+-of-\d+$")
 _OTHERS = re.compile(r"\.(array_record|riegeli|parquet)-\d+-of-\d+$")
 
 
 class RldsFeature(NamedTuple):
-    """One leaf of the feature tree."""
-
     path: str
-    """Feature name in a record: the names on the path, joined by "/"."""
+    """Name in a record: the names on the path, joined by "/"."""
     in_steps: bool
-    """True if each step has a value, False if the episode has one."""
+    """True if each step has a value."""
     kind: str
     """"numbers", "text", "image" (8 bits), "depth" (16 bits, one channel, per step), or "" if unsupported."""
     dtype: np.dtype[Any]
     """Dtype of the numbers."""
     shape: tuple[int, ...]
-    """Shape of one value; () for text and images."""
+    """One value's; () for text and images."""
 
     @property
     def size(self) -> int:
-        """Count of numbers in one value."""
+        """Numbers in one value."""
         return math.prod(self.shape)
 
 
 def features_in(data: bytes, name: str) -> list[RldsFeature]:
-    """Return the features that a `features.json` declares. name: file name for errors."""
+    """Return the features that `features.json` declares. name: file name for errors."""
     try:
         features = list(_leaves(parse_json_object(data), "", 0, name, 0))
     except (DamagedJson, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -101,7 +99,7 @@ def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the record files. Raises: InvalidStore if the dataset is in another file format."""
+    """Raise InvalidStore for another file format."""
     keys = {info.key for info in infos}
     if FEATURES not in keys:
         return Readable([], lambda info: [], lambda run: iter(()))
@@ -128,7 +126,7 @@ def _is_left_out(feature: RldsFeature, options: ColumnarOptions) -> bool:
 
 
 def _name(feature: RldsFeature) -> str:
-    """Return a feature's field name: its path with dots, without the prefix `steps`."""
+    """Return the field name: the path with dots, without `steps`."""
     path = feature.path.partition("/")[2] if feature.in_steps else feature.path
     return (path or feature.path).replace("/", ".")
 

@@ -27,17 +27,17 @@ from ..reading.object_file import ObjectFile
 
 OPTIONS = frozenset[str]()
 RUN_BYTES = 64 * 2**20
-"""Approximate size of the demonstrations read each time a file is opened, in bytes."""
+"""About the demonstrations read per opening of a file, in bytes."""
 MAX_DEMO_BYTES = 2**32 - 2 * RUN_BYTES
-"""Limit on a demonstration, in bytes: HDF5 can declare any shape, and a worker replies with at most 4 GiB."""
+"""Largest demonstration, in bytes: HDF5 can declare any shape, and a worker replies with at most 4 GiB."""
 MAX_DEPTH = 8
-"""Limit on the depth of groups within a demonstration."""
+"""Deepest group in a demonstration."""
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _ENDINGS = (".hdf5", ".h5")
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the HDF5 files. Raises: MissingDependency if h5py is not installed."""
+    """Raise MissingDependency if h5py is not installed."""
     _h5py()
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(files, partial(_runs, store, options), partial(_samples, store, options))
@@ -130,7 +130,7 @@ def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
 
 
 def _member(group: Any, name: str, where: str) -> Any:
-    """Return a group's member. Raises: InvalidSample if it is a link."""
+    """Raise InvalidSample for a link."""
     if not isinstance(group.get(name, getlink=True), _h5py().HardLink):
         raise InvalidSample(
             f"{where}: {name!r} is a link, which may lead out of the file; write its data instead"
@@ -146,7 +146,6 @@ def _group(group: Any, name: str, where: str) -> Any:
 
 
 def _demos(data: Any) -> list[str]:
-
     def number(name: str) -> tuple[int, str]:
         match = re.search(r"(\d{1,18})$", name)
         return int(match[1]) if match else -1, name
@@ -177,7 +176,7 @@ def _arrays(
 
 
 def _check_inside(array: Any, where: str) -> None:
-    """Raise InvalidSample if a dataset's bytes are in another file."""
+    """Raise InvalidSample for bytes in another file."""
     if array.is_virtual or array.external:
         raise InvalidSample(f"{where}: {array.name} has its bytes in another file; write them into this one")
 

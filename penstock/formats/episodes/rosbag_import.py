@@ -1,4 +1,4 @@
-"""Import ROS bags: each ROS 1 file, or ROS 2 folder with a `metadata.yaml`, is a sample."""
+"""ROS bags: each ROS 1 file, or ROS 2 folder with a `metadata.yaml`, is a sample."""
 
 import bz2
 import io
@@ -27,22 +27,21 @@ _MOST_METADATA_BYTES = 2**22
 _AT_ONCE = 16
 _MOST_NAMES = 2**18
 _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
-"""Store URL, key and ETag of a `metadata.yaml` -> the bag's file names."""
+"""Store URL, key and ETag of a `metadata.yaml` -> the bag's files."""
 _BEGIN = b"#ROSBAG V2.0\n"
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return ROS 1 bags and ROS 2 `metadata.yaml` files, the latter joined with the bag's files if all exist."""
+    """Return ROS 1 bags, and ROS 2 `metadata.yaml` files joined with the bag's files if all exist."""
     return _bags_in(store, infos, options, whole=True)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return what `find_readable` returns, except bags that lack a file."""
     return _bags_in(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions) -> dict[str, list[str]]:
-    """Return key of a `metadata.yaml` -> keys of it and the bag's files; only itself if it is invalid."""
+    """Return key of a `metadata.yaml` -> it and the bag's files; only itself if invalid."""
     if find_spec("rosbags") is None:
         raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
     described = [info for info in infos if _is_metadata(info)]
@@ -80,7 +79,6 @@ def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
 
 
 def names_of(store: Store, info: ObjectInfo) -> list[str]:
-    """Return the file names that a ROS 2 bag's metadata lists."""
     if info.nbytes > _MOST_METADATA_BYTES:
         raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
     with ObjectFile(store, info) as file:
@@ -249,7 +247,7 @@ def ros2_database_messages(path: Path, where: str) -> Iterator[LogMessage]:
 
 
 def _check_tables(path: Path) -> None:
-    """Raise ValueError if there are views or triggers: a query on a view may never end."""
+    """Raise ValueError for views or triggers: a query on a view may never end."""
     database = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)
     try:
         others = database.execute(

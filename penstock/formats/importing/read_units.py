@@ -28,30 +28,28 @@ from loader.storage import ObjectInfo, Store
 from ...compute.pool import LocalCompute
 from ...compute.pool.environment import store_variables
 from ...progress import progress
+from ...threads import in_threads
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import BOMB_BYTES, BOMB_TIMES
 from ..registration.earlier import token_of
 from ..registration.parts import text_of
 from ..registration.shard_rows import Rows, groups_of, key_of, names_of
-from ..unit_threads import in_threads
 from .write_parts import RENAMED, WrittenUnit
 
 SAMPLE_BYTES = 64
-"""Overhead per sample when sizes are added up, in bytes."""
+"""Overhead per sample in sums of sizes, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadUnit:
-    """Runs that are read one after another."""
-
     name: str
-    """Name of the unit and of its first part."""
+    """Name of its first part."""
     runs: Sequence[ImportRun]
-    """Runs in order."""
+    """In order."""
 
     @property
     def size(self) -> int:
-        """Estimated size of its fields, in bytes."""
+        """About its fields' bytes."""
         return sum(run.nbytes for run in self.runs)
 
 
@@ -79,23 +77,23 @@ def read_units(
 
 @dataclass(frozen=True, slots=True)
 class UnitReader:
-    """Reads units as samples with their final keys; thread-safe."""
+    """Reads units with final keys; thread-safe."""
 
     store: Store
-    """Store of the source."""
+    """The source's store."""
     readable: Readable
-    """The source's objects of the format."""
+    """Its objects."""
     options: ColumnarOptions
     """Import options."""
     in_use: Container[str]
-    """Keys of samples that the dataset keeps."""
+    """Keys that the dataset keeps."""
     failures: list[str]
-    """Output: errors of a unit's objects, except the last, which is raised."""
+    """Output: errors of a unit's objects but the last, which is raised."""
     twice: Container[str] = ()
-    """Repeated keys; these samples' keys get the object's name as a prefix."""
+    """Repeated keys, which get the object's name as a prefix."""
 
     def __call__(self, unit: ReadUnit) -> Iterator[Sample]:
-        """Yield a unit's samples; after an error, only check the remaining objects, then raise the last error."""
+        """Yield a unit's samples; after an error, only check the other objects, then raise the last error."""
         errors = list[PenstockError]()
         for run in unit.runs:
             try:
@@ -148,12 +146,10 @@ class UnitReader:
 
 
 class SettledUnits(NamedTuple):
-    """Properties that depend on all samples."""
-
     group_of: Mapping[str, str]
     """Field name -> group."""
     twice: frozenset[str]
-    """Keys that several samples have."""
+    """Repeated keys."""
     again: list[ReadUnit]
     """Units to write again."""
 
@@ -161,7 +157,7 @@ class SettledUnits(NamedTuple):
 def settled(
     root: Store, written: Sequence[WrittenUnit[ReadUnit]], known: Mapping[str, Mapping[str, Any]]
 ) -> SettledUnits:
-    """Return groups and repeated keys of the written units. Reads all keys. known: the dataset's groups."""
+    """Return what depends on all samples. Reads all keys. known: the dataset's groups."""
     kinds, keys = dict[tuple[str, ...], Rows](), list[pa.Table]()
     parts = [part for unit in written for part in unit.parts]
     files = [part.samples for part in parts if part.samples is not None]
@@ -186,7 +182,7 @@ def settled(
 
 
 def check_unique(root: Store, written: Sequence[WrittenUnit[ReadUnit]]) -> None:
-    """Raise DuplicateKey if one object has two samples with the same key. Reads all keys."""
+    """Raise DuplicateKey if one object has a key twice. Reads all keys."""
     files = [part.samples for unit in written for part in unit.parts if part.samples is not None]
     table = pa.concat_tables(get_tables(root, files, ["key", "raw_key"]))
     if twice := _repeated(table["key"]):
@@ -209,7 +205,7 @@ class Spilled:
         self.twice: dict[str, str] = {}
 
     def add(self, sample: Sample) -> None:
-        """Add a sample; if its key was added before, record only the key."""
+        """Add a sample; of a repeated key, record only the key."""
         hashed, kind = key_hash(sample.key), tuple(sorted(sample.fields))
         with self._lock:
             if hashed in self._seen:
@@ -221,11 +217,11 @@ class Spilled:
             self._spill.add(sample)
 
     def drain(self) -> Iterator[Sample]:
-        """Yield the samples once, in order of key hash."""
+        """Yield the samples once, by key hash."""
         return self._spill.drain()
 
     def group_of(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """Return field name -> group. known: the dataset's groups."""
+        """known: the dataset's groups."""
         return groups_of([self.kinds[kind] for kind in sorted(self.kinds)], known)
 
     def close(self) -> None:
@@ -267,10 +263,9 @@ def _read(
 
 
 LIMIT_S = 600.0
-"""Time limit per call, in seconds, plus one second per MiB."""
+"""Seconds per call, plus one per MiB."""
 
 FindReadable = Callable[[Store, list[ObjectInfo], ColumnarOptions], Readable]
-"""Type of an importer's `find_readable`."""
 _ERRORS: dict[str, type[PenstockError]] = {
     name: one
     for name, one in vars(errors).items()

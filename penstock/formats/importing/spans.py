@@ -25,29 +25,29 @@ from ..registration.shard_rows import ForeignShard, Rows
 from .write_parts import RENAMED
 
 BLOCK_BYTES = 8 * 2**20
-"""Maximum size of a block or request, in bytes, unless one sample is larger."""
+"""Largest block or request, in bytes, unless one sample is larger."""
 BLOCK_OBJECTS = 64
-"""Maximum number of objects per block; all of them are open at once."""
+"""Most objects per block; all are open at once."""
 GAP_BYTES = 64 * 2**10
-"""Maximum gap between two fields in one request, in bytes."""
+"""Largest gap between fields of a request, in bytes."""
 AT_ONCE = 16
 """Concurrent requests per block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSamples:
-    """Samples with the same fields, column by column, and where their bytes are."""
+    """Samples with equal fields, column by column."""
 
     keys: Sequence[str]
-    """Sample keys in the version."""
+    """Keys in the version."""
     source_keys: Sequence[str]
-    """Sample keys in the foreign format."""
+    """Keys in the foreign format."""
     fields: tuple[str, ...]
-    """Field names, sorted."""
+    """Sorted names."""
     metadata: Sequence[Mapping[str, Any]]
-    """One mapping per sample: metadata column -> value."""
+    """Column -> value, per sample."""
     sources: Sequence[Mapping[str, str]]
-    """One mapping per sample: provenance column -> value."""
+    """Provenance column -> value, per sample."""
     objects: Sequence[str]
     """Object key per sample."""
     infos: Mapping[str, ObjectInfo]
@@ -60,7 +60,7 @@ class SpanSamples:
 
     @property
     def sizes(self) -> Int64s:
-        """int64 [samples]: total bytes of each sample's fields."""
+        """int64 [samples]: bytes of their fields."""
         sizes: Int64s = self.places[:, :, 1].sum(axis=1)
         return sizes
 
@@ -79,16 +79,16 @@ class SpanSamples:
 
 @dataclass(frozen=True, slots=True)
 class SpanUnit:
-    """Samples that become one part."""
+    """Samples of one part."""
 
     number: int
     """Index in the import."""
     rows: SpanSamples
     """Samples in order."""
     size: int
-    """Share of the work: bytes of the shards, or number of samples."""
+    """Bytes of the shards, or number of samples."""
     renamed: bool = False
-    """True if keys or groups differ from the first guess."""
+    """True if keys or groups differ from the guess."""
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ class SpanUnit:
 def samples_in(
     walked: Sequence[tuple[ForeignShard, Rows]], keys: Sequence[Sequence[str]]
 ) -> list[SpanSamples]:
-    """Return the samples of each run of rows. keys: one sequence of sample keys per run."""
+    """Return the samples of each run of rows. keys: sample keys per run."""
     out = []
     for (shard, rows), own in zip(walked, keys, strict=True):
         start_of = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
@@ -120,7 +120,7 @@ def samples_in(
 
 
 def units_of(runs: Sequence[SpanSamples], shard_bytes: int) -> list[SpanUnit]:
-    """Return units of about `shard_bytes`, in order of key hash."""
+    """Return units of about `shard_bytes`, by key hash."""
     kinds: dict[tuple[str, ...], list[SpanSamples]] = {}
     for run in runs:
         kinds.setdefault(run.fields, []).append(run)
@@ -129,7 +129,7 @@ def units_of(runs: Sequence[SpanSamples], shard_bytes: int) -> list[SpanUnit]:
 
 
 def cut(runs: Sequence[SpanSamples], shard_bytes: int) -> Iterator[SpanSamples]:
-    """Yield slices of runs; a slice ends with the sample that reaches `shard_bytes`."""
+    """Yield slices of runs; each ends with the sample that reaches `shard_bytes`."""
     for run in runs:
         ends, start, done = np.cumsum(run.sizes), 0, 0
         while start < len(run):

@@ -15,7 +15,7 @@ from ..registration.shard_rows import ForeignShard, Rows, agree, group_guessed, 
 from .spans import SpanUnit, cut, samples_in, units_of
 
 AT_ONCE = 16
-"""Number of shards scanned concurrently."""
+"""Shards scanned concurrently."""
 Groups = Mapping[str, Mapping[str, Any]]
 """Groups in the dataset's newest manifest."""
 
@@ -24,13 +24,13 @@ class SampleNames(NamedTuple):
     """Keys and groups, which depend on all samples."""
 
     keys: Sequence[Sequence[str]]
-    """Sample keys in the version: one sequence per run."""
+    """Keys in the version, per run."""
     group_of: Mapping[str, str]
     """Field name -> group."""
 
 
 class Walk:
-    """Threaded scan of foreign shards for their rows; a context manager."""
+    """Threaded scan of foreign shards; a context manager."""
 
     def __init__(
         self,
@@ -58,17 +58,17 @@ class Walk:
         self._pool.dismiss()
 
     def in_order(self) -> Iterator[list[tuple[ForeignShard, Rows]]]:
-        """Yield each shard's rows, in order, as soon as they are known."""
+        """Yield each shard's rows, in order, as soon as known."""
         for walk in self._walks:
             yield walk.result()
 
     def failed(self) -> list[str]:
-        """Return errors of unreadable shards. Waits for all shards."""
+        """Errors of unreadable shards. Waits for all shards."""
         return self._failures if self.walked is not None else []
 
     @property
     def has_failed(self) -> bool:
-        """True if a shard has failed so far."""
+        """True if a shard failed so far."""
         return bool(self._failures)
 
     @property
@@ -88,7 +88,7 @@ class Walk:
         return SampleNames(keys_of(rows, self._since.keys), groups_of(rows, self._groups))
 
     def shuffled(self, shard_bytes: int) -> list[SpanUnit]:
-        """Return units in order of key hash. Waits for all shards."""
+        """Return units by key hash. Waits for all shards."""
         if self._objects.members is not None:
             agree([rows for _, rows in self.walked], self._objects.members, self._columns)
         return units_of(samples_in(self.walked, self.layout.keys), shard_bytes)
@@ -114,7 +114,7 @@ class UnitsAhead:
         self._walk, self._groups, self._shard_bytes = walk, groups, shard_bytes
         self.group_of = group_guessed(groups)
         self._cut = list[tuple[SpanUnit, int, int]]()
-        """Each unit with guessed names, the index of its run, and the index of its first sample there."""
+        """Each unit with guessed names, its run's index, and its first sample's index there."""
 
     def __iter__(self) -> Iterator[SpanUnit]:
         """Yield units with guessed names, until a shard is unreadable or lacks fields of a group."""
@@ -137,7 +137,7 @@ class UnitsAhead:
                 run += 1
 
     def others(self) -> list[SpanUnit]:
-        """Return the units whose guesses were wrong, renamed. Waits for all shards."""
+        """Return the wrongly guessed units, renamed. Waits for all shards."""
         return [
             replace(unit, rows=replace(unit.rows, keys=self._keys(unit, run, start)), renamed=True)
             for unit, run, start in self._cut

@@ -18,19 +18,17 @@ from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 
 FOLDER = "imported"
 BLOCK_BYTES = 2**20
-"""Maximum size of samples written together, in bytes."""
+"""Samples written together, in bytes."""
 MOST_OPEN = 32
-"""Maximum number of parts that a unit has open, one per set of fields."""
+"""Most open parts of a unit, one per set of fields."""
 RENAMED = "s"
-"""Name suffix of a unit that is written again, with other keys or groups."""
+"""Name suffix of a unit written again with other keys or groups."""
 
 
 class ImportUnit(Protocol):
-    """A unit of work in an import."""
-
     @property
     def name(self) -> str:
-        """Name of the unit and of its first part."""
+        """Name of its first part."""
 
     @property
     def size(self) -> int:
@@ -45,33 +43,29 @@ class PartLayout:
     """Location and size of parts."""
 
     store: Store
-    """Store of the root."""
+    """The root's store."""
     txn: str
-    """Transaction that the parts belong to."""
+    """Transaction id."""
     group_of: Callable[[str], str]
     """Field name -> group."""
     shard_bytes: int
-    """Size of fields at which a part is full, in bytes."""
+    """Bytes of fields at which a part is full."""
     folder: str = FOLDER
-    """Folder in the transaction; under a new name, earlier parts are ignored."""
+    """Folder in the transaction; a new name ignores earlier parts."""
     any_values: bool = False
-    """True if metadata types are not declared; for `PartWriter`."""
+    """True if metadata types are undeclared."""
 
 
 class WrittenParts(NamedTuple):
-    """A unit's parts."""
-
     parts: list[Part]
-    """Parts in order of their first samples."""
+    """By their first samples."""
     nbytes: int
-    """Bytes of fields written by this run."""
+    """Bytes of fields that this run wrote."""
     skipped: int
-    """Number of parts that an earlier run wrote."""
+    """Parts of an earlier run."""
 
 
 class WrittenUnit(NamedTuple, Generic[Unit]):
-    """A unit and its parts."""
-
     unit: Unit
     """The unit."""
     written: WrittenParts
@@ -85,7 +79,7 @@ class WrittenUnit(NamedTuple, Generic[Unit]):
 def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, name: str) -> WrittenParts:
     """Return the samples' parts: several if fields differ or a part is full. Thread-safe.
 
-    samples: not iterated if the parts exist; blocks are copied. name: name of the first part.
+    samples: not iterated if the parts exist; blocks are copied. name: of the first part.
     """
     note = f"data/{layout.txn}/{layout.folder}/{name}.json"
     try:
@@ -116,7 +110,7 @@ def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, nam
 
 
 def in_order(written: Iterable[WrittenUnit[Unit]]) -> list[WrittenUnit[Unit]]:
-    """Return units in numeric order. A unit that was written again replaces the original."""
+    """Return units in numeric order; one that was written again replaces the original."""
     last = dict[str, WrittenUnit[Unit]]()
     for unit in sorted(written, key=lambda item: item.unit.name.endswith(RENAMED)):
         last[unit.unit.name.removesuffix(RENAMED)] = unit

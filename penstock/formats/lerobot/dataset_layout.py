@@ -1,4 +1,4 @@
-"""Read the metadata of a LeRobot dataset: features, tasks, episodes and their objects."""
+"""Metadata of a LeRobot dataset: features, tasks, episodes and their objects."""
 
 import re
 from collections.abc import Container, Mapping, Sequence
@@ -16,9 +16,9 @@ from loader.storage import ObjectInfo, Store
 INFO = "meta/info.json"
 VERSIONS = "v2.0", "v2.1", "v3.0"
 LANGUAGE = "language"
-"""Dtype of features that are lists of structs, since LeRobot 0.6."""
+"""Dtype of lists of structs, since LeRobot 0.6."""
 BOOKKEEPING = "timestamp", "frame_index", "episode_index", "index", "task_index"
-"""Features that every LeRobot dataset has."""
+"""Features of every LeRobot dataset."""
 _KNOWN = {
     *RESERVED_COLUMNS,
     "episode_index",
@@ -34,55 +34,52 @@ _PLACE = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 
 
 class VideoPlace(NamedTuple):
-    """One camera's video of one episode."""
+    """One camera's video of an episode."""
 
     key: str
     """Object key."""
     from_s: float | None
-    """Start of the episode in the object, in seconds; None if the file holds only this episode."""
+    """Episode's start in the object, in seconds; None if it holds only this episode."""
     to_s: float | None
-    """End of the episode in the object, in seconds; None likewise."""
+    """Its end, likewise."""
 
 
 class LeRobotEpisode(NamedTuple):
-    """One episode according to the metadata, unchecked."""
+    """An episode according to the metadata, unchecked."""
 
     number: int
-    """Episode index in the metadata."""
+    """Index in the metadata."""
     length: int
-    """Number of rows."""
+    """Rows."""
     data: str
-    """Key of the object that holds its rows."""
+    """Key of its object of rows."""
     videos: Mapping[str, VideoPlace]
     """Camera -> video."""
     stats: Any
-    """Feature -> statistic name -> value; None if there are no statistics."""
+    """Feature -> statistic -> value, or None."""
     split: str
-    """Split name, or ""."""
+    """Name, or ""."""
     columns: Mapping[str, Any]
-    """Other columns: name -> text, number or truth value."""
+    """Others: name -> text, number or truth value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetLayout:
-    """A dataset's features, tasks and episodes."""
-
     fps: Fraction
     """Rows per second."""
     robot: str | None
-    """Robot type, or None."""
+    """Type, or None."""
     features: Mapping[str, Mapping[str, Any]]
-    """Feature -> dtype, shape and names; `BOOKKEEPING` and `language` are excluded."""
+    """Feature -> dtype, shape and names; without `BOOKKEEPING` and `language`."""
     language: Mapping[str, Mapping[str, Any]]
     """Likewise for features of dtype `LANGUAGE`."""
     tasks: Mapping[int, str]
-    """Task index -> text."""
+    """Index -> text."""
     episodes: Mapping[int, LeRobotEpisode]
-    """Episode index -> episode, ascending."""
+    """Index -> episode, ascending."""
 
 
 def key_of(number: int) -> str:
-    """Return an episode's sample key."""
     return f"episode_{number:06d}"
 
 
@@ -96,7 +93,7 @@ def read_layout(
 ) -> DatasetLayout:
     """Return the layout of a source's dataset.
 
-    whole: True to reject a dataset that lacks objects. episodes: (first, last) index ranges; empty selects all.
+    whole: reject a dataset that lacks objects. episodes: (first, last) index ranges; empty selects all.
     earlier: keys of episodes that stay selected, if they share an object of rows with others or have all objects.
 
     Raises: InvalidStore.
@@ -169,7 +166,7 @@ def _missing(episodes: Mapping[int, LeRobotEpisode], there: Container[str]) -> l
 
 
 def _complete(episodes: Mapping[int, LeRobotEpisode], there: Container[str]) -> str:
-    """Return advice that names the episodes with all objects, or "" if there are none."""
+    """Return advice that names the episodes with all objects, or ""."""
     runs: list[list[int]] = []
     for number in sorted(n for n, one in episodes.items() if not _missing({n: one}, there)):
         if runs and number == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Survey a version for a LeRobot export: episode order, rows, tasks, frame rate and losses."""
+"""Survey of a version for a LeRobot export: episode order, rows, tasks, frame rate and losses."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -27,50 +27,48 @@ _AT_ONCE = 256
 
 
 class PlannedEpisode(NamedTuple):
-    """An episode of the exported dataset."""
+    """An exported episode."""
 
     number: int
-    """Index in the dataset, from 0."""
+    """Index, from 0."""
     ordinal: int
-    """Live ordinal of its sample."""
+    """Its live ordinal."""
     key: str
     """Sample key."""
     first: int
     """Index of its first row in the dataset."""
     length: int
-    """Number of rows."""
+    """Rows."""
     tasks: list[dict[str, Any]]
-    """Tasks, each with `start` row, `stop` row and text `task`."""
+    """Each with `start` row, `stop` row and text `task`."""
     stats: dict[str, Any]
-    """Statistics stored in the version: feature -> name -> value."""
+    """Stored in the version: feature -> name -> value."""
     ns: Any
-    """Frame times: int64 [length], nanoseconds."""
+    """Frame times: int64 [length], ns."""
     language_nbytes: int
-    """Size of its language columns, about."""
+    """About the bytes of its language columns."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Survey:
-    """All episodes of an export."""
-
     streams: list[str]
     """Numeric features."""
     cameras: dict[str, str]
-    """Video feature -> its field: an mp4 file or a run of packets."""
+    """Video feature -> its field: mp4 or packets."""
     texts: list[str]
     """Text features."""
     has_language: bool = False
     """True if every episode has language."""
     language: list[str] = field(default_factory=list)
-    """Language columns to write."""
+    """Columns to write."""
     fps: Fraction = Fraction(0)
     """Rows per second."""
     features: dict[str, Any] = field(default_factory=dict)
     """Feature -> its description in the version."""
     episodes: list[PlannedEpisode] = field(default_factory=list)
-    """Episodes in key order."""
+    """In key order."""
     tasks: list[str] = field(default_factory=list)
-    """Task texts by index."""
+    """Texts by index."""
     losses: list[Loss] = field(default_factory=list)
     """Losses of the export."""
 
@@ -135,7 +133,7 @@ def survey_of(selection: ExportSelection) -> Survey:
 
 
 def _tasks(tasks: list[dict[str, Any]], column: str, length: int, key: str) -> list[dict[str, Any]]:
-    """Return the tasks, or for want of any the text of the column, checked. Raises: InvalidSample."""
+    """Return the tasks, else the column's text, checked. Raises: InvalidSample."""
     tasks = tasks or [{"start": 0, "stop": length, "task": column}]
     if [task["start"] for task in tasks] + [length] != [0] + [task["stop"] for task in tasks]:
         raise InvalidSample(f"sample {key!r}: the tasks of {EPISODE} are not of its {length} rows in turn")
@@ -196,7 +194,7 @@ def _of_columns(selection: ExportSelection, survey: Survey) -> list[Loss]:
 
 
 def extra_columns(selection: ExportSelection) -> list[str]:
-    """Return the columns to write that LeRobot does not define."""
+    """Return the columns that LeRobot does not define."""
     return [
         name
         for name in selection.columns
@@ -222,7 +220,7 @@ def _read(
 
 
 def lines_of(fields: Mapping[str, bytes], key: str) -> list[LanguageLine]:
-    """Return the lines of a sample's language. Raises: Corrupt."""
+    """Return a sample's language. Raises: Corrupt."""
     try:
         return parse_language(fields[FIELD])
     except Corrupt as error:

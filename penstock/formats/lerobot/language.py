@@ -1,33 +1,148 @@
 """Convert between `language.jsonl` and LeRobot's tasks and columns `language_persistent`, `language_events`.
 
 A task is a line of style `task`. A persistent text holds until the next of its style. An event holds for 1 ns, so that
-only the window at its row has it. Columns are as LeRobot 0.6 declares them in `lerobot/datasets/language.py`.
+only its row's window has it. Columns are as in LeRobot 0.6, `lerobot/datasets/language.py`.
+
+A column repeats an episode's texts in each row: a few bytes of Parquet decode to all of them times all rows. So some
+rows are decoded at a time, and runs of equal rows are kept. Rejected: one read of the whole column.
 """
 
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from loader.errors import Corrupt, InvalidSample
 from loader.json_text import DamagedJson, parse_json
-from loader.modalities.language import MAX_LINES, ActiveText, LanguageLine, parse_language
+from loader.modalities.language import MAX_BYTES, MAX_LINES, ActiveText, LanguageLine, parse_language
 
-from .language_columns import EpisodeTexts, TextRun
 from .rows import I64, EpisodeRows, runs_of, seconds_of
+
+ROWS_AT_ONCE = 32
+"""Rows decoded at a time."""
+OBJECT_BYTES = 2**28
+"""About the most bytes kept of all episodes' texts of an object."""
+_STRUCT_BYTES = 64  # of a text in memory without its characters, nulls too
+
+
+class TextRun(NamedTuple):
+    """Consecutive rows with equal texts."""
+
+    first: int
+    """First row."""
+    stop: int
+    """After the last."""
+    structs: list[Any]
+    """Mappings, None for null; at most `MAX_LINES` + 1."""
+
+
+class EpisodeTexts:
+    """One column of one episode."""
+
+    def __init__(self) -> None:
+        self.runs: list[TextRun] = []
+        self.n_rows = 0
+        self.trouble = ""
+        """Why it cannot be read, or ""."""
+        self._nbytes = 0
+
+    def add(self, values: Any, n_rows: int, room: int) -> int:
+        """Append rows with equal texts; return about the bytes that they take.
+
+        values: Arrow structs. room: most bytes to keep. Keeps nothing beyond it and the limits of language.
+        """
+        first, self.n_rows = self.n_rows, self.n_rows + n_rows
+        if self.trouble:
+            return 0
+        structs = values.slice(0, MAX_LINES + 1).to_pylist()
+        if self.runs and self.runs[-1].structs == structs:
+            self.runs[-1] = self.runs[-1]._replace(stop=self.n_rows)
+            return 0
+        nbytes = int(values.nbytes) + _STRUCT_BYTES * len(structs)
+        self._nbytes += nbytes
+        if self._nbytes > MAX_BYTES:
+            self.trouble = f"row {first}: more than {MAX_BYTES} bytes of texts; leave the column out"
+            return 0
+        if nbytes > room:
+            self.trouble = (
+                f"row {first}: the episodes of its object have more than {OBJECT_BYTES} bytes of texts; leave the "
+                "column out, or write fewer episodes into an object"
+            )
+            return 0
+        self.runs.append(TextRun(first, self.n_rows, structs))
+        return nbytes
+
+    def checked(self) -> list[TextRun]:
+        """Raise DamagedJson for a column that cannot be read."""
+        if self.trouble:
+            raise DamagedJson(self.trouble)
+        return self.runs
+
+
+Texts = dict[str, dict[int, EpisodeTexts]]
+"""Column -> episode -> its texts."""
+
+
+def read_texts(parquet: Any, columns: Collection[str]) -> Texts:
+    """Return the language columns of an open Parquet file."""
+    there = [name for name in parquet.schema_arrow.names if name in columns]
+    texts: Texts = {name: {} for name in there}
+    room = OBJECT_BYTES
+    if not there or "episode_index" not in parquet.schema_arrow.names:
+        return texts
+    for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=["episode_index", *there], use_threads=False):
+        episodes = batch.column("episode_index").to_pylist()
+        for name in there:
+            room -= _add(texts[name], episodes, batch.column(name), room)
+    return texts
+
+
+def _add(texts: dict[int, EpisodeTexts], episodes: list[Any], column: Any, room: int) -> int:
+    """Add some rows of a column; return the bytes of its texts, at most `room`."""
+    import pyarrow as pa
+
+    for episode in set(episodes):
+        texts.setdefault(episode, EpisodeTexts())
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.list_(pa.struct([])))
+    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    kind = column.type.value_type if is_list else column.type
+    if not is_list or not (pa.types.is_struct(kind) or pa.types.is_null(kind)):
+        for episode in set(episodes):
+            texts[episode].trouble = f"it is {column.type}; lists of structs are needed"
+        return 0
+    lists = _lists(column)
+    starts = [
+        row
+        for row in range(len(lists))
+        if not row or episodes[row] != episodes[row - 1] or not lists[row].equals(lists[row - 1])
+    ]
+    free = room
+    for start, stop in zip(starts, [*starts[1:], len(lists)], strict=True):
+        free -= texts[episodes[start]].add(lists[start], stop - start, free)
+    return room - free
+
+
+def _lists(column: Any) -> list[Any]:
+    offsets, values = column.offsets.to_pylist(), column.values
+    valid = np.asarray(column.is_valid())
+    return [
+        values.slice(offsets[row], (offsets[row + 1] - offsets[row]) * bool(valid[row]))
+        for row in range(len(column))
+    ]
+
 
 PERSISTENT, EVENTS = "language_persistent", "language_events"
 COLUMNS = PERSISTENT, EVENTS
 TASK = "task"
 """Style of LeRobot's tasks."""
 EVENT_NS = 1
-"""Length of an event."""
 MOST_BYTES = 2**30
-"""Largest language columns of an exported episode, about."""
+"""About the largest language columns of an exported episode."""
 _TEXT_BYTES = 64  # of a text without its characters
 _MAX_S = 2**62 / 10**9
 
@@ -110,14 +225,14 @@ def _line(struct: Mapping[str, Any], start: int, end: int | None) -> LanguageLin
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a value without the members that Arrow adds where another call has them."""
+    """Drop the members that Arrow adds where another call has them."""
     if isinstance(value, dict):
         return {name: _without_nulls(part) for name, part in value.items() if part is not None}
     return [_without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 def tasks_in(lines: Sequence[LanguageLine], ns: I64) -> list[dict[str, Any]]:
-    """Return the lines' tasks in turn, with `start` row, `stop` row and text `task`; empty if a row has none."""
+    """Return the tasks in turn, with `start` row, `stop` row and text `task`; empty if a row has none."""
     task = ActiveText(line for line in lines if line.style == TASK and line.text is not None)
     runs = runs_of([task.at(time) for time in ns.tolist()])
     if any(text is None for text, _, _ in runs):
@@ -126,13 +241,13 @@ def tasks_in(lines: Sequence[LanguageLine], ns: I64) -> list[dict[str, Any]]:
 
 
 def columns_in(lines: Sequence[LanguageLine], ns: I64) -> set[str]:
-    """Return the names of the columns that the lines need."""
+    """Return the columns that the lines need."""
     rows = set(ns.tolist())
     return {EVENTS if _is_event(line, rows) else PERSISTENT for line in lines if line.style != TASK}
 
 
 def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
-    """Return the bytes of the lines' columns, about: LeRobot repeats persistent texts in each row.
+    """Return about the bytes of the lines' columns: LeRobot repeats persistent texts in each row.
 
     Raises: InvalidSample above `MOST_BYTES`.
     """
@@ -150,7 +265,7 @@ def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
 
 
 def inexact(lines: Sequence[LanguageLine], ns: I64, fps: Fraction) -> str | None:
-    """Return what LeRobot's columns cannot hold of the lines; None if they hold all."""
+    """Return what LeRobot's columns cannot hold of the lines, or None."""
     rows, starts = set(ns.tolist()), dict[tuple[str | None, bool], list[int]]()
     for line in sorted(lines, key=lambda line: line.start_ns):
         for is_text in {False, line.text is not None}:
@@ -181,14 +296,14 @@ def _is_event(line: LanguageLine, rows: Container[int]) -> bool:
 
 
 def _seconds(ns: int) -> float:
-    """Return the least float32 that is not before a time."""
+    """Return the least float32 not before a time."""
     exact = Fraction(ns, 10**9)
     seconds = np.float32(float(exact))
     return float(seconds if Fraction(float(seconds)) >= exact else np.nextafter(seconds, np.float32(np.inf)))
 
 
 def column_of(name: str, lines: Sequence[LanguageLine], ns: I64, seconds: Any) -> Any:
-    """Return a language column of LeRobot 0.6. seconds: float32 [rows], as in the column `timestamp`."""
+    """Return a column of LeRobot 0.6. seconds: float32 [rows], as in the column `timestamp`."""
     clock = ns.tolist()
     rows = {time: row for row, time in enumerate(clock)}
     values: list[list[dict[str, Any]]] = [[] for _ in clock]
@@ -225,7 +340,7 @@ def _struct(line: LanguageLine) -> dict[str, Any]:
 
 
 def _array(name: str, values: list[list[dict[str, Any]]], repeats: int = 1) -> Any:
-    """Return an Arrow array of some rows. repeats: of a single one."""
+    """Return some rows. repeats: of a single one."""
     import pyarrow as pa
 
     def of(call: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Export LeRobot v3.0: shared videos of unchanged packets, and Parquet rows and metadata, in key order."""
+"""LeRobot v3.0 exports: shared videos of unchanged packets, and Parquet rows and metadata, in key order."""
 
 import io
 import json
@@ -21,19 +21,18 @@ from ..exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit
 from .dataset_layout import BOOKKEEPING, INFO, LANGUAGE
 from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, lines_of, survey_of
 from .language import column_of
-from .norm_stats import with_norm
-from .rows import aggregated, runs_of, seconds_of, statistics
+from .rows import aggregated, runs_of, seconds_of, statistics, with_norm
 
 FILE_BYTES = 100 * 2**20
-"""Maximum size of the episodes in a file of rows, in bytes, unless one is larger."""
+"""Episodes per file of rows, in bytes, unless one is larger."""
 CHUNK_FILES = 1000
-"""Number of files per folder."""
+"""Files per folder."""
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeUnit(WorkUnit):
-    """Episodes that share one file of rows."""
+    """Episodes of one file of rows."""
 
     episodes: Sequence[PlannedEpisode]
     """The episodes."""
@@ -42,12 +41,12 @@ class EpisodeUnit(WorkUnit):
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return the losses: streams at another rate, irregular clocks, other fields, and changed keys."""
+    """Streams at another rate, irregular clocks, other fields, and changed keys."""
     return survey_of(selection).losses
 
 
 def units(selection: ExportSelection) -> list[WorkUnit]:
-    """Return units of about 100 MiB of episodes, in key order."""
+    """Return units of about 100 MiB, in key order."""
     survey = survey_of(selection)
     names = (
         *(f"{one}.npy" for one in survey.streams),
@@ -77,7 +76,7 @@ def _unit(number: int, names: tuple[str, ...], episodes: list[PlannedEpisode], s
 
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
-    """Write one file of rows, and each camera's videos."""
+    """Write a file of rows, and each camera's videos."""
     assert isinstance(unit, EpisodeUnit)
     survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
     videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
@@ -113,7 +112,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Write the metadata; `info.json` is written last."""
+    """Write the metadata, `info.json` last."""
     survey = survey_of(selection)
     meta = Meta(
         selection=selection, survey=survey, units=[parse_json(one["told"], lenient=True) for one in facts]
@@ -203,7 +202,7 @@ def _feature(values: Any) -> dict[str, Any]:
 
 
 def _language(episode: PlannedEpisode, sample: ExportSample, survey: Survey, seconds: Any) -> dict[str, Any]:
-    """Return the Arrow columns of an episode's language."""
+    """Return an episode's language columns."""
     if not survey.language:
         return {}
     lines = lines_of(sample.fields, sample.key)
@@ -244,18 +243,18 @@ def _put_rows(tables: list[Any], key: str, outbox: Outbox) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """Data from which an export's metadata is written."""
+    """Source of an export's metadata."""
 
     selection: ExportSelection
     """Exported samples."""
     survey: Survey
     """Their episodes."""
     units: Sequence[Mapping[str, Any]]
-    """One mapping per unit: features, and its episodes' length, videos and stats."""
+    """Per unit: features, and its episodes' length, videos and stats."""
 
 
 def put_metadata(meta: Meta, chunk_files: int, outbox: Outbox) -> None:
-    """Write the objects in `meta/`. chunk_files: number of files per folder."""
+    """Write `meta/`. chunk_files: files per folder."""
     rows = meta.selection.rows(np.array([one.ordinal for one in meta.survey.episodes]))
     episodes_of_units = [(number, one) for number, unit in enumerate(meta.units) for one in unit["episodes"]]
     episodes = [

@@ -1,4 +1,4 @@
-"""Import LeRobot datasets: each episode is a sample; video packets are copied unchanged."""
+"""LeRobot datasets: each episode is a sample; video packets are copied unchanged."""
 
 import hashlib
 import json
@@ -19,36 +19,34 @@ from loader.modalities.video.episode_packets import PacketSpan, mp4_of, opened, 
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
-from ..episodes.columns import npy_of
+from ..episodes.episode import npy_of
 from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
 from .dataset_layout import DatasetLayout, LeRobotEpisode, key_of, read_layout
-from .language import COLUMNS, language_of
-from .language_columns import EpisodeTexts, Texts, read_texts
+from .language import COLUMNS, EpisodeTexts, Texts, language_of, read_texts
 from .rows import EpisodeRows, check_times, read_rows, statistics
 
 OPTIONS = frozenset({"episodes"})
 EPISODE = "episode.json"
 _NAMES = KnownNames[Mapping[str, Sequence[str]]]()
 _LEAST_TICK_S = 1e-6
-"""Tolerance of timestamps if no video has a clock, in seconds."""
+"""Tolerance of timestamps without a video's clock, in seconds."""
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the objects with rows, each joined with its videos."""
+    """Return the objects with rows, joined with their videos."""
     return _readable(dataset_in(store, infos, options))
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return what `find_readable` returns, except objects that lack a video."""
     return _readable(dataset_in(store, infos, options, whole=False))
 
 
 def names_in(
     store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
 ) -> Mapping[str, Sequence[str]]:
-    """Return key of an object with rows -> keys of it and its videos. Reads `meta/` if it changed."""
+    """Return key of an object with rows -> it and its videos. Reads `meta/` if it changed."""
     meta = [one for one in infos if one.key.startswith("meta/")]
     return _NAMES.of(
         (store.url, frozenset(options.without)),
@@ -74,7 +72,7 @@ def _readable(dataset: "LeRobotDataset") -> Readable:
 def dataset_in(
     store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool = True
 ) -> "LeRobotDataset":
-    """Return a source's dataset. Features in `options.without` are left out."""
+    """Return a source's dataset, without the features in `options.without`."""
     layout = read_layout(store, infos, whole=whole, episodes=options.episodes, earlier=options.earlier)
     features = {
         name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
@@ -120,20 +118,20 @@ def field_of(name: str, feature: Mapping[str, Any]) -> str:
 
 
 class OpenVideo(NamedTuple):
-    """One episode's packets in an open video file."""
+    """An episode's packets in an open video."""
 
     what: str
-    """File and episode, for errors."""
+    """For errors."""
     file: ObjectFile
     """The file."""
     video: tuple[Any, Any]
     """Container and video stream."""
     span: PacketSpan
-    """Location and times of the packets."""
+    """Packets' location and times."""
 
 
 class LeRobotDataset:
-    """A dataset's samples; thread-safe."""
+    """Thread-safe."""
 
     def __init__(
         self,
@@ -157,7 +155,7 @@ class LeRobotDataset:
             self.of.setdefault(episode.data, []).append(episode)
 
     def object_of(self, info: ObjectInfo) -> ObjectInfo:
-        """Return an object of rows, with an ETag that also covers the chosen episodes."""
+        """Return an object of rows, its ETag covering the chosen episodes too."""
         if not self._chosen:
             return info
         numbers = json.dumps([one.number for one in self.of[info.key]]).encode()
@@ -166,7 +164,7 @@ class LeRobotDataset:
         return replace(info, etag=etag, modified_us=(info.modified_us or 0) + zlib.crc32(numbers) % 10**6)
 
     def facts_of(self, feature: str) -> dict[str, Any]:
-        """Return a feature's rate, and the dimension names of a numeric feature."""
+        """Return a feature's rate, and dimension names if numeric."""
         facts = self.features[feature]
         names = list(_texts_in(facts.get("names"))) if facts["dtype"] not in ("video", "string") else []
         clock = self._clock if facts["dtype"] == "video" else None
@@ -175,14 +173,14 @@ class LeRobotDataset:
 
     @property
     def _clock(self) -> str | None:
-        """Field with the times of rows, and so of each camera's frames; None without a stream."""
+        """Field with the times of rows and of all frames; None without a stream."""
         streams = sorted(
             name for name, one in self.features.items() if one["dtype"] not in ("video", "string")
         )
         return f"{'action' if 'action' in streams else streams[0]}.ns.npy" if streams else None
 
     def videos_of(self, data: str) -> list[str]:
-        """Return the keys of the videos that an object with rows needs, sorted."""
+        """Return the sorted keys of an object's videos."""
         return sorted(
             {
                 place.key
@@ -211,7 +209,7 @@ class LeRobotDataset:
         yield rest._replace(fields={**fields, **with_row_blocks(rest.fields)})
 
     def rows(self, episode: LeRobotEpisode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
-        """Return an episode without its videos. tick_s: tick of the videos' clocks, in seconds."""
+        """Return an episode without videos. tick_s: tick of the videos' clocks, in seconds."""
         layout, info = self.layout, self.infos[episode.data]
         what = f"{info.key}, episode {episode.number}"
         streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
@@ -234,7 +232,7 @@ class LeRobotDataset:
         return ReadSample(key_of(episode.number), fields, metadata, source)
 
     def videos(self, episode: LeRobotEpisode) -> Iterator[tuple[str, OpenVideo]]:
-        """Yield each camera and its packets in an episode."""
+        """Yield (camera, packets) of an episode."""
         for camera, (key, from_s, to_s) in episode.videos.items():
             if camera not in self.features:
                 continue
@@ -249,7 +247,7 @@ class LeRobotDataset:
                 yield camera, OpenVideo(what, file, video, span)
 
     def _table(self, info: ObjectInfo, index: int, what: str) -> tuple[Any, dict[str, EpisodeTexts]]:
-        """Return an episode's rows, and its texts by column."""
+        """Return an episode's rows, and texts by column."""
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
@@ -268,7 +266,7 @@ class LeRobotDataset:
             return table.filter(pc.equal(table["episode_index"], index)), texts
 
     def _read_table(self, parquet: Any) -> Any:
-        """Return the columns to import, without language."""
+        """Return the imported columns, without language."""
         left_out = {*self.layout.features, *self.layout.language} - {*self.features}
         names = [name for name in parquet.schema_arrow.names if name not in left_out]
         return parquet.read(columns=names, use_threads=False)
@@ -307,7 +305,7 @@ def _stream_fields(rows: EpisodeRows) -> dict[str, bytes]:
 
 
 def json_of(value: Any) -> bytes:
-    """Return a plain value as JSON, sorted by name. Raises: ValueError for NaN."""
+    """Return JSON, sorted by name. Raises: ValueError for NaN."""
     return json.dumps(
         value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
     ).encode()

@@ -50,11 +50,11 @@ from .dataset_layout import LeRobotEpisode, key_of
 from .lerobot_import import LeRobotDataset, dataset_in, field_of
 
 AT_ONCE = 8
-"""Number of episodes read concurrently."""
+"""Episodes read concurrently."""
 PACKETS, STREAMS, LANGUAGE, ROW_BLOCKS = "media_index", "streams", "language", "row_blocks"
-"""Names of the groups that hold packet tables, all other copied fields, language, and row blocks of long streams."""
+"""Groups of packet tables, other copied fields, language, and row blocks of long streams."""
 PART_EPISODES = 1024
-"""Minimum number of episodes per part, except the last."""
+"""Fewest episodes per part but the last."""
 _AHEAD = 64
 
 
@@ -68,12 +68,11 @@ def register_lerobot(
     selection: Selection = EVERYTHING,
     episodes: Sequence[tuple[int, int]] = (),
 ) -> RegistrationReport:
-    """Publish a version of a LeRobot dataset, or the next version if episodes were added or changed.
+    """Publish a version of a LeRobot dataset, or the next one if episodes were added or changed.
 
     Reads every video once. Memory: streams of 64 episodes.
 
     without: features to leave out.
-    selection: objects to register.
     episodes: (first, last) index ranges to register; empty registers all.
 
     Raises: InvalidStore if there is no such dataset, or if packets are not contiguous; Corrupt with episode and row;
@@ -196,7 +195,7 @@ def _reason(how: str) -> str:
 
 
 def _row_blocks(sample: ReadSample, field: str) -> bytes:
-    """Return a field's row blocks; b"" for a short one."""
+    """Return row blocks; b"" for a short field."""
     data = sample.fields[field]
     return index_rows(data) if has_row_blocks(field, len(data)) else b""
 
@@ -208,22 +207,20 @@ class _ReadEpisode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeParts:
-    """Writes episodes as parts, and publishes them."""
-
     root: Root
-    """Root to publish to."""
+    """The target."""
     store: Store
-    """Store of the source."""
+    """The source's."""
     dataset: str
-    """Name of the dataset to publish."""
+    """Name to publish."""
     source: LeRobotDataset
-    """The LeRobot dataset."""
+    """LeRobot's dataset."""
     cameras: Sequence[str]
-    """Cameras whose packets are registered in place."""
+    """Those registered in place."""
     units: Mapping[int, str]
-    """Episode index -> `unit_id`."""
+    """Index -> `unit_id`."""
     workers: int
-    """Number of episodes read concurrently."""
+    """Episodes read concurrently."""
 
     def publish(
         self,
@@ -376,7 +373,7 @@ class EpisodeParts:
         return part, list(shards.values())
 
     def _is_long(self, episodes: Sequence[LeRobotEpisode]) -> bool:
-        """Return whether an array of these episodes may have row blocks: 128 bytes of header, 8 at most per value."""
+        """Return whether arrays may have row blocks: 128 bytes of header, 8 at most per value."""
         widths = [prod(one["shape"]) for one in self.source.features.values() if one["dtype"] != "video"]
         return 128 + 8 * max(widths, default=1) * max(one.length for one in episodes) > MIN_BYTES
 

@@ -1,30 +1,80 @@
-"""Read an episode's rows as streams, and compute statistics."""
+"""Read an episode's rows as streams, and compute statistics, or take them from a norm."""
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.errors import Corrupt, InvalidSample
+from loader import Version
+from loader.dataset.norms.norm import Norm, parse_norm
+from loader.errors import Corrupt, FieldMismatch, InvalidRuntime, InvalidSample, ObjectNotFound
 
-from .norm_stats import QUANTILES
+QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+"""LeRobot's: q01, q10, q50, q90, q99."""
+_PATH = re.compile(r"norms/[0-9a-f]{64}\.parquet")
+
+
+def norm_at(version: Version, path: str) -> Norm:
+    """Return a norm of the root, for a version. Raises: InvalidRuntime; Corrupt; StoreError."""
+    store, message = version.store, f"--norm {path}: "
+    if not _PATH.fullmatch(path):
+        raise InvalidRuntime(f"{message}the path of a norm in the root is needed, norms/<64 digits>.parquet")
+    try:
+        norm = parse_norm(store.get(path).data, path, f"{store.url}/{path}")
+    except ObjectNotFound:
+        raise InvalidRuntime(
+            f"{message}{store.url} has no such norm; loader.norm(...).path names one"
+        ) from None
+    if not isinstance(norm, Norm):
+        raise InvalidRuntime(f"{message}it has a norm for each {norm.by}; name one of all windows")
+    if norm.transform:
+        raise InvalidRuntime(
+            f"{message}it is of the space of {norm.transform}; LeRobot's statistics are of the stored values"
+        )
+    if norm.version != version.id:
+        raise InvalidRuntime(
+            f"{message}it is of {norm.version}, and {version.name} is {version.id}; make its norm"
+        )
+    return norm
+
+
+def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, dict[str, Any]]:
+    """Return feature -> statistics, with a norm's mean, std and quantiles. Raises: FieldMismatch."""
+    out = {feature: dict(own) for feature, own in stats.items()}
+    for field, of_field in norm.fields.items():
+        feature = field.removesuffix(".npy")
+        if feature not in out:
+            raise FieldMismatch(
+                f"the norm {norm.path} is of {field!r}, which is no numeric feature of the export"
+            )
+        values = {f"q{round(100 * q):02d}": of_field.quantile(q) for q in QUANTILES}
+        values |= {"mean": of_field.mean, "std": of_field.std}
+        for name, value in values.items():
+            whole = np.atleast_1d(value)
+            if whole.shape != np.shape(out[feature]["mean"]):
+                raise FieldMismatch(
+                    f"the norm {norm.path} has {field!r} as {list(whole.shape)}, the export as "
+                    f"{list(np.shape(out[feature]['mean']))}"
+                )
+            out[feature][name] = whole.tolist()
+    return out
+
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class EpisodeRows(NamedTuple):
-    """One episode's rows."""
-
     streams: dict[str, Any]
-    """Feature -> array [rows, ...] as stored, or list of texts."""
+    """Feature -> array [rows, ...], or list of texts."""
     ns: I64
     """int64 [rows]: nanoseconds since the first row, rounded down."""
     seconds: Any
-    """float [rows]: time since the first row as stored."""
+    """float [rows]: time since the first, as stored."""
     tasks: list[dict[str, Any]]
-    """Tasks in order, each with `start` row, `stop` row and text `task`."""
+    """Each with `start` row, `stop` row and text `task`."""
 
 
 def read_rows(
@@ -36,7 +86,7 @@ def read_rows(
     tasks: Mapping[int, str],
     tick_s: float,
 ) -> EpisodeRows:
-    """Return an episode's rows. features: streams to read. tick_s: tolerance of timestamps, in seconds."""
+    """features: streams to read. tick_s: tolerance of timestamps, in seconds."""
     if table.num_rows != length:
         raise Corrupt(f"{what}: {table.num_rows} rows, meta/ gives {length}")
     if not length:
@@ -55,18 +105,18 @@ def read_rows(
 
 
 def clock(length: int, fps: Fraction) -> I64:
-    """Return each row's time: int64 [length], nanoseconds, rounded down."""
+    """Return each row's time: int64 [length], ns, rounded down."""
     return np.array([n * 10**9 * fps.denominator // fps.numerator for n in range(length)], np.int64)
 
 
 def seconds_of(ns: I64, fps: Fraction) -> Any:
-    """Return timestamps of rows as LeRobot stores them, float32 [rows]: of a regular clock, as exact as they go."""
+    """Return rows' timestamps as LeRobot stores them, float32 [rows]; a regular clock's are exact."""
     exact = np.arange(len(ns), dtype=np.float64) * fps.denominator / fps.numerator
     return np.where(np.abs(exact - ns / 1e9) < 1e-9, exact, ns / 1e9).astype(np.float32)
 
 
 def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
-    """Raise Corrupt if timestamps and row indices disagree by more than a tick and float32 rounding."""
+    """Raise Corrupt if timestamps and row indices differ by more than a tick and float32 rounding."""
     due = numbers.astype(np.float64) * fps.denominator / fps.numerator
     allowed = np.spacing(np.maximum(due, 2.0**-20).astype(np.float32)).astype(np.float64) + tick_s
     times = seconds.astype(np.float64)
@@ -126,7 +176,7 @@ def _texts(table: Any, name: str, what: str) -> list[str]:
 
 
 def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
-    """Return runs of equal values as (value, start, stop)."""
+    """Return (value, start, stop) of runs of equal values."""
     out: list[tuple[Any, int, int]] = []
     for number, value in enumerate(values):
         if out and out[-1][0] == value:
@@ -147,7 +197,7 @@ def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, 
 
 
 def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return statistics of the numeric features that are finite. streams: feature -> array [rows, ...]."""
+    """Return statistics of the finite numeric features. streams: feature -> array [rows, ...]."""
     numeric = {name: values for name, values in streams.items() if not isinstance(values, list)}
     return {name: _statistics_of(values) for name, values in numeric.items() if np.isfinite(values).all()}
 
@@ -163,9 +213,9 @@ def _statistics_of(values: Any) -> dict[str, Any]:
 
 
 def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return statistics over all rows, combined from episodes' statistics: feature -> name -> value.
+    """Return statistics over all rows, from episodes' statistics: feature -> name -> value.
 
-    As in LeRobot, quantiles are row-weighted means of episodes' quantiles. Raises: InvalidSample.
+    As in LeRobot, quantiles are row-weighted means. Raises: InvalidSample.
     """
     out = {}
     for feature in sorted({name for one in episodes for name in one}):

@@ -14,34 +14,34 @@ from .sample import NO_METADATA, ForeignSample
 
 NOTE = ".penstock/export.json"
 MEMBERS = ("json", "metadata.json")
-"""Extensions for an archive's metadata member; the first that is not a field is used."""
+"""Metadata member's possible extensions; the first that is no field is used."""
 KEY, METADATA = "key", "metadata"
-"""Columns that exports to MDS and LitData add."""
+"""Columns of exports to MDS and LitData."""
 COLUMN_BYTES = 2**20
-"""Limit on a key or a metadata document, in bytes."""
+"""Largest key or metadata document, in bytes."""
 SampleColumns = tuple[dict[str, Any], dict[str, str]]
 """A sample's metadata and provenance."""
 _OF_THE_PLACE = ("raw_key", "raw_etag")
 
 
 def metadata_member(fields: Collection[str]) -> str | None:
-    """Return the extension of the metadata member; None if fields use all candidates."""
+    """Return the metadata member's extension; None if all are fields."""
     in_use = {name.lower() for name in fields}
     return next((name for name in MEMBERS if name not in in_use), None)
 
 
 class Exported(NamedTuple):
-    """A finished export of penstock."""
+    """A finished export."""
 
     fields: frozenset[str]
     """Field names."""
     columns: Mapping[str, str]
-    """Metadata or provenance column -> type."""
+    """Column -> type."""
     lost: frozenset[str]
-    """Names of fields and columns that the format could not represent."""
+    """Fields and columns that the format could not represent."""
 
     def read(self, data: bytes, name: str, key: str) -> SampleColumns:
-        """Return a sample's metadata and provenance. data: JSON that the export wrote. name: object name for errors."""
+        """Return a sample's columns. data: the export's JSON. name: object name for errors."""
         try:
             columns = parse_json_object(data, lenient=True)
             if strange := sorted(set(columns) - set(self.columns)):
@@ -63,7 +63,7 @@ class Exported(NamedTuple):
     def restored(
         self, sample: ForeignSample, spans: Mapping[str, ByteRange], window: ObjectWindow
     ) -> ForeignSample:
-        """Return a sample with its original key and columns. spans: byte ranges of `KEY` and `METADATA`."""
+        """Return a sample with its original key and columns. spans: of `KEY` and `METADATA`."""
         key, metadata, source = sample.key, NO_METADATA, NO_METADATA
         for at in spans.values():
             if at.nbytes > COLUMN_BYTES:
@@ -87,7 +87,7 @@ class Exported(NamedTuple):
 def exported_at(
     store: Store, objects: Collection[ObjectInfo], *formats: str, folder: str = ""
 ) -> Exported | None:
-    """Return a source's finished export; None if there is none in these formats. folder: key prefix."""
+    """Return a source's finished export in these formats, or None. folder: key prefix."""
     key = f"{folder}{NOTE}"
     if all(info.key != key for info in objects):
         return None
@@ -104,7 +104,7 @@ def exported_at(
 
 
 def is_export(store: Store, folder: str, format: str) -> bool:
-    """Return whether a folder (a key prefix) is a finished export in a format."""
+    """Return whether a key prefix is a finished export in a format."""
     try:
         return bool(parse_json_object(store.get(f"{folder}{NOTE}").data).get("format") == format)
     except (ObjectNotFound, DamagedJson):

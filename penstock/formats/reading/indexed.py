@@ -1,4 +1,4 @@
-"""Read indexes of MDS and LitData: one `index.json` per split, and a table of offsets per object."""
+"""Indexes of MDS and LitData: one `index.json` per split, and a table of offsets per object."""
 
 import posixpath
 import re
@@ -20,26 +20,25 @@ Of = TypeVar("Of")
 
 
 class IndexedFolder(NamedTuple):
-    """A folder that has an index, and the folder's objects."""
+    """A folder with an index."""
 
     prefix: str
-    """Key prefix: "" for the dataset's root, "train/" for a split."""
+    """"" for the dataset's root, "train/" for a split."""
     objects: Mapping[str, ObjectInfo]
     """Key without the prefix -> object with its full key."""
 
     @property
     def index_key(self) -> str:
-        """Full key of the index."""
         return f"{self.prefix}{INDEX}"
 
     @property
     def split(self) -> str:
-        """Folder name, which is the samples' split; "" for the dataset's root."""
+        """Folder name; "" for the root."""
         return posixpath.basename(self.prefix.rstrip("/"))
 
 
 def folders_in(infos: Sequence[ObjectInfo]) -> list[IndexedFolder]:
-    """Return the outermost folders that have an index, sorted by name."""
+    """Return the outermost folders with an index, sorted by name."""
     tops = {info.key.removesuffix(INDEX) for info in infos if posixpath.basename(info.key) == INDEX}
     objects: dict[str, dict[str, ObjectInfo]] = {}
     for info in infos:
@@ -49,11 +48,16 @@ def folders_in(infos: Sequence[ObjectInfo]) -> list[IndexedFolder]:
     return [IndexedFolder(top, contents) for top, contents in sorted(objects.items())]
 
 
-def check_indexed(store: Store, infos: Sequence[ObjectInfo], shards: re.Pattern[str], how: str) -> None:
-    """Raise InvalidStore if there are shards but no index. how: advice on creating one."""
-    if any(posixpath.basename(info.key) == INDEX for info in infos):
-        return
-    if shard_keys := [info.key for info in infos if shards.search(info.key)]:
+def indexes_in(
+    store: Store, infos: Sequence[ObjectInfo], shards: re.Pattern[str], how: str
+) -> Iterator[tuple[IndexedFolder, str, bytes]]:
+    """Yield each folder, and its index's name and bytes. how: advice on creating an index.
+
+    Raises: InvalidStore for shards without an index.
+    """
+    for folder in (folders := folders_in(infos)):
+        yield folder, f"{store.url}/{folder.index_key}", store.get(folder.index_key).data
+    if not folders and (shard_keys := [info.key for info in infos if shards.search(info.key)]):
         raise InvalidStore(
             f"{store.url} has {len(shard_keys)} shards, such as {shard_keys[0]}, and no {INDEX}, which describes them: "
             f"fetch it too, or make it: {how}"
@@ -69,10 +73,7 @@ def _above(key: str) -> Iterator[str]:
 def split_reader(
     folder: IndexedFolder, read: Callable[[Of], Iterator[Any]], *, named: bool
 ) -> Callable[[Of], Iterator[Any]]:
-    """Return a reader that adds the split to samples, and the folder to their keys.
-
-    named: True if keys are the samples' own, and stay unchanged.
-    """
+    """Return a reader that adds the split to samples, and the folder to keys unless `named`."""
     if not folder.prefix:
         return read
     front, split = "" if named else folder.prefix, {"split": folder.split}
@@ -91,13 +92,13 @@ def split_reader(
 def listed_objects(
     infos: Sequence[ObjectInfo], readers: Mapping[str, Reader], lacking: Sequence[str]
 ) -> FoundObjects:
-    """Return the objects that indexes list. readers: reader by object key. lacking: passed to `FoundObjects`."""
+    """Return the objects that indexes list. readers: by object key. lacking: for `FoundObjects`."""
     described = [info for info in infos if info.key in readers]
     return FoundObjects(described, lambda info: readers[info.key](info), lacking=lacking)
 
 
 def lacking_of(name: str, listed: Mapping[str, int], there: Collection[str]) -> list[str]:
-    """Return one message per listed object that is missing. name: index name. listed: key -> size in bytes."""
+    """Return a message per missing object. name: of the index. listed: key -> bytes."""
     return [
         f"{name} lists {key} of {nbytes:,} bytes, and it is not there"
         for key, nbytes in listed.items()
@@ -106,13 +107,13 @@ def lacking_of(name: str, listed: Mapping[str, int], there: Collection[str]) -> 
 
 
 def check_size(store: Store, info: ObjectInfo, nbytes: int) -> None:
-    """Raise Corrupt if an object's size differs from the size in its index."""
+    """Raise Corrupt if an object's size is not the index's."""
     if info.nbytes != nbytes:
         raise Corrupt(f"{store.url}/{info.key} has {info.nbytes:,} bytes, and its index gives {nbytes:,}")
 
 
 def offsets_in(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
-    """Return each sample's offset, and the end of the last: int64 [n_samples + 1]. noun: for errors."""
+    """Return sample offsets, and the last's end: int64 [n_samples + 1]. noun: for errors."""
     head = 4 * (n_samples + 2)
     if head > window.nbytes:
         raise corrupt(window, 0, f"the {noun} is cut: {n_samples} samples have {head} bytes of offsets")
@@ -132,7 +133,7 @@ def offsets_in(window: ObjectWindow, n_samples: int, noun: str) -> Int64s:
 
 
 def check_apart(columns: Mapping[str, str], where: str) -> None:
-    """Raise InvalidSample if two values need the same column. columns: value name -> column."""
+    """Raise InvalidSample if two values need the same column. columns: value -> column."""
     names = dict[str, str]()
     for name, column in columns.items():
         if column in names:

@@ -1,4 +1,4 @@
-"""Read objects as files and streams: pinned to their listing, in large requests."""
+"""Objects as files and streams: pinned to their listing, in large requests."""
 
 import io
 import lzma
@@ -18,29 +18,29 @@ from loader.storage import Blob, ObjectInfo, Store
 from loader.storage.store import disk_of
 
 LOCAL_BYTES = 4 * 2**10
-"""First read of a file, and after a jump, in bytes: a tar header or two."""
+"""A file's first read, and after a jump, in bytes: a tar header or two."""
 LOCAL_MOST_BYTES = 256 * 2**10
-"""Maximum read of a file, in bytes; one system call per small member would wait for the GIL each time."""
+"""A file's largest read, in bytes; one system call per small member would wait for the GIL each time."""
 LOCAL_JUMP_BYTES = 16 * 2**10
-"""Minimum gap that is skipped in a file, in bytes."""
+"""Smallest gap skipped in a file, in bytes."""
 FIRST_BYTES = 256 * 2**10
 """First request, and after a jump, in bytes."""
 MOST_BYTES = 8 * 2**20
-"""Maximum request size, in bytes."""
+"""Largest request, in bytes."""
 JUMP_BYTES = 2**20
-"""Minimum gap that is skipped in a bucket's object, in bytes: 20 ms at 50 MB/s."""
+"""Smallest gap skipped in a bucket's object, in bytes: 20 ms at 50 MB/s."""
 
 SCATTERED_BYTES = 2**20
-"""Maximum request size if reads jump back and forth, in bytes."""
+"""Largest request if reads jump back and forth, in bytes."""
 SCATTERED_PIECES = 32
-"""Number of earlier requests kept if reads jump back and forth."""
+"""Earlier requests kept if reads jump back and forth."""
 
 SMALL_MEMBERS = 4
-"""Number of reads per request from which members count as small."""
+"""Reads per request from which members are small."""
 
 
 class Neighbours:
-    """State shared by the windows of a bucket's archives; thread-safe."""
+    """Shared by the windows of a bucket's archives; thread-safe."""
 
     are_small = False
     """True if the last members were small; the next window then starts with the largest request."""
@@ -56,7 +56,7 @@ class ObjectWindow:
         scattered: bool = False,
         neighbours: Neighbours | None = None,
     ) -> None:
-        """Open the object. scattered: True if reads jump back and forth. neighbours: given for an archive."""
+        """scattered: reads jump back and forth. neighbours: given for an archive."""
         self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
         self._store, self._info = store, info
         self._start, self._data, self._size, self._served = 0, b"", 0, 0
@@ -95,7 +95,7 @@ class ObjectWindow:
         return bytes(self._store.get_range(self._info.key, offset, nbytes, self._info.etag or None).data)
 
     def at_hand(self) -> tuple[OpenFile, int]:
-        """Return the open file or the buffered bytes, and the offset of the first byte."""
+        """Return the open file or buffered bytes, and its first byte's offset."""
         return ((IN_MEMORY, self._data), self._start) if self._file is None else ((self._file, None), 0)
 
     def served(self, reads: int) -> None:
@@ -104,16 +104,16 @@ class ObjectWindow:
 
     @property
     def sums(self) -> bool:
-        """True while members' contents are checksummed, which ends once one is skipped."""
+        """True while members' contents are checksummed, until one is skipped."""
         return self._checksums is not None and self._checksums.go_on
 
     def sum(self, places: Sequence[int], crcs: Sequence[int]) -> None:
-        """Checksum the next members. Arguments: as for `Checksums.take`."""
+        """Checksum the next members; see `Checksums.take`."""
         if self._checksums is not None:
             self._checksums.take(places, crcs, self._start, self._data)
 
     def crcs(self) -> Sequence[int]:
-        """Return the CRC-32C of each member's content; empty if one was skipped."""
+        """Return each member's CRC-32C; empty if one was skipped."""
         return self._checksums.all() if self._checksums is not None else ()
 
     def close(self) -> None:
@@ -162,12 +162,12 @@ class ObjectWindow:
 
 
 class Checksums:
-    """CRC-32C of each member's content in an archive, as long as all are read."""
+    """CRC-32C of each member's content, as long as all are read."""
 
     def __init__(self) -> None:
         self._crcs: array[int] | None = array("q")
         self._at, self._n_left = 0, 0
-        """Offset and length of the part of the last content that is not yet checksummed."""
+        """Offset and length of the last content's part without checksum."""
 
     @property
     def go_on(self) -> bool:
@@ -176,11 +176,10 @@ class Checksums:
 
     @property
     def lack_bytes(self) -> bool:
-        """True if the end of the last content is unread."""
+        """True if the last content's end is unread."""
         return self._n_left > 0
 
     def all(self) -> Sequence[int]:
-        """Return each content's checksum; empty if one was skipped."""
         return () if self._crcs is None or self._n_left else self._crcs
 
     def take(self, places: Sequence[int], crcs: Sequence[int], start: int, data: bytes) -> None:
@@ -200,7 +199,7 @@ class Checksums:
             self.read(start, data)
 
     def read(self, start: int, data: bytes) -> None:
-        """Add bytes to the last content's checksum. data: object's bytes from `start` on."""
+        """Add bytes to the last content. data: object's bytes from `start` on."""
         begin = self._at - start
         if self._crcs and self._n_left and begin >= 0:
             content = memoryview(data)[begin : begin + self._n_left]
@@ -209,7 +208,7 @@ class Checksums:
 
 
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
-"""Limit on an object's decompressed size: this many bytes, or this many times its own size if that is more."""
+"""Most decompressed bytes of an object, or times its own size if that is more."""
 _READ_BYTES = 2**20
 _XZ_MEMORY_BYTES = 2**28
 
@@ -218,7 +217,7 @@ class ObjectFile(io.RawIOBase):
     """A read-only file of one object; not thread-safe. Close it after use."""
 
     def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
-        """Open the object. scattered: True if reads jump back and forth."""
+        """scattered: reads jump back and forth."""
         self._window, self._at = ObjectWindow(store, info, scattered), 0
         self.path = self._window.name
 
@@ -267,7 +266,7 @@ def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
 
 
 class Unpacked:
-    """A stand-in for a store, with the bytes of one decompressed object."""
+    """Stands in for a store, with one decompressed object."""
 
     def __init__(self, url: str, data: bytes) -> None:
         self.url, self._data = url, data
@@ -280,7 +279,7 @@ class ByteStream:
     """Decompressed bytes, read forward up to a limit; not thread-safe. Arrow errors are raised unchanged."""
 
     def __init__(self, file: ObjectFile, codec: str | None, nbytes: int) -> None:
-        """Open the stream. codec: Arrow's compression name, or xz. nbytes: size of the object."""
+        """codec: Arrow's name, or xz. nbytes: size of the object."""
         source: Any = file
         if codec == "xz":
             source = _Xz(file)
@@ -315,7 +314,7 @@ class ByteStream:
 
 
 class _Xz:
-    """Decompressed bytes of an .xz file, which may have several streams."""
+    """Decompressed .xz file, of one or several streams."""
 
     def __init__(self, file: ObjectFile) -> None:
         self._file = file

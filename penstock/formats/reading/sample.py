@@ -14,26 +14,26 @@ from loader.storage import ByteRange, ObjectInfo
 
 NO_METADATA: Mapping[str, Any] = {}
 RUN_SAMPLES = 2**18
-"""Maximum number of samples per run; a reader then needs a few MB for its index."""
+"""Most samples per run; a reader then needs a few MB for its index."""
 
 
 class ForeignSample(NamedTuple):
     """One sample, named as in its format."""
 
     key: str
-    """Key; any text, because registration escapes it."""
+    """Any text; registration escapes it."""
     fields: Mapping[str, ByteRange]
-    """Field name -> byte range in the object."""
+    """Field -> byte range."""
     metadata: Mapping[str, Any] = NO_METADATA
-    """Metadata column -> value."""
+    """Column -> value."""
     source: Mapping[str, str] = NO_METADATA
-    """Provenance column -> value, in addition to the object's own."""
+    """Provenance column -> value, beside the object's own."""
     crcs: Mapping[str, int] = NO_METADATA
-    """Field name -> CRC-32C, if the bytes were read."""
+    """Field -> CRC-32C, if read."""
 
 
 class ForeignTable(NamedTuple):
-    """Samples of one object that all have the same fields."""
+    """Samples of one object with equal fields."""
 
     keys: list[str]
     """Sample keys."""
@@ -42,45 +42,45 @@ class ForeignTable(NamedTuple):
     places: list[int]
     """Offset and length of each field of each sample, flat."""
     crcs: Sequence[int] = ()
-    """CRC-32C of each field of each sample; empty unless all were read."""
+    """CRC-32C of each; empty unless all were read."""
     metadata: pa.Table | None = None
-    """Metadata columns, one row per sample; None if there are none."""
+    """Columns, one row per sample, or None."""
 
 
 class ForeignRun(NamedTuple):
     """Consecutive samples with one field, contiguous values, and consecutive numbers as keys."""
 
     prefix: str
-    """Key prefix of each number: "", or text that ends with "/"."""
+    """Before each number: "", or text that ends with "/"."""
     first: int
-    """Number that is the first sample's key."""
+    """First sample's number."""
     field: str
     """Field name."""
     edges: np.ndarray[Any, np.dtype[np.int64]]
-    """int64 [samples + 1]: each sample's offset in the object, and the end of the last."""
+    """int64 [samples + 1]: samples' offsets, and the last's end."""
     metadata: Mapping[str, pa.Array] = NO_METADATA
-    """Metadata column -> one value per sample."""
+    """Column -> one value per sample."""
     source: Mapping[str, str] = NO_METADATA
-    """Provenance column -> value that all samples share."""
+    """Provenance column -> shared value."""
 
 
 class FoundObjects(NamedTuple):
-    """A source's objects of one format, and a function that reads them."""
+    """A source's objects of one format."""
 
     infos: list[ObjectInfo]
-    """The objects, as listed."""
+    """As listed."""
     samples: Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
     """Yields an object's samples. Raises: Corrupt; InvalidSample; Changed; StoreError."""
     chunks: Mapping[str, Chunks] = NO_METADATA
-    """Table key -> its chunks; filled when the table's samples are read."""
+    """Table key -> its chunks; filled by reading the samples."""
     labels: Sequence[str] | None = None
-    """Class names that values of `cls` index; None if the format has none."""
+    """Class names by `cls`, or None."""
     lacking: Sequence[str] = ()
     """Messages about listed objects that do not exist."""
     columns: ColumnAgreement | None = None
-    """Checks that the table objects agree on their columns; None for other formats."""
+    """Checks that table objects agree on their columns, or None."""
     members: JsonMembers | None = None
-    """Reads JSON members into columns; None for other formats."""
+    """Reads JSON members into columns, or None."""
     declared_widths: bool = False
     """True if nested lists of numbers become arrays of their declared width."""
     seals: bool = False
@@ -92,13 +92,13 @@ class FoundObjects(NamedTuple):
         reserved: Collection[str] = (),
         into: JsonMembers | None = None,
     ) -> "FoundObjects":
-        """Return the objects, with some JSON members excluded. Arguments: as for `JsonMembers.leave_out`."""
+        """Return the objects without some JSON members; see `JsonMembers.leave_out`."""
         if self.members is not None:
             self.members.leave_out(without, reserved, into)
         return self
 
     def with_partitions(self, partitions: Partitions) -> "FoundObjects":
-        """Return a copy whose samples also have the column values of their folder names."""
+        """Return a copy with the column values of folder names."""
         read = self.samples
 
         def samples(info: ObjectInfo) -> Iterator[ForeignSample]:

@@ -34,33 +34,31 @@ from loader.storage.mirror.store import primary_of
 from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.denied_bytes import denied as denied_error
 from ...progress import progress
+from ...threads import in_threads
 from ...units import size
-from ..unit_threads import in_threads
 from .sealing import units_of
 
 READ_BYTES = 8 * 2**20
-"""Read size, in bytes."""
+"""Bytes per read."""
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(slots=True, kw_only=True)
 class AdoptionReport:
-    """Counts and failures of one adoption."""
-
     version: str
-    """Version name."""
+    """Its name."""
     id: str
-    """Version id, unchanged."""
+    """Unchanged."""
     places: int = 0
-    """Number of sources now in the root; 0 if anything failed."""
+    """Sources now in the root; 0 if anything failed."""
     objects: int = 0
-    """Number of these sources' objects now in the root."""
+    """Their objects now in the root."""
     skipped: int = 0
-    """Number of objects that the root already had."""
+    """Objects that the root already had."""
     nbytes: int = 0
     """Bytes copied."""
     failures: list[str] = field(default_factory=list)
-    """One error per shard that could not be copied."""
+    """One error per shard not copied."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,7 +77,7 @@ class AdoptionReport:
 
 
 _Field = tuple[int, int, int]
-"""Field: offset in the object, nbytes and CRC-32C."""
+"""Offset in the object, nbytes and CRC-32C."""
 
 
 class _ShardUnit(NamedTuple):
@@ -210,7 +208,7 @@ def _adopt(
     fields: Sequence[_Field],
     sha256: str,
 ) -> bool:
-    """Copy an object; if a copy exists, compare it and return False. sha256: "" if unknown."""
+    """Copy an object, or compare an existing copy and return False. sha256: "" if unknown."""
     here = placed_object._replace(store=store, key=key, etag="", modified_us=None)
     if placed_object.modified_us is None or is_there(store, key):
         with _scratch_copy(placed, here) as path:
@@ -228,7 +226,7 @@ def _adopt(
 
 
 def _compare(path: Path, placed: PlacedStore, placed_object: PlacedObject, name: str) -> None:
-    """Raise Corrupt if a copy differs from its object; the object may be missing."""
+    """Raise Corrupt if a copy differs from its object, which may be missing."""
     try:
         with path.open("rb") as copy:
             for start in range(0, placed_object.nbytes, READ_BYTES):

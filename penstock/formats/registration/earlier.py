@@ -20,29 +20,29 @@ SampleRows = Mapping[str, Mapping[int, tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceDifference:
-    """Difference between a source's objects and the newest version's."""
+    """A source's objects against the newest version's."""
 
     fresh: Sequence[ObjectInfo]
-    """New and changed objects, which are read."""
+    """New and changed objects, to read."""
     replaced: frozenset[str] = frozenset()
     """Keys of changed objects."""
     missing: frozenset[str] = frozenset()
-    """Keys of missing objects that have live samples; adopted objects are not checked."""
+    """Keys of missing objects with live samples; adopted ones are not checked."""
     same: int = 0
-    """Number of unchanged objects."""
+    """Unchanged objects."""
     places: frozenset[str] = frozenset()
-    """Ids of the version's sources that are not adopted."""
+    """Ids of sources that are not adopted."""
     live: SampleRows | None = None
-    """The version's live samples; empty if all objects are unchanged."""
+    """Live samples; empty if all objects are unchanged."""
 
     @property
     def keys(self) -> set[str]:
-        """Keys of the live samples that the dataset keeps."""
+        """Live samples that the dataset keeps."""
         out = self.replaced | self.missing
         return {key for rows in (self.live or {}).values() for key, of in rows.values() if of not in out}
 
     def left_out(self, version: Version | None) -> Superseded:
-        """Return the live samples whose objects changed or are missing."""
+        """Return the live samples of changed or missing objects."""
         rows: dict[tuple[str, str], list[int]] = {}
         for part, members in (self.live or {}).items():
             for row, (_, of) in members.items():
@@ -57,7 +57,7 @@ class PlaceDifference:
 def difference(
     version: Version | None, chosen: Mapping[str, Any], store: Store, infos: Sequence[ObjectInfo]
 ) -> PlaceDifference:
-    """Return how the objects differ from the newest version's. chosen: format and options.
+    """Return the objects' difference from the newest version. chosen: format and options.
 
     Raises: Conflict if the version was written or imported, or registered from another source or with other options.
     """
@@ -106,7 +106,7 @@ def difference(
 def imported_difference(
     version: Version | None, store: Store, infos: Sequence[ObjectInfo]
 ) -> PlaceDifference:
-    """Return how the objects differ from earlier imports; no object counts as missing.
+    """Return the objects' difference from earlier imports; none counts as missing.
 
     Raises: Conflict if the version has no sample imported from these objects.
     """
@@ -139,25 +139,23 @@ def imported_difference(
 
 
 def token_of(store: Store, info: ObjectInfo) -> str:
-    """Return the change token stored with an object's samples: its ETag, or size and time for a file."""
+    """Return the stored change token: an ETag, or a file's size and time."""
     return etag_to_keep(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
 
 
 class LiveSample(NamedTuple):
-    """One live sample of a version."""
-
     part: str
     """Part id."""
     row: int
-    """Row in the part."""
+    """In the part."""
     key: str
     """Sample key."""
     value: str
-    """Value of the requested column, or ""."""
+    """Requested column's value, or ""."""
 
 
 def live_samples(version: Version, column: str) -> Iterator[LiveSample]:
-    """Yield a version's live samples with one provenance column. Reads all key tables."""
+    """Yield live samples with one provenance column. Reads all key tables."""
     for row in _rows(version, (column,)):
         if row["live"]:
             yield LiveSample(row["part"], row["row"], row["key"], row.get(column) or "")

@@ -23,7 +23,7 @@ from ..reading.sample import NO_METADATA
 from .shard_rows import ForeignShard, Int64s, NumberedKeys, Repeated, Rows, text_array
 
 AT_ONCE = 16
-"""Number of indexes written concurrently."""
+"""Indexes written concurrently."""
 
 
 def put_parts(
@@ -39,7 +39,7 @@ def put_parts(
 ) -> list[Part]:
     """Write the indexes under `prefix`; return the parts.
 
-    walked: each part's shard and rows; frees places, checksums and indexes. seals: True to write checksums to seals.
+    walked: each part's shard and rows; frees places, checksums and indexes. seals: write checksums to seals.
     """
 
     def put(number: int) -> Part:
@@ -77,9 +77,9 @@ class SampleTables(Sequence[pa.Table]):
     txn: str
     """Transaction id."""
     rows: Sequence[Rows]
-    """One `Rows` per part."""
+    """By part."""
     keys: Sequence[Sequence[str]]
-    """One sequence of sample keys per part."""
+    """Sample keys by part."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -131,23 +131,23 @@ def _places(rows: Rows, name: str) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class IndexFiles:
-    """Index and seal of one group in a registered shard, in memory."""
+    """Index and seal of a group in a registered shard, in memory."""
 
     index: bytes
-    """Content of the index."""
+    """Its bytes."""
     seal_path: str
-    """Path of the seal, relative to the root; "" if none."""
+    """Relative to the root; "" if none."""
     seal: bytes
-    """Content of the seal."""
+    """Its bytes."""
     field_nbytes: dict[str, int]
-    """Field name -> total bytes."""
+    """Field -> total bytes."""
 
     @staticmethod
     def of(path: str, keys: pa.Array, fields: dict[str, Int64s], seals: bool = False) -> "IndexFiles":
         """Return one group's files.
 
-        fields: field name -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: True to move the checksums
-        to a seal.
+        fields: field name -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: move the checksums to a
+        seal.
         """
         crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
         for name in crcs:
@@ -162,7 +162,7 @@ class IndexFiles:
     ) -> ShardFile:
         """Write the files; return the shard's row of the shards table.
 
-        stem: index path without ".index.parquet". path, nbytes: path and size of the shard.
+        stem: index path without ".index.parquet". path, nbytes: of the shard.
         """
         at = IndexPlace.measure(f"{stem}.index.parquet", self.index)
         store.put_if_absent(at.path, self.index)
@@ -181,7 +181,7 @@ class IndexFiles:
 
 
 def index_of(rows: Rows, names: Iterable[str], path: str, keys: pa.Array, seals: bool) -> IndexFiles:
-    """Return the files of one group in a part. names: the group's fields. Otherwise like `IndexFiles.of`."""
+    """Return a group's files in a part. names: its fields. Otherwise like `IndexFiles.of`."""
     return IndexFiles.of(
         path, keys, {name: _places(rows, name) for name in names}, seals and len(rows.crcs) > 0
     )
@@ -222,5 +222,5 @@ def _source_keys(rows: Rows, own: Sequence[str]) -> pa.Array:
 
 
 def text_of(key: str) -> str:
-    r"""Return a key as valid text; bytes that are not UTF-8 become \xNN."""
+    r"""Return a key as text; bytes that are not UTF-8 become \xNN."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -44,33 +44,31 @@ from .shard_rows import (
 )
 
 AT_ONCE = 16
-"""Number of shards read concurrently."""
+"""Shards read concurrently."""
 LARGE_CHUNK_BYTES = 8 * 2**20
 """Decoded chunk size in bytes above which a shuffle mixes few samples, so the report recommends an import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationReport:
-    """Version and counts of one registration."""
-
     version: Version
-    """The version."""
+    """Published."""
     new: int
-    """Number of objects new in this version."""
+    """New objects."""
     replaced: int
-    """Number of changed objects; their old samples are excluded."""
+    """Changed objects; their old samples are excluded."""
     missing: int
-    """Number of removed objects; their samples are excluded."""
+    """Removed objects; their samples are excluded."""
     same: int
-    """Number of unchanged objects."""
+    """Unchanged objects."""
     others: int
-    """Number of objects in another format, or not selected."""
+    """Objects in another format, or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
-    """Objects that the listing could not return."""
+    """Objects that were not listed, with reasons."""
     notes: Sequence[str] = ()
-    """Warnings about JSON values that could not become columns."""
+    """JSON values that could not become columns."""
     sealed: int = 0
-    """Number of new shards that are already sealed, because all their bytes were read."""
+    """New shards already sealed, because all their bytes were read."""
 
 
 def register(
@@ -89,10 +87,9 @@ def register(
 
     Readers open the URL with the credentials in their environment.
 
-    options: options for the URL's store; not stored. without: fields to leave out; in tables, also columns.
+    options: for the URL's store; not stored. without: fields to leave out; in tables, also columns.
     key: table column with the sample keys.
     fields: table column that becomes a field -> extension, "" for the default.
-    selection: objects to register.
 
     Raises: InvalidStore if the format or source cannot be registered; InvalidRuntime for invalid table options;
     Conflict if `dataset` has another source or changed meanwhile; EmptyVersion; Corrupt; InvalidSample.
@@ -234,7 +231,7 @@ def _walk(
 def transaction(
     root: Root, dataset: str, place: str, chosen: Mapping[str, Any], parent: Version | None
 ) -> str:
-    """Start or resume the transaction for these arguments; return its id."""
+    """Start or resume these arguments' transaction; return its id."""
     inputs = [dataset, place, dict(chosen), parent.id if parent else ""]
     name, n = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32], 0
     txn = name
@@ -245,7 +242,7 @@ def transaction(
 
 
 def check_apart(root: str, place: str) -> None:
-    """Raise InvalidStore if the source is inside the root, or the root inside the source."""
+    """Raise InvalidStore if source and root contain one another."""
     inner, outer = f"{root.rstrip('/')}/", f"{place.rstrip('/')}/"
     if inner.startswith(outer) or outer.startswith(inner):
         raise InvalidStore(
@@ -254,21 +251,21 @@ def check_apart(root: str, place: str) -> None:
 
 
 class ShuffleChunks(NamedTuple):
-    """Effect of a version's chunks on its shuffles."""
+    """Effect of a version's chunks on shuffles."""
 
     samples: int
-    """Number of live samples."""
+    """Live samples."""
     chunk_rows: int
-    """Mean number of samples per chunk."""
+    """Mean samples per chunk."""
     chunk_nbytes: int
-    """Mean decoded size of a row group's chunks, in bytes."""
+    """Mean decoded bytes of a row group's chunks."""
     shuffled_samples: int
-    """Number of samples that a shuffle mixes at a time."""
+    """Samples that a shuffle mixes at a time."""
     nbytes: int
     """Bytes that an import would copy."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as a JSON object, without `samples`."""
+        """Return the fields without `samples`."""
         return {name: value for name, value in self._asdict().items() if name != "samples"}
 
     def to_text(self) -> str:
@@ -282,7 +279,7 @@ class ShuffleChunks(NamedTuple):
 
 
 def chunks_of(version: Version) -> ShuffleChunks | None:
-    """Return how registered tables' chunks limit shuffles; None if there are no registered tables."""
+    """Return how registered tables' chunks limit shuffles; None without such tables."""
     tables = [one for one in version.manifest.get("foreign", ()) if "chunk_rows" in one]
     if not tables:
         return None

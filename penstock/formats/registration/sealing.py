@@ -16,31 +16,29 @@ from loader.storage import ByteRange
 from loader.storage.external_shards import PlacedStore
 
 from ...progress import progress
+from ...threads import in_threads
 from ...units import size
-from ..unit_threads import in_threads
 
 WORKERS = 4
-"""Default number of shards read concurrently."""
+"""Shards read concurrently, by default."""
 READ_BYTES = 16 * 2**20
-"""Maximum read size in bytes, unless one field is larger."""
+"""Bytes per read, unless one field is larger."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SealReport:
-    """Counts and failures of one run of `seal`."""
-
     version: str
-    """Version name."""
+    """Its name."""
     id: str
-    """Version id, unchanged."""
+    """Unchanged."""
     shards: int = 0
-    """Number of the version's registered shards that are now sealed."""
+    """Registered shards now sealed."""
     skipped: int = 0
-    """Number of these shards that already had all their checksums."""
+    """Shards that already were."""
     nbytes: int = 0
     """Bytes of fields read."""
     failures: list[str] = field(default_factory=list)
-    """One error per shard that could not be read."""
+    """One error per unreadable shard."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,14 +57,14 @@ class SealReport:
 
 
 class SealUnit(NamedTuple):
-    """One shard, and its indexes that lack a seal."""
+    """One shard, and its indexes without a seal."""
 
     path: str
-    """Path of the shard."""
+    """The shard's."""
     rows: Sequence[dict[str, Any]]
     """Shards table rows without a seal, one per part and group."""
     nbytes: int
-    """Size of the shard in bytes; 0 if it is sealed."""
+    """Bytes of the shard; 0 if sealed."""
 
 
 def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
@@ -97,7 +95,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> SealReport:
 
 
 def units_of(version: Version) -> list[SealUnit]:
-    """Return the registered shards that have live samples."""
+    """Return the registered shards with live samples."""
     there = {info.key for info in version.store.list(SEALS)}
     shards: dict[str, list[dict[str, Any]]] = {}
     for row in version.parts.shard_rows().to_pylist():

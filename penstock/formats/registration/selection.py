@@ -31,7 +31,7 @@ _COLUMNS = ("add", "protocol", "metaData")
 File = tuple[str, str]
 """(path in the log, id of the deletion vector or "")."""
 TABULAR = frozenset({"arrow", "csv", "hf", "json", "jsonl", "parquet"})
-"""Formats whose objects are table files."""
+"""Formats of table files."""
 _HIDDEN = re.compile(r"(?:^|/)[_.](?![^/]*=)")
 _DERIVED = re.compile(r"(?:^|/)(?:cache-[0-9a-f]{16}(?:_\d{5}_of_\d{5})?\.arrow$|[^/]*\.incomplete/)")
 _HUDI = re.compile(r"(?P<folder>(?:.*/)?)\.hoodie/")
@@ -173,7 +173,7 @@ def is_no_table_file(format: str, key: str) -> bool:
 
 
 def table_log(format: str, key: str) -> str:
-    """Return the table format whose log contains the object, or ""."""
+    """Return the table format whose log has the object, or ""."""
     if format not in TABULAR:
         return ""
     return next((name for pattern, name in _LOGS if pattern.match(key)), "")
@@ -234,15 +234,15 @@ def _not_of_state(store: Store, format: str, infos: Sequence[ObjectInfo]) -> set
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Objects chosen by patterns for their keys."""
+    """Patterns that choose objects by key."""
 
     include: tuple[str, ...] = ()
-    """Patterns to include; all objects if empty."""
+    """All objects if empty."""
     exclude: tuple[str, ...] = ()
-    """Patterns to exclude."""
+    """Exceptions."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; {} if all objects are selected."""
+        """Return {} if all objects are selected."""
         patterns = {"include": list(self.include), "exclude": list(self.exclude)}
         return {name: texts for name, texts in patterns.items() if texts}
 
@@ -251,17 +251,15 @@ EVERYTHING = Selection()
 
 
 class ListedObjects(NamedTuple):
-    """A source's objects."""
-
     infos: list[ObjectInfo]
-    """Objects that may be in the format."""
+    """Those that may be in the format."""
     n: int
-    """Number of all objects, selected or not."""
+    """All objects, selected or not."""
     refusals: Refusals
-    """Objects that the listing could not return."""
+    """Objects that were not listed, with reasons."""
 
     def why_none(self, url: str, format: str) -> str:
-        """Return an error message's start: the source has no object in the format."""
+        """Return the start of an error: the source has no object in the format."""
         text = f"{url} has no {format} object among {self.n}"
         if self.n > len(self.infos):
             text += f", of which {self.n - len(self.infos)} were left out by patterns, or hold no live rows"
@@ -272,7 +270,7 @@ class ListedObjects(NamedTuple):
 
 
 def list_selected(store: Store, format: str, selection: Selection) -> ListedObjects:
-    """Return a source's selected objects. Raises: the errors of `key_filter`."""
+    """Return a source's selected objects. Raises: as `key_filter`."""
     why, refusals = key_filter(selection.include, selection.exclude, store.url), Refusals()
     infos, n = list[ObjectInfo](), 0
 

@@ -1,4 +1,4 @@
-"""Collect registered samples as rows, by shard and set of fields, with penstock's keys, names and groups."""
+"""Registered samples as rows, by shard and set of fields, with penstock's keys, names and groups."""
 
 import hashlib
 import re
@@ -23,21 +23,21 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
 _HIDDEN = re.compile("__[^/]*__(/|$)")
 _PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_-]*)*\n)*")
-"""Keys, each followed by a line feed, that need no escaping."""
+"""Keys, each with a line feed, that need no escaping."""
 COMMON = "media"
-"""Group for the fields that all samples have."""
+"""Group of the fields that all samples have."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedKeys(Sequence[str]):
-    """Sequence of the keys `<prefix><first>`, `<prefix><first + 1>` ..."""
+    """The keys `<prefix><first>`, `<prefix><first + 1>` ..."""
 
     prefix: str
-    """Text before each number."""
+    """Before each number."""
     first: int
     """First number."""
     n: int
-    """Number of keys."""
+    """Keys."""
 
     def __len__(self) -> int:
         return self.n
@@ -55,12 +55,12 @@ class NumberedKeys(Sequence[str]):
 
 @dataclass(frozen=True, slots=True)
 class Repeated(Sequence[Any]):
-    """Sequence that repeats one value."""
+    """One value, repeated."""
 
     value: Any
     """The value."""
     n: int
-    """Number of rows."""
+    """Rows."""
 
     def __len__(self) -> int:
         return self.n
@@ -72,7 +72,7 @@ class Repeated(Sequence[Any]):
 
 @dataclass(frozen=True, slots=True)
 class MetadataRows(Sequence[Mapping[str, Any]]):
-    """Sequence of a table's rows as mappings."""
+    """A table's rows as mappings."""
 
     table: pa.Table
     """The table."""
@@ -119,34 +119,34 @@ def overlap(ranges: Sequence[NumberedKeys]) -> bool:
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of one shard that have the same fields; they become a part."""
+    """Rows of one shard with equal fields, which become a part."""
 
     fields: tuple[str, ...]
-    """Field names, sorted."""
+    """Sorted names."""
     source_keys: Any = field(default_factory=list)
-    """Key of each row in the foreign format: a list, or `NumberedKeys`."""
+    """Each row's foreign key: a list, or `NumberedKeys`."""
     objects: Any = field(default_factory=list)
-    """Object key of each row: a list, or `Repeated`."""
+    """Each row's object key: a list, or `Repeated`."""
     metadata: Any = field(default_factory=list)
-    """Metadata of each row: a list of mappings, `Repeated`, or an Arrow table."""
+    """Each row's metadata: mappings, `Repeated`, or an Arrow table."""
     sources: Any = field(default_factory=list)
-    """Provenance of each row: a list, or `Repeated`."""
+    """Each row's provenance: a list, or `Repeated`."""
     places: Any = field(default_factory=list)
     """int64 [rows, fields, 2]: offset in the shard, nbytes; flat while `rows_of` runs.
 
-    For contiguous values of one field: int64 [rows + 1], each value's offset and the end of the last.
+    For contiguous values of one field: int64 [rows + 1], values' offsets and the last's end.
     """
     crcs: Any = field(default_factory=list)
     """int64 [rows, fields]: CRC-32C; flat while `rows_of` runs, empty if unknown."""
     index: Any = None
-    """`IndexFiles` for all fields if already built, otherwise None."""
+    """All fields' `IndexFiles`, if built."""
 
     def each_metadata(self) -> Sequence[Mapping[str, Any]]:
         rows: Sequence[Mapping[str, Any]] = self.metadata
         return MetadataRows(self.metadata) if isinstance(self.metadata, pa.Table) else rows
 
     def metadata_table(self) -> pa.Table | None:
-        """Return the metadata as a table whose types fit all values; None if there is none."""
+        """Return a table whose types fit all values, or None."""
         if isinstance(self.metadata, pa.Table):
             return self.metadata
         has_metadata = not isinstance(self.metadata, Repeated) and any(self.metadata)
@@ -177,13 +177,13 @@ class ForeignShard:
     """Objects that share one index."""
 
     name: str
-    """Name in its source: the first object's key."""
+    """First object's key."""
     infos: tuple[ObjectInfo, ...]
-    """The objects in key order."""
+    """In key order."""
     offsets: tuple[int, ...]
-    """Offset of each object in the shard, which joins all of them."""
+    """Each object's in the shard, which joins all of them."""
     nbytes: int
-    """Total size of the objects, in bytes."""
+    """Total bytes."""
 
 
 def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[ForeignShard]:
@@ -204,7 +204,7 @@ def rows_of(
     """Return a shard's rows, one `Rows` per set of fields and per run. samples: one iterable per object."""
     kinds: dict[tuple[str, ...], Rows] = {}
     known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
-    """Field names in the foreign format -> their rows, and these names in the order of ours."""
+    """Foreign field names -> their rows, and these names in the order of ours."""
     runs: list[Rows] = []
 
     def rows_with(names_there: tuple[str, ...], info: ObjectInfo, key: str) -> tuple[Rows, tuple[str, ...]]:
@@ -281,7 +281,7 @@ def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str])
 
 
 def names_of(theirs: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
-    """Return penstock's name -> foreign name of each field. Raises: InvalidField; InvalidSample."""
+    """Return penstock's -> foreign field name. Raises: InvalidField; InvalidSample."""
     names = dict[str, str]()
     for name in theirs:
         try:
@@ -300,7 +300,7 @@ def names_of(theirs: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str
 
 
 def key_of(source_key: str, longest: int) -> str:
-    """Return a sample's key in penstock: its foreign key, escaped, or a hash if that is too long.
+    """Return penstock's key: the foreign one, escaped, or a hash if too long.
 
     longest: length of the longest field name, in bytes.
     """
@@ -316,7 +316,7 @@ def key_of(source_key: str, longest: int) -> str:
 def agree(
     parts: Sequence[Rows], members: JsonMembers, known: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Convert all rows' columns to common types; return column -> type. known: passed to `JsonMembers.agreed`."""
+    """Convert all rows' columns to common types; return column -> type. known: for `JsonMembers.agreed`."""
     tables = [rows.metadata_table() for rows in parts]
     types = members.agreed([table for table in tables if table is not None], known)
     for rows, table in zip(parts, tables, strict=True):
@@ -382,7 +382,7 @@ def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
 
 
 def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return field name -> group: one for fields that all samples have, and one for each other field.
+    """Return field -> group: one for fields that all samples have, and one for each other field.
 
     known: the dataset's groups. Raises: FieldMismatch if a part has only some of a group's fields.
     """
@@ -409,7 +409,7 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
-    """Return a function from field name to probable group, for use before all samples are known.
+    """Return a function from field name to probable group, before all samples are known.
 
     A known field keeps its group, a new one gets its own; in a new dataset, `COMMON`.
     """

@@ -1,1 +1,1 @@
-"""Import, register and export tables: Parquet, Arrow, Hugging Face, CSV, JSON, Lance, TFRecord."""
+"""Tables: Parquet, Arrow, Hugging Face, CSV, JSON, Lance, TFRecord."""

@@ -1,4 +1,4 @@
-"""Register and import Arrow IPC files and streams: each row is a sample, read one record batch at a time.
+"""Arrow IPC files and streams: each row is a sample, read one record batch at a time.
 
 Arrow's buffers are views of the bytes that it read, so a registered value's memory address gives its offset. Each value
 is compared with the bytes there.
@@ -27,7 +27,7 @@ from ..reading.sample import ForeignSample, FoundObjects
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
-    """Return the `*.arrow` objects, with the class names of the first."""
+    """Return the `*.arrow` objects, with the first one's class names."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".arrow")], None
     for info in tables[:1]:
         with opened(store, info) as file:
@@ -55,7 +55,7 @@ class _Reads:
         return data
 
     def find(self, low: int, high: int) -> tuple[int, memoryview] | None:
-        """Return the offset and the bytes between two addresses; None if they were not read."""
+        """Return (offset, bytes) between two addresses; None if not read."""
         for start, at, data in self._kept:
             if start <= low <= high <= start + len(data):
                 return at + low - start, memoryview(data)[low - start : high - start]
@@ -69,7 +69,7 @@ class _Values(NamedTuple):
     offset: int
     data: memoryview
     edges: list[int]
-    """Start of each value in `data`, and the end of the last."""
+    """Values' starts in `data`, and the last's end."""
 
 
 def _batches(reads: "ObjectFile | _Reads") -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -149,7 +149,7 @@ def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
 
 
 def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int64]]] | None:
-    """Return the buffer of values, and each value's start and the end of the last: int64 [rows + 1]."""
+    """Return the buffer of values, and their starts and the last's end: int64 [rows + 1]."""
     kind, width, inner = array.type, 1, array
     if plain_type(kind) != kind:  # views have no offsets
         return None
@@ -181,12 +181,12 @@ OPTIONS = frozenset({"key", "fields"})
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the `*.arrow` objects, with the class names of the first readable one."""
+    """Return the `*.arrow` objects, with the first readable one's class names."""
     return batches(store, [info for info in infos if info.key.lower().endswith(".arrow")], options)
 
 
 def batches(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the objects as a `Readable`, one run each."""
+    """Return the objects, one run each."""
     labels, agreed = of_first_readable(infos, partial(_labels, store)), ColumnAgreement()
     return Readable(
         infos,

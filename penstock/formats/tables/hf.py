@@ -1,4 +1,4 @@
-"""Register and import Hugging Face datasets: `save_to_disk` folders, and Parquet in the Hub's layout."""
+"""Hugging Face datasets: `save_to_disk` folders, and Parquet in the Hub's layout."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -19,7 +19,7 @@ _SPLITS = "dataset_dict.json"
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return a dataset's data files. Raises: InvalidStore if both layouts are present."""
+    """Raise InvalidStore if both layouts are present."""
     keys = {info.key for info in infos}
     saved: dict[str, str] = {}
     for key in sorted(keys):
@@ -69,7 +69,7 @@ def _samples(
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
-    """Return a dataset's Parquet files. Raises: InvalidStore for a `save_to_disk` folder."""
+    """Raise InvalidStore for a `save_to_disk` folder."""
     saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
     if saved is not None:
         raise InvalidStore(

@@ -1,4 +1,4 @@
-"""Import the newest version of a Lance dataset, fragment by fragment: each live row is a sample.
+"""The newest version of a Lance dataset, fragment by fragment: each live row is a sample.
 
 Lance itself opens the folder, with the credentials in the environment.
 """
@@ -20,9 +20,9 @@ from ..reading.object_file import opened
 
 OPTIONS = frozenset({"key", "fields"})
 BATCH_BYTES = 8 * 2**20
-"""Approximate size of the rows decoded at once, in bytes."""
+"""About the rows decoded at once, in bytes."""
 RUN_ROWS = 65_536
-"""Number of rows per run."""
+"""Rows per run."""
 _BLOBS = "all_binary"
 _ADDRESS = "_rowaddr"
 _ROW_BITS = 32
@@ -40,12 +40,11 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return what `find_readable` returns, except fragments that lack a file."""
     return _readable(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions) -> dict[str, list[str]]:
-    """Return key of a fragment's first file -> keys of all its files; other data files map to no keys."""
+    """Return key of a fragment's first file -> all its files; other data files map to no keys."""
     versions = [one for one in infos if one.key.startswith(_VERSIONS)]
     fragments = _NAMES.of(
         store.url,
@@ -84,7 +83,7 @@ def _opened(store: Store) -> Any:
 
 
 class _Fragment(NamedTuple):
-    """A fragment: one data file, more if columns were added, and perhaps a file of deleted rows."""
+    """One data file, more if columns were added, and perhaps a file of deleted rows."""
 
     number: int
     files: list[ObjectInfo]
@@ -159,7 +158,7 @@ class _FragmentReader:
 
 
 def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
-    """Yield runs of consecutive rows, each with the index of its first row in the fragment."""
+    """Yield runs of consecutive rows, each with its first row's index."""
     numbers = batch.column(_ADDRESS).to_numpy() & (2**_ROW_BITS - 1)
     plain, start = batch.drop_columns([_ADDRESS]), 0
     for at in range(1, len(numbers) + 1):

@@ -1,4 +1,4 @@
-"""Register and import Parquet: each row is a sample, read one row group at a time.
+"""Parquet: each row is a sample, read one row group at a time.
 
 Registering reads all rows once, because footers give no names, sizes and checksums of fields: nulls are absent fields,
 and extensions follow from first bytes.
@@ -28,21 +28,20 @@ from ..reading.object_file import ObjectFile, opened
 from ..reading.sample import ForeignSample, FoundObjects
 
 MOST_CHUNK_BYTES = 256 * 2**20
-"""Limit on a decoded chunk, in bytes; reading one sample decodes the whole chunk."""
+"""Largest decoded chunk, in bytes; reading one sample decodes all of it."""
 
 SplitOf = Callable[[str], str]
 """Object key -> split, or ""."""
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
-    """Return the `*.parquet` objects, with the class names of the first."""
+    """Return the `*.parquet` objects, with the first one's class names."""
     return objects_with_splits(store, infos, options, lambda key: "")
 
 
 def objects_with_splits(
     store: Store, infos: list[ObjectInfo], options: ColumnarOptions, split_of: SplitOf
 ) -> FoundObjects:
-    """Return the `*.parquet` objects; `split_of` gives their splits."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".parquet")], None
     declared = False
     for info in tables[:1]:
@@ -155,11 +154,11 @@ class _TableWalk:
 
 OPTIONS = frozenset({"key", "fields"})
 RUN_BYTES = 64 * 2**20
-"""Approximate size of a run, in bytes, unless one row group is larger."""
+"""About the bytes of a run, unless one row group is larger."""
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the `*.parquet` objects, with the class names of the first readable one."""
+    """Return the `*.parquet` objects, with the first readable one's class names."""
     return tables(store, [info for info in infos if info.key.lower().endswith(".parquet")], options)
 
 

@@ -1,4 +1,4 @@
-"""Export Parquet with Hugging Face features: one file per part, one row per sample.
+"""Parquet exports with Hugging Face features: one file per part, one row per sample.
 
 The schema's metadata `penstock` maps columns to fields for imports.
 """
@@ -19,12 +19,12 @@ from ..exporter import ExportSample, ExportSelection, HashedFile, Loss, Outbox, 
 
 KEY = "key"
 GROUP_BYTES, GROUP_ROWS = 32 * 2**20, 1024
-"""Limits on a row group; a sample larger than the first is a group by itself."""
+"""Limits on a row group; a sample larger than the first is one by itself."""
 MEDIA = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "img", "gif", "tif"), "Image"),
     **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus"), "Audio"),
 }
-"""Last word of a field name -> Hugging Face feature that decodes it."""
+"""Field name's last word -> Hugging Face feature that decodes it."""
 _FLAT = {f"{kind}{n}": np.dtype(f"{kind}{n}").name for kind in "ui" for n in (1, 2, 4, 8)} | {
     f"f{n}": f"float{8 * n}" for n in (2, 4, 8)
 }
@@ -33,7 +33,7 @@ _NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return no losses: columns whose names collide are renamed, and the file records this."""
+    """Return none: colliding columns are renamed, and the file records this."""
     return []
 
 
@@ -53,7 +53,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
-    """Write nothing: each file is complete."""
+    """Write nothing."""
 
 
 class _ExportColumns:
@@ -154,7 +154,7 @@ def _word(name: str) -> str:
 
 
 def _free(name: str, in_use: set[str]) -> str:
-    """Return the name, with "_" appended while it is in use; add it to `in_use`."""
+    """Return the name, with "_" appended while in use; add it to `in_use`."""
     while name in in_use:
         name += "_"
     in_use.add(name)
@@ -174,7 +174,7 @@ class _Sink:
         return self._file.nbytes
 
     def flush(self) -> None:
-        """Do nothing: nothing is buffered."""
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing: the outbox closes the file."""

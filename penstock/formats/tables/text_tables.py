@@ -1,4 +1,4 @@
-"""Import text tables, uncompressed or compressed: CSV, JSON lines, and JSON. Each row is a sample.
+"""Text tables, uncompressed or compressed: CSV, JSON lines, and JSON. Each row is a sample.
 
 CSV values are text under the names of the first line; JSON members are columns. A `*.json` file is an array of objects
 or concatenated objects, read forward: memory holds one object and one chunk.
@@ -24,26 +24,25 @@ from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ObjectFile, opened
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-"""File name ending -> Arrow's name for the compression."""
+"""File name ending -> Arrow's compression."""
 _READ_BYTES = 2**20
 _SPACE = " \t\r\n"
 _NEAR = 16
-"""A parse error this near the end, in characters, may only mean that more must be read."""
+"""Characters before the end from which a parse error may only mean that more must be read."""
 
 
 @dataclass(frozen=True)
 class TextTables:
-    """The importer of a text format."""
+    """A text format's importer."""
 
     endings: tuple[str, ...]
-    """File name endings of its objects; compressed ones have another ending after it."""
+    """File name endings; compressed ones have another after it."""
     read: Callable[[ObjectFile, ColumnarOptions, str], Iterator[ReadSample]]
-    """Yields the samples of an open object; the last argument is its key."""
+    """Yields an open object's samples; the last argument is its key."""
 
     OPTIONS: ClassVar = frozenset({"key", "fields"})
 
     def find_readable(self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-        """Return the objects with these endings, one run each."""
         endings = tuple(f"{ending}{more}" for ending in self.endings for more in ("", *COMPRESSED))
         files = [info for info in infos if info.key.lower().endswith(endings)]
         samples = partial(self._samples, store, options)
@@ -79,7 +78,7 @@ def sample_of(values: Mapping[str, Any], options: ColumnarOptions, object_key: s
 
 
 def chunks(file: ObjectFile) -> Iterator[bytes]:
-    """Yield an object's bytes, decompressed according to its name's ending."""
+    """Yield an object's bytes, decompressed by its name's ending."""
     codec = next((codec for ending, codec in COMPRESSED.items() if file.path.endswith(ending)), None)
     source: Any = file
     if codec:
@@ -89,7 +88,7 @@ def chunks(file: ObjectFile) -> Iterator[bytes]:
 
 
 def lines(file: ObjectFile) -> Iterator[bytes]:
-    """Yield a text object's lines, without line ends. Raises: InvalidSample for a line that is too long."""
+    """Yield lines without their ends. Raises: InvalidSample for one that is too long."""
     rest, number = b"", 0
     for data in chunks(file):
         first, *more = data.split(b"\n")
@@ -176,7 +175,7 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._text, self._at, self._ended = "", 0, False
         self.is_array = False
-        """True if the text is an array; set once the first value is requested."""
+        """Set once the first value is requested."""
 
     def values(self) -> Iterator[Any]:
         self.is_array = self._next() == "["
@@ -235,7 +234,7 @@ class _Text:
         return InvalidSample(f"{self._name}, row {row} is not JSON: {why}; repair it{cut}")
 
     def _next(self) -> str:
-        """Return the next character that is no white space, without consuming it; "" at the end."""
+        """Return the next character that is no white space, unconsumed; "" at the end."""
         while True:
             while self._at < len(self._text):
                 if (character := self._text[self._at]) not in _SPACE:

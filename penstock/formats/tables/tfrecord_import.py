@@ -1,4 +1,4 @@
-"""Import TFRecord files of `tf.train.Example`, uncompressed or gzipped, without TensorFlow.
+"""TFRecord files of `tf.train.Example`, uncompressed or gzipped, read without TensorFlow.
 
 One number becomes metadata, several a field of flat values. Bytes become metadata if they are text, otherwise a field
 whose extension follows from its first bytes. `--field NAME=EXT` overrides this.
@@ -34,15 +34,15 @@ from ..reading.object_file import ByteStream, ObjectFile, opened
 
 MOST_FEATURES = 2**14
 MOST_VALUES = 2**24
-"""Limit on the number of values in a feature; one byte can become eight in memory."""
+"""Most values of a feature; one byte can become eight in memory."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NUMBERS_END = 2**29
 OPTIONS = frozenset({"key", "fields"})
 RECORD_BYTES = 2**28
-"""Limit on a record, in bytes."""
+"""Largest record, in bytes."""
 _NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
 _HEAD_BYTES = 12
-"""Size of a record's length and its checksum, in bytes."""
+"""Bytes of a record's length and its checksum."""
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _FLAT = {"int64": "i8", "float": "f4"}
 
@@ -51,28 +51,28 @@ class ExampleFeature(NamedTuple):
     """One feature's values."""
 
     kind: str
-    """"bytes", "float" or "int64"; "" if the feature has no list."""
+    """"bytes", "float", "int64", or "" without a list."""
     values: list[bytes] | np.ndarray[Any, Any]
-    """Values in order: bytes, float32 or int64."""
+    """bytes, float32 or int64."""
 
 
 class Wire(ValueError):
-    """Error for bytes that are not an Example; names the damaged byte."""
+    """Bytes that are no Example; names the damaged byte."""
 
 
 class _WireField(NamedTuple):
     number: int
     kind: int
     value: int
-    """Value of a varint; 0 for other types."""
+    """A varint's; else 0."""
     start: int
-    """First byte of the content; for a varint, the byte after it."""
+    """First byte of the content; after a varint."""
     stop: int
     at: int
 
 
 def features_of(data: bytes) -> dict[str, ExampleFeature]:
-    """Return an Example's features by name, in their order. Raises: Wire."""
+    """Return features by name, in their order. Raises: Wire."""
     features = dict[str, ExampleFeature]()
     for outer in _fields(data, 0, len(data)):
         if outer.number == 2:
@@ -211,7 +211,6 @@ def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the TFRecord objects, one run each."""
     files = [info for info in infos if _NAME.search(info.key.lower())]
     return Readable(
         files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
@@ -224,7 +223,7 @@ def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator
 
 
 def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[str, ExampleFeature]]]:
-    """Yield each record's index, its location for messages, and its features."""
+    """Yield each record's index, location for messages, and features."""
     with opened(store, info) as file:
         for row, (at, data) in enumerate(records(ByteStream(file, _codec_of(file), info.nbytes))):
             where = f"{file.path}, record {row}"
@@ -236,7 +235,7 @@ def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[st
 
 
 def _codec_of(file: ObjectFile) -> str | None:
-    """Return the compression according to the first bytes, because names seldom show it."""
+    """Return the compression by the first bytes, because names seldom show it."""
     head = file.read(_HEAD_BYTES)
     file.seek(0)
     return "gzip" if head[:2] == b"\x1f\x8b" and masked_crc32c(head[:8]) != head[8:] else None
@@ -285,7 +284,7 @@ def sample_of(
 def _field_or_value(
     name: str, feature: ExampleFeature, word: str | None, where: str
 ) -> tuple[str, bytes] | int | float | str:
-    """Return a feature's field name and bytes, or its metadata value. word: chosen extension, or None."""
+    """Return a feature's field name and bytes, or its metadata value. word: chosen extension."""
     single = _single(feature)
     if isinstance(feature.values, list):
         if single is None:
@@ -305,7 +304,7 @@ def _field_or_value(
 
 
 def _single(feature: ExampleFeature | None) -> int | float | str | bytes | None:
-    """Return a feature's only value, or None; bytes in no known format become text if possible."""
+    """Return a feature's only value, or None; unknown bytes become text if possible."""
     if feature is None or len(feature.values) != 1:
         return None
     if not isinstance(feature.values, list):

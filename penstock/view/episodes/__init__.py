@@ -1,1 +1,1 @@
-"""Episodes for the viewer: clocks, streams, cameras and language of one sample, read in ranges."""
+"""Episodes for the viewer: clocks, streams, cameras and language of one sample."""

@@ -16,13 +16,13 @@ from ..json_record import JsonRecord
 from .open_episode import OpenEpisode
 
 TASKS = ("task.txt", "task", "language_instruction")
-"""Field and columns with an episode's task, in order of preference."""
+"""Field and columns with a task, in order of preference."""
 MAX_TASK_BYTES = 2**20
 """Largest field with a task, in bytes."""
 MOST_SPANS = 2000
 """Most spans of a kind."""
 GAP_PERIODS = 3
-"""Periods of a clock, by its median, above which two values are a gap apart."""
+"""Median periods of a clock above which two values are a gap apart."""
 _TEXT = 400
 
 
@@ -31,9 +31,9 @@ class EpisodeSpan(JsonRecord):
     """A part of the axis."""
 
     first_ns: int
-    """Start, ns (or steps) after the axis's start."""
+    """ns (or steps) after the axis's start."""
     last_ns: int
-    """End, excluded."""
+    """Excluded end."""
     text: str
     """Text, or the kind of fault."""
     kind: str
@@ -43,7 +43,7 @@ class EpisodeSpan(JsonRecord):
 
 
 def language_spans(episode: OpenEpisode, columns: Mapping[str, str]) -> tuple[tuple[EpisodeSpan, ...], str]:
-    """Return (language lines in order of style and time, error or ""). Without lines, the task is one span."""
+    """Return (language lines by style and time, error or ""). Without lines, the task is one span."""
     try:
         if LANGUAGE in episode.names:
             return _lines(episode), ""
@@ -103,7 +103,7 @@ def _calls(calls: object) -> str:
 
 
 def keep_spans(episode: OpenEpisode, anchor: str) -> tuple[tuple[EpisodeSpan, ...], int, str]:
-    """Return (spans of rows with a true `keep.npy`, number of such rows or -1 without one, error or "")."""
+    """Return (spans of true rows of `keep.npy`, their number or -1 without one, error or "")."""
     try:
         keep = episode.keep()
         if keep is None or not anchor:
@@ -127,7 +127,7 @@ def keep_spans(episode: OpenEpisode, anchor: str) -> tuple[tuple[EpisodeSpan, ..
 
 
 def fault_spans(episode: OpenEpisode) -> tuple[EpisodeSpan, ...]:
-    """Return the gaps of each clock, and runs of frames with equal bytes, by field and time."""
+    """Return clocks' gaps, and runs of frames with equal bytes, by field and time."""
     spans: list[EpisodeSpan] = []
     gaps_of: dict[str, str] = {}  # clocks that streams share are searched once
     for name, clock in episode.clocks.items():

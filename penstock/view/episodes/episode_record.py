@@ -1,7 +1,9 @@
-"""The record of an episode's page, and of one moment of it."""
+"""The record of an episode's page with its lanes, and of one moment of it."""
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -14,11 +16,132 @@ from ..inspect.sample_record import SampleRecord, sample_record
 from ..json_record import JsonRecord
 from ..sample_relations import RunSearch
 from .bands import EpisodeSpan, fault_spans, keep_spans, language_spans
-from .lanes import Lane, lanes_of
 from .open_episode import VIDEO_WORDS, Camera, EpisodeStream, OpenEpisode
+from .stream_summary import MAX_DIMS, n_dims
+
+MOST_DIMS = 8
+"""Most dimensions of a lane: one colour each."""
+MOST_LANES = 64
+"""Most lanes of a page."""
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\d+|[^\W\d_a-zA-Z]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane(JsonRecord):
+    """Dimensions of a stream, drawn over one another; another stream may be dashed."""
+
+    name: str
+    """Title."""
+    field: str
+    """Stream drawn solid."""
+    dashed: str
+    """Stream with the same dimensions, or ""."""
+    first: int
+    """First dimension."""
+    labels: tuple[str, ...]
+    """A label for each dimension."""
+    unit: str
+    """Unit of the values, or ""."""
+
+
+def lanes_of(streams: Mapping[str, EpisodeStream]) -> tuple[tuple[Lane, ...], int]:
+    """Return (up to 64 lanes of streams, number of dimensions without one).
+
+    A state and an action of the same names share lanes.
+    """
+    dashed = _pairs(streams)
+    lanes: list[Lane] = []
+    n_wide = 0
+    for field, stream in streams.items():
+        if field in dashed.values():
+            continue
+        if (n := n_dims(stream.layout)) > MAX_DIMS:  # a header without rows may declare any number
+            n_wide += n
+            continue
+        short = field.rpartition(".")[0]
+        names = stream.names or tuple(map(str, range(n)))
+        for first, stop in groups(names):
+            title, labels = _titled(names[first:stop])
+            span = "" if stop - first == len(names) else f"{names[first]} to {names[stop - 1]}"
+            lanes.append(
+                Lane(
+                    name=(title or span or short) if stream.names else f"{short} {span}".strip(),
+                    field=field,
+                    dashed=dashed.get(field, ""),
+                    first=first,
+                    labels=labels,
+                    unit=stream.unit,
+                )
+            )
+    return tuple(lanes[:MOST_LANES]), n_wide + sum(len(lane.labels) for lane in lanes[MOST_LANES:])
+
+
+def _pairs(streams: Mapping[str, EpisodeStream]) -> dict[str, str]:
+    """Return state -> action of equal names and units."""
+    out: dict[str, str] = {}
+    for action in streams:
+        words = action.split(".")
+        if words[0] not in ("action", "actions"):
+            continue
+        for state in streams:
+            own, other = streams[state], streams[action]
+            same = own.names == other.names and own.unit == other.unit and (own.names or _is_state(state))
+            if _is_state(state) and same and n_dims(own.layout) == n_dims(other.layout) and state not in out:
+                out[state] = action
+                break
+    return out
+
+
+def _is_state(field: str) -> bool:
+    return field.split(".")[-2:-1] in (["state"], ["qpos"])
+
+
+def groups(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Return [first, stop) of neighbours with equal leading words, at most eight each."""
+    words = [tuple(word.lower() for word in _WORD.findall(name)) for name in names]
+    runs = _runs(words, 0, len(names), 0)
+    out: list[tuple[int, int]] = []
+    for first, stop in runs:
+        before = out[-1] if out else (0, 0)
+        is_tiny = min(stop - first, before[1] - before[0]) <= 2
+        if out and is_tiny and stop - before[0] <= MOST_DIMS:
+            out[-1] = before[0], stop
+        else:
+            out.append((first, stop))
+    return out
+
+
+def _runs(words: Sequence[tuple[str, ...]], first: int, stop: int, depth: int) -> list[tuple[int, int]]:
+    if stop - first <= MOST_DIMS:
+        return [(first, stop)] if stop > first else []
+    if depth >= max(len(one) for one in words[first:stop]) or depth > 8:
+        return [(at, min(stop, at + MOST_DIMS)) for at in range(first, stop, MOST_DIMS)]
+    out: list[tuple[int, int]] = []
+    at = first
+    for _, run in groupby(words[first:stop], lambda name: name[depth : depth + 1]):
+        n = len(list(run))
+        out += _runs(words, at, at + n, depth + 1)
+        at += n
+    if len(out) == stop - first:  # every name differs in this word: numbers
+        return [(at, min(stop, at + MOST_DIMS)) for at in range(first, stop, MOST_DIMS)]
+    return out
+
+
+def _titled(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return (words that all names begin with, or ""; each name's rest)."""
+    spans = [list(_WORD.finditer(name)) for name in names]
+    n = 0
+    while all(len(one) > n + 1 for one in spans) and len({one[n].group().lower() for one in spans}) == 1:
+        n += 1
+    if len(names) == 1 or not n:
+        return "", tuple(names)
+    title = " ".join(one.group().lower() for one in spans[0][:n] if len(one.group()) > 1)
+    labels = tuple(name[one[n].start() :] for name, one in zip(names, spans, strict=True))
+    return title or spans[0][0].group(), labels
+
 
 MAX_STEP = 10**6
-"""Most rows or frames that a step of the cursor goes."""
+"""Most rows or frames that the cursor steps."""
 QUALITY = ("clock_skew_ns", "n_gaps", "longest_gap_ns", "idle_ratio", "n_frozen")
 """Columns about an episode's clocks."""
 CODECS = {"libdav1d": "av1", "libvpx-vp9": "vp9", "libvpx": "vp8"}
@@ -32,17 +155,17 @@ class EpisodeTrack(JsonRecord):
     field: str
     """Field name."""
     name: str
-    """Last words of the field's name, as many as no other field ends in."""
+    """As many last words of the field as are unique."""
     n_values: int
-    """Number of rows or frames."""
+    """Rows or frames."""
     format: str
     """Dtype and shape, or codec and size."""
     clock: str
-    """Field of its clock, "container", or "" for steps."""
+    """Its clock's field, "container", or "" for steps."""
     rate: str
     """Values per second by the median period, or ""."""
     error: str
-    """Reason that it is not shown, or ""."""
+    """Why it is not shown, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +175,17 @@ class EpisodeRecord(JsonRecord):
     sample: SampleRecord
     """Fields without values, columns, provenance and edits."""
     task: str
-    """Text of the task, or ""."""
+    """Its text, or ""."""
     unit: str
-    """"s" if the axis is time, "step" if it counts rows."""
+    """"s" for time, "step" for rows."""
     origin_ns: int
-    """Start of the axis on the episode's clock."""
+    """Axis's start on the episode's clock."""
     length_ns: int
-    """Length of the axis, in ns or in steps."""
+    """In ns or steps."""
     anchor: str
     """Stream whose rows are counted, or ""."""
     n_rows: int
-    """Rows of the anchor."""
+    """The anchor's."""
     cameras: tuple[EpisodeTrack, ...]
     """Videos and arrays of images."""
     streams: tuple[EpisodeTrack, ...]
@@ -70,23 +193,23 @@ class EpisodeRecord(JsonRecord):
     lanes: tuple[Lane, ...]
     """Groups of dimensions."""
     n_undrawn: int
-    """Dimensions beyond the last lane."""
+    """Dimensions without a lane."""
     language: tuple[EpisodeSpan, ...]
     """Language lines, or the task."""
     keep: tuple[EpisodeSpan, ...]
-    """Spans of rows that `keep.npy` keeps."""
+    """Rows that `keep.npy` keeps."""
     n_keep: int
-    """Number of such rows; -1 without `keep.npy`."""
+    """Such rows; -1 without `keep.npy`."""
     faults: tuple[EpisodeSpan, ...]
     """Gaps of clocks, and frozen frames."""
     quality: Mapping[str, str]
-    """Columns about clocks -> value."""
+    """Clocks' columns -> value."""
     errors: Mapping[str, str]
     """Field that cannot be shown -> why."""
 
 
 def episode_record(episode: OpenEpisode, anchor: str = "") -> EpisodeRecord:
-    """Return an episode's record. anchor: stream whose rows are counted. Raises: InvalidRuntime; StoreError."""
+    """anchor: stream whose rows are counted. Raises: InvalidRuntime; StoreError."""
     version, ordinal = episode.version, episode.address.ordinal
     sample = sample_record(version, ordinal, RunSearch(), decode=False)
     anchor = episode.anchor(anchor)
@@ -165,48 +288,48 @@ def _rate(episode: OpenEpisode, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackMoment(JsonRecord):
-    """Value that the loader takes of one field at a time."""
+    """A field's value in a window."""
 
     field: str
     """Field name."""
     number: int
     """Row or frame, -1 if there is none."""
     age_ns: int | None
-    """The time less the value's own; None for steps."""
+    """Time less the value's; None for steps."""
     is_pad: bool
     """True outside of the episode."""
     first_ns: int
     """When the value began, after the axis's start."""
     next_ns: int
-    """When the next one begins; the last one's end is its begin."""
+    """When the next begins; the last's own begin."""
     pts_s: float | None
-    """Time of the frame in its container, in seconds; None for other fields."""
+    """Frame's time in its container, s; or None."""
     shown_s: tuple[float, float] | None
-    """When the frame begins and ends in the file that a browser plays, in seconds; None for other fields."""
+    """Frame's begin and end in the played file, s; or None."""
     values: tuple[float | int | bool, ...]
-    """Values of the row, up to 512; empty for cameras."""
+    """Up to 512; empty for cameras."""
     error: str
-    """Reason that there is none, or ""."""
+    """Why there is none, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorMoment(JsonRecord):
-    """The window of one instant: what the loader takes of each field, by the rule `last`."""
+    """A window at an instant: each field's value by the rule `last`."""
 
     at_ns: int
     """Time, ns (or steps) after the axis's start."""
     clock_ns: str
-    """Time on the episode's clock: digits, as numbers of a browser end at 2^53."""
+    """On the episode's clock: digits, as a browser's numbers end at 2^53."""
     anchor: str
     """Stream whose rows are counted, or ""."""
     row: int
-    """Row of the anchor in force, -1 before the first."""
+    """Anchor's row in force, -1 before the first."""
     tracks: tuple[TrackMoment, ...]
     """Streams and cameras."""
 
 
 def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> CursorMoment:
-    """Return what the loader takes at a time. Reads one row of each stream. Raises: InvalidRuntime."""
+    """Return what the loader takes at a time. Reads one row per stream. Raises: InvalidRuntime."""
     at_ns = min(max(0, at_ns), episode.length_ns)
     anchor = episode.anchor(anchor)
     names = [name for name in (*episode.streams, *episode.cameras) if name not in episode.errors]
@@ -220,7 +343,7 @@ def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> CursorMoment:
 
 
 def stepped(episode: OpenEpisode, at_ns: int, field: str, by: int) -> int:
-    """Return the time of the row or frame of a field that is `by` after the one at a time. Raises: InvalidRuntime."""
+    """Return the time of a field's row or frame `by` after the one at a time. Raises: InvalidRuntime."""
     known = field in episode.streams or field in episode.cameras
     if not known or field in episode.errors or not episode.has_times(field) or abs(by) > MAX_STEP:
         raise InvalidRuntime(
@@ -263,7 +386,7 @@ def _moment(episode: OpenEpisode, name: str, at_ns: int, anchor: str) -> TrackMo
 
 
 def plain_values(row: np.ndarray) -> tuple[float | int | bool, ...]:
-    """Return a row's values as numbers of Python."""
+    """Return numbers of Python."""
     values: list[float | int | bool] = row.tolist()
     return tuple(values)
 

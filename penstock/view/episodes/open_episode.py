@@ -37,11 +37,11 @@ VIDEO_WORDS = ("mp4", "webm", "mkv", "run")
 """Last words of fields that are videos."""
 KEEP = "keep.npy"
 MAX_CLOCK_BYTES = 256 * 2**20
-"""Largest packet table that is read, and most bytes of an episode's clocks."""
+"""Largest packet table, and most bytes of all clocks."""
 MOST_SMALL_BYTES = 32 * 2**20
-"""Most bytes of small fields that are read together."""
+"""Small fields read together, in bytes."""
 READY_BYTES = 16 * 2**20
-"""Largest stream, in bytes, that is read for the values of one row. Larger ones wait until their lane is drawn."""
+"""Largest stream, in bytes, read for one row's values. Larger ones wait until their lane is drawn."""
 MAX_VALUES = 512
 """Most values of a row that are listed."""
 _PICTURE_PX = 16
@@ -55,9 +55,9 @@ class EpisodeStream:
     layout: NpyLayout
     """Shape, dtype and place of the rows."""
     names: tuple[str, ...]
-    """A name for each value of a row, or empty."""
+    """One per value of a row, or empty."""
     unit: str
-    """Unit of the values, or ""."""
+    """Or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,21 +65,21 @@ class Camera:
     """A video, or an array of images."""
 
     n_frames: int
-    """Number of frames."""
+    """Frames."""
     size: tuple[int, int]
     """(width, height) in px."""
     codec: str
     """FFmpeg's decoder, or the dtype of images."""
     timeline: Timeline | None
-    """Times in the container; None for an array."""
+    """Container's times, or None."""
     table: PacketTable | None
-    """Packet table; None for an array."""
+    """Packets, or None."""
     layout: NpyLayout | None
-    """Layout of an array; None for a video."""
+    """Array's, or None."""
 
     @property
     def is_read_whole(self) -> bool:
-        """True for a video of which a frame takes all bytes."""
+        """True if a frame takes the whole video."""
         return self.layout is None and (self.table is None or bool(self.table.facts.whole_because))
 
 
@@ -87,21 +87,21 @@ class OpenEpisode:
     """One episode of a version. Thread-safe."""
 
     def __init__(self, version: loader.Version, address: SampleAddress) -> None:
-        """Read the clocks and the packet tables. address: with all fields of the sample."""
+        """Read the clocks and packet tables. address: with all fields of the sample."""
         self.version, self.address, self.names = version, address, tuple(address.fields)
         self.fields = {
             name: VerifiedField(version, at, address.describe(name)) for name, at in address.fields.items()
         }
         self.streams: dict[str, EpisodeStream] = {}
-        """Field -> its stream."""
+        """By field."""
         self.cameras: dict[str, Camera] = {}
-        """Field -> its camera."""
+        """By field."""
         self.errors: dict[str, str] = {}
         """Field that cannot be shown -> why."""
         self.clocks: dict[str, I64] = {}
-        """Field -> its clock, int64 ns; empty for an episode of steps."""
+        """Field -> its clock, int64 ns; empty for steps."""
         self.clock_names: dict[str, str] = {}
-        """Field -> the field of its clock, which may be damaged, or "container"."""
+        """Field -> its clock's field, perhaps damaged, or "container"."""
         self._read_small()
         for name in self.names:
             self._open(name)
@@ -112,19 +112,19 @@ class OpenEpisode:
             self.clocks, self.clock_names = {}, {}
         spans = [self._span(name) for name in (*self.streams, *self.cameras) if self.has_times(name)]
         self.origin_ns = min((first for first, _ in spans), default=0)
-        """Start of the axis, ns on the episode's clock; 0 for steps."""
+        """Axis's start on the clock, ns; 0 for steps."""
         self.length_ns = max(1, max((last for _, last in spans), default=0) - self.origin_ns)
-        """Length of the axis in ns, or in steps."""
+        """In ns or steps."""
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes, about."""
+        """About the memory in bytes."""
         tables = sum(48 * one.n_frames for one in self.cameras.values())
         clocks = {id(clock): clock.nbytes for clock in self.clocks.values()}  # streams may share one
         return tables + sum(clocks.values()) + sum(field.nbytes for field in self.fields.values())
 
     def _read_small(self) -> None:
-        """Read small arrays and packet tables together: neighbours share a request."""
+        """Read small arrays and packet tables; neighbours share a request."""
         nbytes, small = 0, {}
         for name, at in self.address.fields.items():
             if (is_array(name) or name.endswith(SUFFIX)) and at.nbytes <= KEPT_BYTES:
@@ -213,12 +213,11 @@ class OpenEpisode:
             )
 
     def n_values(self, name: str) -> int:
-        """Return the number of rows or frames."""
         camera = self.cameras.get(name)
         return self.streams[name].layout.shape[0] if camera is None else camera.n_frames
 
     def has_times(self, name: str) -> bool:
-        """Return whether a field's rows or frames have a place on the axis."""
+        """Return whether a field's rows or frames lie on the axis."""
         there = self.is_steps or name in self.clocks
         return there and name not in self.errors and self.n_values(name) > 0
 
@@ -231,7 +230,7 @@ class OpenEpisode:
         return first, max(last, min(last + step, 2**62))
 
     def anchor(self, asked: str = "") -> str:
-        """Return the stream whose rows count: the one asked for, the actions, or the first. Raises: InvalidRuntime."""
+        """Return the stream whose rows count: the given one, the actions, or the first. Raises: InvalidRuntime."""
         if asked:
             if asked not in self.streams or not self.has_times(asked):
                 raise InvalidRuntime(
@@ -243,22 +242,22 @@ class OpenEpisode:
         return next(iter([*actions, *timed]), "")
 
     def timed_streams(self) -> list[str]:
-        """Return the streams that have rows and times."""
+        """Return the streams with rows and times."""
         return [one for one in self.streams if self.has_times(one)]
 
     def time_of(self, name: str, number: int) -> int:
-        """Return when a row or frame begins, ns (or steps) after the axis's start; the first or last one's beyond."""
+        """Return when a row or frame begins, ns (or steps) after the axis's start; clamped to the first and last."""
         number = min(max(0, number), self.n_values(name) - 1)
         return number if self.is_steps else int(self.clocks[name][number]) - self.origin_ns
 
     def number_at(self, name: str, at_ns: int) -> int:
-        """Return the last row or frame that began at a time after the axis's start; -1 before the first."""
+        """Return the last row or frame that began by then; -1 before the first."""
         if self.is_steps:
             return min(at_ns, self.n_values(name) - 1)
         return int(np.searchsorted(self.clocks[name], at_ns + self.origin_ns, side="right")) - 1
 
     def pick(self, name: str, at_ns: int, anchor: str) -> Picked:
-        """Return what a window takes of a field at a time (rule `last`). Raises: DecodeFailed."""
+        """Return what a window takes of a field (rule `last`). Raises: DecodeFailed."""
         n = self.n_values(name)
         if not n:
             raise DecodeFailed(f"{name!r} is empty")
@@ -282,17 +281,17 @@ class OpenEpisode:
         )
 
     def row(self, name: str, number: int) -> np.ndarray:
-        """Return a row's values, up to 512; none before a large stream was drawn. Raises: Corrupt."""
+        """Return up to 512 values of a row; none before a large stream was drawn. Raises: Corrupt."""
         if not self.fields[name].is_checked and self.fields[name].address.nbytes > READY_BYTES:
             return np.empty(0)
         return read_rows(self.fields[name], self.streams[name].layout, number, number + 1)[0, :MAX_VALUES]
 
     def summary(self, name: str) -> StreamSummary:
-        """Return a stream's summary. Reads the stream once, unless it has row blocks. Raises: Corrupt."""
+        """Read the stream once, unless it has row blocks. Raises: Corrupt."""
         return StreamSummary(self.fields[name], self.streams[name].layout)
 
     def keep(self) -> np.ndarray | None:
-        """Return `keep.npy`, bool [rows]; None without one. Raises: Corrupt."""
+        """Return `keep.npy`, bool [rows], or None. Raises: Corrupt."""
         if KEEP not in self.names:
             return None
         array: np.ndarray = load("array:decode")(self._whole(KEEP))
@@ -303,13 +302,13 @@ class OpenEpisode:
         return array.astype(bool)
 
     def frame_bytes(self, name: str) -> int:
-        """Return the memory for decoding a frame, in bytes, about."""
+        """Return about the bytes of memory that decoding a frame takes."""
         camera = self.cameras[name]
         width, height = camera.size
         return 8 * width * height + 2 * self.address.fields[name].nbytes * camera.is_read_whole
 
     def frame(self, name: str, number: int) -> np.ndarray:
-        """Return a camera's frame [H, W, C], as the loader decodes it. Raises: Corrupt; MissingDependency."""
+        """Return a frame [H, W, C], as the loader decodes it. Raises: Corrupt; MissingDependency."""
         camera = self.cameras[name]
         if not 0 <= number < camera.n_frames:
             raise InvalidRuntime(f"frame = {number}; {name!r:.100} has frames 0 to {camera.n_frames - 1}")
@@ -366,7 +365,7 @@ def _pictures(layout: NpyLayout) -> Camera:
 
 
 def is_episode(version: loader.Version, names: Sequence[str]) -> bool:
-    """Return whether a sample with these fields is an episode: it has a stream on a clock, or of steps."""
+    """Return whether there is a stream on a clock, or of steps."""
     if any(name.endswith(CLOCK) for name in names):
         return True
     by_steps_only = "episode.json" in names or "n_steps" in version.manifest["columns"]
@@ -374,6 +373,6 @@ def is_episode(version: loader.Version, names: Sequence[str]) -> bool:
 
 
 def open_episode(version: loader.Version, ordinal: int, names: Sequence[str]) -> OpenEpisode:
-    """Return an episode. names: fields of the sample. Raises: PenstockError."""
+    """names: fields of the sample. Raises: PenstockError."""
     (address,) = version.address(np.array([ordinal]), list(names))
     return OpenEpisode(version, address)

@@ -1,9 +1,9 @@
 """Smallest and largest values of a long stream, for each column of a plot.
 
-One pass over the stream keeps the extremes of up to `LEVEL_BYTES` of buckets. A wide view joins buckets; a narrow one
-reads its rows, up to 16 MiB. So an hour at 1 kHz with 64 dimensions (0.9 GB) takes 16 MiB of memory and one read.
-With row blocks the pass may stop and go on: each call reads for a limited time, spread over the whole stream, and what
-is unread has no values. Rejected: a few rows of each column, which miss peaks.
+One pass keeps the extremes of up to `LEVEL_BYTES` of buckets. A wide view joins buckets; a narrow one reads its rows,
+up to 16 MiB. So an hour at 1 kHz with 64 dimensions (0.9 GB) takes 16 MiB of memory and one read. With row blocks the
+pass may stop and go on: each call reads for a limited time, spread over the stream; what is unread has no values.
+Rejected: a few rows of each column, which miss peaks.
 """
 
 import math
@@ -22,7 +22,7 @@ from loader.modalities.fields import last_word
 from .verified_field import PASS_BYTES, VerifiedField
 
 LEVEL_BYTES = 16 * 2**20
-"""Bytes of a stream's buckets, and most bytes of rows that a range reads."""
+"""Bytes of a stream's buckets, and of the rows that a range reads."""
 MAX_DIMS = 4096
 """Most values of a row."""
 _HEAD_BYTES = 12 * 2**10
@@ -33,10 +33,10 @@ I64 = npt.NDArray[np.int64]
 
 
 class ColumnExtremes(NamedTuple):
-    """Extremes of a stream in a range of rows, one entry per column of a plot."""
+    """Extremes of a range of rows, one entry per column of a plot."""
 
     rows: I64
-    """int64 [n]: first row of each column."""
+    """int64 [n]: columns' first rows."""
     low: F32
     """float32 [dims, n]; NaN without a finite value."""
     high: F32
@@ -44,7 +44,7 @@ class ColumnExtremes(NamedTuple):
 
 
 def stream_layout(field: VerifiedField) -> NpyLayout | None:
-    """Return an array's layout, from its first bytes; None if it has no rows of numbers. Raises: DecodeFailed."""
+    """Return the layout by an array's first bytes; None without rows of numbers. Raises: DecodeFailed."""
     word = last_word(field.address.field)
     if word in FLAT:
         n = field.address.nbytes // FLAT[word].itemsize
@@ -63,7 +63,6 @@ def stream_layout(field: VerifiedField) -> NpyLayout | None:
 
 
 def n_dims(layout: NpyLayout) -> int:
-    """Return the number of values in a row."""
     return math.prod(layout.shape[1:])
 
 
@@ -76,8 +75,6 @@ def read_rows(field: VerifiedField, layout: NpyLayout, first: int, stop: int) ->
 
 
 class StreamSummary:
-    """A stream's buckets."""
-
     def __init__(self, field: VerifiedField, layout: NpyLayout) -> None:
         """Read the stream once; with row blocks, `read_more` does. Raises: DecodeFailed; Corrupt."""
         self.field, self._layout, self.n_rows, self.dims = field, layout, layout.shape[0], n_dims(layout)
@@ -92,7 +89,7 @@ class StreamSummary:
         self._lock = Lock()
         each = max(1, PASS_BYTES // max(1, self.rows_each * self.dims * layout.dtype.itemsize))
         self._spans = [range(at, min(n, at + each)) for at in spread(range(0, n, each))]
-        """Buckets that are not read yet, the next last."""
+        """Unread buckets, the next last."""
         self._n_spans = len(self._spans)
         if not field.has_rows:
             self._spans = []
@@ -123,7 +120,7 @@ class StreamSummary:
             self._set(bucket, rows.reshape(1, -1, self.dims))
 
     def read_more(self, seconds: float) -> float:
-        """Read for some time, at least 4 MiB; return the share that is read. Raises: Corrupt."""
+        """Read for some time, at least 4 MiB; return the read share. Raises: Corrupt."""
         until = time.monotonic() + seconds
         while self._spans:
             with self._lock:
@@ -147,7 +144,7 @@ class StreamSummary:
         self._low[at], self._high[at] = extremes(rows)
 
     def is_narrow(self, first: int, stop: int, n_columns: int) -> bool:
-        """Return whether `columns` reads the rows themselves, and no bucket."""
+        """Return whether `columns` reads rows instead of buckets."""
         n = min(self.n_rows, stop) - max(0, first)
         nbytes = n * self.dims * self._layout.dtype.itemsize
         return n <= n_columns * self.rows_each and nbytes <= LEVEL_BYTES
@@ -155,7 +152,7 @@ class StreamSummary:
     def columns(self, first: int, stop: int, n_columns: int, dims: range) -> ColumnExtremes:
         """Return the extremes of rows first ... stop - 1, in at most `n_columns` columns.
 
-        ColumnExtremes hold whole buckets: the first may begin, and the last end, outside of the range. Raises: Corrupt.
+        They hold whole buckets: the first may begin, and the last end, outside of the range. Raises: Corrupt.
         """
         first, stop = max(0, first), min(self.n_rows, stop)
         chosen = slice(dims.start, dims.stop)
@@ -178,7 +175,7 @@ class StreamSummary:
 
 
 def spread(values: Sequence[int]) -> list[int]:
-    """Return the values in an order of which every end covers them evenly."""
+    """Return the values in an order whose every end covers them evenly."""
     n = max(1, len(values))
     bits = (n - 1).bit_length()
     reversed_bits = (int(f"{i:0{bits}b}"[::-1], 2) if bits else 0 for i in range(1 << bits))
@@ -197,7 +194,7 @@ def extremes(rows: np.ndarray) -> tuple[F32, F32]:
 
 
 def drawable(values: np.ndarray) -> F32:
-    """Return float32 values; NaN for infinite ones, the largest float32 for larger ones."""
+    """Return float32; NaN for infinite values, the largest float32 for larger ones."""
     out: F32
     if values.dtype.kind != "f":
         out = values.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Windows of an episode that a training run took: their rows, steps and losses."""
+"""Windows of an episode that a training run took: rows, steps and losses."""
 
 import math
 import time
@@ -22,9 +22,9 @@ from ..shown_values import version_of
 from .open_episode import OpenEpisode
 
 SEARCH_S = 4.0
-"""Seconds after which a run is searched no further."""
+"""Most seconds to search a run."""
 WINDOW_S, ROW_S, STEP_S = 1e-3, 1e-7, 4e-4
-"""Approximate seconds to search a window, in addition per row of its episode, and to search a step."""
+"""About the seconds to search a window, in addition per row of its episode, and to search a step."""
 MOST_WINDOWS = 2000
 """Most windows of a run."""
 FAR = 4.0
@@ -33,14 +33,12 @@ FAR = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedWindow(JsonRecord):
-    """A window of the episode in a recorded step."""
-
     row: int
-    """Row of the anchor; -1 if the whole episode was the sample."""
+    """Anchor's row; -1 if the sample is the whole episode."""
     at_ns: int
-    """Time of the row, ns (or steps) after the axis's start."""
+    """Row's time, ns (or steps) after the axis's start."""
     first_ns: int
-    """Earliest time that the window names, ns (or steps) after the axis's start."""
+    """Earliest time that the window names, likewise."""
     last_ns: int
     """Latest such time."""
     step: int
@@ -48,27 +46,27 @@ class TrainedWindow(JsonRecord):
     slot: int
     """Global slot."""
     loss: float | None
-    """Loss of the slot if it was among the step's largest, else of the step; None without one."""
+    """Slot's if among the step's largest, else the step's, or None."""
     is_far: bool
-    """True if the loss is not finite, or far above the run's."""
+    """True if not finite, or far above the run's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunWindows(JsonRecord):
-    """Windows of the episode that one run took."""
+    """An episode's windows in one run."""
 
     training: str
     """Run name or plan hash."""
     anchor: str
-    """Stream whose rows the windows stand at, or ""."""
+    """Stream whose rows are meant, or ""."""
     metric: str
-    """Metric that colours the windows, or ""."""
+    """Colours the windows; or ""."""
     searched: str
-    """Searched part, such as "the last 900 of 40,000 steps"; "" for all."""
+    """Such as "the last 900 of 40,000 steps"; "" for all."""
     windows: tuple[TrainedWindow, ...]
-    """Windows, by step."""
+    """By step."""
     error: str = ""
-    """Error that left windows unknown, or ""."""
+    """Why some are unknown, or ""."""
 
 
 class _WindowSearch:
@@ -124,8 +122,8 @@ class _WindowSearch:
 def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
     """Return the windows of an episode that a run took.
 
-    Searches for some seconds: window by window, in an order that covers the episode, or step by step from the last
-    one back, whichever costs less.
+    Searches for some seconds: window by window, in an order that covers the episode, or step by step from the last one
+    back, whichever costs less.
     """
     search, error = _WindowSearch(training, episode), ""
     steps = training.recorded_steps()
@@ -155,7 +153,7 @@ def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
 
 
 def _views(plan: loader.Plan, episode: OpenEpisode) -> list[tuple[int, WindowView, list[int]]]:
-    """Return (source, view, numbers of the episode's windows) of each source of windows that has some."""
+    """Return (source, view, the episode's windows) of each source with windows."""
     views = [
         (plan.source_names.index(source.name), source.view, source.view.windows_at(episode.address.key) or [])
         for source in _sources(plan, episode)
@@ -186,7 +184,7 @@ def _spread(rows: Sequence[int]) -> list[int]:
 
 
 def _span(episode: OpenEpisode, layout: WindowLayout | None, row: int) -> tuple[int, int, int]:
-    """Return (time of the row, earliest, latest time of a window's values), after the axis's start."""
+    """Return (row's time, a window's earliest and latest), after the axis's start."""
     if layout is None or layout.anchor not in episode.streams:
         return 0, 0, episode.length_ns
     now = episode.time_of(layout.anchor, row)

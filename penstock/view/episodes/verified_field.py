@@ -1,8 +1,8 @@
 """Read ranges of a stored field, each checked, without keeping the field in memory.
 
-Row blocks check a range from the start. Without them the first pass reads the whole field once, checks its CRC-32C, and
-keeps one CRC-32C per block (0.06 per mille of its bytes). Later ranges read whole blocks and check each. Rejected: a
-range checked by reading the field again, which costs the field for each request of a browser.
+Row blocks check a range from the start. Without them the first pass reads the whole field, checks its CRC-32C, and
+keeps one CRC-32C per block (0.06 per mille of its bytes). Later ranges read and check whole blocks. Rejected: reading
+the field again for each of a browser's requests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ from loader.modalities.row_blocks import RowBlocks
 BLOCK_BYTES = 64 * 2**10
 """Bytes of a block."""
 PASS_BYTES = 64 * BLOCK_BYTES
-"""Bytes of a request of the first pass."""
+"""A request of the first pass, in bytes."""
 KEPT_BYTES = 2**20
-"""Largest field, in bytes, that is kept whole."""
+"""Largest field kept whole, in bytes."""
 
 
 class VerifiedField:
-    """One field of a sample. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, version: loader.Version, address: FieldAddress, where: str) -> None:
         """where: the sample's address, for errors."""
@@ -39,12 +39,12 @@ class VerifiedField:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes, at most."""
+        """Most memory in bytes."""
         return 1024 + self.address.nbytes // BLOCK_BYTES * 36 + min(self.address.nbytes, KEPT_BYTES)
 
     @property
     def is_checked(self) -> bool:
-        """True once blocks have checksums, so that a range costs its blocks only."""
+        """True once blocks have checksums, so that a range costs only its blocks."""
         return len(self._crcs) > 0
 
     @property
@@ -53,7 +53,7 @@ class VerifiedField:
         return self._begins > 0
 
     def check_by(self, rows: RowBlocks) -> None:
-        """Check ranges by the field's row blocks. Raises: DecodeFailed if they are of another array."""
+        """Check ranges by row blocks. Raises: DecodeFailed if they are of another array."""
         if rows.crc32c != self.address.crc32c != UNKNOWN_CRC or rows.nbytes != self.address.nbytes:
             raise DecodeFailed(f"{self._where}: its row blocks belong to another array; recompute them")
         self._begins, self._block_bytes, self._crcs = (
@@ -63,17 +63,17 @@ class VerifiedField:
         )
 
     def keep(self, data: bytes) -> None:
-        """Keep all bytes, which the caller has checked."""
+        """Keep all bytes, which are checked."""
         self._data, self._crcs = data, [crc32c(data)]
 
     def head(self, nbytes: int) -> bytes:
-        """Return the first bytes, unchecked: fewer if the field is shorter."""
+        """Return the first bytes, unchecked; fewer if the field is shorter."""
         if self._data is not None:
             return self._data[:nbytes]
         return self._read(0, min(nbytes, self.address.nbytes))
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the field's bytes in order. Raises: Corrupt, after the last, if the CRC-32C differs."""
+        """Yield the bytes in order. Raises: Corrupt, after the last, if the CRC-32C differs."""
         if self._data is not None:
             yield self._data
             return
@@ -125,6 +125,6 @@ class VerifiedField:
 
 
 def verified_field(version: loader.Version, ordinal: int, field: str) -> VerifiedField:
-    """Return one field of a sample. Raises: InvalidRuntime; StoreError."""
+    """Return a sample's field. Raises: InvalidRuntime; StoreError."""
     (address,) = version.address(np.array([ordinal]), [field])
     return VerifiedField(version, address.fields[field], address.describe(field))

@@ -1,1 +1,1 @@
-"""Records about training runs and versions, shared by the web, the terminal and the command line."""
+"""Records about training runs and versions, for web, terminal and command line."""

@@ -1,4 +1,4 @@
-"""Format step and slot records as plain text, for a terminal or a log."""
+"""Step and slot records as plain text."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def run_text(record: TrainingRunRecord) -> str:
 
 
 def step_text(record: StepRecord) -> str:
-    """Return a rank's part of a step as text, with one line per field of each slot."""
+    """Return a rank's part of a step, with one line per field of each slot."""
     lines = [
         f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
         f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}",
@@ -68,7 +68,7 @@ def step_text(record: StepRecord) -> str:
 
 
 def slot_text(record: SlotRecord) -> str:
-    """Return a slot as text: its fields before and after the transform, and its provenance."""
+    """Return a slot: its fields before and after the transform, and its provenance."""
     lines = [record.explained, *stage_lines(record)]
     lines += [f"  made by     {run.line()}" for run in record.runs]
     if record.error:
@@ -98,7 +98,7 @@ def slot_text(record: SlotRecord) -> str:
 
 
 def stage_lines(record: StepRecord | SlotRecord) -> list[str]:
-    """Return lines with the stage of the values, and a warning if the step is not recorded."""
+    """Return the values' stage, and a warning if the step is not recorded."""
     untrained = [f"  ! {record.untrained}"] if record.untrained else []
     return [*untrained, f"  {STAGES[record.stage]}"]
 
@@ -139,7 +139,7 @@ def compared_line(slot: ComparedSlot) -> str:
 
 
 def compared_sample(sample: ComparedSample | None) -> str:
-    """Return a compared run's sample as one line."""
+    """Return one line."""
     if sample is None:
         return "padding"
     substitute = f" substitute {sample.attempt}" if sample.attempt else ""
@@ -166,7 +166,7 @@ def window_text(record: StepWindow) -> str:
 
 
 def unrecorded_lines(record: StepWindow) -> list[str]:
-    """Return a line if some steps in the window are not recorded."""
+    """Return a line if some of the window's steps are not recorded."""
     if not record.unrecorded:
         return []
     n = len(record.unrecorded)

@@ -16,7 +16,7 @@ from ..replays.training import Row, Training, crcs
 from .shown_batch import ShownBatch
 
 PartOf = Callable[[int, int], tuple[ShownBatch, str]]
-"""Function (rank, world size) -> (that part of a step, recipe error or "")."""
+"""(rank, world size) -> (that part of a step, recipe error or "")."""
 WHOLE = 2**64
 UNDECIDED = "the ledger lists substitutions of all runs of the plan: too many to single out this run's"
 STAGES = {
@@ -24,20 +24,18 @@ STAGES = {
     "transformed": "values after the transform of --recipe, not proved to equal the training's",
     "decoded": "decoded values, without a transform",
 }
-"""Stage name -> description. Only values that were replayed and proved are `trained`."""
+"""Stage -> description. Only values replayed and proved are `trained`."""
 NO_LEDGER = "the ledgers of this root lack these substitutions; for Loader(ledger=...): penstock trail verify --ledger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof(JsonRecord):
-    """Result of one proof."""
-
     name: str
-    """Name: `planned`, `bytes`, `code` or `tensors`."""
+    """`planned`, `bytes`, `code` or `tensors`."""
     proved: bool | None
-    """True if proved, False if disproved, None if undecided."""
+    """None if undecided."""
     text: str
-    """Reason, or the facts that were compared."""
+    """Reason, or the compared facts."""
 
 
 def proofs(
@@ -54,7 +52,7 @@ def proofs(
 
 
 def stage_of(training: Training, step: int, results: tuple[Proof, ...], *, recipe: bool) -> str:
-    """Return a batch's key in `STAGES`. recipe: True if the recipe produced the values."""
+    """Return a batch's key in `STAGES`. recipe: True if it produced the values."""
     start, proved = training.start(step), {one.name: one.proved for one in results}
     unproved = "transformed" if recipe else "decoded"
     if start is None or training.untrained(step) or (start.transforms and not recipe):
@@ -68,7 +66,7 @@ def slot_stage(
 ) -> str:
     """Return a slot's key in `STAGES`.
 
-    part: called only if the run log has tensor checksums. Otherwise the digest, recomputed from indexes, decides.
+    part: called only if the run log has tensor checksums; otherwise the digest, recomputed from indexes, decides.
     """
     step, recipe = values.step, functions is not None and not trouble
     start, digests = training.start(step), training.part_digests(step)

@@ -1,4 +1,4 @@
-"""A step according to its run log: digests and metrics, which remain when its samples are unavailable."""
+"""A step according to its run log: digests and metrics, which outlast its samples."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ ADVICE = (
     "Pages that need no store still open."
 )
 MOST_LINES = 32
-"""Most parts, and most slots, listed as text."""
+"""Most parts, and slots, listed as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedPart(JsonRecord):
-    """One recorded delivery of a rank's part of a step."""
+    """One delivery of a rank's part of a step."""
 
     rank: int
     """Rank."""
@@ -31,29 +31,27 @@ class RecordedPart(JsonRecord):
     digest: int
     """64-bit digest."""
     substituted: int
-    """Number of substituted slots."""
+    """Substituted slots."""
     at_us: int
-    """Time in UTC microseconds."""
+    """UTC microseconds."""
     crc32c: Mapping[str, int]
-    """Field -> CRC-32C of its tensor; empty if not computed."""
+    """Field -> tensor's CRC-32C, if computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep(JsonRecord):
-    """A step as recorded in the run log."""
-
     training: str
     """Run name or plan hash."""
     plan: str
-    """Hash of the step's plan; "" if only the metrics contain the step."""
+    """Hash; "" if only the metrics have the step."""
     step: int
     """Global step."""
     parts: tuple[RecordedPart, ...]
-    """Recorded parts, sorted by rank and time."""
+    """By rank and time."""
     notes: Mapping[str, float]
-    """Metric -> value at this step."""
+    """Metric -> value."""
     largest: Mapping[int, Mapping[str, float]]
-    """Slot -> metric -> value, for the slots with the step's largest values; on a slot's page, only that slot."""
+    """Slot -> metric -> value, of the step's largest; on a slot's page, only its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +63,13 @@ class FailureRecord(JsonRecord):
     message: str
     """Error message."""
     advice: str
-    """Remedy; "" if the message already gives it."""
+    """Remedy; "" if the message has it."""
     recorded: RecordedStep | None
-    """Recorded facts about the step, on step and slot pages; None if there are none."""
+    """The step's recorded facts, on step and slot pages."""
 
 
 def recorded_step(training: Training, step: int, slot: int | None = None) -> RecordedStep | None:
-    """Return the recorded facts about a step, or None. Makes no request. slot: limits per-slot metrics to this one."""
+    """Return a step's recorded facts, or None. Makes no request. slot: limits per-slot metrics to it."""
     rows, notes, start = training.rows(step), training.notes(step), training.start(step)
     if not rows and not notes:
         return None
@@ -98,7 +96,7 @@ def recorded_step(training: Training, step: int, slot: int | None = None) -> Rec
 
 @contextmanager
 def attach_recorded_step(training: Training, step: int, slot: int | None = None) -> Iterator[None]:
-    """Attach the recorded facts about a step to any error raised inside, except InvalidRuntime."""
+    """Attach a step's recorded facts to any error raised inside, except InvalidRuntime."""
     try:
         yield
     except InvalidRuntime:
@@ -114,7 +112,6 @@ def attach_recorded_step(training: Training, step: int, slot: int | None = None)
 
 
 def failure_record(error: PenstockError) -> FailureRecord:
-    """Return the record for an error that is shown instead of a page."""
     return FailureRecord(
         error=type(error).__name__,
         message=clean(error, 2000),
@@ -124,7 +121,7 @@ def failure_record(error: PenstockError) -> FailureRecord:
 
 
 def recorded_lines(record: RecordedStep) -> list[str]:
-    """Return the recorded facts about a step as lines of text."""
+    """Return a step's recorded facts as text."""
     lines = [f"the trail of {clean(record.training, 80)} has of step {record.step}:"]
     for part in record.parts[:MOST_LINES]:
         substituted = f", {part.substituted} substituted" if part.substituted else ""

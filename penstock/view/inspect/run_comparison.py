@@ -27,14 +27,12 @@ _COLUMNS = (*_KEY, "digest", "substituted", "start")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSample(JsonRecord):
-    """A run's sample in a slot."""
-
     source: str
-    """Source name in the plan."""
+    """Name in the plan."""
     key: str
     """Sample key."""
     version: str
-    """Version name; "" for a source without stored bytes."""
+    """Name; "" without stored bytes."""
     ordinal: int
     """Index in the version."""
     attempt: int
@@ -43,38 +41,36 @@ class ComparedSample(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSlot(JsonRecord):
-    """A slot whose samples differ."""
+    """A slot that differs."""
 
     slot: int
     """Global slot."""
     samples: tuple[ComparedSample | None, ComparedSample | None]
-    """The first and the second run's sample; None for padding."""
+    """First and second run's; None for padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison(JsonRecord):
-    """Comparison of two training runs."""
-
     runs: tuple[str, str]
     """Run names."""
     compared: int
-    """Number of steps that both runs recorded, as whole batches or for the same rank and world size."""
+    """Steps that both recorded, whole or for the same rank and world size."""
     n_differing: int
-    """Number of compared steps whose digests differ."""
+    """Steps of these with different digests."""
     step: int
-    """First step whose digests differ, or -1."""
+    """First such step, or -1."""
     rank: int
-    """Data-parallel rank at that step; 0 for whole batches."""
+    """Data-parallel rank there; 0 for whole batches."""
     world_size: int
-    """Number of ranks; 1 for whole batches."""
+    """Ranks; 1 for whole batches."""
     digests: tuple[int, ...]
-    """The first and the second run's digest at that step; empty if no step differs."""
+    """Both runs' at that step; empty if none differs."""
     n_slots: int
-    """Number of slots in that step whose samples differ."""
+    """Slots there whose samples differ."""
     slots: tuple[ComparedSlot, ...]
     """The first 200 of these slots."""
     problem: str
-    """Reason that slots are not listed, or ""."""
+    """Why slots are not listed, or ""."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -98,7 +94,7 @@ class RunComparison(JsonRecord):
 
 
 def run_comparison(root: loader.Root, first: RunTrail, second: RunTrail) -> RunComparison:
-    """Compare two runs. If a rank ran a step several times, the last time is compared.
+    """Compare the last time that a rank ran each step.
 
     Costs a pass over both run logs, and one step's keys. Reads no media.
     """
@@ -192,34 +188,34 @@ MOST_NOTES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteDifference(JsonRecord):
-    """A metric of a step that differs between two runs."""
+    """A metric that differs."""
 
     step: int
-    """Number of the step."""
+    """Global step."""
     rank: int
-    """Data-parallel rank that noted it."""
+    """Data-parallel."""
     note: str
-    """Name of the metric."""
+    """The metric."""
     values: tuple[str, str]
-    """The first and the second run's number, as text: "nan" and "inf" too."""
+    """Both runs' numbers as text: "nan" and "inf" too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedNotes(JsonRecord):
-    """Metrics of two runs side by side."""
+    """Metrics of two runs."""
 
     compared: int
-    """Number of metrics that both runs noted for a step."""
+    """Metrics that both noted for a step."""
     n_differing: int
-    """Number of them that differ."""
+    """Differing ones."""
     differing: tuple[NoteDifference, ...]
-    """The first 20 of these, by step."""
+    """First 20, by step."""
     not_finite: int
-    """First step at which both runs noted no finite number, or -1."""
+    """First step at which both noted no finite number, or -1."""
 
 
 def compared_notes(first: RunTrail, second: RunTrail) -> ComparedNotes:
-    """Compare the metrics that both runs noted, at equal step, rank and world size; the last repeat counts."""
+    """Compare metrics at equal step, rank and world size; the last repeat counts."""
     names = sorted(set(first.notes) & set(second.notes))
     columns = [f"{NOTE}{name}" for name in names]
     both = _last(first, columns).join(_last(second, columns), on=_KEY, suffix="_two").sort(*_KEY)

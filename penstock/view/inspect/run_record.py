@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 MOST_POINTS = 1000
-"""Chart intervals, shared among all metrics. Each interval keeps a metric's smallest and largest value."""
+"""Chart intervals, shared among all metrics. Each keeps a metric's smallest and largest value."""
 LEAST_POINTS = 100
-"""Fewest chart intervals per metric."""
+"""Fewest intervals per metric."""
 MOST_LARGEST = 12
 """Most samples listed per metric."""
 MOST_SPIKES = 20
 """Most unusual steps per page."""
 MOST_STRUCK = 2000
-"""Most unusual steps marked in a chart. More would share pixels."""
+"""Most unusual steps marked in a chart; more would share pixels."""
 
 
 def unusual_steps(training: Training) -> NDArray[np.int64]:
-    """Return the steps that `note_marks` would mark: first the steps with non-finite metrics, then by deviation."""
+    """Return the steps that `note_marks` would mark: first those with non-finite metrics, then by deviation."""
     frame = _last_notes(training)
     steps = frame["step"].to_numpy()
     bad, farthest = np.zeros(len(steps), bool), np.zeros(len(steps))
@@ -81,15 +81,15 @@ class StartRow(JsonRecord):
     world_size: int
     """Number of ranks."""
     recipe: str
-    """Recipe: the function that returns decoders and transforms, or ""."""
+    """Its function, or ""."""
     code: str
-    """Description of the training code."""
+    """The training's code."""
     at_us: int
-    """Time in UTC microseconds."""
+    """UTC microseconds."""
     versions: tuple[str, ...]
-    """Names of the versions that the plan reads; empty if unknown."""
+    """Names that the plan reads; empty if unknown."""
     error: str = ""
-    """Reason that the versions are unknown, such as deleted data, or ""."""
+    """Why they are unknown, such as deleted data, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,63 +99,61 @@ class Spike(JsonRecord):
     step: int
     """Global step."""
     marks: tuple[StepMark, ...]
-    """Marks of its metrics, worst first."""
+    """Worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestNote(JsonRecord):
-    """A sample with one of the largest values of a per-sample metric."""
+    """A sample with one of a metric's largest values."""
 
     note: str
-    """Metric name."""
+    """The metric."""
     step: int
     """Global step."""
     slot: int
     """Global slot."""
     value: float
-    """The metric's finite value."""
+    """Finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRunRecord(JsonRecord):
-    """A training run."""
-
     run: str
     """Run name."""
     n_steps: int
-    """Number of distinct recorded steps."""
+    """Distinct recorded steps."""
     first_step: int
-    """First recorded step, or -1."""
+    """Or -1."""
     last_step: int
-    """Last recorded step, or -1."""
+    """Or -1."""
     differing: tuple[int, ...]
-    """Steps that a rank received more than once, with different digests."""
+    """Steps that a rank received with different digests."""
     differing_notes: tuple[int, ...]
-    """Steps that a rank made more than once, with different metrics."""
+    """Steps that a rank made with different metrics."""
     substituted: tuple[int, ...]
     """Steps with substituted or masked samples."""
     starts: tuple[StartRow, ...]
-    """Starts, sorted by time."""
+    """By time."""
     n_spikes: int
-    """Number of steps with unusual metrics."""
+    """All unusual steps."""
     first_spike: int
-    """Index of the first of `spikes` among all unusual steps."""
+    """Index of this page's first among all."""
     spikes: tuple[Spike, ...]
-    """Unusual steps on this page, worst first."""
+    """This page's, worst first."""
     struck: tuple[int, ...]
-    """Steps with unusual metrics, ascending, thinned to 2,000."""
+    """Ascending, thinned to 2,000."""
     largest: tuple[LargestNote, ...]
-    """Samples with the largest values, up to 12 per metric, largest first."""
+    """Samples, up to 12 per metric, largest first."""
     chart: Mapping[str, tuple[float | None, ...]]
-    """Column name -> values: `step`, each metric, `wait_ms` and `substituted`; None if missing."""
+    """`step`, each metric, `wait_ms` and `substituted` -> values; None if missing."""
     stale: str = ""
-    """Reason that recent steps may be missing; "" if the run log was just read."""
+    """Why recent steps may be missing; "" if just read."""
 
 
 def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKES) -> TrainingRunRecord:
-    """Return the record of a run that has a run log or metrics. Costs a pass over its steps.
+    """Return the record of a run with a run log or metrics. Costs a pass over its steps.
 
-    first: index of the first unusual step listed. most: number of unusual steps listed; None for all.
+    first: index of the first unusual step listed. most: number listed; None for all.
     """
     trail = training.charted
     assert trail is not None
@@ -230,7 +228,7 @@ def _largest(training: Training) -> tuple[LargestNote, ...]:
 
 
 def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
-    """Return up to about 2 * MOST_POINTS steps, with each interval's smallest and largest values."""
+    """Return up to about 2 * MOST_POINTS steps, with intervals' smallest and largest values."""
     assert training.charted is not None
     numbers = training.charted.steps["step"].to_numpy()  # ascending
     last = np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]

@@ -16,8 +16,7 @@ from loader.modalities.video.request import is_run
 
 from ...text import clean
 from ..json_record import JsonRecord
-from ..kinds.decode_budget import BUDGET
-from ..kinds.stored_bytes import DecodedValue, decoded_bytes, mp4_of, read_bounded
+from ..kinds.stored_bytes import BUDGET, DecodedValue, decoded_bytes, mp4_of, read_bounded
 from ..kinds.video import length_marks
 from ..marks import StepMark, far_marks
 from ..sample_relations import ColumnEdit, HeldSteps, Neighbour, RunSearch, column_edits, phash_neighbours
@@ -26,7 +25,7 @@ from .version_record import fields_of
 
 _MEDIA = ("image", "video", "audio")
 MAX_FIELD_BYTES = 256 * 2**20
-"""Largest field that is read whole, in bytes."""
+"""Largest field read whole, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +35,15 @@ class SampleField(JsonRecord):
     field: str
     """Field name."""
     path: str
-    """Path of its shard, relative to the root."""
+    """Shard's path."""
     offset: int
-    """Offset in the shard, in bytes."""
+    """In the shard."""
     nbytes: int
-    """Size in bytes."""
+    """Bytes."""
     crc32c: str
-    """CRC-32C, 8 hex digits; "not known" for unsealed registered bytes."""
+    """8 hex digits; "not known" for unsealed registered bytes."""
     decoded: ShownValue | None
-    """Value as the loader decodes it; None if unreadable."""
+    """As the loader decodes it, or None."""
     error: str = ""
     """Read error, or ""."""
 
@@ -60,35 +59,35 @@ class SampleRecord(JsonRecord):
     ordinal: int
     """Index in the version."""
     n_samples: int
-    """Number of live samples in the version."""
+    """Live samples of the version."""
     key: str
     """Sample key."""
     part: str
     """Part id."""
     row: int
-    """Row in its part."""
+    """In its part."""
     fields: tuple[SampleField, ...]
     """Stored fields."""
     columns: Mapping[str, str]
-    """Samples table column -> value, without empty cells."""
+    """Samples table's, without empty cells."""
     marks: tuple[StepMark, ...]
-    """Marks for columns far from the version's mean, farthest first."""
+    """Columns far from the version's mean, farthest first."""
     provenance: Mapping[str, str]
     """Provenance column -> value."""
     trainings: tuple[HeldSteps, ...]
-    """Slots that contained the sample, per searched training run."""
+    """Slots with the sample, per searched run."""
     runs_left: tuple[str, ...]
-    """Runs in the root that were not searched."""
+    """Runs not searched."""
     runs_error: str
-    """Error while listing the other runs, or ""."""
+    """Why others are not listed, or ""."""
     edits: tuple[ColumnEdit, ...]
-    """Edits to its columns, by column, oldest first."""
+    """By column, oldest first."""
     neighbours: tuple[Neighbour, ...]
-    """Look-alikes in the version according to `phash`, nearest first."""
+    """Look-alikes by `phash`, nearest first."""
 
 
 def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
-    """Return a field's verified bytes. Raises: InvalidRuntime if the field is missing or too large; Corrupt."""
+    """Return verified bytes. Raises: InvalidRuntime if the field is missing or too large; Corrupt."""
     check_ordinal(version, ordinal)
     if field not in fields_of(version, [ordinal])[0]:
         raise InvalidRuntime(f"sample {ordinal} of {version.name} has no field {field!r:.100}")
@@ -103,7 +102,7 @@ def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
 
 
 def stored_sample(version: "loader.Version", ordinal: int, field: str) -> dict[str, bytes]:
-    """Return a field's bytes, plus another field's if decoding needs them. Raises: as `stored`."""
+    """Return a field's bytes, plus another's that decoding needs. Raises: as `stored`."""
     data = {field: stored(version, ordinal, field)}
     if is_run(field) and field + SUFFIX in fields_of(version, [ordinal])[0]:
         data[field + SUFFIX] = stored(version, ordinal, field + SUFFIX)
@@ -111,7 +110,7 @@ def stored_sample(version: "loader.Version", ordinal: int, field: str) -> dict[s
 
 
 def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes, str]:
-    """Return (bytes, extension) of a field. A run of packets becomes mp4. Raises: as `stored`; DecodeFailed."""
+    """Return (bytes, extension) of a field; packets become mp4. Raises: as `stored`; DecodeFailed."""
     data = stored_sample(version, ordinal, field)
     if is_run(field):
         return mp4_of(data[field], facts_of(data, field, version)), "mp4"
@@ -121,7 +120,7 @@ def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes
 def sample_record(
     version: "loader.Version", ordinal: int, search: RunSearch | None = None, *, decode: bool = True
 ) -> SampleRecord:
-    """Return a sample's record. Reads its bytes, unless `decode` is False, and the samples table."""
+    """Read a sample's bytes, unless `decode` is False, and the samples table."""
     check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)
@@ -214,6 +213,6 @@ def _columns(version: "loader.Version", ordinal: int) -> tuple[dict[str, str], t
 
 
 def check_ordinal(version: "loader.Version", ordinal: int) -> None:
-    """Raise InvalidRuntime unless the version has the sample."""
+    """Raise InvalidRuntime for a sample that the version lacks."""
     if not 0 <= ordinal < len(version):
         raise InvalidRuntime(f"ordinal = {ordinal}; {version.name} has samples 0 to {len(version) - 1}")

@@ -19,29 +19,25 @@ from ..replays.replayed_values import PartValues, Texts
 from ..shown_values import ShownValue, facts_of, shown_sample, version_of
 
 PICTURED = frozenset(("image", "video", "audio", "array"))
-"""Kinds with a thumbnail. A slot shows its first such field."""
+"""Kinds with a thumbnail; a slot shows its first such field."""
 PICTURED_SLOTS = 32
-"""Slots whose thumbnails are included in a part, more than fit a window. Others are made on request."""
+"""Slots whose thumbnails a part includes, more than fit a window. Others are made on request."""
 _MIN_BYTES = 64
 _LINE_BYTES = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShownSlot:
-    """One slot of a part, for display."""
-
     fields: tuple[ShownValue, ...]
-    """Field values; empty for padding."""
+    """By name; empty for padding."""
     thumbnails: Mapping[str, Media] = field(repr=False)
-    """Field -> thumbnail."""
+    """By field."""
     hashes: Mapping[str, bytes] = field(repr=False)
-    """Field -> BLAKE2b of its bytes, if its CRC-32C equals another slot's. Omits small values."""
+    """Field -> BLAKE2b of its bytes, if its CRC-32C equals another slot's; not of small values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShownBatch:
-    """A rank's part of a step, for display."""
-
     step: int
     """Global step."""
     rank: int
@@ -49,32 +45,32 @@ class ShownBatch:
     world_size: int
     """Number of ranks."""
     first_slot: int
-    """First slot, over all ranks."""
+    """Over all ranks."""
     digest: int
-    """64-bit digest of the samples."""
+    """Samples' 64-bit digest."""
     crc32c: Mapping[str, int]
-    """Field -> CRC-32C of the batched field."""
+    """Each batched field's."""
     errors: Mapping[int, str]
-    """Slot of the global batch -> read error of its sample."""
+    """Global slot -> read error."""
     settled: bool | None
     """See `BatchValues`."""
     slots: list[ShownSlot] = field(repr=False)
     """Slots in the part."""
     n_pictured: int
-    """Number of leading slots with thumbnails."""
+    """First slots, with thumbnails."""
     cut: tuple[str, ...] = ()
-    """Partly decoded fields, whose checksums differ from those in training."""
+    """Partly decoded fields, whose checksums differ from training's."""
 
     @property
     def nbytes(self) -> int:
-        """Approximate memory in bytes."""
+        """About the memory in bytes."""
         lines = sum(len(shown.lines) + len(shown.boxes) for slot in self.slots for shown in slot.fields)
         thumbnails = (media for slot in self.slots for media in slot.thumbnails.values())
         return _LINE_BYTES * lines + sum(len(media.data) for media in thumbnails)
 
 
 def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PICTURED_SLOTS) -> ShownBatch:
-    """Return a part for display. n_pictured: number of slots to draw thumbnails for."""
+    """n_pictured: slots to draw thumbnails for."""
     parts: dict[int, _SlotParts] = defaultdict(_SlotParts)
     versions: dict[str, loader.Version | None] = {}
 
@@ -154,7 +150,7 @@ def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, di
 
 
 def _unpadded(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample's values to compare: fields of windows without padding, and without ages and masks.
+    """Return a sample's values to compare: without windows' padding, ages and masks.
 
     Padding repeats a value, and ages of regular clocks are equal.
     """

@@ -37,7 +37,7 @@ _SHOWN = 24
 def restored_marks(
     version: loader.Version, ordinal: int, restored: Mapping[str, str], slot: int
 ) -> list[StepMark]:
-    """Return a mark for each token field that decodes to none of its source texts (fact `text_fields`).
+    """Return a mark per token field that decodes to none of its source texts (fact `text_fields`).
 
     Ignores truncation and outer whitespace. restored: field -> text of its tokens without special ones.
     """
@@ -73,7 +73,7 @@ def _texts(version: loader.Version, ordinal: int, field: str) -> dict[str, str]:
 
 
 def _is_beginning(restored: str, text: str) -> bool:
-    """Return whether `text` starts with `restored`, whose last character truncation may have turned into U+FFFD."""
+    """Return whether `text` starts with `restored`, whose last character truncation may have made U+FFFD."""
     beginning = restored.strip()
     return text.startswith((beginning, beginning.rstrip("\ufffd"))) and bool(restored or not text)
 
@@ -87,30 +87,26 @@ def _not_restored(restored: str, name: str, text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRow(JsonRecord):
-    """One field, stored, decoded and transformed."""
-
     field: str
     """Field name."""
     path: str
-    """Path of its shard, relative to the root; "" if the transform added the field."""
+    """Shard's; "" if the transform added the field."""
     offset: int
-    """Offset in the shard, in bytes."""
+    """In the shard."""
     nbytes: int
-    """Stored size in bytes."""
+    """Stored bytes."""
     crc32c: str
-    """CRC-32C of the stored bytes, 8 hex digits; "not known" for unsealed registered bytes."""
+    """8 hex digits; "not known" for unsealed registered bytes."""
     decoded: ShownValue | None
     """Value before the transform, or None."""
     transformed: ShownValue | None
-    """Value after the transform; None if it dropped the field or did not run."""
+    """Or None, if dropped or not run."""
     placement: Placement | None = None
-    """Placement of the transformed image in the decoded one; None for other values."""
+    """Transformed image's in the decoded one, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRecord(JsonRecord):
-    """One slot of a step."""
-
     training: str
     """Run name or plan hash."""
     plan: str
@@ -122,7 +118,7 @@ class SlotRecord(JsonRecord):
     batch_size: int
     """Number of slots over all ranks."""
     source: str
-    """Source name in the plan."""
+    """Name in the plan."""
     key: str
     """Sample key."""
     version: str
@@ -132,41 +128,41 @@ class SlotRecord(JsonRecord):
     epoch: int
     """Epoch of the source."""
     position: int
-    """Position in the source's stream."""
+    """In the source's stream."""
     attempt: int
     """0 if planned; else the substitute's number."""
     stage: str
-    """`trained` if `transformed` was replayed and proved, else `transformed`, or `decoded`."""
+    """`trained` if replayed and proved, else `transformed`, or `decoded`."""
     untrained: str
-    """Reason that no record shows this step was trained, or ""."""
+    """Why no record shows that this was trained, or ""."""
     fields: tuple[FieldRow, ...]
-    """Stored fields, then fields that the transform added."""
+    """Stored, then added by the transform."""
     draws: tuple[str, ...]
-    """Random draws that the transform made from the sample's generator."""
+    """From the sample's generator, by the transform."""
     repeats: bool
-    """True if running the transform twice gave equal values."""
+    """True if a second transform gave equal values."""
     marks: tuple[StepMark, ...]
-    """Marks of this slot, worst first."""
+    """Worst first."""
     largest: Mapping[str, float]
-    """Metric -> this slot's value, if it is among the step's largest."""
+    """Metric -> value, if among the step's largest."""
     provenance: Mapping[str, str]
-    """Provenance column -> the sample's value."""
+    """Column -> value."""
     runs: tuple[StageRun, ...]
-    """Dagster runs that produced the sample, upstream first."""
+    """Dagster's, upstream first."""
     trainings: tuple[HeldSteps, ...]
-    """Slots that contained the sample, in this training run, then in others; empty for a packed sequence."""
+    """Slots with the sample, here, then in other runs; empty for a packed sequence."""
     runs_left: tuple[str, ...]
-    """Runs in the root that were not searched."""
+    """Runs not searched."""
     runs_error: str
-    """Error while listing the other runs, or ""."""
+    """Why others are not listed, or ""."""
     edits: tuple[ColumnEdit, ...]
-    """Edits to the sample's columns, by column, oldest first; empty for a packed sequence."""
+    """By column, oldest first; empty for a packed sequence."""
     neighbours: tuple[Neighbour, ...]
-    """Look-alikes in its version according to `phash`, nearest first; empty for a packed sequence."""
+    """Look-alikes by `phash`, nearest first; empty for a packed sequence."""
     explained: str
-    """Provenance as printed by `penstock explain`."""
+    """As `penstock explain` prints it."""
     error: str = ""
-    """Error that left values missing, or ""."""
+    """Why values are missing, or ""."""
     trouble: str = ""
     """Recipe error, or ""."""
 
@@ -174,7 +170,7 @@ class SlotRecord(JsonRecord):
 def slot_values(
     training: Training, replayers: Replayers, step: int, slot: int, take: Take[SlotValues, T]
 ) -> tuple[T, str]:
-    """Return (result of `take` for a slot, recipe error or "")."""
+    """Return (`take` of a slot, recipe error or "")."""
     plain, own = replayers.plain, replayers.recipe
     trouble, digests = "", training.part_digests(step)
     if own is not None:
@@ -194,9 +190,9 @@ def slot_record(
     functions: Functions | None = None,
     part: PartOf | None = None,
 ) -> SlotRecord:
-    """Return a slot's record. others: search for its sample in other training runs.
+    """others: also search other runs for the sample.
 
-    part: function that returns a part of the step, to prove its tensors.
+    part: returns a part of the step, to prove its tensors.
     """
     plan = training.plan(values.step)
     explained = _explained(training, values)

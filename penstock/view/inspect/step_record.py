@@ -26,16 +26,14 @@ from .shown_batch import ShownBatch, ShownSlot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRow(JsonRecord):
-    """One slot of a rank's part."""
-
     slot: int
     """Global slot."""
     source: str
-    """Source name in the plan; "" for padding."""
+    """Name in the plan; "" for padding."""
     key: str
     """Sample key; "" for padding."""
     version: str
-    """Version name; "" for padding."""
+    """Name; "" for padding."""
     ordinal: int
     """Index in the version; -1 for padding."""
     epoch: int
@@ -43,19 +41,17 @@ class SlotRow(JsonRecord):
     attempt: int
     """0 if planned; else the substitute's number."""
     raw: str
-    """URI of the raw object; "" if not recorded."""
+    """Raw object's URI, if recorded."""
     shown: tuple[ShownValue, ...]
-    """Field values at the record's stage."""
+    """Values at the record's stage."""
     largest: Mapping[str, float]
-    """Metric -> this slot's value, if it is among the step's largest."""
+    """Metric -> value, if among the step's largest."""
     error: str = ""
     """Read error, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord(JsonRecord):
-    """Record of a rank's part of a step."""
-
     training: str
     """Run name or plan hash."""
     plan: str
@@ -67,29 +63,29 @@ class StepRecord(JsonRecord):
     world_size: int
     """Number of ranks."""
     batch_size: int
-    """Number of slots in the global batch, over all ranks."""
+    """Slots over all ranks."""
     digest: int
-    """64-bit digest of this part."""
+    """This part's, 64 bits."""
     bucket: str
-    """Bucket of the batch, or ""."""
+    """Or ""."""
     proofs: tuple[Proof, ...]
-    """Proofs that this batch was trained on."""
+    """That this was trained on."""
     stage: str
-    """`trained` if the values were replayed and proved; else `transformed`, or `decoded`."""
+    """`trained` if replayed and proved, else `transformed`, or `decoded`."""
     untrained: str
-    """Reason that no record shows this step was trained, or ""."""
+    """Why no record shows that this was trained, or ""."""
     marks: tuple[StepMark, ...]
     """Marks, worst first."""
     notes: Mapping[str, float]
-    """Metric -> value at this step."""
+    """Metric -> value."""
     mixture: Mapping[str, int]
-    """Source -> number of slots in this part."""
+    """Source -> slots in this part."""
     slots: tuple[SlotRow, ...]
-    """Slots in this part, without padding."""
+    """This part's, without padding."""
     trouble: str = ""
     """Recipe error, or ""."""
     stale: str = ""
-    """Reason that the run log may have grown since it was read; "" if it was just read."""
+    """Why the run log may have grown; "" if just read."""
 
 
 def step_values(
@@ -101,10 +97,7 @@ def step_values(
     take: Take[PartValues, T],
     digests: Sequence[PartDigest] | None = None,
 ) -> tuple[T, str]:
-    """Return (result of `take` for a rank's part of a step, recipe error or "").
-
-    digests: recorded digests of the part; None looks these up.
-    """
+    """Return (`take` of a rank's part, recipe error or ""). digests: recorded ones; None looks them up."""
     digests = training.part_digests(step, rank, world_size) if digests is None else digests
     return _recipe_or_plain(
         training,
@@ -117,7 +110,7 @@ def step_values(
 def whole_values(
     training: Training, replayers: Replayers, step: int, rank: int, world_size: int
 ) -> tuple[BatchValues, str]:
-    """Return (all values in a rank's part of a step, recipe error or "")."""
+    """Return (all values of a rank's part, recipe error or "")."""
     digests = training.part_digests(step, rank, world_size)
     return _recipe_or_plain(
         training,
@@ -145,7 +138,7 @@ def step_record(
     functions: Functions | None,
     trouble: str = "",
 ) -> StepRecord:
-    """Return a part's record. functions: facts about the recipe's functions; None if there is no recipe."""
+    """functions: facts about the recipe's functions, if there is one."""
     plan, step = training.plan(batch.step), batch.step
     explained = {item.slot: item for item in explained_part(training, plan, batch)}
     largest = training.largest(step)
@@ -189,13 +182,13 @@ def step_record(
 
 
 def explained_part(training: Training, plan: "loader.Plan", batch: ShownBatch) -> list[Explanation]:
-    """Return the provenance of each slot in a part, including recorded substitutes."""
+    """Return each slot's provenance, recorded substitutes included."""
     slots = training.slots(batch.step, batch.rank, batch.world_size)
     return explain_slots(plan, batch.step, slots, np.arange(len(slots)), batch.first_slot)
 
 
 def default_part(training: Training, step: int) -> tuple[int, int]:
-    """Return (rank, world size) of a recorded part or, if there is no run log, of a first part of up to 256 slots."""
+    """Return (rank, world size) of a recorded part or, without a run log, of a first part of up to 256 slots."""
     recorded = training.rows(step)
     if recorded:
         last = max(recorded, key=lambda row: (row["at_us"], row["rank"]))
@@ -208,7 +201,7 @@ def default_part(training: Training, step: int) -> tuple[int, int]:
 def part_of(
     training: Training, step: int, rank: int | None = None, world_size: int | None = None
 ) -> tuple[int, int]:
-    """Return the requested (rank, world size). None is replaced by the default part's value."""
+    """Return (rank, world size), with the default part's for None."""
     first, world = default_part(training, step)
     world_size = world if world_size is None else world_size
     return (first if world_size == world else 0) if rank is None else rank, world_size

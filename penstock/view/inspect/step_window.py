@@ -1,4 +1,4 @@
-"""A window of consecutive steps: repeated samples, the mixture, buckets and substitutes."""
+"""Consecutive steps: repeated samples, the mixture, buckets and substitutes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -20,49 +20,43 @@ from ..shown_values import version_of
 MOST_STEPS = 2000
 """Most steps in a window."""
 MOST_SLOTS = 4_000_000
-"""Most slots in a window, over all its steps."""
+"""Most slots over all steps."""
 FIRST_STEPS = 100
-"""Steps in the default window, which ends at the last recorded step."""
+"""Steps by default, up to the last recorded one."""
 MOST_LISTED = 60
-"""Most repeated samples, and most substitutes, listed."""
+"""Most repeated samples, and substitutes, listed."""
 MOST_PLACES = 20
 """Most slots listed per sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSource(JsonRecord):
-    """A source in the mixture."""
-
     source: str
-    """Source name, without the bucket."""
+    """Name without bucket."""
     planned: float
-    """Expected slots: the sum of each step's slots times the source's weight share."""
+    """Expected slots: sum of steps' slots times the source's weight share."""
     delivered: int
-    """Slots that contained its samples."""
+    """Slots with its samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSample(JsonRecord):
-    """A sample and the slots in the window that contained it."""
-
     source: str
-    """Source name, without the bucket."""
+    """Name without bucket."""
     key: str
     """Sample key."""
     version: str
-    """Version name; "" for a source without stored bytes."""
+    """Name; "" without stored bytes."""
     ordinal: int
     """Index in the version."""
     n_slots: int
-    """Slots that contained it."""
+    """Slots with it."""
     places: tuple[tuple[int, int], ...]
-    """(step, slot) of the first 20 slots."""
+    """(step, slot) of the first 20."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWindow(JsonRecord):
-    """Consecutive steps of a training run."""
-
     training: str
     """Run name or plan hash."""
     first: int
@@ -70,29 +64,29 @@ class StepWindow(JsonRecord):
     last: int
     """Last step."""
     unrecorded: tuple[int, ...]
-    """Steps in neither run log nor metrics. Nothing shows that they were trained; their slots are as planned."""
+    """Steps in neither run log nor metrics: perhaps not trained, with slots as planned."""
     n_slots: int
-    """Number of slots in all steps."""
+    """All steps' slots."""
     n_padding: int
-    """Number of slots without a sample."""
+    """Slots without a sample."""
     n_samples: int
-    """Number of distinct samples."""
+    """Distinct samples."""
     n_repeated: int
-    """Number of samples in more than one slot."""
+    """Samples in several slots."""
     repeated: tuple[WindowSample, ...]
-    """Most repeated samples, at most 60."""
+    """At most 60, most often first."""
     sources: tuple[WindowSource, ...]
-    """Sources, sorted by name."""
+    """By name."""
     buckets: Mapping[str, int]
-    """Bucket -> number of steps, if the plan has buckets."""
+    """Bucket -> steps."""
     n_substituted: int
     """Slots with a substitute, recorded or for a quarantined sample."""
     substituted: tuple[WindowSample, ...]
-    """The first substitutes, one slot each, at most 60."""
+    """First 60, one slot each."""
 
 
 def step_window(training: Training, first: int | None = None, last: int | None = None) -> StepWindow:
-    """Return the record of steps `first` to `last`, both included. By default, the last 100 recorded steps.
+    """Return steps `first` to `last`, both included; by default, the last 100 recorded.
 
     Reads no media. Raises: InvalidRuntime for more than 2,000 steps or 4,000,000 slots.
     """
@@ -193,12 +187,10 @@ class _WindowBuilder:
 
 
 class _SampleGroups(NamedTuple):
-    """Groups of slots with the same sample."""
-
     n: int
     n_repeated: int
     most: list[NDArray[np.int64]]
-    """Slots of the largest such groups, ascending, at most 60 groups."""
+    """Largest groups' slots, ascending, at most 60 groups."""
 
 
 def _sample_groups(identities: NDArray[np.uint64]) -> _SampleGroups:

@@ -1,4 +1,4 @@
-"""Records about a root, a version with a page of samples, and the difference between two versions."""
+"""A root, a version with a page of samples, and the difference between two versions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from ..json_record import JsonRecord
 # Limits for filter and sort expressions, so that a page cannot keep its server busy for minutes. polars takes time
 # quadratic in the words and exponential in the depth, because BETWEEN, CASE and some functions repeat their operand.
 MOST_WORDS = 600
-"""Most words and operators: enough for about 200 comparisons."""
+"""Most words and operators: about 200 comparisons."""
 MOST_DEPTH, MOST_CASE_DEPTH, MOST_WHENS = 6, 1, 40
 """Deepest bracket and CASE nesting, and most WHEN clauses."""
 REPEATS, MOST_REPEATS = frozenset(("BETWEEN", "CASE", "NULLIF", "RIGHT", "SPLIT_PART")), 8
@@ -30,16 +30,16 @@ REPEATS, MOST_REPEATS = frozenset(("BETWEEN", "CASE", "NULLIF", "RIGHT", "SPLIT_
 PAGE = 60
 """Samples per page of the grid."""
 MOST_CATEGORIES = 12
-"""Most values listed per column."""
+"""Most values per column."""
 GRID_COLUMNS = ("label", "kind", "split", "language", "licence", "raw_key")
-"""Columns shown for a sample in the grid, if present."""
+"""A sample's columns in the grid, if present."""
 _IDENTITY = frozenset((*SOURCE_COLUMNS, "key"))
 MOST_SAMPLES = 200
-"""Most samples listed per side."""
+"""Most listed per side."""
 
 
 def check_limit(text: str, what: str) -> None:
-    """Raise FieldNotFound if an expression exceeds the limits. what: "where" or "sort"."""
+    """Raise FieldNotFound beyond the limits. what: "where" or "sort"."""
     tokens = tokens_of(text)
     words = [token for kind, token in tokens if kind == "word"]
     counts_by_limit = {
@@ -75,8 +75,6 @@ def _depth(tokens: list[str], begin: str, end: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facet(JsonRecord):
-    """Statistics of a column."""
-
     column: str
     """Column name."""
     type: str
@@ -84,23 +82,21 @@ class Facet(JsonRecord):
     n: int
     """Samples with a value."""
     nulls: int
-    """Number of samples without a value."""
+    """Samples without."""
     low: float | None = None
-    """Smallest value; None for text."""
+    """Smallest; None for text."""
     high: float | None = None
-    """Largest value; None for text."""
+    """Largest; None for text."""
     mean: float | None = None
-    """Mean; None for text."""
+    """None for text."""
     values: tuple[tuple[str, int], ...] = ()
-    """(value, sample count) pairs of the most frequent values; empty for numbers or too many values."""
+    """Most frequent (value, samples); empty for numbers or too many."""
     n_values: int = 0
-    """Number of distinct values; 0 if not counted."""
+    """Distinct; 0 if not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridRow(JsonRecord):
-    """A sample in the grid."""
-
     ordinal: int
     """Index in the version."""
     key: str
@@ -108,7 +104,7 @@ class GridRow(JsonRecord):
     fields: tuple[str, ...]
     """Field names."""
     columns: Mapping[str, str]
-    """GRID_COLUMNS column -> value; empty unless the page is filtered or sorted."""
+    """GRID_COLUMNS' values, if the page is filtered or sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,25 +118,25 @@ class VersionPageRecord(JsonRecord):
     version_id: str
     """Version id."""
     n_samples: int
-    """Live samples."""
+    """Live."""
     n_excluded: int
-    """Excluded samples."""
+    """Excluded."""
     fields: tuple[str, ...]
     """Field names."""
     created_us: int
-    """Publish time in UTC microseconds."""
+    """UTC microseconds."""
     producer: Mapping[str, str]
-    """Producer property -> value, from the manifest."""
+    """Property -> value, from the manifest."""
     facets: tuple[Facet, ...]
-    """Statistics of its columns, including excluded samples."""
+    """Its columns', excluded samples included."""
     where: str
-    """SQL filter expression; "" for no filter."""
+    """SQL filter, or ""."""
     sort: str
-    """SQL sort expression, prefixed with `-` for descending; "" for the version's own order."""
+    """SQL, prefixed with `-` for descending; "" for the version's order."""
     n_found: int
-    """Number of samples that match the filter."""
+    """Samples that match."""
     first: int
-    """Index of this page's first sample among the matches."""
+    """This page's first index among them."""
     rows: tuple[GridRow, ...]
     """Samples on this page."""
 
@@ -148,7 +144,7 @@ class VersionPageRecord(JsonRecord):
 def version_record(
     version: "loader.Version", *, where: str = "", sort: str = "", first: int = 0
 ) -> VersionPageRecord:
-    """Return a version's record. Raises: FieldNotFound for a rejected expression; InvalidRuntime.
+    """Return a version's page. Raises: FieldNotFound for a rejected expression; InvalidRuntime.
 
     Reads the samples table only to filter or sort.
     """
@@ -180,7 +176,7 @@ def version_record(
 
 
 def fields_of(version: "loader.Version", ordinals: Sequence[int]) -> list[tuple[str, ...]]:
-    """Return each sample's fields, known from its part's groups."""
+    """Return samples' fields by their part's groups."""
     part, _ = version.parts.locate(np.asarray(ordinals, np.int64))
     groups = {name: version.parts.has_group(name) for name in version.manifest["groups"]}
     fields = {name: tuple(body["field_nbytes"]) for name, body in version.manifest["groups"].items()}
@@ -267,22 +263,22 @@ def _rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference(JsonRecord):
-    """The difference between two versions, a and b."""
+    """Between versions a and b."""
 
     counts: Diff
-    """Difference computed from small tables only."""
+    """From small tables only."""
     left_out: tuple[tuple[int, str], ...]
-    """(ordinal in a, key) of the first 200 samples that are only in a."""
+    """(ordinal in a, key) of the first 200."""
     added: tuple[tuple[int, str], ...]
-    """(ordinal in b, key) of the first 200 samples that are only in b."""
+    """(ordinal in b, key) of the first 200."""
     n_left_out: int
-    """Number of samples that are only in a."""
+    """Samples only in a."""
     n_added: int
-    """Number of samples that are only in b."""
+    """Samples only in b."""
 
 
 def difference(a: "loader.Version", b: "loader.Version") -> Difference:
-    """Return the difference from a to b. Reads the key columns of both."""
+    """Compare a with b by their key columns."""
     keys = [one.samples().select("ordinal", "key").collect() for one in (a, b)]
     removed = keys[0].join(keys[1], on="key", how="anti", maintain_order="left")
     added = keys[1].join(keys[0], on="key", how="anti", maintain_order="left")
@@ -297,8 +293,6 @@ def difference(a: "loader.Version", b: "loader.Version") -> Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionLine(JsonRecord):
-    """A dataset version, as listed."""
-
     number: int
     """Version number."""
     retired: bool
@@ -307,18 +301,16 @@ class VersionLine(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootRecord(JsonRecord):
-    """A root."""
-
     root: str
     """Root URL."""
     runs: tuple[str, ...]
-    """Runs with a run log, sorted."""
+    """Those with a run log, sorted."""
     datasets: Mapping[str, tuple[VersionLine, ...]]
-    """Dataset -> its versions, newest first."""
+    """Versions, newest first."""
 
 
 def root_record(root: loader.Root) -> RootRecord:
-    """Return a root's record. Reads the root's state, and lists its runs."""
+    """Read the root's state, and list its runs."""
     state = root.state
     return RootRecord(
         root=root.url,

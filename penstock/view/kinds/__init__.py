@@ -1,13 +1,12 @@
-"""Kinds of values. To add a kind, write a module that defines a `Kind`, and add it to `KINDS`."""
+"""Kinds of values. A new kind is a module that defines a `Kind`, listed in `KINDS`."""
 
 from .array import ARRAY
 from .audio import AUDIO
 from .image import IMAGE
 from .json_value import JSON
 from .kind import Facts, Kind, Mark, Media, TokenBox
-from .other import OTHER
 from .stored_bytes import stored_of
-from .text import TEXT
+from .text import OTHER, TEXT
 from .tokens import PACKED, TOKENS
 from .video import VIDEO
 

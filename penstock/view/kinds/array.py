@@ -1,4 +1,4 @@
-"""Numeric arrays of any rank. From rank 2 on, they are drawn with one gray pixel per value, planes side by side."""
+"""Arrays of any rank. From rank 2 on, they are drawn with one gray pixel per value, planes side by side."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from ...units import number
 from .array_values import Array, array_lines, array_marks, as_array, number_text, range_of
+from .image import Pixels, png, scale_of, scaled, thinned, thumbnail_of
 from .kind import EDGE_PX, Facts, Kind, Mark, Media
-from .pixels import Pixels, png, scale_of, scaled, thinned, thumbnail_of
 
 MAX_PLANES = 8
-"""Most planes drawn, evenly spaced."""
+"""Most drawn, evenly spaced."""
 MAX_PLANE_PX = 2048
-"""Largest side of a plane, in values. Beyond it, every n-th row or column is drawn."""
+"""Largest side of a plane, in values; beyond it, every n-th row or column is drawn."""
 MAX_VALUES = 16
-"""Most values listed as text."""
+"""Most listed as text."""
 _GAP_PX = 1
 
 
@@ -29,7 +29,7 @@ def fits(value: Any, facts: Facts) -> bool:
 
 
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
-    """Return a small image of the planes. Tiny planes are enlarged."""
+    """Return the planes, enlarged if tiny."""
     array = _array(value)
     if not _is_drawn(array):
         return None

@@ -1,4 +1,4 @@
-"""Convert any library's tensors and arrays to numpy, and measure their range and faults."""
+"""Any library's tensors and arrays as numpy, their range and faults."""
 
 import sys
 from collections.abc import Iterator
@@ -13,19 +13,19 @@ from ...units import number
 from .kind import Mark, mark
 
 CHUNK_VALUES = 2**16
-"""Values examined at a time, few enough to stay in a core's cache."""
+"""Values examined at a time, which stay in a core's cache."""
 CHUNK_BYTES = 2**20
 """uint8 values counted at a time."""
 MAX_EXAMINED = 2**24
-"""Most values examined to measure a range, from the first on."""
+"""Most values examined for a range, from the first on."""
 MAX_CONVERTED = 2**28
-"""Most values converted to a numpy dtype. For a larger array, only the shape is shown."""
+"""Most values converted to a numpy dtype; of a larger array, only the shape is shown."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def as_array(value: object) -> Array | None:
-    """Return numbers or booleans as a numpy array, sharing memory if possible; None for other values.
+    """Return numbers or booleans as numpy, sharing memory if possible; None for other values.
 
     bfloat16 and float8 become float32.
     """
@@ -36,7 +36,7 @@ def as_array(value: object) -> Array | None:
 
 
 def shape_of(value: object) -> str | None:
-    """Return text such as 'float32 [3, 224, 224]' for an array or tensor; None for other values."""
+    """Return text such as 'float32 [3, 224, 224]'; None for no array or tensor."""
     if not (_is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
         return None
     array: Any = value
@@ -75,28 +75,28 @@ def _of_torch(value: Any) -> Array | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Range of an array's values. Complex numbers are measured by magnitude."""
+    """An array's range; complex numbers by magnitude."""
 
     low: float
-    """Smallest finite value, or NaN."""
+    """Smallest finite, or NaN."""
     high: float
-    """Largest finite value, or NaN."""
+    """Largest finite, or NaN."""
     mean: float
-    """Mean of the finite values, or NaN."""
+    """Finite values', or NaN."""
     deviation: float
-    """Standard deviation of the finite values, or NaN."""
+    """Standard deviation, likewise."""
     nan: int
-    """Number of NaN values."""
+    """NaN values."""
     infinite: int
-    """Number of infinite values."""
+    """Infinite values."""
     examined: int
-    """Number of values examined: all, or the first MAX_EXAMINED."""
+    """Values: all, or the first MAX_EXAMINED."""
     counts: tuple[int, ...] = ()
-    """Number of occurrences of 0, 1 ... 255, for uint8; empty for other dtypes."""
+    """Occurrences of 0, 1 ... 255 in uint8; else empty."""
 
     @property
     def finite(self) -> int:
-        """Number of finite values."""
+        """Finite values."""
         return self.examined - self.nan - self.infinite
 
 
@@ -106,7 +106,7 @@ _known: ContextVar[_Known | None] = ContextVar("penstock_ranges", default=None)
 
 @contextmanager
 def ranges_cached() -> Iterator[None]:
-    """Measure each array only once inside this block. The block keeps the arrays alive; they must not change."""
+    """Measure each array once in this block, which keeps the arrays alive; they must not change."""
     token = _known.set({})
     try:
         yield
@@ -202,7 +202,7 @@ def chunks_of(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
 
 
 def limits_of(array: Array) -> tuple[float, float, bool]:
-    """Return (smallest finite value or NaN, largest finite value or NaN, whether all are finite)."""
+    """Return (smallest and largest finite value or NaN, whether all are finite)."""
     if _known.get() is not None:  # the caller will need the range as well
         values = range_of(array)
         return values.low, values.high, not (values.nan or values.infinite)
@@ -225,7 +225,7 @@ def number_text(value: float) -> str:
 
 
 def array_lines(value: object, array: Array) -> tuple[str, ...]:
-    """Return lines with shape and dtype, then range, mean and standard deviation."""
+    """Return shape and dtype, then range, mean and standard deviation."""
     shape = shape_of(value) or f"{array.dtype} {list(array.shape)}"
     if not array.size:
         return (f"{shape}, no values",)

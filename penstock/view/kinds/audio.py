@@ -8,20 +8,20 @@ import numpy as np
 from ...card.pictures import envelope, spectrogram
 from ...units import length
 from .array_values import Array, array_lines, array_marks, as_array, number_text, range_of
+from .image import Pixels, png
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
-from .pixels import Pixels, png
 
 MAX_CHANNELS = 16
 MAX_SAMPLES = 2**24
-"""Most samples over all channels that are played and drawn. Longer audio is cut."""
+"""Most samples played and drawn, over all channels."""
 RATE_HZ = 16_000
-"""Sample rate in Hz assumed if it is not recorded."""
+"""Assumed if not recorded."""
 SILENT = 10 ** (-60 / 20)
 """Peak below which audio is silent: -60 dB of full scale."""
 CLIPPED_RUN, CLIPPED_SAMPLES, CLIPPED_FROM = 3, 10, 0.98
 """Consecutive peak samples, such samples in total, and share of full scale from which audio is clipped."""
 MAX_SCALED = 20
-"""Largest plausible normalised sample. Samples that were not divided by full scale exceed it."""
+"""Largest plausible normalised sample, exceeded without division by full scale."""
 DETAIL_PX = (1024, 384)
 
 _WORDS = frozenset({"wav", "flac", "mp3", "ogg", "opus", "m4a", "audio", "sound", "waveform", "speech"})
@@ -30,7 +30,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is audio, by shape, and by name or rate."""
+    """Decide by shape, and name or rate."""
     if not (_WORDS.intersection(facts.field.lower().replace("_", ".").split(".")) or facts.rate):
         return False
     array = as_array(value)
@@ -46,7 +46,7 @@ def _samples(value: object) -> Array:
 
 
 def _scaled_start(samples: Array) -> Floats:
-    """Return the beginning as float32 [channels, n] with full scale 1. Non-finite samples become 0."""
+    """Return float32 [channels, n] with full scale 1; non-finite samples become 0."""
     start = samples[:, : MAX_SAMPLES // samples.shape[0]]
     if start.dtype.kind == "f":
         with np.errstate(over="ignore"):
@@ -57,7 +57,7 @@ def _scaled_start(samples: Array) -> Floats:
 
 
 def _full_scale(samples: Array) -> float:
-    """Return the largest possible magnitude of a sample; 128 for uint8, where silence is 128."""
+    """Return a sample's largest possible magnitude; 128 for uint8, where silence is 128."""
     if samples.dtype.kind == "f":
         return 1.0
     bits = 8 * samples.dtype.itemsize

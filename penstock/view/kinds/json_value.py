@@ -1,4 +1,4 @@
-"""JSON values: objects, lists, numbers, booleans, null, and class labels with their names."""
+"""JSON: objects, lists, numbers, booleans, null, and class labels with their names."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,16 +11,16 @@ from .kind import Facts, Kind, Mark, mark
 from .text import MAX_LINES, bounded
 
 MAX_DEPTH = 12
-"""Most nesting levels shown. For deeper levels, only the number of items is shown."""
+"""Deepest level shown; below it, the number of items."""
 MAX_DIGITS = 60
-"""Most digits shown of an integer."""
+"""Most shown of an integer."""
 MAX_EXAMINED = 100_000
-"""Most nested values examined for faults."""
+"""Nested values examined for faults."""
 _LABEL_WORD = "cls"
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is JSON, or a class label of any library's integer type."""
+    """Accept JSON, and class labels of any library's integer type."""
     plain = isinstance(value, dict | list | tuple | int | float) and not isinstance(value, np.generic)
     return value is None or plain or _label(value, facts) is not None
 
@@ -75,7 +75,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Yield up to MAX_EXAMINED leaf values. Terminates even if a value contains itself."""
+    """Yield up to MAX_EXAMINED leaves, even if a value contains itself."""
     stack, n = [value], 0
     while stack and n < MAX_EXAMINED:
         n += 1

@@ -1,4 +1,4 @@
-"""The interface that every kind of value implements. Texts are bounded and free of control characters."""
+"""The interface of a kind of value. Texts are bounded and free of control characters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from dataclasses import field as with_default
 from typing import Any, Protocol
 
 MEDIA_TYPES = ("image/png", "image/jpeg", "audio/wav")
-"""Media types that a kind may return. Browsers execute none of them."""
+"""Types that browsers do not execute."""
 
 EDGE_PX = 192
-"""Default longer side of a thumbnail, in pixels."""
+"""Thumbnail's longer side by default, in pixels."""
 
 WEIGHTS = {
     "unreadable": 100,
@@ -31,33 +31,33 @@ WEIGHTS = {
     "replaced_letters": 40,
     "hidden_letters": 35,
 }
-"""Mark name -> weight, for marks of values. The worst mark weighs the most."""
+"""Weight by mark; the worst weighs the most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts about a field that its value does not contain."""
+    """Facts about a field beside its value."""
 
     field: str
-    """Field name, such as "jpg" or "tokens.npy"."""
+    """Such as "jpg" or "tokens.npy"."""
     labels: Sequence[str] | Mapping[int, str] | None = None
-    """Class index -> class name."""
+    """Names by class index."""
     vocabulary: int | None = None
-    """Size of the tokenizer's vocabulary."""
+    """The tokenizer's size."""
     tokenizer: str = ""
-    """Name and SHA-256 of the tokenizer; "" if not recorded."""
+    """Name and SHA-256, or ""."""
     special: Mapping[int, str] = with_default(default_factory=dict)
-    """Id of a special token -> its name."""
+    """Special token id -> name."""
     decode: Callable[[Sequence[int]], str] | None = None
-    """Function from token ids to their text, such as a tokenizer's `decode`."""
+    """Token ids -> text, such as a tokenizer's `decode`."""
     rate: float | None = None
     """Audio samples or video frames per second."""
     sample: Mapping[str, Any] = with_default(default_factory=dict)
-    """All fields of the same sample, including this one."""
+    """All fields of the sample."""
 
     @property
     def word(self) -> str:
-        """Lower-case last word of the field name, which selects the decoder."""
+        """Field name's last word in lower case, which selects the decoder."""
         return self.field.rpartition(".")[2].lower()
 
 
@@ -77,14 +77,14 @@ class Media:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A warning about a value's fault that is easy to miss."""
+    """A warning of a fault that is easy to miss."""
 
     name: str
-    """Stable name, such as "nan"."""
+    """Such as "nan"; stable."""
     text: str
-    """Description in one line."""
+    """One line."""
     weight: int
-    """Weight among a batch's marks. The worst mark weighs the most."""
+    """Among a batch's; the worst weighs the most."""
 
 
 def mark(name: str, text: str) -> Mark:
@@ -93,24 +93,24 @@ def mark(name: str, text: str) -> Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBox:
-    """One token of a sequence."""
+    """A token."""
 
     id: int
     """Token id."""
     text: str
-    """Name of a special token, or the token's text with visible whitespace; "" if unknown."""
+    """Special token's name, or text with visible whitespace, or ""."""
     special: bool
-    """True for a special token."""
+    """Is a special token."""
     segment: int | None
-    """Document number in a packed sequence, 0 outside of documents; None if the sequence is not packed."""
+    """Document in a packed sequence, 0 outside; None if not packed."""
     masked: bool
-    """True if the loss ignores the token."""
+    """The loss ignores it."""
     values: Mapping[str, float]
-    """Field -> this token's value, such as an advantage or a log-probability."""
+    """Field -> this token's, such as a log-probability."""
 
 
 class Thumbnail(Protocol):
-    """Function that draws a small image of a value."""
+    """Draws a small image of a value."""
 
     def __call__(self, value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
         """Return a PNG or JPEG of at most `edge` pixels per side; None if text serves better."""
@@ -121,25 +121,24 @@ def no_thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
 
 
 def nothing(value: Any, facts: Facts) -> tuple[()]:
-    """Return nothing: no media, marks or tokens."""
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of value. Except for `fits`, its functions require a value that fits. All are deterministic."""
+    """Functions for a kind of value, deterministic; all but `fits` require one that fits."""
 
     name: str
-    """Kind name in KINDS."""
+    """In KINDS."""
     fits: Callable[[Any, Facts], bool]
-    """Return whether a value is of this kind. Must not raise."""
+    """Must not raise."""
     lines: Callable[[Any, Facts], tuple[str, ...]]
-    """Lines of text: shape, dtype, range, duration, or the text itself. Bounded and cleaned."""
+    """Shape, dtype, range, duration, or the text itself. Bounded and cleaned."""
     marks: Callable[[Any, Facts], tuple[Mark, ...]] = nothing
-    """Marks of the value."""
+    """Faults."""
     thumbnail: Thumbnail = no_thumbnail
-    """Small image of the value."""
+    """Small image."""
     detail: Callable[[Any, Facts], tuple[Media, ...]] = nothing
-    """The whole value, pixel by pixel or sample by sample. Bounded."""
+    """The value pixel by pixel or sample by sample. Bounded."""
     boxes: Callable[[Any, Facts], tuple[TokenBox, ...]] = nothing
-    """Individual tokens. Bounded."""
+    """Tokens. Bounded."""

@@ -1,9 +1,16 @@
-"""Stored bytes, which the loader decodes up to limits, and the decoded value's kind then shows."""
+"""Stored bytes, which the loader decodes up to limits, and the decoded value's kind then shows.
 
+All of a viewer's threads share one memory budget for decoding, in order of arrival. A thread reserves after reading a
+file's header, and takes no other lock meanwhile, so every thread gets its turn.
+"""
+
+import ctypes
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from threading import Condition, local
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,25 +23,83 @@ from loader.modalities.video.packet_table import SUFFIX
 
 from ...card.pictures import MAX_FRAME_PX
 from ...units import length, size
-from .decode_budget import BUDGET
+from .image import fitted, jpeg
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, TokenBox, mark
-from .pixels import fitted, jpeg
 from .text import bounded, hex_lines
 from .video import length_marks
 
+DECODED_BYTES = 2**30
+"""Bytes decoded at the same time. A larger value is decoded on its own."""
+RELEASED_FROM_BYTES = 64 * 2**20
+"""Smallest reservation, in bytes, after which freed memory returns to the system."""
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, if the C library can; takes milliseconds."""
+    # 256 photos and their tensors take 300 MiB, which glibc would keep in growing per-thread heaps.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
+    if trim is not None:
+        trim(0)
+
+
+class DecodeBudget:
+    """Reservations of memory. Thread-safe. A thread with one gets more without waiting."""
+
+    def __init__(self, limit: int = DECODED_BYTES) -> None:
+        self._limit, self._used = limit, 0
+        self._turn, self._waiting = Condition(), deque[object]()
+        self._thread = local()
+
+    # Freed canvases stay in their thread's heap: decoding eight images in turn kept 2.4 GiB.
+    @contextmanager
+    def reserve(self, nbytes: int) -> Iterator[None]:
+        """Wait for this many bytes, and reserve them in the block."""
+        held = getattr(self._thread, "held", 0)
+        more = max(0, min(nbytes, self._limit) - held)
+        self._take(more, waits=not held)
+        self._thread.held = held + more
+        try:
+            yield
+        finally:
+            self._thread.held = held
+            if more >= RELEASED_FROM_BYTES:
+                release_memory()
+            with self._turn:
+                self._used -= more
+                self._turn.notify_all()
+
+    def _take(self, nbytes: int, *, waits: bool) -> None:
+        ticket = object()
+        with self._turn:
+            if waits:
+                self._waiting.append(ticket)
+                try:
+                    self._turn.wait_for(
+                        lambda: self._waiting[0] is ticket and self._used + nbytes <= self._limit
+                    )
+                finally:
+                    self._waiting.remove(ticket)
+                    self._turn.notify_all()
+            self._used += nbytes
+
+
+BUDGET = DecodeBudget()
+"""The process's."""
+
+
 MAX_IMAGE_PX = 2**25
-"""Largest decoded image in pixels: 128 MiB with alpha. JPEGs that are scaled down while decoding may be larger."""
+"""Pixels of a decoded image: 128 MiB with alpha. JPEGs that are scaled down while decoding may be larger."""
 MAX_AUDIO_BYTES = 2**26
-"""Most bytes of decoded audio, at 4 per sample."""
+"""Decoded audio, at 4 bytes per sample."""
 MAX_TEXT_BYTES, MAX_JSON_BYTES = 2**24, 2**20
-"""Most bytes of decoded text, and of JSON. Larger JSON is shown as text."""
+"""Decoded text and JSON; larger JSON is shown as text."""
 CLIP_FRAMES, MAX_CLIP_PX = 16, 2**24
-"""Most frames decoded per video, and most pixels in all of these together."""
+"""Frames decoded per video, and pixels of all these together."""
 MAX_PACKETS = 240
-"""Most packets decoded for these frames. If they need more, key frames are chosen instead."""
+"""Packets decoded for these frames; beyond it, key frames are chosen instead."""
 
 _VIDEO_BYTES, _AUDIO_BYTES = 320 * 2**20, 3 * MAX_AUDIO_BYTES
-"""Memory for decoding video or audio, in bytes: the codec's reference frames, and copies."""
+"""Memory of a decoder: reference frames, and copies."""
 _PIXEL_BYTES, _JPEG_PIXEL_BYTES = 24, 8
 """Measured bytes per pixel while decoding: Pillow's canvases and copies; JPEG coefficients and pixels."""
 
@@ -42,26 +107,24 @@ KindOf = Callable[[object, Facts], Kind]
 
 
 class DecodedValue(NamedTuple):
-    """A decoded value."""
-
     value: Any
     """The value."""
     facts: Facts
-    """Facts, including those from the file, such as its rate."""
+    """Also the file's, such as its rate."""
     lines: tuple[str, ...] = ()
-    """Facts about the file as text."""
+    """About the file."""
     is_thumbnail: bool = False
-    """True if the value is already a thumbnail's pixels, from a lossy file."""
+    """True for a thumbnail's pixels of a lossy file."""
     marks: tuple[Mark, ...] = ()
-    """Marks of the file."""
+    """The file's."""
     seconds: float | None = None
-    """Duration of audio or video in seconds; None if unknown."""
+    """Duration of audio or video, if known."""
     frame_s: float = 0.0
-    """Duration of a video frame in seconds."""
+    """Duration of a frame, in seconds."""
 
 
 def stored_of(kind_of: KindOf) -> Kind:
-    """Return the kind for stored bytes. kind_of: function that returns the decoded value's kind."""
+    """kind_of: returns the decoded value's kind."""
     return Kind(
         name="stored",
         fits=fits,
@@ -74,14 +137,14 @@ def stored_of(kind_of: KindOf) -> Kind:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Return whether a value is the bytes of a field that the loader can decode."""
+    """Accept bytes of a field that the loader can decode."""
     return isinstance(value, bytes | bytearray | memoryview) and (
         facts.word in DECODERS or facts.word in WITH_TABLES
     )
 
 
 def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
-    """Return a field's value, decoded up to the limits. Raises: DecodeFailed; MissingDependency."""
+    """Return a value decoded up to the limits. Raises: DecodeFailed; MissingDependency."""
     if not fits(data, facts):
         return DecodedValue(data, facts)
     with BUDGET.reserve(decoded_bytes(data, facts)):
@@ -89,7 +152,7 @@ def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def decoded_bytes(data: bytes, facts: Facts) -> int:
-    """Return the most memory in bytes that decoding a field takes, estimated from its header."""
+    """Return the most memory in bytes that decoding takes, by the header."""
     if facts.word in WITH_TABLES:
         return _VIDEO_BYTES
     modality = DECODERS[facts.word].partition(".")[0] if facts.word in DECODERS else ""
@@ -185,7 +248,7 @@ def _text(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def _image(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
-    """Return an upright image, uint8 [H, W, C]. Large JPEGs are decoded at about `edge` pixels."""
+    """Return an upright image, uint8 [H, W, C]; large JPEGs at about `edge` pixels."""
     width, height = _sides(data)
     if data[:2] == b"\xff\xd8" and edge is not None and max(width, height) > 4 * edge:
         header = load("image.jpeg_header:read_header")(data)
@@ -222,7 +285,7 @@ def _audio(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def mp4_of(data: bytes, facts: Facts) -> bytes:
-    """Return a run of packets as mp4, using the sample's packet table. Raises: DecodeFailed; MissingDependency."""
+    """Return packets as mp4, by the sample's packet table. Raises: DecodeFailed; MissingDependency."""
     packets = as_buffer(facts.sample.get(facts.field + SUFFIX))
     if packets is None:
         raise DecodeFailed(f"a run of packets needs its sample's field {facts.field + SUFFIX!r}")
@@ -266,7 +329,7 @@ def _audio_seconds(container: Any) -> float | None:
 
 
 def _chosen(timeline: Any, most: int) -> list[int]:
-    """Return evenly spaced frame numbers (the middle for `most` 1), or key or first frames beyond MAX_PACKETS."""
+    """Return evenly spaced frames (the middle for `most` 1), or key or first frames beyond MAX_PACKETS."""
     n = len(timeline)
     frames = _spread(np.arange(n), most)
     if sum(run.stop - run.first for run in timeline.runs(frames)) <= MAX_PACKETS:

@@ -1,17 +1,21 @@
-"""Text such as captions and transcripts, as bounded lines without control characters or terminal escapes."""
+"""Text such as captions, as bounded lines without control characters or terminal escapes; and any other value."""
 
 import re
 from typing import Any
 
+import numpy as np
+
 from ...text import terminal_text
+from ...units import size
+from .array_values import shape_of
 from .kind import Facts, Kind, Mark, mark
 
 MAX_LINES = 200
-"""Most lines shown per value."""
+"""Most shown per value."""
 MAX_LETTERS = 1000
-"""Most characters shown per line."""
+"""Characters shown per line."""
 MAX_EXAMINED = 2**20
-"""Most characters examined for faults."""
+"""Characters examined for faults."""
 # Direction marks and overrides, zero-width characters, tags and other control characters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\U000e0000-\U000e007f]"
@@ -20,7 +24,7 @@ _BROKEN = re.compile("[\ufffd\ud800-\udfff]")
 
 
 def text_lines(text: str, *, most: int = MAX_LINES) -> tuple[str, ...]:
-    """Return a text's first lines, with control characters as Python escapes."""
+    """Return the first lines, control characters as Python escapes."""
     start = text[: most * (MAX_LETTERS + 1)]
     lines = start.split("\n")
     shown = [bounded(line) for line in lines[:most]]
@@ -30,13 +34,13 @@ def text_lines(text: str, *, most: int = MAX_LINES) -> tuple[str, ...]:
 
 
 def bounded(line: str) -> str:
-    """Return one cleaned line of at most MAX_LETTERS characters."""
+    """Return one cleaned line of at most MAX_LETTERS."""
     cleaned = terminal_text(line[: MAX_LETTERS + 1].replace("\n", " "))
     return cleaned if len(cleaned) <= MAX_LETTERS else f"{cleaned[: MAX_LETTERS - 1]}…"
 
 
 def hex_lines(data: bytes | memoryview, *, most: int = 64) -> tuple[str, ...]:
-    """Return the first bytes as lines of 16: offset, hex, ASCII characters."""
+    """Return the first bytes in lines of 16: offset, hex, ASCII."""
     start = bytes(data[:most])
     return tuple(
         f"{at:04x}  {start[at : at + 16].hex(' '):<47}  "
@@ -66,3 +70,37 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 TEXT = Kind(name="text", fits=fits, lines=lines, marks=marks)
+
+
+MAX_OTHER_BYTES = 64
+"""Bytes shown of any other value."""
+
+
+def _other_lines(value: Any, facts: Facts) -> tuple[str, ...]:
+    if isinstance(value, bytes | bytearray | memoryview):
+        view = memoryview(value)
+        start = view.cast("B") if view.c_contiguous else view.tobytes()[:MAX_OTHER_BYTES]
+        return f"{view.nbytes:,} bytes ({size(view.nbytes)})", *hex_lines(start, most=MAX_OTHER_BYTES)
+    shape = shape_of(value)
+    if shape is not None:
+        return bounded(shape), *hex_lines(_first_bytes(value), most=MAX_OTHER_BYTES)
+    kind = type(value)
+    name = bounded(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        return (f"{name}, {len(value):,} items",)
+    return (name,)
+
+
+def _other_marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
+    empty = isinstance(value, bytes | bytearray | memoryview) and not memoryview(value).nbytes
+    return (mark("empty", "no bytes"),) if empty else ()
+
+
+def _first_bytes(value: object) -> bytes:
+    if not isinstance(value, np.ndarray | np.generic):
+        return b""
+    array = np.asarray(value)
+    return b"" if array.dtype.hasobject else array.flat[:MAX_OTHER_BYTES].tobytes()
+
+
+OTHER = Kind(name="other", fits=lambda value, facts: True, lines=_other_lines, marks=_other_marks)

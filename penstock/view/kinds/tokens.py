@@ -15,13 +15,13 @@ from .kind import Facts, Kind, Mark, TokenBox, mark
 from .text import MAX_LINES, bounded
 
 MAX_TOKENS = 2**14
-"""Most tokens shown individually."""
+"""Most shown individually."""
 MAX_LENGTH = 2**24
-"""Longest sequence, in tokens. A longer one is shown as an array."""
+"""Tokens; a longer sequence is shown as an array."""
 TOKENS_A_LINE = 24
 MAX_TOKEN_LETTERS = 80
 IGNORED = -100
-"""Target that the loss ignores (torch.nn.CrossEntropyLoss's `ignore_index`)."""
+"""torch.nn.CrossEntropyLoss's `ignore_index`."""
 
 SEGMENTS, LOSS = "segment_ids", "loss_mask"
 _NAMES = frozenset({"tokens", "token_ids", "input_ids", "labels"})
@@ -141,7 +141,7 @@ def _line(shown: Sequence[TokenBox]) -> str:
 
 
 def _pieces(segments: Array | None, n: int) -> list[tuple[str | None, int, int]]:
-    """Return (name, first token, last token + 1) of each document and each stretch between documents."""
+    """Return (name, first, last + 1) of each document and each stretch between."""
     if segments is None or not n:
         return [(None, 0, n)]
     borders = [0, *(np.flatnonzero(np.diff(segments)) + 1).tolist(), n]

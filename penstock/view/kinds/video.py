@@ -7,22 +7,21 @@ import numpy as np
 
 from ...units import length
 from .array_values import MAX_EXAMINED, Array, array_lines, as_array
-from .image import channels_last, image_marks, scale_lines, size_of, small_image, whole_image
+from .image import channels_last, image_marks, scale_lines, scale_of, size_of, small_image, whole_image
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
-from .pixels import scale_of
 
 MAX_FRAMES = 64
-"""Most frames shown, evenly spaced."""
+"""Most shown, evenly spaced."""
 MAX_CLIP_PX = 2**25
-"""Most pixels in all shown frames together."""
+"""Pixels of all shown frames."""
 STILL_FRAMES = 4
-"""Consecutive equal frames from which a clip counts as frozen. Animations show each drawing for up to 3."""
+"""Consecutive equal frames of a frozen clip. Animations show each drawing for up to 3."""
 TOLERANCE_S, TOLERANCE_FRAMES = 0.25, 2
-"""Largest accepted length difference between video and audio, because encoders fill blocks and cuts end on frames."""
+"""Accepted length difference of video and audio: encoders fill blocks, and cuts end on frames."""
 
 
 def frames_of(array: Array) -> Array | None:
-    """Return a view [T, H, W, C] of a clip, or None. Tries channels-last before channels-first."""
+    """Return a view [T, H, W, C], or None. Tries channels-last first."""
     if array.ndim != 4 or not array.size:
         return None
     for clip in (array, array.transpose(1, 0, 2, 3)):
@@ -105,7 +104,7 @@ VIDEO = Kind(name="video", fits=fits, lines=lines, marks=marks, thumbnail=thumbn
 
 
 def length_marks(video_s: float, audio_s: Mapping[str, float], frame_s: float) -> tuple[Mark, ...]:
-    """Return a mark if audio and video differ in length, in seconds. frame_s: duration of a frame in seconds."""
+    """Return a mark if audio and video differ in length, in seconds. frame_s: a frame's duration."""
     apart = [
         f"{name} takes {length(seconds)}"
         for name, seconds in audio_s.items()

@@ -1,1 +1,1 @@
-"""Replay a step's values as the training received them, in this process or in the recipe process."""
+"""Replay a step's values as trained, in this process or in the recipe process."""

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from loader.errors import PenstockError
 
 MOST_RESIDUAL_PX = 3.0
-"""Largest residual of a fit. Beyond it, the transform is no crop, flip, scaling or rotation."""
+"""Largest residual; beyond it, the transform is no crop, flip, scaling or rotation."""
 MOST_NONLINEAR = 0.02
-"""Largest deviation of grey from its expected value, as a share of the distance between black and white."""
+"""Largest deviation of grey, as a share of the distance of black and white."""
 _MOST_POINTS = 4096
 _LEVELS = (0, 128, 255)
 
@@ -26,23 +26,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Position and colours of a transformed image, relative to the original."""
+    """Position and colours of a transformed image in the original."""
 
     corners: tuple[tuple[float, float], ...] = ()
-    """(x, y) in original pixels: top left, top right, bottom right, bottom left; empty if there is no fit."""
+    """(x, y) in original pixels: top left, top right, bottom right, bottom left; empty without a fit."""
     mirrored: bool = False
-    """True if the image is mirrored."""
+    """Is mirrored."""
     residual_px: float = 0.0
-    """95th percentile of the fit's error, in original pixels."""
+    """Fit error's 95th percentile, in original pixels."""
     black: tuple[float, ...] = ()
-    """Transformed value of black per channel; empty if colours are not scaled linearly."""
+    """Transformed black per channel; empty if colours are not scaled linearly."""
     white: tuple[float, ...] = ()
-    """Transformed value of white per channel."""
+    """Likewise."""
     reason: str = ""
-    """Reason that corners or colours are missing, or ""."""
+    """Why corners or colours are missing, or ""."""
 
     def original_colours(self, pixels: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return uint8 [H, W, C] in the original's colours. pixels: transformed image, [H, W, C]."""
+        """Return uint8 [H, W, C]. pixels: transformed image, [H, W, C]."""
         black, white = np.array(self.black), np.array(self.white)
         levels = (np.asarray(pixels, np.float64) - black) / (white - black) * 255
         rounded: NDArray[np.uint8] = np.clip(np.rint(np.nan_to_num(levels)), 0, 255).astype(np.uint8)
@@ -50,7 +50,7 @@ class Placement:
 
 
 def channels_last(value: object) -> NDArray[Any] | None:
-    """Return an image of 1, 3 or 4 channels in either order as [H, W, C], or None."""
+    """Return an image of 1, 3 or 4 channels as [H, W, C], or None."""
     if not hasattr(value, "__array__"):
         return None
     try:
@@ -67,9 +67,9 @@ def channels_last(value: object) -> NDArray[Any] | None:
 def placements(
     decoded: Mapping[str, Any], trained: Mapping[str, Any], transformed: Callable[[Sample], Sample]
 ) -> dict[str, Placement]:
-    """Return field -> placement, for each changed image that was uint8 before the transform.
+    """Return the placement of each changed image that was uint8 before the transform.
 
-    transformed: runs the transform on a sample with this sample's generator. Called five times per field.
+    transformed: runs the transform with this sample's generator. Called five times per field.
     """
     out = {}
     for name, after in trained.items():
@@ -135,11 +135,11 @@ def _placement(
 
 
 class _ShapeDiffers(Exception):
-    """A test image's transformed shape differs from the sample's."""
+    """A test image's transformed shape is not the sample's."""
 
 
 def _colours(black: Floats, grey: Floats, white: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the transformed values of black and white per channel; empty if grey is not halfway between them."""
+    """Return transformed black and white per channel; empty if grey is not halfway."""
     low, middle, high = (np.median(pixels, axis=(0, 1)) for pixels in (black, grey, white))
     span = high - low
     if not np.isfinite([low, middle, high]).all() or not np.all(np.abs(span) > 1e-9):
@@ -151,14 +151,14 @@ def _colours(black: Floats, grey: Floats, white: Floats) -> tuple[tuple[float, .
 
 
 def _step(values: Floats) -> float:
-    """Return the rounding step: 1 if all values are integers, else 0."""
+    """Return the rounding step: 1 for integers, else 0."""
     return 1.0 if np.array_equal(values, np.rint(values)) else 0.0
 
 
 def _fitted(
     black: Floats, white: Floats, across: Floats, down: Floats, ends: NDArray[np.int64]
 ) -> tuple[tuple[tuple[float, float], ...], bool, float]:
-    """Return (corners in the original, whether the image is mirrored, residual in pixels)."""
+    """Return (corners in the original, is mirrored, residual in pixels)."""
     colour = slice(0, min(3, black.shape[2]))
     span = (white - black)[:, :, colour]
     height, width = span.shape[:2]

@@ -1,4 +1,4 @@
-"""Read a training run's metrics from another tool's CSV, JSON lines or Parquet file with a `step` column."""
+"""A run's metrics from another tool's CSV, JSON lines or Parquet file with a `step` column."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     import polars as pl
 
 _MAD_PER_SIGMA = 0.6745
-"""A normal distribution's median absolute deviation, in standard deviations (Rousseeuw and Croux 1993)."""
+"""Normal distribution's median absolute deviation (Rousseeuw and Croux 1993)."""
 MOST_COLUMNS = 100
-"""Most numeric columns per file."""
+"""Most numeric columns."""
 _ACCEPTED = "accepted: .csv, .jsonl, .ndjson or .parquet with a column `step` of whole numbers from 0"
 
 
 class Spread(NamedTuple):
-    """Median and width of a metric's finite values. Single spikes do not affect the width."""
+    """Median and width of a metric's finite values; single spikes do not affect the width."""
 
     n: int
-    """Number of finite values."""
+    """Finite values."""
     median: float
     """Median, or NaN."""
     sigma: float
@@ -35,7 +35,6 @@ class Spread(NamedTuple):
 
 
 def spread_of(values: NDArray[Any]) -> Spread:
-    """Return the spread of the finite values."""
     known = np.asarray(values, np.float64)
     known = known[np.isfinite(known)]
     if not len(known):
@@ -46,26 +45,26 @@ def spread_of(values: NDArray[Any]) -> Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsFile:
-    """Metrics and digests by step, from a file."""
+    """Metrics and digests by step."""
 
     name: str
     """File name."""
     frame: "pl.DataFrame" = field(repr=False)
-    """One row per step, ascending: step (Int64) and one Float64 column per metric, null if missing."""
+    """By ascending step (Int64): one Float64 column per metric, null if missing."""
     digests: Mapping[int, str] = field(repr=False)
-    """Step -> digest as text; empty if there is no `digest` column."""
+    """Step -> `digest` as text."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         return tuple(name for name in self.frame.columns if name != "step")
 
     def named_apart(self, notes: Collection[str]) -> "MetricsFile":
-        """Return the file with its name appended to the metrics in `notes`."""
+        """Append the file's name to the metrics in `notes`."""
         same = {name: f"{name} ({self.name})" for name in self.notes if name in notes}
         return replace(self, frame=self.frame.rename(same))
 
     def at(self, step: int) -> dict[str, float]:
-        """Return metric -> value at a step."""
+        """Return a step's metrics."""
         place = self.frame["step"].search_sorted(step)
         if place == len(self.frame) or self.frame["step"][place] != step:
             return {}
@@ -73,13 +72,13 @@ class MetricsFile:
         return {name: float(value) for name, value in row.items() if name != "step" and value is not None}
 
     def has_digest(self, step: int, digest: int) -> bool:
-        """Return whether the file has this digest for a step, in decimal or hex."""
+        """Accept a step's digest in decimal or hex."""
         forms = (f"{digest}", f"{digest - 2**64}", f"{digest:016x}", f"0x{digest:016x}", f"{digest:#x}")
         return self.digests.get(step) in forms
 
 
 def read_metrics(path: Path) -> MetricsFile:
-    """Read a metrics file. The last value per step and column wins. Raises: InvalidRuntime; MissingDependency."""
+    """Keep the last value per step and column. Raises: InvalidRuntime; MissingDependency."""
     try:
         import polars as pl
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Run a training's recipe, whose code may hang or crash, in a separate process that is restarted on demand."""
+"""Run a training's recipe, whose code may hang or crash, in a process that is restarted on demand."""
 
 import atexit
 import importlib
@@ -24,7 +24,7 @@ from loader.run.replay import Functions
 from loader.run.workers.parent_watch import ParentWatch, descriptor_of_parent
 from loader.storage.shared.requests import tried_while
 
-from ..kinds.decode_budget import release_memory
+from ..kinds.stored_bytes import release_memory
 from ..outage import Outage
 from .replayed_values import BatchValues, PartDigest, PartValues, Setting, SlotValues, T, Take
 from .replays import Replays
@@ -33,15 +33,15 @@ FORM = "accepted: module:function, such as train:recipe, or file.py:function"
 
 
 LIMIT_S = 30.0
-"""Time limit of a request, in seconds."""
+"""Seconds of a request."""
 START_S = 120.0
-"""Time limit for starting the process and importing the recipe, in seconds. A cold `import torch` takes many."""
+"""Seconds to start the process and import the recipe; a cold `import torch` takes many."""
 CHECK_S = 0.5
-"""Seconds between checks that the process is alive. A forked child may keep its end of the pipe open."""
+"""Seconds between checks that the process lives; a forked child may keep its end of the pipe open."""
 
 
 def load_recipe(recipe: str) -> Mapping[str, Any]:
-    """Import a recipe and return the Loader arguments from it. Raises: InvalidRuntime; TransformFailed if it raises."""
+    """Return a recipe's Loader arguments. Raises: InvalidRuntime; TransformFailed if it raises."""
     module, _, name = recipe.rpartition(":")
     function: Callable[[], Any] | None
     try:
@@ -68,7 +68,7 @@ def load_recipe(recipe: str) -> Mapping[str, Any]:
 
 
 def load_tokenizers(recipe: str) -> Mapping[str, Any]:
-    """Return field -> tokenizer, from the function `tokenizers` in the recipe's module.
+    """Return field -> tokenizer, of `tokenizers` in the recipe's module.
 
     Raises: InvalidRuntime; TransformFailed if the user's code raises.
     """
@@ -118,9 +118,9 @@ def _import_module(module: str) -> Any:
 def serve_recipe(
     pipe: Connection, root: loader.Root, recipe: str, quiet: bool, viewer: int, patience_s: float
 ) -> None:
-    """Answer requests until the pipe closes or the viewer process ends.
+    """Answer requests until the pipe closes or the viewer ends.
 
-    viewer: the viewer's process id. patience_s: seconds to retry against a failing store, below the viewer's limit.
+    viewer: its process id. patience_s: seconds to retry a failing store, below the viewer's limit.
     """
     with suppress(OSError):
         os.setpgid(0, 0)  # its own process group, so that all its children can be killed with it
@@ -179,7 +179,7 @@ def _print_to(file: int) -> None:
 
 
 class RecipeProcess:
-    """A `Replayer` that runs a recipe in a separate process. Thread-safe."""
+    """A `Replayer` in a separate process. Thread-safe."""
 
     def __init__(
         self,
@@ -192,14 +192,14 @@ class RecipeProcess:
     ) -> None:
         """recipe: "module:function" or "file.py:function". Raises: InvalidRuntime for other forms.
 
-        quiet: True drops output, which otherwise goes to stderr. outage: state of the root's store.
+        quiet: drops output, which otherwise goes to stderr. outage: of the root's store.
         """
         module, _, function = recipe.rpartition(":")
         if not module or not function.isidentifier():
             raise InvalidRuntime(f"--recipe {recipe!r}; {FORM}")
         self.recipe = recipe
         self.n_answers = 0
-        """Requests answered. If it grew, a failed value may now succeed."""
+        """If it grew, a failed value may now succeed."""
         self._root, self._limit_s, self._quiet = root, limit_s, quiet
         self._outage = outage or Outage()
         self._lock, self._stopped = Lock(), False
@@ -210,14 +210,14 @@ class RecipeProcess:
         atexit.register(self.stop)
 
     def start(self) -> None:
-        """Spawn the process unless it is alive. Raises: the recipe's errors; WorkerFailed."""
+        """Spawn the process unless it lives. Raises: the recipe's errors; WorkerFailed."""
         with self._lock:
             if self._process is None or not self._process.is_alive():
                 self._start_process()
 
     @property
     def starting_s(self) -> float | None:
-        """Seconds since the spawn, while the process is starting; else None."""
+        """Seconds since the spawn, while starting; else None."""
         at = self._starting_at
         return None if at is None else time.monotonic() - at
 
@@ -260,12 +260,12 @@ class RecipeProcess:
         return functions
 
     def stop(self) -> None:
-        """Kill the process for good. Does not wait, so signal handlers may call it."""
+        """Kill the process for good, without waiting, so signal handlers may call it."""
         self._stopped = True
         self._kill()
 
     def close(self) -> None:
-        """End the process. A request in progress fails."""
+        """End the process; a request in progress fails."""
         self.stop()
         atexit.unregister(self.stop)
         with self._lock:

@@ -1,8 +1,10 @@
-"""Replayed values of a slot or a rank's batch, and functions that run in the process with the values."""
+"""Replayed values of a slot or a rank's batch, their tokens' texts, and functions that run in that process."""
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 import loader
 from loader.dataset.shards.address import SampleAddress
@@ -13,28 +15,28 @@ from .image_placement import Placement
 V = TypeVar("V")
 T = TypeVar("T")
 Take = Callable[["loader.Plan", V], T]
-"""Function (plan, values) -> what the caller needs. For a `RecipeProcess`, it must be picklable."""
+"""(plan, values) -> what the caller needs; picklable for a `RecipeProcess`."""
 PartDigest = tuple[int, int, int, int]
-"""A recorded part of a step, for `Replay.settle`: (rank, world size, digest, number of substituted slots)."""
+"""For `Replay.settle`: (rank, world size, digest, substituted slots)."""
 Texts = Mapping[str, Mapping[int, str]]
-"""Field -> token -> decoded text, for fields with a tokenizer in the recipe."""
+"""Field -> token -> text, of the recipe's tokenizers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A plan, and the training options that affect replayed values."""
+    """A plan and the options that affect replayed values."""
 
     plan: str
     """Plan hash."""
     framework: str = "numpy"
     """Array library."""
     epochs: int | None = None
-    """The Loader's `epochs`. Later slots are padding."""
+    """The Loader's; later slots are padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotValues:
-    """One slot of a step, decoded and transformed."""
+    """A slot, decoded and transformed."""
 
     step: int
     """Global step."""
@@ -45,67 +47,63 @@ class SlotValues:
     epoch: int
     """Epoch of the source."""
     position: int
-    """Position in the source's stream."""
+    """In the source's stream."""
     attempt: int
     """0 if planned; else the substitute's number."""
     address: SampleAddress
-    """Location of the sample's bytes; without fields for a packed sequence."""
+    """Its bytes; without fields for a packed sequence."""
     decoded: Mapping[str, Any] = field(repr=False)
-    """Field -> value before the transform; empty if the sample is unreadable."""
+    """Fields before the transform; empty if unreadable."""
     trained: Mapping[str, Any] = field(repr=False)
-    """Field -> value after the transform; empty if there is no transform."""
+    """Fields after the transform, if there is one."""
     draws: tuple[str, ...] = ()
-    """Random draws that the transform made from the sample's generator, as text."""
+    """From the sample's generator, by the transform, as text."""
     repeats: bool = True
-    """True if a second run of the transform gave equal values."""
+    """True if a second transform gave equal values."""
     error: str = ""
-    """Reason that `decoded` or `trained` is empty, or ""."""
+    """Why `decoded` or `trained` is empty, or ""."""
     settled: bool | None = True
-    """Result of `Replay.settle`: True if the run's substitutions are known."""
+    """`Replay.settle`: True if substitutions are known."""
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """Image field in `trained` -> its placement in the decoded image."""
+    """Image field in `trained` -> place in the decoded image."""
     texts: Texts = field(default_factory=dict)
-    """Decoded text of its tokens."""
+    """Its tokens'."""
     restored: Mapping[str, str] = field(default_factory=dict)
-    """Field in `decoded` -> text decoded from all its tokens, without special tokens."""
+    """Field -> text of all its tokens, without special ones."""
     cut: Mapping[str, str] = field(default_factory=dict)
     """Partly decoded field -> text about its length."""
 
 
 TakeValues = Callable[[int, Mapping[str, Any], Texts], None]
-"""Function (slot within the part, values of some of its fields, texts of their tokens) -> None."""
+"""(slot within the part, values of some fields, their tokens' texts) -> None."""
 
 
 class PartValues(Protocol):
-    """A rank's part of a step, with the values of one slot in memory at a time."""
+    """A rank's part of a step, one slot's values in memory at a time."""
 
     @property
-    def step(self) -> int:
-        """Global step."""
+    def step(self) -> int: ...
 
     @property
-    def rank(self) -> int:
-        """Data-parallel rank."""
+    def rank(self) -> int: ...
 
     @property
-    def world_size(self) -> int:
-        """Number of ranks."""
+    def world_size(self) -> int: ...
 
     @property
     def first_slot(self) -> int:
-        """First slot in the global batch."""
+        """In the global batch."""
 
     @property
-    def settled(self) -> bool | None:
-        """See `BatchValues`."""
+    def settled(self) -> bool | None: ...
 
     @property
     def digest(self) -> int:
-        """See `BatchValues`. This and the following properties are known after `each`."""
+        """See `BatchValues`. This and the following are known after `each`."""
 
     @property
     def crc32c(self) -> Mapping[str, int]:
-        """Field -> CRC-32C of the batched field."""
+        """Each batched field's."""
 
     @property
     def ids(self) -> list[tuple[str, str] | None]:
@@ -113,23 +111,22 @@ class PartValues(Protocol):
 
     @property
     def errors(self) -> Mapping[int, str]:
-        """Slot of the global batch -> read error of its sample."""
+        """Global slot -> read error."""
 
     @property
     def cut(self) -> Mapping[int, Mapping[str, str]]:
         """Slot of the part -> partly decoded field -> text about its length."""
 
-    def source(self, slot: int) -> str:
-        """Return the source of a slot in the part."""
+    def source(self, slot: int) -> str: ...
 
     def names(self) -> list[str]:
-        """Return every field, in order of first appearance."""
+        """Return every field, by first appearance."""
 
     def each(self, take: TakeValues) -> None:
         """Pass every slot's values to `take`, in one or two calls per slot."""
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return field -> CRC-32C of a slot's values, computed like `tensor_crcs`."""
+        """Return field -> CRC-32C of a slot, as `tensor_crcs`."""
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
         """Replay some slots, and pass their large values to `take`."""
@@ -137,7 +134,7 @@ class PartValues(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchValues:
-    """A rank's part of a step, with the values of the training's `Batch`."""
+    """A rank's part of a step, as the training's `Batch`."""
 
     step: int
     """Global step."""
@@ -146,26 +143,26 @@ class BatchValues:
     world_size: int
     """Number of ranks."""
     first_slot: int
-    """First slot, over all ranks."""
+    """Over all ranks."""
     digest: int
-    """64-bit digest of the samples."""
+    """Samples' 64-bit digest."""
     crc32c: Mapping[str, int]
-    """Field -> CRC-32C of the batched field, as a run log records it."""
+    """Each batched field's, as a run log records it."""
     ids: list[tuple[str, str] | None]
     """(source, key) per slot; None for padding."""
     slots: list[Mapping[str, Any]] = field(repr=False)
-    """Field -> value after the transform, per slot. Values are views of the batch; empty for padding."""
+    """Field -> transformed value, per slot: views of the batch; empty for padding."""
     errors: Mapping[int, str] = field(default_factory=dict)
-    """Slot of the global batch -> read error of its sample."""
+    """Global slot -> read error."""
     settled: bool | None = True
-    """Result of `Replay.settle`: True if the run's substitutions are known."""
+    """`Replay.settle`: True if substitutions are known."""
     texts: Texts = field(default_factory=dict)
     """Decoded text of its tokens."""
     cut: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """See `PartValues`; always empty."""
+    """Always empty; see `PartValues`."""
 
     def source(self, slot: int) -> str:
-        """Return the source of a slot in the part; "" for padding."""
+        """Return a slot's; "" for padding."""
         sample_id = self.ids[slot]
         return sample_id[0] if sample_id else ""
 
@@ -185,12 +182,11 @@ class BatchValues:
 
 
 def itself(plan: "loader.Plan", values: V) -> V:
-    """Return the values unchanged."""
     return values
 
 
 def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
-    """Return the values with tensors as arrays, because unpickling a tensor would import torch."""
+    """Return tensors as arrays, because unpickling a tensor would import torch."""
     decoded, trained = (
         {name: _detached(value) for name, value in sample.items()}
         for sample in (values.decoded, values.trained)
@@ -199,7 +195,7 @@ def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
 
 
 def batch_itself(plan: "loader.Plan", values: BatchValues) -> BatchValues:
-    """Return the values as separate arrays, because pickling a tensor's view would pickle its whole batch."""
+    """Return separate arrays, because pickling a tensor's view would pickle its whole batch."""
     slots: list[Mapping[str, Any]] = [
         {name: _detached(value) for name, value in sample.items()} for sample in values.slots
     ]
@@ -214,3 +210,79 @@ def _detached(value: Any) -> Any:
         return copy.numpy(force=True)
     except TypeError:  # numpy has no bfloat16
         return copy
+
+
+MOST_TOKENS = 2**16
+"""Distinct tokens decoded per field."""
+MOST_LETTERS = 200
+MOST_RESTORED = 2**20
+"""Tokens of the longest sequence decoded as a whole."""
+
+
+def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
+    """Return special token -> name, of a field's facts, which may be any JSON."""
+    special = facts.get("special")
+    named = special.items() if isinstance(special, dict) else ()
+    return {int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19}
+
+
+def restored_texts(
+    tokenizers: Mapping[str, Any], sample: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return field -> text of all its tokens at once, without special tokens and rejected sequences.
+
+    Single tokens would lose whitespace and parts of characters.
+    """
+    out = {}
+    for name in tokenizers.keys() & sample.keys():
+        ids = np.asarray(sample[name])
+        if ids.dtype.kind in "iu" and ids.size <= MOST_RESTORED:
+            special = {*special_tokens(facts.get(name, {})), *_special_ids(tokenizers[name])}
+            plain = [token for token in ids.reshape(-1).tolist() if token not in special]
+            text = _decoded(tokenizers[name], plain)
+            if text is not None:
+                out[name] = text
+    return out
+
+
+def _special_ids(tokenizer: Any) -> set[int]:
+    ids = getattr(tokenizer, "all_special_ids", ())
+    return {one for one in ids if isinstance(one, int)} if isinstance(ids, list | tuple) else set()
+
+
+def _decoded(tokenizer: Any, ids: list[int]) -> str | None:
+    try:
+        return str(getattr(tokenizer, "decode", tokenizer)(ids))
+    except Exception:  # noqa: BLE001 - the user's code may raise any type
+        return None
+
+
+def token_texts(
+    tokenizers: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
+) -> dict[str, dict[int, str]]:
+    """Return field -> token -> text."""
+    return TokenTexts(tokenizers)(*samples)
+
+
+class TokenTexts:
+    """Decodes each token once. One that its tokenizer rejects gets no text."""
+
+    def __init__(self, tokenizers: Mapping[str, Any]) -> None:
+        self._tokenizers = tokenizers
+        self._known: dict[str, dict[int, str | None]] = {field: {} for field in tokenizers}
+
+    def __call__(self, *samples: Mapping[str, Any]) -> dict[str, dict[int, str]]:
+        return {field: self._texts(field, samples) for field in self._tokenizers}
+
+    def _texts(self, field: str, samples: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+        arrays = [np.asarray(sample[field]) for sample in samples if field in sample]
+        ids = [np.unique(one) for one in arrays if one.dtype.kind in "iu"]
+        known, out = self._known[field], {}
+        for token in np.unique(np.concatenate(ids)).tolist()[:MOST_TOKENS] if ids else ():
+            if token not in known and len(known) < MOST_TOKENS:
+                text = _decoded(self._tokenizers[field], [token])
+                known[token] = None if text is None else text[:MOST_LETTERS]
+            text = known.get(token)
+            if text is not None:
+                out[token] = text
+        return out

@@ -24,28 +24,39 @@ from loader.run.trail.slot_columns import SlotColumns, tensor_crcs
 from ...units import length
 from ..outage import Outage
 from .image_placement import placements
-from .replayed_values import BatchValues, PartDigest, PartValues, Setting, SlotValues, T, Take, TakeValues
-from .token_texts import TokenTexts, restored_texts, token_texts
+from .replayed_values import (
+    BatchValues,
+    PartDigest,
+    PartValues,
+    Setting,
+    SlotValues,
+    T,
+    Take,
+    TakeValues,
+    TokenTexts,
+    restored_texts,
+    token_texts,
+)
 
 MOST_AUDIO_BYTES = 2**26
-"""Most bytes decoded per audio field if there is no recipe, at 4 per sample: 17 minutes at 16 kHz."""
+"""Decoded audio per field without a recipe, at 4 bytes per sample: 17 minutes at 16 kHz."""
 
 
 class AudioStarts:
-    """Audio decoders that cut long audio, and record which live values they cut. Thread-safe."""
+    """Decoders that cut long audio, and record which live values they cut. Thread-safe."""
 
     def __init__(self) -> None:
         self.notes: dict[int, str] = {}
         """`id` of a cut value -> text about its length."""
 
     def decoders(self, plan: loader.Plan) -> dict[str, Decoder]:
-        """Return field -> decoder, for a plan's audio fields."""
+        """Return a plan's audio fields' decoders."""
         fields = dict.fromkeys(field for view in stored_views(plan) for field in view.fields)
         audio = [one for one in fields if DECODERS.get(last_word(one), "").startswith("audio.")]
         return dict.fromkeys(audio, self.start)
 
     def cut(self, decoded: Mapping[str, Any]) -> dict[str, str]:
-        """Return field -> text about its length, for a sample's cut values."""
+        """Return a sample's cut fields -> text about their length."""
         return {name: self.notes[id(value)] for name, value in decoded.items() if id(value) in self.notes}
 
     def start(self, data: Buffer, rng: object) -> Any:
@@ -57,7 +68,7 @@ class AudioStarts:
 
 
 class ReplayedPart:
-    """A `PartValues` that decodes on demand."""
+    """Decodes on demand."""
 
     crc32c: Mapping[str, int]
     digest: int
@@ -73,7 +84,7 @@ class ReplayedPart:
         audio_starts: AudioStarts,
         settled: bool | None,
     ) -> None:
-        """place: (step, rank, world size). tokenizers: as in `Replays`. settled: result of `Replay.settle`."""
+        """place: (step, rank, world size). tokenizers: as in `Replays`. settled: of `Replay.settle`."""
         self._replay, self._tokenizers, self._audio_starts = replay, tokenizers, audio_starts
         self.cut: dict[int, Mapping[str, str]] = {}
         (self.step, self.rank, self.world_size), self.settled = place, settled
@@ -89,7 +100,7 @@ class ReplayedPart:
         return self._columns.names
 
     def each(self, take: TakeValues) -> None:
-        """Pass every slot's values to `take`, large values first."""
+        """Pass large values first."""
         texts = TokenTexts(self._tokenizers)
 
         def add_values(slot: int, sample: dict[str, Any]) -> None:
@@ -111,7 +122,7 @@ class ReplayedPart:
         return self._columns.crcs_of(slot, sample)
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
-        """Replay some slots, each as its own part, and pass their values to `take`."""
+        """Replay each slot as its own part."""
         n = self._replay.plan.batch_size(self.step)
         for slot in range(len(self._sources)):
             if slot in slots:
@@ -127,7 +138,7 @@ class ReplayedPart:
 def index_replay(plan: loader.Plan, ledger: loader.Root | None, epochs: int | None) -> loader.Replay:
     """Return a replay that reads no media.
 
-    ledger: root with the ledger; None applies no substitutes. epochs: as in the Loader.
+    ledger: root with the ledger; None applies no substitutes. epochs: the Loader's.
     """
     return loader.Replay(
         plan,
@@ -139,16 +150,16 @@ def index_replay(plan: loader.Plan, ledger: loader.Root | None, epochs: int | No
 
 
 MOST_PLANS = 8
-"""Most open plans. The least recently used plan is closed first."""
+"""Most open plans, least recently used closed first."""
 LEDGER_S = 30.0
-"""Seconds after which a plan's ledger is read again, because the training may still be running."""
+"""Seconds until a plan's ledger is read again: the training may be running."""
 REREAD_S = 5.0
-"""Seconds after which the ledger is read again if it lacks a step's substitutions."""
+"""Likewise, if it lacks a step's substitutions."""
 _RECIPE_KEYS = ("decode", "transform")
 
 
 class Replayer(Protocol):
-    """Replays values as the training received them. Thread-safe."""
+    """Replays values as trained. Thread-safe."""
 
     def slot(
         self,
@@ -158,7 +169,7 @@ class Replayer(Protocol):
         take: Take[SlotValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a slot. digests: recorded digests; () applies all substitutions.
+        """Return `take` of a slot. digests: recorded ones; () applies all substitutions.
 
         Raises: InvalidRuntime if the slot is padding or does not exist; read errors.
         """
@@ -172,7 +183,7 @@ class Replayer(Protocol):
         take: Take[BatchValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a rank's part of a step. Raises: InvalidRuntime; Corrupt; TransformFailed."""
+        """Return `take` of a rank's part of a step. Raises: InvalidRuntime; Corrupt; TransformFailed."""
 
     def part(
         self,
@@ -183,10 +194,10 @@ class Replayer(Protocol):
         take: Take[PartValues, T],
         digests: Sequence[PartDigest] = (),
     ) -> T:
-        """Return the result of `take` for a rank's part, whose values it gets slot by slot."""
+        """Return `take` of a rank's part, whose values it gets slot by slot."""
 
     def functions(self, setting: Setting) -> Functions:
-        """Return facts about the decoders and transforms, as in a run log's start record."""
+        """Return facts about decoders and transforms, as in a run log's start record."""
 
     def close(self) -> None:
         """Release all leases and end all threads."""
@@ -197,9 +208,9 @@ class Replayers:
     """A training run's replayers."""
 
     plain: Replayer
-    """Replayer that decodes by extension, without a transform."""
+    """Decodes by extension, without a transform."""
     recipe: Replayer | None = None
-    """Replayer that runs the recipe's functions, or None."""
+    """Runs the recipe's functions; or None."""
 
     def close(self) -> None:
         self.plain.close()
@@ -231,7 +242,7 @@ class Replays:
         cut: bool = False,
         outage: Outage | None = None,
     ) -> None:
-        """recipe: Loader arguments from a recipe; None decodes by extension, without a transform.
+        """recipe: its Loader arguments; None decodes by extension, without a transform.
 
         tokenizers: field -> object with `decode(ids)`, or a function. cut: True cuts long audio.
         """
@@ -299,7 +310,7 @@ class Replays:
             return replay.functions()
 
     def close(self) -> None:
-        """Release all leases and end all threads. A replay in use is closed when its user is done."""
+        """Release all leases and end all threads, of a replay in use when its user is done."""
         with self._lock:
             while self._open:
                 self._drop(self._open.popitem()[1])
@@ -308,7 +319,7 @@ class Replays:
     def settled_replay(
         self, setting: Setting, step: int, digests: Sequence[PartDigest]
     ) -> Iterator[tuple[loader.Replay, bool | None]]:
-        """Provide (replay with one run's substitutions at a step, result of `Replay.settle`) inside the block.
+        """Provide (replay with one run's substitutions at a step, result of `Replay.settle`).
 
         Rereads a ledger that lacks them: the training may be running.
         """
@@ -321,7 +332,7 @@ class Replays:
 
     @contextmanager
     def open_replay(self, setting: Setting, ledger_s: float = LEDGER_S) -> Iterator[loader.Replay]:
-        """Provide exclusive use of a setting's replay inside the block. ledger_s: maximum age of its ledger."""
+        """Provide exclusive use of a setting's replay. ledger_s: its ledger's maximum age."""
         with self._lock:
             entry = self._open.pop(setting, None)
             if entry is not None and not entry.is_young(ledger_s):
@@ -343,7 +354,7 @@ class Replays:
                     self._drop(entry)
 
     def open_plan(self, plan_hash: str) -> loader.Plan:
-        """Return a saved plan, even if it reads retired versions. Raises: as `loader.open_plan`."""
+        """Return a saved plan, even of retired versions. Raises: as `loader.open_plan`."""
         with self._lock:
             young = [
                 one for setting, one in self._open.items() if setting.plan == plan_hash and one.is_young()

@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 MOST_DIGITS = 18
-"""Number of digits that always fit into 64 bits."""
+"""Digits that always fit into 64 bits."""
 _DIGEST_COLUMNS = ("rank", "world_size", "digest", "substituted")
 _PLAN = re.compile(r"p-[0-9a-f]{64}")
 
 
 class Training:
-    """A training run or a plan. Methods read only indexes, no media. Thread-safe."""
+    """Methods read only indexes, no media. Thread-safe."""
 
     root: loader.Root
     """Root with the plan and the run log."""
     name: str
     """Run name or plan hash."""
     trail: "loader.RunTrail | None"
-    """Run log, or None."""
+    """Its run log, or None."""
     stale: str = ""
-    """Reason that the run log may have grown since it was read; "" if it was just read."""
+    """Why the run log may have grown; "" if just read."""
 
     def __init__(
         self, root: loader.Root, name: str, replays: Replays | None = None, metrics: MetricsFile | None = None
     ) -> None:
         """Open a run by name, or a plan by hash. Raises: InvalidName; read errors.
 
-        replays: shared `Replays`, which their owner closes; None creates new ones. metrics: metrics from a file.
+        replays: shared, closed by their owner; None creates new ones. metrics: from a file.
         """
         self.root, self.name = root, name
         self.trail, self._file = self._read(None), metrics
@@ -61,7 +61,7 @@ class Training:
         self._replays: Replays = replays or self._own  # type: ignore[assignment]
 
     def refreshed(self) -> "Training":
-        """Return this object, or a copy that includes newly recorded steps."""
+        """Return this object, or a copy with newly recorded steps."""
         trail = self._read(self.trail)
         if trail is self.trail:
             return self
@@ -78,7 +78,7 @@ class Training:
         return None
 
     def setting(self, step: int, *, recipe: bool) -> Setting:
-        """Return the plan and the options at a step.
+        """Return a step's plan and options.
 
         recipe: False replaces the framework with numpy if there was a transform.
         """
@@ -89,7 +89,7 @@ class Training:
         return Setting(plan=start.plan, framework="numpy" if plain else start.framework, epochs=start.epochs)
 
     def start(self, step: int) -> StartRecord | None:
-        """Return the start that last ran a step or, failing that, an earlier step; None if there is no run log."""
+        """Return the start that last ran a step or, failing that, an earlier step; None without a run log."""
         if self.trail is None or not self.trail.starts:
             return None
         stop = int(np.searchsorted(self._numbers, step + 1))
@@ -108,13 +108,13 @@ class Training:
 
     @contextmanager
     def settled_replay(self, step: int, rank: int = -1, world_size: int = 0) -> Iterator[loader.Replay]:
-        """Provide a replay that applies only this run's substitutions at a step."""
+        """Provide a replay with only this run's substitutions at a step."""
         digests = self.part_digests(step, rank, world_size)
         with self._replays.settled_replay(self._planned(step), step, digests) as (replay, _):
             yield replay
 
     def part_digests(self, step: int, rank: int = -1, world_size: int = 0) -> tuple[PartDigest, ...]:
-        """Return the last recorded digests of a step under its last plan: the part's, or else all ranks'."""
+        """Return a step's last digests under its last plan: the part's, or else all ranks'."""
         if self.trail is None:
             return ()
         last: dict[tuple[int, int], PartDigest] = {}
@@ -131,7 +131,7 @@ class Training:
             return replay.plan
 
     def plan_hash(self, step: int) -> str:
-        """Return the hash of a step's plan. Raises: InvalidPlan."""
+        """Return a step's plan. Raises: InvalidPlan."""
         start = self.start(step)
         if start is not None:
             return str(start.plan)
@@ -155,12 +155,12 @@ class Training:
         return tuple(dict.fromkeys(one.name for one in views if one is not None))
 
     def slots(self, step: int, rank: int, world_size: int) -> Slots:
-        """Return the slots in a rank's part, with this run's substitutes."""
+        """Return a rank's slots, with this run's substitutes."""
         with self.settled_replay(step, rank, world_size) as replay:
             return replay.slots(step, rank, world_size)
 
     def digest(self, step: int, rank: int, world_size: int) -> int:
-        """Return the digest of a rank's part, recomputed from indexes."""
+        """Return a rank's digest, recomputed from indexes."""
         with self.settled_replay(step, rank, world_size) as replay:
             return replay.digest(step, rank, world_size)
 
@@ -187,7 +187,7 @@ class Training:
         return self.trail.steps[first:stop]
 
     def notes(self, step: int) -> dict[str, float]:
-        """Return metric -> value at a step, from the first recorded rank and the metrics file."""
+        """Return metric -> value, from the first recorded rank and the metrics file."""
         rows = self.rows(step)
         more = {} if self.metrics is None else self.metrics.at(step)
         own = [row for row in rows if row["rank"] == rows[0]["rank"]]
@@ -199,7 +199,7 @@ class Training:
         } | more
 
     def largest(self, step: int) -> dict[int, dict[str, float]]:
-        """Return slot -> metric -> value, for the slots with the step's largest values."""
+        """Return slot -> metric -> value, of the step's largest."""
         by_slot: dict[int, dict[str, float]] = {}
         for row in self.rows(step):
             for entry in row["largest"] or ():
@@ -208,20 +208,20 @@ class Training:
 
     @cached_property
     def spreads(self) -> Mapping[str, Spread]:
-        """Metric -> spread over all recorded steps."""
+        """Metrics' spread over all recorded steps."""
         if self.charted is None:
             return {}
         return {name: spread_of(self.charted.steps[NOTE + name].to_numpy()) for name in self.charted.notes}
 
     @cached_property
     def metrics(self) -> MetricsFile | None:
-        """Metrics from a file; None if there is no file."""
+        """From a file; or None."""
         known = () if self.trail is None else self.trail.notes
         return None if self._file is None else self._file.named_apart(known)
 
     @cached_property
     def charted(self) -> "loader.RunTrail | None":
-        """Run log joined with the file's metrics. Steps only in the file are rows of rank 0. None if neither exists."""
+        """Run log joined with the file's metrics, whose own steps are rows of rank 0; or None."""
         if self.metrics is None:
             return self.trail
         import polars as pl
@@ -239,16 +239,16 @@ class Training:
 
     @property
     def last_step(self) -> int:
-        """Last step in the run log or the metrics, or -1."""
+        """In run log or metrics; or -1."""
         trail = int(self._numbers[-1]) if len(self._numbers) else -1
         return trail if self.metrics is None else max(trail, int(self.metrics.frame["step"][-1]))
 
     def recorded_steps(self) -> NDArray[np.int64]:
-        """Return the steps in the run log, ascending."""
+        """Return the run log's steps, ascending."""
         return np.unique(self._numbers)
 
     def are_recorded(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return bool [n]: whether each step is in the run log or the metrics."""
+        """Return bool [n]: whether run log or metrics have each step."""
         recorded = np.isin(steps, self._numbers)
         return (
             recorded
@@ -257,7 +257,7 @@ class Training:
         )
 
     def untrained(self, step: int) -> str:
-        """Return the reason that no record shows a step was trained; "" if one does."""
+        """Return why no record shows a step was trained; "" if one does."""
         if self.are_recorded(np.array([step]))[0]:
             return ""
         if self.trail is None:
@@ -271,7 +271,7 @@ class Training:
         return f"the trail of {self.name} does not show that step {step} was trained: {where}"
 
     def missing(self, what: str) -> str:
-        """Return the reason that something is not recorded, and a remedy."""
+        """Return why something is not recorded, and a remedy."""
         if self.trail is None:
             return (
                 f"a plan has no record of {what}: train with Loader(plan, trail=loader.Trail(root, run=...))"
@@ -284,7 +284,7 @@ class Training:
 
     @cached_property
     def _numbers(self) -> NDArray[np.int64]:
-        """Step of each run log row, ascending."""
+        """Run log rows' steps, ascending."""
         return np.empty(0, np.int64) if self.trail is None else self.trail.steps["step"].to_numpy()
 
     @cached_property
@@ -307,7 +307,7 @@ def _no_steps() -> "pl.DataFrame":
 
 
 def crcs(row: Row) -> dict[str, int]:
-    """Return field -> CRC-32C recorded in a row; empty if there are none."""
+    """Return a row's field -> CRC-32C."""
     return {
         name.removeprefix(CRC): int(value)
         for name, value in row.items()

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootPage:
-    """The first page, which lists training runs and datasets."""
+    """The first page: training runs and datasets."""
 
     @property
     def parent(self) -> "PageAddress | None":
-        """The page one level up, or None."""
+        """One level up; or None."""
         return None
 
 
@@ -20,7 +20,7 @@ class RunPage:
     run: str
     """Run name or plan hash."""
     unusual: int = 0
-    """Index of the first unusual step to list."""
+    """Index of the first unusual step listed."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -29,12 +29,12 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonPage:
-    """Comparison of two training runs."""
+    """Two training runs."""
 
     run: str
-    """Name of the first run."""
+    """First run."""
     other: str
-    """Name of the second run."""
+    """Second run."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -48,7 +48,7 @@ class WindowPage:
     run: str
     """Run name or plan hash."""
     first: int | None = None
-    """First step; None shows the last 100 steps."""
+    """First step; None for the last 100."""
     last: int | None = None
     """Last step."""
 
@@ -66,11 +66,11 @@ class StepPage:
     step: int
     """Global step."""
     rank: int | None = None
-    """Data-parallel rank; None selects a recorded rank."""
+    """Data-parallel; None for a recorded one."""
     world_size: int | None = None
-    """Number of ranks; None selects the recorded number."""
+    """Ranks; None for the recorded number."""
     slot: int | None = None
-    """Slot under the cursor; None selects the first."""
+    """Under the cursor; None for the first."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -82,13 +82,13 @@ class SlotPage:
     """One slot of a step."""
 
     step: StepPage
-    """Step page that it was opened from."""
+    """The page that opened it."""
     slot: int
     """Global slot."""
     explain: bool = False
-    """True opens its provenance first."""
+    """Open its provenance first."""
     search_from: str | None = None
-    """First unopened run to search for the sample; None searches only open runs."""
+    """First unopened run to search; None searches open ones."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -105,11 +105,11 @@ class VersionPage:
     number: int
     """Version number."""
     where: str = ""
-    """SQL filter expression; "" for no filter."""
+    """SQL filter, or ""."""
     sort: str = ""
-    """SQL sort expression; "" for the version's own order."""
+    """SQL; "" for the version's order."""
     first: int = 0
-    """Index of the first sample shown among the matches."""
+    """Index of the first sample among the matches."""
 
     @property
     def parent(self) -> "PageAddress | None":
@@ -121,7 +121,7 @@ class SamplePage:
     """A sample of a version."""
 
     version: VersionPage
-    """Version page that it was opened from."""
+    """The page that opened it."""
     ordinal: int
     """Index in the version."""
     search_from: str | None = None
@@ -134,14 +134,14 @@ class SamplePage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferencePage:
-    """The difference between two versions of a dataset."""
+    """Two versions of a dataset."""
 
     dataset: str
     """Dataset name."""
     number: int
-    """Number of the first version."""
+    """First version's."""
     other: int
-    """Number of the second version."""
+    """Second version's."""
 
     @property
     def parent(self) -> "PageAddress | None":

@@ -1,4 +1,4 @@
-"""Dataset pages in a terminal: the first page, versions, samples, and differences between versions."""
+"""Dataset pages: the first page, versions, samples, and differences between versions."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
@@ -31,9 +31,9 @@ from .widgets import CARD_COLUMNS, PICTURE_ROWS, CardGrid, GridCard, InputDialog
 CARDS = 24
 """Samples per page."""
 SAMPLE_ROWS = 14
-"""Height of a field's image on a sample page, in rows."""
+"""Rows of an image on a sample's page."""
 RAW_LINES = 12
-"""Most lines shown of a raw object's value."""
+"""Lines of a raw object's value."""
 IMAGE_EXTENSIONS = (
     "jpg",
     "jpeg",
@@ -52,12 +52,10 @@ IMAGE_EXTENSIONS = (
     "opus",
     "m4a",
 )
-"""Extensions of the fields that give a card its image, tried in this order."""
+"""Extensions of fields that give a card its image, in order."""
 
 
 class RootScreen(RecordScreen):
-    """The first page, which lists training runs and datasets."""
-
     page: RootPage
 
     def load_record(self) -> RootRecord:
@@ -100,8 +98,6 @@ class _VersionLine(NamedTuple):
 
 
 class VersionScreen(RecordScreen):
-    """A version and one page of its samples."""
-
     page: VersionPage
     BINDINGS: ClassVar[list[Any]] = [Binding("slash", "filter", "filter")]
 
@@ -173,7 +169,7 @@ class VersionScreen(RecordScreen):
             self._page(first=max(0, first))
 
     def action_explain(self) -> None:
-        """Open the page of the selected sample, which shows its provenance."""
+        """Open the selected sample's page, which has its provenance."""
         card = self.focused
         if isinstance(card, GridCard):
             self.viewer.open(SamplePage(version=self.page, ordinal=card.number))
@@ -212,8 +208,6 @@ class _Sample(NamedTuple):
 
 
 class SampleScreen(RecordScreen):
-    """A sample of a version."""
-
     page: SamplePage
     BINDINGS: ClassVar[list[Any]] = [
         Binding("left", "walk(-1)", "previous sample"),
@@ -289,8 +283,6 @@ class SampleScreen(RecordScreen):
 
 
 class DifferenceScreen(RecordScreen):
-    """The difference between two versions."""
-
     page: DifferencePage
 
     def load_record(self) -> Difference:

@@ -1,4 +1,4 @@
-"""Draw images in a terminal: by the terminal's own protocol, or as two pixels or one of five shades per cell."""
+"""Images in a terminal: by its own protocol, or as two pixels or one of five shades per cell."""
 
 import io
 import os
@@ -19,20 +19,20 @@ from textual.widget import Widget
 from ..kinds.kind import Media
 
 WAIT_S = 1.0
-"""Seconds without a byte after which the terminal is assumed not to answer."""
+"""Seconds without a byte until the terminal counts as silent."""
 _ATTRIBUTES = re.compile(rb"\x1b\[\?[\d;]*c")
-"""Answer to the device attributes query, which every terminal supports."""
+"""Answer to the query that every terminal supports."""
 _PLACEHOLDERS = {"kitty": (0, 28), "ghostty": (1, 0)}
-"""Terminal name -> first version that draws images at Unicode placeholders."""
+"""Terminal -> first version with images at Unicode placeholders."""
 MODES = ("auto", "kitty", "sixel", "halves", "shades", "none")
-"""Drawing modes. kitty, sixel: terminal protocols; halves: two coloured pixels per cell; shades: no colours."""
+"""kitty, sixel: terminal protocols; halves: two coloured pixels per cell; shades: no colours."""
 CELL_PX = 10
-"""Width of a cell in pixels, for the protocols. A cell is twice as high as it is wide."""
+"""A cell's width in pixels, for the protocols; it is twice as high."""
 _SHADES = " ░▒▓█"
 
 
 def has_placeholders() -> bool:
-    """Return whether the terminal draws kitty images at Unicode placeholders, as textual-image requires."""
+    """Return whether kitty images at Unicode placeholders work, as textual-image requires."""
     match = re.search(r">\|(\w+)[ (](\d+)\.(\d+)", _answer("\x1b[>q"))
     if match is None:
         return False
@@ -42,13 +42,13 @@ def has_placeholders() -> bool:
 
 @cache
 def color_registers() -> int | None:
-    """Return the number of colours in a sixel image; None if unknown. Queries the terminal once."""
+    """Return a sixel image's number of colours, if known. Queries the terminal once."""
     match = re.search(r"\[\?1;0;(\d{1,9})S", _answer("\x1b[?1;1;0S"))
     return int(match[1]) if match else None
 
 
 def _answer(query: str) -> str:
-    """Return the terminal's answer to a query, or "". Call before Textual reads keys, or it would take the answer."""
+    """Return the terminal's answer, or "". Call before Textual reads keys, or it would take the answer."""
     import termios  # only on POSIX
     import tty
 
@@ -76,7 +76,7 @@ def _read(file: int) -> str:
 
 
 def chosen_mode(mode: str, *, no_color: bool) -> str:
-    """Return the given mode, or the mode selected by `auto`. Call before Textual reads keys.
+    """Return the mode, resolving `auto`. Call before Textual reads keys.
 
     `auto` selects `halves` inside tmux or screen, and if kitty images could be misplaced.
     """
@@ -108,12 +108,12 @@ def _ask_ahead(mode: str) -> None:
 
 
 def pixels_needed(mode: str, columns: int, rows: int) -> int:
-    """Return the longer side, in pixels, of an image that fills this many cells."""
+    """Return the longer side of an image in these cells, in pixels."""
     return max(columns, 2 * rows) * (CELL_PX if mode in ("kitty", "sixel") else 1)
 
 
 def picture_widget(media: Media, mode: str, columns: int, rows: int) -> Widget:
-    """Return a widget that shows a PNG or JPEG in at most this many cells."""
+    """Return a widget for a PNG or JPEG in at most these cells."""
     image = Image.open(io.BytesIO(media.data), formats=("PNG", "JPEG")).convert("RGB")
     scale = min(columns / image.width, 2 * rows / image.height)
     width = max(1, round(image.width * scale))
@@ -138,7 +138,7 @@ def _drawn_by_protocol(mode: str, image: Image.Image) -> Widget:
 
 
 class CellPicture(Widget):
-    """An image drawn with characters."""
+    """Drawn with characters."""
 
     def __init__(self, strips: list[Strip]) -> None:
         super().__init__()

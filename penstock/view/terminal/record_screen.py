@@ -1,4 +1,4 @@
-"""Base class of the terminal pages. A thread loads the record; if that fails, the page shows the error."""
+"""Base class of the pages. A thread loads the record; if that fails, the page shows the error."""
 
 import time
 from abc import abstractmethod
@@ -33,34 +33,34 @@ from .picture_cells import picture_widget, pixels_needed
 from .widgets import InputDialog, keys_dialog
 
 STEPS = 6
-"""Most steps listed per training run."""
+"""Most listed per run."""
 
 
 class Application(Protocol):
     """The application's interface for its pages."""
 
     data: OpenData
-    """Open versions and training runs."""
+    """Open versions and runs."""
     pictures: str
-    """Drawing mode, one of `picture_cells.MODES`."""
+    """One of `picture_cells.MODES`."""
     basket: dict[tuple[str, str], None]
-    """Samples, by (version, key)."""
+    """(version, key) of samples."""
 
     def open(self, page: PageAddress) -> None: ...
 
     def read(self, lines: Sequence[str]) -> None: ...
 
     def toggle(self, version: str, key: str) -> str:
-        """Toggle a sample in the basket, and return the new size as text."""
+        """Toggle a sample in the basket; return its size as text."""
 
     def exclude(self, *, reason: str, by: str, page: str) -> tuple[str, ...]:
-        """Exclude the samples in the basket, and return the names of the new versions."""
+        """Exclude the basket's samples; return the new versions' names."""
 
     def command(self, *words: object, names: Sequence[object] = ()) -> str: ...
 
 
 class RecordScreen(Screen[None]):
-    """A page. Subclasses load and show its record."""
+    """A page; subclasses load and show its record."""
 
     DEFAULT_CSS = """
     RecordScreen #title { height: 1; background: $panel; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -87,25 +87,25 @@ class RecordScreen(Screen[None]):
 
     @abstractmethod
     def load_record(self) -> Any:
-        """Return the page's record. Called in a thread. Raises: PenstockError."""
+        """Return the record. Called in a thread. Raises: PenstockError."""
 
     @abstractmethod
     def title_of(self, record: Any) -> str: ...
 
     @abstractmethod
     def widgets(self, record: Any) -> Iterable[Widget]:
-        """Yield the widgets that show the record."""
+        """Show the record."""
 
     @abstractmethod
     def command(self) -> str:
-        """Return the shell command that gives the same result."""
+        """Return the equivalent shell command."""
 
     def selected_sample(self) -> tuple[str, str] | None:
-        """Return (version, key) of the selected sample; None if no sample is selected."""
+        """Return (version, key), or None."""
         return None
 
     def provenance_lines(self) -> list[str]:
-        """Return lines with the selected sample's provenance; empty if no sample is selected."""
+        """Return the selected sample's provenance."""
         return []
 
     @property
@@ -122,7 +122,7 @@ class RecordScreen(Screen[None]):
         yield Static("? keys   q leave", id="status", markup=False)
 
     def on_mount(self) -> None:
-        """Start loading the record. Meanwhile the page shows the elapsed time."""
+        """Load the record, showing the elapsed time meanwhile."""
         self._loading_since = time.monotonic()
         self.set_interval(1.0, self._show_progress)
         self.load()
@@ -136,7 +136,6 @@ class RecordScreen(Screen[None]):
 
     @work(thread=True, exclusive=True)
     def load(self) -> None:
-        """Load the record in a thread, then show it."""
         try:
             record = self.data.answer(self.load_record)
         except PenstockError as error:
@@ -145,11 +144,11 @@ class RecordScreen(Screen[None]):
         self.from_thread(self.show, record)
 
     def from_thread(self, function: Callable[..., Any], *arguments: object) -> None:
-        """Call a function in the application's main thread, and wait for it."""
+        """Call a function in the main thread, and wait for it."""
         self.app.call_from_thread(function, *arguments)
 
     async def show(self, record: Any) -> None:
-        """Show a record, unless another page has been opened meanwhile."""
+        """Show a record, unless another page was opened meanwhile."""
         if not self.is_attached:
             return
         self.record = record
@@ -157,11 +156,9 @@ class RecordScreen(Screen[None]):
         self.focus_content()
 
     def focus_content(self) -> None:
-        """Focus the page's main widget."""
         self.query_one("#body").focus()
 
     async def fail(self, error: PenstockError) -> None:
-        """Show an error instead of the record."""
         if not self.is_attached:
             return
         record = failure_record(error)
@@ -184,18 +181,18 @@ class RecordScreen(Screen[None]):
         self.query_one("#status", Static).update(clean(text, 300))
 
     def picture(self, media: Media | None, columns: int, rows: int) -> Widget | None:
-        """Return a widget for an image in at most this many cells; None if images are off."""
+        """Return a widget for at most these cells; None if images are off."""
         if media is None or media.type not in ("image/png", "image/jpeg") or self.viewer.pictures == "none":
             return None
         return picture_widget(media, self.viewer.pictures, columns, rows)
 
     def thumbnail(self, value: Any, facts: Facts, columns: int, rows: int) -> Media | None:
-        """Return a value's image for this many cells; None if images are off."""
+        """Return a value's image for these cells; None if images are off."""
         edge = self.edge(columns, rows)
         return kind_of(value, facts).thumbnail(value, facts, edge) if edge else None
 
     def edge(self, columns: int, rows: int) -> int:
-        """Return the longer side, in pixels, of an image for this many cells; 0 if images are off."""
+        """Return the longer side of an image in these cells, in pixels; 0 if images are off."""
         mode = self.viewer.pictures
         return 0 if mode == "none" else pixels_needed(mode, columns, rows)
 
@@ -220,7 +217,7 @@ class RecordScreen(Screen[None]):
         self.viewer.open(StepPage(run=run, step=int(step)))
 
     def action_copy_command(self) -> None:
-        """Copy the command and also show it, because some terminals do not allow copying."""
+        """Copy the command and show it, because some terminals forbid copying."""
         command = self.command()
         self.app.copy_to_clipboard(command)
         self.say(command)
@@ -266,10 +263,10 @@ class RecordScreen(Screen[None]):
 
 
 class LinkList(OptionList):
-    """Lines of text that link to pages. Tab, arrow keys and Enter work."""
+    """Lines that link to pages. Tab, arrow keys and Enter work."""
 
     def __init__(self, rows: Iterable[tuple[str, PageAddress | None]]) -> None:
-        """rows: (text, address of the linked page or None) pairs."""
+        """rows: (text, linked page or None) pairs."""
         self._pages: list[PageAddress | None] = []
         options = []
         for text, page in rows:
@@ -284,12 +281,12 @@ class LinkList(OptionList):
 
 
 def line(text: str, *, bad: bool = False) -> Static:
-    """Return one line of text, shortened if necessary. bad: marks errors."""
+    """Return one line, shortened if necessary. bad: marks errors."""
     return Static(terminal_text(text), classes="line bad" if bad else "line", markup=False)
 
 
 def cut_lines(lines: Sequence[str], most: int) -> list[Static]:
-    """Return a value's first lines, and the number of lines left out."""
+    """Return (first lines, number of those left out)."""
     shown = [line(text) for text in lines[:most]]
     if len(lines) > most:
         shown.append(
@@ -303,14 +300,14 @@ def heading(text: str) -> Static:
 
 
 def paragraph(text: str) -> Static:
-    """Return text that wraps over as many lines as it needs."""
+    """Return text that wraps."""
     return Static(terminal_text(text), markup=False)
 
 
 def relations(
     record: SampleRecord | SlotRecord, version: VersionPage, here: SamplePage | SlotPage
 ) -> Iterable[Widget]:
-    """Yield a sample's training runs, edits and look-alikes. version: page of its version. here: the current page."""
+    """Yield a sample's runs, edits and look-alikes. version: its page. here: the current page."""
     rows = [row for item in record.trainings for row in _held(item)]
     if record.runs_left:
         n = len(record.runs_left)
@@ -346,13 +343,13 @@ def _held(held: HeldSteps) -> Iterable[tuple[str, PageAddress]]:
 
 
 def raw_of(screen: RecordScreen, record: SampleRecord | SlotRecord, rows: int) -> RawObjectRecord | None:
-    """Return a sample's raw object, with an image of this many rows."""
+    """rows: height of the image."""
     edge = screen.edge(screen.app.size.width, rows)
     return raw_object(screen.data.raw, record.provenance.get("raw_uri", ""), edge=edge)
 
 
 def raw_widgets(screen: RecordScreen, raw: RawObjectRecord, rows: int, lines: int) -> Iterable[Widget]:
-    """Yield widgets for a raw object. rows: height of its image. lines: most lines of its value."""
+    """rows: height of the image. lines: most of its value."""
     if raw.shown is None:
         yield line(f"raw {clean(raw.uri, 300)}")
         if raw.reason and screen.data.raw is not None:

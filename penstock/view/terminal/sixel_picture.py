@@ -14,10 +14,10 @@ _DEFINED = re.compile(r"#(\d+);2;\d+;\d+;\d+")
 
 
 class SixelPicture(SixelImage, Renderable=SixelImage._Renderable):
-    """An image with as many colours as the terminal supports."""
+    """With as many colours as the terminal supports."""
 
     def __init__(self, image: Image.Image, colors: int | None) -> None:
-        """image: RGB image. colors: number of colours in the terminal; None if unknown."""
+        """image: RGB. colors: the terminal's; None if unknown."""
         super().__init__(image, sixel_options=SixelOptions(colors=min(MOST_COLORS, colors or MOST_COLORS)))
 
     def compose(self) -> ComposeResult:

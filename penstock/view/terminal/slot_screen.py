@@ -1,4 +1,4 @@
-"""A slot's page in a terminal: stored, decoded and transformed fields, side by side or one stage at a time."""
+"""A slot's page: stored, decoded and transformed fields, side by side or one stage at a time."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -29,9 +29,9 @@ from .addresses import SlotPage, VersionPage
 from .record_screen import RecordScreen, cut_lines, heading, line, raw_of, raw_widgets, relations
 
 PICTURE_ROWS, WHOLE_ROWS = 10, 18
-"""Height of an image in rows, side by side and on its own."""
+"""An image's rows, side by side and on its own."""
 LINES, WHOLE_LINES = 8, 40
-"""Most lines of a value, side by side and on its own."""
+"""A value's lines, side by side and on its own."""
 BOXES = 600
 """Most tokens shown."""
 
@@ -46,8 +46,6 @@ class _Slot(NamedTuple):
 
 
 class SlotScreen(RecordScreen):
-    """One slot of a step."""
-
     DEFAULT_CSS = """
     SlotScreen .stages { height: auto; }
     SlotScreen .stage { width: 1fr; height: auto; padding-right: 1; }
@@ -231,7 +229,7 @@ def _samples(record: SlotRecord, values: SlotValues) -> list[tuple[str, Mapping[
 
 
 def tokens_text(boxes: Iterable[TokenBox]) -> Text:
-    """Return tokens as styled text: special tokens bold, masked tokens dim, documents told apart."""
+    """Style tokens: special bold, masked dim, documents told apart."""
     text = Text()
     for number, box in enumerate(boxes):
         styles = ["bold" if box.special else "", "dim" if box.masked else "", "reverse" if number % 2 else ""]

@@ -1,4 +1,4 @@
-"""Training pages in a terminal: a run, a step with its slots, a comparison, a window of steps."""
+"""Training pages: a run, a step with its slots, a comparison, a window of steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -33,7 +33,7 @@ _LEAST_CELLS = 8
 CARDS = 24
 """Slots per page."""
 MOST_STEPS = 200
-"""Most steps listed with differing or substituted samples."""
+"""Most listed with differing or substituted samples."""
 
 
 def chart_lines(
@@ -41,7 +41,7 @@ def chart_lines(
 ) -> list[str]:
     """Return one line per metric: name, range, and bars of eight heights on its own scale; then the steps.
 
-    chart, struck: see `TrainingRunRecord`. columns: width in cells.
+    chart, struck: of `TrainingRunRecord`. columns: width in cells.
     """
     steps = np.array(chart["step"], np.float64)
     metrics = {name: values for name, values in chart.items() if name != "step"}
@@ -194,8 +194,6 @@ class _Step(NamedTuple):
 
 
 class StepScreen(RecordScreen):
-    """A rank's part of a step."""
-
     page: StepPage
     BINDINGS: ClassVar[list[Any]] = [
         Binding("left_square_bracket", "walk_steps(-1)", "previous step"),
@@ -315,8 +313,6 @@ class StepScreen(RecordScreen):
 
 
 class ComparisonScreen(RecordScreen):
-    """Comparison of two runs."""
-
     page: ComparisonPage
 
     def load_record(self) -> RunComparison:
@@ -352,8 +348,6 @@ class ComparisonScreen(RecordScreen):
 
 
 class WindowScreen(RecordScreen):
-    """A window of a run's steps."""
-
     page: WindowPage
 
     def load_record(self) -> StepWindow:

@@ -1,4 +1,4 @@
-"""The terminal application, which maps addresses to pages and holds the basket and the drawing mode."""
+"""The application: pages by address, the basket and the drawing mode."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from textual.app import App
 from textual.binding import Binding
 
-from ..front_ends import DaemonThreads, exclude_basket, shell_command
+from ...text import shell_command
+from ...threads import DaemonThreads
 from ..open_data import OpenData
 from .addresses import (
     ComparisonPage,
@@ -40,18 +41,16 @@ SCREENS_OF: dict[type, type[RecordScreen]] = {
     SamplePage: SampleScreen,
     DifferencePage: DifferenceScreen,
 }
-"""Address type -> its screen."""
+"""By address type."""
 
 
 class ViewerApp(App[None]):
-    """The viewer in a terminal."""
-
     TITLE = "penstock"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[Any]] = [Binding("q", "quit", "leave"), Binding("ctrl+c", "quit", show=False)]
 
     def __init__(self, data: OpenData, first: PageAddress, pictures: str = "auto") -> None:
-        """Set the open data, which the caller closes, and the drawing mode, one of `picture_cells.MODES`."""
+        """Set the drawing mode, one of `picture_cells.MODES`, and the data, which the caller closes."""
         super().__init__()
         self.data = data
         self.pictures = chosen_mode(pictures, no_color=self.no_color)
@@ -65,7 +64,7 @@ class ViewerApp(App[None]):
         self.push_screen(SCREENS_OF[type(self._first)](self._first))
 
     async def action_quit(self) -> None:
-        """Quit at once, even if a page is still waiting for the recipe."""
+        """Quit at once, even if a page waits for the recipe."""
         self.data.stop()
         await super().action_quit()
 
@@ -83,8 +82,8 @@ class ViewerApp(App[None]):
         return f"basket: {len(self.basket)} ({'+' if (version, key) in self.basket else '-'} {key})"
 
     def exclude(self, *, reason: str, by: str, page: str) -> tuple[str, ...]:
-        """Exclude the samples in the basket, empty it, and return the new versions' names. Raises: as `exclude`."""
-        versions = exclude_basket(self.data.root, list(self.basket), reason=reason, by=by, page=page)
+        """Exclude the basket's samples and empty it. Raises: as `exclude`."""
+        versions = self.data.exclude(list(self.basket), reason=reason, by=by, page=page)
         self.basket.clear()
         return versions
 

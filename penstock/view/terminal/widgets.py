@@ -1,4 +1,4 @@
-"""Widgets for the terminal pages: cards in a grid, and dialogs for input, keys and text."""
+"""Cards in a grid, and dialogs for input, keys and text."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from textual.widgets import Input, Label, Static
 from ...text import terminal_text
 
 CARD_COLUMNS, CARD_ROWS = 19, 10
-"""Width and height of a card, in cells."""
+"""A card's width and height, in cells."""
 PICTURE_ROWS = 5
-"""Height of a card's image, in rows."""
+"""Rows of a card's image."""
 KEYS = (
     ("g", "go to a step"),
     ("[ ]", "previous step, next step"),
@@ -58,7 +58,7 @@ class GridCard(Vertical, can_focus=True):
     def __init__(
         self, number: int, version: str, key: str, lines: Sequence[str], image: Widget | None
     ) -> None:
-        """Set the number of a slot or sample, its version and key, the text, and an image below the first line."""
+        """Set a slot's or sample's number, version and key, text, and the image below its first line."""
         super().__init__()
         self.number, self.version, self.key = number, version, key
         self._lines, self._image = [terminal_text(one) for one in lines], image
@@ -80,13 +80,13 @@ class GridCard(Vertical, can_focus=True):
 
 
 class CardGrid(Grid):
-    """A grid of cards, with as many per row as fit."""
+    """As many cards per row as fit."""
 
     class Beyond(Message):
         """The cursor left the grid."""
 
         def __init__(self, by: int) -> None:
-            """by: attempted cursor movement, negative at the first card."""
+            """by: attempted movement, negative at the first card."""
             super().__init__()
             self.by = by
 
@@ -110,7 +110,7 @@ class CardGrid(Grid):
         return list(self.query(GridCard))
 
     def action_walk(self, by: int) -> None:
-        """Move the cursor by this many cards. Beyond either end, post `Beyond`."""
+        """Move by this many cards; beyond either end, post `Beyond`."""
         cards = self.cards
         now = cards.index(self.screen.focused) if self.screen.focused in cards else 0
         if now + by < 0 or (now + by >= len(cards) and now == len(cards) - 1):
@@ -125,7 +125,7 @@ class CardGrid(Grid):
 
 
 class InputDialog(ModalScreen[dict[str, str] | None]):
-    """A dialog with one input line per answer. Enter in the last line returns the answers; Escape returns None."""
+    """One input line per answer. Enter in the last returns the answers; Escape returns None."""
 
     DEFAULT_CSS = """
     InputDialog { align: center middle; }
@@ -142,7 +142,7 @@ class InputDialog(ModalScreen[dict[str, str] | None]):
     ]
 
     def __init__(self, heading: str, initial: dict[str, str]) -> None:
-        """Set the heading, and the initial text of each answer by name."""
+        """Set the heading, and each answer's initial text by name."""
         super().__init__()
         self._heading, self._initial = heading, initial
 
@@ -162,14 +162,14 @@ class InputDialog(ModalScreen[dict[str, str] | None]):
         self.set_focus(lines[(at + by) % len(lines)])
 
     def action_enter(self) -> None:
-        """Focus the next line. In the last line, return the answers."""
+        """Go to the next line, or return the answers."""
         if self.focused is not self._lines[-1]:
             self.action_next_line(1)
         else:
             self.run_worker(self._answer())
 
     async def _answer(self) -> None:
-        """Return the answers after each line has processed its pending characters."""
+        """Return the answers after all pending characters."""
         for field in self._lines:
             processed = asyncio.Event()
             field.call_later(processed.set)
@@ -185,7 +185,7 @@ class InputDialog(ModalScreen[dict[str, str] | None]):
 
 
 class TextDialog(ModalScreen[None]):
-    """A dialog with text to read. Any key in BINDINGS closes it."""
+    """Text, closed by any key in BINDINGS."""
 
     DEFAULT_CSS = """
     TextDialog { align: center middle; }

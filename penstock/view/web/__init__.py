@@ -1,1 +1,1 @@
-"""The viewer in a browser: server-rendered pages, each also available as JSON under `.json`."""
+"""The viewer in a browser: server-rendered pages, each also JSON under `.json`."""

@@ -1,25 +1,57 @@
-"""The web application, protected by the guard: routes, static files, and the exclusion of samples."""
+"""The web application behind the guard: pages of training runs and versions, static files, exclusion of samples."""
 
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+import loader
+from loader.api.explain import provenance
 from loader.errors import InvalidRuntime, PenstockError
 from loader.json_text import parse_json_object
+from loader.order.sources.window_layout import ROW
+from loader.order.sources.window_view import WindowView
 
-from ..front_ends import exclude_basket
+from ..episodes.open_episode import is_episode
+from ..inspect.plain_text import unrecorded_lines
+from ..inspect.proofs import STAGES
+from ..inspect.recorded_step import attach_recorded_step
+from ..inspect.run_comparison import run_comparison
+from ..inspect.run_record import MOST_LARGEST, MOST_SPIKES, run_record
+from ..inspect.sample_record import check_ordinal, sample_record
+from ..inspect.shown_batch import PICTURED
+from ..inspect.slot_record import slot_record
+from ..inspect.step_record import part_of, step_record
+from ..inspect.step_window import MOST_STEPS, step_window
+from ..inspect.version_record import PAGE, difference, fields_of, root_record, version_record
 from ..open_data import OpenData
-from . import record_pages
+from ..replays.training import Training
+from ..shown_values import version_of
+from .episode_pages import SAMPLE, VERSION, episode_page, episode_routes, requested_version
 from .guard import Guard, csrf
-from .page import MOST_DIGITS, Site, error_response
+from .media import (
+    FIELD_TYPES,
+    media_response,
+    media_route,
+    neighbours_field,
+    raw_response,
+    raw_shown,
+    sample_media,
+    sample_thumbnail,
+    slot_media,
+    stored_response,
+    thumbnail_field,
+)
+from .page import MOST_DIGITS, Page, Site, address, error_response, number, page_routes
 
 MOST_SAMPLES = 10_000
 _STATIC = Path(__file__).parent / "static"
@@ -41,7 +73,7 @@ def _action_routes(site: Site) -> list[Route]:
 
 def _exclude(site: Site, body: bytes) -> dict[str, Any]:
     samples, reason, by, page = _parsed(body)
-    return {"versions": list(exclude_basket(site.opened.root, samples, reason=reason, by=by, page=page))}
+    return {"versions": list(site.opened.exclude(samples, reason=reason, by=by, page=page))}
 
 
 def _parsed(body: bytes) -> tuple[list[tuple[str, str]], str, str, str]:
@@ -70,7 +102,7 @@ def application(
     ui: str = "",
     writes: bool = False,
 ) -> ASGIApp:
-    """Return the viewer as an ASGI application. `Guard` and `Site` describe the arguments."""
+    """Return the ASGI application. `Guard` and `Site` describe the arguments."""
     site = Site(opened=opened, ui=ui, csrf=csrf(token) if writes else "")
 
     async def not_found(request: Request, error: Exception) -> Response:
@@ -80,9 +112,243 @@ def application(
 
     routes: list[Route | Mount] = [
         *_action_routes(site),
-        *record_pages.training_routes(site),
-        *record_pages.version_routes(site),
+        *training_routes(site),
+        *version_routes(site),
     ]
     routes.append(Mount("/static", StaticFiles(directory=_STATIC)))
     app = Starlette(routes=routes, exception_handlers={404: not_found})
     return Guard(app, token=token, hosts=hosts, name=cookie, prefix=prefix, writes=writes)
+
+
+def training_routes(site: Site) -> list[Route]:
+    return [
+        media_route(site, "/r/{run}/{step:number}/thumb/{slot:number}/{field}", _step_thumbnail),
+        media_route(site, "/r/{run}/{step:number}/{slot:number}/{stage}/{field}/{n:number}", _slot_media),
+        media_route(site, "/r/{run}/{step:number}/{slot:number}/raw", _slot_raw),
+        *page_routes(site, "/r/{run}/{step:number}/{slot:number}", _slot),
+        *page_routes(site, "/r/{run}/{step:number}", _step),
+        Route("/r/{run}/against", _to_comparison),
+        *page_routes(site, "/r/{run}/against/{other}", _against),
+        *page_routes(site, "/r/{run}/window", _window),
+        *page_routes(site, "/r/{run}", _run),
+    ]
+
+
+def _run(site: Site, request: Request) -> Page:
+    training = _training(site, request)
+    name = training.name
+    if training.charted is None:
+        plan = training.plan(0)
+        described = {"plan": plan.hash, "describe": str(plan.describe())}
+        more = {"name": name, "lines": described["describe"].splitlines()}
+        return Page(template="plan", record=described, title=name[:14], more=more)
+    record = run_record(training, number(request, "unusual", 0))
+    return Page(
+        template="run", record=record, title=name, more={"most": MOST_SPIKES, "largest": MOST_LARGEST}
+    )
+
+
+async def _to_comparison(request: Request) -> Response:
+    return RedirectResponse(address("against", request.query_params.get("run", "")), 303)
+
+
+def _against(site: Site, request: Request) -> Page:
+    runs = request.path_params["run"], request.path_params["other"]
+    record = run_comparison(site.opened.root, *(loader.read_trail(site.opened.root, run) for run in runs))
+    return Page(template="against", record=record, title=" against ".join(runs))
+
+
+def _window(site: Site, request: Request) -> Page:
+    training = _training(site, request)
+    first, last = (
+        number(request, name) if request.query_params.get(name) else None for name in ("from", "to")
+    )
+    record = step_window(training, first, last)
+    title = f"{training.name} steps {record.first} to {record.last}"
+    more = {"most_steps": MOST_STEPS, "unrecorded": unrecorded_lines(record)}
+    return Page(template="window", record=record, title=title, more=more)
+
+
+def _step(site: Site, request: Request) -> Page:
+    training, step = _training(site, request), int(request.path_params["step"])
+    with attach_recorded_step(training, step):
+        rank, world_size = _part(training, request, step)
+        batch, trouble = site.opened.batch(training.name, step, rank, world_size)
+        record = step_record(training, batch, site.opened.functions(training, step, trouble), trouble)
+    more = {"recipe": site.opened.recipe or "", "pictured": PICTURED, "stages": STAGES}
+    return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
+
+
+def _slot(site: Site, request: Request) -> Page:
+    training, step = _training(site, request), int(request.path_params["step"])
+    with attach_recorded_step(training, step, int(request.path_params["slot"])):
+        return _slot_page(site, request, training, step)
+
+
+def _slot_page(site: Site, request: Request, training: Training, step: int) -> Page:
+    values, trouble = site.opened.slot(training.name, step, int(request.path_params["slot"]))
+    record = slot_record(
+        training,
+        values,
+        trouble,
+        site.opened.run_search(request.query_params.get("trainings")),
+        functions=site.opened.functions(training, step, trouble),
+        part=partial(site.opened.part, training, step),
+    )
+    rank, world_size = _part(training, request, step)
+    pictures = {
+        row.field: {
+            stage: len(slot_media(site, training.name, values, trouble, stage, row.field))
+            for stage in ("decoded", *(("transformed", "original") if row.transformed is not None else ()))
+        }
+        for row in record.fields
+    }
+    sizes = {
+        name: (value.shape[1], value.shape[0])
+        for name, value in values.decoded.items()
+        if getattr(value, "ndim", 0) == 3
+    }
+    plan = training.plan(step)
+    version, view = version_of(plan, values.source), plan.sources[values.source].view
+    window = {}
+    if isinstance(view, WindowView) and ROW in values.decoded:
+        window = {"row": int(values.decoded[ROW]), "anchor": view.layout.anchor}
+    more = {
+        "window": window,
+        "pictures": pictures,
+        "stages": STAGES,
+        "sizes": sizes,
+        "rank": rank,
+        "world_size": world_size,
+        "raw": raw_shown(site, record.provenance.get("raw_uri", "")),
+        "thumb": neighbours_field(version, record.neighbours),
+    }
+    return Page(
+        template="slot", record=record, title=f"{training.name} step {step} slot {values.slot}", more=more
+    )
+
+
+def _slot_raw(site: Site, request: Request) -> Response:
+    run, step = request.path_params["run"], int(request.path_params["step"])
+    values, _ = site.opened.slot(run, step, int(request.path_params["slot"]))
+    version = version_of(site.opened.training(run).plan(step), values.source)
+    origin = provenance(version, [values.address])[0] if version is not None else {}
+    return raw_response(site, origin.get("raw_uri", ""), f"raw-{step}-{values.slot}.bin", request)
+
+
+def _step_thumbnail(site: Site, request: Request) -> Response:
+    run, step = request.path_params["run"], int(request.path_params["step"])
+    slot, field = int(request.path_params["slot"]), request.path_params["field"]
+    rank, world_size = _part(site.opened.training(run), request, step)
+    thumbnails, trouble = site.opened.thumbnails(run, step, rank, world_size, slot)
+    return media_response(thumbnails.get(field), trouble)
+
+
+def _slot_media(site: Site, request: Request) -> Response:
+    run, step = request.path_params["run"], int(request.path_params["step"])
+    values, trouble = site.opened.slot(run, step, int(request.path_params["slot"]))
+    media = slot_media(site, run, values, trouble, request.path_params["stage"], request.path_params["field"])
+    n = int(request.path_params["n"])
+    return media_response(media[n] if n < len(media) else None, trouble)
+
+
+def _training(site: Site, request: Request) -> Training:
+    return site.opened.training(request.path_params["run"])
+
+
+def _part(training: Training, request: Request, step: int) -> tuple[int, int]:
+    part = [number(request, name) if request.query_params.get(name) else None for name in ("rank", "world")]
+    return part_of(training, step, *part)
+
+
+def version_routes(site: Site) -> list[Route]:
+    return [
+        *episode_routes(site),
+        media_route(site, f"{SAMPLE}/thumb/{{field}}", _thumbnail),
+        media_route(site, f"{SAMPLE}/stored/{{field}}", _stored),
+        media_route(site, f"{SAMPLE}/raw", _raw),
+        media_route(site, f"{SAMPLE}/decoded/{{field}}/{{n:number}}", _decoded),
+        *page_routes(site, SAMPLE, _sample),
+        *page_routes(site, f"{VERSION}/diff/{{other:number}}", _diff),
+        *page_routes(site, VERSION, _version),
+        *page_routes(site, "/", _home),
+    ]
+
+
+def _home(site: Site, request: Request) -> Page:
+    return Page(template="home", record=root_record(site.opened.root), title="penstock")
+
+
+def _version(site: Site, request: Request) -> Page:
+    version = requested_version(site, request)
+    query = request.query_params
+    record = version_record(
+        version, where=query.get("where", ""), sort=query.get("sort", ""), first=number(request, "from", 0)
+    )
+    thumbs = {row.ordinal: thumbnail_field(row.fields) for row in record.rows}
+    more = {"thumbs": thumbs, "page": PAGE, "quoted": _sql_literal}
+    return Page(template="version", record=record, title=version.name, more=more)
+
+
+def _sample(site: Site, request: Request) -> Page:
+    version, ordinal = requested_version(site, request), _ordinal(request)
+    check_ordinal(version, ordinal)
+    if is_episode(version, fields_of(version, [ordinal])[0]):
+        return episode_page(site, request)
+    search = site.opened.run_search(request.query_params.get("trainings"))
+    record = sample_record(version, ordinal, search)
+    pictures = {
+        one.field: len(sample_media(site, version, record.ordinal, one.field))
+        for one in record.fields
+        if one.decoded is not None
+    }
+    plays = {one.field: FIELD_TYPES.get(one.field.rpartition(".")[2].lower(), "") for one in record.fields}
+    more = {"pictures": pictures, "plays": plays, "thumb": neighbours_field(version, record.neighbours)}
+    more["raw"] = raw_shown(site, record.provenance.get("raw_uri", ""))
+    return Page(template="sample", record=record, title=f"{version.name} sample {record.ordinal}", more=more)
+
+
+def _diff(site: Site, request: Request) -> Page:
+    dataset = request.path_params["dataset"]
+    a = site.opened.version(dataset, int(request.path_params["number"]))
+    b = site.opened.version(dataset, int(request.path_params["other"]))
+    record = difference(a, b)
+    return Page(template="diff", record=record, title=f"{a.name} and {b.name}")
+
+
+def _sql_literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _thumbnail(site: Site, request: Request) -> Response:
+    return media_response(
+        sample_thumbnail(
+            site, requested_version(site, request), _ordinal(request), request.path_params["field"]
+        )
+    )
+
+
+def _stored(site: Site, request: Request) -> Response:
+    version, ordinal = requested_version(site, request), _ordinal(request)
+    check_ordinal(version, ordinal)
+    return stored_response(site, version, ordinal, request.path_params["field"], request)
+
+
+def _raw(site: Site, request: Request) -> Response:
+    version, ordinal = requested_version(site, request), _ordinal(request)
+    check_ordinal(version, ordinal)
+    (address,) = version.address(np.array([ordinal]), [])
+    (origin,) = provenance(version, [address])
+    return raw_response(site, origin.get("raw_uri", ""), f"raw-{ordinal}.bin", request)
+
+
+def _decoded(site: Site, request: Request) -> Response:
+    media = sample_media(
+        site, requested_version(site, request), _ordinal(request), request.path_params["field"]
+    )
+    n = int(request.path_params["n"])
+    return media_response(media[n] if n < len(media) else None)
+
+
+def _ordinal(request: Request) -> int:
+    return int(request.path_params["ordinal"])

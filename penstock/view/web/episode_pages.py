@@ -1,4 +1,4 @@
-"""The page of an episode, and what its script asks for: moments, lanes, frames, and trained windows."""
+"""An episode's page, and what its script asks for: moments, lanes, frames, and trained windows."""
 
 import struct
 from decimal import Decimal
@@ -20,25 +20,24 @@ from ..episodes.trained_windows import trained_windows
 from ..inspect.sample_record import check_ordinal
 from ..inspect.version_record import fields_of
 from ..json_record import plain
-from ..kinds.decode_budget import BUDGET
-from ..kinds.image import small_image
+from ..kinds.image import scale_of, small_image
 from ..kinds.kind import Media
-from ..kinds.pixels import scale_of
+from ..kinds.stored_bytes import BUDGET
 from .media import FIELD_TYPES, media_response, media_route, neighbours_field, raw_shown
 from .page import MOST_DIGITS, Page, Site, address, number
 
 VERSION = "/v/{dataset}/{number:number}"
 SAMPLE = f"{VERSION}/s/{{ordinal:number}}"
 LANE_S = 1.0
-"""Seconds that a request for a lane reads."""
+"""Seconds that a lane's request reads."""
 MOST_COLUMNS = 4096
-"""Most columns of a lane."""
+"""Most of a lane."""
 MOST_DIMS = 64
-"""Most dimensions in one response."""
+"""Most in one response."""
 FRAME_EDGE_PX = 640
-"""Longer side of a frame that the server decodes, in px."""
+"""Decoded frame's longer side, in px."""
 MOST_RUNS = 8
-"""Most runs that one request opens."""
+"""Most opened by one request."""
 
 
 def episode_routes(site: Site) -> list[Route]:
@@ -56,7 +55,7 @@ def requested_version(site: Site, request: Request) -> loader.Version:
 
 
 def episode_page(site: Site, request: Request) -> Page:
-    """Return the page of a sample that is an episode. `?t=` is a time, `?row=` a row of `?anchor=`."""
+    """Return an episode's page. `?t=` is a time, `?row=` a row of `?anchor=`."""
     episode = _episode(site, request)
     query = request.query_params
     record = episode_record(episode, query.get("anchor", ""))
@@ -77,7 +76,7 @@ def _media_type(field: str) -> str:
 
 
 def _start(episode: OpenEpisode, anchor: str, time: str, row: str) -> int:
-    """Return where the cursor begins, after the axis's start: at a row, or a time. Raises: InvalidRuntime."""
+    """Return the cursor's start after the axis's: a row's, or a time. Raises: InvalidRuntime."""
     if row:
         if (
             not row.isdecimal()
@@ -183,7 +182,7 @@ def _frame(site: Site, request: Request) -> Response:
 
 
 def _trained(site: Site, request: Request) -> Response:
-    """Return the episode's windows in the open runs, in `?run=`, and with `?more=1` in up to 8 others."""
+    """Return the windows in the open runs, in `?run=`, and with `?more=1` in up to 8 others."""
     episode, query = _episode(site, request), request.query_params
     search = site.opened.run_search()
     asked = [query["run"]] if query.get("run") else []

@@ -20,7 +20,7 @@ HEADERS = {
 }
 MOST_BODY_BYTES = 1 << 20
 MOST_HEAD_BYTES = 32 * 1024
-"""Most bytes in an address and all headers, because anyone who reaches the port can send them without a token."""
+"""Bytes of an address and all headers: anyone who reaches the port can send them without a token."""
 _READS = ("GET", "HEAD")
 
 
@@ -37,15 +37,15 @@ class Guard:
         prefix: str = "",
         writes: bool = False,
     ) -> None:
-        """token: required in the first address. hosts: accepted Host headers, in lower case. name: cookie name.
+        """token: required in the first address. hosts: accepted Host headers, in lower case. name: the cookie's.
 
-        prefix: path in front of every address, which a proxy may strip. writes: True accepts POST.
+        prefix: path in front of every address, which a proxy may strip. writes: accept POST.
         """
         self.app, self._token, self._hosts = app, token, frozenset(hosts)
         self._cookie, self._prefix, self._writes = name, prefix, writes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Reject the request, or pass it on to the application."""
+        """Reject the request, or pass it on."""
         if scope["type"] != "http":
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
@@ -149,7 +149,7 @@ def new_token() -> str:
 
 
 def csrf(token: str) -> str:
-    """Return the value that a POST must carry. It does not reveal the token."""
+    """Return the value that a POST must carry, which does not reveal the token."""
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 

@@ -1,6 +1,7 @@
-"""Serve images, audio and stored bytes: verified, within limits, with fixed media types."""
+"""Images, audio and stored bytes: verified, within limits, with fixed media types, and by Range (RFC 9110, 14)."""
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,16 +19,55 @@ from ..episodes.verified_field import VerifiedField, verified_field
 from ..inspect.sample_record import playable, stored_sample
 from ..inspect.version_record import fields_of
 from ..kinds import kind_of
-from ..kinds.decode_budget import BUDGET
 from ..kinds.kind import Media
-from ..kinds.stored_bytes import decoded_bytes, read_bounded
+from ..kinds.stored_bytes import BUDGET, decoded_bytes, read_bounded
 from ..raw_source import raw_object
 from ..replays.image_placement import channels_last
 from ..replays.replayed_values import SlotValues
 from ..sample_relations import Neighbour
 from ..shown_values import facts_of, version_of
-from .byte_ranges import range_of
 from .page import Site, in_thread, retry_after, status_of
+
+_SPEC = re.compile(r"([0-9]*)-([0-9]*)")
+_DIGITS = 18
+"""Digits of a number compared exactly; a longer one is beyond every representation."""
+
+
+def range_of(request: Request, nbytes: int, etag: str) -> range | None:
+    """Return the requested bytes: None for all, an empty range for status 416.
+
+    Only GET has ranges. Other units, malformed ranges, several satisfiable ranges and an If-Range with another ETag
+    select all bytes.
+    """
+    header = request.headers.get("range", "")
+    if not header or request.method != "GET" or request.headers.get("if-range", etag) != etag:
+        return None
+    unit, _, text = header.partition("=")
+    if unit.strip().lower() != "bytes":
+        return None
+    specs = [_SPEC.fullmatch(one.strip(" \t")) for one in text.split(",") if one.strip(" \t")]
+    asked = [_bytes_of(spec[1], spec[2], nbytes) if spec else None for spec in specs]
+    ranges = [one for one in asked if one is not None]
+    if not ranges or len(ranges) < len(asked):
+        return None
+    satisfiable = [one for one in ranges if one]
+    return satisfiable[0] if len(satisfiable) == 1 else None if satisfiable else range(0)
+
+
+def _bytes_of(first: str, last: str, nbytes: int) -> range | None:
+    """Return a spec's bytes, empty if not satisfiable; None if malformed."""
+    if not first:
+        return range(max(0, nbytes - _number(last)), nbytes) if last else None
+    if last and _number(last) < _number(first):
+        return None
+    stop = min(nbytes, _number(last) + 1) if last else nbytes
+    return range(min(_number(first), nbytes), stop)
+
+
+def _number(digits: str) -> int:
+    digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= _DIGITS else 10**_DIGITS
+
 
 STORED_TYPES = {
     "jpg": "image/jpeg",
@@ -43,22 +83,22 @@ STORED_TYPES = {
     "mp4": "video/mp4",
     "webm": "video/webm",
 }
-"""Field extension -> media type of its stored bytes. Other fields are downloads."""
+"""Field extension -> media type of stored bytes; others are downloads."""
 FIELD_TYPES = {**STORED_TYPES, "run": STORED_TYPES["mp4"]}
-"""`STORED_TYPES`, and the type for runs of packets, which become mp4 files."""
+"""`STORED_TYPES`, and the type of packets, which become mp4."""
 
 MOST_DESCRIBED_BYTES = 2**20
-"""Largest raw object, in bytes, that is described as text if a browser cannot show it."""
+"""Largest raw object described as text if a browser cannot show it."""
 MOST_PART_BYTES = 2**20
-"""Most bytes of a response to a Range of a stored field."""
+"""Largest response to a stored field's Range."""
 _REVALIDATED = {"cache-control": "private, no-cache"}
-"""The next server at this address may use another root or recipe."""
+"""The next server here may use another root or recipe."""
 
 Answer = Callable[[Site, Request], Response]
 
 
 def media_route(site: Site, path: str, answer: Answer) -> Route:
-    """Return a route that answers failures with a line of text, because an <img> shows no error page."""
+    """Answer failures with a line of text, because an <img> shows no error page."""
 
     def respond(request: Request) -> Response:
         try:
@@ -73,7 +113,7 @@ def media_route(site: Site, path: str, answer: Answer) -> Route:
 
 
 def media_response(media: Media | None, trouble: str = "") -> Response:
-    """Return an image or audio, or 404. trouble: reason that browsers must not cache it, or ""."""
+    """Return an image or audio, or 404. trouble: why browsers must not cache it, or ""."""
     if media is None:
         return PlainTextResponse("this value has no image", 404)
     return Response(media.data, media_type=media.type, headers={} if trouble else _cache_headers(media.data))
@@ -156,7 +196,7 @@ def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: s
 def stored_response(
     site: Site, version: loader.Version, ordinal: int, field: str, request: Request
 ) -> Response:
-    """Return a field's stored bytes or a Range of them, verified. A run of packets becomes mp4."""
+    """Return a field's verified bytes or a Range of them; packets become mp4."""
     if is_run(field):
         data, name = site.opened.media.get(
             ("playable", version.id, ordinal, field), lambda: playable(version, ordinal, field)
@@ -176,7 +216,7 @@ def stored_response(
 
 
 def _field_etag(version: loader.Version, ordinal: int, field: str) -> str:
-    """Return an ETag: a version's id covers its bytes."""
+    """Use a version's id, which covers its bytes."""
     return _etag_of(f"{version.id} {ordinal} {field}".encode())
 
 
@@ -187,7 +227,7 @@ def _media_type(name: str) -> str:
 def _part_response(
     data: bytes, part: range, nbytes: int, media_type: str, headers: Mapping[str, str]
 ) -> Response:
-    """Return 206 with a part of `nbytes` bytes, or 416 if the part is empty."""
+    """Return 206 with a part of `nbytes` bytes, or 416 if it is empty."""
     ranges = {"accept-ranges": "bytes"}
     if not part:
         text = f"the range has none of the {nbytes} bytes"
@@ -197,7 +237,7 @@ def _part_response(
 
 
 def bytes_response(data: bytes, name: str, saved_as: str, request: Request, etag: str = "") -> Response:
-    """Return bytes or a Range of them. The extension of `name` selects a media type or a download."""
+    """Return bytes or a Range of them. name: its extension selects a media type or a download."""
     media_type, etag = _media_type(name), etag or _etag_of(data)
     headers = {"accept-ranges": "bytes", "etag": etag, **_REVALIDATED}
     if media_type == "application/octet-stream":
@@ -209,7 +249,7 @@ def bytes_response(data: bytes, name: str, saved_as: str, request: Request, etag
 
 
 def raw_shown(site: Site, uri: str) -> dict[str, Any]:
-    """Return template values for a sample's raw object; empty if there is no URI.
+    """Return a raw object's template values; empty without URI.
 
     Objects that browsers can show get a media type. Others are fetched, up to 1 MiB.
     """
@@ -232,7 +272,7 @@ def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Respo
 
 
 def thumbnail_field(fields: tuple[str, ...]) -> str:
-    """Return the field to use as thumbnail: an image, else video, else audio, or ""."""
+    """Return the field for a thumbnail: image, else video, else audio, or ""."""
     for types in ("image/", "video/", "audio/"):
         for field in fields:
             if FIELD_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
@@ -241,7 +281,7 @@ def thumbnail_field(fields: tuple[str, ...]) -> str:
 
 
 def neighbours_field(version: loader.Version | None, neighbours: Sequence[Neighbour]) -> str:
-    """Return a thumbnail field that all neighbours have, or ""."""
+    """Return a thumbnail field of all neighbours, or ""."""
     if version is None or not neighbours:
         return ""
     fields = {thumbnail_field(names) for names in fields_of(version, [one.ordinal for one in neighbours])}

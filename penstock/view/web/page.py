@@ -1,4 +1,4 @@
-"""Render a record as an HTML page by its template, and as JSON under `.json`. Errors are shown instead."""
+"""Render a record as HTML by its template, and as JSON under `.json`. Errors are shown instead."""
 
 import asyncio
 import time
@@ -33,24 +33,25 @@ from loader.errors import (
     VersionRetired,
 )
 
-from ...card.templates import templates
-from ..front_ends import DaemonThreads, shell_command
+from ...card.render import templates
+from ...text import shell_command
+from ...threads import DaemonThreads
 from ..inspect.recorded_step import failure_record
 from ..json_record import plain
 from ..open_data import OpenData
 from ..outage import DOWN, OUTAGE_S
 
 PATIENCE_S = 1.5
-"""Seconds after which a browser gets a progress page."""
+"""Seconds until a browser gets a progress page."""
 KEPT_S = 10.0
-"""Seconds that an unrequested finished page is kept."""
+"""Seconds that a finished page waits for its request."""
 _THREADS = DaemonThreads()
 
 
 MOST_DIGITS = 18
-"""Most digits in an address's number, which always fit into 64 bits. Python rejects 4,301 digits."""
+"""Digits of an address's number, which fits into 64 bits. Python rejects 4,301 digits."""
 THREADS = 32
-"""Pages made at the same time, and as many images. Static files have their own threads."""
+"""Pages made at the same time, and images. Static files have their own threads."""
 _HERE = Path(__file__).parent / "templates"
 _STATUS: Mapping[type[PenstockError], int] = {
     RunNotFound: 404,
@@ -72,7 +73,7 @@ _STATUS: Mapping[type[PenstockError], int] = {
 
 
 async def in_thread(limiter: CapacityLimiter, make: Callable[[], Response]) -> Response:
-    """Return the response of `make`, called in a thread that does not delay shutdown."""
+    """Return `make`'s response, called in a thread that does not delay shutdown."""
     async with limiter:
         try:
             return await asyncio.get_running_loop().run_in_executor(_THREADS, make)
@@ -94,7 +95,7 @@ class _Pending:
 
 
 class PendingPages:
-    """Pages in progress, by address. A second request waits for the same page."""
+    """By address; a second request waits for the same page."""
 
     def __init__(self) -> None:
         self._pages: dict[Hashable, _Pending] = {}
@@ -106,7 +107,7 @@ class PendingPages:
         make: Callable[[], Response],
         progress: Callable[[float], Response],
     ) -> Response:
-        """Return the response of `make`; if that takes too long, of `progress`."""
+        """Return `make`'s response; if that takes too long, `progress`'s."""
         for old in [one for one, page in self._pages.items() if page.is_old()]:
             del self._pages[old]
         page = self._pages.get(key)
@@ -122,7 +123,7 @@ class PendingPages:
 
 
 class _Number(Convertor[int]):
-    """An integer in a path, `{step:number}`. Too many digits match no page."""
+    """An integer in a path, `{step:number}`; too many digits match no page."""
 
     regex = f"[0-9]{{1,{MOST_DIGITS}}}"
 
@@ -138,41 +139,39 @@ register_url_convertor("number", _Number())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Server settings, shared by all pages."""
+    """Settings shared by all pages."""
 
     opened: OpenData
-    """Open versions and training runs."""
+    """Open versions and runs."""
     ui: str = ""
-    """URL of Dagster's webserver, or ""."""
+    """Dagster's webserver URL, or ""."""
     csrf: str = ""
-    """Value that a POST must carry; "" if the server is read-only."""
+    """Value that a POST must carry; "" if read-only."""
     page_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
-    """Limit on threads that make pages."""
+    """Limit on pages' threads."""
     media_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
-    """Limit on threads that make images and audio, separate so that slow stores do not delay pages."""
+    """Limit on images' and audio's, separate so that slow stores do not delay pages."""
     pending: PendingPages = field(default_factory=PendingPages)
     """Pages in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page's content."""
-
     template: str
-    """Template name, without `.html.j2`."""
+    """Without `.html.j2`."""
     record: Any
     """Record to show."""
     title: str
     """Page title."""
     more: Mapping[str, Any] | None = None
-    """Additional template values."""
+    """Other template values."""
 
 
 Make = Callable[[Site, Request], Page]
 
 
 def page_routes(site: Site, path: str, make: Make) -> list[Route]:
-    """Return a page's routes: its record as JSON and as HTML."""
+    """Return the routes of a page's record as JSON and HTML."""
 
     def respond(request: Request, as_json: bool) -> Response:
         try:
@@ -200,7 +199,7 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
 
 
 def html(site: Site, request: Request, page: Page, status: int = 200) -> HTMLResponse:
-    """Return a page as HTML. The template value `up` is the relative path to the first page."""
+    """Return HTML. Template value `up` is the relative path to the first page."""
     depth = request.scope["path"].count("/") - 1
     text = (
         templates(_HERE)
@@ -221,7 +220,7 @@ def html(site: Site, request: Request, page: Page, status: int = 200) -> HTMLRes
 
 
 def progress_response(site: Site, request: Request, seconds: float) -> Response:
-    """Return the progress page, which retries the requested page every second."""
+    """Return a page that retries the requested one every second."""
     more = {"seconds": int(seconds), "recipe": site.opened.recipe_state()}
     return html(site, request, Page(template="progress", record=None, title="penstock …", more=more), 202)
 
@@ -238,7 +237,7 @@ def error_response(site: Site, request: Request, error: PenstockError, *, as_jso
 
 
 def retry_after(error: PenstockError) -> dict[str, str]:
-    """Return the Retry-After header for a temporary failure."""
+    """Return the Retry-After header of a temporary failure."""
     return {"retry-after": str(OUTAGE_S)} if isinstance(error, DOWN) else {}
 
 
@@ -253,7 +252,7 @@ def json_address(request: Request) -> str:
 
 
 def address(*parts: object, **query: object) -> str:
-    """Return a relative path from quoted parts, with a query string of the non-empty values."""
+    """Return a relative path of quoted parts, with a query of the non-empty values."""
     path = "/".join(quote(str(part), safe="@") for part in parts)
     parameters = {name: value for name, value in query.items() if value not in (None, "")}
     return path + (f"?{urlencode(parameters)}" if parameters else "")

@@ -1,4 +1,4 @@
-"""Run the `penstock view` server on a loopback port or a Unix socket, and announce its address with the token."""
+"""The `penstock view` server on a loopback port or a Unix socket; its announced address has the token."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PORT = 8497
 END_S = 3
-"""Seconds that shutdown waits for unfinished responses."""
+"""Seconds that shutdown waits for responses."""
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -38,7 +38,7 @@ def serve(
     writes: bool = False,
     announce: Callable[[str], object] = print,
 ) -> None:
-    """Serve the viewer until SIGINT or SIGTERM. first: relative address of the first page.
+    """Serve the viewer until SIGINT or SIGTERM. first: first page's relative address.
 
     Raises: InvalidRuntime if the port is unavailable or the prefix invalid; MissingDependency.
     """
@@ -74,7 +74,7 @@ def serve(
 
 
 def check_packages() -> None:
-    """Import the server's packages. Raises: MissingDependency, which names the extra to install."""
+    """Raise MissingDependency, which names the extra to install."""
     try:
         import jinja2  # noqa: F401
         import uvicorn  # noqa: F401

@@ -98,7 +98,7 @@ def test_killed_at_every_verb(tmp_path: Path) -> None:
     for key in "abcdefghij":
         place.put(key, key.encode())
     command = [sys.executable, "-c", KILLED, str(tmp_path / "landing"), str(tmp_path / "roots")]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     # Two ticks. Each: state, manifests that are there, a look behind them, whether it is paused, state.
     n_killed = int(done.stdout)

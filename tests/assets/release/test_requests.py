@@ -28,7 +28,7 @@ class Meeting(Counting):
 
     def get(self, key: str) -> Any:
         if key.startswith("stages/"):
-            self._both.wait(timeout=60)
+            self._both.wait(timeout=300)
         return Counting.__getattr__(self, "get")(key)
 
 

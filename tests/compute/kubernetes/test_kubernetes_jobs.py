@@ -15,7 +15,7 @@ from penstock.compute.engines.kubernetes import KubernetesCluster, KubernetesEng
 from tests.compute.batch_checks import NETWORKS, assert_same_batch
 from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
 from tests.servers.kubernetes_api import kubeconfig, kubernetes, wrong_in
-from tests.servers.slurm import until
+from tests.servers.patience import until
 
 pytestmark = pytest.mark.k8s
 INLINE = Cluster(engine="inline", packages=("tests",))

@@ -16,7 +16,7 @@ from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.answers import NotAnAnswer, answer_types, decoded
 from penstock.compute.pool.worker import MAX_BYTES, encoded
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 600.0
 KEYS = st.one_of(st.text(max_size=3), st.integers(), st.booleans(), st.none(), st.binary(max_size=2))
 VALUES = st.recursive(
     st.one_of(

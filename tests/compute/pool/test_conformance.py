@@ -11,7 +11,7 @@ import pytest
 from loader.errors import InvalidRuntime, Unpicklable
 from penstock.compute.pool import ENGINES, Failure, Outcome, open_compute
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 600.0
 SHORT_S = 2.0
 ISOLATING = [name for name in ENGINES if open_compute(name, 1).isolates]
 

@@ -23,7 +23,7 @@ from penstock.compute.pool.pool import MapTask, Pool
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 DRIVER = str(HERE / "units" / "compute_driver.py")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 600.0
 
 
 @pytest.fixture

@@ -26,8 +26,9 @@ from tests.compute.job_checks import (
     numbers,
     told_of,
 )
+from tests.servers.patience import until
 from tests.servers.ray_nodes import TOKEN
-from tests.servers.slurm import end, until
+from tests.servers.slurm import end
 
 pytestmark = pytest.mark.ray
 INLINE = Cluster(engine="inline", packages=("tests",))
@@ -177,7 +178,7 @@ def jobs(folder: Path, *words: str, code: int = 0) -> str:
     """What `penstock jobs` writes, as a process, of the jobs there; the token is not in it."""
     command = [sys.executable, "-m", "penstock", "jobs", *words, "--root", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == code, ended.stderr
     assert TOKEN not in ended.stdout + ended.stderr
     return ended.stdout

@@ -9,7 +9,8 @@ import pytest
 
 from loader.errors import EngineUnreachable
 from penstock.compute.engines.slurm import LOSSES, SlurmCluster, SlurmEngine, SlurmQueue
-from tests.servers.slurm import NODES, command_of, end, until
+from tests.servers.patience import until
+from tests.servers.slurm import NODES, command_of, end
 
 pytestmark = pytest.mark.slurm
 _numbers = itertools.count()

@@ -22,7 +22,8 @@ from tests.compute.job_checks import (
     numbers,
     told_of,
 )
-from tests.servers.slurm import command_of, end, until
+from tests.servers.patience import until
+from tests.servers.slurm import command_of, end
 
 pytestmark = pytest.mark.slurm
 INLINE = Cluster(engine="inline", packages=("tests",))

@@ -8,7 +8,7 @@ import pytest
 
 from loader.errors import EngineUnreachable, InvalidCluster
 from penstock.compute.engines.slurm import BEGUN, ENDED, RUNNING, WAITING, SlurmQueue, element_script
-from tests.servers.slurm import until
+from tests.servers.patience import until
 
 pytestmark = pytest.mark.slurm
 _numbers = itertools.count()

@@ -12,7 +12,7 @@ from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import submit
 from tests.compute.job_checks import REPOSITORY
-from tests.servers.slurm import until
+from tests.servers.patience import until
 
 pytestmark = pytest.mark.slurm
 TOY = str(Path(REPOSITORY, "tests/penstock/train/slurm/toy.py"))

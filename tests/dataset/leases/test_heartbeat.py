@@ -58,7 +58,7 @@ def test_the_thread_beats_and_is_gone_after_close(store):
     before = threading.active_count()
     with Heartbeat(store, "t1", every_s=0.001) as heartbeat:
         for _ in range(5):
-            assert store.beaten.acquire(timeout=60)
+            assert store.beaten.acquire(timeout=300)
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
     beat = read_heartbeat(store, "t1")
@@ -89,7 +89,7 @@ def test_whatever_goes_wrong_with_a_beat_the_next_one_follows(store, caplog, mon
     monkeypatch.setattr(store, "put", put)
     with Heartbeat(store, "t1", every_s=0.001):
         for _ in range(4):
-            assert store.beaten.acquire(timeout=60)
+            assert store.beaten.acquire(timeout=300)
     assert "a store of somebody's own" in caplog.text
 
 

@@ -126,7 +126,7 @@ def test_a_thread_renews_and_is_gone_with_the_last_lease(store, at_once):
     one.add(IDS[0])
     two.add(IDS[1])
     for _ in range(8):
-        assert store.beaten.acquire(timeout=60)
+        assert store.beaten.acquire(timeout=300)
     assert len(renewing()) == 1
     one.close()
     assert renewing()
@@ -170,7 +170,7 @@ def test_the_thread_takes_over_what_a_failing_store_did_not_take(store, lease, a
     assert not lease.active
     assert "was not written" in warned(caplog)[0]
     store.error = None
-    assert store.beaten.acquire(timeout=60)
+    assert store.beaten.acquire(timeout=300)
     assert [versions for versions, _ in claimed(store)] == [(IDS[0],)]
 
 
@@ -194,7 +194,7 @@ def test_where_no_thread_could_be_started_the_next_to_open_starts_one(store, at_
     assert not one.add(IDS[0])
     assert len(renewing()) == 1
     for _ in range(4):
-        assert store.beaten.acquire(timeout=60)
+        assert store.beaten.acquire(timeout=300)
     one.close()
     assert renewing() == []
 
@@ -210,7 +210,7 @@ def test_what_goes_wrong_with_one_root_ends_no_others_renewal(store, lease, at_o
     odd.add(IDS[0])
     lease.add(IDS[1])
     for _ in range(8):
-        assert store.beaten.acquire(timeout=60)
+        assert store.beaten.acquire(timeout=300)
     assert "a lease was not renewed" in caplog.text
     assert "a store of somebody's own" in caplog.text
     odd.close()

@@ -320,7 +320,7 @@ def test_parent_and_forked_child_read_with_kept_decoders(coded, tmp_path):
     """At the same time, in a process of its own: this one has threads."""
     file = tmp_path / "clip.mp4"
     file.write_bytes(coded["plain"].data)
-    subprocess.run([sys.executable, "-c", FORK, file], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", FORK, file], check=True, timeout=300)
 
 
 def real_videos():

@@ -15,7 +15,7 @@ import loader
 from loader.errors import InvalidRuntime
 from penstock.card.as_json import card_document, render_json
 from penstock.card.build import build_card, reason_class
-from penstock.card.sections import render_html, render_markdown
+from penstock.card.render import render_html, render_markdown
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from penstock.card.as_json import front_matter, render_json
-from penstock.card.sections import render_html, render_markdown, table
+from penstock.card.render import render_html, render_markdown, table
 from penstock.text import WORD_JOINER, clean, html_text, markdown_text, yaml_text
 
 HOSTILE = [

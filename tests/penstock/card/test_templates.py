@@ -6,7 +6,7 @@ import sys
 import pytest
 from jinja2 import TemplateAssertionError, UndefinedError
 
-from penstock.card.templates import templates
+from penstock.card.render import templates
 
 HOSTILE = "a|<b>\n\x1b[1m*"
 
@@ -50,7 +50,7 @@ def test_a_missing_engine_is_named_with_its_pip_line():
     code = (
         "import sys; sys.modules['jinja2'] = None\n"
         "from loader.errors import MissingDependency\n"
-        "from penstock.card.sections import table\n"
+        "from penstock.card.render import table\n"
         "try: table(['a'], [['b']])\n"
         "except MissingDependency as error: print(error)\n"
     )

@@ -13,7 +13,7 @@ REQUEST_BYTES = 16 * 2**10
 def test_eight_ranks_save_and_six_read_their_share() -> None:
     """The shape of 100 GB."""
     command = [sys.executable, "-m", "benchmarks.checkpoint_restore", "--json"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     restored = json.loads(done.stdout)
     assert restored["parts"] >= 1600

@@ -166,7 +166,7 @@ def test_what_could_not_be_loaded_safely_is_not_saved(tmp_path, name, value):
 
 def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
     """Whoever can write to the store can write a value with a right checksum; it is not run."""
-    from penstock.checkpoints import index
+    from penstock.checkpoints.parts import Index, encode_index
 
     class Evil:
         def __reduce__(self):
@@ -182,7 +182,7 @@ def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
         item=None, label="x", dtype="U8", within=(), offsets=(), sizes=(len(data),), nbytes=len(data)
     )
     part, (placed,) = sealed_part("evil.safetensors", [piece], [memoryview(data)])
-    text = index.encode(index.Index(tensors={}, values={"x": placed}, paths={"x": ("x",)}))
+    text = encode_index(Index(tensors={}, values={"x": placed}, paths={"x": ("x",)}))
     stored = marker.StoredObject(name="index.json", nbytes=len(text), sha256=marker.sha256(text))
     made = marker.Checkpoint(run="run", step=1, at_us=0, world_size=1, index=stored, parts=(placed.part,))
     store = open_store(str(tmp_path / "root"))
@@ -305,7 +305,7 @@ def test_a_load_that_failed_fills_nothing_during_the_next(tmp_path, monkeypatch)
         return found
 
     def again(*args):
-        assert all(begun.acquire(timeout=60) for _ in made.parts[1:])
+        assert all(begun.acquire(timeout=300) for _ in made.parts[1:])
         return get_range(*args)
 
     def joined(pool, timeout_s=None):
@@ -320,7 +320,7 @@ def test_a_load_that_failed_fills_nothing_during_the_next(tmp_path, monkeypatch)
         checkpoints.load(found, step=20)
     checkpoints.load(found, step=10)
     go.set()
-    assert all(ended.acquire(timeout=60) for _ in made.parts[1:])
+    assert all(ended.acquire(timeout=300) for _ in made.parts[1:])
     assert same(found, state)
 
 
@@ -513,7 +513,7 @@ def test_an_error_beside_the_training_is_logged_and_raised_by_the_next_call(tmp_
     in_the_way = tmp_path / "root" / "checkpoints" / "run" / "parts" / "000000000002"
     in_the_way.write_text("a file where a folder has to be")
     checkpoints.save(2, {"w": torch.ones(2)}, wait=False)
-    assert "step 2 was not saved" in said.get(timeout=60)
+    assert "step 2 was not saved" in said.get(timeout=300)
     calls = {
         "save": lambda: checkpoints.save(3, {"w": torch.ones(2)}),
         "wait": checkpoints.wait,

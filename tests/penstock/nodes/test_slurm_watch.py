@@ -27,8 +27,9 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import submit
 from tests.servers.http import HttpServer
+from tests.servers.patience import until
 from tests.servers.s3 import SmallS3
-from tests.servers.slurm import NODES, Slurm, slurm, until
+from tests.servers.slurm import NODES, Slurm, slurm
 
 pytestmark = pytest.mark.slurm
 BAD = "m3"

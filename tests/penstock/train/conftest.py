@@ -4,7 +4,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from re import findall
 import pytest
 
 import loader
+from tests.servers.patience import until
 
 REPOSITORY = Path(__file__).parents[3]
-TIMEOUT_S = 120
 
 
 @dataclass
@@ -39,23 +38,17 @@ class Rank:
 
     def wait_for(self, text: str, times: int = 1) -> None:
         """Wait until it has printed a text so often."""
-        self._until(lambda: self.text.count(text) >= times, f"{times} times {text!r}")
+        until(lambda: self.text.count(text) >= times, lambda: f"{times} times {text!r}: {self.text}")
 
     def status(self) -> int:
         """Wait until it has ended; return its exit status, -n for a signal."""
         ended = self.file.with_name(f"{self.file.name}.status")
-        self._until(ended.exists, "end")
+        until(ended.exists, lambda: f"no end: {self.text}")
         return int(ended.read_text())
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
         kill(self.pid, number)
-
-    def _until(self, holds: Callable[[], bool], what: str) -> None:
-        until = time.monotonic() + TIMEOUT_S
-        while not holds():
-            assert time.monotonic() < until, f"no {what} in {TIMEOUT_S} s: {self.text}"
-            time.sleep(0.01)
 
 
 def digests(ranks: list[Rank]) -> dict[int, int]:

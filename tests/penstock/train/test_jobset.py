@@ -5,8 +5,7 @@ import os
 import signal
 import socket
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import goodput_of, resume, stop, submit
 from tests.servers.jobset_api import JobSetCluster, wrong_in_jobset
 from tests.servers.kubernetes_api import Server, kubeconfig, kubernetes
+from tests.servers.patience import until
 
 pytestmark = pytest.mark.k8s
 REPOSITORY = Path(__file__).parents[3]
@@ -31,13 +31,6 @@ TRAINING = str(Path(__file__).with_name("training.py"))
 IMAGE = f"registry.example/penstock@sha256:{'0' * 64}"
 SECRET = "planted-secret-of-the-pods"
 PREEMPTED = "Preempted to accommodate a workload (UID: 7) due to prioritization in the ClusterQueue"
-
-
-def until(holds: Callable[[], object], what: Callable[[], object] = lambda: "") -> None:
-    end = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < end, what()
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ with Run.joined(name="two") as run:
 
 def test_stop_in_a_second_loop_begins_the_run_again(root: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TWO_LOOPS, root], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", TWO_LOOPS, root], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 75, done.stderr
 
@@ -208,7 +208,7 @@ with Run.joined(name="one", record=root) as run:
 
 
 def test_time_after_the_last_step_is_in_the_record_of_a_failure(root: str) -> None:
-    done = subprocess.run([sys.executable, "-c", FAILS, root], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", FAILS, root], capture_output=True, text=True, timeout=300)
     assert "ValueError: planted" in done.stderr
     *_, last = RunFolder(loader.Root(root).store, "one").events()
     assert (last.name, last.step) == ("failed", 3)

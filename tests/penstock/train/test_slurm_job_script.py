@@ -15,7 +15,7 @@ from penstock.train.launch.run_log import SPANS, part_of, times_of, without_rank
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
 from penstock.train.run import AGAIN
 from penstock.train.run_spec import RunSpec
-from tests.servers.slurm import until
+from tests.servers.patience import until
 
 
 def answer(command: list[str]) -> str:

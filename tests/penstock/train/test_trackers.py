@@ -272,7 +272,9 @@ def check_registration(cli: Callable[..., Any], root: str, run_id: str) -> None:
 
 
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # MLflow, of SQLAlchemy
-@pytest.mark.parametrize("tracker", READERS)
+@pytest.mark.parametrize(
+    "tracker", ["mlflow", "tensorboard", pytest.param("wandb", marks=pytest.mark.nightly)]
+)
 def test_five_restarts_are_one_run_with_each_step_once(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Any], tracker: str
 ) -> None:

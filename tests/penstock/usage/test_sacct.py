@@ -142,7 +142,7 @@ def test_cluster_without_accounting_is_unreachable(tmp_path):
 
     def answer(command):
         environment = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         if ended.returncode:
             raise EngineUnreachable(ended.stderr.strip())
         return ended.stdout
@@ -157,5 +157,5 @@ def test_all_time_does_not_begin_at_midnight(tmp_path):
     (tmp_path / "slurm.conf").write_text(CONF)
     environment = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
     command = [*sacct_command(), "--endtime=1970-01-01T00:00:01"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert "Start time (86400) requested is after end time (1)" in ended.stderr

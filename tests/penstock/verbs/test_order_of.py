@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime
-from penstock.formats.mds.streaming_order import ordinals_of
+from penstock.formats.streaming_order import ordinals_of
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 import loader
 
-ENDED_S = 60
+ENDED_S = 600
 
 
 def tars(folder):
@@ -56,7 +56,11 @@ STOPPED = (130, "penstock: stopped; run the same command to go on\n")
 
 
 @pytest.mark.parametrize(
-    ("make", "form", "options"), [(tars, "webdataset", []), (lines, "jsonl", ["--field", "text"])]
+    ("make", "form", "options"),
+    [
+        (tars, "webdataset", []),
+        pytest.param(lines, "jsonl", ["--field", "text"], marks=pytest.mark.nightly),
+    ],
 )
 def test_import_stopped_by_ctrl_c_says_so_in_one_line_and_goes_on(tmp_path, make, form, options):
     make(tmp_path / "in")

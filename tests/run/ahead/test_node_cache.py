@@ -83,7 +83,7 @@ def test_an_epoch_later_nobody_asks_the_origin(s3, samples, properties, tmp_path
             "AWS_ENDPOINT_URL": s3["endpoint_url"],
         }
         done = subprocess.run(
-            command, env={**os.environ, **given}, capture_output=True, text=True, timeout=120
+            command, env={**os.environ, **given}, capture_output=True, text=True, timeout=300
         )
     assert done.returncode == 0, done.stderr
     assert [int(word) for word in done.stdout.split()] == [0, 1, *wanted.values()]

@@ -161,7 +161,7 @@ def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(store, tmp_path
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     seen = json.loads(done.stdout)
     assert seen["heavy"] == []
@@ -183,6 +183,6 @@ print(len(looks))
 def test_a_decoder_is_imported_without_the_collector():
     """Once after it, not eight times meanwhile: each may look at all objects of the training."""
     done = subprocess.run(
-        [sys.executable, "-c", DECODER], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", DECODER], capture_output=True, text=True, check=True, timeout=300
     )
     assert int(done.stdout) <= 1

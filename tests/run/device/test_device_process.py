@@ -81,6 +81,6 @@ def test_ctrl_c_ends_a_training_whose_transform_hangs(url, how):
 
 def test_a_training_may_end_and_fork_without_closing(url):
     with training(OPEN, url) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
     assert out.splitlines() == ["this Loader was made in process " + out[32:33]] * 3 + ["[5, 5, 5]"]

@@ -210,6 +210,6 @@ def test_a_training_may_end_and_fork_without_closing(plan):
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-        timeout=120,
+        timeout=300,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "here\n", "")

@@ -75,7 +75,7 @@ def viewer(folder, tmp_path_factory):
             yield Viewer(page, address)
     finally:
         server.terminate()
-        server.communicate(timeout=30)
+        server.communicate(timeout=300)
 
 
 def opened(viewer, path="/v/rig/1/s/0"):

@@ -8,13 +8,13 @@ from threading import Event, Lock
 
 import pytest
 
-from penstock.view.kinds.decode_budget import DecodeBudget
+from penstock.view.kinds.stored_bytes import DecodeBudget
 
 EIGHT_AT_ONCE = """
 import io
 from concurrent.futures import ThreadPoolExecutor
 from PIL import Image
-from penstock.view.kinds import decode_budget, kind_of, stored_bytes
+from penstock.view.kinds import kind_of, stored_bytes
 from penstock.view.kinds.kind import Facts
 stored_bytes.BUDGET._limit = 128 * 2**20
 facts = Facts(field="webp")

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.view.kinds import Facts, kind_of
-from penstock.view.kinds.other import OTHER
-from penstock.view.kinds.text import TEXT
+from penstock.view.kinds.text import OTHER, TEXT
 
 FACTS = Facts(field="caption.txt")
 

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
+from penstock.view.kinds.image import png
 from penstock.view.kinds.kind import TokenBox
-from penstock.view.kinds.pixels import png
 from penstock.view.terminal.picture_cells import chosen_mode, picture_widget
 from penstock.view.terminal.slot_screen import tokens_text
 from penstock.view.terminal.training_screens import chart_lines

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from penstock.view.kinds.pixels import png
+from penstock.view.kinds.image import png
 from penstock.view.terminal import picture_cells
 from penstock.view.terminal.picture_cells import chosen_mode, picture_widget
 

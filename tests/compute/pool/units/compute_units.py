@@ -158,7 +158,7 @@ def alone_at_last(role_and_folder):
 
 def _until(condition):
     while not condition():
-        os.sched_yield()
+        time.sleep(0.001)
 
 
 def damage(how):

@@ -173,7 +173,7 @@ def test_loss_is_named_and_refused(tmp_path, cli, objects, readers):
 
 
 def test_mds_holds_flat_arrays_as_its_own_and_names_the_rest(tmp_path, monkeypatch, readers, objects):
-    monkeypatch.setattr("penstock.formats.mds.mds_export.SHARD_BYTES", 100)
+    monkeypatch.setattr("penstock.formats.mds_export.SHARD_BYTES", 100)
     with loader.Root(tmp_path / "root") as root:
         with root.write("d") as writer:
             for i in range(5):
@@ -207,7 +207,7 @@ def test_mds_holds_flat_arrays_as_its_own_and_names_the_rest(tmp_path, monkeypat
 
 
 def test_litdata_has_one_kind_of_samples_and_names_the_rest(tmp_path, monkeypatch, readers, objects):
-    monkeypatch.setattr("penstock.formats.litdata.litdata_export.CHUNK_BYTES", 100)
+    monkeypatch.setattr("penstock.formats.litdata.CHUNK_BYTES", 100)
     with loader.Root(tmp_path / "root") as root:
         for first, more in ((0, {}), (5, {"json": b'{"a":1}'})):
             groups = {"tokens.u2": "media", "txt": "media", "json": "more"}

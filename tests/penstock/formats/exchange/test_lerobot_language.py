@@ -14,9 +14,8 @@ from loader.json_text import DamagedJson
 from loader.modalities.language import LanguageLine
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
-from penstock.formats.lerobot import language_columns
-from penstock.formats.lerobot.language import columns_nbytes
-from penstock.formats.lerobot.language_columns import read_texts
+from penstock.formats.lerobot import language
+from penstock.formats.lerobot.language import columns_nbytes, read_texts
 from penstock.formats.lerobot.lerobot_import import dataset_in, find_readable
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
@@ -344,7 +343,7 @@ def test_texts_beyond_the_limit_of_language_are_corrupt_and_not_kept(tmp_path):
 
 def test_texts_of_many_episodes_of_an_object_are_bounded_together(tmp_path, monkeypatch):
     """1 KiB of Parquet would keep a MiB for each episode."""
-    monkeypatch.setattr(language_columns, "OBJECT_BYTES", 4 * 2**20)
+    monkeypatch.setattr(language, "OBJECT_BYTES", 4 * 2**20)
     path = tmp_path / "rows.parquet"
     row = [EVENTS[2][0] | {"content": "a" * (2**20 - 2**12)}]
     table(path, pa.table({"episode_index": np.arange(6), "language_events": pa.array([row] * 6)}))

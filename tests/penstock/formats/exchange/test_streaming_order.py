@@ -8,7 +8,7 @@ import pytest
 
 import loader
 from loader.errors import EmptyView, InvalidRuntime
-from penstock.formats.mds.streaming_order import ordinals_of_numbers, rest_of
+from penstock.formats.streaming_order import ordinals_of_numbers, rest_of
 
 EPOCH = np.array([[4, 1], [0, 4], [2, -1], [-1, -1]])
 

@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as hnp
 import loader
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import open_store
-from penstock.formats.litdata import litdata as chunks
-from penstock.formats.litdata import litdata_index
+from penstock.formats import litdata as chunks
+from penstock.formats import litdata_index
 from penstock.formats.registration.register import register
 
 

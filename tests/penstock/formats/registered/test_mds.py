@@ -12,7 +12,7 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import open_store
-from penstock.formats.mds import mds as mds
+from penstock.formats import mds as mds
 from penstock.formats.registration.register import register
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from penstock.cli import main
 from tests.penstock.train.slurm.conftest import ENVIRONMENT, REPOSITORY, TRAINING
-from tests.servers.slurm import Slurm, until
+from tests.servers.patience import until
+from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 PAGE = (REPOSITORY / "docs/production.md").read_text()
@@ -107,18 +108,18 @@ def test_two_teams_walk_through_a_preemption(teams: Slurm, capsys: pytest.Captur
     walk = Walk(capsys)
     text, _ = walk.next("train submit big-7.toml")
     assert "a preemption leaves 60 s (GraceTime 40 of QOS low, KillWait 20)" in text
-    until(lambda: (1, "first_batch") in walk.events("big-7", "team-a"), 180)
+    until(lambda: (1, "first_batch") in walk.events("big-7", "team-a"))
     walk.next("train submit urgent.toml")
-    until(lambda: (1, "first_batch") in walk.events("urgent", "team-b"), 180)
+    until(lambda: (1, "first_batch") in walk.events("urgent", "team-b"))
     text, body = walk.next("train why big-7")
     assert body["state"] == "waiting"
     (urgent,) = re.findall(
         r"Slurm job (\d+)", walk.run(shlex.split("train show urgent --root data --cluster team-b.toml"))
     )
     assert f"Next to end: job {urgent} (2 nodes), by" in text
-    until(lambda: (1, "ended") in walk.events("urgent", "team-b"), 180)
-    until(lambda: (2, "ended") in walk.events("big-7", "team-a"), 180)
-    until(lambda: not teams.told("squeue", "--noheader", "--all").strip(), 60)
+    until(lambda: (1, "ended") in walk.events("urgent", "team-b"))
+    until(lambda: (2, "ended") in walk.events("big-7", "team-a"))
+    until(lambda: not teams.told("squeue", "--noheader", "--all").strip())
     text, body = walk.next("train ls")
     assert {(run["run"], run["state"], run["step"]) for run in body} == {
         ("big-7", "ended", STEPS),

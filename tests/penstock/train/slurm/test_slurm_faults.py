@@ -21,7 +21,8 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, resume, submit
 from tests.penstock.train.slurm.test_slurm_runs import TOY, states, wait_for
-from tests.servers.slurm import Slurm, until
+from tests.servers.patience import until
+from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 Toy = Callable[..., RunSpec]
@@ -72,8 +73,8 @@ def test_start_that_slurm_refuses_is_no_failure_of_the_run(
     slurm_cluster.start_head()
     until(lambda: bool(slurm_cluster.told("sinfo", "-h")))
     assert re.search(r"srun has started no rank since \d\d:\d\d UTC, in [2-9] starts", launcher.why("big-7"))
-    until(lambda: len(re.findall(r"began [1-9]: ", launcher.logs("big-7"))) == 2, 120)
-    until(lambda: launcher.why("big-7") == "", 60)
+    until(lambda: len(re.findall(r"began [1-9]: ", launcher.logs("big-7"))) == 2)
+    until(lambda: launcher.why("big-7") == "")
     assert "it is over" not in launcher.logs("big-7")
 
 
@@ -176,7 +177,7 @@ def test_controller_that_forgets_a_cancel_starts_ranks_that_make_no_step(
     cancel(folder, launcher)
     before = launcher.logs("big-7").count("took")
     launcher.submit(run)
-    until(lambda: launcher.status("big-7").state == "ended", 120)
+    until(lambda: launcher.status("big-7").state == "ended")
     assert states(launcher)[-1] == "COMPLETED"
     assert [(event.attempt, event.name) for event in folder.events()][-1] == (2, "stopped")
     assert launcher.logs("big-7").count("took") == before
@@ -222,7 +223,7 @@ def test_goodput_without_accounting_is_by_the_record(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     submit(spec("--steps", 20, "--step-s", 0.1, nodes="1"), launcher)
-    until(lambda: launcher.status("big-7").state == "ended", 120)
+    until(lambda: launcher.status("big-7").state == "ended")
     text = slurm_cluster.conf.read_text().replace("accounting_storage/slurmdbd", "accounting_storage/none")
     for name in ("gres.conf", "topology.conf"):
         (tmp_path / name).write_bytes((slurm_cluster.folder / name).read_bytes())

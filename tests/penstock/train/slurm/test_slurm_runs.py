@@ -27,15 +27,16 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import goodput_of, resume, submit
 from tests.penstock.train.slurm.conftest import undisturbed
-from tests.servers.slurm import Slurm, until
+from tests.servers.patience import until
+from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 Toy = Callable[..., RunSpec]
 TOY = Path(__file__).with_name("toy.py")
 
 
-def wait_for(launcher: SlurmJobs, text: str, times: int, seconds: float = 60) -> None:
-    until(lambda: launcher.logs("big-7").count(text) >= times, seconds)
+def wait_for(launcher: SlurmJobs, text: str, times: int) -> None:
+    until(lambda: launcher.logs("big-7").count(text) >= times, lambda: launcher.logs("big-7"))
 
 
 def states(launcher: SlurmJobs) -> list[str]:
@@ -58,12 +59,12 @@ def test_preempted_run_goes_on_with_fewer_nodes(
     place = submit(run, launcher)
     assert "a preemption leaves 60 s (GraceTime 40 of QOS low, KillWait 20)" in place
     assert submit(run, launcher) == place
-    wait_for(launcher, "took", 8, 120)
+    wait_for(launcher, "took", 8)
     assert launcher.status("big-7").state == "running"
     slurm_cluster.told(
         "sbatch", "--qos=high", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 600"
     )
-    until(lambda: launcher.status("big-7").state == "ended", 120)
+    until(lambda: launcher.status("big-7").state == "ended")
     log = launcher.logs("big-7")
     ranks = steps_of(log)
     assert [len(of_step) for of_step in ranks.values()] == sorted(
@@ -128,7 +129,7 @@ def test_run_is_requeued_by_slurm_without_a_grace(
 
 def test_run_hears_the_end_of_its_walltime(slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy) -> None:
     submit(toy(600, walltime_s=60, grace_s=45), launcher)
-    wait_for(launcher, "began 1", 2, 150)
+    wait_for(launcher, "began 1", 2)
     assert launcher.logs("big-7").count("heard SIGUSR1") == 2
 
 
@@ -139,13 +140,13 @@ def test_run_that_saves_after_its_walltime_is_requeued(
     run = toy(600, walltime_s=60)
     options = [option for option in launcher._options(run) if not option.startswith("--signal")]
     launcher._queue.submit(launcher._script(run), options)
-    wait_for(launcher, "began 1", 2, 150)
+    wait_for(launcher, "began 1", 2)
     assert launcher.logs("big-7").count("heard SIGTERM") == 2
 
 
 def test_run_that_fails_twice_alike_ends(launcher: SlurmJobs, toy: Toy) -> None:
     submit(toy(0, "planted"), launcher)
-    until(lambda: states(launcher)[0] in ENDED, 90)
+    until(lambda: states(launcher)[0] in ENDED)
     log = launcher.logs("big-7")
     # The first rank that fails may end the other before its line.
     assert set(re.findall("began [0-9]", log)) == {"began 0", "began 1"}
@@ -186,7 +187,7 @@ def test_node_that_dies_requeues_the_run(slurm_cluster: Slurm, launcher: SlurmJo
     wait_for(launcher, "began 0", 3)
     slurm_cluster.kill_node("m2")
     try:
-        wait_for(launcher, "began 1", 3, 120)
+        wait_for(launcher, "began 1", 3)
         assert "m4" in launcher.logs("big-7").partition("began 1")[2]
     finally:
         slurm_cluster.start_node("m2")
@@ -206,7 +207,7 @@ def test_node_that_is_back_before_it_is_down_requeues_the_run(
     for pid in slurm_cluster.processes():  # ranks whose peers are lost fail
         if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [str(TOY).encode()]:
             os.kill(pid, signal.SIGKILL)
-    wait_for(launcher, "began 1", 3, 120)
+    wait_for(launcher, "began 1", 3)
     assert "failed 6 s ago, and srun still waits for others" in launcher.logs("big-7")
 
 
@@ -218,7 +219,7 @@ def test_run_that_slurm_may_not_requeue_ends(
     place = submit(toy(600), launcher)
     wait_for(launcher, "began 0", 2)
     slurm_cluster.told("scancel", "--signal=USR1", re.findall(r"Slurm job (\d+)", place)[0])
-    until(lambda: states(launcher)[0] in ENDED, 150)
+    until(lambda: states(launcher)[0] in ENDED)
     assert "Slurm does not requeue the job; submit the run again" in launcher.logs("big-7")
 
 

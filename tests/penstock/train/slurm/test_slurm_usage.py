@@ -10,7 +10,8 @@ from penstock.cli import main
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import submit
-from tests.servers.slurm import Slurm, until
+from tests.servers.patience import until
+from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 
@@ -26,8 +27,8 @@ def test_usage_adds_up_to_the_accounting(
     plain = ["--job-name=a|b\nc", "--gres=gpu:fake:1", "--output=/dev/null", "--wrap=sleep 3"]
     slurm_cluster.told("sbatch", "--qos=low", *plain)
     submit(spec("--steps", 20, "--step-s", 0.1, nodes="2", gpus_per_node=2, walltime_s=600), launcher)
-    until(lambda: launcher.status("big-7").state == "ended", 120)
-    until(lambda: not slurm_cluster.told("squeue", "--noheader", "--all").strip(), 60)
+    until(lambda: launcher.status("big-7").state == "ended")
+    until(lambda: not slurm_cluster.told("squeue", "--noheader", "--all").strip())
     options = ["--root", root, "--cluster", str(tmp_path / "cluster.toml"), "--since", "1h", "--json"]
     assert main(["usage", *options, "--by", "run"]) == 0
     body = json.loads(capsys.readouterr().out)

@@ -7,7 +7,8 @@ import pytest
 
 from penstock.compute.engines.slurm import SlurmQueue
 from penstock.compute.engines.slurm_why import why_name_waits
-from tests.servers.slurm import Slurm, until
+from tests.servers.patience import until
+from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 LIMITS = (

@@ -183,7 +183,7 @@ def test_scratch_that_is_full_is_no_fault_of_the_store(tmp_path):
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -124,7 +124,7 @@ print(run_takedown(root, n, apply=False).uris == [RAW])
 def test_a_name_of_many_names_that_were_taken_out_stops_no_takedown():
     """In a process of its own, which can be ended."""
     done = subprocess.run(
-        [sys.executable, "-c", MANY_NAMES], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", MANY_NAMES], capture_output=True, text=True, check=False, timeout=300
     )
     assert (done.stdout, done.stderr) == ("True\n", "")
 

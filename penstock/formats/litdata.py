@@ -1,13 +1,13 @@
-"""Register LitData chunks, and import compressed ones, which are decompressed whole.
+"""LitData: register and export chunks, and import compressed ones, which are decompressed whole.
 
 A key is the sample's decimal index in the dataset, after the split's folder. Numbers become metadata.
+An exported sample maps its fields, `key`, `metadata`, and `absent`, the fields that it lacks.
 """
 
-import itertools
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
@@ -17,44 +17,51 @@ import pyarrow as pa
 
 from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.errors import Corrupt, InvalidSample, InvalidStore
-from loader.json_text import DamagedJson, parse_json, parse_json_object
+from loader.json_text import DamagedJson, canonical_json, parse_json, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 
-from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
-from ..reading.exported import COLUMN_BYTES, KEY, METADATA, Exported, exported_at
-from ..reading.indexed import (
+from .exporter import (
+    ExportSample,
+    ExportSelection,
+    Loss,
+    Outbox,
+    WorkUnit,
+    checked_value,
+    in_parcels,
+    metadata_json,
+    put_parcel,
+)
+from .importer import ColumnarOptions, ImportRun, Readable, ReadSample, copied, listed_runs
+from .litdata_index import ABSENT, DTYPES, LitDataChunk, LitDataIndex, index_of
+from .litdata_leaves import NULL, LeafValues, put, size_of, table_rows, values_at
+from .reading.exported import COLUMN_BYTES, KEY, METADATA, Exported, exported_at
+from .reading.indexed import (
     Int64s,
     Reader,
-    check_indexed,
     check_size,
     corrupt,
-    folders_in,
+    indexes_in,
     lacking_of,
     listed_objects,
     offsets_in,
     split_reader,
 )
-from ..reading.object_file import ObjectWindow, Unpacked, opened
-from ..reading.sample import RUN_SAMPLES, ForeignRun, ForeignSample, FoundObjects
-from .litdata_index import ABSENT, LitDataChunk, LitDataIndex, index_of
-from .litdata_leaves import LeafValues, put, size_of, table_rows, values_at
+from .reading.object_file import ObjectWindow, Unpacked, opened
+from .reading.sample import RUN_SAMPLES, ForeignRun, ForeignSample, FoundObjects
 
 OBJECTS_PER_SHARD = 1
 CHUNKS = re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)?\.bin$")
-"""Pattern for chunk names, uncompressed and compressed."""
+"""Chunk names, uncompressed and compressed."""
 MAKE_INDEX = (
     "litdata.optimize writes it when it ends, and litdata.merge_datasets joins the indexes of several folders"
 )
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the chunks that the dataset's indexes list."""
-    check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
-    for folder in folders_in(infos):
+    for folder, name, data in indexes_in(store, infos, CHUNKS, MAKE_INDEX):
         exported = exported_at(store, folder.objects.values(), "litdata", folder=folder.prefix)
-        name = f"{store.url}/{folder.index_key}"
-        listed = index_of(store.get(folder.index_key).data, name, exported)
+        listed = index_of(data, name, exported)
         lacking += lacking_of(name, {key: one.nbytes for key, one in listed.chunks.items()}, folder.objects)
         index = listed.below(folder.prefix)
         read = partial(samples, store, index, exported)
@@ -90,7 +97,7 @@ def _rows(
     if offsets[-1] != window.nbytes:  # a table holds all samples, even if leaves precede it
         yield from table_rows(window, int(offsets[-1]), chunk.n_samples)
         return
-    for begin, end in itertools.pairwise(offsets.tolist()):
+    for begin, end in pairwise(offsets.tolist()):
         out = LeafValues({}, {})
         for leaf, place in values_at(index.leaves, window, begin, end):
             put(leaf, window, place, out)
@@ -139,31 +146,23 @@ def _of_others(window: ObjectWindow, chunk: LitDataChunk, n_tokens: int) -> Corr
 
 
 OPTIONS = frozenset[str]()
-CHUNK_BYTES = 2**30
-"""Limit on a decompressed chunk, in bytes; `optimize` writes 64 MB by default."""
+MOST_CHUNK_BYTES = 2**30
+"""Largest decompressed chunk, in bytes; `optimize` writes 64 MB by default."""
 _FRAMED, _FRAMES, _TABLE = b"LDFZ01\0\0", struct.Struct("<IIQII"), b"LDARW01\0"
 _HEAD = struct.Struct("<8sHHIII")
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the compressed chunks that the dataset's indexes list."""
     chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
-    check_indexed(store, infos, CHUNKS, MAKE_INDEX)
-    for folder in folders_in(infos):
-        name = f"{store.url}/{folder.index_key}"
-        listed, level = _index_of(store.get(folder.index_key).data, name)
+    for folder, name, data in indexes_in(store, infos, CHUNKS, MAKE_INDEX):
+        listed, level = _index_of(data, name)
         lacking += lacking_of(name, {key: one.nbytes for key, one in listed.chunks.items()}, folder.objects)
         index = listed.below(folder.prefix)
         chunks |= index.chunks
         read = partial(_chunk_samples, store, index, level)
         readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=False))
-    return Readable(
-        [info for info in infos if info.key in chunks],
-        lambda info: [ImportRun(info, 0, chunks[info.key].n_samples, chunks[info.key].nbytes)],
-        lambda run: readers[run.info.key](run),
-        lacking=lacking,
-    )
+    return listed_runs(infos, chunks, readers, lacking)
 
 
 def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
@@ -204,7 +203,8 @@ def _chunk_samples(store: Store, index: LitDataIndex, level: str, run: ImportRun
             raise Corrupt(f"{name} {damaged}: {error}") from error
     if data is None:
         raise InvalidSample(
-            f"{name} has more than {CHUNK_BYTES:,} bytes decompressed: write the dataset again with smaller chunk_bytes"
+            f"{name} has more than {MOST_CHUNK_BYTES:,} bytes decompressed: write the dataset again with "
+            "smaller chunk_bytes"
         )
     plain = ObjectInfo(key=info.key, nbytes=len(data), etag="")
     own = index._replace(chunks={info.key: chunk._replace(nbytes=len(data))})
@@ -213,8 +213,7 @@ def _chunk_samples(store: Store, index: LitDataIndex, level: str, run: ImportRun
             for number, (at, end) in enumerate(pairwise(sample.edges.tolist()), sample.first):
                 yield ReadSample(str(number), {sample.field: data[at:end]}, {}, {})
             continue
-        fields = {field: data[at.offset : at.offset + at.nbytes] for field, at in sample.fields.items()}
-        yield ReadSample(sample.key, fields, sample.metadata, sample.source)
+        yield copied(sample, data)
 
 
 def _whole(packed: bytes, nbytes: int) -> bytes | None:
@@ -236,8 +235,8 @@ def _framed(packed: bytes, nbytes: int) -> bytes | None:
 def _by_sample(packed: bytes, nbytes: int) -> bytes | None:
     (n,) = struct.unpack_from("<I", packed)
     cuts = np.frombuffer(packed, "<u4", n + 1, 4).tolist()
-    parts = [packed[at:end] for at, end in itertools.pairwise(cuts)]
-    plain, n_left = list[bytes](), CHUNK_BYTES
+    parts = [packed[at:end] for at, end in pairwise(cuts)]
+    plain, n_left = list[bytes](), MOST_CHUNK_BYTES
     for part in parts:
         with pa.CompressedInputStream(pa.BufferReader(part), "zstd") as stream:
             plain.append(bytes(stream.read(n_left + 1)))
@@ -255,7 +254,7 @@ def _table(packed: bytes, nbytes: int) -> bytes | None:
     source, sink = pa.py_buffer(packed[end:-12]), pa.BufferOutputStream()
     opened = pa.ipc.open_file if packed[end:].startswith(b"ARROW1") else pa.ipc.open_stream
     table = opened(source, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
-    if table.nbytes > CHUNK_BYTES:
+    if table.nbytes > MOST_CHUNK_BYTES:
         return None
     with pa.ipc.new_file(sink, table.schema) as out:
         out.write_table(table)
@@ -267,7 +266,7 @@ _UNPACK = {"chunk": _whole, "batch": _framed, "sample": _by_sample, "table": _ta
 
 
 def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
-    if sum(sizes) > CHUNK_BYTES:
+    if sum(sizes) > MOST_CHUNK_BYTES:
         return None
     plain = []
     for part, size in zip(parts, sizes, strict=True):
@@ -279,8 +278,108 @@ def _inflated(parts: list[bytes], sizes: list[int]) -> bytes | None:
 
 
 def _joined(offsets: Any, body: bytes | None) -> bytes | None:
-    """Return an uncompressed chunk. offsets: each sample's start in `body`, and the end of the last."""
+    """Return an uncompressed chunk. offsets: of the samples in `body`, and the last's end."""
     if body is None:
         return None
     n = len(offsets) - 1
     return np.array([n, *(offsets.astype(np.int64) + 4 * (n + 2))], "<u4").tobytes() + body
+
+
+CHUNK_BYTES = 64 * 2**20
+"""Largest chunk in bytes, unless one sample is larger."""
+_TEXTS = {"txt": "str", "json": "json"}
+_FLAT = DTYPES["numpy"][:11]
+_MOST_BYTES = 2**31
+_LEAF = {"type": None, "context": None, "children_spec": list[Any]()}
+
+
+def losses(selection: ExportSelection) -> list[Loss]:
+    """Return keys, metadata and absent fields whose leaf's name is already a field."""
+    own = [
+        ("keys", KEY, True),
+        ("metadata", METADATA, selection.columns),
+        ("absence", ABSENT, selection.partial),
+    ]
+    return [
+        Loss(what, f"its leaf would be {name!r}, which is a field: it is left out")
+        for what, name, needed in own
+        if name in selection.fields and needed
+    ]
+
+
+def units(selection: ExportSelection) -> list[WorkUnit]:
+    return selection.by_part()
+
+
+def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
+    leaves = _leaves(selection)
+    encoded = (_encoded(sample, leaves, selection.fields) for sample in selection.samples(unit))
+    chunks = list[dict[str, Any]]()
+    for number, parcel in enumerate(in_parcels(encoded, CHUNK_BYTES)):
+        name = f"chunk-{unit.number}-{number}.bin"
+        nbytes = put_parcel(outbox, name, parcel)
+        chunks.append({"chunk_bytes": nbytes, "chunk_size": len(parcel), "dim": None, "filename": name})
+    return {"chunks": chunks}
+
+
+def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
+    leaves = _leaves(selection)
+    names = json.dumps(list(leaves))
+    tree = {"type": "builtins.dict", "context": names, "children_spec": [_LEAF] * len(leaves)}
+    config = {
+        "chunk_bytes": CHUNK_BYTES,
+        "chunk_size": None,
+        "compression": None,
+        "data_format": list(leaves.values()),
+        "data_spec": json.dumps([1, tree]),
+        "encryption": None,
+        "item_loader": "PyTreeLoader",
+    }
+    chunks = [chunk for unit in facts for chunk in unit["chunks"]]
+    outbox.put("index.json", canonical_json({"chunks": chunks, "config": config}))
+
+
+def _leaves(selection: ExportSelection) -> dict[str, str]:
+    leaves = {} if KEY in selection.fields else {KEY: "str"}
+    if selection.columns and METADATA not in selection.fields:
+        leaves[METADATA] = "json"
+    if selection.partial and ABSENT not in selection.fields:
+        leaves[ABSENT] = "json"
+    for name in selection.fields:
+        word = name.rpartition(".")[2].lower()
+        leaves[name] = _TEXTS.get(word) or (
+            f"no_header_numpy:{_FLAT.index(word)}" if word in _FLAT else "bytes"
+        )
+    return leaves
+
+
+def _encoded(sample: ExportSample, leaves: dict[str, str], fields: Sequence[str]) -> bytes:
+    values = list[bytes]()
+    for name, encoding in leaves.items():
+        if name in sample.fields:
+            values.append(_value(sample, name, encoding))
+        elif name in fields:
+            values.append(NULL if encoding == "json" else b"")
+        elif name == KEY:
+            values.append(sample.key.encode())
+        elif name == METADATA:
+            values.append(_document(metadata_json(sample.columns)))
+        else:
+            values.append(_document(canonical_json([one for one in fields if one not in sample.fields])))
+    sizes = [len(value) for value in values]
+    if sum(sizes) > _MOST_BYTES:
+        raise InvalidSample(
+            f"sample {sample.key!r} has {sum(sizes):,} bytes; a chunk of LitData holds 4 GiB at most"
+        )
+    return b"".join([np.array(sizes, "<u4").tobytes(), *values])
+
+
+def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
+    is_text = encoding in _TEXTS.values()
+    item = 1 if is_text or encoding == "bytes" else int(name[-1])
+    data = checked_value(sample, name, "LitData", is_text=is_text, item=item)
+    return _document(data) if encoding == "json" else data
+
+
+def _document(data: bytes) -> bytes:
+    return struct.pack("<BI", 0, len(data)) + data

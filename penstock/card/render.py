@@ -1,15 +1,82 @@
-"""The sections of a card: headings, bars and table rows for Markdown and HTML."""
+"""A card in Markdown and HTML: headings, bars, table rows, and the templates of all pages.
 
+Every expression of a template is cleaned and escaped as text; only a template's own output is `Markup`. Quote every
+attribute that contains an expression. In Markdown, `~` and `join` would escape for HTML: place macros and text side by
+side.
+"""
+
+import base64
+import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from loader.errors import MissingDependency
+
+from ..text import clean, html_text, markdown_text, terminal_text
 from ..units import length, number, share, size
 from .as_json import front_matter
 from .tally import Counts
-from .templates import templates
 from .value import Card, CardColumn, CardKind
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from jinja2.runtime import Context
+
+OWN = Path(__file__).parent / "rendering"
+_ESCAPES = {"html": html_text, "md": markdown_text}
+_DECLARING = ("e", "escape", "forceescape", "safe", "tojson", "urlize", "xmlattr")
+"""Removed filters, whose results would count as escaped."""
+
+
+@cache
+def templates(folder: Path = OWN) -> "Environment":
+    """Return the environment of a folder's `<name>.html.j2` and `<name>.md.j2`, which may include this package's.
+
+    Additional filters: `base64`, `clean(longest)`, `number`, `share(whole)`, `fenced` (inside a Markdown fence), `line`
+    (keeps blanks), `percent` (for decodeURIComponent). Undefined names raise. Raises: MissingDependency.
+    """
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+        from markupsafe import Markup
+    except ImportError as error:
+        raise MissingDependency(
+            f"a dataset card needs the package {error.name!r}, which is not installed: "
+            "pip install 'penstock-data[card]'"
+        ) from error
+
+    @pass_context
+    def escaped(context: "Context", value: Any) -> Markup:
+        if isinstance(value, Markup):
+            return value
+        language = str(context.name).split(".")[-2]
+        return Markup(_ESCAPES[language](value))
+
+    environment = Environment(
+        loader=FileSystemLoader([folder, OWN]),
+        autoescape=True,  # macros and blocks are Markup; everything else passes through `escaped`
+        finalize=escaped,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in _DECLARING:
+        del environment.filters[name]
+    environment.filters |= {
+        "base64": lambda data: Markup(base64.b64encode(data).decode()),  # megabytes of harmless characters
+        "clean": clean,
+        "line": lambda text: Markup(html.escape(terminal_text(str(text).replace("\n", " ")))),
+        "percent": lambda text: Markup(quote(str(text), safe="")),
+        "fenced": lambda text: Markup(clean(text)),  # one line cannot end a fence
+        "number": number,
+        "share": share,
+    }
+    return environment
+
 
 _OUTCOMES = {
     "landed": "objects landed",
@@ -20,30 +87,29 @@ _OUTCOMES = {
     "dropped": "dropped: healthy, but not used",
 }
 MANY = 8
-"""If a column has more distinct values, mostly unique, the card shows only their number."""
+"""Most distinct values listed of a column whose values are mostly unique."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """A distribution drawn as bars."""
+    """A distribution."""
 
     title: str
-    """The heading."""
+    """Heading."""
     rows: tuple[tuple[str, int, bool], ...]
-    """(name, samples, whether the name is known)."""
+    """(name, samples, is the name known)."""
     total: int
-    """Samples in all rows."""
+    """Samples of all rows."""
     note: str = ""
-    """Remark below the bars, or ""."""
+    """Below the bars; or ""."""
 
     @property
     def most(self) -> int:
-        """Samples in the longest bar, at least 1."""
+        """Samples of the longest bar, at least 1."""
         return max([n for _, n, _ in self.rows], default=0) or 1
 
 
 def template_values(card: Card) -> dict[str, Any]:
-    """Return template variable -> value."""
     by_kind = [(kind, [one for one in card.examples if one.kind == kind.name]) for kind in card.kinds]
     left_out = "Bytes and coverage include samples that the version leaves out."
     return {
@@ -64,7 +130,7 @@ def template_values(card: Card) -> dict[str, Any]:
 
 
 def headline(card: Card) -> list[tuple[str, str]]:
-    """Return (name, amount) for each tile at the top of the card."""
+    """Return (name, amount) of the tiles at the top."""
     tiles = [("samples", f"{card.samples:,}")]
     if card.raw_objects is not None:
         tiles.append(("raw objects", f"{card.raw_objects:,}"))
@@ -87,7 +153,7 @@ def summary(card: Card) -> str:
 
 
 def distributions(card: Card) -> Iterator[Bars]:
-    """Yield every distribution that is not empty."""
+    """Yield all with a value."""
     if card.licences.known or not card.licences.complete:
         yield _of_counts("Licences", card.licences, card.samples)
     for kind in card.kinds:
@@ -160,7 +226,7 @@ def column_words(column: CardColumn) -> tuple[str, str]:
 
 
 def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows): one row per kind, one column per split."""
+    """Return (header, one row per kind with one column per split)."""
     splits = list(card.splits)
     header = ["kind", *splits, "samples", "share", "raw objects", "length"]
     rows = []
@@ -184,7 +250,7 @@ def _of_split(kind: CardKind, name: str) -> str:
 
 
 def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the table of groups. Bytes and rows include excluded samples."""
+    """Return (header, rows). Bytes and rows include excluded samples."""
     header = ["group", "fields", "of", "samples", "coverage", "bytes", "share"]
     all_rows = card.samples + card.excluded_samples
     rows = [
@@ -203,7 +269,7 @@ def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
 
 
 def excluded_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (reason, excluded sample count) pairs."""
+    """Return (reason, excluded samples)."""
     rows = [(reason, f"{n:,}") for reason, n in card.excluded.counts]
     if card.excluded.n_others:
         rows.append((f"{card.excluded.n_others:,} other reasons", f"{card.excluded.others:,}"))
@@ -211,7 +277,7 @@ def excluded_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def object_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (outcome, raw object count) pairs."""
+    """Return (outcome, raw objects)."""
     counts = card.history.counts
     rows = [(text, f"{counts[name]:,}") for name, text in _OUTCOMES.items() if name in counts]
     rows += [(f"{outcome} at {stage}: {code}", f"{n:,}") for outcome, stage, code, n in card.history.refused]
@@ -219,7 +285,7 @@ def object_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def provenance_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (name, value) pairs about the version's origin."""
+    """Return (name, value) of the version's origin."""
     past = card.history
     rows = [
         ("version", card.id),
@@ -240,7 +306,7 @@ def provenance_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def making_rows(card: Card) -> list[tuple[str, str, str]]:
-    """Return (kind, text, batch count) for each policy, featurizer and filter."""
+    """Return (kind, text, batches) of each policy, featurizer and filter."""
     past = card.history
     rows = [("cut by", text, f"{n:,}") for text, n in past.policies]
     rows += [
@@ -252,17 +318,17 @@ def making_rows(card: Card) -> list[tuple[str, str, str]]:
 
 
 def render_html(card: Card) -> str:
-    """Return an HTML page. Raises: MissingDependency."""
+    """Return a page. Raises: MissingDependency."""
     return templates().get_template("card.html.j2").render(template_values(card))
 
 
 def render_markdown(card: Card, sheets: Mapping[str, str] | None = None) -> str:
-    """Return the card as Markdown. sheets: kind -> file name of its contact sheet. Raises: MissingDependency."""
+    """Return the text. sheets: kind -> file name of its contact sheet. Raises: MissingDependency."""
     body = templates().get_template("card.md.j2").render(template_values(card), sheets=sheets or {})
     return re.sub(r"\n{3,}", "\n\n", f"{front_matter(card)}\n\n{body.strip()}\n")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: int | None = None) -> str:
-    """Return a Markdown table. right: index of the first right-aligned column. Raises: MissingDependency."""
+    """Return a Markdown table. right: first right-aligned column. Raises: MissingDependency."""
     text: str = templates().get_template("parts.md.j2").module.table(header, rows, right)  # type: ignore[attr-defined]
     return text.strip()

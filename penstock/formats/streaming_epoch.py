@@ -1,4 +1,4 @@
-"""Compute the order of a MosaicML Streaming epoch: a script for a Python without penstock.
+"""The order of a MosaicML Streaming epoch: a script for a Python without penstock.
 
 Standard input is JSON: `folder` (with an index.json), `target`, `dataset` (arguments of StreamingDataset), `nodes`,
 `ranks` per node, `workers` per rank, `epoch`, and `state` or null. Saves to `target`: int64 [steps, nodes * ranks *

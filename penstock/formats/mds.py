@@ -19,41 +19,40 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 
-from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
-from ..reading.exported import KEY, METADATA, Exported, exported_at
-from ..reading.indexed import (
+from .importer import ColumnarOptions, ImportRun, Readable, ReadSample, copied, listed_runs
+from .reading.exported import KEY, METADATA, Exported, exported_at
+from .reading.indexed import (
     Reader,
     check_apart,
-    check_indexed,
     check_size,
     corrupt,
-    folders_in,
+    indexes_in,
     lacking_of,
     listed_objects,
     offsets_in,
     split_reader,
 )
-from ..reading.object_file import ObjectWindow, Unpacked, opened
-from ..reading.sample import ForeignSample, FoundObjects
+from .reading.object_file import ObjectWindow, Unpacked, opened
+from .reading.sample import ForeignSample, FoundObjects
 
 SCALARS = {
     "int": "i8",
     **{f"{sign}int{8 * n}": f"{kind}{n}" for sign, kind in (("", "i"), ("u", "u")) for n in (1, 2, 4, 8)},
     **{f"float{8 * n}": f"f{n}" for n in (2, 4, 8)},
 }
-"""Encoding of a single number -> dtype word."""
+"""Encoding of one number -> dtype word."""
 NUMBERS_AS_TEXT = ("str_int", "str_float", "str_decimal")
 WORDS = {"str": "txt", "json": "json", "jpeg": "jpg", "jpeg_array": "jpg", "jpegarray": "jpg", "png": "png"}
-"""Encoding -> last word of the field name."""
+"""Encoding -> field name's last word."""
 BYTES = ("bytes", "pkl", "pil", "list[pil]", "list[jpeg]", "list[png]")
-"""Encodings whose bytes become a field unchanged."""
+"""Encodings that become a field unchanged."""
 _ARRAY = re.compile(
     r"ndarray(:(?P<dtype>u?int(8|16|32|64)|float(16|32|64))(:(?P<shape>[1-9]\d*(,[1-9]\d*)*))?)?"
 )
 
 OBJECTS_PER_SHARD = 1
 SHARDS = re.compile(r"(^|/)shard\.\d+\.mds(\.\w+)?$")
-"""Pattern for shard names, uncompressed and compressed."""
+"""Shard names, uncompressed and compressed."""
 MAKE_INDEX = (
     "MDSWriter.finish() of MosaicML streaming writes it, and streaming.base.util.merge_index(folder) joins the indexes "
     "of several folders"
@@ -74,37 +73,33 @@ _DTYPES = {
 
 
 class MdsColumn(NamedTuple):
-    """One column of a shard."""
-
     name: str
-    """Column name."""
+    """Its name."""
     encoding: str
-    """Encoding, without an array's dtype and shape."""
+    """Without an array's dtype and shape."""
     size: int
-    """Size of every value in bytes; 0 if sizes vary."""
+    """Bytes of every value; 0 if they vary."""
     word: str
-    """Dtype word of a number or array; "" if each array has its own."""
+    """Dtype word of a number or array; "" if arrays have their own."""
     shape: tuple[int, ...]
-    """Shape of every array; () if each array has its own."""
+    """Shape of every array; () if they have their own."""
 
 
 class MdsShard(NamedTuple):
-    """A shard's entry in the index."""
-
     key: str
     """Object key."""
     nbytes: int
-    """Size in bytes."""
+    """Bytes."""
     n_samples: int
-    """Number of samples."""
+    """Samples."""
     first: int
     """Index of its first sample in the dataset."""
     columns: tuple[MdsColumn, ...]
-    """Columns in the order of their values."""
+    """In the order of their values."""
 
 
 def shards_in(data: bytes, name: str) -> list[MdsShard]:
-    """Return the shards that an index lists. name: index name for errors. Raises: InvalidStore if compressed."""
+    """Return the shards that an index lists. name: for errors. Raises: InvalidStore if compressed."""
     try:
         listed = parse_json_object(data)["shards"]
         if not isinstance(listed, list):
@@ -172,12 +167,9 @@ class _ColumnValue(NamedTuple):
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Return the shards that the dataset's indexes list."""
-    check_indexed(store, infos, SHARDS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
-    for folder in folders_in(infos):
-        name = f"{store.url}/{folder.index_key}"
-        listed = shards_in(store.get(folder.index_key).data, name)
+    for folder, name, data in indexes_in(store, infos, SHARDS, MAKE_INDEX):
+        listed = shards_in(data, name)
         lacking += lacking_of(name, {shard.key: shard.nbytes for shard in listed}, folder.objects)
         shards = {f"{folder.prefix}{shard.key}": shard for shard in listed}
         exported = exported_at(store, folder.objects.values(), "mds", folder=folder.prefix)
@@ -312,7 +304,7 @@ def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
 
 OPTIONS = frozenset[str]()
 SHARD_BYTES = 2**30
-"""Limit on a decompressed shard, in bytes; MDSWriter's default is 64 MiB."""
+"""Largest decompressed shard, in bytes; MDSWriter's default is 64 MiB."""
 _CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli", "snappy": "snappy"}
 
 
@@ -323,28 +315,21 @@ class _Compressed(NamedTuple):
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Return the compressed shards that the dataset's indexes list.
+    """Return the compressed shards that indexes list.
 
     Raises: InvalidStore if a shard is not compressed, or Arrow does not have its codec.
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
     lacking = list[str]()
-    check_indexed(store, infos, SHARDS, MAKE_INDEX)
-    for folder in folders_in(infos):
-        name = f"{store.url}/{folder.index_key}"
-        listed = _shards(store.get(folder.index_key).data, name)
+    for folder, name, data in indexes_in(store, infos, SHARDS, MAKE_INDEX):
+        listed = _shards(data, name)
         lacking += lacking_of(name, {key: one.nbytes for key, one in listed.items()}, folder.objects)
         here = {f"{folder.prefix}{key}": shard for key, shard in listed.items()}
         shards |= here
         readers |= dict.fromkeys(
             here, split_reader(folder, partial(_shard_samples, store, here), named=False)
         )
-    return Readable(
-        [info for info in infos if info.key in shards],
-        lambda info: [ImportRun(info, 0, shards[info.key].shard.n_samples, shards[info.key].shard.nbytes)],
-        lambda run: readers[run.info.key](run),
-        lacking=lacking,
-    )
+    return listed_runs(infos, {key: one.shard for key, one in shards.items()}, readers, lacking)
 
 
 def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
@@ -385,8 +370,7 @@ def _shard_samples(store: Store, shards: Mapping[str, _Compressed], run: ImportR
         )
     plain = ObjectInfo(key=info.key, nbytes=shard.nbytes, etag="")
     for sample in samples(cast(Store, Unpacked(store.url, data)), {info.key: shard}, None, plain):
-        fields = {name: data[at.offset : at.offset + at.nbytes] for name, at in sample.fields.items()}
-        yield ReadSample(sample.key, fields, sample.metadata, sample.source)
+        yield copied(sample, data)
 
 
 def _decompressed(data: bytes, codec: str, nbytes: int) -> bytes:

@@ -20,13 +20,13 @@ from loader.storage import open_store
 from loader.storage.disk.scratch import held_folder
 
 KEY, SOURCE_KEY = "key", "source_key"
-"""Columns to look a key up in: the version's own key, or the key in the source."""
+"""Columns to look a key up in: the version's own, or the source's."""
 _OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
 """Environment variables that make Streaming wait for other processes."""
 
 
 def ordinals_of(version: Version, keys: Sequence[str], by: str = KEY) -> I64:
-    """Return the version ordinals of keys: int64 [len(keys)], -1 for an excluded sample. by: `KEY` or `SOURCE_KEY`.
+    """Return keys' ordinals: int64 [len(keys)], -1 for an excluded sample. by: `KEY` or `SOURCE_KEY`.
 
     Raises: InvalidRuntime if a key is repeated, unknown, or matches several live samples.
     """
@@ -74,7 +74,7 @@ def _keep(ordinals_found: I64, at: I64, ordinals: I64, keys: Sequence[str], by: 
 
 
 def remaining_samples(view: View, seen: I64, seed: int) -> I64:
-    """Return a view's samples that are not in `seen`: int64 version ordinals, shuffled (order L1).
+    """Return a view's samples not in `seen`: int64 version ordinals, shuffled (order L1).
 
     seen: int64 version ordinals; -1 is ignored. Raises: EmptyView.
     """
@@ -88,16 +88,16 @@ def remaining_samples(view: View, seen: I64, seed: int) -> I64:
 
 
 class StreamingEpoch(NamedTuple):
-    """An epoch's order, as Streaming computes it."""
+    """An epoch's order."""
 
     steps: I64
-    """int64 [steps, global batch]: sample indices in the dataset, -1 for padding."""
+    """int64 [steps, global batch]: sample indices, -1 for padding."""
     release: str
     """Streaming's version."""
 
 
 def streaming_epoch(url: str, request: Mapping[str, Any], python: str) -> StreamingEpoch:
-    """Return an epoch's order, which Streaming computes from the index.json at a URL.
+    """Return the epoch that Streaming computes from the index.json at a URL.
 
     request: input of `streaming_epoch.py`. python: interpreter that has mosaicml-streaming.
 
@@ -131,7 +131,7 @@ def streaming_epoch(url: str, request: Mapping[str, Any], python: str) -> Stream
 def rest_of(epoch: I64, step: int) -> I64:
     """Return the samples from a step on, int64; only the last step may be short.
 
-    epoch: int64 [steps, global batch], -1 for padding. step: first step not trained.
+    epoch: `StreamingEpoch.steps`. step: first step not trained.
 
     Raises: EmptyView if there is no such step; InvalidRuntime if an earlier step is short.
     """
@@ -153,7 +153,7 @@ def rest_of(epoch: I64, step: int) -> I64:
 
 
 def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
-    """Return the version ordinals of sample indices in the MDS dataset at a URL: int64 [n].
+    """Return the ordinals of sample indices of the MDS dataset at a URL: int64 [n].
 
     Raises: InvalidRuntime if a sample is excluded, or if the URL is another dataset's.
     """
@@ -170,7 +170,7 @@ def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
 
 
 def _front(version: Version, url: str) -> str:
-    """Return what precedes the index in a key: "", or the split's folder."""
+    """Return what precedes a key's index: "", or the split's folder."""
     import pyarrow.compute as pc
 
     fronts = set[str]()

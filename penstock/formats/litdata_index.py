@@ -1,4 +1,4 @@
-"""Parse a LitData dataset's index: its chunks, and the leaves of its samples."""
+"""A LitData dataset's index: its chunks, and the leaves of its samples."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -7,11 +7,11 @@ from loader.dataset.columnar.column_names import field_name, metadata_name
 from loader.errors import Corrupt, InvalidStore, PenstockError
 from loader.json_text import DamagedJson, parse_json, parse_json_object
 
-from ..reading.exported import KEY, METADATA, Exported
-from ..reading.indexed import check_apart
+from .reading.exported import KEY, METADATA, Exported
+from .reading.indexed import check_apart
 
 ABSENT = "absent"
-"""Leaf in penstock's exports: a JSON list of the fields that a sample lacks."""
+"""Leaf of penstock's exports: JSON list of fields that a sample lacks."""
 JSON = "json"
 NUMBERS = {"int": "i8", "float": "f8", "bool": "bool"}
 """Encoding of a single number -> dtype word."""
@@ -29,9 +29,9 @@ WORDS = {
     "graph": "graph.pickle",
     "pickle": "pickle",
 }
-"""Encoding -> last word of the field name. Graphs contain pickles."""
+"""Encoding -> field name's last word. Graphs contain pickles."""
 EXTENSIONS = {"file": "", "image": "jpg", "video": "mp4", "audio": "wav", "mesh": "glb", "nifti": "nii"}
-"""Encoding that may be followed by an extension -> word if it is not."""
+"""Encoding that an extension may follow -> word without one."""
 _TORCH = (
     "f4", "f4", "f8", "f8", "c8", "c8", "c16", "c16", "f2", "f2", "bf16", "u1",
     "i1", "i2", "i2", "i4", "i4", "i8", "i8", "bool", "u2",
@@ -44,50 +44,46 @@ _TOKENS, _PLAIN = "TokensLoader", "PyTreeLoader"
 
 
 class Leaf(NamedTuple):
-    """A value that each sample has."""
+    """A value of each sample."""
 
     name: str
-    """Path in the sample: keys and indices, joined by dots."""
+    """Keys and indices on its path, joined by dots."""
     encoding: str
-    """Encoding, up to a colon."""
+    """Up to a colon."""
     field: str
-    """Field name, without the dtype word if each value has its own; "" for numbers and JSON."""
+    """Field, without the dtype word if each value has its own; "" for numbers and JSON."""
     column: str
-    """Metadata column for a number, JSON or an array's shape; "" if none."""
+    """Column of a number, JSON or an array's shape, or ""."""
     word: str
-    """Dtype word of a number or a flat array, otherwise ""."""
+    """Dtype word of a number or flat array, or ""."""
 
 
 class LitDataChunk(NamedTuple):
-    """A chunk's entry in the index."""
-
     nbytes: int
-    """Size in bytes."""
+    """Bytes."""
     n_samples: int
-    """Number of samples."""
+    """Samples."""
     first: int
     """Index of its first sample in the dataset."""
     n_tokens: int | None
-    """Number of tokens; None if samples are not token streams."""
+    """Tokens; None if samples are no token streams."""
 
 
 class LitDataIndex(NamedTuple):
-    """A dataset's chunks and leaves."""
-
     chunks: Mapping[str, LitDataChunk]
-    """Object key -> chunk."""
+    """By object key."""
     leaves: tuple[Leaf, ...]
-    """Leaves in the order of their values."""
+    """In the order of their values."""
     is_tokens: bool
-    """True if a sample consists of tokens only, without a leading size."""
+    """True if samples are only tokens, without a leading size."""
 
     def below(self, prefix: str) -> "LitDataIndex":
-        """Return a copy of the index with all keys prefixed."""
+        """Return a copy with all keys prefixed."""
         return self._replace(chunks={f"{prefix}{key}": chunk for key, chunk in self.chunks.items()})
 
 
 def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
-    """Return a parsed index. name: index name for errors.
+    """name: index name for errors.
 
     Raises: Corrupt if damaged; InvalidStore for an unsupported layout; InvalidSample if two leaves need one column.
     """

@@ -1,4 +1,4 @@
-"""Export MDS shards for MosaicML Streaming; key and metadata become columns."""
+"""MDS exports for MosaicML Streaming; key and metadata become columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +8,21 @@ import numpy as np
 from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 
-from ..exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit, metadata_json
-from ..reading.exported import KEY, METADATA
+from .exporter import (
+    ExportSample,
+    ExportSelection,
+    Loss,
+    Outbox,
+    WorkUnit,
+    checked_value,
+    in_parcels,
+    metadata_json,
+    put_parcel,
+)
+from .reading.exported import KEY, METADATA
 
 SHARD_BYTES = 64 * 2**20
-"""Maximum shard size in bytes, unless one sample is larger; MDSWriter's default."""
+"""Largest shard in bytes, unless one sample is larger; MDSWriter's default."""
 _ENCODINGS = {"txt": "str", "json": "json"}
 _ARRAYS = {
     **{f"{kind}{n}": f"{name}{8 * n}" for kind, name in (("u", "uint"), ("i", "int")) for n in (1, 2, 4, 8)},
@@ -22,7 +32,7 @@ _MOST_BYTES = 2**32 - 1
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return keys and metadata as losses if the name of their column is already a field."""
+    """Return keys and metadata whose column's name is already a field."""
     return [
         Loss(what, f"its column would be {name!r}, which is a field: it is left out")
         for what, name in (("keys", KEY), ("metadata", METADATA))
@@ -36,16 +46,13 @@ def units(selection: ExportSelection) -> list[WorkUnit]:
 
 def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
     columns = _columns(selection, unit)
-    shards, held, nbytes = list[dict[str, Any]](), list[bytes](), 0
-    for sample in selection.samples(unit):
-        data = _encoded(sample, columns)
-        if held and nbytes + len(data) > SHARD_BYTES:
-            shards.append(_put(f"shard.{unit.number:06d}.{len(shards):04d}.mds", held, columns, outbox))
-            held, nbytes = [], 0
-        held.append(data)
-        nbytes += len(data)
-    shards.append(_put(f"shard.{unit.number:06d}.{len(shards):04d}.mds", held, columns, outbox))
-    return {"shards": shards}
+    encoded = (_encoded(sample, columns) for sample in selection.samples(unit))
+    return {
+        "shards": [
+            _put(f"shard.{unit.number:06d}.{number:04d}.mds", parcel, columns, outbox)
+            for number, parcel in enumerate(in_parcels(encoded, SHARD_BYTES))
+        ]
+    }
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
@@ -79,23 +86,13 @@ def _encoded(sample: ExportSample, columns: dict[str, str]) -> bytes:
 
 
 def _value(sample: ExportSample, name: str, encoding: str) -> bytes:
-    data = sample.fields[name]
-    if encoding in ("str", "json"):
-        try:
-            data.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidSample(
-                f"sample {sample.key!r}: {name} is no UTF-8 ({error}), which MDS needs; leave it out (--without)"
-            ) from error
+    is_array = encoding not in ("str", "json", "bytes")
+    item = int(name[-1]) if is_array else 1
+    data = checked_value(sample, name, "MDS", is_text=encoding in ("str", "json"), item=item)
+    if not is_array:
         return data
-    if encoding == "bytes":
-        return data
-    count, rest = divmod(len(data), int(name[-1]))
-    if rest:
-        raise InvalidSample(
-            f"sample {sample.key!r}: {name} has {len(data)} bytes, no whole values; leave it out (--without)"
-        )
-    return bytes([1 << 2 | 3]) + np.uint64(count).tobytes() + data  # one dimension, whose length has 8 bytes
+    # One dimension, whose length has 8 bytes.
+    return bytes([1 << 2 | 3]) + np.uint64(len(data) // item).tobytes() + data
 
 
 def _put(key: str, samples: list[bytes], columns: dict[str, str], outbox: Outbox) -> dict[str, Any]:
@@ -110,13 +107,6 @@ def _put(key: str, samples: list[bytes], columns: dict[str, str], outbox: Outbox
         "size_limit": SHARD_BYTES,
         "version": 2,
     }
-    config = canonical_json(header)
-    offsets = np.cumsum([8 + 4 * len(samples) + len(config), *map(len, samples)])
-    with outbox.file(key) as file:
-        file.write(np.array([len(samples), *offsets], "<u4").tobytes())
-        file.write(config)
-        for data in samples:
-            file.write(data)
-        nbytes = file.nbytes
+    nbytes = put_parcel(outbox, key, samples, canonical_json(header))
     raw = {"basename": key, "bytes": nbytes, "hashes": {}}
     return {**header, "raw_data": raw, "samples": len(samples), "zip_data": None}

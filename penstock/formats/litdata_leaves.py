@@ -17,15 +17,15 @@ from loader.errors import InvalidSample, InvalidStore, NotSupported
 from loader.json_text import MAX_DEPTH, DamagedJson, parse_json
 from loader.storage import ByteRange
 
-from ..reading.exported import COLUMN_BYTES
-from ..reading.indexed import check_apart, corrupt
-from ..reading.object_file import ObjectWindow
 from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
+from .reading.exported import COLUMN_BYTES
+from .reading.indexed import check_apart, corrupt
+from .reading.object_file import ObjectWindow
 
 NESTED_HEAD = 5
-"""Header size of a JSON leaf (kind and count), in bytes."""
+"""Bytes of a JSON leaf's header: kind and count."""
 NULL = b"\x0b"
-"""JSON leaf for a field that the sample lacks."""
+"""JSON leaf of an absent field."""
 _DOCUMENT, _TEXTS, _MAPPING, _RECORDS, _TEXT = 0, 1, 5, 6, 7
 _FLAT = {2: "i8", 3: "f8"}
 _LISTS = {2: "q", 3: "d", 4: "?"}
@@ -35,16 +35,14 @@ _OF_RECORDS = {0x10: 11, 0x11: _TEXT, 0x12: 8, 0x13: 9, 0x14: 10}
 _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = 4 + len(_MAGIC)
 Places = list[ByteRange | None]
-"""Byte range of each row's value; None if the row has none."""
+"""Byte range of each row's value, or None."""
 
 
 class LeafValues(NamedTuple):
-    """The values of one sample."""
-
     fields: dict[str, ByteRange]
-    """Field name -> byte range in the object."""
+    """Field -> byte range."""
     metadata: dict[str, Any]
-    """Metadata column -> value."""
+    """Column -> value."""
 
 
 def size_of(word: str) -> int:
@@ -54,7 +52,7 @@ def size_of(word: str) -> int:
 def values_at(
     leaves: tuple[Leaf, ...], window: ObjectWindow, begin: int, end: int
 ) -> Iterator[tuple[Leaf, ByteRange]]:
-    """Yield a sample's leaves and their byte ranges; the sample starts with their sizes."""
+    """Yield a sample's leaves and byte ranges; the sample starts with their sizes."""
     at = begin + 4 * len(leaves)
     if at > end:
         raise corrupt(window, begin, f"the sample has {end - begin} bytes, fewer than its leaves need")
@@ -69,7 +67,7 @@ def values_at(
 
 
 def put(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> None:
-    """Add a leaf's value to `out`, as a field or as metadata."""
+    """Add a leaf's value to `out`, as field or metadata."""
     if leaf.encoding in DTYPES:
         word, shape, start = _array(leaf, window, at)
         out.fields[field_name(leaf.name, word)] = ByteRange(start, at.offset + at.nbytes - start)
@@ -91,7 +89,7 @@ def put(leaf: Leaf, window: ObjectWindow, at: ByteRange, out: LeafValues) -> Non
 
 
 def document(leaf: Leaf, window: ObjectWindow, at: ByteRange) -> ByteRange:
-    """Return the byte range of a leaf's JSON text."""
+    """Return the byte range of a leaf's JSON."""
     head = window.read(at.offset, NESTED_HEAD) if at.nbytes >= NESTED_HEAD else b""
     if head != struct.pack("<BI", _DOCUMENT, max(0, at.nbytes - NESTED_HEAD)):
         raise corrupt(window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, which are no JSON text")

@@ -1,1 +1,0 @@
-"""Read and write MDS shards, and compute Streaming's sample order."""

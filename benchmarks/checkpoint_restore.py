@@ -109,7 +109,7 @@ def save(root: str, layers: int) -> None:
 def load(options: dict[str, str], layers: int, rank: int) -> RankReads:
     """Load on this rank, and check what came."""
     import loader
-    from loader.storage.shared.requests import Traffic, counted
+    from loader.storage.requests import Traffic, counted
     from penstock.checkpoints import Checkpoints
 
     tensors = state(layers, 0.0)

@@ -25,7 +25,7 @@ import loader
 from loader.errors import DecodeFailed
 from loader.modalities.image.crop import UPRIGHT
 from loader.modalities.image.jpeg_header import read_header
-from loader.modalities.image.random_crop import draw_box, draw_flip
+from loader.modalities.image.request import draw_box, draw_flip
 
 SIZE, AREA, RATIO, FLIP = (224, 224), (0.08, 1.0), (3 / 4, 4 / 3), 0.5
 SIDES = ((256, 256), (500, 375), (640, 480), (1024, 768), (1800, 1200))

@@ -31,8 +31,7 @@ import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields, read_parts
 from loader.errors import Corrupt
 from loader.modalities.image.crop import Framing, turned
-from loader.modalities.video.decode import read_bare, read_clip
-from loader.modalities.video.frames import turn_of_matrix
+from loader.modalities.video.decode import read_bare, read_clip, turn_of_matrix
 from loader.modalities.video.packet_decode import open_codec, packet_of
 from loader.modalities.video.packet_table import PacketTable, index_packets, read_packets
 from loader.modalities.video.timeline import Timeline

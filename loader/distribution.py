@@ -1,4 +1,4 @@
-"""The installed distribution, and a check against another project's `penstock` in the same environment."""
+"""The installed distribution, and a check against another `penstock`."""
 
 import os
 import re
@@ -7,16 +7,13 @@ import sys
 from .errors import PackageClash
 
 DISTRIBUTION = "penstock-data"
-"""Distribution name for pip. `penstock` on the package index is another project."""
+"""Distribution name for pip."""
 
 _INFO = re.compile(r"(penstock|penstock_data)-[^-]+\.(?:dist|egg)-info", re.I)
 
 
 def check_only_distribution() -> None:
-    """Raise PackageClash if a distribution called `penstock` is installed too: both contain `penstock/`.
-
-    Lists the site folders of `sys.path`, 0.1 ms each; importing importlib.metadata would take 8 ms.
-    """
+    """Raise PackageClash if a distribution called `penstock` is installed too: both contain `penstock/`."""
     folders: dict[str, str] = {}
     for folder in sys.path:
         if os.path.basename(folder) not in ("site-packages", "dist-packages") or not os.path.isdir(folder):

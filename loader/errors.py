@@ -67,7 +67,7 @@ A message names the fault, the given and the accepted value, and the remedy; for
 
 
 class PenstockError(Exception):
-    """Base of all errors that penstock raises on purpose."""
+    """Base of penstock's errors."""
 
 
 class StoreError(PenstockError):
@@ -91,11 +91,11 @@ class Forbidden(StoreError, PermissionError):
 
 
 class Throttled(StoreError, ConnectionError):
-    """The store throttled requests until the retry budget was spent."""
+    """Throttled until the retry budget was spent."""
 
 
 class Transient(StoreError, ConnectionError):
-    """The store did not respond, or broke the connection, until the retry budget was spent."""
+    """No response, or broken connections, until the retry budget was spent."""
 
 
 class ForkedStore(StoreError, RuntimeError):
@@ -107,7 +107,7 @@ class InvalidStore(StoreError, ValueError):
 
 
 class Corrupt(PenstockError, ValueError):
-    """Stored bytes differ from the bytes that were written; a second read returned the same bytes."""
+    """Stored bytes differ from those written; a second read returned the same."""
 
 
 class CorruptLog(Corrupt):
@@ -155,7 +155,7 @@ class NotSupported(InvalidSample):
 
 
 class RootError(PenstockError):
-    """An error in a root, its log or its names."""
+    """A fault of a root, its log or its names."""
 
 
 class NotARoot(RootError, ValueError):
@@ -186,11 +186,11 @@ class FieldNotFound(RootError, LookupError):
 
 
 class TransactionNotFound(RootError, LookupError):
-    """A transaction that the root's log does not contain."""
+    """The root's log lacks the transaction."""
 
 
 class TakedownNotFound(RootError, LookupError):
-    """The root's log has no takedown with this number."""
+    """The root's log lacks a takedown with this number."""
 
 
 class VersionRetired(RootError, LookupError):
@@ -286,7 +286,7 @@ class InvalidWeights(PenstockError, ValueError):
 
 
 class ModelFailed(PenstockError, RuntimeError):
-    """A model whose device is missing, that does not fit into memory, or whose results are not repeatable."""
+    """A model's device is missing, it does not fit into memory, or its results are not repeatable."""
 
 
 class EngineUnreachable(PenstockError, ConnectionError):

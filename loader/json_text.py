@@ -1,8 +1,7 @@
 """Parse untrusted JSON strictly; write canonical JSON for hashes.
 
 The parser accepts only values that can be written again: text that UTF-8 can encode, at most 64 nested arrays and
-objects, finite numbers, 64-bit integers. `json.loads` also returns lone surrogates, NaN and 1e999, which fail later in
-a table.
+objects, finite numbers, 64-bit integers.
 """
 
 import json
@@ -58,8 +57,8 @@ def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, 
 def parse_members(data: bytes) -> dict[str, Any]:
     """Return the members of a JSON object, as Python's `json` reads them. Raises: DamagedJson.
 
-    NaN becomes None, for a missing value. An integer beyond 64 bits becomes its text. The caller must handle
-    surrogates. If a name is repeated, its last value wins.
+    NaN becomes None, for a missing value. An integer beyond 64 bits becomes its text. If a name is repeated, its last
+    value wins.
     """
     _, value = _decoded(data, lambda text: _AS_TEXT if _LONG.search(text) else _AS_WRITTEN)
     if not isinstance(value, dict):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Pause the garbage collector: imports leave no garbage, and with torch loaded it doubles their time."""
+    """Pause the garbage collector, which doubles the time of imports with torch loaded."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Limits for untrusted media and tables, checked against a file's header before anything is decoded or allocated."""
+"""Limits for untrusted media and tables, checked before anything is decoded or allocated."""
 
 MAX_IMAGE_PX = 2**28 // 3
 """Pixels of a decoded image: 256 MiB as RGB, Pillow's threshold for a decompression bomb."""
@@ -73,5 +73,4 @@ MAX_MADE_CHARACTERS = 512
 
 
 def beyond(what: str, value: int, unit: str, most: int, advice: str = "") -> str:
-    """Return the message for a value above its limit: the thing measured, its value, the limit, and the remedy."""
     return f"{what}: {value:,} {unit}; at most {most:,} are accepted" + (f". {advice}" if advice else "")

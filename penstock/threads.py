@@ -7,7 +7,7 @@ from threading import Thread
 from typing import Any, ParamSpec, TypeVar
 
 from loader.errors import PenstockError
-from loader.storage.shared.threads import DaemonPool
+from loader.storage.threads import DaemonPool
 
 Unit = TypeVar("Unit")
 Done = TypeVar("Done")

@@ -18,7 +18,7 @@ FILES = {"publish": 35, "next": 36, "register": 67}
 For `penstock register webdataset` an archive with one sample, once its modules are loaded.
 """
 ENTERED = {
-    "publish": "loader/dataset/publishing/commit.py",
+    "publish": "loader/dataset/commit.py",
     "next": "loader/run/loader.py",
     "register": "penstock/formats/registration/register.py",
 }

@@ -92,7 +92,7 @@ def test_distribution_works_alone(environment: Callable[[Sequence[str]], Run]) -
     versions = run(
         "python",
         "-c",
-        "from loader.run.trail.start_record import library_versions; print(library_versions()['penstock'])",
+        "from loader.run.trail.trail import library_versions; print(library_versions()['penstock'])",
     )
     assert versions.stdout == "0.1.0\n", versions.stderr
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import loader
-from loader.dataset.publishing.commit import check_facts
+from loader.dataset.commit import check_facts
 from loader.storage import Store
 from penstock.stages import StageRecord, append_record, current_record, current_records, read_record
 

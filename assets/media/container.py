@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from loader.errors import DecodeFailed, StoreError
 from loader.modalities.fields import is_of_the_machine, is_ours
-from loader.modalities.video.mp4 import check_tables_of
+from loader.modalities.video.container_checks import check_tables_of
 from loader.storage.disk.scratch import no_room
 
 from .unit import Kind, Unusable, not_supported, rejected

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, cast
 
 from loader.errors import StoreError
-from loader.modalities.video.mp4 import check_tables_of
+from loader.modalities.video.container_checks import check_tables_of
 from loader.storage import Store
 
 from .container import first_audio, first_video

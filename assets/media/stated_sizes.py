@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from loader.errors import DecodeFailed
 from loader.modalities.audio.padding import OGG, W64_RIFF, check_ogg, check_w64
 from loader.modalities.fields import Buffer
-from loader.modalities.video.matroska import MAGIC as MATROSKA
-from loader.modalities.video.matroska import check_segment
+from loader.modalities.video.container_checks import MAGIC as MATROSKA
+from loader.modalities.video.container_checks import check_segment
 
 from .sniff import AC3_SYNC, ASF_HEADER, HEAD_BYTES, MP4_FIRST_BOXES, MXF_PARTITION, ac3_bytes, sniff
 from .unit import Unusable, rejected

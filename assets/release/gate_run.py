@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import loader
+from loader.dataset.commit import digest_of as change_digest
 from loader.dataset.log.refs import resolve
 from loader.dataset.log.state import State
-from loader.dataset.publishing.commit import digest_of as change_digest
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
 from penstock.approve import covering_approval, stops
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint

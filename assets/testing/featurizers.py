@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loader.dataset.publishing.commit import check_facts
+from loader.dataset.commit import check_facts
 from loader.modalities import decoder_for, encode
 from loader.testing.modalities import damaged
 

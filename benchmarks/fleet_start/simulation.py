@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from loader.storage.shared.requests import Limiter, RetryBudget, patient
+from loader.storage.requests import Limiter, RetryBudget, patient
 from penstock.train.start_requests import STARTS_S
 
 LATENCY_S = (0.015, 0.040)

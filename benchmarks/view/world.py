@@ -12,8 +12,8 @@ import numpy as np
 import loader
 from loader.dataset.tables.parquet import table_bytes
 from loader.run.trail.read_trail import read_starts
-from loader.run.trail.start_record import trail_folder
 from loader.run.trail.step_rows import StepRow, rows_table
+from loader.run.trail.trail import trail_folder
 from penstock.progress import progress
 
 from .recipe import recipe

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ..dataset.versions.stored_list import listed
     from ..dataset.writer import Writer
     from ..modalities.audio.request import audio
-    from ..modalities.image.random_crop import random_resized_crop
-    from ..modalities.image.request import image
+    from ..modalities.image.request import image, random_resized_crop
     from ..modalities.video.request import video
     from ..order.plan import Plan
     from ..order.sources.bucket import bucket
@@ -37,14 +36,12 @@ if TYPE_CHECKING:
     from ..run.trail.trail import Trail
     from .explain import Explanation, explain
     from .follow import follow
-    from .lerobot_batch import delta_timestamps, to_lerobot
     from .norms import norm, normalise
-    from .on_device import on
     from .plan_of import plan_of
     from .plans import by_score, open_plan, plan, source, write_part
     from .report import report
-    from .torch import torch_dataset
-    from .windows import windows
+    from .torch import on, torch_dataset
+    from .windows import delta_timestamps, to_lerobot, windows
 
 __all__ = [
     "Batch",
@@ -113,20 +110,20 @@ _LATER = {
     "bucket": "..order.sources.bucket",
     "by_bucket": "..run.recipe.decode",
     "by_score": ".plans",
-    "delta_timestamps": ".lerobot_batch",
+    "delta_timestamps": ".windows",
     "explain": ".explain",
     "follow": ".follow",
     "image": "..modalities.image.request",
     "listed": "..dataset.versions.stored_list",
     "norm": ".norms",
     "normalise": ".norms",
-    "on": ".on_device",
+    "on": ".torch",
     "open_foreign": "penstock.formats.open_foreign",
     "open_plan": ".plans",
     "pack": "..order.sources.packing",
     "plan": ".plans",
     "plan_of": ".plan_of",
-    "random_resized_crop": "..modalities.image.random_crop",
+    "random_resized_crop": "..modalities.image.request",
     "read_ledger": "..run.ledger",
     "read_trail": "..run.trail.read_trail",
     "report": ".report",
@@ -135,15 +132,14 @@ _LATER = {
     "split_of": "..dataset.splits",
     "synthetic": "..order.sources.views",
     "times": "..order.sources.window_layout",
-    "to_lerobot": ".lerobot_batch",
+    "to_lerobot": ".windows",
     "torch_dataset": ".torch",
     "video": "..modalities.video.request",
     "windows": ".windows",
     "write_part": ".plans",
 }
-"""Names whose modules load on first use. A program that only opens versions needs neither the order nor the run."""
+"""Names whose modules load on first use."""
 
 
 def named(name: str) -> Any:
-    """Return the object with a name from `__all__`."""
     return getattr(import_module(_LATER[name], __name__), name) if name in _LATER else globals()[name]

@@ -15,9 +15,9 @@ from ..dataset.versions.view import View
 from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64
+from ..order.slots import Slots, rank_slice
 from ..order.sources.packing import PackedView
 from ..order.sources.window_view import stored_ordinals
-from ..order.steps.slots import Slots, rank_slice
 from ..run.recipe.document_pieces import pieces_of, sequence_address
 from ..run.recipe.recipe import stored_view
 from ..run.recipe.world import World
@@ -37,14 +37,13 @@ class ExplainedPiece:
     at: int
     """Offset of the piece in the sequence, in tokens."""
     masked: bool
-    """True if the document is quarantined at the step; its tokens are padding."""
+    """True if quarantined at the step; its tokens are padding."""
     address: SampleAddress
     """Address of the document's bytes."""
     provenance: dict[str, str]
     """The document's provenance columns, as in `Explanation.provenance`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         own = {name: getattr(self, name) for name in ("segment_id", "start", "stop", "at", "masked")}
         return {**own, **self.address.to_json(), "provenance": self.provenance}
 
@@ -64,18 +63,17 @@ class Explanation:
     position: int
     """Position in the source's stream, from 0."""
     attempt: int
-    """0, or the number of the substitute for a quarantined sample. For corrupt samples see the ledger."""
+    """0, or the number of the substitute for a quarantined sample."""
     root: str
-    """URL of the root."""
+    """Root URL."""
     address: SampleAddress
     """Address of the sample's bytes."""
     provenance: dict[str, str]
     """raw_uri, raw_sha256, unit_id, run_id, asset_key ..., if the writer recorded them."""
     pieces: tuple[ExplainedPiece, ...] = ()
-    """Pieces of documents in a packed sequence; empty for other samples."""
+    """Pieces of a packed sequence; empty for other samples."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, with `pieces` for a packed sequence."""
         return {
             "step": self.step,
             "slot": self.slot,
@@ -120,8 +118,8 @@ def explain(
 ) -> list[Explanation]:
     """Return every slot of a step, or of one rank's part, or one slot, without padding. Reads no media.
 
-    slot: number in the global batch, or in the rank's part if rank and world_size are passed. Costs one index row group
-    and at most one keys row group per sample. Raises: InvalidRuntime if the slot is out of range.
+    Costs one index row group and at most one keys row group per sample. Raises: InvalidRuntime if the slot is out of
+    range.
     """
     slots = plan.slots(step)
     rows = np.arange(len(slots))

@@ -1,8 +1,6 @@
 """Follow a dataset during training: at chosen steps, continue under the newest versions.
 
-    follows/<run>/<step, 19 digits>.json     the plan from this step on; created once, by the first rank to get there
-
-All ranks, and every restart, read that file. The run's saved state also names its plan.
+follows/<run>/<step, 19 digits>.json     the plan from this step on; created once, by the first rank to get there
 """
 
 import json

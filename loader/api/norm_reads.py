@@ -10,10 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.norms.norm import FieldNorm
-from ..dataset.norms.quantiles import DIMS_MAX
-from ..dataset.norms.sums import WEIGHT_MAX
-from ..dataset.norms.totals import FieldTotals
+from ..dataset.exact_statistics import DIMS_MAX, WEIGHT_MAX
+from ..dataset.norm import FieldNorm, FieldTotals
 from ..dataset.reading.verified_bucket_reads import read_fields, read_parts
 from ..dataset.shards.address import SampleAddress
 from ..dataset.versions.view import View
@@ -24,15 +22,14 @@ from ..order.sources.window_layout import IS_PAD
 from ..order.sources.window_view import WindowView
 from ..run.recipe.decode import decoders
 from ..run.recipe.episode_clocks import Picked
-from ..run.recipe.episode_columns import column_values
 from ..run.recipe.video_packet_reads import Readers
 from ..run.recipe.window_reads import WindowReads
-from ..run.recipe.windowed_episodes import WindowedEpisode
+from ..run.recipe.windowed_episodes import WindowedEpisode, column_values
 
 TOGETHER, TOGETHER_BYTES = 64, 16 * 2**20
-"""Episodes, and bytes of them, that are read together. Longer arrays are read in blocks, as many bytes at once."""
+"""Episodes, and bytes of them or of a block of one, that are read together."""
 PLACES = 2**20
-"""Most values of a field, of several windows of an episode, that are picked together: about 32 MiB."""
+"""Most values  that are picked together: about 32 MiB."""
 WAITING = 2**24
 """Most values of all groups that wait to be added up: 128 MiB."""
 T = TypeVar("T")
@@ -73,7 +70,6 @@ def add_windows(
 
 
 def add_norms(totals: Totals, group: str, norms: Mapping[str, FieldNorm]) -> None:
-    """Add the values behind norms of fields."""
     own = totals.setdefault(group, {})
     for field, norm in norms.items():
         own.setdefault(field, FieldTotals(norm.shape)).add_norm(norm)
@@ -98,33 +94,25 @@ class _Windows(NamedTuple):
     """Windows of one episode that are added together."""
 
     number: int
-    """Number of the episode."""
     address: SampleAddress
-    """Its address."""
     episode: WindowedEpisode
-    """Its data."""
     rows: I64
     """int64 [windows]: the anchor's rows."""
     reads: WindowReads
-    """Reader of the windows."""
     readers: Readers
-    """Readers of bytes."""
 
     def with_blocks(self, call: Callable[[], dict[str, T]]) -> dict[str, T]:
         """Return `call()`, with the blocks that it needs."""
         return self.reads.with_blocks(call, self.readers)
 
     def pick(self, field: str) -> Picked:
-        """Return a field's places: [windows, k]."""
         return self.reads.pick(field, self.episode, self.rows[:, None])
 
     def values(self, field: str, picked: Picked) -> NDArray[Any]:
-        """Return a field's values: [windows, k, ...]."""
         return self.reads.values(field, self.episode.streams[field], picked, self.address)
 
 
 def _windows(windows: WindowView, read: Sequence[str]) -> Iterator[_Windows]:
-    """Yield the windows of every episode, of a long one some at a time."""
     assert isinstance(windows.episodes, View)
     view, layout = windows.episodes.select(*read), windows.layout
     at = {field: offsets for field, offsets in layout.at.items() if field in read or field == layout.anchor}
@@ -190,7 +178,6 @@ def _rows_together(windows: WindowView, number: int, episode: WindowedEpisode) -
 
 
 def _within_memory(addresses: Sequence[SampleAddress]) -> Iterator[slice]:
-    """Yield runs of episodes of at most `TOGETHER_BYTES`, or one."""
     start, nbytes = 0, 0
     for stop, address in enumerate(addresses):
         own = sum(field.nbytes for field in address.fields.values())

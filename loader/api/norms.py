@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.norms.norm import GroupedNorm, Norm, norm_bytes, parse_norm
+from ..dataset.norm import GroupedNorm, Norm, norm_bytes, parse_norm
 from ..dataset.versions.earlier import earlier_versions
 from ..dataset.versions.view import View
 from ..dataset.versions.windows import stored_windows
@@ -51,8 +51,8 @@ def norm(
     """Return the statistics of array fields over all values of all windows, without padding.
 
     Mean and deviation are the float64 nearest to the true ones, in any order and grouping of the values; quantiles have
-    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's with the same
-    clocks, and no episode of that version is gone, only new episodes are read. The result is the same, bit for bit.
+    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's with the same clocks,
+    and no episode is gone, only new ones are read.
 
     Args:
         windows: Windows that the training reads.
@@ -171,7 +171,6 @@ def _same_groups(windows: WindowView, before: WindowView, by: str) -> bool:
 
 
 def _earlier(windows: WindowView, question: _Question) -> Iterator[tuple[WindowView, Norm | GroupedNorm]]:
-    """Yield earlier versions' windows whose norm the root has, the newest first."""
     assert isinstance(windows.episodes, View)
     view = windows.episodes
     for version in earlier_versions(view.version, "norms/"):
@@ -189,7 +188,6 @@ class Normaliser:
     """A transform that applies a norm's transform, and then scales its fields. Picklable if the transform is."""
 
     norm: Norm | GroupedNorm
-    """The norm."""
     mode: Literal["std", "minmax", "quantile"]
     """Scale of the values."""
 
@@ -234,7 +232,7 @@ class Normaliser:
     def inverse(self, field: str, values: NDArray[Any], value: object = None) -> NDArray[np.float32]:
         """Return values [..., *shape] in the units of the norm's transform, for inference.
 
-        value: of the column of a norm by a column, such as the robot. Raises: FieldMismatch.
+        Raises: FieldMismatch.
         """
         norm = self.norm[value] if isinstance(self.norm, GroupedNorm) else self.norm
         return self._scaled(norm, field, values, _restored)
@@ -268,7 +266,7 @@ def normalise(norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile
     """Return a transform for `Loader(plan, transform=normalise(norm))`, with `inverse` for inference.
 
     mode: "std" gives (x - mean) / std; "minmax" -1 to 1 from the least to the greatest value; "quantile" the same from
-        q01 to q99. Where all values of a dimension are equal, 0.
+        q01 to q99.
 
     A norm by a column takes each sample's field of that name. A value that no episode had is `FieldMismatch`.
 

@@ -13,8 +13,8 @@ from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..run.trail.read_trail import read_starts, read_trail, trail_runs
 from ..storage import ObjectInfo, Store
-from ..storage.mirror.store import primary_of
-from ..storage.shared.threads import Together
+from ..storage.mirror import primary_of
+from ..storage.threads import Together
 from .plans import open_plan
 from .report import reports_of
 
@@ -26,11 +26,10 @@ _PLAN = re.compile(r"p-[0-9a-f]{64}")
 class _Stretch:
     plan: str
     first: int = 0
-    """First step of the range."""
     last: int | None = None
     """Last step of the range; None if more may have followed."""
     order: int = 0
-    """Priority: if several ranges include a step, the largest order wins."""
+    """If several ranges include a step, the largest order wins."""
 
 
 def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -> Plan:
@@ -41,7 +40,6 @@ def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -
 
     A run's plan comes from its run log, else from the plans it followed, its reports or its checkpoints. If a step ran
     under several plans, the last one wins. A state contains only its past: the result is a saved plan with that past.
-    Retired versions are opened until their data is deleted.
 
     run: Name of a run, hash of a plan, or state of a `Loader` or of `loader.follow`.
     step: Global step; required if the run has had several plans.

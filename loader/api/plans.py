@@ -44,7 +44,7 @@ def plan(
     """Return a plan: everything that decides which samples a step holds, frozen under one hash.
 
     Args:
-        sources: Name -> version, view or `loader.source(...)`. The name is part of the order.
+        sources: Name -> version, view or `loader.source(...)`.
         seed: Seed of the order, 0 to 2^64 - 1.
         global_batch: Samples per optimizer step over all ranks. A ramp is [(0, 256), (1000, 512), ...]: first step and
             number.
@@ -54,7 +54,7 @@ def plan(
             The packing table is computed once, from the indexes, and kept under the root.
         schedule: [(start step, {name: weight}), ...].
         quarantine: Known-bad samples, whose slots get substitutes: {name: [sample keys]}, or [(start step, {name:
-            [sample keys]}), ...]. Reads the versions' key columns once.
+            [sample keys]}), ...].
         boundary: "fill" completes the last batch of an epoch with samples of the next epoch. "mask", for one source,
             pads it: no batch holds a sample twice.
         allow_repeats: True accepts a source, or one of its buckets, smaller than its batch.
@@ -112,9 +112,8 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
 
     retired: True also opens retired versions, to inspect a past run. Their data may be deleted at any time.
 
-    Raises: InvalidPlan if the hash is unknown; PlanMismatch; FormatTooNew; Corrupt; VersionRetired if one of its
-    versions is retired, or with retired=True only if its data is deleted; Denied if a takedown covers samples of a
-    retired version.
+    Raises: InvalidPlan if the hash is unknown; PlanMismatch; FormatTooNew; Corrupt; VersionRetired; Denied if a
+    takedown covers samples of a retired version.
     """
     return plan_over(root, plan_hash, partial(opened_anyway, root) if retired else root.open)
 
@@ -144,11 +143,10 @@ def plan_over(root: Root, plan_hash: str, open_version: Callable[[str], Version]
 
 
 def opened_anyway(root: Root, ref: str) -> Version:
-    """Return a version, retired or not. Raises: VersionRetired if its data is deleted; Denied."""
     record = root.record(ref, retired=True)
     if record.retired is None:
         return root.open(ref)
-    from ..dataset.publishing.apply_denies import parent_denied  # 12 modules, not needed for training
+    from ..dataset.apply_denies import parent_denied  # 12 modules, not needed for training
 
     try:
         version = root.open(ref, retired=True)
@@ -218,8 +216,7 @@ def write_part(
 ) -> "Part":
     """Write one part of a transaction, from (key, fields[, metadata[, source]]) tuples.
 
-    Any number of workers may write parts; one `root.publish(dataset, parts)` creates the version. See
-    `dataset.part_writer.write_part`.
+    Any number of workers may write parts; one `root.publish(dataset, parts)` creates the version.
     """
     from ..dataset.writing.part_writer import write_part as _write_part
 

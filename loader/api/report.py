@@ -3,7 +3,7 @@
     reports/training/<dataset>/runs/<run>/<32 hex>.json    a report; named after a hash of its content without its time
     reports/training/<dataset>/<n>.json                    n has 12 digits, from 1, without gaps: {"report": its key}
 
-Both are created once. The second reveals new reports without a listing; a repeated report may have two.
+The second reveals new reports without a listing; a repeated report may have two.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from ..json_text import is_text, parse_json_object
 from ..order.plan import Plan
 from ..run.recipe.recipe import stored_view
 from ..storage import Store
-from ..storage.mirror.store import primary_of
+from ..storage.mirror import primary_of
 from ..storage.spec import redact
 
 FORMAT = 1
@@ -42,9 +42,9 @@ class Report:
     """The steps in which a run trained on one dataset."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     run: str
-    """Name of the run."""
+    """Run name."""
     plan: str
     """Hash of the run's plan."""
     first_step: int
@@ -54,7 +54,7 @@ class Report:
     versions: tuple[Mapping[str, str], ...]
     """Versions of the dataset, each as {"source", "id", "name"}."""
     checkpoint: str = ""
-    """Location of the checkpoint; "" if there is none."""
+    """Location of the checkpoint, or ""."""
     metrics: Mapping[str, float | str] = field(default_factory=dict)
     """Name -> number; "nan", "inf" or "-inf" if the number is not finite."""
     at_us: int = 0
@@ -144,7 +144,7 @@ def report(
     """Report to the pipeline which steps of a plan were trained: one report per dataset of `root` in the plan.
 
     Call it on the first rank, after a checkpoint or at the end. A pipeline sensor shows the report as a materialization
-    of [dataset, training_run]. The plan is saved under its hash. A repeated report changes nothing.
+    of [dataset, training_run]. The plan is saved under its hash.
 
     It never ends a training run: every error is logged, and failed reports are not in the result. Costs 3 small
     objects, and 2 log2(n) requests for the dataset's n-th report.
@@ -156,8 +156,7 @@ def report(
         steps: First and last step trained.
         checkpoint: Location of the checkpoint; "" if there is none. Passwords and signatures in a URL are removed.
         metrics: Name -> number, or anything that `float` accepts; at most 200.
-        mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`. Receives the same
-            facts.
+        mlflow: Module `mlflow` inside a run, or anything with its `set_tags` and `log_metrics`.
         strict: True raises errors instead.
 
     Raises: with strict=True, InvalidRuntime or InvalidName for an invalid argument; StoreError; the errors of `mlflow`.
@@ -300,7 +299,7 @@ def reports_of(root: Root, run: str) -> list[Report]:
 
 
 def _newest(store: Store, dataset: str) -> int:
-    """Return the highest number, 0 if there is none, by doubling and halving: numbers have no gaps."""
+    """Return the highest number, or 0, by doubling and halving: numbers have no gaps."""
 
     def is_there(number: int) -> bool:
         try:

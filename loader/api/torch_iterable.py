@@ -19,8 +19,8 @@ def next_step(plan: Plan, state: object) -> int:
     """Return the next global step after a plan's own state, or after a StatefulDataLoader's.
 
     A StatefulDataLoader's state has the dataset's state under "dataset_state", or one per worker process under
-    "_snapshot". Each worker's state names its own next step. The result is the earliest of them plus the batches
-    delivered since the snapshot, for any number of workers.
+    "_snapshot". The result is the earliest of them plus the batches delivered since the snapshot, for any number of
+    workers.
 
     Raises: PlanMismatch (naming the difference, or that it is no such state); FormatTooNew; InvalidRuntime.
     """
@@ -82,7 +82,6 @@ class PlanDataset(IterableDataset[Batch]):
         return True
 
     def __len__(self) -> int:
-        """Return the number of steps: see `steps_of_run`."""
         return steps_of_run(self._end)
 
     def on(self, device: Any) -> "PlanDataset":
@@ -92,7 +91,6 @@ class PlanDataset(IterableDataset[Batch]):
         return moved
 
     def seek(self, step: int) -> None:
-        """Start the next iteration at this global step."""
         self._start, self._resume, self._position = self.plan.checked_step(step), None, None
 
     def state_dict(self) -> dict[str, Any]:

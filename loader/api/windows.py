@@ -1,15 +1,20 @@
-"""Windows of episodes as a plan's source."""
+"""Windows of episodes as a plan's source, and under LeRobot's offsets and names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 from ..dataset.progress import Watch, unwatched
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
-from ..errors import InvalidPlan
-from ..modalities.array import clock_field
-from ..order.sources.window_layout import Places, Time, layout_of
+from ..errors import InvalidPlan, InvalidRuntime
+from ..modalities.array import clock_field, is_array
+from ..order.sources.window_layout import ANCHOR_NS, IS_PAD, ROW, TEXT, Offsets, Places, Time, layout_of
 from ..order.sources.window_view import WindowView
-from ..run.recipe.window_checks import check_steps
+from ..run.recipe.episode_clocks import check_steps
+
+if TYPE_CHECKING:
+    from ..run.batch.batch import Batch
 
 
 def windows(
@@ -34,8 +39,8 @@ def windows(
         at: Field -> times from the anchor's time on, such as ["-100ms", 0], or rows from the one in force on, such as
             `loader.rows(0, 50)`. Arrays give [k, ...] values, videos uint8 [k, H, W, 3] frames.
         every: Rows from one window to the next.
-        keep: Array field with a bool for each row of the anchor, such as "keep.npy" of `episode_sync`. Windows stand
-            at those rows of `every` where it is true. Creating the table reads the field once.
+        keep: Array field with a bool for each row of the anchor, such as "keep.npy" of `episode_sync`. Windows stand at
+            those rows of `every` where it is true.
         rule: Field -> "last" (what is known at that time, by default), "nearest", or "linear" (of float arrays).
         pad: Outside of the episode "mask" repeats its first or last value, and marks it in `<field>.is_pad`. "inside"
             has only windows whose rows of the anchor fit.
@@ -62,3 +67,109 @@ def windows(
     if clock_field(anchor, view.version.fields, view.version.facts) is None:
         check_steps(layout)
     return view.windowed(layout, watch)
+
+
+NEAREST_S = 1e-6
+"""Largest distance of a float from its row, in seconds."""
+
+
+def delta_timestamps(
+    episodes: Version | View,
+    deltas: Mapping[str, Iterable[float]],
+    *,
+    fps: Fraction | int | None = None,
+) -> dict[str, Offsets]:
+    """Return LeRobot's `delta_timestamps` as the `at` of `loader.windows`, in rows.
+
+    Args:
+        episodes: Version or view imported from LeRobot.
+        deltas: LeRobot's dictionary: feature, such as "action", -> seconds from the frame on.
+        fps: Frames per second; None takes the fact `fps` of each field.
+
+    Raises: InvalidPlan for a feature that the view lacks, or a time that is no whole row.
+    """
+    view = episodes.select() if isinstance(episodes, Version) else episodes
+    at: dict[str, Offsets] = {}
+    for feature, seconds in deltas.items():
+        field = _field(view, feature)
+        rate = view.version.facts.get(field, {}).get("fps") if fps is None else fps
+        if rate is None:
+            raise InvalidPlan(f"delta_timestamps[{feature!r}]: {field!r} has no fact 'fps'; pass fps=")
+        rows = tuple(_row(feature, one, rate) for one in seconds)
+        if not rows:
+            raise InvalidPlan(f"delta_timestamps[{feature!r}] has no time")
+        at[field] = Offsets("rows", rows)
+    return at
+
+
+def _field(view: View, feature: str) -> str:
+    fields = [field for field in view.fields if field.rpartition(".")[0] == feature]
+    if len(fields) != 1:
+        raise InvalidPlan(
+            f"delta_timestamps names {feature!r}, of which the view selects {fields or 'nothing'}; its fields: "
+            f"{list(view.fields)}"
+        )
+    return fields[0]
+
+
+def _row(feature: str, seconds: float, fps: Any) -> int:
+    try:
+        rate = Fraction(fps)
+        row: int = round(Fraction(seconds) * rate)
+        distance = abs(float(row / rate) - float(seconds))
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise InvalidPlan(
+            f"delta_timestamps[{feature!r}]: {seconds!r} s at {fps!r} per second: {error}"
+        ) from None
+    if distance > NEAREST_S or rate < 0:
+        raise InvalidPlan(
+            f"delta_timestamps[{feature!r}] has {seconds!r} s, no whole row of 1/{fps} s; name it in loader.windows"
+        )
+    return row
+
+
+def to_lerobot(batch: "Batch", *, stacked: Collection[str] = ()) -> dict[str, Any]:
+    """Return a batch of windows as LeRobot's policies take it: a dict of torch tensors under LeRobot's names.
+
+    A field `observation.state.npy` becomes `observation.state`, [B, k, ...], and its `is_pad` the field
+    `observation.state_is_pad`, bool [B, k]. Frames become float32 [B, k, 3, H, W] from 0 to 1. Single values (k = 1)
+    lose their axis, unless `stacked` names the feature. `frame_index` (int64 [B]) and `timestamp` (float32 [B], s) are
+    the anchor's; the text of `loader.windows(text=...)` is `task`.
+
+    Args:
+        batch: Batch of `Loader(plan, framework="torch")`.
+        stacked: Features that keep an axis of one value, as LeRobot has for `delta_timestamps={"...": [0.0]}`.
+
+    Raises: InvalidRuntime for a batch without windows, or with values of several shapes in a field.
+    """
+    import torch
+
+    if ROW not in batch.fields:
+        raise InvalidRuntime("to_lerobot: the batch has no windows; make its plan of loader.windows(...)")
+    out: dict[str, Any] = {}
+    for field, value in batch.fields.items():
+        pad = batch.fields.get(f"{field}.{IS_PAD}")
+        if pad is None:
+            continue
+        feature = field.rpartition(".")[0]
+        if not isinstance(value, torch.Tensor):
+            raise InvalidRuntime(
+                f"to_lerobot: {field!r} is a {type(value).__name__}; give loader.video one size"
+            )
+        if not is_array(field):
+            value = value.permute(0, 1, 4, 2, 3).to(torch.float32) / 255
+        single = value.shape[1] == 1 and feature not in stacked
+        out[feature] = value[:, 0] if single else value
+        out[f"{feature}_{IS_PAD}"] = pad[:, 0] if single else pad
+    out["frame_index"] = batch[ROW]
+    if ANCHOR_NS in batch.fields:
+        out["timestamp"] = (batch[ANCHOR_NS].to(torch.float64) / 1e9).to(torch.float32)
+    windows = {ROW, ANCHOR_NS}
+    for field, value in batch.fields.items():
+        own = f"{field}.{IS_PAD}" in batch.fields
+        of_window = field.rpartition(".")[0] in batch.fields and field.endswith((f".{IS_PAD}", ".age_ns"))
+        if not own and not of_window and field not in windows:
+            out[field] = value
+    if TEXT in out:
+        out["task"] = out.pop(TEXT)
+    return out

@@ -1,7 +1,7 @@
 """The node cache: pages of remote objects on a local disk, shared by all processes on a machine.
 
-There is no lock and no server. A killed process leaves only complete pages, and stray files without a reader, which
-are removed once they are old (docs/stores.md).
+A killed process leaves only complete pages, and stray files without a reader, which are removed once they are old
+(docs/stores.md).
 """
 
 from .spec import NodeCache

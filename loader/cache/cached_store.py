@@ -1,4 +1,4 @@
-"""A store whose objects are read through pages, in memory or on a local disk."""
+"""Objects read through pages in memory or on a local disk."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ FETCH_BYTES = 16 * 2**20
 
 
 class PageCache(Protocol):
-    """A cache of pages by name (`pages.page_name`): `MemoryPages`, or `OpenCache` on a disk."""
+    """A cache of pages by name (`pages.page_name`)."""
 
     page_bytes: int
     """Bytes of a page."""
@@ -55,7 +55,7 @@ class PageCache(Protocol):
 
 
 class Content(NamedTuple):
-    """Identity of an object's bytes, as recorded by its writer; its pages are named by it."""
+    """Identity of an object's bytes; its pages are named by it."""
 
     sha256: str
     """SHA-256 of the bytes, in hex."""
@@ -177,7 +177,7 @@ class CachedStore:
         return page_cuts.joined()
 
     def claim(self, key: str, number: int) -> Claim:
-        """Claim a page to read ahead, and return the result. If granted, call `keep` or `give_back`."""
+        """Claim a page to read ahead. If granted, call `keep` or `give_back`."""
         content = self._content(key)
         if content is None:
             return Claim.NEEDLESS
@@ -204,11 +204,9 @@ class CachedStore:
         return page.nbytes
 
     def give_back(self, key: str, number: int) -> None:
-        """Release the claim on a page that will not be fetched."""
         self._cache.release(self.page_name(key, number))
 
     def has_pages(self, key: str) -> bool:
-        """Return whether an object's pages can be cached."""
         return self._content(key) is not None
 
     def page_name(self, key: str, number: int) -> str:

@@ -9,11 +9,6 @@ from .spec import PageMemory
 
 
 class NextUses:
-    """Tracks the pages in memory and their next uses, to choose evictions. Not thread-safe.
-
-    O(log pages) per use.
-    """
-
     def __init__(self) -> None:
         self._steps: dict[str, deque[int]] = {}
         self._of_step: dict[int, tuple[str, ...]] = {}
@@ -31,7 +26,6 @@ class NextUses:
                 self._changed(name)
 
     def passed(self, step: int) -> None:
-        """Record that every step before this one has its pages."""
         while self._of_step and (first := next(iter(self._of_step))) < step:
             for name in self._of_step.pop(first):
                 steps = self._steps[name]
@@ -61,7 +55,6 @@ class NextUses:
         self._idle.pop(name, None)
 
     def last(self) -> tuple[str, int | None] | None:
-        """Return (page to evict first, its next use); None if there is none."""
         if self._idle:
             return next(iter(self._idle)), None
         while self._last:
@@ -89,7 +82,6 @@ class NextUses:
 Count = Callable[[str, int], None]
 
 WAIT_S = 60.0
-"""Seconds that a read waits for a page being fetched: a store's default timeout."""
 
 
 class MemoryPages:
@@ -110,7 +102,6 @@ class MemoryPages:
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes held and reserved."""
         return self._taken_bytes
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[memoryview] | None:
@@ -134,7 +125,6 @@ class MemoryPages:
             return True
 
     def write(self, name: str, data: bytes) -> None:
-        """Store a page if room was reserved for it."""
         with self._changed:
             if name not in self._coming:
                 return
@@ -161,7 +151,6 @@ class MemoryPages:
             self._drop(name)
 
     def __len__(self) -> int:
-        """Return the number of pages held or being fetched."""
         return len(self._pages) + len(self._coming)
 
     def needs(self, step: int, names: Iterable[str]) -> None:
@@ -174,7 +163,6 @@ class MemoryPages:
             self._uses.passed(step)
 
     def forget(self) -> None:
-        """Drop all recorded needs; the pages stay."""
         with self._changed:
             self._uses.forget()
 

@@ -1,8 +1,7 @@
 """Open a node cache: claims, eviction and page access. Disk faults never reach a batch.
 
 Eviction removes pages without a known need first, least recently used first, then the pages needed last. Each running
-loader writes its needs to a hint: one small file of page names (20 bytes each), by next use. Hints expire by age, not
-by process id, because containers do not see each other's processes. Claims only save requests: a killed owner's claim
+loader writes its needs to a hint: one small file of page names (20 bytes each), by next use. A killed owner's claim
 costs a wait, and fetching a page twice is harmless.
 """
 
@@ -24,9 +23,8 @@ from .pages import HEADER_BYTES, NAME_BYTES, BadPage, Identity, Pages, file_mode
 from .spec import PAGES_MIN, NodeCache
 
 ABANDONED_S = 60.0
-"""Age in seconds of abandoned files in `writing/` or `claims/`; a page is written in milliseconds."""
+"""Age in seconds of abandoned files in `writing/` or `claims/`;"""
 VICTIMS_AT_ONCE = 2**16
-"""Most pages per eviction round, which bounds its memory: about 20 MB of names."""
 HINT_PAGES = 4096
 """Most names in a hint: 80 KiB, 4 GiB of pages."""
 BEAT_S = 10.0
@@ -38,11 +36,11 @@ class PageFile(NamedTuple):
     """One file in `pages/`, as scanned."""
 
     name: str
-    """Name of the page."""
+    """Page name."""
     path: str
-    """Path of the file."""
+    """File path."""
     nbytes: int
-    """Size of the file."""
+    """File size."""
     used_ns: int
     """Time of last use, in ns since 1970."""
 
@@ -63,7 +61,6 @@ def held_bytes(folder: str) -> int:
 
 
 def scan(folder: str) -> Iterator[PageFile]:
-    """Yield every page of a cache. Raises: OSError."""
     pages = os.path.join(folder, "pages")
     for shelf in sorted(os.listdir(pages)):
         for entry, status in _files(os.path.join(pages, shelf)):
@@ -138,7 +135,6 @@ class Hints:
             os.unlink(self._own)
 
     def read(self) -> tuple[int, dict[str, int]]:
-        """Return (live loaders, page -> rank of its first need, from 0). Expired hints are removed."""
         alive, needed = 0, dict[str, int]()
         now_s = time.time()
         for entry in list(os.scandir(self._folder)):
@@ -168,7 +164,6 @@ class Claims:
         self._folder = os.path.join(folder, "claims")
 
     def take(self, name: str) -> bool:
-        """Claim a page; return whether the caller should fetch it. An expired claim is replaced."""
         path = os.path.join(self._folder, name)
         for _ in range(2):
             with suppress(FileExistsError):
@@ -183,7 +178,6 @@ class Claims:
         return False
 
     def is_taken(self, name: str) -> bool:
-        """Return whether a page has a valid claim."""
         age_s = self._age_s(name)
         return age_s is not None and 0 <= age_s < CLAIM_S
 
@@ -274,7 +268,6 @@ class OpenCache:
         return page[0]
 
     def write(self, name: str, data: bytes) -> None:
-        """Store a page after making room for it."""
         with self._contained("write"):
             nbytes = HEADER_BYTES + len(data)
             if self._has_room(nbytes):
@@ -314,8 +307,6 @@ class OpenCache:
     def beat(self, needed: Callable[[], Iterable[str]]) -> None:
         """Write a hint every `BEAT_S` seconds, which shows that this loader runs.
 
-        It names the pages needed next if the cache is above half its limit.
-
         needed: returns the next pages, soonest first.
         """
         now_s = time.monotonic()
@@ -327,7 +318,6 @@ class OpenCache:
             self._hints.write(needed() if self._pressed else ())
 
     def close(self) -> None:
-        """Remove the hint; the pages stay."""
         with self._contained("hint"):
             self._hints.withdraw()
 

@@ -64,12 +64,10 @@ def make_place(path: str, *, shared: bool = False) -> None:
 
 
 def file_mode(shared: bool) -> int:
-    """Return the mode of a cache's files, before the umask."""
     return 0o666 if shared else 0o600
 
 
 def folder_mode(mode: int) -> int:
-    """Return the folder mode for files of `mode`, before the umask."""
     return mode | (mode & 0o444) >> 2
 
 
@@ -126,7 +124,6 @@ class BadPage(ValueError):
     """A page file whose bytes are not those written."""
 
     checksums: tuple[int, int] | None = None
-    """CRC-32C in its header, and of its name and bytes; None if the page is not damaged, or too short."""
 
 
 class Identity(NamedTuple):
@@ -149,7 +146,6 @@ class Pages:
         self._mode, self._user = file_mode(shared), None if shared else os.geteuid()
 
     def path(self, name: str) -> str:
-        """Return the path for a page name, whether the page exists or not."""
         return os.path.join(self._pages, name[:2], name)
 
     def read(
@@ -191,7 +187,6 @@ class Pages:
         return os.path.exists(self.path(name))
 
     def discard(self, name: str) -> None:
-        """Remove a page; a missing one is no error. Raises: OSError."""
         with suppress(FileNotFoundError):
             os.unlink(self.path(name))
 
@@ -204,10 +199,6 @@ def page_name(sha256: str, page_bytes: int, number: int) -> str:
 
 
 def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
-    """Write a file that appears whole or not at all. Raises: OSError, and leaves nothing behind.
-
-    mode: file mode before the umask; new folders get `folder_mode(mode)`.
-    """
     temporary = os.path.join(writing, secrets.token_hex(8))
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:

@@ -1,17 +1,12 @@
-"""Extend published parts in one version: new groups, new column values, and excluded samples.
-
-One log entry does what `root.add_group`, `root.annotate` and `root.exclude` do, so no version mixes new fields with old
-columns.
-"""
+"""Extend published parts by one log entry: new groups, new column values, excluded samples."""
 
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .commit import Check, FreeGroup, Pending, SameCells, check_facts, check_producer, commit, with_statistics
 from .labels.annotate import Annotating, write_annotation
-from .publishing.annotation_rebase import SameCells, with_statistics
-from .publishing.commit import Check, FreeGroup, Pending, check_facts, check_producer, commit
 from .root import Root
 from .shards.part import SHARDS_SCHEMA, Part, ShardFile
 from .tables.manifest import Change, SamplesFile
@@ -35,10 +30,7 @@ class Extension:
 
 
 def published_part(version: Version, part: str) -> Part:
-    """Return a version's part to read or extend, without its samples table and field sizes.
-
-    Reads one row group per shard. Raises: Corrupt if the version lacks the part.
-    """
+    """Return a version's part to read or extend, without its samples table and field sizes."""
     position = version.parts.position(part)
     shards = []
     for group, body in version.manifest["groups"].items():
@@ -54,8 +46,6 @@ def publish_extension(
     root: Root, version: Version, txn: str, extension: Extension, producer: Mapping[str, Any] | None
 ) -> Version:
     """Commit `txn` with an extension of a version's parts, and return the version; a committed `txn` returns its own.
-
-    Costs as much as `root.annotate` and `root.exclude` for as many samples, plus one shards table.
 
     Raises: Conflict if another writer added the group, annotated one of the cells or excluded one of the samples since
     `version`; FieldMismatch if a column has another type; VersionNotFound if a sample to exclude does not exist;

@@ -3,8 +3,8 @@
     leases/<holder>.json       {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
     heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is alive
 
-One thread renews all leases of a process and its workers, by one request per root. A collector compares two readings by
-its own clock. A failed beat is only logged: `Fenced` at the commit protects the data.
+One thread renews all leases of a process and its workers, by one request per root. A failed beat is only logged:
+`Fenced` at the commit protects the data.
 """
 
 import atexit
@@ -26,8 +26,8 @@ from typing import Protocol, Self
 
 from ..errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
 from ..json_text import parse_json_object
-from ..storage.shared.threads import begins_anew, ends_with_the_process
 from ..storage.store import Store
+from ..storage.threads import begins_anew, ends_with_the_process
 from .log.entries import DAMAGED, canonical
 from .names import check_transaction_name
 
@@ -52,8 +52,6 @@ def new_holder() -> str:
 
 
 class _Pulse:
-    """Calls `beat` every `every_s` in a background thread until closed."""
-
     def __init__(self, beat: Callable[[], object], name: str, every_s: float) -> None:
         self._stop = threading.Event()
         self._beat, self._every_s = beat, every_s
@@ -106,7 +104,6 @@ class Heartbeat:
         return self
 
     def close(self) -> None:
-        """Stop beating; the thread has ended when this returns."""
         if self._pulse is not None:
             self._pulse.close()
             self._pulse = None
@@ -172,7 +169,6 @@ class Renewal:
         self._renewed: dict[int, Renewed] = {}
 
     def add(self, renewed: Renewed) -> None:
-        """Renew a claim from now on. Raises: RuntimeError if no thread can be started."""
         with self._lock:
             self._renewed[id(renewed)] = renewed
             if self._thread is not None:
@@ -200,7 +196,6 @@ class Renewal:
             thread.join(JOIN_S)
 
     def close(self, renewed: Renewed) -> None:
-        """Close a claim in the thread, and wait up to `JOIN_S` for it."""
         # For finalizers: the garbage collector may run one while this thread holds a lock that a request needs.
         thread = self._thread
         if id(renewed) not in self._renewed or thread is None:
@@ -219,7 +214,6 @@ class Renewal:
             each.close()
 
     def dismiss(self) -> None:
-        """Ask the thread to end, without waiting."""
         requests, self._requests = self._requests, SimpleQueue()
         requests.put(None)
 
@@ -274,7 +268,6 @@ def stop_renewing(renewed: Renewed) -> None:
 
 
 def close_in_finalizer(renewed: Renewed) -> None:
-    """Close a claim whose owner was garbage-collected."""
     _RENEWAL.close(renewed)
 
 
@@ -286,7 +279,7 @@ class Lease:
     """Claims the versions of one root that this process reads. Thread-safe; a forked child starts with no claims.
 
     `active` is True while the store has the lease. Without write permission it warns once per root: then only the
-    collector's grace period and holds protect readers. The next beat repairs other failures.
+    collector's grace period and holds protect readers.
     """
 
     def __init__(self, store: Store) -> None:
@@ -373,7 +366,7 @@ class LeaseRecord:
     key: str
     """Store key."""
     holder: str
-    """Name of the process."""
+    """Process name."""
     host: str
     """Host of the process."""
     beat: int
@@ -385,10 +378,7 @@ class LeaseRecord:
 
 
 class Leases:
-    """The leases of a root. Rereading costs one listing, and each lease that changed or is missing from it.
-
-    (A listing does not prove a release.)
-    """
+    """The leases of a root. Rereading costs one listing, and each lease that changed or is missing from it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

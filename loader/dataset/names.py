@@ -118,7 +118,6 @@ def member_name(key: str, field: str) -> str:
 
 
 def member_names(keys: Sequence[str], fields: Sequence[str]) -> list[str]:
-    """Return the `member_name` for each key and field, key by key. Raises: as `member_name`."""
     names = [f"{key}.{field}" for key in keys for field in fields]
     every = "\n".join(["", *names])
     if every.isascii() and max(map(len, names), default=0) <= MAX_MEMBER_BYTES and "\n__" not in every:
@@ -127,7 +126,6 @@ def member_names(keys: Sequence[str], fields: Sequence[str]) -> list[str]:
 
 
 def check_group(group: str) -> str:
-    """Return the group name. Raises: InvalidField."""
     if not isinstance(group, str) or not GROUP.match(group):
         raise InvalidField(
             f"group {group!r} is not accepted; use lower-case letters, digits and '_', e.g. 'latents'"
@@ -136,7 +134,6 @@ def check_group(group: str) -> str:
 
 
 def check_column(name: object, reserved: frozenset[str]) -> str:
-    """Return a metadata column name. Raises: InvalidField if it is malformed or `reserved`."""
     if not isinstance(name, str) or not COLUMN.match(name):
         raise InvalidField(
             f"metadata column {name!r} is not accepted; use letters, digits and '_', not starting with a digit"
@@ -173,7 +170,6 @@ def hashes_of(keys: Iterable[str] | pa.Array | pa.ChunkedArray) -> np.ndarray[An
 
 
 def check_dataset_name(name: str) -> str:
-    """Return the name if it is valid. Raises: InvalidName."""
     if not _NAME.fullmatch(name) or name.startswith("v-"):
         raise InvalidName(
             f"{name!r} cannot be a dataset's name: accepted are {_RULE}; 'v-...' is a version id"
@@ -202,7 +198,7 @@ def check_words(what: str, words: str) -> str:
 
 
 def check_ref_name(name: str) -> str:
-    """Return the name of a tag or alias. Raises: InvalidName, also for reserved names."""
+    """Return a tag's or alias's name. Raises: InvalidName, also if reserved."""
     if not _NAME.fullmatch(name):
         raise InvalidName(f"{name!r} cannot be a tag or alias: accepted are {_RULE}")
     if name == LATEST or name.isdigit() or name.startswith("v-"):
@@ -214,5 +210,4 @@ def check_ref_name(name: str) -> str:
 
 
 def card_folder(dataset: str, number: int, version_id: str) -> str:
-    """Return the folder of a version's card in its root."""
     return f"cards/{dataset}/{number:06d}-{version_id}"

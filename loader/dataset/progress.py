@@ -1,4 +1,4 @@
-"""Progress of long-running work: `penstock` draws a progress line; the loader shows nothing."""
+"""Progress of long-running work; the loader shows none."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar

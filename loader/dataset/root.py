@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from ..errors import Conflict, InvalidRuntime, InvalidStore, VersionNotFound
 from ..keywords import did_you_mean
 from ..storage import Store, open_store
-from ..storage.mirror.store import MirroredStore, primary_of
-from ..storage.shared.threads import in_background
+from ..storage.mirror import MirroredStore, primary_of
+from ..storage.threads import in_background
 from .leases import Heartbeat, Lease, close_in_finalizer
 from .log.log import Log
 from .log.marker import Marker, root_id
@@ -33,8 +33,6 @@ Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any
 class Root:
     """A folder or bucket prefix with datasets, opened at first use.
 
-    Thread-safe; pickles as its URL and non-secret options.
-
     The first write creates the root. Reading a location that is not a root raises NotARoot.
 
     Args:
@@ -47,7 +45,7 @@ class Root:
     """
 
     store: Store
-    """Store of the root; with mirrors, one store that combines them."""
+    """With mirrors, one store that combines them."""
     verify: Verify
     """Checks on samples: "crc32c" or "sha256"."""
 
@@ -170,8 +168,7 @@ class Root:
         """Return a writer that publishes, on a clean exit, a version with the newest version's samples plus its own.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
-        `part_samples`. `group` stores all fields that `groups` (field -> group) does not assign. `facts` are as for
-        `publish`.
+        `part_samples`. `group` stores all fields that `groups` (field -> group) does not assign.
         """
         from .writer import Writer
 
@@ -237,7 +234,7 @@ class Root:
             exclude: key -> reason, for samples of these parts to leave out.
             supersede: key -> reason, for samples of the newest version that these parts replace, in the same log entry.
             onto: id that the newest version must have, else Conflict; "" if the dataset must have no version.
-            verdict: path of the stage record that accepted exactly these parts. Gated transactions need it.
+            verdict: path of the stage record that accepted exactly these parts.
             foreign: table of the objects with the parts' bytes, if these stay in other locations.
             producer: facts for the manifest (run id, code version).
             facts: field -> {"tokenizer", "tokenizer_sha256", "unit", "dims", "labels" ...}, kept by later versions
@@ -291,8 +288,7 @@ class Root:
     ) -> "Annotated":
         """Add metadata columns to existing samples, or change values in existing columns.
 
-        They form a column group `name` with author and time. Earlier values and versions stay. Rows may have their own
-        `annotated_by` and `annotated_at_us`.
+        Rows may have their own `annotated_by` and `annotated_at_us`.
 
             rows: path or URL of a .parquet, .jsonl or .csv file, Arrow table, mapping key -> values, or mappings.
             key: column of the rows to look up in the samples' column `on`; a value may match several samples.
@@ -380,7 +376,7 @@ class Root:
         self.close()
 
     def renew_leases(self) -> None:
-        """Renew the lease on the opened versions now. A background thread also renews it."""
+        """Renew the lease on the opened versions now."""
         self._lease.beat()
 
     def _verifying(self, version: Version) -> Version:

@@ -12,8 +12,7 @@ def split_of(identity: str, splits: Mapping[str, float], salt: str = "") -> str:
 
         split_of("k0001", {"train": 0.95, "val": 0.05}, "photos")
 
-    The BLAKE2b hash of salt and identity, scaled to [0, 1), selects a split; splits divide this range in name order. If
-    a share changes, samples move only between neighbouring splits.
+    The BLAKE2b hash of salt and identity, scaled to [0, 1), selects a split; splits divide this range in name order.
 
         identity: Text that is hashed: the sample's key, or its person, scene or episode.
         splits: Name -> share of all identities; the shares add up to 1.

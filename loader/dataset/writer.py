@@ -12,21 +12,22 @@ import pyarrow as pa
 
 from ..errors import Conflict, EmptyVersion, InvalidSample, PenstockError, RootError
 from ..storage.external_shards import FOREIGN
-from .labels.annotate import Annotated, Annotating, write_annotation
-from .log.refs import resolve
-from .log.rules import not_aborted
-from .publishing.annotation_rebase import SameCells, with_statistics
-from .publishing.commit import (
+from .commit import (
     Check,
     FreeGroup,
     NewKeys,
     Onto,
     Pending,
+    SameCells,
     check_facts,
     check_producer,
     check_verdict,
     commit,
+    with_statistics,
 )
+from .labels.annotate import Annotated, Annotating, write_annotation
+from .log.refs import resolve
+from .log.rules import not_aborted
 from .shards.part import Part
 from .shards.shard import DEFAULT_SHARD_BYTES
 from .tables.manifest import Change
@@ -68,7 +69,6 @@ def publish_parts(
     facts: Facts = None,
     foreign: Mapping[str, Any] | None = None,
 ) -> Version:
-    """Publish parts as `Root.publish`."""
     txn = check_parts(parts)
     objects = _check_foreign(txn, parts, foreign)
     who, field_facts = check_producer(producer), check_facts(facts)
@@ -182,7 +182,6 @@ def publish_group(
     producer: Producer,
     facts: Facts = None,
 ) -> Version:
-    """Publish a group as `Root.add_group`."""
     version = root.open(ref)
     who, field_facts = check_producer(producer), check_facts(facts)
     with _transaction(root, version) as txn:
@@ -196,7 +195,6 @@ def publish_group(
 
 
 def publish_annotation(root: "Root", ref: str, rows: Any, how: Annotating, producer: Producer) -> Annotated:
-    """Publish an annotation as `Root.annotate`."""
     import_polars()  # before the rows are read
     version = root.open(ref)
     facts = check_producer(producer)
@@ -219,7 +217,6 @@ def publish_annotation(root: "Root", ref: str, rows: Any, how: Annotating, produ
 def publish_exclusions(
     root: "Root", ref: str, keys: Sequence[str], reason: str, producer: Producer
 ) -> Version:
-    """Publish exclusions as `Root.exclude`."""
     check_reason("exclude", "these keys", reason)
     version = root.open(ref)
     facts = check_producer(producer)
@@ -231,7 +228,7 @@ def publish_exclusions(
 
 
 def abort_after(root: "Root", txn: str, error: BaseException) -> None:
-    """Abort a transaction because of an error, which remains the error to show."""
+    """Abort a transaction because of an error, which remains the one to show."""
     try:
         root.abort(txn, f"{type(error).__name__}: the change was given up")
     except PenstockError as failure:
@@ -264,7 +261,7 @@ class Writer:
     """
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The meaning of a field's bytes: decoders for the loader, encoders for the writer.
 
-The last word of the field's name, in any letter case, selects the decoder (`jpg`, `caption.txt`, `latent.npy`). To add
-one: docs/extending.md. A decoder is a callable `(data, rng) -> object`, called with the field's bytes and the sample's
-random generator or None. It is picklable and thread-safe, and raises `DecodeFailed` for bytes that it cannot decode.
+The last word of the field's name, in any letter case, selects the decoder (`jpg`, `caption.txt`, `latent.npy`). A
+decoder is a callable `(data, rng) -> object`, called with the field's bytes and the sample's random generator or None.
+It is picklable and thread-safe, and raises `DecodeFailed` for bytes that it cannot decode.
 """
 
 from __future__ import annotations
@@ -97,13 +97,11 @@ def decoder_for(field: str) -> Decoder:
 
 
 def draws(decoder: Decoder) -> bool:
-    """Return whether a decoder may use its generator. This package's plain functions never do."""
     # (creating a generator costs as much as decoding a small field)
     return not (isfunction(decoder) and decoder.__module__.startswith(__name__))
 
 
 def placing(decoder: Decoder) -> bool:
-    """Return whether a decoder takes a `fields.Place` as its third argument."""
     if isfunction(decoder):
         return decoder.__code__.co_argcount == 3 and decoder.__module__.startswith(__name__)
     return isinstance(decoder, PlacingDecoder)
@@ -112,8 +110,7 @@ def placing(decoder: Decoder) -> bool:
 def encode(field: str, value: object) -> Buffer:
     """Return the bytes to store for `value` in `field`, which `decoder_for(field)` reads back.
 
-    bytes, bytearray, memoryview and mmap are returned without a copy. `ENCODERS` lists the words that accept Python
-    values. Equal values give equal bytes.
+    bytes, bytearray, memoryview and mmap are returned without a copy. Equal values give equal bytes.
 
     Raises: InvalidField, which names the field, its type and the accepted types.
     """
@@ -129,7 +126,6 @@ def encode(field: str, value: object) -> Buffer:
 
 
 def decode_bytes(data: Buffer, rng: np.random.Generator | None = None) -> bytes:
-    """Return the field's bytes, for words without a decoder or for `decode=False`."""
     return bytes(data)
 
 

@@ -88,7 +88,6 @@ globals().update({f"decode_{word}": _flat(word) for word in FLAT})
 
 
 def is_array(field: str) -> bool:
-    """Return whether a field holds arrays, by the last word of its name."""
     return last_word(field) in ("npy", *FLAT)
 
 
@@ -104,7 +103,6 @@ def clock_field(field: str, fields: Collection[str], facts: Mapping[str, Mapping
 
 
 def layout_in(field: str, data: Buffer) -> NpyLayout:
-    """Return the layout of a field's array from all its bytes. Raises: DecodeFailed."""
     word = last_word(field)
     if word not in FLAT:
         return layout_of(data)
@@ -115,7 +113,6 @@ def layout_in(field: str, data: Buffer) -> NpyLayout:
 
 
 def layout_of(data: Buffer) -> NpyLayout:
-    """Return a .npy file's layout from all or its first bytes. Raises: DecodeFailed."""
     view = memoryview(data)
     try:
         if bytes(view[:6]) != npy_format.MAGIC_PREFIX:

@@ -14,7 +14,7 @@ from ..errors import InvalidField, MissingDependency
 from ..lazy_imports import without_collector
 
 Place = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
-"""(shape, dtype) of a result -> C-contiguous, writable memory for it, or None."""
+"""(shape, dtype) of a result -> C-contiguous, writable memory, or None."""
 
 
 def nowhere(shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -119,8 +119,7 @@ _PACKAGES = frozenset((__name__.partition(".")[0], "assets", "penstock"))
 def is_of_the_machine(error: BaseException) -> bool:
     """Return whether a decoder failed because the machine lacks memory, files or a network.
 
-    Pillow's OSErrors about images have no errno. FFmpeg reads from memory, and also reports "no memory" for a header
-    that requests too much; that does not count.
+    Pillow's OSErrors about images have no errno.
     """
     if type(error).__module__.partition(".")[0] == "av":
         return isinstance(error, MemoryError) and not _has_memory()
@@ -130,7 +129,7 @@ def is_of_the_machine(error: BaseException) -> bool:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether an error is a bug in this project: libraries also raise TypeError for damaged bytes."""
+    """Return whether an error is this project's bug: libraries also raise TypeError for damaged bytes."""
     return isinstance(error, _ALSO_OF_A_BUG) and _raised_in(error.__traceback__) in _PACKAGES
 
 

@@ -105,7 +105,6 @@ class ActiveText:
             self._texts.append(spans[active[0][1]][2] if active else None)
 
     def at(self, time_ns: int) -> str | None:
-        """Return the text at a time; None if there is none."""
         place = bisect_right(self._times, time_ns) - 1
         return self._texts[place] if place >= 0 else None
 

@@ -2,10 +2,11 @@
 
 `MAGIC`, the array's .npy header, its CRC-32C, then the CRC-32C of each block of rows. An array of int64 [n] may be a
 clock: its row blocks end with the first value of each block and the last of all, so that a search reads one block.
-docs/format.md is normative.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,21 +40,17 @@ class RowBlocks:
         self.block_rows = _block_rows(layout)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return self.layout.shape[0]
 
     @property
     def nbytes(self) -> int:
-        """Size of the array field."""
         return len(self.layout.head) + self.layout.nbytes
 
     def rows_of(self, block: int) -> range:
-        """Return the numbers of a block's rows."""
         first = block * self.block_rows
         return range(first, min(first + self.block_rows, len(self)))
 
     def part(self, block: int) -> tuple[int, int, int]:
-        """Return (offset in the field, size, CRC-32C) of a block."""
         rows, width = self.rows_of(block), self.layout.nbytes // len(self)
         return len(self.layout.head) + rows.start * width, len(rows) * width, int(self.crcs[block])
 
@@ -80,7 +77,6 @@ class RowIndexer:
         self._crc32c, self._crcs, self._times = 0, list[int](), list[int]()
 
     def add(self, data: Buffer) -> None:
-        """Add the next bytes of the file, from its header on."""
         view = memoryview(data)
         self._crc32c = extend(self._crc32c, bytes(view))
         in_head = min(self._head_left, len(view))
@@ -92,7 +88,6 @@ class RowIndexer:
         self._waiting = body[whole:]
 
     def blocks(self) -> RowBlocks:
-        """Return the row blocks, once all bytes were added."""
         if self._waiting:
             self._block(self._waiting)
         crcs = np.array(self._crcs, np.uint32)
@@ -151,7 +146,6 @@ def read_rows(data: Buffer) -> RowBlocks:
 
 
 def with_row_blocks(fields: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return an episode's fields with the row blocks of its large arrays."""
     out = dict(fields)
     for field, data in fields.items():
         if has_row_blocks(field, len(data)) and (rows := index_rows(data)):
@@ -166,36 +160,43 @@ def has_row_blocks(field: str, nbytes: int) -> bool:
 
 
 def _crc_of(blocks: RowBlocks) -> int:
-    """Return the CRC-32C of the whole field that follows from its header and the CRC-32Cs of its blocks."""
     crcs = np.append(np.uint32(crc32c(blocks.layout.head)), blocks.crcs[:-1])
-    shift = _shift(blocks.part(0)[1])
+    shift = _moved_by(blocks.part(0)[1])
     while len(crcs) > 1:  # in pairs; zeros in front change nothing
         crcs = np.append(np.zeros(len(crcs) % 2, np.uint32), crcs)
         crcs, shift = _times(shift, crcs[::2]) ^ crcs[1::2], _times(shift, shift)
     last = len(blocks.crcs) - 1
-    return int((_times(_shift(blocks.part(last)[1]), crcs) ^ blocks.crcs[last])[0])
+    return crc_appended(int(crcs[0]), int(blocks.crcs[last]), blocks.part(last)[1])
 
 
-def _shift(nbytes: int) -> U32:
-    """Return the polynomial that moves a CRC-32C over so many bytes: x^(8 nbytes), its first term the highest bit."""
-    power, out = np.array([1 << 23], np.uint32), np.array([1 << 31], np.uint32)
-    while nbytes:
-        out, power, nbytes = _times(power, out) if nbytes % 2 else out, _times(power, power), nbytes // 2
-    return out
+def crc_appended(crc: int, part_crc: int, nbytes: int) -> int:
+    """Return the CRC-32C of bytes with a part of `nbytes` appended, from both CRCs."""
+    crc = _times(_moved_by(nbytes), crc)
+    return crc ^ part_crc
 
 
-def _times(factor: U32, values: U32) -> U32:
-    """Return a polynomial, uint32 [1], times others, uint32 [n], modulo CRC-32C's polynomial."""
-    multiples = [int(factor[0])]
-    for _ in range(31):
-        multiples.append((multiples[-1] >> 1) ^ (0x82F63B78 if multiples[-1] & 1 else 0))
-    bits = values[:, None] >> np.arange(31, -1, -1, dtype=np.uint32) & np.uint32(1)
-    product: U32 = np.bitwise_xor.reduce(bits * np.array(multiples, np.uint32), axis=1)
+def _times(factor: int, values: Any) -> Any:
+    """Return the product of polynomials modulo CRC-32C's, or of several (uint32); bit 31 is the term of degree 0."""
+    product = values ^ values
+    while factor:
+        if factor & 0x80000000:
+            product = product ^ values
+        factor = factor << 1 & 0xFFFFFFFF
+        values = values >> 1 ^ (values & 1) * 0x82F63B78
     return product
 
 
+@lru_cache(maxsize=4096)
+def _moved_by(nbytes: int) -> int:
+    """Return x ** (8 * nbytes): the factor for a CRC followed by that many bytes."""
+    factor, square = 1 << 31, 1 << 23  # 1, x ** 8
+    while nbytes:
+        factor = _times(factor, square) if nbytes & 1 else factor
+        nbytes, square = nbytes >> 1, _times(square, square)
+    return factor
+
+
 def has_rows(layout: NpyLayout) -> bool:
-    """Return whether an array has contiguous rows; a dtype of arrays would add dimensions to its shape."""
     is_apart = layout.fortran and len(layout.shape) > 1
     return bool(layout.shape and layout.nbytes) and not is_apart and layout.dtype.subdtype is None
 

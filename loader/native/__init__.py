@@ -1,7 +1,7 @@
 """Functions on the bytes of samples, keys and headers that release the interpreter's lock: in C, or the same in Python.
 
 `_native.c` runs if it was built (`pip install` builds it if there is a compiler). Otherwise, or with PENSTOCK_NATIVE=0,
-`python.py` runs. `KIND` names the one in use.
+`python.py` runs.
 """
 
 import os

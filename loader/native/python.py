@@ -1,4 +1,4 @@
-"""Python versions of the functions in `loader.native`: their specification, and the fallback without a compiler."""
+"""Python versions of the functions in `loader.native`: their specification, and the fallback."""
 
 import hashlib
 import os
@@ -63,7 +63,7 @@ def gather(
     memory: uint8, contiguous. Items may be in any order, without overlap.
 
     Raises: ValueError if a file number is out of range, an item is smaller than the head or outside the memory, or an
-    array's length differs from `which`'s. Nothing is read in these cases.
+    array's length differs from `which`'s.
     """
     into = np.frombuffer(memory, np.uint8)
     _check(files, len(head), len(into), which, begin=begin, nbytes=nbytes, at=at, crcs=crcs, status=status)
@@ -182,7 +182,7 @@ def resample(
     into: uint8 (height, width, channels) of `size` (height, width). flip: True swaps left and right.
 
     Raises: ValueError for other numbers of bytes, a box outside the image, sides beyond MAX_SIDE, or channels other
-    than 1, 3 and 4. Nothing is written in these cases.
+    than 1, 3 and 4.
     """
     height, width, channels = shape
     for name, px, length, begin, n in (

@@ -2,7 +2,7 @@
 
     share of band b = n_b * w_b / sum over bands of n_b * w_b
 
-A sample in a band of weight 2 is drawn twice as often as one of weight 1. Each band is ordered like any source.
+A sample in a band of weight 2 is drawn twice as often as one of weight 1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,7 @@ from fractions import Fraction
 from math import gcd, lcm
 
 from ..errors import InvalidPlan
-from .bucketed import split_view
-from .content import MixtureSource
+from .content import MixtureSource, split_view
 from .mixture import Weight
 from .sources.bucket import Number, bucket, edge_ranges, first_few
 from .sources.views import OrderView
@@ -37,8 +36,8 @@ def by_score(
     band out.
     share: share of all bands together, relative to the plan's other sources.
 
-    Shares are exact if their reduced numbers sum to at most RESOLUTION, else rounded to 1 part in RESOLUTION. No band
-    with a positive weight is rounded to 0. Costs one scan of the columns that `by` names.
+    Shares are exact if their reduced numbers sum to at most RESOLUTION, else rounded to 1 part in RESOLUTION. Costs one
+    scan of the columns that `by` names.
 
     Raises: InvalidPlan if a sample has no band, if weights do not match the bands, or if no band is left;
     FieldNotFound.

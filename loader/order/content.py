@@ -1,15 +1,17 @@
 """The content of a plan: everything that decides data, frozen and hashed."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
-from .interleave import Interleaving, Turn
+from .interleave import MAX_BUCKETS, Interleaving, Starts, Turn, bucket_source, interleave
 from .mixture import FILL, MASK, MixtureSegment, Stream, Weight, check_boundary, epoch_steps
 from .random.keyed_permutation import key
 from .random.lanes import LaneShape, fits_live, frozen_shape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
+from .sources.bucket import BucketBy, first_few
 from .sources.growth import GrownStream, Growth, Stage, delta_name, grown_streams, whole_name
 from .sources.packing import Packing
 from .sources.quarantine import Quarantine
@@ -38,7 +40,7 @@ class MixtureSource:
 def source(
     view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None
 ) -> MixtureSource:
-    """Return a view as one of a plan's sources. The plan validates the values.
+    """Return a view as one of a plan's sources.
 
     weight: int, Fraction, float or decimal string, relative to other sources. chunk: consecutive samples read together.
     lanes: chunks read side by side, a power of two. If None, the plan chooses by the view's size and mean sample bytes.
@@ -61,11 +63,11 @@ class PlannedSource:
     view_id: str
     """Content hash of the view."""
     shape: LaneShape
-    """Frozen lane shape, with chunk and lanes."""
+    """Frozen lane shape."""
     bucket: str | None = None
-    """Label of the bucket; None in a plan without buckets."""
+    """Bucket label, or None."""
     growth: int = 0
-    """Number of the growth that added the view; 0 for the first version."""
+    """Growth that added the view; 0 for the first version."""
     delta: bool = False
     """True if the view holds only the samples that the growth adds."""
     begins: bool = False
@@ -78,7 +80,6 @@ class PlannedSource:
 
     @property
     def stream(self) -> str:
-        """Name of the stream whose positions it fills: the source's or the bucket's."""
         if not self.growth or self.begins:
             return self.name
         suffix = delta_name if self.delta else whole_name
@@ -159,23 +160,23 @@ class PlanContent:
     global_batch: int
     """Slots per step in the first segment; later segments may differ."""
     sources: Mapping[str, PlannedSource]
-    """Name -> planned source, in order of name."""
+    """In order of name."""
     segments: tuple[MixtureSegment, ...]
     """Weights by source. With buckets, bases are in the buckets' own segments."""
     boundary: str = FILL
-    """"fill" or "mask": how the batch at an epoch's end is completed, see `loader.plan`."""
+    """"fill" or "mask": see `loader.plan`."""
     allow_repeats: bool = False
     """True lets a source, or one of its buckets, be smaller than its batch."""
     buckets: Interleaving | None = None
-    """Turns of the buckets; None in a plan without buckets."""
+    """Turns of the buckets, or None."""
     pack: Packing | None = None
-    """Packing of documents into sequences; None in a plan without packing."""
+    """Packing, or None."""
     quarantine: Quarantine = field(default_factory=Quarantine)
-    """Quarantined samples by step; no slot holds them."""
+    """Quarantined samples by step."""
     grown: tuple[Growth, ...] = ()
-    """Growths of the sources, in order of step, then source."""
+    """In order of step, then source."""
     grown_streams: Mapping[str, GrownStream] = field(init=False, repr=False)
-    """Stream -> its views and their positions, for sources that grow."""
+    """Stream -> its views and their positions."""
     view_index: Mapping[tuple[str, int, bool], int] = field(init=False, repr=False)
     """(stream, growth, whether the view is a delta view) -> index of the view in `source_names`."""
     hash: str = field(init=False)
@@ -226,7 +227,6 @@ class PlanContent:
 
     @property
     def streams(self) -> Mapping[str | None, Stream]:
-        """Bucket label -> stream of its batches; without buckets one stream, under None."""
         if self.buckets is not None:
             return dict(self.buckets.streams.items())
         names = tuple(name for name, source in self.sources.items() if not source.growth)
@@ -254,7 +254,6 @@ class PlanContent:
         ]
 
     def turn(self, step: int) -> Turn:
-        """Return the turn at a step: the batch's stream and, with buckets, its bucket."""
         if self.buckets is not None:
             return self.buckets.turn(step)
         return Turn(bucket=None, stream=self.streams[None], step=step)
@@ -301,10 +300,7 @@ class PlanContent:
         }
 
     def grown_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
-        """Return the JSON of growths, each with the stream position at which it takes effect.
-
-        With buckets there is no position: it follows from the bases of the segment that begins there.
-        """
+        """Return the JSON of growths, each with the stream position at which it takes effect."""
         out: list[dict[str, Any]] = [{"step": growth.step, "source": growth.source} for growth in growths]
         if self.buckets is None:
             for entry, growth in zip(out, growths, strict=True):
@@ -325,3 +321,77 @@ class PlanContent:
                 f"step = {number}: the last step with a global batch of {largest} is {MAX_POSITIONS // largest - 1}"
             )
         return number
+
+
+def split_sources(
+    views: Mapping[str, OrderView | MixtureSource], asked: BucketBy
+) -> dict[str, PlannedSource]:
+    planned: dict[str, PlannedSource] = {}
+    for name, view_or_source in views.items():
+        source = (
+            view_or_source if isinstance(view_or_source, MixtureSource) else MixtureSource(view_or_source)
+        )
+        for label, view in split_view(name, source.view, asked.by, asked.edges).items():
+            full = bucket_source(name, label)
+            if full in planned:
+                raise InvalidPlan(f"{full!r} names a bucket of two sources: rename source {name!r}")
+            planned[full] = plan_source(full, replace(source, view=view), label)
+    bucket_labels(planned.values(), asked.by)
+    return {name: planned[name] for name in sorted(planned)}
+
+
+def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | None) -> dict[str, OrderView]:
+    if not hasattr(view, "split"):
+        raise InvalidPlan(f"source {name!r} is a {type(view).__name__}, which cannot be split into buckets")
+    try:
+        parts: dict[str, OrderView] = view.split(by, edges)
+    except InvalidPlan as error:
+        raise InvalidPlan(f"source {name!r}: {error}") from None
+    return parts
+
+
+def bucket_labels(parts: Iterable[PlannedSource], by: str) -> list[str]:
+    """Return the labels, ascending. Raises: InvalidPlan if there are too many."""
+    labels = sorted({part.bucket for part in parts if part.bucket is not None})
+    if len(labels) > MAX_BUCKETS:
+        raise InvalidPlan(
+            f"{by!r} gives {len(labels)} buckets ({first_few(labels)}): at most {MAX_BUCKETS} are dealt; use coarser "
+            "ones, or edges="
+        )
+    return labels
+
+
+def interleave_parts(
+    by: str,
+    edges: tuple[str, ...] | None,
+    parts: Mapping[str, PlannedSource],
+    starts: Starts,
+    batches: Sequence[Mapping[str, int]],
+    growths: Sequence[Growth] = (),
+) -> Interleaving:
+    """Return the turns of these buckets. parts: each source's view of each bucket.
+
+    starts, batches: per segment. A segment that begins at a growth has the new version's sizes.
+    """
+    sizes: list[dict[str, dict[str, int]]] = []
+    for start, _ in starts:
+        begun = Counter(one.source for one in growths if one.step <= start)
+        held: dict[str, dict[str, int]] = {}
+        for part in parts.values():
+            if part.bucket is not None and not part.delta and part.growth == begun[part.source]:
+                held.setdefault(part.bucket, {})[part.source] = part.shape.n
+        sizes.append(held)
+    return interleave(by, edges, sizes, starts, batches)
+
+
+def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[MixtureSegment, ...]:
+    """Return segments with the sources' weights and the global batch; their bases follow from the buckets' turns.
+
+    starts, slots: entries for the same steps.
+    """
+    return tuple(
+        MixtureSegment(
+            start_step=start, weights=weights, base={}, batch=None if size == slots[0][1] else size
+        )
+        for (start, weights), (_, size) in zip(starts, slots, strict=True)
+    )

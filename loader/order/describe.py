@@ -6,9 +6,9 @@ from typing import Any
 from ..errors import InvalidRuntime
 from .content import ORDER_VERSION, PlanContent, PlannedSource
 from .mixture import MASK, epoch_steps
+from .slots import rank_slice
 from .sources.growth import Growth
 from .sources.packing import PackedView
-from .steps.slots import rank_slice
 
 
 def describe(facts: Mapping[str, Any]) -> str:
@@ -242,7 +242,6 @@ def _pack_facts(view: PackedView) -> dict[str, Any]:
 
 
 def _reads(source: PlannedSource) -> float:
-    """Return the mean number of stored samples per slot."""
     return source.view.table.n_pieces / len(source.view) if isinstance(source.view, PackedView) else 1.0
 
 
@@ -296,7 +295,6 @@ def _rates(
     turns: Mapping[str | None, int],
     views: Mapping[str, PlannedSource],
 ) -> dict[str, dict[str, Any]]:
-    """Return the rates of each source in a bucket, for a mean step. views: stream -> view when the segment begins."""
     stream, segment = plan.streams[label], plan.segments[number]
     weights = {name: segment.weights[views[name].source] for name in stream.names if name in views}
     slots = _slots(plan, number, label) * turns[label] / sum(turns.values())

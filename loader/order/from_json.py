@@ -5,8 +5,7 @@ from types import UnionType
 from typing import Any
 
 from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
-from .bucketed import bucketed_segments, interleave_parts
-from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
+from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource, bucketed_segments, interleave_parts
 from .grow import growths_again
 from .mixture import chain_segments, cut_at, in_force
 from .plan import Plan, segment_starts

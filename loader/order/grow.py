@@ -5,8 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import EmptyView, InvalidPlan
-from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_view
-from .content import MixtureSource, PlanContent, PlannedSource, plan_source
+from .content import (
+    MixtureSource,
+    PlanContent,
+    PlannedSource,
+    bucket_labels,
+    bucketed_segments,
+    interleave_parts,
+    plan_source,
+    split_view,
+)
 from .interleave import Interleaving, bucket_source
 from .mixture import MASK, cut_at, in_force
 from .random.plan_hash import whole

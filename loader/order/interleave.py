@@ -1,8 +1,7 @@
 """L3 with buckets: the bucket whose turn a step is, and the stream of its batch.
 
 There are two mixtures. The outer one deals the plan's steps to buckets, as if each step were a batch of one slot. Each
-bucket's inner one deals the slots of the bucket's own steps to the sources' views of that bucket. Two quota tables
-determine any step. Formulas: docs/order.md, "Buckets".
+bucket's inner one deals the slots of the bucket's own steps to the sources' views of that bucket.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,11 +23,11 @@ Sizes = Mapping[str, Mapping[str, int]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     bucket: str | None
-    """Label of the bucket; None in a plan without buckets."""
+    """Bucket label, or None."""
     stream: Stream
     """Stream that the batch is drawn from."""
     step: int
-    """Step within the stream: the number of this bucket's earlier steps."""
+    """Number of this bucket's earlier steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +35,17 @@ class Interleaving:
     """A plan's buckets, their turns, and their mixtures."""
 
     by: str
-    """Expression that assigns samples to buckets, for messages; view ids contain its values."""
+    """Expression that assigns samples, for messages."""
     edges: tuple[str, ...] | None
-    """Edges, for messages; None if values are labels."""
+    """For messages; None if values are labels."""
     turns: Stream
     """Mixture that deals the plan's steps to bucket labels."""
     batches: tuple[Mapping[str, int], ...]
-    """Label -> slots per batch, for each segment of the turns."""
+    """Label -> slots per batch, per segment of the turns."""
     streams: Mapping[str, Stream]
-    """Label, ascending -> mixture of its sources (`bucket_source`), in the bucket's own steps."""
+    """Label, ascending -> mixture of its sources (`bucket_source`)."""
 
     def turn(self, step: int) -> Turn:
-        """Return the turn at a step >= 0. Costs the same at any step."""
         index, own = stream_slots(self.turns.segment_at(step), self.turns.names, step, 1)
         label = self.turns.names[int(index[0])]
         return Turn(bucket=label, stream=self.streams[label], step=int(own[0]))
@@ -129,8 +127,7 @@ def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, in
     """Return label -> its share of the steps, as integers whose sum is at most 65536.
 
     A source proceeds through its buckets evenly. Bucket b gets `sum over sources of weight * n(source, b) / n(source)`
-    slots, divided by `batch[b]`. Shares are exact if the reduced numbers sum to at most 65536. Otherwise they are
-    rounded up on that scale, so that no bucket is left out.
+    slots, divided by `batch[b]`.
     """
     totals = {source: sum(sizes[label].get(source, 0) for label in sizes) for source in weights}
     exact = {

@@ -2,7 +2,7 @@
 
 Integer weights q_k with sum W make a table of W entries, repeated for ever. In any prefix of the stream, each source is
 within one sample of its exact share. A change of weights appends a segment that starts from the counts already used, so
-nothing repeats. With `boundary="mask"` an epoch is ceil(N/B) whole batches. Formulas: docs/order.md.
+nothing repeats. With `boundary="mask"` an epoch is ceil(N/B) whole batches.
 """
 
 from bisect import bisect_right
@@ -65,13 +65,13 @@ class MixtureSegment:
     """Weights in force from a step on."""
 
     start_step: int
-    """First step of the segment."""
+    """First step."""
     weights: Mapping[str, int]
     """Source name -> positive integer, reduced by their gcd, sum <= 2^16, zeros left out."""
     base: Mapping[str, int]
     """Source name -> samples used before start_step, zeros left out."""
     batch: int | None = None
-    """Slots per step from here on; None for the stream's batch."""
+    """Slots per step, or None for the stream's batch."""
 
     def to_json(self) -> dict[str, object]:
         out = {"start_step": self.start_step, "weights": dict(self.weights), "base": dict(self.base)}
@@ -81,8 +81,8 @@ class MixtureSegment:
 def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
     """Return the weights as the order uses them: integers, reduced by their gcd, zeros left out, sorted by name.
 
-    Whole numbers are exact. A float, a Fraction or a decimal string ("0.7", "1/3") is read as its printed decimal, and
-    rounded to the nearest fraction with a denominator of at most 2^16.
+    A float, a Fraction or a decimal string ("0.7", "1/3") is read as its printed decimal, and rounded to the nearest
+    fraction with a denominator of at most 2^16.
 
     Raises InvalidPlan if a weight is not a number, is negative, or rounds to 0; if all are zero; if the sum exceeds
     2^16.
@@ -139,8 +139,7 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
     quotas: a weight per source in order of source name, 0 for sources left out; W is their sum.
 
     T[r] is the index of the source at r; rank[r] is the number of that source's earlier entries. In the quota method
-    (docs/order.md), (count + 1)/q is compared as floor(2^64 (count + 1)/q). That is exact: with q <= 2^16 two different
-    such fractions are at least 2^-32 apart.
+    (docs/order.md), (count + 1)/q is compared as floor(2^64 (count + 1)/q).
     """
     total = sum(quotas)
     table = np.empty(total, dtype=np.int64)
@@ -186,7 +185,6 @@ def stream_slots(
 def used_before(
     segment: MixtureSegment, names: Sequence[str], step: int, global_batch: int
 ) -> dict[str, int]:
-    """Return source -> samples before `step` (>= segment.start_step), zeros left out."""
     quotas = tuple(segment.weights.get(name, 0) for name in names)
     table, _ = quota_table(quotas)
     cycle, rest = divmod((step - segment.start_step) * global_batch, len(table))
@@ -222,7 +220,7 @@ class Stream:
     names: tuple[str, ...]
     """Source names, ascending."""
     batch: int
-    """Slots per step, unless the segment has its own number."""
+    """Slots per step, unless a segment has its own."""
     segments: tuple[MixtureSegment, ...]
     """One or more segments, the first from step 0."""
 
@@ -235,7 +233,6 @@ class Stream:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Slots per step in each segment."""
         return tuple(self.batch_in(segment) for segment in self.segments)
 
     def used_before(self, step: int) -> dict[str, int]:
@@ -310,5 +307,4 @@ def in_force(steps: Sequence[tuple[int, T]], step: int) -> T:
 
 
 def cut_at(steps: Sequence[tuple[int, T]], starts: Iterable[int]) -> list[tuple[int, T]]:
-    """Return an ascending schedule from step 0, with additional entries at these steps."""
     return [(start, in_force(steps, start)) for start in sorted({*(start for start, _ in steps), *starts})]

@@ -11,20 +11,29 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import InvalidPlan
-from .bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
-from .content import MixtureSource, PlanContent, PlannedSource, plan_source, source
+from .content import (
+    MixtureSource,
+    PlanContent,
+    PlannedSource,
+    bucket_labels,
+    bucketed_segments,
+    interleave_parts,
+    plan_source,
+    source,
+    split_sources,
+)
 from .mixture import FILL, GlobalBatch, Weight, chain_segments, cut_at, in_force, integer_weights, ramp_of
 from .random.plan_hash import plan_json, whole
+from .slots import Slots, Stacked, planned_slots, planned_stack
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.growth import origins
 from .sources.packing import PackBy, PackedView, Packing
 from .sources.quarantine import Quarantine, QuarantineKeys, QuarantineList, listed_samples, quarantine_of
 from .sources.views import OrderView, synthetic
-from .steps.slots import Slots, Stacked, planned_slots, planned_stack
-from .steps.state import check_state, state_at
+from .state import check_state, state_at
 
 if TYPE_CHECKING:
-    from .steps.occurrences import Occurrence, Substituted
+    from .occurrences import Occurrence, Substituted
 
 
 __all__ = ["MixtureSource", "OrderView", "Plan", "PlannedSource", "make_plan", "source", "synthetic"]
@@ -76,7 +85,7 @@ class Plan(PlanContent):
         return planned_stack(self, steps, rank, world_size)
 
     def batch_ids(self, step: int) -> list[tuple[str, str]]:
-        """Return (source name, sample key) of each slot, in canonical order; ("", "") at padding. Reads no media."""
+        """Return (source name, sample key) of each slot, in canonical order; ("", "") at padding."""
         slots = self.slots(step)
         ids: list[tuple[str, str]] = [("", "")] * len(slots)
         for index, (name, planned) in enumerate(self.sources.items()):
@@ -107,7 +116,7 @@ class Plan(PlanContent):
         Costs the version's keys, and about two milliseconds per epoch for any N and B = 1024. Raises: InvalidRuntime if
         the source or key is unknown.
         """
-        from .steps.occurrences import occurrences  # not needed to start a training run
+        from .occurrences import occurrences  # not needed to start a training run
 
         return occurrences(self, source, key, before, ordinal, substitutions)
 
@@ -125,7 +134,6 @@ class Plan(PlanContent):
         return self.hash
 
     def batch_size(self, step: int) -> int:
-        """Return the number of slots in a step's global batch."""
         turn = self.turn(self.checked_step(step))
         return turn.stream.batch_in(turn.stream.segment_at(turn.step))
 
@@ -138,7 +146,7 @@ class Plan(PlanContent):
 
         The rest of the source's epoch is mixed with the new samples in proportion, so that both end together; later
         epochs contain all samples. From `step` on, no slot holds a sample that the later version lacks, and the
-        buckets' shares follow the new sizes. Each bucket grows by itself. May be called again for a later step.
+        buckets' shares follow the new sizes. Each bucket grows by itself.
 
         Args:
             views: Source name -> view of a later version, with the predicate and fields of the previous one. A bare
@@ -159,14 +167,14 @@ class Plan(PlanContent):
 
         samples: source name -> keys of samples in the source's version in force at the step.
 
-        May be called repeatedly, for any step. Costs a search for the keys in the views. Raises InvalidPlan if a source
-        is unknown, or a key has no live sample in that version.
+        Costs a search for the keys in the views. Raises InvalidPlan if a source is unknown, or a key has no live sample
+        in that version.
         """
 
         return replace(self, quarantine=more_quarantine(self, samples, step))
 
     def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
-        """Return the plan's expected sizes and rates, without reading. See `loader.order.describe.plan_facts`."""
+        """Return the plan's expected sizes and rates, without reading."""
         from .describe import plan_facts
 
         return plan_facts(self, world_size=world_size, steps_per_s=steps_per_s)

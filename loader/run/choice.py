@@ -1,8 +1,7 @@
 """Let `auto` choose among threads, worker processes and the training's own thread, by measuring the run.
 
-Decoders hold the interpreter's lock for a tenth of their time, so a few threads keep it busy. On 16 cores 4 threads
-made 4,204 photos/s, 16 threads 2,738, and 16 processes 18,672. If samples are only copied, a third thread costs more
-than it gains. A probe thread measures the wait for the lock.
+Decoders hold the interpreter's lock for a tenth of their time, so a few threads keep it busy. If samples are only
+copied, a third thread costs more than it gains. A probe thread measures the wait for the lock.
 """
 
 import os
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
 
-from ..storage.shared.threads import ends_with_the_process
+from ..storage.threads import ends_with_the_process
 from .batch.batch import MAKING
 from .metrics import stage_seconds
 
@@ -41,17 +40,17 @@ ONE_CORE = 0.7, 1.25
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
     waits: float
-    """Share of the training's time spent waiting for batches."""
+    """Share of training's time spent waiting for batches."""
     computes: float
-    """Share of the training's time in which its thread used a core."""
+    """Share of training's time in which its thread used a core."""
     decodes: float
-    """Share of decoding and transforming in the work on batches."""
+    """Share of decoding and transforming in the work."""
     fetches: float
-    """Share of reading in the work on batches: waiting for a store, or copying."""
+    """Share of reading in the work: waiting for a store, or copying."""
     load: float
-    """Cores kept busy by making the delivered batches: CPU seconds per second."""
+    """Cores kept busy by batches: CPU seconds per second."""
     cores: float
-    """Cores kept busy by the whole process."""
+    """Cores kept busy by the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +62,9 @@ class Room:
     processes: int
     """Number of worker processes that may be started."""
     threads: bool
-    """True if the number of threads may change."""
+    """True if their number may change."""
     local: bool
-    """True if all samples are on this machine, so that threads compete."""
+    """True if all samples are on this machine."""
     caller: bool
     """True allows the training's own thread."""
 
@@ -171,8 +170,7 @@ class LockProbe:
     """A thread that counts how often it got the interpreter's lock late.
 
     A request is late after a fifth of the interpreter's switch interval (5 ms). Threads that compute in Python cause
-    that; threads that hold the lock for one call do not. Time without a free core, which the kernel counts per thread,
-    is subtracted.
+    that; threads that hold the lock for one call do not.
     """
 
     def __init__(self) -> None:
@@ -192,7 +190,6 @@ class LockProbe:
         return self._share
 
     def dismiss(self) -> None:
-        """End the thread without waiting. A forked child has no thread, and perhaps a locked lock."""
         if os.getpid() == self._pid:
             with suppress(RuntimeError):  # already dismissed
                 self._running.release()

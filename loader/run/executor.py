@@ -1,8 +1,7 @@
-"""Makers of batches: threads, worker processes, or the caller. They all make the same bytes.
+"""Makers of batches: threads, worker processes, or the caller.
 
 Threads start at once and share everything, including the interpreter's lock. Processes do not share it, but take half a
-second to start and have their own memory. So `auto` begins with threads, measures the first batches, and starts
-processes in the background if they are faster (`choice`, docs/throughput.md).
+second to start and have their own memory.
 """
 
 import logging
@@ -129,7 +128,6 @@ class Execution:
         self._prefetch: Prefetch | None = None
 
     def batch(self, step: int, end: int | None) -> Batch:
-        """Return a step's batch, and start those after it (below `end`)."""
         try:
             return self.prefetch().take(step, end)
         except Unpicklable as error:
@@ -164,7 +162,7 @@ class Execution:
 
     @property
     def waits(self) -> bool:
-        """True if nothing is made ahead before the second batch is asked for: the data's store is remote."""
+        """True if nothing is made ahead before the second batch is asked for."""
         return not self._local
 
     def describe(self, caller: str = "the training's own thread") -> str:

@@ -2,8 +2,7 @@
 
     ledgers/<plan hash>/<rank>-of-<world size>/<step, 19 digits>-<slot, 10 digits>-<16 hex>.jsonl
 
-There is one object per slot, created once, with a line of JSON per attempt. The hex is a hash of the substitution. A
-step that is made again (after a seek, a resume, by another run of the plan) therefore finds its entry.
+There is one object per slot, created once, with a line of JSON per attempt.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidRuntime, Store
 from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..storage import Store
-from ..storage.mirror.store import primary_of
+from ..storage.mirror import primary_of
 from .batch.substitution import LEDGER_FORMAT, Substitution
 from .recipe.world import World
 
@@ -73,7 +72,6 @@ class Ledger:
         return ", ".join(f"{url}/{self._prefix}" for url in urls)
 
     def write(self, substitutions: Sequence[Substitution]) -> None:
-        """Store one batch's substitutions in the background. Raises: StoreError for an earlier one that failed."""
         if self._pending:
             self._raise_failed([future for future in self._pending if future.done()])
         if not substitutions:
@@ -128,9 +126,8 @@ class Ledger:
 def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:
     """Return every substitution of a plan (or its hash) recorded in this root, by step, slot and attempt.
 
-    Equal entries of several ranks or runs are listed once. Costs a listing, and one read per substituted slot. If the
-    root has mirrors, the primary is read: mirrors have no ledgers. Raises: Corrupt if an object is not a ledger;
-    FormatTooNew; StoreError.
+    Costs a listing, and one read per substituted slot. If the root has mirrors, the primary is read: mirrors have no
+    ledgers. Raises: Corrupt if an object is not a ledger; FormatTooNew; StoreError.
     """
     prefix = _folder(plan if isinstance(plan, str) else plan.hash)
     entries: dict[tuple[str | int, ...], Substitution] = {}

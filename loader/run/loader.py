@@ -14,7 +14,7 @@ from ..dataset.root import Root
 from ..errors import InvalidRuntime, Unpicklable
 from ..keywords import LOADER_WORDS, explains
 from ..order.plan import Plan
-from ..storage.shared.threads import DaemonPool
+from ..storage.threads import DaemonPool
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch, SlowSample
 from .batch.collate import FRAMEWORKS
@@ -52,11 +52,10 @@ class Loader:
             ordinal). May differ by bucket: `loader.by_bucket`.
         framework: "torch", "numpy" or "jax": the library whose arrays a batch holds.
         micro_batch: Most samples in one micro batch (`Batch.micro_batches`); None delivers each step's part whole.
-            Every rank gets the same number of micro batches. Steps stay optimizer steps; a state saved between two
-            micro batches repeats the step.
+            Steps stay optimizer steps; a state saved between two micro batches repeats the step.
         device: Device to which a thread copies batches ahead of the training: "cuda", "cuda:1", a `torch.device`; for
-            jax also a `jax.Device` or a sharding. Two batches are ready there. "cuda" is the current device when the
-            loader is created. Strings, bytes and numpy arrays stay on the host; with None, everything does.
+            jax also a `jax.Device` or a sharding. Two batches are ready there. Strings, bytes and numpy arrays stay on
+            the host; with None, everything does.
 
     Args: The end
         steps: Global step to stop before; None for no such bound. Without `steps` and `epochs` the loader is endless.
@@ -70,7 +69,7 @@ class Loader:
         workers: Number of threads or processes; 0 uses the caller's thread. "auto" uses at most four threads for
             samples on this machine, two if samples are only copied, and one process per core in this rank's share.
         prefetch: Bytes of batches made ahead. None sizes it by need: two ready for each worker, at least 64 MiB and at
-            most a 32nd of this rank's memory (`describe`). Each worker always makes one, and one more is ready.
+            most a 32nd of this rank's memory (`describe`).
         cache: Where reads from remote roots are cached and read ahead (docs/stores.md). A number is bytes of memory, 0
             for no cache; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache` serves every
             process on this machine.
@@ -218,7 +217,6 @@ class Loader:
         return self._piece()
 
     def _piece(self) -> Batch:
-        """Return the step's next micro batch; the last one ends the step."""
         piece = self._pieces.pop(0)
         if self._recorder is not None:
             self._recorder.handed(piece)
@@ -252,7 +250,6 @@ class Loader:
         return self._end
 
     def __bool__(self) -> bool:
-        """Return True, even for an endless run, which has no length."""
         return True
 
     def __len__(self) -> int:
@@ -306,7 +303,7 @@ class Loader:
         per_sample: Name -> a number for each slot of the last delivered batch. The step's 16 largest are kept with
             their slots, NaN first; padding is left out.
 
-        A second value for a name replaces the first. Raises: InvalidRuntime.
+        Raises: InvalidRuntime.
         """
         self._check_usable()
         if self._trail is None:
@@ -372,7 +369,6 @@ class Loader:
         self._leave(wait=kind is None or issubclass(kind, Exception))
 
     def _leave(self, *, wait: bool) -> None:
-        """Close; without `wait`, threads finish their current call."""
         self._closed = True
         if os.getpid() != self._pid:
             return  # threads and workers are the parent's; a lock that one held at the fork stays locked

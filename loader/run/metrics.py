@@ -3,8 +3,7 @@
 Stages of a batch: `batch.MAKING`; handover: it waits for the training; consumer: the training waits for it; busy: the
 training works; room: threads wait because enough is made ahead; copy: to a device.
 
-The bottleneck is training if it waited for less than WAITS of its time, else the threads' largest stage. With
-`workers=0` it is the one thread's largest share.
+The bottleneck is training if it waited for less than WAITS of its time, else the threads' largest stage.
 """
 
 import heapq
@@ -73,7 +72,7 @@ class Totals:
     samples: dict[str, int]
     """Source -> samples made."""
     reads_s: list[float]
-    """Seconds of the newest READS reads."""
+    """Seconds of the newest reads."""
 
 
 class Metrics:
@@ -110,7 +109,6 @@ class Metrics:
             self._reads_s.extend(requests_s if self._is_remote else step.reads_s)
 
     def reads(self, seconds: Collection[float]) -> None:
-        """Add the seconds of requests to a remote store."""
         with self._lock:
             self._is_remote |= bool(seconds)
             self._reads_s.extend(seconds)
@@ -143,7 +141,6 @@ class Metrics:
             return self._totals()
 
     def drain(self) -> Totals:
-        """Return the totals, and reset them: for a process that adds them up (`merge`)."""
         with self._lock:
             totals = self._totals()
             self._counts = dict.fromkeys(self._counts, 0)
@@ -169,7 +166,7 @@ class Metrics:
         """Return the metrics by name, as `Loader.metrics` does.
 
         `<counter>_total`; for each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds).
-        `samples_per_second`, `fetched_bytes_per_second`: rates over the time that the consumer has waited and worked.
+        `samples_per_second`, `fetched_bytes_per_second`: over the time that the consumer has waited and worked.
         `read_latency_seconds`: median of the last READS requests to remote stores, else of reads of shards.
         """
         seen = self.totals()
@@ -279,8 +276,7 @@ class Status:
 
         step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store
 
-        executor: as `Loader.executor`. ahead: whether batches are made ahead. Lists the workers' largest stages
-        ("room": they wait for the training). MB are 10^6 bytes of stored fields.
+        executor: as `Loader.executor`. ahead: whether batches are made ahead.
         """
         before, self._before = self._before, dict(metrics)
         spent = stage_seconds(metrics, before)

@@ -11,12 +11,12 @@ import numpy as np
 
 from ..dataset.shards.address import SampleAddress
 from ..errors import Corrupt, InvalidRuntime, PenstockError
+from ..order.occurrences import Occurrence
 from ..order.plan import Plan
 from ..order.random.generators import sample_rng_key
+from ..order.slots import Slots, rank_slice
 from ..order.sources.packing import PackedView
 from ..order.sources.window_view import stored_ordinals
-from ..order.steps.occurrences import Occurrence
-from ..order.steps.slots import Slots, rank_slice
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
 from .batch.substitution import Substitution
@@ -29,7 +29,7 @@ from .recipe.rank_slots import real_slots
 from .recipe.recipe import Recipe, RecordedSubstitutions, SlotEntries, bounds, stored_view
 from .recipe.world import World
 from .trail.slot_columns import array_bytes
-from .trail.start_record import CodeFacts, decoders_of, library_versions, transforms_of
+from .trail.trail import CodeFacts, decoders_of, library_versions, transforms_of
 
 Sample = dict[str, Any]
 MAX_DRAWS = 32
@@ -52,21 +52,19 @@ class SlotReplay:
     attempt: int
     """0, or the substitute's number."""
     address: SampleAddress
-    """Address of the sample's bytes; a packed sequence has no fields."""
+    """A packed sequence's has no fields."""
     decoded: Sample = field(repr=False)
-    """Field -> value, before the transform; empty if the sample is unreadable."""
+    """Field -> value, before the transform; may be empty."""
     trained: Sample = field(repr=False)
-    """Field -> value after the transform; empty if that has no result."""
+    """Field -> value after the transform; may be empty."""
     draws: tuple[str, ...] = ()
-    """Calls that the transform made on the sample's generator, such as 'integers(0, 57) = 23': the first 32, and the
-    number of the rest.
-    """
+    """Calls on its generator, such as 'integers(0, 57) = 23': the first 32, and the number of the rest."""
     repeats: bool = True
-    """True if a second run of the transform returned the same values."""
+    """True if a second run of the transform gave the same values."""
     error: PenstockError | None = None
     """Reason why `decoded` or `trained` is empty."""
     transformed: Callable[[Sample], Sample] = field(default=dict, repr=False)
-    """Applies the transform to another sample, with this one's generator. Raises: TransformFailed."""
+    """Applies the transform with this sample's generator. Raises: TransformFailed."""
 
     def __str__(self) -> str:
         how = f", substitute {self.attempt}" if self.attempt else ""
@@ -182,9 +180,9 @@ class Functions(NamedTuple):
     """Code that made a run's tensors, as in the start record of its run log."""
 
     transforms: Mapping[str, CodeFacts]
-    """Bucket -> its transform; "" for all buckets. Empty if there is none."""
+    """Bucket ("" for all) -> its transform; may be empty."""
     decoders: Mapping[str, Mapping[str, CodeFacts]]
-    """Field -> bucket -> its decoder; "" for all buckets. Empty with `decode=False`."""
+    """Field -> bucket ("" for all) -> its decoder; empty with `decode=False`."""
     libraries: Mapping[str, str]
     """Library -> version."""
 
@@ -196,9 +194,7 @@ class Replay:
         replay.digest(1234) == recorded             # the stored bytes; reads no media
         replay.batch(1234, rank=3, world_size=8)
 
-    A recorded substitution stays in its slot, even if the sample has been repaired since. A sample that is unreadable
-    now becomes padding, with an entry of attempt 0 in `batch.substitutions`. In that case `batch.digest` and `digest`
-    differ.
+    A sample that is unreadable now becomes padding, with an entry of attempt 0 in `batch.substitutions`.
     """
 
     plan: Plan
@@ -236,7 +232,7 @@ class Replay:
         """Find the substitutions that one run had at a step, by its digests, and use them from now on.
 
         A ledger lists the substitutions of all runs of its plan: one run may have read a sample before it was damaged,
-        another after. Without this call a step has all of them. A step's last call wins.
+        another after.
 
         parts: (rank, world size, digest, substituted slots) for one run's parts of the step, from its run log.
 
@@ -295,7 +291,6 @@ class Replay:
         self._of(self._world.rank, self._world.world_size, anew=True)  # the old one may have planned the step
 
     def slots(self, step: int, rank: int = 0, world_size: int = 1) -> Slots:
-        """Return the slots of a rank's part, recorded substitutes included."""
         slots, _ = real_slots(self._of(rank, world_size).recipe, self.plan.checked_step(step))
         return slots
 
@@ -321,7 +316,7 @@ class Replay:
         rank: int = 0,
         world_size: int = 1,
     ) -> Batch:
-        """Pass each sample of a rank's part to `take`, and return the batch without fields. Keeps no sample.
+        """Pass each sample of a rank's part to `take`, and return the batch without fields.
 
         take: called with the slot's number in the part, from 0, and the transformed sample. For a part that is all
         padding, it gets -1 and another rank's sample, which supplies the shapes.
@@ -333,9 +328,8 @@ class Replay:
     def slot(self, step: int, slot: int) -> SlotReplay:
         """Return one slot of the global batch: decoded, transformed, and the transform's random draws.
 
-        The transform runs twice, to test whether it depends only on its sample. `SlotReplay.error` has the error of an
-        unreadable sample or a failing transform. Raises: InvalidRuntime if the slot is padding or not in the step;
-        errors of a store that does not respond.
+        `SlotReplay.error` has the error of an unreadable sample or a failing transform. Raises: InvalidRuntime if the
+        slot is padding or not in the step; errors of a store that does not respond.
         """
         self._check_open()
         n = self.plan.batch_size(self.plan.checked_step(step))

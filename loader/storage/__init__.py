@@ -4,7 +4,7 @@
     store.put_if_absent("log/000001.json", b"{}")
 
 A backend is one file here plus one line in `BACKENDS`, or an entry point in the group `penstock.stores`: scheme ->
-opener. `loader.testing.stores` is the conformance suite.
+opener.
 """
 
 from collections.abc import Callable, Mapping
@@ -67,7 +67,6 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
 
 
 def open_spec(spec: StoreSpec) -> Store:
-    """Open the store of a pickled spec. Credentials are looked up again."""
     return _open(spec.url, spec.options, spec)
 
 

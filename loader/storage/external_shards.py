@@ -1,7 +1,7 @@
 """Read shards outside the root, and check each object against its registered size and change token.
 
 A shard with a path in `foreign/` is one object in a bucket or folder, several concatenated objects, or an object's
-decoded bytes. Reading an object that differs from its registration raises Changed.
+decoded bytes.
 """
 
 import os
@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Unpack
 
 from ..errors import Changed, Corrupt, Forbidden, ObjectNotFound, PenstockError
-from .shared.threads import lock
 from .store import (
     Blob,
     ByteRange,
@@ -27,6 +26,7 @@ from .store import (
     fill_pieces,
     is_local,
 )
+from .threads import lock
 
 FOREIGN = "foreign/"
 """Prefix of the paths of foreign shards."""
@@ -47,7 +47,7 @@ class Decoded(Protocol):
         """Number of decoded bytes."""
 
     def read(self, spans: Sequence[ByteRange], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
-        """Return the decoded bytes of spans, in order. anew: bypass the cache. Raises: Corrupt; as `raw`."""
+        """Return the decoded bytes of spans, in order. Raises: Corrupt; as `raw`."""
 
     def forget(self) -> None:
         """Drop cached bytes."""
@@ -68,11 +68,11 @@ class PlacedObject(NamedTuple):
     etag: str
     """Change token; "" in a folder, which uses `modified_us` instead."""
     modified_us: int | None
-    """Last write, microseconds since 1970; 0 if unknown, None for an object adopted into the root."""
+    """Last write, microseconds since 1970; 0 if unknown, None if adopted."""
     offset: int
     """First byte in the shard."""
     decoded: Decoded | None = None
-    """Decoder, if the shard has the object's decoded bytes; None for stored bytes."""
+    """For decoded bytes, or None."""
 
 
 class RefusedPlace:
@@ -92,7 +92,7 @@ ObjectsOf = Callable[[str], Sequence[PlacedObject]]
 
 
 class PlacedStore:
-    """Reads shards in the root and in foreign locations. Thread-safe. Acts as a disk if all locations are local.
+    """Reads shards in the root and in foreign locations. Thread-safe.
 
     home: store of the root. places: stores of the locations. Raises: as these stores; also Changed.
 
@@ -110,7 +110,6 @@ class PlacedStore:
         self._lock = lock()
         self._pins: dict[tuple[str, str], str] = {}
         self.is_local = all(map(is_local, (home, *places)))
-        """True if every store is a local folder."""
 
     @property
     def url(self) -> str:
@@ -126,7 +125,6 @@ class PlacedStore:
 
     @property
     def disk(self) -> "PlacedStore | None":
-        """This store if all locations are local folders, else None (`store.disk_of`)."""
         return self if all(disk_of(one) is not None for one in (self._home, *self._places)) else None
 
     def check_vouched(self, places: Iterable[str]) -> None:
@@ -136,7 +134,6 @@ class PlacedStore:
                 raise Forbidden(self._unvouched[place])
 
     def is_adopted(self, key: str) -> bool:
-        """Return whether a registered shard has been adopted into the root."""
         return self._objects_of(key)[0].modified_us is None
 
     def objects(self, key: str) -> Sequence[PlacedObject]:
@@ -144,7 +141,6 @@ class PlacedStore:
         return self._objects_of(key)
 
     def stored(self, placed: PlacedObject, span: ByteRange) -> bytes:
-        """Return stored bytes of an object."""
         with self._explained(placed):
             return self._read_ranges(placed, [span])[0][0]
 
@@ -157,7 +153,6 @@ class PlacedStore:
         return f"{placed.store.url}/{placed.key}", offset - placed.offset
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return a range without using caches, because a previous read was corrupt."""
         check_span(key, offset, nbytes)
         if not key.startswith(FOREIGN) or self._objects_of(key)[0].decoded is None:
             return self.get_ranges(key, [ByteRange(offset, nbytes)], etag=etag)[0]
@@ -180,7 +175,6 @@ class PlacedStore:
         return [blob.data for blob in blobs], blobs[0].etag
 
     def head(self, key: str) -> ObjectInfo:
-        """Return a shard's size and change token. Raises: also Changed if an object changed."""
         if not key.startswith(FOREIGN):
             return self._home.head(key)
         objects = self._objects_of(key)
@@ -210,7 +204,6 @@ class PlacedStore:
         return self._read(key, [ByteRange(*span) for span in spans], read)
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """Fill buffers, like the disk store."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).read_into(key, pieces, etag=etag)
         data, token = self.read_each(key, [piece[:2] for piece in pieces], etag=etag)
@@ -228,7 +221,6 @@ class PlacedStore:
             return _disk(objects[0].store).etag_of(objects[0].key, self._pinned(objects[0]))
 
     def open_same(self, key: str, etag: str) -> int | None:
-        """Return a descriptor, like the disk store."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).open_same(key, etag)
         (placed,) = self._objects_of(key)
@@ -323,7 +315,7 @@ def _check_inside(placed: PlacedObject) -> None:
 
 
 def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None) -> str:
-    """Return the difference between an object and its registration; "" if there is none."""
+    """Return the difference between an object and its registration, or ""."""
     if info.nbytes != nbytes:
         return f"has {info.nbytes:,} bytes, registered were {nbytes:,}"
     if etag and info.etag != etag:

@@ -1,15 +1,120 @@
-"""Upload and download whole files."""
+"""Upload and download whole files, in memory that is limited and reused: allocating costs as much as hashing."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
+from threading import Condition
 
 from ..errors import AlreadyExists, Changed
 from .disk.folder_files import disk_error, upload_size, write_all
-from .shared.memory_budget import MemoryBudget
 from .store import ObjectInfo, Store, is_local, is_there, unfinished_name
 from .stream import PieceReader
+from .threads import begins_anew
+
+KEPT_BYTES = 256 * 2**10
+"""Blocks below this size, in bytes, are not kept for reuse."""
+KEPT = 32
+
+
+@dataclass(slots=True, kw_only=True)
+class Lent:
+    """Memory that is valid only within the context."""
+
+    view: memoryview
+    """View of the bytes, uninitialized."""
+    is_free: bool = False
+    """True once the user is done; else a request may still write, and the memory is not reused."""
+
+
+class MemoryBudget:
+    """Limits the bytes that all threads hold together; a larger request takes the whole budget. Thread-safe.
+
+    idle: number of blocks kept while none is lent.
+    """
+
+    def __init__(self, nbytes: int, idle: int = KEPT) -> None:
+        self._all, self._idle = nbytes, idle
+        self.begin_anew()
+        begins_anew(self)
+
+    def begin_anew(self) -> None:
+        self._free_bytes, self._lent = self._all, 0
+        self._changed = Condition()
+        self._spare: list[bytearray] = []  # counted in the budget; most recently used last
+
+    @contextmanager
+    def for_bytes(self, nbytes: int) -> Iterator[None]:
+        reserved = min(nbytes, self._all)
+        with self._changed:
+            while self._free_bytes < reserved:
+                self._make_room()
+            self._free_bytes -= reserved
+        try:
+            yield
+        finally:
+            self._give_back(reserved)
+
+    @contextmanager
+    def memory(self, nbytes: int, extra: int = 0) -> Iterator[Lent]:
+        """Wait for `nbytes` of memory plus `extra` bytes of budget. Reused memory is at most twice as large."""
+        with self._changed:
+            while True:
+                spare = self._fitting(nbytes)
+                reserved = min((nbytes if spare is None else 0) + extra, self._all)
+                if self._free_bytes >= reserved:
+                    break
+                self._make_room()  # nothing is reserved meanwhile, so threads cannot deadlock
+            self._free_bytes -= reserved
+            self._lent += 1
+            if spare is not None:
+                self._spare = [one for one in self._spare if one is not spare]  # (bytes are not compared)
+                reserved += len(spare)
+        try:
+            memory = bytearray(nbytes) if spare is None else spare
+        except MemoryError:
+            with self._changed:
+                self._lent -= 1
+            self._give_back(reserved)
+            raise
+        lent = Lent(view=memoryview(memory)[:nbytes])
+        try:
+            yield lent
+        finally:
+            is_kept = len(memory) >= KEPT_BYTES and reserved == len(memory) + extra
+            is_kept = is_kept and lent.is_free and _let_go(lent.view)
+            with self._changed:
+                self._lent -= 1
+            self._give_back(reserved - len(memory) if is_kept else reserved, memory if is_kept else None)
+
+    def _fitting(self, nbytes: int) -> bytearray | None:
+        fitting = [one for one in self._spare if nbytes <= len(one) <= 2 * nbytes]
+        return min(fitting, key=len, default=None)
+
+    def _make_room(self) -> None:
+        if self._spare:
+            self._free_bytes += len(self._spare.pop(0))
+        else:
+            self._changed.wait()
+
+    def _give_back(self, nbytes: int, memory: bytearray | None = None) -> None:
+        with self._changed:
+            self._free_bytes += nbytes
+            if memory is not None:
+                self._spare.append(memory)
+            while len(self._spare) > (KEPT if self._lent else self._idle):
+                self._free_bytes += len(self._spare.pop(0))
+            self._changed.notify_all()
+
+
+def _let_go(view: memoryview) -> bool:
+    try:
+        view.release()
+    except BufferError:
+        return False
+    return True
+
 
 READ_BYTES = 256 * 2**10
 """Bytes read at once, few enough to be in the processor's cache when hashed."""
@@ -24,8 +129,7 @@ Seen = Callable[[memoryview], object]
 def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen | None = None) -> int:
     """Upload the file `path` to `key`, whole or not at all, and return its size.
 
-    seen: receives the bytes. A file above 64 MiB is read once for `seen` and again for the upload. Uses the file's size
-    in memory, up to 64 MiB, and up to 1 GiB for all uploads of a process.
+    seen: receives the bytes.
 
     Raises: ObjectNotFound; InvalidStore for a directory; Changed if the file is written meanwhile (above 64 MiB: only
     with `seen`); as `put_file` and `seen`.
@@ -73,7 +177,6 @@ def create(store: Store, path: str | os.PathLike[str], key: str) -> None:
 
 
 def put_held(store: Store, key: str, path: str, nbytes: int, seen: Seen | None = None) -> None:
-    """Upload a file of `nbytes` from memory, by one request."""
     with _room.memory(nbytes) as lent:
         _read(path, f"{store.url}/{key}", nbytes, lent.view, seen)
         store.put(key, lent.view)
@@ -122,8 +225,7 @@ def download(
     """Download an object to the file `path`, whole or not at all, and return the object's info.
 
     info: a recent listing's entry, which saves a request; Changed if the object was replaced since. Requests have at
-    most 4 MiB, three at once, in 12 MiB of memory. With more than four direct S3 downloads at once, each uses single
-    requests of 64 MiB. Each request is retried within the store's budget.
+    most 4 MiB, three at once, in 12 MiB of memory.
 
     Raises: ObjectNotFound; Changed; as `get_range` and `seen`; disk errors as StoreError.
     """

@@ -66,7 +66,7 @@ def open_filesystem(url: str, own: Mapping[str, object], secrets: Sequence[str])
 
 
 def atomic_create(fs: Any) -> Callable[[str, bytes], object] | None:
-    """Return an atomic `create(path, data)` that fails if the path exists; None if there is none."""
+    """Return an atomic `create(path, data)` that fails if the path exists, or None."""
     if type(fs).__module__.split(".")[0] not in ATOMIC:
         return None
     return lambda path, data: fs.pipe_file(path, data, mode="create")

@@ -1,11 +1,9 @@
 """Open every other scheme, and any URL with options {"fsspec": {...options of the file system...}}.
 
 Create-only writes need an atomic create: s3fs, gcsfs and adlfs have one, `mode="create"`. Elsewhere fsspec's create
-checks existence, then writes, and loses races, so `put_if_absent` raises. Reads return no change token, so a pinned
-range read costs one more request, an unpinned one two.
+checks existence, then writes, and loses races, so `put_if_absent` raises.
 
-Options besides "fsspec": retry_deadline_s, retry_base_s, retry_cap_s and max_concurrency (`options.py`). The file
-system has its own timeouts.
+Options besides "fsspec": retry_deadline_s, retry_base_s, retry_cap_s and max_concurrency (`options.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,8 +34,7 @@ from .fsspec_filesystem import (
 )
 from .options import RETRY_OPTIONS, runtime_of
 from .ranges import plan_reads, slice_reads
-from .shared import fork
-from .shared.requests import Retrier
+from .requests import Retrier
 from .spec import Opened, StoreSpec, spec_of
 from .store import (
     Blob,
@@ -53,6 +50,7 @@ from .store import (
     log_refusals,
 )
 from .stream import open_reader
+from .threads import check_fork, fork_token
 
 T = TypeVar("T")
 
@@ -75,13 +73,11 @@ def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Sto
 
 
 class FsspecStore(Opened):
-    """A folder of an fsspec file system. Thread-safe."""
-
     def __init__(
         self, url: str, own: Mapping[str, object], options: Mapping[str, object], spec: StoreSpec
     ) -> None:
         super().__init__(spec, spec.url.rstrip("/"))
-        self._token = fork.token()
+        self._token = fork_token()
         self._runtime = runtime_of(self.url, options)
         self._retrier = Retrier(self._runtime.budget, self._runtime.limiter())
         self._fs, root = open_filesystem(url, own, self._runtime.secrets)
@@ -185,7 +181,6 @@ class FsspecStore(Opened):
     def list_place(
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
-        """List as `store.list_place` does, always from the beginning."""
         full = self._base + check_prefix(prefix)
         listed = self._call("list", prefix, lambda: self._find(prefix, full[: full.rfind("/")]))
         for path in sorted(listed):
@@ -281,7 +276,7 @@ class FsspecStore(Opened):
         self._fs.put_file(local, path)
 
     def _call(self, verb: str, key: str, attempt: Callable[[], T]) -> T:
-        fork.check(self._token, self.url)
+        check_fork(self._token, self.url)
 
         def once() -> T:
             try:

@@ -1,4 +1,4 @@
-"""A base class for stores of whole values: implement five methods, inherit the others."""
+"""Base class of stores of whole values: implement five methods, inherit the others."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,8 +18,7 @@ __all__ = ["KeyValueStore", "check_key", "check_prefix"]
 class KeyValueStore(Opened, ABC):
     """A store built on its `get`, `put`, `put_if_absent`, `list` and `delete_many`.
 
-    Implementations call `check_key` and `check_prefix`. A range costs the whole value; a store that can read parts
-    overrides `get_range`.
+    A range costs the whole value; a store that can read parts overrides `get_range`.
     """
 
     @abstractmethod

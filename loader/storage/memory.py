@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from ..errors import AlreadyExists, InvalidStore, ObjectNotFound
 from .key_value import KeyValueStore
-from .shared.requests import count_request
+from .requests import count_request
 from .spec import StoreSpec
 from .store import Blob, ObjectInfo, Store, check_key, check_prefix
 

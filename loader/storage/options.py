@@ -1,6 +1,6 @@
 """Parse the options common to all remote stores, and translate options to obstore's names.
 
-Each provider module has one table: accepted name -> obstore's name. Other options raise errors that list these.
+Each provider module has one table: accepted name -> obstore's name.
 
 - timeout_s: seconds for one request, from connecting to the last byte (30). For direct S3 reads: for the head, and for
   each piece of the body of at most 16 MiB.
@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import InvalidStore
 from ..keywords import did_you_mean
-from .shared.requests import Limiter, RetryBudget
+from .requests import Limiter, RetryBudget
 from .spec import PROVIDER_PREFIXES, redact, secret_values
 from .store import check_key
 
@@ -44,28 +44,27 @@ RETRY_OPTIONS = ("retry_deadline_s", "retry_base_s", "retry_cap_s", "max_concurr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """Transport settings of a remote store. They do not affect its objects."""
+    """Transport settings of a remote store."""
 
     timeout_s: float
-    """Seconds for one request (option `timeout_s`)."""
+    """Seconds of one request."""
     connect_timeout_s: float
     """Seconds to connect."""
     budget: RetryBudget
-    """Deadline and pauses for retries."""
+    """For retries."""
     max_concurrency: int
     """Most requests in flight."""
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Options of the HTTP client, under obstore's names."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Secret texts to keep out of messages."""
+    """Texts to keep out of messages."""
     part_retries: int = 10
-    """Number of times that obstore retries a failed part of an upload."""
+    """Retries of a failed part of an upload, by obstore."""
 
     def limiter(self) -> Limiter:
         return Limiter(self.max_concurrency)
 
     def client_options(self, endpoint: str | None) -> dict[str, Any]:
-        """Return obstore's `client_options`."""
         options = {
             "timeout": timedelta(seconds=self.timeout_s),
             "connect_timeout": timedelta(seconds=self.connect_timeout_s),
@@ -76,7 +75,6 @@ class Runtime:
         return options
 
     def retry_config(self, max_retries: int) -> dict[str, Any]:
-        """Return obstore's `retry_config`."""
         return {"max_retries": max_retries, "retry_timeout": timedelta(seconds=self.budget.deadline_s)}
 
 

@@ -1,7 +1,4 @@
-"""Plan the reads for a set of byte ranges: requests to a store, and reads of one file.
-
-Reading a little too much is cheaper than another round trip, so close spans share a read, up to a limit.
-"""
+"""Plan the reads for a set of byte ranges: requests to a store, and reads of one file."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -39,10 +36,7 @@ def plan_reads(
 
 
 def slice_reads(spans: Sequence[ByteRange], reads: Sequence[ByteRange], data: Sequence[bytes]) -> list[bytes]:
-    """Return the bytes of each span, in order, cut from the reads of `plan_reads`. A whole read is not copied.
-
-    data: bytes returned by each read.
-    """
+    """Return the bytes of each span, in order, cut from the reads of `plan_reads`. A whole read is not copied."""
     starts = [read.offset for read in reads]
     return [_cut(span, bisect_right(starts, span.offset) - 1, reads, data) for span in spans]
 
@@ -78,9 +72,9 @@ class BufferedRange(NamedTuple):
     offset: int
     """First byte."""
     nbytes: int
-    """Number of bytes."""
+    """Bytes."""
     buffers: list[Buffer]
-    """Buffers in byte order, `nbytes` in total."""
+    """In byte order."""
 
 
 def runs_of(pieces: Sequence[Piece]) -> list[BufferedRange]:

@@ -53,7 +53,7 @@ class StoreSpec:
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of the store, without secrets."""
     dropped: tuple[str, ...] = ()
-    """Names of the secret options that this spec leaves out."""
+    """Secret options left out."""
 
     def open(self) -> Store:
         """Open the store. Raises: InvalidStore; MissingDependency."""
@@ -128,7 +128,6 @@ class Opened:
 
 
 def _refuse_secrets(url: str) -> None:
-    """Reject secrets in each URL of an fsspec chain such as 'simplecache::https://host/folder'."""
     for part in url.split("::"):
         try:
             parts = urlsplit(part)
@@ -165,7 +164,6 @@ def _is_plain(value: object) -> bool:
 
 
 def _may_travel(value: object) -> bool:
-    """Return whether a value is plain, or a function that pickles by name; live credential objects carry secrets."""
     if isinstance(value, FunctionType):
         return "<" not in value.__qualname__
     if isinstance(value, (list, tuple)):

@@ -1,10 +1,10 @@
 """Read an object from front to back through bounded ranges.
 
-A native response stream breaks if it is read slowly, because its timeout covers the whole body. Bounded ranges are
-fetched at full speed, and each can be retried. Two ranges are read ahead.
+A native response stream breaks if it is read slowly, because its timeout covers the whole body. Bounded ranges can be
+retried, and two ranges are read ahead.
 
-If many objects are read at once, each is read over one connection instead (`SequentialRead`). The other reads hide the
-latency. Bytes that were read ahead leave the processor's cache before they are hashed (0.8 s of processor per GiB).
+If many objects are read at once, each is read over one connection instead (`SequentialRead`). Bytes that were read
+ahead leave the processor's cache before they are hashed (0.8 s of processor per GiB).
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from contextvars import copy_context
 from typing import BinaryIO, Protocol, cast
 from weakref import WeakSet
 
-from .shared import fork
-from .shared.threads import DaemonPool
 from .store import ObjectInfo, Store, disk_of
+from .threads import DaemonPool, check_fork, fork_token
 
 MANY = 4  # read-ahead stops above this many objects at once, in this process
 BODY_BYTES = 64 * 2**20  # size of one response; no data arrives between two responses
@@ -55,7 +54,6 @@ class RangeSeries:
 
     @property
     def is_under_way(self) -> bool:
-        """True while a response has unread bytes."""
         return self._answer is not None
 
     def begin(self, answer: Answer, at: int, etag: str) -> None:
@@ -86,7 +84,6 @@ class SequentialRead:
     """One reader of one object, which counts towards `MANY` until closed or collected. Not thread-safe."""
 
     def __init__(self, store: Store, key: str, nbytes: int) -> None:
-        """nbytes: size of the object."""
         self._store, self._key, self._nbytes = store, key, nbytes
         self._series = RangeSeries(0)
         _readers.add(self)
@@ -103,14 +100,12 @@ class SequentialRead:
 
     @property
     def is_under_way(self) -> bool:
-        """True if the next read costs no request."""
         return self._series.is_under_way
 
     def fill(self, at: int, view: memoryview, etag: str | None) -> str:
         return cast(ReadsSeries, self._store).fill(self._key, at, view, etag, self._series)
 
     def close(self) -> None:
-        """Drop the current response."""
         _readers.discard(self)
         self._series = RangeSeries(0)
 
@@ -141,7 +136,7 @@ class PieceReader:
 
     def __init__(self, store: Store, key: str, info: ObjectInfo | None = None) -> None:
         """info: the object's recent `ObjectInfo`; None requests it."""
-        self._born = fork.token()
+        self._born = fork_token()
         self._store, self._key = store, key
         self.info = store.head(key) if info is None else info
         self._asked, self._size = 0, FIRST_BYTES  # bytes requested so far; size of the next range
@@ -157,7 +152,7 @@ class PieceReader:
 
         Raises: Changed; Corrupt; ForkedStore; as a read of a range.
         """
-        fork.check(self._born, self._store.url)
+        check_fork(self._born, self._store.url)
         if self._piece_out:
             self._spare.append(cast(bytearray, self._piece_out.obj))
         self._piece_out = memoryview(b"")
@@ -239,7 +234,6 @@ class SequentialReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: object) -> int:
-        """Fill `buffer` from the current piece."""
         target = memoryview(cast(bytearray, buffer)).cast("B")
         if not self._piece:
             self._piece = self._pieces.next()
@@ -261,7 +255,6 @@ def open_reader(store: Store, key: str) -> BinaryIO:
 
 
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
-    """Fill `view` with the store's cheapest call, and return the etag."""
     if hasattr(type(store), "fill"):
         return cast(Filling, store).fill(key, offset, view, etag)
     if (disk := disk_of(store)) is not None:

@@ -1,7 +1,7 @@
 """Conformance suites for extensions: for stores (`loader.testing.stores`) and modalities (`loader.testing.modalities`).
 
-A suite is a class. Extend it in a test file with a fixture that returns the object under test; pytest runs all of the
-suite's tests. Needs `pip install 'penstock-data[testing]'`.
+A suite is a class: extend it in a test file with a fixture that returns the object under test.
+Needs `pip install 'penstock-data[testing]'`.
 """
 
 from ..errors import MissingDependency

@@ -49,9 +49,9 @@ class Modality:
     samples: Sequence[bytes]
     """One or more byte strings that it decodes."""
     garbage: bytes | None = b"\xff\xfe\x00\x01 no such format"
-    """Bytes that it rejects; None if it decodes any bytes."""
+    """Bytes that it rejects, or None."""
     encode: Callable[[str, Any], Buffer] | None = None
-    """The encoder: (field, value) -> bytes; None if there is none."""
+    """The encoder: (field, value) -> bytes, or None."""
     values: Sequence[object] = ()
     """Values that survive encoding and decoding. The encoder rejects a plain `object()`."""
 

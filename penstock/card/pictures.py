@@ -11,7 +11,7 @@ import numpy as np
 import loader
 from loader.errors import DecodeFailed, MissingDependency
 from loader.modalities import decoder_for
-from loader.modalities.video.mp4 import check_tables
+from loader.modalities.video.container_checks import check_tables
 from loader.modalities.video.packet_table import read_packets
 
 if TYPE_CHECKING:

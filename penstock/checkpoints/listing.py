@@ -7,7 +7,7 @@ from itertools import islice
 
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 
 from .marker import Checkpoint, StoredObject, read, runs, steps
 from .ranks import several

@@ -18,9 +18,9 @@ from loader.dataset.tables.parquet import parse_table
 from loader.errors import Corrupt, InvalidRuntime
 from loader.json_text import parse_json_object
 from loader.run.trail.read_trail import read_starts, read_trail
-from loader.run.trail.start_record import trail_folder
+from loader.run.trail.trail import trail_folder
 from loader.storage import Store
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 
 from . import marker
 from .ranks import several

@@ -7,7 +7,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from loader.storage.shared.threads import DaemonPool
+from loader.storage.threads import DaemonPool
 
 AT_ONCE = 4
 """Parts in flight per process, 64 MiB each; more are hardly faster."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import loader
 from loader.errors import Corrupt, InvalidField, InvalidRuntime, MissingDependency
-from loader.storage.mirror.store import primary_of
-from loader.storage.shared.requests import patient
+from loader.storage.mirror import primary_of
+from loader.storage.requests import patient
 
 from . import marker
 from .marker import Checkpoint

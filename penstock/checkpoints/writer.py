@@ -18,7 +18,7 @@ from torch.futures import Future
 from loader import Root
 from loader.errors import Conflict, InvalidField, InvalidRuntime, StoreError
 from loader.storage import is_there
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 
 from . import marker, retention
 from .dtypes import content, dtype_name

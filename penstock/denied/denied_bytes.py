@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from loader import Root, Version
+from loader.dataset.apply_denies import Rows, denied_rows
 from loader.dataset.log.state import Deny
-from loader.dataset.publishing.apply_denies import Rows, denied_rows
 from loader.dataset.tables.foreign_objects import (
     ForeignObject,
     foreign_objects,

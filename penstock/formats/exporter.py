@@ -39,7 +39,7 @@ from loader.storage import Store
 from loader.storage.disk.scratch import held_file, held_folder, on_scratch
 
 if TYPE_CHECKING:  # a registration loads this module, and no norms
-    from loader.dataset.norms.norm import Norm
+    from loader.dataset.norm import Norm
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]

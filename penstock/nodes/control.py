@@ -13,7 +13,7 @@ from loader.errors import InvalidCluster
 
 from ..compute.cluster import Cluster
 from ..compute.engines.kubernetes_api import Json, KubernetesApi
-from ..compute.engines.slurm import SlurmQueue
+from ..compute.engines.slurm import HELD, SlurmQueue
 
 _log = logging.getLogger(__name__)
 CONDITION = "PenstockReads"
@@ -80,11 +80,12 @@ class SlurmNodes:
         """Let trainings and data jobs of penstock wait again that Slurm holds for ever; return their places."""
         # A job's name may hold a line's end: only Slurm's own words stand in the first answer, and few of the second's.
         lines = self._queue.answer(["squeue", "-h", "-a", "-t", "PENDING,REQUEUE_HOLD", "-o", "%i|%r"])
-        waiting = [(job, reason) for job, _, reason in (line.partition("|") for line in lines.splitlines())]
-        held = self._queue.held_by_slurm(waiting)
+        held = [
+            job for job, _, reason in (line.partition("|") for line in lines.splitlines()) if reason in HELD
+        ]
         if not held:
             return []
-        lines = self._queue.answer(["squeue", "-h", "-r", "-a", f"--jobs={','.join(held)}", "-o", "%i|%.3j"])
+        lines = self._queue.answer(["squeue", "-h", "-a", f"--jobs={','.join(held)}", "-o", "%i|%.3j"])
         jobs = [job for job in held if f"{job}|{_PREFIX}" in lines.splitlines()]
         if not self._queue.release(jobs):
             _log.warning("Slurm lets only an operator release %s", ", ".join(jobs))

@@ -11,7 +11,7 @@ from loader.dataset.shards.index import ROW_GROUP_ROWS
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.manifest import manifest_of
 from loader.errors import PenstockError
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 
 from .range_reads import ObjectRange
 

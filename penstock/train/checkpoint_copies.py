@@ -11,7 +11,7 @@ from typing import Any
 from loader.dataset.root import Root
 from loader.errors import AlreadyExists, CheckpointNotFound, Conflict, Corrupt, InvalidRuntime, PenstockError
 from loader.storage import Store, is_there
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 
 from ..checkpoints import marker
 from ..checkpoints.listing import finished_steps

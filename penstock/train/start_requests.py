@@ -12,7 +12,7 @@ from loader import Plan, Root
 from loader.dataset.versions.version import PREPARED_BYTES, Version
 from loader.errors import CheckpointNotFound
 from loader.run.recipe.recipe import stored_view, stored_views
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 
 from ..checkpoints import marker
 from ..checkpoints.parts import REQUEST_BYTES

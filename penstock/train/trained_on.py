@@ -16,7 +16,7 @@ from loader.run.ledger import read_ledger
 from loader.run.recipe.recipe import stored_view
 from loader.run.trail.read_trail import trail_runs
 from loader.storage import Store
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 
 from ..checkpoints import marker
 from ..checkpoints.planned_steps import planned_steps

@@ -37,7 +37,7 @@ def run_order(arguments: Namespace) -> Answer:
     )
     ids = list(enumerate(plan.batch_ids(arguments.step)))
     if arguments.world is not None or arguments.rank is not None:
-        from loader.order.steps.slots import rank_slice
+        from loader.order.slots import rank_slice
         from loader.run.recipe.world import World
 
         world = World.of(arguments.rank, arguments.world)
@@ -211,7 +211,7 @@ def _plans_arguments(parser: ArgumentParser) -> None:
 def ls_plans(arguments: Namespace) -> Answer:
     """List plans, newest first. Costs a request each."""
     from loader.api.plan_of import saved_plans
-    from loader.storage.mirror.store import primary_of
+    from loader.storage.mirror import primary_of
 
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}

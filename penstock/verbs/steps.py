@@ -76,7 +76,7 @@ def _step_or_slot(
 ) -> tuple[Any, str, dict[int, Any]]:
     """Return (record, its text, slot -> values for --save)."""
     from loader.run.trail.read_trail import trail_runs
-    from loader.storage.mirror.store import primary_of
+    from loader.storage.mirror import primary_of
 
     from ..view.inspect.plain_text import slot_text, step_text
     from ..view.inspect.shown_batch import shown_batch

@@ -34,7 +34,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
 def ls(arguments: Namespace) -> Answer:
     """Exit with 1 if a run is unreadable or has two different records for one step."""
     from loader.run.trail.read_trail import trail_runs
-    from loader.storage.mirror.store import primary_of
+    from loader.storage.mirror import primary_of
 
     root = loader.Root(arguments.root)
     store = primary_of(root.store)

@@ -153,9 +153,8 @@ def parse_where(
 
 
 def _has_trail(root: "loader.Root", run: str) -> bool:
-    from loader.run.trail.start_record import trail_folder
-    from loader.run.trail.trail import check_run_name
-    from loader.storage.mirror.store import primary_of
+    from loader.run.trail.trail import check_run_name, trail_folder
+    from loader.storage.mirror import primary_of
 
     files = primary_of(root.store).list(trail_folder(check_run_name(run)))
     return next(iter(files), None) is not None

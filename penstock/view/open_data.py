@@ -16,11 +16,11 @@ from loader.api.plans import opened_anyway
 from loader.dataset.root import root_over
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
-from loader.order.steps.slots import rank_slice
+from loader.order.slots import rank_slice
 from loader.run.replay import Functions
 from loader.run.trail.read_trail import trail_runs
-from loader.storage.mirror.store import primary_of
-from loader.storage.shared.requests import tried_once
+from loader.storage.mirror import primary_of
+from loader.storage.requests import tried_once
 
 from ..upkeep.exclusion import exclude
 from .inspect.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch

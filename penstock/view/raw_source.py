@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import loader
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import open_store
-from loader.storage.shared.requests import tried_while
+from loader.storage.requests import tried_while
 
 from ..denied.sources import plain_uri, why_not
 from .json_record import JsonRecord

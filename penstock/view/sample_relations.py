@@ -9,7 +9,7 @@ import numpy as np
 import loader
 from loader.dataset.versions.samples_table import scan_samples
 from loader.errors import InvalidRuntime, PenstockError
-from loader.order.steps.occurrences import Occurrence
+from loader.order.occurrences import Occurrence
 
 from ..text import clean
 from .json_record import JsonRecord

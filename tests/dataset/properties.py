@@ -222,7 +222,7 @@ def later_publisher_keeps_the_earlier():
 
 def overtaken(root, part, overtake):
     """Publish `part` while `overtake` runs between its uploads and its commit."""
-    from loader.dataset.publishing import commit as publish
+    from loader.dataset import commit as publish
 
     build_child, ran = publish.child, []
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from loader.dataset import commit as publish
 from loader.dataset import root
 from loader.dataset.log.log import Log
-from loader.dataset.publishing import commit as publish
 from loader.errors import PenstockError
 from penstock.denied import readable_versions as whole
 from penstock.upkeep.gc import collector, sweep

@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, Forbidden, FormatTooNew
-from loader.order.steps.slots import substitute
+from loader.order.slots import substitute
 
 
 def refuse(numbers, words="{} is not to be read"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loader.storage import Store, open_store
-from loader.storage.mirror.store import MirroredStore
+from loader.storage.mirror import MirroredStore
 from loader.testing.stores import Backend
 
 KEY, SECRET = "AKIAPLANTEDKEY", "PLANTEDsecretPLANTED"

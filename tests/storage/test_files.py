@@ -15,9 +15,8 @@ import pytest
 from loader.errors import Changed, Corrupt, ObjectNotFound, StoreError, Transient
 from loader.storage import open_store
 from loader.storage.cloud.reads import read_whole
-from loader.storage.files import download, put_held, upload
-from loader.storage.mirror.store import MirroredStore
-from loader.storage.shared.memory_budget import MemoryBudget
+from loader.storage.files import MemoryBudget, download, put_held, upload
+from loader.storage.mirror import MirroredStore
 from loader.storage.stream import PieceReader
 
 MIB = 2**20

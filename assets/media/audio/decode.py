@@ -18,7 +18,7 @@ from loader.modalities.audio.downmix import MAX_CHANNELS, Channels, Mix, Unknown
 from loader.modalities.audio.padding import announced, check_lengths, ends_of
 from loader.modalities.audio.resample import Resampler, StrangeRate
 from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
-from loader.modalities.video.mp4 import check_complete
+from loader.modalities.video.container_checks import check_complete
 
 from ..container import ffmpeg_refusal, packets_of
 from ..unit import dropped, rejected

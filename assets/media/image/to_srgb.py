@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from loader.modalities.video.mp4 import check_tables_of
+from loader.modalities.video.container_checks import check_tables_of
 
 from .file_parts import png_parts
 from .pixels import eight_bits

@@ -38,7 +38,7 @@ _DAMAGE = (
     EOFError,
     UnicodeDecodeError,  # column names can be invalid UTF-8 too
 )
-"""Errors that Arrow raised for 24,000 damaged or truncated Parquet and IPC files. OSError is checked separately."""
+"""Errors that Arrow raised for 24,000 damaged or truncated Parquet and IPC files."""
 
 
 MOST_BYTES = 2**44
@@ -116,7 +116,6 @@ class Row(NamedTuple):
 
     @property
     def sample(self) -> ReadSample:
-        """The row as a sample. Raises: InvalidSample if two values share a name."""
         into: dict[str, dict[str, Any]] = {"field": {}, "metadata": {}, "source": {}}
         for (_, kind, *_), name, value in self.values:
             if name in into[kind]:
@@ -174,7 +173,6 @@ class TableRows:
 
     @property
     def has_keys(self) -> bool:
-        """True if one of the columns holds the keys."""
         return self._key is not None
 
     def samples(self, batch: pa.RecordBatch, first: int) -> Iterator[ReadSample]:
@@ -215,7 +213,6 @@ def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any
 
 
 def joined(column: Column, values: pa.ChunkedArray, where: str) -> memoryview:
-    """Return a field's bytes for all rows, concatenated. Raises: as `column.convert`; ArrowException."""
     parts = [_joined(column, one, where) for one in values.chunks]
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 

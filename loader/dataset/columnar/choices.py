@@ -14,7 +14,7 @@ from ..tables.columns import SOURCE_COLUMNS
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 WIDTHS = "widths"
-"""Key for `declared_widths` in a registration record."""
+"""Key in a registration record."""
 
 
 class ColumnarOptions(NamedTuple):
@@ -27,27 +27,24 @@ class ColumnarOptions(NamedTuple):
     without: frozenset[str] = frozenset()
     """Fields and columns to leave out."""
     declared_widths: bool = True
-    """True keeps the declared width of numbers in nested lists; False widens them to 64 bits."""
+    """True keeps declared widths in nested lists; False widens to 64 bits."""
     episodes: tuple[tuple[int, int], ...] = ()
     """(first, last) ranges of robot episodes to read; empty for all."""
     earlier: frozenset[str] = frozenset()
-    """Keys of the dataset's samples, which an import of other `episodes` keeps."""
+    """Keys of samples that an import of other `episodes` keeps."""
 
     def to_json(self) -> dict[str, Any]:
         return {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
 
     def episodes_json(self) -> dict[str, Any]:
-        """Return `episodes` as plain JSON; empty if all are read, as in records of earlier releases."""
         return {"episodes": [list(one) for one in self.episodes]} if self.episodes else {}
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "ColumnarOptions":
-        """Return the options that `to_json` wrote to `body`. Raises: KeyError."""
         return ColumnarOptions(body["key"], body["fields"], frozenset(body["without"]))
 
     @staticmethod
     def of_registered(body: Mapping[str, Any]) -> "ColumnarOptions":
-        """Return the options in a registration record. Raises: KeyError."""
         return ColumnarOptions.from_json(body)._replace(declared_widths=WIDTHS in body)
 
 
@@ -88,7 +85,6 @@ class SchemaFacts:
 
     @property
     def labels(self) -> list[str] | None:
-        """Class names, if exactly one column has classes; else None."""
         return next(iter(self.classes.values())) if len(self.classes) == 1 else None
 
 
@@ -122,7 +118,7 @@ def check_labels(object_key: str, labels: list[str] | None, first: list[str] | N
 
 
 def split_of(object_key: str) -> str:
-    """Return the split named in a file name of the Hub's layout; "" if there is none."""
+    """Return the split named in a file name of the Hub's layout, or ""."""
     match = _SHARD.search(object_key)
     return match[1] if match else ""
 

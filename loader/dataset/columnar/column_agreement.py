@@ -65,7 +65,6 @@ def why_other(
 
 
 def other_width(column: str, what: str, fields: Collection[str]) -> str:
-    """Return the dataset's field that has a column's numbers at another width; "" if there is none."""
     name = escape_name(what.removeprefix(_FIELD))
     if not what.startswith(_FIELD) or name in fields or name.rpartition(".")[2] not in FLAT_WORDS:
         return ""

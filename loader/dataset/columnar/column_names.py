@@ -150,7 +150,6 @@ class Partitions:
 
 
 def text_columns(columns: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return a dataset's text columns. columns: `columns` of its newest manifest."""
     return {name for name, one in columns.items() if one["type"] == "string"}
 
 

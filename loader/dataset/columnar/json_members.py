@@ -20,7 +20,6 @@ MOST_BYTES = 64 * 2**10
 MIXED = "columns are text, or keep the dataset's type, since kinds of values mix"
 _ROWS = 1024
 _PLACES = 2**17
-"""Most remembered (reason, location) pairs, so that each is counted once."""
 _NAMES = 4096
 """Most members of one archive whose columns are remembered."""
 
@@ -49,7 +48,6 @@ class JsonMembers:
             self._places, self._kinds = into._places, into._kinds
 
     def columns(self) -> "JsonColumns | None":
-        """Return an archive's empty columns; None if all are left out."""
         return None if FIELD in self._without else JsonColumns(self)
 
     def column_of(self, name: str) -> str:
@@ -81,7 +79,6 @@ class JsonMembers:
 
     @property
     def notes(self) -> dict[str, tuple[int, str]]:
-        """Reason why values became no column -> (count, example)."""
         return dict(self._notes)
 
     def lines(self) -> list[str]:
@@ -133,14 +130,13 @@ class JsonColumns:
     def add(self, data: bytes | None, of: str, at: int) -> None:
         """Add the next sample's document; None if it exceeds `MOST_BYTES`.
 
-        of, at: archive name and the document's first byte, for notes.
+        of, at: archive, and first byte of the document.
         """
         self._rows.append(self.row(data, of, at))
         if len(self._rows) == _ROWS:
             self._settle()
 
     def row(self, data: bytes | None, of: str, at: int) -> dict[str, Any]:
-        """Return a document's values without storing them. Arguments: as `add`."""
         if data is None:
             self._members.note(f"documents have more than {MOST_BYTES:,} bytes", f"{of}, byte {at}")
             return {}
@@ -151,7 +147,6 @@ class JsonColumns:
             return {}
 
     def table(self) -> pa.Table | None:
-        """Return one row per document, columns sorted by name; None if there is no column."""
         self._settle()
         if not self._kind_of:
             return None

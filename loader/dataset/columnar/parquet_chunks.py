@@ -1,12 +1,7 @@
-"""Read fields of a Parquet object as one byte range: its column chunks' values, concatenated.
-
-Pages are compressed and encoded, so an index gives offsets into decoded chunks, and a reader decodes the chunks that it
-needs. Chunks are ordered by row group, then by field column.
-"""
+"""Read fields of a Parquet object as one byte range: its decoded column chunks, by row group, then by field column."""
 
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -15,54 +10,22 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, InvalidSample
 from ...storage import ByteRange, ObjectInfo
-from ...storage.shared.threads import Turns, begins_anew, lock
+from ...storage.threads import ByteLru, begins_anew
 from ..shards.shard import crc32c
 from ..tables.parquet import TAIL_BYTES, Window, chunk_start
 from .arrow_columns import Column, TableRows, arrow_errors, joined
 from .choices import ColumnarOptions, features_of
 
 CAPACITY_BYTES = 4 * 2**30
-"""Decoded bytes that a process caches: twice what a plan reads at once (`lanes.LIVE_CHUNK_BYTES`)."""
+"""Decoded bytes that a process caches: twice `lanes.LIVE_CHUNK_BYTES`."""
 
 
-class ChunkCache:
-    """Least-recently-used cache, bounded in bytes. Thread-safe. The newest value stays, however large."""
+class ChunkCache(ByteLru):
+    """A cache that a forked child empties: there, the values would use memory twice."""
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
-        self.capacity_bytes = capacity_bytes
-        self.turns = Turns()
-        self._lock = lock()
-        self.begin_anew()
+        super().__init__(capacity_bytes)
         begins_anew(self)
-
-    def begin_anew(self) -> None:
-        """Empty the cache, as in a forked child, where the values would use memory twice."""
-        self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self.held_bytes = 0
-
-    def get(self, key: Hashable) -> Any:
-        with self._lock:
-            hit = self._held.get(key)
-            if hit is None:
-                return None
-            self._held.move_to_end(key)
-            return hit[0]
-
-    def put(self, key: Hashable, value: Any, nbytes: int) -> None:
-        with self._lock:
-            self._drop(key)
-            self._held[key] = value, nbytes
-            self.held_bytes += nbytes
-            while self.held_bytes > self.capacity_bytes and len(self._held) > 1:
-                self.held_bytes -= self._held.popitem(last=False)[1][1]
-
-    def discard(self, key: Hashable) -> None:
-        with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: Hashable) -> None:
-        dropped = self._held.pop(key, None)
-        self.held_bytes -= dropped[1] if dropped else 0
 
 
 CHUNKS = ChunkCache()
@@ -81,7 +44,7 @@ class Chunks(NamedTuple):
     """The decoded chunks of one object, as stored in the table of foreign objects."""
 
     footer_nbytes: int
-    """Size of the footer in bytes, with its length and magic, at the object's end."""
+    """With its length and magic, at the object's end."""
     footer_crc32c: int
     """CRC-32C of the footer: a damaged footer can crash a reader."""
     columns: tuple[str, ...]
@@ -99,12 +62,10 @@ class Chunks(NamedTuple):
         return (len(self.starts) - 1) // max(1, len(self.columns))
 
     def to_row(self) -> dict[str, Any]:
-        """Return the value for the column `chunks`."""
         return {**self._asdict(), "columns": list(self.columns), "starts": list(self.starts)}
 
     @staticmethod
     def of_row(body: Mapping[str, Any]) -> "Chunks":
-        """Return the chunks that `to_row` wrote to `body`."""
         return Chunks(
             body["footer_nbytes"], body["footer_crc32c"], tuple(body["columns"]), tuple(body["starts"])
         )
@@ -141,19 +102,17 @@ class DecodedParquet:
         return self._chunks.nbytes
 
     def forget(self) -> None:
-        """Drop the object's cached chunks."""
         self._looked_at = False
         for number in range(len(self._chunks.starts) - 1):
             self._cache.discard((self._identity, number))
 
     def apart(self) -> "DecodedParquet":
-        """Return a reader for another copy of the object, with its own cache."""
         return DecodedParquet(
             self._name, self._identity, self._stored, self._chunks, self._options, ChunkCache(TOGETHER_BYTES)
         )
 
     def read(self, spans: Sequence[ByteRange], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
-        """Return the decoded bytes of spans, in the order given. Threads that need the same chunk fetch it once.
+        """Return the decoded bytes of spans, in the order given.
 
         anew: read the chunks again instead of using the cache.
 

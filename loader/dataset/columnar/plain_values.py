@@ -62,7 +62,6 @@ def plain_array(array: pa.Array) -> pa.Array:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that `plain_array` gives an array of this type."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_string_view(kind):

@@ -1,8 +1,7 @@
 """Read record batches of an Arrow IPC file or stream in one thread.
 
 Arrow decompresses a record batch whole, whatever lengths its buffers declare: 59 KB took 1.6 GiB. So the header and the
-decoded length that begins each buffer are read first, with the few FlatBuffers fields that this needs
-(https://arrow.apache.org/docs/format/Columnar.html).
+decoded length that begins each buffer are read first (https://arrow.apache.org/docs/format/Columnar.html).
 """
 
 import struct
@@ -51,7 +50,6 @@ def record_batches(
 
 
 def first_head(source: pa.NativeFile, begin: bytes) -> MessageHead | None:
-    """Return the head of the first record batch; None if there is none. Raises: ArrowException."""
     starts = _blocks(source)[1] if begin.startswith(MAGIC) else [0]
     heads = (head for at in starts for head in _heads(source, at))
     head = next((one for one in heads if one.kind == _BATCH), None)
@@ -146,7 +144,6 @@ def message_head(source: pa.NativeFile, at: int) -> MessageHead | None:
 
 
 def _blocks(source: pa.NativeFile) -> tuple[list[int], list[int]]:
-    """Return the offsets of dictionaries and record batches from a file's footer."""
     size = source.size()
     source.seek(max(0, size - 10))
     tail = source.read(10)
@@ -172,7 +169,6 @@ def _root(data: bytes) -> int:
 
 
 def _at(data: bytes, table: int, number: int) -> int:
-    """Return the offset of a table's field; 0 if it is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
     if 4 + 2 * number >= size:

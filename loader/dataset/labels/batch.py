@@ -44,7 +44,6 @@ class ColumnSelection:
         return [name for name in names if name != self.key and (self.columns is None or name in self.columns)]
 
     def skipped(self, names: Iterable[str]) -> frozenset[str]:
-        """Return the names that are not selected."""
         return frozenset() if self.columns is None else frozenset(names) - self.columns - {self.key}
 
 
@@ -111,7 +110,6 @@ def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedA
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the samples table's type for an Arrow type. Raises: ArrowTypeError if there is none."""
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
@@ -250,7 +248,6 @@ def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s)
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
-    """Return the parsed texts; None if one of them does not fit the type."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), type_named(kind))
     if kind not in _TEXTS or not pc.all(pc.match_substring_regex(texts, f"^({_TEXTS[kind]})$")).as_py():

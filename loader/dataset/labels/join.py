@@ -47,8 +47,7 @@ def match_keys(
 ) -> Matches:
     """Return the live samples whose column `on` is one of these keys (strings, no nulls).
 
-    A key names one sample; a provenance value may name many. Reads the version's key files and takes 24 bytes per
-    match. at: given row -> name for messages.
+    Reads the version's key files and takes 24 bytes per match. at: given row -> name for messages.
 
     Raises: DuplicateKey for a key given twice, unless `last_wins`; FieldNotFound if the column does not identify
     samples; InvalidKey if no key matches.
@@ -86,7 +85,6 @@ def match_keys(
 def _matches(
     version: Version, on: str, values: pa.Array, watch: Watch
 ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
-    """Yield (number of the key, position of the part, row) of live samples."""
     if on not in ("key", *SOURCE_COLUMNS):
         raise FieldNotFound(f"samples are not found by {on!r}; accepted: key, {', '.join(SOURCE_COLUMNS)}")
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]

@@ -37,7 +37,7 @@ class RowSource:
     """A source of rows."""
 
     name: str
-    """Name of the source, for messages."""
+    """Source name, for messages."""
     word: str
     """Unit of its numbers: "line" or "row"."""
     batches: Callable[[], Iterator[RowBatch]]
@@ -46,7 +46,6 @@ class RowSource:
     """Approximate number of rows, computed when called; 0 if unknown."""
 
     def at(self, number: int) -> str:
-        """Return a human-readable location: 'line 17 of labels.jsonl'."""
         return f"{self.word} {number} of {self.name}"
 
 
@@ -122,7 +121,6 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
 
 @contextmanager
 def _unsigned() -> Iterator[None]:
-    """Raise errors without URL queries: clients quote their URL, signature included."""
     try:
         yield
     except StoreError as error:

@@ -2,9 +2,8 @@
 
 A writer that has read the log up to entry n creates entry n+1 by one create-only PUT with a nonce. If the key exists,
 it reads that entry, decides again and tries the next number. After any error it rereads the key; its own nonce there
-means success. No swap, authoritative listing or clock is needed. Readers probe n+1, n+2 ... until an entry is missing.
-A writer lists before it creates: entries after the end prove that one was lost, and a new entry under its number would
-cut off the later ones for good.
+means success. It lists before it creates: entries after the end prove that one was lost, and a new one would cut off
+the later ones.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ from ...errors import (
     StoreError,
     Transient,
 )
-from ...storage.shared.requests import retry_corrupt
+from ...storage.requests import retry_corrupt
 from ...storage.store import Objects, Store, list_from
 from .entries import FOLDER, Entry, entry_key, entry_number, gaps, linked, missing, parse, seal
 from .rules import Done
@@ -48,8 +47,7 @@ _log = logging.getLogger(__name__)
 def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None = None) -> Iterator[Entry]:
     """Yield entries after+1, after+2 ... in order, up to the first that does not exist.
 
-    A damaged or unverified last entry is read twice, because later entries hash its bytes. A repair record may link
-    entries that do not follow each other.
+    A damaged or unverified last entry is read twice, because later entries hash its bytes.
 
         coming: number of entries already requested (`threads.Together`).
         prev: sha256 of entry `after`; None skips the check of the first entry.
@@ -150,20 +148,19 @@ _jitter = random.SystemRandom()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendResult:
     state: State
-    """State right after `entry`; without an entry, the state that `decide` received."""
+    """State after `entry`, or the one that `decide` received."""
     entry: Entry | None
-    """The appended entry; None if nothing had to be appended."""
+    """The appended entry, or None."""
     value: object = None
     """Value of `Done`; None with an entry."""
     before: State | None = None
-    """State before `entry`, if the entry holds that state's checksum (`snapshots.py`); else None."""
+    """State before `entry`, if the entry holds its checksum; else None."""
 
 
 def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
     """Return whether an uncertain write of `ours` succeeded. tail: the log's entries from the number of `ours` on.
 
-    Only the nonce identifies a write that the store kept in spite of an error. While the key is free, a delayed write
-    may still arrive, so the writer retries until an entry has the key.
+    While the key is free, a delayed write may still arrive, so the writer retries until an entry has the key.
     """
     if not tail:
         return "absent"

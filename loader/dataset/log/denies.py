@@ -3,8 +3,7 @@
     HMAC-SHA256(key = the entry's salt, message = kind NUL dataset NUL value), hex
 
 kind: raw (compared with raw_key, raw_uri, raw_sha256), sample (key, source_key), subject (subject). dataset: "" for
-all. The entry contains the salt, because every writer must compare: a reader of the root can guess names but not read
-them.
+all. The entry contains the salt: every writer must compare.
 """
 
 import hmac
@@ -26,7 +25,7 @@ TESTED: Mapping[str, tuple[str, ...]] = {
     "sample": ("key", "source_key"),
     "subject": ("subject",),
 }
-"""Kind of target -> the columns that it is compared with."""
+"""Kind of target -> the columns compared with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class Target:
     value: str
     """Value to be denied."""
     dataset: str = ""
-    """Dataset; "" for all datasets, which is invalid for a sample key."""
+    """Dataset; "" for all, which is invalid for a sample key."""
 
     def __post_init__(self) -> None:
         if self.kind not in TESTED:
@@ -63,7 +62,6 @@ def names_of_files(key: str, uri: str, files: Iterable[str]) -> list[str]:
 
 
 def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
-    """Return the hash as 64 hex. salt: hex, "" for the empty key."""
     message = "\0".join((kind, dataset, value)).encode()
     return hmac.digest(bytes.fromhex(salt), message, "sha256").hex()
 
@@ -83,11 +81,9 @@ class DenyList:
 
     @property
     def columns(self) -> list[str]:
-        """Columns to compare with the takedowns."""
         return sorted({name for names in TESTED.values() for name in names})
 
     def entry_of(self, kind: str, value: str) -> int:
-        """Return the number of the log entry that denies this value; 0 if there is none."""
         for (salt, of), known in self._entries.items():
             for dataset in ("", self._dataset) if of == kind and known else ():
                 if entry_n := known.get(keyed_hash(salt, kind, dataset, value)):

@@ -1,7 +1,7 @@
 """Write and read one entry of the root's log as bytes, and detect edits.
 
-An entry is `log/<n>.json` (12 digits, from 1), canonical JSON (docs/format.md, "The log"). Its `n` reveals a copied
-or renamed entry, its `nonce` a writer's own entry after a lost response. Unknown fields are kept and ignored.
+An entry is `log/<n>.json` (12 digits, from 1), canonical JSON (docs/format.md, "The log"). Its `n` reveals a copied or
+renamed entry, its `nonce` a writer's own entry after a lost response.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class Entry:
     at_us: int
     """Time of writing, UTC microseconds; informational only."""
     kind: str
-    """Kind of the entry."""
+    """Entry kind."""
     body: Mapping[str, object]
     """The kind's own fields."""
     data: bytes
@@ -42,11 +42,11 @@ class Entry:
     sha256: str
     """Sha256 hex of the stored bytes."""
     checksum: str = ""
-    """Checksum stored in the entry; "" for an entry of an earlier release."""
+    """Stored checksum; "" for an entry of an earlier release."""
     state: str = ""
-    """Checksum of the folded state before the entry; "" for most entries."""
+    """Checksum of the state before the entry; "" for most entries."""
     prev_means: str = ""
-    """Sha256 that a repair record substitutes for `prev`; "" if there is no record."""
+    """SHA-256 that a repair record puts in place of `prev`, or ""."""
 
     @property
     def follows(self) -> str:
@@ -105,7 +105,6 @@ def checksum_of(value: Mapping[str, object]) -> str:
 
 
 def parse(n: int, data: bytes) -> Entry:
-    """Return the entry stored at n."""
     where = f"log entry {entry_key(n)}"
     try:
         value = json.loads(data)
@@ -160,9 +159,7 @@ def _is_canonical(value: object, data: bytes) -> bool:
 def edited(entries: Sequence[Entry]) -> list[int]:
     """Return the numbers of consecutive entries that were edited after they were written, derived from the hash chain.
 
-    An edit to entry k that keeps its `prev` breaks the link from k to k+1; an edit to its `prev` also breaks the link
-    before it. The fewest edits that explain all broken links are returned. The last entry is checked only by its
-    `prev`.
+    The fewest edits that explain all broken links are returned. The last entry is checked only by its `prev`.
     """
     numbers: list[int] = []
     for entry, right in pairwise(entries):
@@ -187,7 +184,7 @@ class Link:
     n: int
     """The entry whose `prev` is wrong."""
     was: str
-    """The entry's `prev`: sha256 hex of the bytes that its writer read."""
+    """The entry's `prev`, of the bytes that its writer read."""
     prev: str
     """Sha256 hex of entry n - 1 as stored."""
     at_us: int
@@ -198,7 +195,6 @@ class Link:
     """Human-readable findings."""
 
     def dump(self) -> bytes:
-        """Return the record as canonical JSON with its own checksum."""
         value = {
             "format": REPAIR_FORMAT,
             "n": self.n,
@@ -231,7 +227,6 @@ def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
 
 
 def _parse(data: bytes) -> Mapping[str, Any]:
-    """Return a record's fields; {} if it is damaged, which leaves the link broken."""
     try:
         value = parse_json_object(data)
         sound = canonical(value) == data and value["checksum"] == checksum_of(value)

@@ -8,9 +8,9 @@ from itertools import islice
 
 from ...errors import Corrupt, CorruptLog
 from ...storage import is_local
-from ...storage.shared.requests import retry_corrupt
-from ...storage.shared.threads import Together, in_background, lock
+from ...storage.requests import retry_corrupt
 from ...storage.store import Store
+from ...storage.threads import Together, in_background, lock
 from ..names import LATEST
 from . import rules
 from .append import AppendResult, Decide, append, check_end, read_tail
@@ -48,7 +48,7 @@ class Log:
         return self._known
 
     def resume(self, earlier: State) -> None:
-        """Continue from the `known` state of an earlier `Log` of this root. Costs two requests if nothing is new.
+        """Continue from the `known` state of an earlier `Log` of this root.
 
         The state is used only if the stored last entry still has the bytes that it was folded from.
         """
@@ -79,7 +79,6 @@ class Log:
         return state
 
     def _open(self) -> tuple[State, State | None]:
-        """Return (the state after the newest entry, the state whose hint is missing), in two round trips."""
         earlier, self._earlier = self._earlier, None
         if earlier is not None and earlier.n:
             self._check()
@@ -117,8 +116,8 @@ class Log:
     def append(self, decide: Decide) -> AppendResult:
         """Append the entry that `decide` asks for: {"kind": ..., its fields}.
 
-        `decide(state)` gets the newest state. It is called again whenever another writer's entry came first. It returns
-        a body, returns `Done(value)` if there is nothing to append, or raises.
+        `decide(state)` gets the newest state. It returns a body, returns `Done(value)` if there is nothing to append,
+        or raises.
 
         Raises: Conflict if the root was moved; as `refresh` and `append.append`.
         """
@@ -180,21 +179,19 @@ class Log:
         return record
 
     def abort(self, txn: str, reason: str) -> Txn:
-        """Abort `txn`. Repeating it changes nothing.
+        """Abort `txn`.
 
         Raises: TransactionNotFound; Conflict if it was committed; as `append`.
         """
         return self.append(lambda state: rules.decide_abort(state, txn, reason)).state.txns[txn]
 
     def retire(self, dataset: str, number: int, reason: str) -> VersionRecord:
-        """Retire a version. Repeating it changes nothing. Raises: VersionNotFound; as `append`."""
+        """Retire a version. Raises: VersionNotFound; as `append`."""
         state = self.append(lambda state: rules.decide_retire(state, dataset, number, reason)).state
         return state.versions(dataset)[number - 1]
 
     def deny(self, targets: Sequence[Target], reason: str, by: str) -> Deny:
         """Take down the samples of `targets` for good: every later commit applies it.
-
-        Repeating it returns the same entry.
 
         Raises: InvalidName; as `append`.
         """
@@ -220,7 +217,7 @@ class Log:
         return moved
 
     def hold(self, dataset: str, number: int, by: str, why: str) -> None:
-        """Keep a version's bytes until `release`. Repeating it changes nothing.
+        """Keep a version's bytes until `release`.
 
         Raises: VersionNotFound; VersionRetired; InvalidName; as `append`.
         """

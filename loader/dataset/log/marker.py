@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import AlreadyExists, Conflict, FormatTooNew, InvalidStore, NotARoot, ObjectNotFound, Transient
 from ...json_text import parse_json_object
 from ...storage import Store
-from ...storage.mirror.store import MirroredStore, primary_of
+from ...storage.mirror import MirroredStore, primary_of
 from .entries import DAMAGED, canonical
 from .state import State
 
@@ -20,7 +20,7 @@ MARKER = "penstock.json"
 MIRROR_OF = "mirror_of"
 """Key in a mirror's marker: the URL of its primary."""
 PRIMARY = "primary"
-"""Key in a moved root's marker: the token of the log entry that moved it here."""
+"""Key in a moved root's marker: token of the entry that moved it here."""
 FOLDERS = (
     *("cards/", "checkpoints/", "collect/", "data/", "exclusions/", "follows/", "foreign/", "gates/"),
     *("heartbeats/", "jobs/", "leases/", "ledgers/", "lists/", "log/", "migrations/", "nodes/", "norms/"),
@@ -61,14 +61,12 @@ class Marker:
             self._good = check_root(self._store)
 
     def create(self) -> None:
-        """Make the location a root. Raises: as `create_root`; as `writable`."""
         if self._good is None:
             self._good = create_root(self._store)
         self.writable()
 
     @property
     def mirror_of(self) -> str | None:
-        """URL of the primary; None if the root is no mirror."""
         if self._of_primary is None:
             if isinstance(self._store, MirroredStore):
                 self._of_primary = check_root(self._store.writable())

@@ -1,10 +1,7 @@
 """Parse references to one version, as a person types them.
 
-- photos: photos@latest
-- photos@latest: the newest version that is not retired
-- photos@3: version 3
-- photos@prod: a tag or an alias
-- v-<8 to 64 hex>: a unique prefix of the version's id
+photos, photos@latest (newest that is not retired), photos@3, photos@prod (tag or alias), v-<8 to 64 hex> (unique
+prefix of the id).
 """
 
 import re
@@ -15,7 +12,7 @@ from dataclasses import dataclass
 from ...errors import InvalidName, VersionNotFound, VersionRetired
 from ...keywords import did_you_mean
 from ...storage import Store
-from ...storage.mirror.store import MirroredStore
+from ...storage.mirror import MirroredStore
 from ..names import LATEST, check_dataset_name, check_ref_name
 from .marker import Marker
 from .state import State, VersionRecord
@@ -59,23 +56,22 @@ _SHOWN = 20  # most names listed in a message; the rest are counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRef:
-    """A parsed reference: either `id_prefix`, or `dataset` with one of `number` and `name`."""
+    """Either `id_prefix`, or `dataset` with one of `number` and `name`."""
 
     dataset: str | None = None
-    """Name of the dataset; None with `id_prefix`."""
+    """Dataset; None with `id_prefix`."""
     number: int | None = None
-    """Number of the version; None if there is none."""
+    """Version number, or None."""
     name: str | None = None
-    """A tag, an alias or "latest"; None if there is none."""
+    """Tag, alias, "latest" or None."""
     id_prefix: str | None = None
-    """Beginning of a version id; None if there is none."""
+    """Beginning of a version id, or None."""
 
     def __str__(self) -> str:
         return self.id_prefix or f"{self.dataset}@{self.name or self.number}"
 
 
 def parse_ref(text: str) -> ParsedRef:
-    """Parse a reference without looking anything up. Raises: InvalidName."""
     if not isinstance(text, str):
         raise InvalidName(
             f"{text!r} is a {type(text).__name__}; a version is named by a str such as 'photos@3', 'photos@latest' or "

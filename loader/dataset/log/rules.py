@@ -41,7 +41,7 @@ class Rebase:
     """The manifest must be built on the dataset's newest version."""
 
     newest: VersionRecord | None
-    """Newest version that is not retired; None if there is none."""
+    """Newest version that is not retired, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class CommitBody:
     manifest: str
     """Path of the manifest in the root."""
     sha256: str
-    """Sha256 hex of the manifest's bytes."""
+    """Manifest SHA-256, hex."""
     parent: str | None
-    """Id of the version that the manifest was built on; None for the first."""
+    """Id of the version that it was built on, or None."""
     denies: int
-    """Number of the last deny entry applied to the manifest (`state.last_deny`)."""
+    """Last deny entry applied to the manifest (`state.last_deny`)."""
     verdict: str = ""
-    """Path of the verdict's stage record for a gated transaction; "" if there is none."""
+    """Path of a gated transaction's verdict, or ""."""
 
     def __post_init__(self) -> None:
         if not _SHA256.fullmatch(self.sha256) or self.id != f"v-{self.sha256}":
@@ -80,8 +80,6 @@ def decide_begin(
     state: State, txn: str, dataset: str, parent: str | None, *, gated: bool = False
 ) -> Body | Done[Txn]:
     """Begin `txn` on the version id `parent`.
-
-    Repeating it returns the same transaction, also under an earlier release's name.
 
     Raises: InvalidName; VersionNotFound; VersionRetired; Fenced if aborted; Conflict if it belongs to another dataset,
     or began without a gate and now requires one.
@@ -111,8 +109,6 @@ def decide_commit(
     state: State, txn: str, body: CommitBody | None
 ) -> Body | Done[VersionRecord] | Rebase | ApplyDenies:
     """Commit `txn` with the manifest `body`; None asks for the base to build on.
-
-    A committed transaction returns its version.
 
     Raises: TransactionNotFound; Fenced if aborted; StageNotPublished if gated without a verdict; Conflict if the id is
     another version's.
@@ -162,7 +158,6 @@ def commit_or_build(
 
 
 def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
-    """Abort `txn`. Raises: TransactionNotFound; Conflict if it was committed; InvalidName for an invalid reason."""
     known = _txn(state, txn)
     if known.status == "committed":
         raise Conflict(
@@ -175,7 +170,7 @@ def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
 
 
 def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body | Done[VersionRecord]:
-    """Retire a version. Repeating it keeps the first reason.
+    """Retire a version.
 
     Raises: VersionNotFound; InvalidName for an invalid reason.
     """
@@ -226,8 +221,7 @@ def decide_ref(
 def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -> Body | Done[Deny]:
     """Take down the samples of `targets` for good. An existing entry that denies them all is returned.
 
-    One salt serves a whole log, so that a writer hashes a name once. Raises: InvalidName if targets, reason or author
-    are missing, or if reason or author contains a denied name.
+    Raises: InvalidName if targets, reason or author are missing, or if reason or author contains a denied name.
     """
     if not (targets and reason and by):
         raise InvalidName("a takedown needs what it is of, a reason, and by whom it was asked for")

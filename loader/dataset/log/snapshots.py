@@ -1,7 +1,7 @@
 """Hints: `log/state-<n>.json` stores the folded state after entry n, every 256 entries, so that opening is cheap.
 
 If a hint is missing, stale, damaged or forged, more entries are read: entry n + 1 must contain the state's checksum and
-follow the same entry n. Any process may write hints. Logs of earlier releases have no checksums.
+follow the same entry n. Any process may write hints.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from typing import Any
 
 from ...errors import FormatTooNew, ObjectNotFound, StoreError
 from ...storage import is_local
-from ...storage.shared.threads import Together
 from ...storage.store import ObjectInfo, Objects, Store
+from ...storage.threads import Together
 from .entries import entry_key, parse
 from .state import Deny, Hold, Primary, Ref, State, Txn, VersionRecord
 
@@ -32,7 +32,6 @@ _log = logging.getLogger(__name__)
 
 
 def hint_key(n: int) -> str:
-    """Return the store key of the hint after entry n."""
     return f"{_PREFIX}{n:012d}.json"
 
 
@@ -75,7 +74,6 @@ def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
 
 
 def _without_false(txn: dict[str, object]) -> dict[str, object]:
-    """Return the transaction without a False `gated`, so that hints of logs without gates stay unchanged."""
     return {name: value for name, value in txn.items() if name != "gated" or value}
 
 
@@ -128,7 +126,6 @@ class Listed:
 
     @property
     def after(self) -> int:
-        """Entry number of the newest hint; 0 if there is none."""
         return self.hints[-1] if self.hints else 0
 
     @property
@@ -138,7 +135,6 @@ class Listed:
 
     @property
     def keys(self) -> Iterator[str]:
-        """Keys that opening the log reads if the newest hint is usable."""
         if self.hints:
             yield hint_key(self.after)
         yield from map(entry_key, range(self.after + 1, self.after + 1 + self.coming))
@@ -190,7 +186,6 @@ def _vouched(store: Together, n: int, checksum: str) -> bool:
 
 
 def belongs(store: Objects, state: State) -> bool:
-    """Return whether the stored log has the state's last entry byte for byte, which implies all before it."""
     try:
         return hashlib.sha256(store.get(entry_key(state.n)).data).hexdigest() == state.prev
     except ObjectNotFound:
@@ -198,7 +193,6 @@ def belongs(store: Objects, state: State) -> bool:
 
 
 def write_hint(store: Store, state: State) -> None:
-    """Write the hint if the store allows it: nothing depends on it."""
     try:
         store.put(hint_key(state.n), dump_state(state))
     except StoreError as e:
@@ -206,6 +200,5 @@ def write_hint(store: Store, state: State) -> None:
 
 
 def old_hints(store: Store, keep: int = 4) -> list[ObjectInfo]:
-    """Return all but the newest `keep` hints, which a collector may delete."""
     there = [info for info in store.list(_PREFIX) if _numbers([info.key], _PREFIX)]
     return there[: max(len(there) - keep, 0)]

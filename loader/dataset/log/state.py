@@ -17,21 +17,21 @@ RefKind = Literal["tag", "alias"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Txn:
     txn: str
-    """Name of the transaction."""
+    """Transaction name."""
     dataset: str
     """Dataset that it adds a version to."""
     parent: str | None
-    """Id of the pinned parent version; None if there is none."""
+    """Id of the pinned parent version, or None."""
     status: Status
     """State of the transaction."""
     number: int | None = None
-    """Number of the version that it committed; None until then."""
+    """Number of its version, once committed."""
     reason: str | None = None
-    """Reason for its abort; None if it was not aborted."""
+    """Reason for its abort, or None."""
     n: int
     """Number of its begin entry."""
     gated: bool = False
-    """True if its commit has to name a verdict (`publishing/commit.py`)."""
+    """True if its commit has to name a verdict (`dataset/commit.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class VersionRecord:
     """A committed version, as recorded in the log."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     number: int
     """Number of the version, from 1."""
     id: str
@@ -47,17 +47,17 @@ class VersionRecord:
     manifest: str
     """Path of the manifest in the root."""
     sha256: str
-    """Sha256 hex of the manifest's bytes."""
+    """Manifest SHA-256, hex."""
     parent: str | None
-    """Id of the parent version; None if there is none."""
+    """Id of the parent version, or None."""
     txn: str
     """Transaction that committed it."""
     denies: int
-    """Number of the last deny entry applied to it; 0 if there is none."""
+    """Last deny entry applied to it, or 0."""
     n: int
     """Number of its commit entry."""
     retired: str | None = None
-    """Reason for its retirement; None if it is not retired."""
+    """Reason for its retirement, or None."""
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Ref:
     """A tag (never moves) or an alias (moves) of a dataset."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     name: str
     """Name of the tag or alias."""
     ref_kind: RefKind
@@ -104,7 +104,7 @@ class Hold:
     n: int
     """Number of the entry that placed it."""
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     number: int
     """Number of the version."""
     by: str
@@ -126,7 +126,7 @@ class Primary:
     token: str
     """Token in the marker of the root at `url`."""
     gone: bool = False
-    """True if the former root was unreachable and may have more entries."""
+    """True if the former root was unreachable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,17 +152,15 @@ class State:
     mirrors: tuple[Mapping[str, object], ...] = ()
     """Bodies of the mirror entries, with "n"."""
     primary: Primary | None = None
-    """Last move of the root; None if it was never moved."""
+    """Last move of the root, or None."""
     vouched: int = field(default=0, compare=False)
-    """Last entry whose state's checksum is in the next entry; 0 if there is none."""
+    """Last entry whose state's checksum is in the next entry, or 0."""
 
     @property
     def last_deny(self) -> int:
-        """Number of the newest deny entry, which a commit must have applied; 0 if there is none."""
         return self.denies[-1].n if self.denies else 0
 
     def versions(self, dataset: str) -> tuple[VersionRecord, ...]:
-        """Return every version of the dataset, including retired ones."""
         return self.datasets.get(dataset, ())
 
     def version(self, dataset: str, number: int) -> VersionRecord | None:
@@ -177,11 +175,9 @@ class State:
         return self.version(*self.ids[version_id]) if version_id in self.ids else None
 
     def holds_of(self, dataset: str, number: int) -> tuple[Hold, ...]:
-        """Return the holds of a version, oldest first; empty if there are none."""
         return tuple(one for one in self.holds if (one.dataset, one.number) == (dataset, number))
 
     def committed(self, txn: str) -> VersionRecord | None:
-        """Return the version that the transaction committed, or None."""
         known = self.txns.get(txn)
         return None if known is None or known.number is None else self.version(known.dataset, known.number)
 

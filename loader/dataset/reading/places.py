@@ -1,7 +1,4 @@
-"""Locate a batch's samples in shards, as arrays. Objects per sample are built on request.
-
-Samples of several versions are looked up together; each version costs a stretch of its index.
-"""
+"""Locate a batch's samples in shards, as arrays. Samples of several versions are looked up together."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...storage.shared.threads import lock
+from ...storage.threads import lock
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.bitmap import Bools, SelectTable
 from ..shards.index import ROW_GROUP_ROWS, IndexRows
@@ -25,11 +22,11 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 class Shard(NamedTuple):
     of: int
-    """Number of its version among the versions of the batch."""
+    """Its version's number in the batch."""
     group: str
     """Group of fields."""
     path: str
-    """Path relative to the root."""
+    """Path in the root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +34,7 @@ class FieldPlaces:
     """Shards, offsets, sizes and checksums of one field for n samples."""
 
     shards: Sequence[Shard]
-    """Shards of the samples, each once; unused ones are allowed."""
+    """Shards of the samples, each once."""
     shard: Int64s
     """int64 [n]: index into `shards`."""
     offset: Int64s
@@ -45,7 +42,7 @@ class FieldPlaces:
     nbytes: Int64s
     """int64 [n]: number of bytes."""
     crc32c: Int64s
-    """int64 [n]: CRC-32C of the bytes; `UNKNOWN_CRC` is replaced after the read."""
+    """int64 [n]: CRC-32C; `UNKNOWN_CRC` is replaced after the read."""
 
     @property
     def unknown(self) -> Int64s:
@@ -82,7 +79,6 @@ class FieldPlaces:
         return order if numbers is None else numbers[order], shares
 
     def part(self, rows: slice) -> "FieldPlaces":
-        """Return a slice of the samples that shares memory; `shards` may include unused ones."""
         return FieldPlaces(
             shards=self.shards,
             shard=self.shard[rows],
@@ -136,11 +132,11 @@ class SamplePlaces:
     of: Int64s
     """int64 [n]: number of the sample's version in `versions`."""
     part: Int64s
-    """int64 [n]: position of the sample's part among the version's parts."""
+    """int64 [n]: position of its part in the version."""
     row: Int64s
     """int64 [n]: row of the sample in its part."""
     ordinal: Int64s
-    """int64 [n]: number of the live sample in its version."""
+    """int64 [n]: its live number in the version."""
     index: Sequence[IndexRows]
     """Index rows around the samples; they contain the keys."""
     stretch: Int64s
@@ -173,7 +169,6 @@ class SamplePlaces:
         )
 
     def span(self, rows: slice) -> "SamplePlaces":
-        """Return a slice of the samples that shares memory."""
         return SamplePlaces(
             versions=self.versions,
             of=self.of[rows],
@@ -204,12 +199,11 @@ class SampleAt(NamedTuple):
         return self.places.address(self.number)
 
     def describe(self, field: str | None = None) -> str:
-        """Describe the sample, as `SampleAddress.describe` does."""
         return self.address().describe(field)
 
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""Maps a function over items, in order: the built-in `map`, or a thread pool's."""
+"""The built-in `map`, or a thread pool's."""
 
 Layout = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 """Per group: (requested fields, all fields, which are the index columns)."""
@@ -219,7 +213,7 @@ class RowStretch(NamedTuple):
     rows: IndexRows
     """The rows."""
     path: str
-    """Path of the shard."""
+    """Shard path."""
 
 
 def groups_of(version: "Version", fields: Sequence[str]) -> dict[str, list[str]]:
@@ -231,7 +225,6 @@ def groups_of(version: "Version", fields: Sequence[str]) -> dict[str, list[str]]
 
 
 def layout_of(version: "Version", fields: Sequence[str]) -> Layout:
-    """Return the layout of fields in a version's groups. Raises: FieldNotFound."""
     return tuple(
         (tuple(asked), tuple(sorted(version.manifest["groups"][group]["field_nbytes"])))
         for group, asked in groups_of(version, fields).items()
@@ -254,8 +247,7 @@ class Lookup:
     def places(self, of: Int64s, ordinals: Int64s, run: Map = map) -> SamplePlaces:
         """Return the places of the fields for live ordinals, in the order given.
 
-        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory, and O(n log n) time in
-        a few numpy calls, whatever the number of versions.
+        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory, and O(n log n)  time.
 
             of: int64 [n], version number of each sample.
             run: may be a thread pool's map.
@@ -268,7 +260,6 @@ class Lookup:
         return resolved
 
     def held_places(self, of: Int64s, ordinals: Int64s) -> SamplePlaces | None:
-        """Return the same as `places`, from memory only; None if something must be read."""
         return self._places(of, ordinals, None)
 
     def _places(self, of: Int64s, ordinals: Int64s, run: Map | None) -> SamplePlaces | None:
@@ -366,7 +357,6 @@ class _Parts(NamedTuple):
     tables: Sequence[PartsTable | None]
     """Parts table per version number; None for versions not `known`."""
     known: Bools
-    """bool [versions]: True if `tables` has the version's."""
     n_live: Int64s
     """int64 [versions]: live samples of each."""
     first_ordinal: Int64s

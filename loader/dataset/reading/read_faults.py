@@ -20,9 +20,9 @@ class ReadFault(NamedTuple):
     end: int
     """Byte after the last one."""
     expected: str
-    """CRC-32C of the stored bytes, 8 hex digits; "" if a SHA-256 differs."""
+    """CRC-32C of the stored bytes, 8 hex digits, or ""."""
     actual: str
-    """CRC-32C of the bytes that came; "" if a SHA-256 differs."""
+    """CRC-32C of the bytes that came, or ""."""
     store: str
     """URL of the store, or folder of the cache."""
     kind: Literal["read", "cache page"]
@@ -31,13 +31,11 @@ class ReadFault(NamedTuple):
     """UTC microseconds since 1970."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as a run's record has them."""
         names = {"expected": "wanted", "actual": "found"}
         return {names.get(name, name): value for name, value in self._asdict().items()}
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "ReadFault":
-        """Return the fault that `to_json` wrote. Raises: KeyError, TypeError, ValueError."""
         return ReadFault(
             address=str(body["address"]),
             begin=int(body["begin"]),
@@ -72,7 +70,7 @@ class ReadFaults:
             return self.count, list(self._newest)[len(self._newest) - new :]
 
     def drain(self) -> list[ReadFault]:
-        """Return the remembered faults, and forget them: for a worker that sends them to its trainer."""
+        """Return the remembered faults, and forget them."""
         with self._lock:
             faults = list(self._newest)
             self._newest.clear()

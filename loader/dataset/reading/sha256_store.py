@@ -1,7 +1,7 @@
 """Check shard pages against SHA-256 at first use: `Root(verify="sha256")`.
 
 CRC-32C detects accidents only. A chain of SHA-256 hashes runs from the version's id through manifest, shards table and
-index to a shard's pages. Verified pages are remembered per ETag, and with mirrors per store.
+index to a shard's pages.
 """
 
 import os
@@ -13,11 +13,11 @@ import numpy as np
 
 from ...errors import Corrupt
 from ...storage import Blob, ByteRange, RangeReader, ReadLimits
-from ...storage.mirror.store import MirroredStore
+from ...storage.mirror import MirroredStore
 from ...storage.ranges import slice_reads
-from ...storage.shared.requests import noting_who_serves
-from ...storage.shared.threads import lock
+from ...storage.requests import noting_who_serves
 from ...storage.store import Disk, Piece, disk_of, fill_pieces, is_local
+from ...storage.threads import lock
 from ..shards.shard import PageHashes
 from .read_faults import add_fault
 
@@ -64,7 +64,6 @@ class VerifiedStore:
 
     @property
     def disk(self) -> "VerifiedStore | None":
-        """This store itself, or None: see `store.disk_of`."""
         return None if disk_of(self._origin) is None else self
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
@@ -99,7 +98,6 @@ class VerifiedStore:
         return self._read(key, [ByteRange(*span) for span in spans], etag, read)
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """Fill buffers, like the disk store; bytes of unverified pages are copied into them."""
         spans = [piece[:2] for piece in pieces]
         shard, columns = self._shard(key, spans), _columns(spans)
         if not shard.unverified(shard.guess(etag), *columns).any():
@@ -112,7 +110,6 @@ class VerifiedStore:
         return etag_read
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:
-        """Return a file's ETag, like the disk store."""
         return self._disk.etag_of(key, etag)
 
     def open_same(self, key: str, etag: str) -> int | None:
@@ -275,7 +272,6 @@ class _ShardPages:
                 self._whole.discard(self._verified.popitem(last=False)[0])
 
     def _pages(self, offset: Int64s, nbytes: Int64s) -> tuple[Int64s, Int64s]:
-        """Return (first page, page after the last) for each range; equal for an empty range."""
         size = self.hashes.page_bytes
         first = offset // size
         return first, np.where(nbytes > 0, -(-(offset + nbytes) // size), first)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...errors import Changed, Corrupt, ObjectNotFound, StoreError
 from ...storage import ByteRange, RangeReader
 from ...storage.disk.file_handles import FileHandle, FileHandles
-from ...storage.shared.requests import retry_corrupt
+from ...storage.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
@@ -24,18 +24,18 @@ Lender = Callable[[str, Sequence[tuple[int, int]], str | None], tuple[Sequence[b
 
 
 class ShardRead(NamedTuple):
-    """Cost of reading from one shard, as one part of a batch read."""
+    """Cost of reading from one shard."""
 
     first: Callable[[], SampleAddress]
     """Returns the address of the first sample."""
     path: str
-    """Path of the shard."""
+    """Shard path."""
     span: ByteRange
-    """Range from the first requested byte to the last."""
+    """From the first requested byte to the last."""
     fetch_s: float
-    """Seconds spent reading, including second reads."""
+    """Seconds of reads, second ones included."""
     verify_s: float
-    """Seconds spent verifying."""
+    """Seconds of verification."""
 
 
 OnRead = Callable[[ShardRead], None]
@@ -45,13 +45,13 @@ class Reading(NamedTuple):
     store: RangeReader
     """Store of the shards."""
     pins: dict[str, str]
-    """Shard path -> ETag of its first read; a replaced shard raises Changed."""
+    """Shard path -> ETag of its first read."""
     on_refetch: Callable[[], None] = lambda: None
     """Called before each second read."""
     on_read: OnRead = lambda _: None
     """Called with each shard's `ShardRead`, in the reading thread."""
     files: FileHandles | None = None
-    """Open shards on a local disk; None for other stores."""
+    """Open shards on a local disk, or None."""
 
     def ranges(
         self,
@@ -64,8 +64,7 @@ class Reading(NamedTuple):
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of (offset, nbytes) spans, in order.
 
-        first, field: address and field of the first span, for errors. lent: the caller copies the bytes immediately, so
-        that a store may lend its memory.
+        lent: the caller copies the bytes immediately, so that a store may lend its memory.
 
         Raises: Corrupt if the shard ends too early; other store errors. All of them name the address.
         """
@@ -93,7 +92,7 @@ class Reading(NamedTuple):
     ) -> FileHandle | None:
         """Return an open shard whose ranges passed the SHA-256 check; None if `ranges` must report the error.
 
-        offset, nbytes: int64 [n]. first, field: address and field of the first range, for errors.
+        offset, nbytes: int64 [n].
         """
         assert self.files is not None
         try:
@@ -190,6 +189,5 @@ ReadingOf = Callable[[int], Reading]
 
 
 def extent(spans: Sequence[tuple[int, int]]) -> ByteRange:
-    """Return the span from the first byte of all spans to the last."""
     low = min(spans, default=(0, 0))[0]
     return ByteRange(low, max(map(sum, spans), default=0) - low)

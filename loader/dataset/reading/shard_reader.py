@@ -116,8 +116,6 @@ def _decoded(name: str, record: ForeignObject, facts: Mapping[str, str]) -> Deco
 
 
 class _Shards(PlacedStore):
-    """A shard store that pickles as its arguments and reopens in another process."""
-
     def __init__(
         self,
         home: Store,

@@ -34,7 +34,6 @@ def _nothing(number: int, field: str, crc: int) -> None:
 
 
 def raise_corrupt(number: int, error: Corrupt) -> None:
-    """Raise the error, which stops at the first corrupt sample."""
     raise error
 
 
@@ -44,22 +43,22 @@ class FieldPart(NamedTuple):
     offset: int
     """Offset in the field."""
     nbytes: int
-    """Number of bytes."""
+    """Bytes."""
     crc32c: int
-    """CRC-32C of the bytes; `UNKNOWN_CRC` if the caller verifies them."""
+    """CRC-32C; `UNKNOWN_CRC` if the caller verifies them."""
 
 
 class PartsOfField(NamedTuple):
     """Parts of one field to read."""
 
     address: SampleAddress
-    """Address of the sample."""
+    """Sample address."""
     field: str
-    """Name of the field."""
+    """Field name."""
     runs: Sequence[Sequence[FieldPart]]
-    """Runs of parts, ascending; each is read from its first to its last byte."""
+    """Ascending runs of parts; each is read whole."""
     said_by: str = "its packet table"
-    """Name of the table with the parts' checksums, for errors."""
+    """Table with the parts' checksums, for errors."""
 
 
 def read_fields(

@@ -1,7 +1,6 @@
 """Gather and verify field bytes in memory, from open files or pieces that were already read from a bucket.
 
-Fields of one size become rows of an array; others are concatenated. One call of `loader.native` copies and checks the
-samples of all shards without the interpreter's lock.
+One call of `loader.native` copies and checks the samples of all shards without the interpreter's lock.
 """
 
 import os
@@ -18,7 +17,7 @@ from ...errors import Corrupt
 from ...native import IN_MEMORY, RIGHT, WRONG, OpenFile, gather
 from ...storage import ByteRange
 from ...storage.disk.file_handles import FileHandle
-from ...storage.shared.requests import count_request
+from ...storage.requests import count_request
 from ..shards.address import UNKNOWN_CRC, SampleAddress
 from ..shards.bitmap import Bools
 from ..shards.shard import crc32c
@@ -29,13 +28,13 @@ from .verified_bucket_reads import read_places
 
 class RowsOfField(NamedTuple):
     field: str
-    """Name of the field."""
+    """Field name."""
     head: bytes
-    """Common first bytes of all values, which are compared and not copied."""
+    """Common first bytes, which are compared and not copied."""
     numbers: Int64s
-    """int64 [n], ascending: numbers of the samples whose field has exactly the size of head and row."""
+    """int64 [n], ascending: samples whose field has exactly the size of head and row."""
     rows: Int64s
-    """int64 [n]: row of `memory` for each sample's bytes after the head."""
+    """int64 [n]: row of `memory` for the bytes after the head."""
     memory: np.ndarray
     """uint8 [rows, nbytes], contiguous."""
 
@@ -68,11 +67,11 @@ class Gatherable(Protocol):
 
     @property
     def reading_of(self) -> ReadingOf:
-        """Returns the `Reading` for a second read."""
+        """Reading for a second read."""
 
     @property
     def places(self) -> SamplePlaces:
-        """Places of the samples in their shards."""
+        """Places of the samples."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
         """Return (sources of the samples, numbers of samples that have none). numbers: int64, ascending."""
@@ -137,7 +136,7 @@ def _gathered(
 
 
 def _report_faults(gatherable: Gatherable, sources: Sources, field: str, wrong: Int64s) -> None:
-    """Report items with a wrong checksum; those with only another head than expected are correct."""
+    """Report items with a wrong checksum; another head only is correct."""
     at = gatherable.places.fields[field]
     for i in wrong.tolist():
         number, (descriptor, memory) = int(sources.numbers[i]), sources.files[int(sources.which[i])]
@@ -168,7 +167,6 @@ class UnverifiedSamples(NamedTuple):
     """Called with the seconds spent verifying, copies included."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        """Return (pieces of the expected size, numbers of the other samples)."""
         data, sizes = self.data.get(field, {}), self.places.fields[field].nbytes
         pieces = [data.get(number, b"") for number in numbers.tolist()]
         there = np.fromiter(map(len, pieces), np.int64, len(pieces)) == sizes[numbers]
@@ -209,7 +207,6 @@ class OpenShards(NamedTuple):
     """Places of the samples in the shards."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        """Return (samples in shards that could be opened, numbers of the other samples)."""
         at, shards = self.places.fields[field], list[_ShardReads]()
         ordered, shares = at.shares(numbers)
         begin, nbytes = at.offset[ordered], at.nbytes[ordered]

@@ -17,12 +17,10 @@ class Described(Protocol):
 
 
 def crc_text(crc: int) -> str:
-    """Return a CRC-32C as 8 hex digits; "" if unknown."""
     return "" if crc == UNKNOWN_CRC else f"{crc:08x}"
 
 
 def crc_of(text: str) -> int:
-    """Return the CRC-32C that `crc_text` formatted. Raises: ValueError."""
     return int(text, 16) if text else UNKNOWN_CRC
 
 
@@ -31,15 +29,15 @@ class FieldAddress:
     """Location of one field's payload bytes."""
 
     field: str
-    """Name of the field."""
+    """Name."""
     group: str
     """Group of fields that the shard holds."""
     path: str
-    """Path of the shard, relative to the root."""
+    """Path in the root."""
     offset: int
     """First byte."""
     nbytes: int
-    """Number of bytes."""
+    """Bytes."""
     crc32c: int
     """CRC-32C of the bytes; `UNKNOWN_CRC` if not computed yet."""
 
@@ -49,13 +47,13 @@ class SampleAddress:
     """One sample of one version, with the address of each requested field."""
 
     key: str
-    """Key of the sample."""
+    """Sample key."""
     version: str
-    """Name of the version, such as "photos@3"."""
+    """Version name, such as "photos@3"."""
     version_id: str
-    """Id of the version, "v-" and sha256 hex of its manifest."""
+    """"v-" and sha256 hex of the manifest."""
     part: str
-    """Id of the part."""
+    """Part id."""
     row: int
     """Row of the sample in its part."""
     ordinal: int
@@ -75,7 +73,6 @@ class SampleAddress:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "SampleAddress":
-        """Return the address that `to_json` wrote. Raises: KeyError, TypeError, ValueError."""
         fields = {
             name: FieldAddress(field=name, **{of: place[of] for of in _PLACE}, crc32c=crc_of(place["crc32c"]))
             for name, place in body["fields"].items()
@@ -83,7 +80,6 @@ class SampleAddress:
         return SampleAddress(**{name: body[name] for name in _SAMPLE}, fields=fields)
 
     def describe(self, field: str | None = None) -> str:
-        """Return `photos@12/<part> media[1048576:1310720] sample 'ep_31/0120'`, with `.field` if one is named."""
         if field is None or field not in self.fields:
             return f"{self.version}/{self.part} row {self.row} sample {self.key!r}"
         at = self.fields[field]

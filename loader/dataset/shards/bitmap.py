@@ -18,7 +18,6 @@ def pack(members: Bools) -> bytes:
 
 
 def unpack(data: bytes, n: int) -> Bools:
-    """Return bool [n], the inverse of `pack`."""
     return np.unpackbits(np.frombuffer(data, np.uint8), count=n, bitorder="little").astype(bool)
 
 
@@ -39,11 +38,9 @@ class SelectTable:
         return int(self._before[-1])
 
     def packed(self) -> bytes:
-        """Return the set as `pack` writes it."""
         return self._bytes[: -(-self._n // 8)].tobytes()
 
     def rank(self, n: int) -> int:
-        """Return the number of members less than n."""
         block, bits = divmod(n, BLOCK_BITS)
         row = self._bytes.reshape(-1, BLOCK_BITS // 8)[block : block + 1]
         return int(self._before[block]) + int(np.unpackbits(row, bitorder="little")[:bits].sum())

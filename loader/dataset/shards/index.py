@@ -1,7 +1,7 @@
 """Read and write a shard's sidecar index: offset, size and checksum of each field of each row.
 
-Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded. With row groups of at most
-2,048 rows, a cold sample costs the footer and one row group. The shard's page hashes precede the rows.
+Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded. The shard's page hashes
+precede the rows.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt
 from ...storage import Store
-from ...storage.shared.requests import retry_corrupt
-from ...storage.shared.threads import Turns, lock
+from ...storage.requests import retry_corrupt
+from ...storage.threads import ByteLru, lock
 from ..tables.parquet import (
     MAGIC_BYTES,
     TAIL_BYTES,
@@ -62,7 +62,7 @@ class IndexRows:
     keys: list[str]
     """Key of each row."""
     places: Int64s
-    """int64 [rows, fields, 3]: offset, nbytes and CRC-32C of each field, fields by name."""
+    """int64 [rows, fields, 3]: offset, nbytes and CRC-32C, fields by name."""
     offset: dict[str, Int64s]
     """Field -> int64 [rows], a column of `places`."""
     nbytes: dict[str, Int64s]
@@ -70,7 +70,7 @@ class IndexRows:
     crc32c: dict[str, Int64s]
     """Field -> int64 [rows], a column of `places`."""
     sealed: bool = True
-    """False if checksums are unknown: for registered bytes that are not sealed."""
+    """False for registered bytes that are not sealed."""
 
     def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
         """Return a field's address for row `first_row + local` of the shard at `path`."""
@@ -110,19 +110,19 @@ class IndexPlace:
     """Path and size of an index, with checksums of its bytes: a damaged footer can crash Parquet."""
 
     path: str
-    """Path relative to the root."""
+    """Path in the root."""
     nbytes: int
     """Size in bytes."""
     crc32c: int
-    """CRC-32C of the whole index."""
+    """CRC-32C of the index."""
     footer_crc32c: int
     """CRC-32C of the footer."""
     footer_sha256: str = ""
-    """Sha256 hex of the footer; "" in indexes of earlier releases."""
+    """Footer SHA-256, hex; "" in earlier releases."""
     pages_nbytes: int = 0
-    """Bytes of page hashes before the rows; 0 in indexes of earlier releases."""
+    """Bytes of page hashes before the rows; 0 in earlier releases."""
     seal: str = ""
-    """Path of the seal (checksums for registered bytes), which may be missing; "" for the root's own shards."""
+    """Path of the seal of registered bytes, which may be missing, or ""."""
 
     @staticmethod
     def of(shard: Mapping[str, Any]) -> "IndexPlace":
@@ -138,7 +138,7 @@ class IndexPlace:
 
     @staticmethod
     def measure(path: str, data: bytes, pages_nbytes: int = 0) -> "IndexPlace":
-        """Return the place for an index with these bytes. pages_nbytes: size of the page hashes before the rows."""
+        """Return the place. pages_nbytes: size of the page hashes before the rows."""
         footer = data[len(data) - footer_nbytes(data) :]
         return IndexPlace(
             path=path,
@@ -161,7 +161,6 @@ class IndexPlace:
 
     @property
     def start(self) -> int:
-        """First byte of the rows, after the page hashes."""
         behind = MAGIC_BYTES + self.pages_nbytes if self.footer_sha256 else 0
         return max(0, min(behind, self.nbytes - TAIL_BYTES))
 
@@ -199,7 +198,6 @@ class IndexFile:
         return f"{self._store.url}/{self._path}"
 
     def row_group_of(self, row: int) -> int:
-        """Return the number of the row group that holds a row."""
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
     def read_group(self, group: int) -> IndexRows:
@@ -227,7 +225,6 @@ class IndexFile:
             return self._seal
 
     def column(self, name: str) -> Int64s:
-        """Return one int64 column of all rows. The index must be opened with `whole`."""
         try:
             reader = pq.ParquetFile(
                 Window(self._nbytes, self._place.start, self._held),
@@ -365,49 +362,33 @@ class IndexCache:
     """Least-recently-used cache of row groups, bounded in bytes; shared by a reader's threads."""
 
     def __init__(self, store: Store, capacity_bytes: int = 256 * 2**20) -> None:
-        self._store, self._capacity = store, capacity_bytes
+        self._store, self._groups = store, ByteLru(capacity_bytes)
         self._lock = lock()
         self._files: OrderedDict[str, IndexFile] = OrderedDict()
-        self._groups: OrderedDict[tuple[str, int], tuple[IndexRows, int]] = OrderedDict()
-        self._held_bytes = 0
         self._file_bytes = 0
-        self._turns = Turns()
 
     def held(self, place: IndexPlace, row: int) -> IndexRows | None:
-        """Return the row group around `row` if it is in memory, else None."""
-        key = (place.path, row // ROW_GROUP_ROWS)
-        with self._lock:
-            entry = self._groups.get(key)
-            if entry is None:
-                return None
-            self._groups.move_to_end(key)
-            return entry[0]
+        group: IndexRows | None = self._groups.get((place.path, row // ROW_GROUP_ROWS))
+        return group
 
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
         """Return the row group around `row` of an index; threads share one read."""
         group = self.held(place, row)
         if group is None:
             key = (place.path, row // ROW_GROUP_ROWS)
-            with self._turns.of(key):
-                group = self.held(place, row) or self._read_group(place, key)
+            with self._groups.turns.of(key):
+                group = self.held(place, row)
+                if group is None:
+                    group = self._file(place).read_group(key[1])
+                    # Key strings dominate: about 80 bytes each, plus 24 bytes per field.
+                    self._groups.put(key, group, len(group.keys) * (80 + 24 * len(group.offset)))
         return group
 
     def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
         return self._file(place).page_hashes(shard_nbytes)
 
-    def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:
-        rows = self._file(place).read_group(key[1])
-        # Key strings dominate: about 80 bytes each, plus 24 bytes per field.
-        held = len(rows.keys) * (80 + 24 * len(rows.offset))
-        with self._lock:
-            self._groups[key] = (rows, held)
-            self._held_bytes += held
-            while self._held_bytes > self._capacity and len(self._groups) > 1:
-                self._held_bytes -= self._groups.popitem(last=False)[1][1]
-        return rows
-
     def _file(self, place: IndexPlace) -> IndexFile:
-        with self._turns.of(place.path):
+        with self._groups.turns.of(place.path):
             with self._lock:
                 file = self._files.get(place.path)
             if file is None:
@@ -415,6 +396,9 @@ class IndexCache:
                 with self._lock:
                     self._files[place.path] = file
                     self._file_bytes += file.held_bytes
-                    while len(self._files) > MAX_OPEN_FILES or self._file_bytes > self._capacity // 4:
+                    while (
+                        len(self._files) > MAX_OPEN_FILES
+                        or self._file_bytes > self._groups.capacity_bytes // 4
+                    ):
                         self._file_bytes -= self._files.popitem(last=False)[1].held_bytes
             return file

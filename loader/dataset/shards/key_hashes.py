@@ -1,7 +1,7 @@
 """Store hashes of all keys that a dataset ever had, in sorted tables that a publish checks before keys.
 
 A table has one ascending int64 column of 63-bit hashes; its footer has each row group's smallest value. A missing key
-costs one row group. If a hash is present, the keys are compared.
+costs one row group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 KIND = "key-hashes"
 ROW_GROUP_ROWS = 4096
 WHOLE_BELOW_BYTES = 256 * 2**10
-"""Size in bytes below which a table is read whole; larger ones are read by footer and row groups."""
+"""Size in bytes below which a table is read whole;"""
 MAX_GAP_BYTES = 128 * 2**10
 """Largest gap, in bytes, between row groups read together: a round trip costs more than these bytes."""
 
@@ -113,7 +113,6 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
 
 
 def _check_footer(footer: bytes, file: Mapping[str, Any], name: str) -> None:
-    """Check a footer; tables of earlier releases have only a CRC-32C."""
     if "footer_sha256" in file:
         check_sha256("its footer", footer, file["footer_sha256"], "the manifest", name)
     elif (checksum := crc32c(footer)) != file["footer_crc32c"]:

@@ -1,4 +1,4 @@
-"""A part: a fixed run of samples, one shard per group of fields, passed from writer to publisher."""
+"""A part: a fixed run of samples, one shard per group of fields."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,34 +13,34 @@ from ..tables.parquet import TableFile, get_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFile:
-    """One row of the `shards` table. Earlier releases lack fields with a default."""
+    """One row of the `shards` table."""
 
     part: str
-    """Id of the part."""
+    """Part id."""
     group: str
     """Name of the group of fields."""
     path: str
-    """Path of the shard, relative to the root."""
+    """Path of the shard in the root."""
     nbytes: int
-    """Size of the shard."""
+    """Shard size."""
     sha256: str
-    """Sha256 hex of the shard's bytes."""
+    """Shard SHA-256, hex."""
     n_rows: int
-    """Number of samples."""
+    """Samples."""
     index_path: str
-    """Path of the shard's index, relative to the root."""
+    """Path of the shard's index in the root."""
     index_nbytes: int
-    """Size of the index."""
+    """Index size."""
     index_crc32c: int
-    """CRC-32C of the whole index."""
+    """CRC-32C of the index."""
     index_footer_crc32c: int
     """CRC-32C of the index's Parquet footer."""
     field_nbytes: Mapping[str, int]
     """Field -> payload bytes over all rows."""
     index_footer_sha256: str | None = None
-    """Sha256 hex of the index's Parquet footer; None in shards of earlier releases."""
+    """Footer SHA-256, hex; None in earlier releases."""
     index_pages_nbytes: int | None = None
-    """Bytes of page hashes in the index; None in shards of earlier releases."""
+    """Bytes of page hashes in the index; None in earlier releases."""
 
 
 SHARDS_SCHEMA = pa.schema(
@@ -70,15 +70,15 @@ class Part:
     """Shards of one part and the table of its samples. Picklable; `to_json` returns plain JSON."""
 
     id: str
-    """Id of the part."""
+    """Part id."""
     txn: str
     """Transaction that the part was written in."""
     n_rows: int
-    """Number of samples."""
+    """Samples."""
     shards: tuple[ShardFile, ...]
     """One shard per group of fields."""
     samples: TableFile | None
-    """Samples table; None for a group added to an existing part."""
+    """None for a group added to an existing part."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON, without columns that an earlier release's shards lack."""
@@ -91,7 +91,7 @@ class Part:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "Part":
-        """Return the part that `to_json` wrote. Raises: InvalidSample if the body is not a part."""
+        """Return the part. Raises: InvalidSample."""
         try:
             shards = tuple(ShardFile(**shard) for shard in body["shards"])
             samples = TableFile.from_json(body["samples"]) if body["samples"] else None
@@ -101,6 +101,5 @@ class Part:
 
 
 def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
-    """Return one dict per sample, in order: part, row, key, provenance and metadata."""
     rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist() if part.samples else []
     return rows

@@ -1,7 +1,7 @@
 """Look up a version's parts: the part and row of an ordinal, and each group's shard.
 
-A million shards take 25 MB of arrays and 100 MB of Parquet rows (300 MB decoded). A lookup decodes one row group; the
-last ones stay cached. Part names, 45 MB, are decoded on request. Finding n ordinals costs O(n log parts).
+A million shards take 25 MB of arrays and 100 MB of Parquet rows (300 MB decoded). Part names, 45 MB, are decoded on
+request. Finding n ordinals costs O(n log parts).
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
-from ...storage.shared.threads import lock
+from ...storage.threads import lock
 from ..tables.parquet import changes, check_schema_version, codes, integers, take_rows, text
 from .bitmap import SelectTable, unpack
 
@@ -111,7 +111,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MISSING = -1
 FEW_SHARDS = 2**14
-"""Number of shards up to which comparing names in Python is faster than importing Arrow's functions (40 ms)."""
+"""Shards up to which comparing names in Python is faster than importing Arrow's functions (40 ms)."""
 
 EXCLUSIONS_SCHEMA = pa.schema(
     [("part", pa.string()), ("bitmap", pa.binary()), ("n_rows", pa.int64()), ("reason", pa.string())]
@@ -150,12 +150,10 @@ class PartsTable:
 
     @cached_property
     def ids(self) -> pa.Array:
-        """Names of all parts, in order: 45 bytes each, decoded at first use."""
         names = self._shards.columns("part")["part"].combine_chunks()
         return names if self._shard_rows is None else take_rows(names, self._shard_rows)
 
     def id(self, position: int) -> str:
-        """Return one part's name, cached: Arrow takes 2 to 40 us."""
         name = self._names.get(position)
         if name is None:
             at = position if self._shard_rows is None else int(self._shard_rows[position])
@@ -199,7 +197,6 @@ class PartsTable:
         return integers(index)
 
     def position(self, part: str) -> int:
-        """Return a part's position in the version's order. Raises: Corrupt for an unknown part."""
         return int(self.positions([part])[0])
 
     def locate(self, ordinals: Int64s) -> tuple[Int64s, Int64s]:
@@ -220,7 +217,6 @@ class PartsTable:
 
     @property
     def with_exclusions(self) -> list[int]:
-        """Positions of the parts with excluded rows, ascending."""
         return sorted(self.live_rows)
 
     @property
@@ -228,14 +224,12 @@ class PartsTable:
         return bool(self.live_rows)
 
     def has_group(self, group: str) -> Bools:
-        """Return bool [parts]: True if the part has a shard of this group."""
         if group not in self._shard_of:
             return np.zeros(len(self), bool)
         present: Bools = self._shard_of[group] != MISSING
         return present
 
     def shard(self, group: str, position: int) -> dict[str, Any]:
-        """Return the `shards` row for a part and group. Raises: FieldNotFound."""
         at = int(self._shard_of[group][position]) if group in self._shard_of else MISSING
         if at == MISSING:
             raise FieldNotFound(
@@ -245,12 +239,11 @@ class PartsTable:
         return self._shards.row(at)
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
-        """Return (SHA-256 hex, bytes) of the shard at a path; None if there is none. O(shards)."""
+        """Return (SHA-256 hex, bytes) of the shard at a path, or None. O(shards)."""
         row = self.shard_at(path)
         return None if row is None else (row["sha256"], row["nbytes"])
 
     def shard_at(self, path: str) -> dict[str, Any] | None:
-        """Return the `shards` row of the shard at a path; None if there is none. O(shards)."""
         if len(self._shards) <= FEW_SHARDS:
             row = self._row_of.get(path)
             return None if row is None else self._shards.row(row)

@@ -2,7 +2,7 @@
 
 The same samples give the same bytes. Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). A name over 100
 bytes that no `/` splits into 155 + 100 gets a pax extended header, which tarfile, GNU tar, bsdtar and webdataset read.
-A shard's SHA-256 verifies it whole; its page hashes verify a range. A seal has the checksums of registered bytes:
+A seal has the checksums of registered bytes:
 
     seals/<sha256>.parquet      <field>_crc32c, int64: CRC-32C of each field, one row per index row; -1: unknown
 """
@@ -22,7 +22,7 @@ from ...errors import AlreadyExists, Corrupt, FieldTooLarge, ObjectNotFound
 from ...native import PagedSha256
 from ...storage import Store
 from ...storage.external_shards import FOREIGN
-from ...storage.shared.requests import retry_corrupt
+from ...storage.requests import retry_corrupt
 from ..names import member_name
 from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
 
@@ -47,7 +47,6 @@ _EMPTY = (
     + b"ustar\x0000"
     + bytes(247)
 )
-"""A header without name, size and type; its checksum is blank."""
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Uint8s = np.ndarray[Any, np.dtype[np.uint8]]
@@ -64,7 +63,6 @@ def crc32c(data: bytes | bytearray | memoryview) -> int:
 
 
 def check_field_bytes(key: str, field: str, nbytes: int) -> None:
-    """Raise FieldTooLarge above `MAX_FIELD_BYTES`."""
     if nbytes > MAX_FIELD_BYTES:
         raise FieldTooLarge(
             f"field {field!r} of sample {key!r} is {nbytes} bytes; at most {MAX_FIELD_BYTES} (4 GiB) are accepted. "
@@ -73,7 +71,6 @@ def check_field_bytes(key: str, field: str, nbytes: int) -> None:
 
 
 def aligned(nbytes: int) -> memoryview:
-    """Return page-aligned memory."""
     memory = np.empty(nbytes + PAGE_BYTES, np.uint8)
     start = -memory.ctypes.data % PAGE_BYTES
     return memory[start : start + nbytes].data
@@ -118,7 +115,6 @@ class ShardWriter:
         return spans
 
     def finish(self) -> str:
-        """Write the end of the archive; return the file's SHA-256 hex."""
         self._write(_END)
         self._flush(self._filled)
         return self._sha256.digest().hex()
@@ -147,7 +143,6 @@ class ShardWriter:
         return self._block[self._filled : self._filled + nbytes]
 
     def _flush(self, end: int) -> None:
-        """Write and hash the block's first `end` bytes: whole pages, except at the end."""
         data = self._block[:end].toreadonly()
         self._out(data)
         self._pages.append(self._sha256.update(data))
@@ -156,7 +151,6 @@ class ShardWriter:
 
 
 def member_header(name: str, nbytes: int) -> bytes:
-    """Return the header block(s) before a member's payload."""
     raw = name.encode()
     split = _split(raw)
     if split is not None:
@@ -168,7 +162,6 @@ def member_header(name: str, nbytes: int) -> bytes:
 
 
 def _headers(names: Sequence[str], nbytes: Int64s) -> tuple[Uint8s, Int64s]:
-    """Return (`member_header` blocks, uint8 [blocks, 512]; number of blocks per member, int64 [n])."""
     raw = "\0".join(names).encode().split(b"\0")
     if max(map(len, raw)) > _NAME_BYTES:
         headers = [member_header(name, size) for name, size in zip(names, nbytes.tolist(), strict=True)]
@@ -254,18 +247,15 @@ class PageHashes:
         return len(self.digests) // DIGEST_BYTES
 
     def others(self, digests: Sequence[bytes]) -> list[int]:
-        """Return the numbers of pages whose digest differs. digests: one per page, in order."""
         step = DIGEST_BYTES
         return [n for n, one in enumerate(digests) if self.digests[n * step : (n + 1) * step] != one]
 
     def is_page(self, page: int, data: bytes | memoryview) -> bool:
-        """Return whether these bytes match the page's digest."""
         start = page * DIGEST_BYTES
         return hashlib.sha256(data).digest() == self.digests[start : start + DIGEST_BYTES]
 
 
 def hash_pages(path: str) -> bytes:
-    """Return the digests of a local file's pages, 32 bytes each."""
     block, digests = memoryview(bytearray(_BLOCK_BYTES)), list[bytes]()  # a block holds whole pages
     with open(path, "rb", buffering=0) as file:
         while nbytes := _filled(file, block):
@@ -288,20 +278,18 @@ _CRC = "_crc32c"
 
 
 def seal_path(shard_path: str, index_footer_sha256: str | None) -> str:
-    """Return the path of an index's seal in the root; "" for the root's own shards."""
+    """Return the path of an index's seal; "" for the root's own shards."""
     if not shard_path.startswith(FOREIGN) or not index_footer_sha256:
         return ""
     return f"{SEALS}{hashlib.sha256(f'{index_footer_sha256} {shard_path}'.encode()).hexdigest()}.parquet"
 
 
 def seal_bytes(path: str, crcs: Crcs) -> bytes:
-    """Return a seal's file content. path: from `seal_path`."""
     table = pa.table({f"{field}{_CRC}": pa.array(crcs[field]) for field in sorted(crcs)})
     return table_bytes(table, "seal", facts={"path": path, "content_sha256": _content(crcs)})
 
 
 def put_seal(store: Store, path: str, data: bytes) -> None:
-    """Store a seal made by `seal_bytes`; an existing one has the same bytes. path: from `seal_path`."""
     try:
         store.put_if_absent(path, data)
     except AlreadyExists:
@@ -309,7 +297,7 @@ def put_seal(store: Store, path: str, data: bytes) -> None:
 
 
 def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs | None:
-    """Return the seal's checksums for an index with these sorted fields; None if there is no seal. One request."""
+    """Return the seal's checksums for an index with these sorted fields, or None. One request."""
     name = f"{store.url}/{path}"
     try:
         crcs = retry_corrupt(partial(_read, store, path))
@@ -323,7 +311,6 @@ def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs |
 
 
 def parse_seal(data: bytes, path: str, name: str) -> Crcs:
-    """Return the checksums in a seal's bytes."""
     table = parse_stored(data, path, name)
     try:
         crcs = {column.removesuffix(_CRC): integers(table[column]) for column in table.column_names}

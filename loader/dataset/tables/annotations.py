@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BY, AT_US, REMOVED = "annotated_by", "annotated_at_us", "annotated_removed"
 EDIT_COLUMNS = frozenset((BY, AT_US, REMOVED))
-"""Extra columns of an annotation's file: author and time per row, and the columns whose value the row removes."""
+"""Columns of an annotation's file: author and time per row, and the columns whose value it removes."""
 
 PLACE = ("part", "row")
 Entry = Mapping[str, Any]
@@ -55,7 +55,7 @@ def annotations(entries: Sequence[Entry]) -> list[Annotation]:
 
 
 def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotations: bool) -> list[Entry]:
-    """Return the annotations, or all other files, that have one of these columns (None: any)."""
+    """Return the annotations, or all other files, with one of these columns (None: any)."""
     return [
         entry
         for entry in entries
@@ -100,7 +100,7 @@ def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFram
 def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
     """Return every edit of a column, oldest first: part, row, the column, removed and the annotation's facts.
 
-    The facts are annotation, annotated_by and annotated_at (UTC). A fact named like the column is called `edit_<fact>`.
+    The facts are annotation, annotated_by and annotated_at (UTC).
     """
     import polars as pl
 

@@ -1,7 +1,6 @@
 """The samples table: its columns, conversion of values, and concatenation of parts.
 
 Every run of parts has the column groups `keys` (identity and provenance) and `metadata` (columns to filter on).
-Annotations are additional groups.
 """
 
 import json
@@ -265,7 +264,6 @@ def column_of_any(values: Sequence[Any]) -> pa.Array:
 
 
 def table_of_any(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return a table with one `column_of_any` per name in any row, sorted."""
     names = sorted({name for row in rows for name in row})
     return pa.table({name: column_of_any([row.get(name) for row in rows]) for name in names})
 

@@ -1,10 +1,8 @@
 """Table of objects registered in place, and the records of their locations.
 
-    foreign-<16 hex>.parquet   shard, offset, path, nbytes, etag, modified_us, sha256: a row per object, shard by shard.
-                               Objects of tables have `chunks` too
-    places/<place>/<n>.json    {"format", "url", "at_us"}: created once, the highest n applies
-
-The table has no URL, so that a bucket may move and a copied root keeps its version ids.
+foreign-<16 hex>.parquet   shard, offset, path, nbytes, etag, modified_us, sha256: a row per object, shard by shard.
+                           Objects of tables have `chunks` too
+places/<place>/<n>.json    {"format", "url", "at_us"}: created once, the highest n applies
 """
 
 import hashlib
@@ -25,8 +23,8 @@ from ...errors import AlreadyExists, Corrupt, FormatTooNew, NotARoot, ObjectNotF
 from ...json_text import DamagedJson, parse_json_object
 from ...storage import ObjectInfo, Store, open_store
 from ...storage.external_shards import FOREIGN
-from ...storage.mirror.store import primary_of
-from ...storage.shared.requests import retry_corrupt
+from ...storage.mirror import primary_of
+from ...storage.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..log.entries import canonical
 from ..log.marker import MIRROR_OF, PRIMARY, check_root
@@ -38,7 +36,7 @@ _RECORD = re.compile(r"[0-9]{12}\.json")
 LAST_RECORD = 10**12 - 1
 """Highest number of a location's record: a later one would not be read."""
 PLACE_FORMAT, HERE_FORMAT = 1, 2
-"""Record formats: for a location with a URL, and for one in the root, which earlier releases reject."""
+"""Record formats: for a location with a URL, and for one in the root."""
 CHUNKS_FIELD = pa.field(
     "chunks",
     pa.struct(
@@ -79,11 +77,11 @@ class ForeignObject:
     etag: str
     """Change token; "" in a folder, which uses `modified_us` instead."""
     modified_us: int
-    """Last write, microseconds since 1970; 0 if the store does not report it."""
+    """Last write, microseconds since 1970, or 0."""
     sha256: str = ""
     """Sha256 hex of the bytes; "" if unknown."""
     chunks: Mapping[str, Any] | None = None
-    """Facts of the decoded chunks; None if the object is read as stored, or they were not requested."""
+    """Facts of the decoded chunks, or None."""
 
     @staticmethod
     def of_row(row: Mapping[str, Any], table: str) -> "ForeignObject":
@@ -115,12 +113,10 @@ class ForeignObject:
 
     @property
     def place(self) -> str:
-        """Id of the location."""
         return place_of(self.path)
 
     @property
     def key(self) -> str:
-        """Key in the location."""
         return self.path.split("/", 2)[2]
 
     def is_still(self, info: ObjectInfo, etag: str) -> bool:
@@ -162,10 +158,7 @@ def foreign_table(objects: Sequence[ForeignObject]) -> pa.Table:
 def foreign_objects(
     store: Store, files: Sequence[dict[str, Any]]
 ) -> tuple[list[ForeignObject], dict[str, str]]:
-    """Return (objects in a manifest's list `foreign`, in order, without chunks; facts of its last table).
-
-    Costs one request per table.
-    """
+    """Return (objects in a manifest's list `foreign`, in order, without chunks; facts of its last table)."""
     facts: dict[str, str] = {}
     out: list[ForeignObject] = []
     tables = get_tables(store, [TableFile.from_json(file) for file in files], FOREIGN_SCHEMA.names)
@@ -201,16 +194,15 @@ def put_place(store: Store, place: str, url: str | None) -> None:
 
 
 def is_adopted(store: Store, place: str) -> bool:
-    """Return whether a location is in the root. Two requests."""
     _, known = _newest(store, place)
     return known is not None and known["url"] is None
 
 
 class PlaceRecord(NamedTuple):
     key: str
-    """Key of the record."""
+    """Record key."""
     url: str
-    """URL of the location, untrusted: `is_vouched` decides whether it may be opened."""
+    """Its location, untrusted: see `is_vouched`."""
 
 
 def place_record(store: Store, place: str) -> PlaceRecord | None:
@@ -281,13 +273,12 @@ _BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs"
 
 
 def is_vouched(store: Store, key: str, url: str) -> bool:
-    """Return whether the caller vouches for a location. key: store key of its record."""
+    """Return whether the caller vouches for a location. key: of its record."""
     spelled = _spelled(url)
     return any(_lies_in(spelled, named) for named in _named()) or is_own_record(store, key, url) is True
 
 
 def is_bucket(url: str) -> bool:
-    """Return whether a location grants access by credentials only."""
     scheme, _, rest = url.partition("://")
     return bool(rest) and "::" not in url and scheme.lower() in _BUCKETS
 
@@ -295,7 +286,7 @@ def is_bucket(url: str) -> bool:
 def is_own_record(store: Store, key: str, url: str) -> bool | None:
     """Return whether the caller wrote the record that names `url`; None in a bucket, which has no owner.
 
-    A link on the path is treated as another user's. Owner and URL are read from one open file, which may be replaced.
+    A link on the path is treated as another user's.
     """
     primary = primary_of(store)
     if "://" in primary.url:
@@ -334,7 +325,6 @@ def _is_of_primary(mirror: Store, primary: str, key: str, url: str) -> bool:
 
 
 def refusal(store: Store, key: str, url: str, what: str) -> str:
-    """Return the reason why a location is not opened. what: its purpose."""
     return (
         f"{store.url}/{key} names {url}, which is not {what}: any writer of the root may have written that record. If "
         f"you trust the place, run the same again with {VARIABLE}={url}"

@@ -1,9 +1,6 @@
 """The manifest: a version's content, and the sha256 that is its identity.
 
-    id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
-
-A change appends file names to its parent's lists, so a version costs only its additions, and a rebase one small
-manifest.
+id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
 """
 
 import hashlib
@@ -16,7 +13,7 @@ from typing import Any
 
 from ...errors import Corrupt, FieldMismatch, FieldNotFound, FormatTooNew
 from ...storage import Store
-from ...storage.shared.requests import retry_corrupt
+from ...storage.requests import retry_corrupt
 from ..log.entries import entry_key
 from ..log.state import VersionRecord
 from .columns import fits, is_annotation
@@ -42,9 +39,9 @@ class SamplesFile:
     columns: Mapping[str, str]
     """Name -> Arrow type."""
     author: str = ""
-    """Author of an annotation, which overrides earlier values; "" for columns written with their samples."""
+    """Author of an annotation, or ""."""
     at_us: int = 0
-    """Time of an annotation, UTC microseconds; 0 for other columns."""
+    """Time of an annotation, UTC microseconds, or 0."""
 
     def to_json(self) -> dict[str, Any]:
         body = {**self.file.to_json(), "group": self.group, "columns": sorted(self.columns)}
@@ -56,13 +53,13 @@ class GroupExtent:
     """Additions of a change to a group."""
 
     field_nbytes: Mapping[str, int]
-    """Field -> payload bytes added."""
+    """Field -> payload bytes."""
     n_parts: int
-    """Parts of the change that have the group."""
+    """Parts that have the group."""
     n_rows: int
-    """Rows of the change that have the group."""
+    """Their rows."""
     nbytes: int
-    """Shard bytes added."""
+    """Shard bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,27 +67,27 @@ class Change:
     """Additions of a transaction to its parent version."""
 
     shards: TableFile | None = None
-    """Shards table; None if there is none."""
+    """Shards table, or None."""
     samples: tuple[SamplesFile, ...] = ()
-    """Files of the samples table."""
+    """Samples table."""
     stats: TableFile | None = None
-    """Statistics table; None if there is none."""
+    """Statistics table, or None."""
     exclusions: TableFile | None = None
-    """Exclusions table; None if there is none."""
+    """Exclusions table, or None."""
     foreign: TableFile | None = None
-    """Table of objects registered in place; None if there is none."""
+    """Table of registered objects, or None."""
     chunks: Mapping[str, Any] = field(default_factory=dict)
-    """Facts about chunked objects: `chunk_rows`, average samples per chunk, and `chunk_fields`. Empty for others."""
+    """For chunked objects: `chunk_rows`, average samples per chunk, and `chunk_fields`."""
     key_hashes: Mapping[str, Any] | None = None
-    """Manifest entry of the key hash table (`key_hashes.put_hashes`); None if there is none."""
+    """Entry of the key hash table (`key_hashes.put_hashes`), or None."""
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
     """Group -> additions to it."""
     n_parts: int = 0
-    """Number of parts added."""
+    """Parts added."""
     n_rows: int = 0
-    """Number of rows added."""
+    """Rows added."""
     n_excluded: int = 0
-    """Number of rows excluded."""
+    """Rows excluded."""
 
 
 def version_id(data: bytes) -> str:
@@ -260,7 +257,6 @@ def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
 
 
 def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
-    """Return human-readable differences between a commit and its manifest."""
     return [
         f"it commits {record.name} with {name} {getattr(record, name)!r}, the manifest has {manifest.get(name)!r}: the "
         "entry was edited; restore it from a mirror"
@@ -283,13 +279,13 @@ def _manifest_bytes(store: Store, path: str, sha256: str) -> bytes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     path: str
-    """Path relative to the root."""
+    """Path in the root."""
     nbytes: int
     """Size in bytes."""
     sha256: str | None
-    """Sha256 hex; None for an index, whose CRC-32C is in the shards table."""
+    """Sha256 hex; None for an index."""
     kind: str
-    """Manifest list that names it (`shards`, `samples`, ...), or `shard` or `index` from a shards table."""
+    """Manifest list that names it (`shards`, `samples`, ...), or `shard`, `index`."""
 
 
 def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:

@@ -1,8 +1,7 @@
 """Read and write Parquet tables in a store. Every table contains its kind and schema version.
 
-Use these functions instead of pyarrow's `to_numpy`, `pa.scalar`, `pa.array` and comparisons with Python values, which
-import pandas if installed (0.15 to 0.4 s). A file that is read in parts has the SHA-256 of its row groups and front in
-the footer:
+Use these functions instead of pyarrow's that import pandas (0.15 to 0.4 s): `to_numpy`, `pa.scalar`, `pa.array`,
+comparisons. A file that is read in parts has the SHA-256 of its row groups and front in the footer:
 
     PAR1, bytes outside the table (the front), row groups, footer
 
@@ -24,7 +23,7 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FormatTooNew
 from ...storage import Store
-from ...storage.shared.requests import retry_corrupt
+from ...storage.requests import retry_corrupt
 from ...storage.store import Objects
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -60,14 +59,12 @@ def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def take_rows(values: T, positions: Int64s) -> T:
-    """Return the values, or the rows of a table, at these positions."""
     return values.take(
         pa.Int64Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
     )
 
 
 def text(value: str) -> pa.StringScalar:
-    """Return a scalar for comparisons with a column of strings."""
     data = value.encode()
     ends = np.array([0, len(data)], np.int32)
     return pa.StringArray.from_buffers(1, pa.py_buffer(ends), pa.py_buffer(data))[0]
@@ -88,15 +85,15 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
     path: str
-    """Path relative to the root."""
+    """Path in the root."""
     nbytes: int
     """Size in bytes."""
     sha256: str
-    """Sha256 hex of the file."""
+    """File SHA-256, hex."""
     n_rows: int
-    """Number of rows."""
+    """Rows."""
     footer_sha256: str = ""
-    """Sha256 hex of the footer; "" for a table that is always read whole."""
+    """Footer SHA-256, hex; "" for a table that is always read whole."""
 
     def to_json(self) -> dict[str, Any]:
         body = {"path": self.path, "nbytes": self.nbytes, "sha256": self.sha256, "n_rows": self.n_rows}
@@ -116,10 +113,7 @@ def table_bytes(
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:
-    """Return the table as Parquet (zstd, page checksums), with `kind` and the schema version in its metadata.
-
-    facts: additional metadata, stored as `penstock.<name>` (`table_facts`).
-    """
+    """Return the table as Parquet (zstd, page checksums), with `kind` and the schema version in its metadata."""
     sink = io.BytesIO()
     pq.write_table(
         table.replace_schema_metadata(_named(kind, facts)),
@@ -141,7 +135,6 @@ def _named(kind: str, facts: Mapping[str, str] | None) -> dict[str, str]:
 def put_table(
     store: Store, path: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
 ) -> TableFile:
-    """Write a table under a new key; return its manifest entry."""
     data, footer_sha256 = _stored(table, kind, row_group_rows)
     return replace(put_bytes(store, path, data, table.num_rows), footer_sha256=footer_sha256)
 
@@ -149,7 +142,6 @@ def put_table(
 def put_named_table(
     store: Store, prefix: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
 ) -> TableFile:
-    """Write a table like `put_table`, under a name derived from its content."""
     data, footer_sha256 = _stored(table, kind, row_group_rows)
     return replace(put_named(store, prefix, kind, data, table.num_rows), footer_sha256=footer_sha256)
 
@@ -162,17 +154,14 @@ def _stored(table: pa.Table, kind: str, row_group_rows: int) -> tuple[bytes, str
 
 
 def footer_sha256_of(data: bytes) -> str:
-    """Return the SHA-256 of a hashed table's footer, in hex."""
     return hashlib.sha256(data[len(data) - footer_nbytes(data) :]).hexdigest()
 
 
 def put_named(store: Store, prefix: str, kind: str, data: bytes, n_rows: int) -> TableFile:
-    """Write bytes from `table_bytes` under `prefix`, under a name derived from their content."""
     return put_bytes(store, f"{prefix}/{kind}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data, n_rows)
 
 
 def put_bytes(store: Store, path: str, data: bytes, n_rows: int) -> TableFile:
-    """Write a table's bytes under a new key; return its manifest entry."""
     store.put_if_absent(path, data)
     return TableFile(path=path, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest(), n_rows=n_rows)
 
@@ -194,14 +183,12 @@ def _table_bytes(store: Objects, file: TableFile) -> bytes:
 
 
 def get_table(store: Objects, file: TableFile, columns: list[str] | None = None) -> pa.Table:
-    """Return the table, checked."""
     return parse_table(get_table_bytes(store, file), f"{store.url}/{file.path}", columns)
 
 
 def get_tables(
     store: Store, files: Sequence[TableFile], columns: list[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the tables in order, `READ_AHEAD` at a time."""
     if len(files) < 2:
         yield from (get_table(store, file, columns) for file in files)
         return
@@ -229,8 +216,7 @@ MOST_SMALL_ROWS, MOST_SMALL_TEXT, MOST_SMALL_BYTES = 200_000, 4096, 2**28
 def parse_small_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
     """Return a table of texts and numbers that a foreign hand may have written: its rows and texts are bounded.
 
-    A file of 710 bytes can hold 200 GB of one repeated text. So texts are read as dictionaries, and checked before they
-    are copied for each row. Raises: Corrupt; FormatTooNew.
+    So texts are read as dictionaries, and checked before they are copied for each row. Raises: Corrupt; FormatTooNew.
     """
     try:
         metadata = pq.read_metadata(io.BytesIO(data))
@@ -302,7 +288,6 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
 
 
 def table_facts(table: pa.Table) -> dict[str, str]:
-    """Return the metadata that `table_bytes` wrote: kind as `table`, schema version, facts."""
     facts = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     prefix = "penstock."
     return {name[len(prefix) :]: value for name, value in facts.items() if name.startswith(prefix)}
@@ -330,7 +315,7 @@ class PartHashes:
     row_groups: tuple[str, ...]
     """Sha256 hex of each row group."""
     front: str
-    """Sha256 hex of the front."""
+    """Front SHA-256, hex."""
     front_nbytes: int
     """Bytes of the front."""
 
@@ -391,7 +376,6 @@ def footer_nbytes(tail: bytes) -> int:
 
 
 def row_group_extent(metadata: pq.FileMetaData, group: int) -> tuple[int, int]:
-    """Return (first byte, end) of a row group."""
     columns = [metadata.row_group(group).column(c) for c in range(metadata.num_columns)]
     first = min(chunk_start(column) for column in columns)
     return first, max(chunk_start(column) + column.total_compressed_size for column in columns)

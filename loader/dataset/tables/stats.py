@@ -1,7 +1,7 @@
 """Compute statistics of a run of samples, one row per column, which merge without a rescan.
 
-Counts, sums and histogram bins add up; minima, maxima and bottom-k sketches merge. Exclusions are not subtracted. If an
-annotation changes an existing column, its row covers the whole column and replaces earlier rows.
+Counts, sums and histogram bins add up; minima, maxima and bottom-k sketches merge. If an annotation changes an existing
+column, its row covers the whole column and replaces earlier rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -59,12 +59,10 @@ class RunStats:
         self._columns: dict[str, _ColumnStats] = {}
 
     def add(self, table: pa.Table) -> None:
-        """Count the rows of a table."""
         for name in table.column_names:
             self._columns.setdefault(name, _ColumnStats(str(table[name].type))).add(name, table[name])
 
     def table(self) -> pa.Table:
-        """Return one row per column."""
         rows = [
             {"column": name, **one.row(), **({"bottom_k": self._bottom_k} if name == "key" else {})}
             for name, one in self._columns.items()
@@ -77,15 +75,13 @@ class _ColumnStats:
     """A column's statistics so far."""
 
     type: str
-    """Arrow type."""
     n: int = 0
     nulls: int = 0
     numbers: list[Float64s] | None = None
-    """Numbers per table, concatenated at the end; None for other types."""
+    """Numbers per table, or None."""
     counts: dict[str, int] | None = None
-    """Value -> count, for texts or booleans with few distinct values so far."""
+    """Value -> count, for texts or booleans with few distinct values."""
     categorical: bool = False
-    """True for texts and booleans other than keys."""
 
     def add(self, name: str, values: pa.ChunkedArray) -> None:
         kind = values.type
@@ -146,7 +142,6 @@ def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
 
 
 def smallest(hashes: np.ndarray[Any, np.dtype[np.int64]], k: int = BOTTOM_K) -> list[int]:
-    """Return the k smallest distinct hashes."""
     ascending = np.sort(hashes)
     sketch: list[int] = ascending[np.diff(ascending, prepend=-1) != 0][:k].tolist()
     return sketch
@@ -168,7 +163,6 @@ def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def merge_to_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return stats rows equivalent to all of these."""
     out = []
     for row in merge(rows).values():
         pairs = {name: list(row[name].items()) if row[name] else None for name in ("histogram", "categories")}

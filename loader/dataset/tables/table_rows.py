@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt
 from ...storage import ByteRange, Store
-from ...storage.shared.requests import retry_corrupt
+from ...storage.requests import retry_corrupt
 from .parquet import (
     TAIL_BYTES,
     UNREADABLE,

@@ -1,14 +1,24 @@
-"""Earlier versions of a dataset, whose stored tables a later version's go on from."""
+"""Earlier versions of a dataset: their tables, and the samples that a view has added and excluded since.
+
+A version only appends to its parent's parts, so common samples keep their order and new ones follow.
+"""
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from ...errors import PenstockError
+import numpy as np
+import pyarrow as pa
+
+from ...errors import InvalidPlan, PenstockError
+from ...order.sources.views import Delta
+from ..tables.parquet import TableFile, get_tables
 
 if TYPE_CHECKING:
     from ..log.state import VersionRecord
     from .version import Version
+    from .view import View
 
 logger = logging.getLogger(__name__)
 EARLIER_MAX = 16
@@ -44,3 +54,79 @@ def earlier_versions(version: "Version", prefix: str) -> "Iterator[Version]":
             logger.debug("tables of %s are not used: %s", record.name, error)
             continue
         yield earlier
+
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
+    """Return what `view` added and removed since `old`, a view of an earlier version.
+
+    compare: False skips the comparison sample by sample.
+
+    Raises: InvalidPlan if the version does not continue the earlier one, or the views differ in fields, predicate, or
+    selection of common samples.
+    """
+    was, now = old.version, view.version
+    if was.dataset != now.dataset or was.id == now.id:
+        raise InvalidPlan(f"{now.name} is not a later version of the dataset of {was.name}")
+    if wrong := _rewritten(was, now):
+        raise InvalidPlan(
+            f"{now.name} does not go on from {was.name}: its {wrong} do not begin with those in {was.name}. "
+            "A version with rewritten parts, or of another line, needs a new plan"
+        )
+    if set(view.fields) != set(old.fields) or view.where_present != old.where_present:
+        raise InvalidPlan(
+            f"the view of {now.name} has the fields {sorted(view.fields)}, of {was.name} {sorted(old.fields)}; "
+            f"batches hold samples of both: select({', '.join(map(repr, old.fields))})"
+        )
+    if view.predicate != old.predicate:
+        raise InvalidPlan(
+            f"the view of {now.name} is where {view.predicate!r}, of {was.name} where {old.predicate!r}: the "
+            "same predicate is needed, for it decides about the samples that both have"
+        )
+    removed = _removed(was, now)
+    first = len(was) - len(removed)
+    if compare and (view.is_filtered or old.is_filtered):
+        kept = np.ones(len(was), bool)
+        kept[removed] = False
+        if not np.array_equal(old.members()[kept], view.members()[:first]):
+            raise InvalidPlan(
+                f"of the samples that {was.name} and {now.name} share, their views do not select the same ones: a "
+                "group or column was added to old parts. Make a new plan"
+            )
+    new = view.from_first(first)
+    return Delta(view=new if len(new) else None, first=first, removed=removed)
+
+
+def _rewritten(was: "Version", now: "Version") -> str | None:
+    """Return a table of the later version that drops or reorders rows of the earlier one's, or None."""
+    for name in ("shards", "exclusions"):
+        before, after = was.manifest[name], now.manifest[name]
+        if after[: len(before)] != before and not _begins_with(was, before, after):
+            return name
+    return None
+
+
+def _begins_with(version: "Version", before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+    old, new = (
+        list(get_tables(version.store, [TableFile.from_json(file) for file in files[same:]]))
+        for files in (before, after)
+    )
+    if not old or not new:
+        return not old
+    rows = pa.concat_tables(old)
+    return bool(pa.concat_tables(new).slice(0, len(rows)).equals(rows))
+
+
+def _removed(was: "Version", now: "Version") -> Int64s:
+    if was.manifest["exclusions"] == now.manifest["exclusions"]:
+        return np.zeros(0, np.int64)
+    removed = [np.zeros(0, np.int64)]
+    for part in now.parts.with_exclusions:
+        if part < len(was.parts):
+            before = was.parts.live_members(part)
+            rows = before & ~now.parts.live_members(part)
+            removed.append(int(was.parts.first_ordinal[part]) + np.flatnonzero(rows[before]))
+    return np.concatenate(removed)

@@ -1,7 +1,7 @@
 """The table of windows at the true rows of a stream: a Parquet file with the bitmap in front of its rows.
 
 The bitmap is read in pages of 256 KiB when windows in them are first drawn: a batch of 16 windows reads 4 MB at most.
-Memory grows to an eighth of a byte per window. docs/format.md is normative.
+Memory grows to an eighth of a byte per window.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from ...errors import Corrupt, FormatTooNew, ObjectNotFound
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_view import KeptWindows, table_sha256
 from ...storage import Store
-from ...storage.shared.requests import retry_corrupt
-from ...storage.shared.threads import lock
+from ...storage.requests import retry_corrupt
 from ...storage.store import ByteRange
+from ...storage.threads import lock
 from ..shards.bitmap import BLOCK_BITS, Bools, SelectTable
 from ..shards.shard import crc32c
 from ..tables.parquet import (
@@ -84,7 +84,6 @@ class StoredBits(SelectTable):
         return super().select(x)
 
     def _read(self, numbers: I64) -> None:
-        """Read the pages with these numbers, which ascend, unless they are in memory. Raises: Corrupt."""
         with self._lock:
             unread = numbers[self._unread[numbers]]
             if not len(unread):
@@ -186,7 +185,6 @@ def _page(octets: NDArray[np.uint8]) -> tuple[int, int]:
 
 
 def _ranks(packed: NDArray[np.uint8], numbers: I64) -> I64:
-    """Return the number of true bits before each of these, which ascend."""
     ranks, before = np.empty(len(numbers), np.int64), 0
     for at in range(0, len(packed) + 1, PAGE_BYTES):
         octets = np.append(packed[at : at + PAGE_BYTES], np.uint8(0))  # a number may follow the last bit

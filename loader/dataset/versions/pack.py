@@ -3,8 +3,7 @@
     packs/<hash>.parquet           sequence, document, start, length; one row per piece
     packs/<hash>.checks.parquet    document, offset, nbytes, crc32c, field_crc32c; one row per split document's piece
 
-The hash covers view, field, length, and the source of the lengths. The file and its plans contain the SHA-256 of its
-rows. The index covers only whole fields, so piece checksums are computed once, from verified bytes.
+The hash covers view, field, length, and the source of the lengths.
 """
 
 import json
@@ -49,7 +48,7 @@ class PieceChecks:
         self._documents, self._first = np.unique(rows[:, 0], return_index=True)
 
     def part(self, document: int, number: int, field: FieldAddress) -> FieldPart | None:
-        """Return piece `number` (from 0) of a document; None if unknown, or computed from other bytes."""
+        """Return a piece (from 0); None if unknown, or of other bytes."""
         at = int(np.searchsorted(self._documents, document))
         if at == len(self._documents) or int(self._documents[at]) != document:
             return None
@@ -58,7 +57,6 @@ class PieceChecks:
 
 
 def load_checks(view: "View", path: str) -> PieceChecks | None:
-    """Return the checksums that `keep_checks` stored in the root; None if there are none."""
     store, path = view.version.store, checks_path(path)
     try:
         table = parse_stored(store.get(path).data, path, f"{store.url}/{path}")
@@ -95,7 +93,6 @@ def keep_checks(view: "View", packed: PackedView, path: str) -> None:
 
 
 def checks_path(path: str) -> str:
-    """Return the path of the checksums for the table at `path`."""
     return path.removesuffix(".parquet") + ".checks.parquet"
 
 
@@ -186,7 +183,6 @@ def packed(view: "View", asked: PackBy) -> PackedView:
 
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
-    """Return checksums for the pieces of split documents, or None. Costs one request."""
     if not hasattr(packed.documents, "version"):
         return None  # synthetic documents have no root
     documents = cast("View", packed.documents)

@@ -65,7 +65,6 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def import_polars() -> Any:
-    """Import polars at the first use of a samples table. Raises: MissingDependency."""
     try:
         import polars
     except ImportError as error:
@@ -96,7 +95,7 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
 def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
     """Return column -> value for one sample, as in `scan_samples`, reading one row group per table.
 
-    Reads annotations whole. Raises: InvalidRuntime for an unknown ordinal; Corrupt.
+    Raises: InvalidRuntime for an unknown ordinal; Corrupt.
     """
     pl = import_polars()
     parts = version.parts
@@ -154,7 +153,6 @@ def sample_rows(
 
 
 def _group_row(pl: Any, version: "Version", group: str, place: tuple[str, int], at: int) -> Any:
-    """Return the row of a column group with this part and row, or an empty frame."""
     # at: the row's number in part order.
     files = [one for one in version.manifest["samples"] if one["group"] == group and not is_annotation(one)]
     ends = np.cumsum([file["n_rows"] for file in files])
@@ -171,7 +169,6 @@ def _group_row(pl: Any, version: "Version", group: str, place: tuple[str, int], 
 
 
 def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
-    """Return every edit of a column, for live samples: see `Version.edits`."""
     import_polars()
     if column not in _columns(version):
         raise FieldNotFound(
@@ -256,8 +253,7 @@ def live_values(
 ) -> "polars.DataFrame":
     """Return one column per SQL expression, named "0", "1", ..., with one row per live ordinal.
 
-    what: the expressions' purpose, for messages. as_truth: return bools, null as False. Raises: FieldNotFound as
-    `live_where`.
+    as_truth: return bools, null as False. Raises: FieldNotFound as `live_where`.
     """
     truths = len(expressions) if as_truth else 0
     return live_columns(version, [(one, what) for one in expressions], truths)
@@ -295,7 +291,7 @@ def _known(version: "Version") -> set[str]:
 def live_columns(version: "Version", asked: Sequence[tuple[str, str]], truths: int = 0) -> "polars.DataFrame":
     """Return the same as `live_values`, reading the tables once. asked: (expression, purpose) pairs.
 
-    truths: number of leading columns to return as bools, null as False. Raises: FieldNotFound as `live_where`.
+    truths: number of leading columns to return as bools, null as False.
     """
     pl = import_polars()
     columns = [_parsed(pl, version, one, what) for one, what in asked]

@@ -49,7 +49,6 @@ def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View
 
 
 def whole_predicate(part: "View", by: str, edges: Sequence[str] | None, label: str) -> str | None:
-    """Return the predicate of the view that `split` divided into buckets including `part`. Raises: InvalidPlan."""
     if edges is None:
         literals = {_literal(label), *([label] if re.fullmatch("-?[0-9]+", label) else [])}
         literals |= {_literal(truth) for truth in (True, False) if str(truth) == label}

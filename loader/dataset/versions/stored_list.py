@@ -2,7 +2,7 @@
 
     lists/<sha256>.parquet      ordinal; one row per position
 
-The name is the SHA-256 of the ordinals as little-endian int64. A list is created once, and plans name it.
+The name is the SHA-256 of the ordinals as little-endian int64.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedV
             order-of`.
 
     The root stores the list, 8 bytes per sample before compression. Its plan has no packing or buckets and does not
-    grow. Its samples may be quarantined.
+    grow.
 
     Raises: InvalidPlan for other values, or if the view lacks a sample; EmptyView; Corrupt; Forbidden if the root is
     read-only and lacks the list.
@@ -62,12 +62,10 @@ def listed_again(view: View, sha256: str) -> ListedView:
 
 
 def list_path(sha256: str) -> str:
-    """Return a list's path in its root."""
     return f"lists/{sha256}.parquet"
 
 
 def list_bytes(view: ListedView) -> bytes:
-    """Return the file content for a view's list."""
     table = pa.table({"ordinal": pa.array(view.in_order, pa.int64())})
     return table_bytes(table, "list", facts={"path": list_path(view.list_sha256)})
 

@@ -11,7 +11,7 @@ from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
 from ...keywords import did_you_mean
 from ...modalities.fields import without_row_blocks
 from ...storage import RangeReader, Store
-from ...storage.shared.threads import Together, lock
+from ...storage.threads import Together, lock
 from ..log.state import VersionRecord
 from ..reading.places import Lookup, Map, RowStretch, SamplePlaces
 from ..reading.sha256_store import VerifiedStore
@@ -33,7 +33,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Verify = Literal["crc32c", "sha256"]
 """Checks on samples' bytes: "crc32c" per field; "sha256" also checks pages."""
 PREPARED_BYTES = 2**20
-"""Most bytes of parts tables that opening reads, and that travel with a version: about 5,000 shards."""
+"""Most bytes of parts tables that opening reads: about 5,000 shards."""
 KEPT_SHARDS = 4096
 """Most shard index places that a version caches, some hundred bytes each."""
 
@@ -46,15 +46,15 @@ class Version:
     verify: Verify
     """Checks on samples, as set by the root."""
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     number: int
     """Number of the version in its dataset."""
     id: str
-    """Content hash: "v-" and the sha256 hex of the manifest."""
+    """Content hash: "v-" and sha256 hex of the manifest."""
     manifest: dict[str, Any]
     """The parsed manifest."""
     reader: object
-    """The root with the version's lease, kept alive here; None if there is no lease. Not pickled."""
+    """The root with the version's lease, or None. Not pickled."""
 
     def __init__(
         self,
@@ -147,10 +147,7 @@ class Version:
 
     @property
     def shard_store(self) -> RangeReader:
-        """Store of all shards, including registered ones; with verify="sha256" it checks page hashes.
-
-        Raises: if shards are registered, as `shard_reader.shard_reader`.
-        """
+        """Store of all shards, including registered ones; with verify="sha256" it checks page hashes."""
         origin = self.placed or self.store
         if self.verify == "crc32c":
             return origin
@@ -161,7 +158,7 @@ class Version:
 
     @property
     def placed(self) -> "PlacedStore | None":
-        """Store of registered shards; None if there are none. Raises: as `shard_reader.shard_reader`."""
+        """Store of registered shards, or None."""
         if not (foreign := self.manifest.get("foreign")):
             return None
         from ..reading.shard_reader import shard_reader  # not needed if no shards are registered
@@ -264,8 +261,8 @@ class Version:
     def edits(self, column: str) -> "polars.LazyFrame":
         """Return every edit of a column for live samples, oldest first.
 
-        Columns: `ordinal`, `key`, the column's value, `removed`, `annotation`, `annotated_by`, `annotated_at`. If the
-        column has one of these names, the fact is called `edit_<name>`. Raises: FieldNotFound.
+        Columns: `ordinal`, `key`, the column's value, `removed`, `annotation`, `annotated_by`, `annotated_at`. Raises:
+        FieldNotFound.
         """
         from .samples_table import scan_edits
 
@@ -284,7 +281,6 @@ class Version:
         return Lookup([self], fields).places(only, ordinals, run)
 
     def keys(self, ordinals: Int64s) -> list[str]:
-        """Return the keys of live ordinals, in the order given."""
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
@@ -308,7 +304,6 @@ class Version:
         return [address for address in out if address is not None]
 
     def held(self, group: str, part: int, number: int) -> RowStretch | None:
-        """Return the same as `stretch` if it is in memory, else None."""
         place, path = self._shard(group, part)
         rows = self.indexes.held(place, number * ROW_GROUP_ROWS)
         return None if rows is None else self._checked(group, place, RowStretch(rows, path))

@@ -1,4 +1,4 @@
-"""A view: a version, the fields to fetch and an optional predicate. Plans order views (layer L0)."""
+"""A view: a version, the fields to fetch and an optional predicate."""
 
 import hashlib
 import logging
@@ -12,8 +12,8 @@ from ...errors import AlreadyExists, Corrupt, FieldNotFound, Forbidden, ObjectNo
 from ...modalities.array import clock_field
 from ...modalities.fields import without_row_blocks
 from ...order.sources.views import Delta
-from ...storage.shared.requests import retry_corrupt
-from ...storage.shared.threads import lock
+from ...storage.requests import retry_corrupt
+from ...storage.threads import lock
 from ..log.entries import canonical
 from ..progress import Watch, unwatched
 from ..shards.bitmap import Bools, SelectTable, pack, unpack
@@ -50,7 +50,7 @@ class View:
     where_present: bool
     """True leaves out samples of parts that lack one of the fields; False rejects such fields."""
     first: int
-    """First live ordinal of the version in the view; earlier samples are left out (see `since`)."""
+    """First live ordinal of the version in the view (see `since`)."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class View:
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
         """Return the samples added and removed since `old`, a view of an earlier version (`delta.delta_of`)."""
-        from .delta import delta_of
+        from .earlier import delta_of
 
         return delta_of(self, old, compare)
 
@@ -141,13 +141,13 @@ class View:
         return members
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, View]":
-        """Return label -> view of one bucket, as in `loader.bucket(by, edges=)`. See `split.split`."""
+        """Return label -> view of one bucket, as `loader.bucket(by, edges=)`."""
         from .split import split
 
         return split(self, by, edges)
 
     def packed(self, asked: "PackBy") -> "PackedView":
-        """Return the packed sequences of this view's documents, as `loader.pack()` specifies. See `pack.packed`."""
+        """Return the packed sequences of the documents."""
         from .pack import packed
 
         return packed(self, asked)
@@ -155,7 +155,7 @@ class View:
     def windowed(
         self, layout: "WindowLayout", watch: Watch = unwatched, earlier: "Iterable[WindowView]" = ()
     ) -> "WindowView":
-        """Return the windows of this view's episodes. See `windows.windows_of`."""
+        """Return the windows of the episodes."""
         from .windows import windows_of
 
         return windows_of(self, layout, watch, earlier)
@@ -220,7 +220,7 @@ class View:
 
     @property
     def decoded_chunk(self) -> tuple[int, int] | None:
-        """(average samples per chunk, decoded bytes per chunk) of a registered table; None if there are no chunks."""
+        """(average samples per chunk, decoded bytes per chunk) of a registered table, or None."""
         tables = [one for one in self.version.manifest.get("foreign", ()) if "chunk_rows" in one]
         fields = {field for one in tables for field in one["chunk_fields"]}.intersection(self.fields)
         if not fields:
@@ -345,7 +345,6 @@ class View:
         return table
 
     def _save(self, packed: bytes) -> None:
-        """Store the select table for other ranks; if that fails, they scan."""
         step = CHUNK_BITS // 8
         chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
         table = pa.table(

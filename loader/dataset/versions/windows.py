@@ -2,8 +2,7 @@
 
     windows/<hash>.parquet      first; a row per episode, the number of its first window, then the number of all
 
-The hash covers view, anchor, every, keep and the rows that windows need inside. Rows are counted from the index: a
-field's bytes less its header. With `keep` the file also has a bitmap of the windows at true rows (`kept_bits`).
+With `keep` the file also has a bitmap of the windows at true rows (`kept_bits`).
 
 If an earlier version's table is known, only new episodes are counted: common episodes keep their order and their bytes.
 """
@@ -165,13 +164,11 @@ class _EarlierTable(NamedTuple):
 
     windows: WindowView
     episodes: I64
-    """int64: their numbers there."""
 
 
 def _newest_earlier(
     view: "View", layout: WindowLayout, earlier: Iterable[WindowView]
 ) -> _EarlierTable | None:
-    """Return the newest earlier table that covers the view's first episodes."""
     for windows in chain(earlier, _stored_earlier(view, layout)):
         old = windows.episodes
         if view.first or old.first:  # type: ignore[attr-defined]
@@ -197,7 +194,7 @@ def _stored_earlier(view: "View", layout: WindowLayout) -> Iterator[WindowView]:
 
 
 class _WindowCounter:
-    """Counts the windows of a view's episodes. Reads nothing about episodes of an earlier table."""
+    """Counts the windows of new episodes."""
 
     def __init__(self, view: "View", layout: WindowLayout, known: _EarlierTable | None) -> None:
         self._view, self._layout, self._known = view, layout, known
@@ -206,7 +203,6 @@ class _WindowCounter:
         self._new = view.version_ordinals(np.arange(self._n_known, len(view), dtype=np.int64))
 
     def table(self, watch: Watch) -> _Table:
-        """Return the table. Raises: InvalidPlan; FieldNotFound; Corrupt."""
         n_rows = self._n_rows()
         counts = n_windows(n_rows, self._layout)
         known = self._known
@@ -223,7 +219,6 @@ class _WindowCounter:
         return _Table(first, _starts(kept), packed)
 
     def _n_rows(self) -> I64:
-        """Return the number of rows of each new episode, from the index."""
         view, field = self._view, self._layout.anchor
         if not len(self._new):
             return np.zeros(0, np.int64)
@@ -244,14 +239,12 @@ class _WindowCounter:
         return n_rows.astype(np.int64, copy=False)
 
     def _nbytes(self, field: str) -> I64:
-        """Return the size of a field of each new episode; -1 where it is missing."""
         version = self._view.version
         (part,), _ = version.parts.locate(self._new[:1])
         sizes = np.concatenate(list(field_nbytes(version, field, int(part))))
         return sizes[self._new - int(version.parts.first_ordinal[part])]
 
     def _known_bits(self) -> Iterator[Bools]:
-        """Yield the true rows among the windows of known episodes."""
         if self._known is None:
             return
         kept, episodes = self._known.windows.kept, self._known.episodes
@@ -263,10 +256,7 @@ class _WindowCounter:
                 yield kept.members.bits(at, min(at + BITS_TOGETHER, end))
 
     def _read_bits(self, n_rows: I64, kept: I64, watch: Watch) -> Iterator[Bools]:
-        """Yield the true rows among the windows of new episodes, and set the number of each in `kept`.
-
-        Reads the field `keep` of each new episode once.
-        """
+        """Yield the true rows among the windows of new episodes, and set the number of each in `kept`."""
         if not len(self._new):
             return
         view, field = self._view, self._layout.keep or ""
@@ -306,7 +296,6 @@ def _starts(counts: I64) -> I64:
 
 
 def _packed(pieces: Iterable[Bools], n: int) -> NDArray[np.uint8]:
-    """Return the bitmap of n truth values."""
     packed, at, waiting, n_waiting = np.zeros(-(-n // 8), np.uint8), 0, list[Bools](), 0
 
     def pack(values: Bools) -> None:

@@ -41,7 +41,7 @@ class Superseded:
     """Live samples of a version that its successor replaces."""
 
     rows: Mapping[tuple[str, str], Sequence[int]] = field(default_factory=dict)
-    """(part id, reason) -> rows of the part."""
+    """(part id, reason) -> rows."""
     n_rows: Mapping[str, int] = field(default_factory=dict)
     """Part id -> number of rows."""
 
@@ -50,7 +50,6 @@ class Superseded:
         return sum(len(rows) for rows in self.rows.values())
 
     def still_live(self) -> "StillLive":
-        """Return a check that no other writer excluded one of these samples meanwhile."""
         by_part: Rows = {}
         for (part, _), rows in self.rows.items():
             by_part.setdefault(part, []).extend(rows)

@@ -1,6 +1,6 @@
 """Read an unpublished part's samples back, and add fields and columns to them.
 
-Pipeline stages build a part in turn. Shards are never rewritten; each stage returns a `Part` that names more shards.
+Shards are never rewritten; each stage returns a `Part` that names more shards.
 """
 
 import secrets
@@ -190,7 +190,6 @@ class LazySample(Mapping[str, Any]):
         return decoder(data, None)
 
     def bytes_of(self, field: str) -> bytes:
-        """Return the field's stored bytes, which packet tables need."""
         return self._block.bytes_of(field)[self._row]
 
     def __iter__(self) -> Iterator[str]:
@@ -270,7 +269,7 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
 def write_group(
     version: Version, txn: str, group: str, compute: Compute, inputs: Sequence[str] | None
 ) -> list[Part]:
-    """Write a shard of `group` for every part that lacks it. Raises: Conflict if no part does; TransformFailed."""
+    """Write its shard for every part that lacks it. Raises: Conflict if no part does; TransformFailed."""
     check_group(group)
     if not compute:
         raise InvalidField("add_group was given no fields; pass {'latent.npy': function} or the like")

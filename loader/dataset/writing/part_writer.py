@@ -96,7 +96,6 @@ class SampleBlock:
 
     @property
     def nbytes(self) -> int:
-        """Total size of the fields, in bytes."""
         return int(self.sizes.sum())
 
 
@@ -158,7 +157,6 @@ class PartWriter:
         return max((shard.tar.nbytes for shard in self._shards.values()), default=0)
 
     def add(self, sample: Sample) -> None:
-        """Append one sample. Raises: FieldMismatch if its fields differ from earlier samples'."""
         layout = self._opened(sample.key, sample.fields)
         for group, shard in self._shards.items():
             shard.add(sample.key, [(field, sample.fields[field]) for field in layout[group]])
@@ -167,7 +165,6 @@ class PartWriter:
         self._sources.append(sample.source)
 
     def add_block(self, block: SampleBlock) -> None:
-        """Append a block of samples. Raises: as `add` and `block.fill`."""
         layout = self._opened(block.keys[0], block.fields)
         for group, shard in self._shards.items():
             shard.add_block(block, [block.fields.index(field) for field in layout[group]])
@@ -198,7 +195,6 @@ class PartWriter:
         return Part(id=self.id, txn=self._txn, n_rows=self.n_rows, shards=shards, samples=samples)
 
     def close(self) -> None:
-        """Delete unfinished shards."""
         for shard in self._shards.values():
             shard.close()
 
@@ -271,7 +267,6 @@ class _OpenShard:
         return sha256
 
     def spans(self) -> dict[str, Int64s]:
-        """Return field -> int64 [rows, 3]: offset, nbytes, crc32c."""
         self._settle()
         table = np.concatenate(self._spans)
         return {field: table[:, position] for position, field in enumerate(self.fields)}
@@ -292,7 +287,6 @@ class _OpenShard:
 def mismatch(
     key: str, got: Mapping[str, Sequence[str]], expected: Mapping[str, Sequence[str]], where: str
 ) -> FieldMismatch:
-    """Return the error for a sample whose fields differ from its group's."""
     have = {field for fields in got.values() for field in fields}
     want = {field for fields in expected.values() for field in fields}
     return FieldMismatch(

@@ -38,7 +38,7 @@ _BLOCK = bytes(2**20)
 def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str]) -> dict[str, Any]:
     """Write a redacted copy of a shard under `prefix`, and return its row; the shard's own row if nothing changes.
 
-    Copies the shard once, through a local temporary file. rows: row -> new key, of as many bytes.
+    rows: row -> new key, of as many bytes.
 
     Raises: Corrupt if the shard's bytes do not match the shards table; StoreError.
     """
@@ -79,7 +79,6 @@ def _redact_index(
     keys: list[str],
     places: dict[str, Int64s],
 ) -> dict[str, Any]:
-    """Redact only the index of a registered shard: the owner deletes the bytes."""
     for table in places.values():
         table[list(rows)] = 0
     index = index_bytes(keys, places)
@@ -181,7 +180,6 @@ def redact_samples(
 
 
 def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
-    """Return a table's redacted rows (`part`, `row`) -> their new keys."""
     if not rows:
         return {}
     places = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
@@ -204,7 +202,6 @@ def redact_rows(table: pa.Table, redacted: Mapping[int, str]) -> pa.Table:
 
 
 def redact_stats(store: Store, prefix: str, samples: Sequence[TableFile]) -> TableFile:
-    """Return a run's statistics, recomputed from its samples files."""
     statistics = [column_stats(table) for table in get_tables(store, samples)]
     return put_named_table(store, prefix, pa.concat_tables(statistics), "stats")
 

@@ -53,7 +53,6 @@ class RunKeys:
 
     @staticmethod
     def of(keys: Sequence[str]) -> "RunKeys":
-        """Return a `RunKeys` of these keys, all live."""
         table = pa.table({"key": pa.array(keys, pa.string())})
         return RunKeys(hashes=np.sort(hashes_of(table["key"])), tables=[table])
 
@@ -65,7 +64,6 @@ class RunKeys:
         return [key for keys_of_table in of_tables for key in keys_of_table if key not in self.left_out]
 
     def without(self, keys: Mapping[str, str]) -> "RunKeys":
-        """Return the keys except `keys`."""
         excluded = np.sort(hashes_of(keys))
         nth = np.arange(len(excluded)) - np.searchsorted(excluded, excluded)  # for keys that share a hash
         kept = np.delete(self.hashes, np.searchsorted(self.hashes, excluded) + nth)
@@ -101,7 +99,7 @@ class RunSamples:
             seen.add(key)
 
     def rows_of(self, reasons: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
-        """Return (part id, reason) -> rows. reasons: key -> reason. Raises: InvalidKey for a missing key."""
+        """Return (part id, reason) -> rows. Raises: InvalidKey for a missing key."""
         rows: dict[tuple[str, str], list[int]] = {}
         unmatched = dict(reasons)
         hashes = np.sort(hashes_of(reasons))
@@ -164,7 +162,6 @@ def put_rows(
     n_rows: int,
     row_group_rows: int = ROW_GROUP_ROWS,
 ) -> TableFile:
-    """Write a samples table from several tables, like `put_table`. n_rows: total rows."""
     if n_rows < HASHED_FROM_ROWS:
         whole = pa.concat_tables([schema.empty_table(), *tables])
         return put_table(store, path, whole, kind, row_group_rows)
@@ -173,7 +170,6 @@ def put_rows(
 
 
 def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of tables, `n_rows` at a time; the last may have fewer."""
     held, n_held = list[pa.Table](), 0
     for table in tables:
         held.append(table)
@@ -290,7 +286,6 @@ def write_run(
 
 
 def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:
-    """Upload the shards table for groups added to existing parts."""
     shards = [shard for part in parts for shard in part.shards]
     return Change(
         shards=put_table(

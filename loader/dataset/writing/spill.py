@@ -1,7 +1,7 @@
 """Sort samples by key hash in bounded memory, so that a class-sorted import comes out shuffled.
 
 Beyond `memory_bytes` samples go to 256 bucket files by the first byte of their hash. Reading sorts a bucket's headers
-(about 150 bytes per sample) in memory. Equal keys have equal hashes, so duplicates are adjacent.
+(about 150 bytes per sample) in memory.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ BUCKETS = 256
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     key: str
-    """Key of the sample."""
+    """Sample key."""
     fields: Mapping[str, Buffer]
     """Field -> encoded bytes."""
     metadata: Mapping[str, Any]
@@ -64,7 +64,7 @@ class Spill:
             self._flush()
 
     def drain(self) -> Iterator[Sample]:
-        """Yield every sample in hash order. Raises: DuplicateKey; StoreError."""
+        """Yield every sample in hash order, once. Raises: DuplicateKey; StoreError."""
         if self._directory is None:
             for hashed in sorted(self._held):
                 yield self._held[hashed]

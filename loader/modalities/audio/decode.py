@@ -1,9 +1,7 @@
 """Decode audio: the words wav, flac, mp3, ogg, opus and m4a. The bytes determine the format.
 
-Sample n is heard n / rate s after the first (`timeline.py`). Encoder padding is cut if the file states its length (MP3,
-AAC, Opus). Gaps in the timestamps become silence. A WAV, FLAC, M4A or MP3 shorter than its header states is rejected,
-and so is an Ogg that ends within a page. An Ogg truncated between pages, or an MP3 without a length truncated between
-frames, looks like a shorter file.
+Encoder padding is cut if the file states its length (MP3, AAC, Opus). Gaps in the timestamps become silence. A WAV,
+FLAC, M4A or MP3 shorter than its header states is rejected, and so is an Ogg that ends within a page.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from av.error import FFmpegError
 from ...errors import DecodeFailed
 from ...limits import MAX_AUDIO_BYTES
 from ..fields import Buffer, is_of_the_machine
-from ..video.mp4 import check_complete, check_tables
+from ..video.container_checks import check_complete, check_tables
 from .downmix import UnknownLayout, mix_for
 from .padding import announced, check_lengths, check_wav, ends_of, flac_samples
 from .resample import StrangeRate, resampled, window
@@ -54,9 +52,6 @@ def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
 def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | None) -> np.ndarray:
     """Return float32 [channels, samples]: the samples that `request` selects, with its channels and rate.
 
-    They equal, bit for bit, the whole audio mixed, resampled and sliced. FLAC and PCM WAV are read from near the first
-    sample, in O(samples requested); others are decoded from their start.
-
     Raises: DecodeFailed as `decode`, and if the audio is too short or its channels cannot be mixed.
     """
     with _opened(data) as (container, stream):
@@ -85,8 +80,7 @@ def read_sound(data: Buffer, request: AudioDecoder, rng: np.random.Generator | N
 def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
     """Return (float32 [channels, samples], Hz, whether that is all): the beginning of the audio, for previews.
 
-    most_bytes: limit for the result, 4 bytes per sample. Later truncation is not detected. Raises: DecodeFailed, as
-    `decode`.
+    most_bytes: limit for the result, 4 bytes per sample. Raises: DecodeFailed, as `decode`.
     """
     with _opened(data) as (container, stream):
         samples, heard, whole = _read(container, stream, data, most_bytes)
@@ -96,7 +90,6 @@ def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
 
 @contextmanager
 def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
-    """Yield (opened file, audio stream)."""
     try:
         check_lengths(data)
         check_tables(data)
@@ -160,7 +153,6 @@ def _read(
 
 
 def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int) -> tuple[Floats, Heard]:
-    """Return samples [low, high) of a stream with independent packets."""
     assert stream.time_base is not None  # a WAV or FLAC has one
     if low:
         container.seek(int(low / stream.rate / stream.time_base), stream=stream)

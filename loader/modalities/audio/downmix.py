@@ -42,17 +42,13 @@ class UnknownLayout(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
     matrix: tuple[tuple[float, ...], ...] | None
-    """Coefficient of each source channel in each result channel; None if nothing changes."""
+    """Coefficients [result][source], or None."""
     name: str
-    """Source and result, such as "5.1 to mono"; "" if nothing changes."""
+    """Such as "5.1 to mono", or ""."""
     gain_db: float
-    """Reduction of the coefficients in dB, so that no input exceeds full scale."""
+    """Reduction in dB, so that no input exceeds full scale."""
 
     def __call__(self, samples: Floats) -> Floats:
-        """Return float32 [results, samples] for [channels, samples].
-
-        Channels are added one by one, so that every processor gives the same result.
-        """
         if self.matrix is None:
             return samples
         out = np.zeros((len(self.matrix), samples.shape[1]), np.float32)

@@ -25,7 +25,7 @@ _MAX_BOXES = 10_000
 
 
 class Promise(NamedTuple):
-    """The length that a header announces."""
+    """Length that a header announces."""
 
     n_samples: int
     """Samples per channel."""
@@ -130,7 +130,7 @@ def _u32(data: Buffer, at: int) -> int:
 
 
 def announced(container: str, data: Buffer) -> Promise | None:
-    """Return the length in a FLAC's or MP3's header, None if it has none. container: FFmpeg's format name."""
+    """Return the length in a FLAC's or MP3's header, or None. container: FFmpeg's format name."""
     n_samples = {"flac": flac_samples, "mp3": mp3_samples}.get(container, lambda _: None)(data)
     # MP3 decoders count their delay in one of two ways, and some writers count the header's frame.
     return None if n_samples is None else Promise(n_samples, 0.1 if container == "mp3" else 0)
@@ -222,10 +222,7 @@ def check_wav(data: Buffer) -> int | None:
 
 
 def check_w64(data: Buffer) -> None:
-    """Check that a W64 is complete; other files pass. Raises: DecodeFailed.
-
-    An impossible size comes from a writer that could not seek back, and passes.
-    """
+    """Check that a W64 is complete; other files pass. Raises: DecodeFailed."""
     if bytes(data[:16]) != W64_RIFF:
         return
     at = 40  # after the file header
@@ -240,10 +237,7 @@ def check_w64(data: Buffer) -> None:
 
 
 def check_ogg(data: Buffer) -> None:
-    """Check that an Ogg's last page is complete; other files pass. Raises: DecodeFailed.
-
-    A live stream without an end mark, stopped between two pages, passes.
-    """
+    """Check that an Ogg's last page is complete; other files pass. Raises: DecodeFailed."""
     if bytes(data[:4]) != OGG:
         return
     low = max(0, len(data) - _OGG_PAGE_BYTES)

@@ -22,17 +22,17 @@ class AudioDecoder:
     """Decodes a stretch of audio to float32 [channels, samples]. Create one by `loader.audio`."""
 
     samples: int | None = None
-    """Length in samples at the resulting rate; None for `seconds` or all."""
+    """At the resulting rate; None for `seconds` or all."""
     seconds: Fraction | None = None
-    """Length in seconds; None for `samples` or all."""
+    """None for `samples` or all."""
     rate_hz: int | None = None
     """Resulting sample rate; None for the stored rate."""
     channels: Channels = "keep"
     """"keep", "first", "mono" or "stereo"."""
     at: Fraction | None = None
-    """Start of the stretch in seconds; None for a random draw."""
+    """Start in seconds; None for a random draw."""
     pad: bool = False
-    """True appends silence to audio that is too short; False rejects it."""
+    """True appends silence to audio that is too short."""
 
     def __post_init__(self) -> None:
         if self.samples is not None and self.seconds is not None:
@@ -55,14 +55,12 @@ class AudioDecoder:
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the stretch.
 
-        Raises: DecodeFailed if the bytes are damaged or not audio, the audio is too short, or its channels cannot be
-        mixed; MissingDependency (av).
+        Raises: DecodeFailed if damaged, not audio, too short, or not to be mixed; MissingDependency (av).
         """
         sound: np.ndarray = load("audio.decode:read_sound")(data, self, rng)
         return sound
 
     def length(self, rate_hz: int) -> int | None:
-        """Return the length in samples at this rate; None for all samples."""
         return self.samples if self.seconds is None else max(1, round(self.seconds * rate_hz))
 
     def place(self, n_samples: int, rate_hz: int, rng: np.random.Generator | None) -> tuple[int, int, int]:
@@ -103,7 +101,7 @@ def audio(
             beginning).
         pad: append silence to audio that is too short; otherwise it is rejected.
 
-    The samples equal, bit for bit, the whole audio decoded, mixed, resampled and sliced. Raises: InvalidRuntime.
+    Raises: InvalidRuntime.
     """
     for name, value in (("seconds", seconds), ("at", at)):
         try:

@@ -2,9 +2,8 @@
 
 The filter spans 128 samples of the lower rate: a sinc cut off at 0.96 of the lower Nyquist frequency under a Kaiser
 window of beta 10. Measured (tests/modalities/audio/test_resample.py): Up to 0.93 of the lower Nyquist frequency, a tone
-keeps its level within 0.2 dB. Above Nyquist it is attenuated by 58 dB, from 1.02 on by 100 dB. FFmpeg's default filter
-(32 samples, 0.97) aliases a tone just above Nyquist at -14 dB. Sample n is heard at n / target_hz: positions are exact
-rationals. The audio is extended by silence (FFmpeg would mirror it). Blocks of any size give the same float32 samples.
+keeps its level within 0.2 dB. Above Nyquist it is attenuated by 58 dB, from 1.02 on by 100 dB. Sample n is heard at n /
+target_hz: positions are exact rationals. The audio is extended by silence (FFmpeg would mirror it).
 """
 
 from collections.abc import Iterator
@@ -62,7 +61,6 @@ class Resampler:
             yield piece
 
     def finish(self) -> Iterator[Floats]:
-        """Yield the samples left in the filter."""
         if self._graph is None:
             return
         self._push(np.zeros((self._n_channels, self._lead), np.float32))

@@ -2,8 +2,7 @@
 
 Frames are concatenated according to their timestamps, ignoring jitter. A gap becomes silence. If two frames overlap by
 up to the earlier one's length, the end of the earlier one is dropped. In MP4 a frame lasts until the next frame's time.
-Frames that go back further are dropped until they catch up. Links of a chained Ogg, whose clocks restart, are
-concatenated. FFmpeg hides stated priming; padding is cut if the file states its length (`Ends`).
+Frames that go back further are dropped until they catch up.
 """
 
 from collections import deque
@@ -45,15 +44,15 @@ class Ends:
     """Statements in a file about the end of its audio."""
 
     untimed: bool = False
-    """True if timestamps are ignored (AVI, where FFmpeg computes them)."""
+    """True ignores timestamps (AVI: FFmpeg computes them)."""
     restarts: bool = False
-    """True if the clock may restart midway (links of a chained Ogg)."""
+    """True if the clock may restart (links of a chained Ogg)."""
     durations_count: bool = False
-    """True if a shorter duration of the last frame cuts it (MP4, MOV)."""
+    """True if the last frame's duration may cut it (MP4, MOV)."""
     end: Fraction | None = None
-    """Seconds on the container's clock, at or after the end; None if not stated."""
+    """Seconds on the container's clock, or None."""
     n_samples: int | None = None
-    """Number of audible samples (iTunSMPB, LAME); None if not stated."""
+    """Audible samples (iTunSMPB, LAME), or None."""
 
 
 class _Next(NamedTuple):
@@ -76,7 +75,7 @@ class Heard:
         n_padding: samples dropped at the end.
         n_samples: samples yielded so far; finally n_source + n_filled - n_overlapping - n_padding.
 
-    All counts are at the source's rate. O(samples) time; memory for about BLOCK_SAMPLES, JITTER_S and one frame.
+    O(samples) time; memory for about BLOCK_SAMPLES, JITTER_S and one frame.
     """
 
     def __init__(self, ends: Ends) -> None:
@@ -110,7 +109,6 @@ class Heard:
             yield from self._lay(self._take_next())
 
     def finish(self) -> Iterator[Floats]:
-        """Yield the remaining samples, without padding."""
         last = self._ahead[-1] if self._ahead else None
         while self._ahead:
             yield from self._lay(self._take_next())
@@ -218,7 +216,6 @@ class Heard:
         return samples[:, n_over:]
 
     def _beyond(self, frame: "AudioFrame") -> int:
-        """Return how many of the frame's samples exceed its duration."""
         if not frame.duration:
             return 0
         num, den = self._clock

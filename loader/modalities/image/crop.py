@@ -94,7 +94,7 @@ Box = tuple[int, int, int, int]
 
 
 class CropGeometry(NamedTuple):
-    """Geometry for cutting and scaling one image, in the stored orientation."""
+    """Cuts and scales one image, in the stored orientation."""
 
     source: Box
     """Part to cut out of the image."""
@@ -106,15 +106,14 @@ class CropGeometry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """Request to cut and scale every image of a clip, in upright orientation."""
+    """Request to cut and scale images, in upright orientation."""
 
     size: Size | None = None
-    """(height, width) of the result in px; None for the stored size."""
+    """(height, width) in px; None for the stored size."""
     crop: str | Box | None = None
-    """None stretches the image to `size`; a Box is cut first; "center" and "random" cover `size` and cut the excess.
-    """
+    """None stretches the image; a Box is cut first; "center" and "random" cover `size` and cut the excess."""
     place: tuple[float, float] | None = None
-    """Position of a random crop, each from 0 to just under 1; None for the middle."""
+    """Place of a random crop, each from 0 to just under 1; None: middle."""
 
     def layout(self, stored: Size, turn: PixelTurn) -> CropGeometry:
         """Return the layout for an image of size `stored` before `turn`. Raises: DecodeFailed if a box is outside."""
@@ -148,7 +147,6 @@ class Framing:
 
 
 def covering(whole: Size, size: Size) -> Size:
-    """Return the smallest size with the aspect ratio of `whole` that covers `size`; half px round up."""
     (height, width), (to_height, to_width) = whole, size
     if to_height * width >= to_width * height:
         return to_height, max(to_width, (2 * width * to_height + height) // (2 * height))

@@ -2,7 +2,7 @@
 
 - Pixels come upright: EXIF and XMP orientation are applied.
 - C is 3 (RGB; gray is repeated) or, with transparency, 4 (RGB and alpha, not premultiplied).
-- 16-bit samples keep their high byte (Pillow's own conversion of gray would saturate).
+- 16-bit samples keep their high  byte.
 - CMYK JPEGs become RGB without their profile; no other colour profile is applied: stored images are sRGB.
 - An animation gives its first frame.
 - Truncated or damaged data is rejected, even if libjpeg only warns.
@@ -86,7 +86,7 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
 def decode_box(
     data: Buffer, choose: Callable[[Size], tuple[Box, bool]], size: Size, alpha: str, place: Place = nowhere
 ) -> np.ndarray:
-    """Return a box of an image, resampled to `size`, like `decode_framed`, in memory from `place` if offered.
+    """Return a box of an image, resampled to `size`, in memory from `place` if offered.
 
     choose: (height, width) of the upright image -> (box, whether to flip).
     """
@@ -227,7 +227,6 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
 
 
 def _key(image: Image.Image, depth: int) -> object:
-    """Return a PNG's transparent colour as 8-bit Pillow pixels."""
     key = image.info["transparency"]
     if image.mode == "RGB" and depth == 16:
         raise DecodeFailed("png: 16-bit colours of which one is transparent; store it with an alpha channel")

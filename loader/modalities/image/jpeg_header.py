@@ -36,9 +36,9 @@ class JpegHeader(NamedTuple):
     components: int
     """1 gray, 3 colour, 4 CMYK."""
     turn: PixelTurn
-    """Turn that makes the image upright."""
+    """Turn to upright."""
     is_multiscan: bool
-    """True if libjpeg decodes every scan, not only the first."""
+    """True if libjpeg decodes every scan."""
 
 
 def read_header(data: Buffer) -> JpegHeader:
@@ -94,8 +94,7 @@ def _walked(data: Buffer) -> JpegHeader:
 def check_scans(data: Buffer, n_px: int = 1) -> None:
     """Raise DecodeFailed for a JPEG with too many scans: 66 KB of scans can take 17 s to decode.
 
-    The limits are MAX_JPEG_SCANS, and MAX_JPEG_SCAN_PX pixels over all scans. Segments are parsed only if many bytes
-    look like a scan. n_px: pixels of the image.
+    Segments are parsed only if many bytes look like a scan. n_px: pixels of the image.
     """
     most = min(MAX_JPEG_SCANS, max(JPEG_SCANS_ANYWAY, MAX_JPEG_SCAN_PX // n_px))
     values = np.frombuffer(data, np.uint8)  # seven times as fast as bytes.count

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import Corrupt, DecodeFailed, MissingDependency
 from ...storage.disk.scratch import HeldFolder, on_scratch
-from .mp4 import check_tables_of
+from .container_checks import check_tables_of
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -42,7 +42,7 @@ class PacketSpan:
     time_base: Fraction
     """Seconds per tick."""
     kind: tuple[Any, ...]
-    """Facts shared by a file's packets: codec, configuration, size, pixel format, time base."""
+    """Facts shared by a file's packets."""
 
     @property
     def shown(self) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -58,10 +58,7 @@ class PacketSpan:
 
 
 def end_of(pts: Sequence[int], declared: int = 0) -> int:
-    """Return the tick at which the last frame ends: `declared`, but at least as long as the frame before it.
-
-    In mp4, a packet's own duration is the time until the next packet is decoded.
-    """
+    """Return the tick at which the last frame ends: `declared`, but at least as long as the frame before it."""
     *_, before, last = 0, 0, *sorted(pts)[-2:]
     return max(declared, last + max(1, last - before))
 
@@ -149,7 +146,6 @@ def read_span(
 
 
 def kind_of(stream: "VideoStream") -> tuple[Any, ...]:
-    """Return the facts that all packets of a stream share."""
     codec = stream.codec_context
     return codec.name, codec.extradata or b"", codec.width, codec.height, codec.pix_fmt, stream.time_base
 
@@ -204,7 +200,6 @@ class Mp4Writer:
         self._stream = self._output.add_stream_from_template(template, opaque=True)
         self._stream.time_base = self._base
         self.end = 0
-        """Tick at which the last frame ends."""
         self._decoded: int | None = None  # decode tick of the last packet
 
     def takes(self, span: PacketSpan) -> bool:

@@ -53,18 +53,14 @@ class PacketPages:
         """int64 [pages + 1]: tick of each page's first frame, then of the last frame of all."""
         self._offset = head_nbytes + np.cumsum(self._nbytes) - self._nbytes
         self.nbytes = head_nbytes + int(self._nbytes.sum()) + 8
-        """Size of the whole table."""
 
     def __len__(self) -> int:
-        """Return the number of frames shown."""
         return int(self.starts[-1])
 
     def part(self, page: int) -> tuple[int, int, int]:
-        """Return (offset in the table, size, CRC-32C) of a page."""
         return int(self._offset[page]), int(self._nbytes[page]), int(self._crc32c[page])
 
     def page(self, number: int, data: Buffer) -> PacketPage:
-        """Return a page from its bytes. Raises: DecodeFailed."""
         try:
             message = pa.ipc.read_message(pa.py_buffer(bytes(data)))
             check_plain(message)

@@ -1,7 +1,4 @@
-"""Runs: an episode's packets left in their file, described by a byte range and a packet table.
-
-The table configures the decoder, and suffices to recreate an mp4 file from the run.
-"""
+"""Runs: an episode's packets left in their file, described by a byte range and a packet table."""
 
 import io
 import struct
@@ -30,7 +27,7 @@ class PacketRun(NamedTuple):
     offset: int
     """First byte in the file."""
     nbytes: int
-    """Number of bytes."""
+    """Bytes."""
     crc32c: int
     """CRC-32C of the bytes."""
     packets: bytes

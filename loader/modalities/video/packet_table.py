@@ -1,9 +1,8 @@
 """The packet table of a video, field `<field>.packets`, from which single packets are read without the file.
 
-An Arrow IPC stream, one row per packet of the first video stream, in decode order. The schema's metadata has the
-decoder settings. Schema 1 has one record batch. A table of more packets than `PAGE_PACKETS` has schema 2: a record
-batch per page, cut where no frame needs an earlier page. Its metadata lists the pages, so that `packet_pages` reads
-single ones. docs/format.md is normative.
+An Arrow IPC stream, one row per packet of the first video stream, in decode order. Schema 1 has one record batch. A
+table of more packets than `PAGE_PACKETS` has schema 2: a record batch per page, cut where no frame needs an earlier
+page. Its metadata lists the pages, so that `packet_pages` reads single ones.
 """
 
 import base64
@@ -65,7 +64,7 @@ class StreamFacts:
     codec_tag: str
     """Four characters, or ""."""
     extradata: bytes
-    """Codec configuration in the container; empty if there is none."""
+    """Codec configuration in the container; may be empty."""
     time_base: Fraction
     """Seconds per tick."""
     width_px: int
@@ -85,7 +84,7 @@ class StreamFacts:
     sar: Fraction
     """Sample aspect ratio; 0 if unknown."""
     display_matrix: tuple[int, ...]
-    """Nine int32; empty if there is none."""
+    """Nine int32, or empty."""
     reorder_frames: int
     """Number of frames that a decoder may hold back."""
     end_pts: int
@@ -93,7 +92,7 @@ class StreamFacts:
     nbytes: int
     """Size of the whole field."""
     crc32c: int
-    """CRC-32C of the whole field."""
+    """CRC-32C of the field."""
     whole_because: str
     """Reason why packets cannot be read one by one; "" if they can."""
 
@@ -124,8 +123,7 @@ class PacketTable:
 def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
     """Return the packet table of a whole video file: one demux, two frames decoded. Equal bytes give equal tables.
 
-    tried: facts of a file from the same encoder and muxer; if its decoder settings are equal, no frame is decoded. If
-    packets cannot be separated, `whole_because` is set, and the loader reads the whole file.
+    tried: facts of a file from the same encoder and muxer; if its decoder settings are equal, no frame is decoded.
 
     Raises: DecodeFailed if `loader.video` cannot read the file; MissingDependency (av).
     """
@@ -134,7 +132,7 @@ def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
 
 
 def packets_bytes(table: PacketTable) -> bytes:
-    """Return the table as field bytes. Equal tables give equal bytes (with the same pyarrow)."""
+    """Return the table as field bytes, equal for equal tables (with the same pyarrow)."""
     if len(table) > PAGE_PACKETS and not table.facts.whole_because:
         return _paged(table)
     schema = COLUMNS.with_metadata(_metadata(table.facts))
@@ -235,7 +233,6 @@ def check_plain(message: pa.ipc.Message) -> None:
 
 
 def _member(data: pa.Buffer, table: int, number: int) -> int:
-    """Return the place of a table's member in a flatbuffer; 0 if there is none."""
     (back,) = struct.unpack_from("<i", data, table)
     (nbytes,) = struct.unpack_from("<H", data, table - back)
     if 4 + 2 * number >= nbytes:

@@ -1,7 +1,4 @@
-"""Video requests: the frames of a clip, and their size.
-
-For the words mp4, mov, mkv, webm, and run (packets without a container).
-"""
+"""Video requests: the frames of a clip, and their size."""
 
 from __future__ import annotations
 
@@ -28,31 +25,31 @@ At = Time | tuple[Time, ...] | str | None
 
 class Choice(NamedTuple):
     frames: list[int]
-    """Frame numbers, counted in display order; a number may occur several times."""
+    """In display order; may repeat."""
     framing: Framing
-    """Cutting and scaling of the frames."""
+    """Crop and size."""
     times_s: list[float]
-    """Seconds at which these frames are first shown."""
+    """Seconds at which they are first shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoDecoder:
-    """Decodes frames of a video to uint8 [T, H, W, 3] RGB. Create one by `loader.video`."""
+    """Decodes frames of a video to uint8 [T, H, W, 3] RGB: see `loader.video`."""
 
     frames: int = DEFAULT_FRAMES
     """Number of frames in the clip."""
     stride: int = 1
-    """Distance between frames of the clip, in displayed frames."""
+    """Displayed frames from one to the next."""
     size: Size | None = None
     """(height, width) in pixels; None for the stored size."""
     start: int | None = None
-    """Number of the first frame in display order; None for `at` or a random draw."""
+    """First frame in display order; None for `at` or a random draw."""
     at: At = None
-    """Time of the first frame, or of all, in seconds; or another video field; None for `start` or a random draw."""
+    """Seconds of the first frame, or of all; or another video field; None for `start` or a random draw."""
     crop: str | Box | None = None
     """"center", "random" or (top, left, height, width); None stretches the whole frame to `size`."""
     times: bool = False
-    """True adds the field `<field>.times`: float64 [T] seconds on the video's own clock."""
+    """Adds `<field>.times`: float64 [T] seconds on the video's own clock."""
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.stride < 1:
@@ -70,8 +67,7 @@ class VideoDecoder:
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the clip, from a whole file.
 
-        Raises: DecodeFailed if the file is damaged or not a video, has too few frames, or shows nothing at a requested
-        time; InvalidRuntime if `at` names a field; MissingDependency (av).
+        Raises: DecodeFailed; InvalidRuntime if `at` names a field; MissingDependency (av).
         """
         if self.leader is not None:
             raise InvalidRuntime(
@@ -84,7 +80,6 @@ class VideoDecoder:
         return read[""]
 
     def of_run(self, data: Buffer, packets: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-        """Return the clip, from a whole run and its packet table. Raises: as `__call__`."""
         table = read_packets(packets)
         timeline = Timeline.of_table(table)
         choice = choose({"": self}, {"": timeline}, {"": rng})[""]
@@ -93,7 +88,7 @@ class VideoDecoder:
 
     @property
     def leader(self) -> str | None:
-        """The field whose frame times this field follows; None if it follows none."""
+        """The field whose frame times this one follows, or None."""
         return self.at if isinstance(self.at, str) else None
 
     def choose_frames(
@@ -146,7 +141,7 @@ class VideoDecoder:
 
 
 class RunDecoder(VideoDecoder):
-    """The decoder for a run without its packet table, which always fails."""
+    """Decoder of a run without its packet table; always fails."""
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Raise DecodeFailed."""
@@ -157,7 +152,6 @@ class RunDecoder(VideoDecoder):
 
 
 def is_run(field: str) -> bool:
-    """Return whether a field stores packets without a container."""
     return last_word(field) == "run"
 
 

@@ -34,11 +34,11 @@ class Timeline:
     pts: I64
     """int64: tick of every packet, in decode order."""
     keys: I64
-    """int64: numbers of the key packets, ascending."""
+    """int64: key packets, ascending."""
     shown: I64
-    """int64: packet numbers of the frames that are shown, in display order."""
+    """int64: packets of shown frames, in display order."""
     times: I64
-    """int64: ticks of the frames that are shown, in display order."""
+    """int64: their ticks."""
     time_base: Fraction
     """Seconds per tick."""
     end_pts: int
@@ -65,11 +65,9 @@ class Timeline:
 
     @staticmethod
     def of_table(table: PacketTable) -> "Timeline":
-        """Return the timeline of a packet table. Raises: DecodeFailed."""
         return Timeline.of(table.pts, table.key, table.discard, table.facts.time_base, table.facts.end_pts)
 
     def __len__(self) -> int:
-        """Return the number of frames shown."""
         return len(self.shown)
 
     @property
@@ -120,10 +118,7 @@ class Timeline:
         return int(self.keys[i]) if i >= 0 else 0
 
     def runs(self, frames: Sequence[int]) -> list[PacketGroup]:
-        """Return the packets to decode for these frames (in display order), ascending. O(frames log packets).
-
-        One run per keyframe; adjacent runs are joined.
-        """
+        """Return the packets to decode for these frames (in display order), ascending. O(frames log packets)."""
         packets = self.shown[np.asarray(frames, np.int64)]
         places: dict[int, list[int]] = {}
         for place, number in enumerate(packets.tolist()):

@@ -16,8 +16,7 @@ Words = Sequence[tuple[int, int]]
 def sample_words(seed: int, source: str, epoch: int, ordinals: np.ndarray) -> Words:
     """Return the generator keys for a transform. ordinals: int64 [n], version ordinals.
 
-    The words are key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1). Using the version's ordinal
-    makes them independent of the predicate.
+    The words are key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1).
     """
     return _words((seed, source, "augment", epoch), ordinals, ())
 
@@ -25,21 +24,18 @@ def sample_words(seed: int, source: str, epoch: int, ordinals: np.ndarray) -> Wo
 def field_words(seed: int, source: str, epoch: int, ordinals: np.ndarray, field: str) -> Words:
     """Return the generator keys for a field's decoder. ordinals: int64 [n], version ordinals.
 
-    The words are key("decode", version_ordinal, field, 0) and key("decode", version_ordinal, field, 1). So selecting
-    another field does not change a transform's draws.
+    The words are key("decode", version_ordinal, field, 0) and key("decode", version_ordinal, field, 1).
     """
     return _words((seed, source, "decode", epoch), ordinals, (field,))
 
 
 def sample_rng_key(seed: int, source: str, epoch: int, version_ordinal: int) -> np.random.Generator:
-    """Return a new Philox generator for one sample in one epoch, keyed by `sample_words`."""
     return _generator(sample_words(seed, source, epoch, np.array([version_ordinal], np.int64)))
 
 
 def field_rng_key(
     seed: int, source: str, epoch: int, version_ordinal: int, field: str
 ) -> np.random.Generator:
-    """Return a new Philox generator for a field's decoder, keyed by `field_words`."""
     return _generator(field_words(seed, source, epoch, np.array([version_ordinal], np.int64), field))
 
 

@@ -1,8 +1,8 @@
 """L1: the sample at position i of an epoch. A bijection of [0, N) with a bounded working set and no table.
 
 Positions are dealt round-robin to D lanes. A lane reads its chunks (c consecutive ordinals each) through h interleaved
-slots, staggered over time. So a job reads about D*h chunks at once, and each chunk from beginning to end. Exact
-formulas: docs/order.md, "Lanes".
+slots, staggered over time. So a job reads about D*h chunks at once, and each chunk from beginning to end.
+Formulas: docs/order.md, "Lanes".
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from .keyed_permutation import ARGSORT_MAX, FEISTEL_ROUNDS, I64, U64, at, key, p
 from .plan_hash import whole
 
 LIVE_CHUNK_BYTES = 2**31
-"""Decoded bytes, approximately, of the registered tables' chunks that a source reads side by side."""
+"""Decoded bytes, about, of the chunks that a source reads side by side."""
 DEFAULT_LANES = 1024
 DEFAULT_ROUNDS_H = 4
 CHUNK_BYTES = 2 * 2**20  # one range read of this size amortises a request
@@ -37,13 +37,13 @@ class LaneShape:
     """The numbers that, with the keys, decide the order of an epoch (L1)."""
 
     n: int
-    """Number of samples."""
+    """Samples."""
     chunk: int
-    """c: consecutive samples read together."""
+    """c: samples read together."""
     lanes: int
-    """D: number of lanes, a power of two."""
+    """D: a power of two."""
     rounds_h: int
-    """h: slots of a lane, each reading one chunk at a time."""
+    """h: chunks that a lane reads side by side."""
 
     def __post_init__(self) -> None:
         for name, value, high in (
@@ -80,7 +80,7 @@ def frozen_shape(
     lanes: int | None = None,
     decoded: tuple[int, int] | None = None,
 ) -> LaneShape:
-    """Return the shape that a plan freezes for a source, from its view only: never from batch or world size.
+    """Return the shape that a plan freezes: from the view, never from batch or world size.
 
     n: samples in the view. mean_sample_bytes: of the selected fields; 0 (a view without bytes) counts as 1.
     chunk, lanes: override the computed values.
@@ -153,17 +153,17 @@ class Epochs(NamedTuple):
     """
 
     n: int | I64
-    """Number of samples."""
+    """Samples."""
     chunk: int | I64
-    """Consecutive samples read together."""
+    """As in `LaneShape`."""
     lanes: int | I64
-    """Number of lanes."""
+    """As in `LaneShape`."""
     rounds_h: int | I64
-    """Slots of a lane."""
+    """As in `LaneShape`."""
     chunk_rounds: int | I64
-    """Chunks that a slot reads in an epoch."""
+    """As in `LaneShape`."""
     body: int | I64
-    """Positions before the tail."""
+    """As in `LaneShape`."""
     r: int | U64
     """As in `EpochKeys`."""
     p: int | U64
@@ -242,7 +242,6 @@ def _body(epochs: Epochs, i: I64) -> I64:
 
 
 def _tail(epochs: Epochs, i: I64) -> I64:
-    """Return the ordinals at positions i of the tail: the N - body positions after the last full round."""
     # The same lanes read it, except its last few positions, which a plain permutation orders. All ordinals are rotated.
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body
@@ -280,7 +279,6 @@ def _deal(shape: Epochs, chunk: int | I64, rounds: int | I64, key_r: int | U64, 
 
 
 def unpermuted(k: int, n: int, y: int) -> int:
-    """Return the x in [0, n) that `keyed_permutation.perm` maps to y."""
     if n == 1:
         return 0
     if n <= ARGSORT_MAX:
@@ -324,7 +322,7 @@ def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int
 
 
 def positions_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinals: I64) -> I64:
-    """Return `position_of` of each view ordinal (int64): of a full shuffle in one computation."""
+    """Return `position_of` of each view ordinal (int64)."""
     is_shuffle = shape.chunk == shape.lanes == shape.rounds_h == 1 and shape.n > ARGSORT_MAX
     if not is_shuffle or len(ordinals) < FEW:
         each = [position_of(shape, seed, name, epoch, ordinal) for ordinal in ordinals.tolist()]
@@ -334,7 +332,6 @@ def positions_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinals: I
 
 
 def _undealt(shape: LaneShape, chunk: int, rounds: int, key_r: int, j: int, y: int) -> int:
-    """Return the position that `_deal` maps to sample y of the j-th chunk read."""
     lanes, h = shape.lanes, shape.rounds_h
     number, d = divmod(j, lanes)
     kappa, lane = divmod(number, h)

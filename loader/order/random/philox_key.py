@@ -1,10 +1,8 @@
 """Philox generators by key: one per thread, reset for each sample unless a caller keeps it.
 
-A new generator holds the interpreter's lock for 4 us, a new state for 0.4 us. The state's layout is undocumented, so it
-is checked once per process; with another layout each sample gets a new generator.
+A new generator holds the interpreter's lock for 4 us, a new state for 0.4 us.
 
-Rejected: a generator created at its first draw. Detecting that draw costs more than a state. A stand-in is no
-`numpy.random.Generator` over a `Philox`, which callers pickle, copy and pass on.
+Rejected: a generator created at its first draw; detecting that draw costs more than a state.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ _of_thread = _OfThread()
 
 
 def generator_of(first: int, second: int) -> np.random.Generator:
-    """Return a Philox generator keyed by these two words, for one caller only."""
+    """Return a Philox generator for one caller only."""
     reused = _of_thread.reused
     generator = None if reused is None else reused.begin(first, second)
     if generator is None and _has_known_layout():

@@ -1,9 +1,8 @@
 """Best-fit packing of documents into sequences of one length, as a table.
 
-Documents are packed in blocks of 2^14, in the view's order: new documents do not change earlier full blocks, and the
-work per block is bounded. Inside a block, packing is best-fit decreasing: the longest document comes first, and each
-goes into the fullest sequence that still has room. It cuts only documents longer than a sequence (Ding et al., "Fewer
-Truncations Improve Language Modeling", 2024). Formulas: docs/order.md, "Packing".
+Documents are packed in blocks of 2^14, in the view's order. Inside a block, packing is best-fit decreasing: the longest
+document comes first, and each goes into the fullest sequence that still has room. It cuts only documents longer than a
+sequence (Ding et al., "Fewer Truncations Improve Language Modeling", 2024).
 """
 
 import hashlib
@@ -41,7 +40,7 @@ class DocumentPieces:
 
 
 class PackTable:
-    """The pieces of documents in each sequence. Takes 20 bytes per piece and 8 per sequence; read-only."""
+    """The pieces in each sequence. Takes 20 bytes per piece and 8 per sequence; read-only."""
 
     def __init__(self, sequence: I64, document: I64, start: I64, length: I64) -> None:
         """Build a table from int64 arrays, a row per piece as `DocumentPieces`; `sequence` ascends without gaps."""
@@ -83,13 +82,13 @@ class PackTable:
         )
 
     def sequences_of(self, document: int) -> list[int]:
-        """Return the sequences that contain pieces of a document, given its version ordinal; ascending. O(pieces)."""
+        """Return the sequences that contain pieces of a document, ascending. O(pieces)."""
         pieces = np.flatnonzero(self._document == document)
         sequences: list[int] = np.unique(np.searchsorted(self._first, pieces, side="right") - 1).tolist()
         return sequences
 
     def longer_than(self, length: int) -> tuple[I64, I64]:
-        """Return int64 arrays: the documents with more than `length` tokens, ascending, and their numbers of tokens."""
+        """Return the documents with more than `length` tokens, ascending, and their tokens: int64."""
         rows = np.flatnonzero(self._tokens > length)
         documents, at = np.unique(self._document[rows], return_index=True)
         return documents, self._tokens[rows[at]].astype(np.int64)
@@ -113,7 +112,7 @@ class PackTable:
 
 
 def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
-    """Pack documents into sequences; return the table. Costs about a microsecond per document.
+    """Pack documents into sequences; return the table.
 
     documents: int64 [N], version ordinals in the view's order.
     tokens: int64 [N], tokens per document, >= 0. A document without tokens is in no sequence.
@@ -131,10 +130,7 @@ def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
 
 
 def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
-    """Return (sequence, document, start, length) for every piece of a block, documents numbered from 0.
-
-    Sequences are in order of their first piece, pieces in order of their document.
-    """
+    """Return (sequence, document, start, length) for every piece of a block, documents numbered from 0."""
     number = np.arange(len(tokens), dtype=np.int64)
     filled = tokens // length  # sequences that hold only this document
     rest = tokens - filled * length

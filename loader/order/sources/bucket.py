@@ -21,15 +21,15 @@ class BucketBy:
     by: str
     """SQL expression on the samples table."""
     edges: tuple[str, ...] | None
-    """Ascending edges as text, such as "0", "12.5", "inf"; None if values are labels."""
+    """Ascending, as text, such as "0", "12.5", "inf"; None if values are labels."""
     batch: Mapping[str, Sequence[tuple[int, int]]]
-    """Label -> (start step, samples per global batch) pairs; other buckets have the plan's global_batch."""
+    """Label -> (start step, samples per global batch) pairs."""
     budget: Sequence[tuple[int, Fraction]] | None
-    """(start step, cost of a global batch) pairs; None if there is no budget."""
+    """(start step, cost of a global batch) pairs, or None."""
     cost: Mapping[str, Number]
     """Label -> cost of one sample, in the budget's unit."""
     multiple: int
-    """Batches are rounded down to a multiple of this number."""
+    """Batches are rounded down to a multiple of it."""
 
 
 def bucket(
@@ -55,9 +55,7 @@ def bucket(
     cost: label -> cost of one sample, in the budget's unit. The default is the upper edge, or for a label such as
     `w640h384f32` width x height x frames in pixels.
 
-    A batch, or the budget, may change at a step, like the plan's global_batch: [(0, 64), (1000, 128), ...].
-
-    Raises: InvalidPlan for arguments that do not go together. Labels are checked when the plan is created.
+    Raises: InvalidPlan for arguments that do not go together.
     """
     if not isinstance(by, str) or not by.strip():
         raise InvalidPlan(

@@ -1,8 +1,7 @@
 """Sources that grow: a run continues under a later version of a dataset from a chosen step.
 
 From the growth's first position, the rest of the view's epoch is mixed with the delta view (the new samples), so that
-both end together. Later epochs cover the whole new view. Each bucket has its own stream. A position costs O(number of
-growths), without a table. Formulas: docs/order.md, "Growing versions".
+both end together. Later epochs cover the whole new view. A position costs O(number of growths), without a table.
 """
 
 from bisect import bisect_right
@@ -20,22 +19,21 @@ class Growth:
     step: int
     """First step under the new view."""
     source: str
-    """Name of the source."""
+    """Source name."""
     number: int
-    """Number of this growth among the source's, from 1."""
+    """Growth of the source, from 1."""
     first: int
-    """First version ordinal of the new samples in the new version."""
+    """Version ordinal of the first new sample."""
     removed: I64
-    """int64, ascending: ordinals, in the previous version, of samples that the new version lacks."""
+    """int64, ascending: previous ordinals that the new version lacks."""
 
 
 def delta_name(source: str, number: int) -> str:
-    """Return the name, in keys and in the plan, of the samples that a growth adds: `photos+1`."""
     return f"{source}+{number}"
 
 
 def whole_name(source: str, number: int) -> str:
-    """Return the name, in keys and in the plan, of all samples after a growth: `photos#1`; the source's for 0."""
+    """Return the name of all samples after a growth: `photos#1`; the source's for 0."""
     return f"{source}#{number}" if number else source
 
 
@@ -50,7 +48,7 @@ class Stage:
     start: int
     """First position of the stage."""
     origin: int
-    """First position at which the stream is the whole view."""
+    """First position of the whole view."""
     epoch: int
     """Number of the epoch that begins at `origin`."""
     n: int
@@ -59,10 +57,7 @@ class Stage:
     """Samples of the delta view."""
 
     def after(self, start: int, n: int, delta: int) -> "Stage":
-        """Return the stage that a growth begins at position start >= self.start: n samples, `delta` of them new.
-
-        If n is 0, the epoch ends there.
-        """
+        """Return the stage that a growth begins at position start >= self.start: n samples, `delta` of them new."""
         if start <= self.origin:  # this stage's mixed epoch has not ended
             remaining, epoch = self.origin - start, self.epoch
         else:
@@ -147,7 +142,7 @@ class GrownStream:
         return stage.origin + (epoch - stage.epoch) * stage.n
 
     def last_of(self, number: int, of_delta: bool) -> int | None:
-        """Return the last position of the first epoch of a stage's view, or its delta view; None if there is none."""
+        """Return the last position of the first epoch of a stage's view, or its delta view, or None."""
         stage = self.stages[number]
         if of_delta:  # only planned while it is mixed in
             first, last = stage.start, self.epoch_start(stage.epoch) - 1

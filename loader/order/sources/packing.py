@@ -27,9 +27,9 @@ class PackBy:
     pad_id: int
     """Padding token at the end of a sequence."""
     lengths: str | None
-    """SQL expression for a document's number of tokens; None takes the number from the index."""
+    """SQL expression for a document's tokens; None: from the index."""
     checksums: bool
-    """True stores checksums for the pieces in the root, so that loaders read only pieces."""
+    """True stores checksums for the pieces in the root."""
     side_fields: tuple[tuple[str, int], ...]
     """(other `.npy` field, its value at positions without a token) pairs."""
 
@@ -55,7 +55,7 @@ def pack(
     lengths: SQL expression on the samples table for a document's number of tokens, such as "n_tokens". By default the
     number follows from the field's bytes in the index.
     checksums: True reads every document that is split, once and whole, now, and stores checksums for its pieces in the
-    root. Loaders then read only the pieces they need. The plan does not change. Only for tokens without `beside`.
+    root. Only for tokens without `beside`.
     beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out like
     the tokens. Maps each to the whole number (or truth value) for positions without a token: `{"labels.npy": -100,
     "loss.npy": False}`.
@@ -110,7 +110,7 @@ class SideField:
     field: str
     """Name of the `.npy` field."""
     fill: int
-    """Value at positions without a token."""
+    """At positions without a token."""
     dtype: str
     """dtype as numpy writes it (`<u2`)."""
 
@@ -141,7 +141,6 @@ class Packing:
 
     @property
     def layout(self) -> tuple[tuple[str, int, str], ...]:
-        """(field, value without a token, dtype) for the tokens and each side field."""
         return (
             (self.field, self.pad_id, self.dtype),
             *((one.field, one.fill, one.dtype) for one in self.side_fields),
@@ -255,7 +254,6 @@ class PackedView:
 
     @property
     def efficiency(self) -> float:
-        """Share of the sequences' positions that hold a token."""
         return self.table.n_tokens / max(1, len(self) * self.packing.length)
 
     def _made_of(self) -> dict[str, Any]:

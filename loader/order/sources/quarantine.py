@@ -24,13 +24,13 @@ class QuarantineList:
     """Samples of one source that no slot may hold from a step on."""
 
     start_step: int
-    """First step to which the list applies."""
+    """From which the list applies."""
     source: str
-    """Name of the source."""
+    """Source name."""
     samples: tuple[tuple[int, str], ...]
     """(version ordinal, key) pairs, in order of ordinal."""
     growth: int = 0
-    """Growth of the source whose version has these ordinals; 0 for the plan's first version."""
+    """Growth whose version has these ordinals; 0 for the first version."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -46,7 +46,7 @@ class Quarantine:
     """A plan's lists of known-bad samples."""
 
     lists: Sequence[QuarantineList] = ()
-    """Lists in order of start step, source (without bucket) and growth."""
+    """In order of start step, source (without bucket) and growth."""
     _tables: Mapping[tuple[str, int], tuple[I64, I64]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +87,6 @@ class Quarantine:
     def to_json(
         self, before: int | None = None, sources: Iterable[str] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the lists; `before` and `sources` restrict them to earlier steps and these sources."""
         names = None if sources is None else set(sources)
         return [
             entry.to_json()
@@ -123,7 +122,7 @@ def listed_samples(
 ) -> tuple[tuple[int, str], ...]:
     """Return (version ordinal, key) for the keys in `value`, one list or several, by ordinal.
 
-    Each version's key column is read once. Raises InvalidPlan if the source is unknown, or a key has no live sample.
+    Raises InvalidPlan if the source is unknown, or a key has no live sample.
     """
     if source not in views:
         raise InvalidPlan(f"quarantine names the source {source!r}; the sources are {sorted(views)}")

@@ -18,7 +18,7 @@ class OrderView(Protocol):
 
     @property
     def id(self) -> str:
-        """Content hash of the view: version id and predicate ('w-<hex>')."""
+        """Content hash of version and predicate ('w-<hex>')."""
 
     @property
     def identity(self) -> str:
@@ -35,23 +35,23 @@ class OrderView(Protocol):
         """Return JSON without floats, from which the view can be reopened."""
 
     def version_ordinals(self, x: I64) -> I64:
-        """Return the version ordinals (int64) of view ordinals (int64); the same numbers if there is no predicate."""
+        """Return the version ordinals (int64) of view ordinals (int64)."""
 
     def keys(self, version_ordinals: I64) -> list[str]:
         """Return the sample keys at version ordinals (int64)."""
 
     def ordinals(self, keys: Sequence[str]) -> I64:
-        """Return the version ordinals (int64) of sample keys; -1 for a key without a live sample in the version."""
+        """Return the version ordinals (int64) of keys; -1 without a live sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delta:
     view: OrderView | None
-    """Samples that the later version adds; None if there are none."""
+    """Samples that the later version adds, or None."""
     first: int
-    """First version ordinal of the added samples."""
+    """Their first version ordinal."""
     removed: I64
-    """int64, ascending: version ordinals in the earlier version that are no longer live."""
+    """int64, ascending: earlier ordinals that are no longer live."""
 
 
 def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
@@ -73,16 +73,16 @@ def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool =
 
 @dataclass(frozen=True, slots=True)
 class SyntheticView:
-    """A view without bytes: for planning, tests and measurements at any scale. Takes no memory."""
+    """A view without bytes: for planning, tests and measurements at any scale."""
 
     n_samples: int
-    """Number of samples, before `first` is applied."""
+    """Samples, before `first` is applied."""
     name: str = "synthetic"
-    """Name, a part of the view's id."""
+    """Part of the view's id."""
     buckets: tuple[tuple[str, int], ...] = ()
-    """(label, samples) pairs that every `split` returns; empty if the view cannot be split."""
+    """(label, samples) pairs that `split` returns, or empty."""
     first: int = 0
-    """First ordinal; earlier samples are left out."""
+    """First ordinal."""
 
     @property
     def id(self) -> str:
@@ -161,8 +161,6 @@ def _check_size(what: str, n: object, name: str) -> None:
 
 class ListedView:
     """The entries of a list, numbered by (version ordinal, position in the list); immutable.
-
-    An ordinal may occur several times; each occurrence is an entry.
 
     listed: the samples' view.
     first_epoch: int64 [N], entry at each position of the list, and so of the first epoch.

@@ -60,11 +60,7 @@ def times(first: Time, stop: Time, step: Time) -> Offsets:
 
 
 def nanoseconds(time: Time) -> int:
-    """Return a time in ns. Raises: InvalidPlan for a float, or a time that is no whole number of ns.
-
-    Both are no exact time: 1/30 s, rounded down and added to a row's time, which is rounded down too, lies before the
-    next row of a clock of 30 Hz.
-    """
+    """Return a time in ns. Raises: InvalidPlan for a float, or a time that is no whole number of ns."""
     exact: Fraction | None = None
     if isinstance(time, Fraction):
         exact = time * 10**9
@@ -104,15 +100,15 @@ class WindowLayout:
     rule: Mapping[str, str]
     """Field -> rule other than "last"."""
     pad: Literal["mask", "inside"]
-    """"mask": the first or last value stands outside of the episode. "inside": only windows that fit."""
+    """Outside of the episode "mask" repeats the first or last value; "inside": only windows that fit."""
     max_age_ns: int | None
-    """Age above which a value counts as padding; None for no limit."""
+    """Age above which a value counts as padding, or None."""
     text: tuple[str, ...] = ()
-    """Styles of language, of which the first active one is the batch field `TEXT`; empty for none."""
+    """Styles of language, of which the first active one is the field `TEXT`."""
     columns: tuple[str, ...] = ()
     """Columns of the samples table whose values are batch fields, such as "robot"."""
     keep: str | None = None
-    """Stream of truth values, one per row of the anchor: windows stand at true rows; None: at all."""
+    """Truth values, one per row of the anchor: windows stand at true rows."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan's JSON."""

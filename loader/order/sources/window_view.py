@@ -35,7 +35,6 @@ class KeptWindows:
         self.first, self.members = first, members
 
     def after(self, episode: int) -> "KeptWindows":
-        """Return the choice among the windows of later episodes, from this one on."""
         start = int(self.first[episode])
         return KeptWindows(self.first[episode:] - start, self.members.after(start))
 
@@ -100,7 +99,6 @@ class WindowView:
         return x
 
     def stored_ordinals(self, numbers: I64) -> I64:
-        """Return the version ordinals (int64) of the episodes of windows (int64)."""
         real = numbers >= 0
         if real.all():
             return self.episodes.version_ordinals(self._episodes(numbers))
@@ -114,7 +112,6 @@ class WindowView:
         return first[episodes + 1] - first[episodes]
 
     def rows(self, numbers: I64) -> I64:
-        """Return the anchor's row (int64) at which each window (int64) stands."""
         before, _ = self.layout.span if self.layout.pad == "inside" else (0, 0)
         episodes, first = self._episodes(numbers), self.first
         if self.kept is not None:
@@ -247,7 +244,6 @@ def table_sha256(first: I64, packed: bytes | NDArray[np.uint8] = b"") -> str:
 
 
 def window_key(episode: str, row: int) -> str:
-    """Return a window's key, such as 'episode-000012@340'."""
     return f"{episode}@{row}"
 
 

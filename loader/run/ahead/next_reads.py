@@ -41,8 +41,7 @@ Steps = Callable[[int], Mapping[int, Mapping[str, Extents]] | None]
 class RankFuture:
     """Computes the ranges that a rank reads in a step.
 
-    videos: per view, the groups of its video fields. Fields with packet tables are skipped: the table decides what is
-    read.
+    videos: per view, the groups of its video fields. Fields with packet tables are skipped.
     end: first step that is not made; None for an endless run.
     """
 
@@ -94,16 +93,15 @@ class ObjectPage(NamedTuple):
     store: CachedStore
     """Store that the page is read from."""
     key: str
-    """Key of the object."""
+    """Object key."""
     number: int
-    """The page's number in the object."""
+    """Page of the object."""
 
 
 class PagesAhead:
     """Pages in the order of their next use.
 
-    memory: cache of the pages; None for a folder, which evicts by hints. pages: returns the number of all pages. Once
-    memory holds them all, nothing is planned.
+    memory: cache of the pages; None for a folder, which evicts by hints. pages: returns the number of all pages.
     """
 
     def __init__(
@@ -159,7 +157,6 @@ class PagesAhead:
 
 
 def pages_of(extents: Extents, page_bytes: int) -> list[int]:
-    """Return the numbers of the pages that hold these ranges, ascending, each once."""
     is_read = extents.nbytes > 0
     low = extents.offset[is_read] // page_bytes
     high = (extents.offset[is_read] + extents.nbytes[is_read] - 1) // page_bytes
@@ -169,7 +166,7 @@ def pages_of(extents: Extents, page_bytes: int) -> list[int]:
 
 
 REQUEST_BYTES = 64 * 2**10
-"""A request's cost as a number of bytes: the largest gap that `plan_reads` bridges."""
+"""A request's cost in bytes: the largest gap that `plan_reads` bridges."""
 
 
 def working_set_bytes(
@@ -177,9 +174,7 @@ def working_set_bytes(
 ) -> int:
     """Return the cache size in bytes with which every page of these sources is fetched once per epoch.
 
-    It covers the chunks read side by side, or all of a source shuffled sample by sample, in whole shards. The views
-    (buckets) of one version together need at most its size. world_size: ranks that share the chunks; 1 if all use the
-    cache.
+    world_size: ranks that share the chunks; 1 if all use the cache.
     """
     live: dict[str, int] = {}
     stored: dict[str, dict[str, int]] = {}
@@ -207,8 +202,7 @@ def pages_pay(
 ) -> bool:
     """Return whether pages cost this rank less than ranges in an epoch, if each request costs REQUEST_BYTES.
 
-    In a full shuffle a rank uses one in `world_size` samples of a page; in chunks it uses all. Pages also contain
-    fields that are not selected.
+    In a full shuffle a rank uses one in `world_size` samples of a page; in chunks it uses all.
     """
     by_page = by_range = 0.0
     for source, view in zip(sources, views, strict=True):
@@ -232,18 +226,18 @@ Blobs = Sequence[Blob] | None
 
 
 WASTED_MAX = 256
-"""Number of ranges that may be wasted before reading ahead stops: a seek wastes some."""
+"""Wasted ranges at which reading ahead stops: a seek wastes some."""
 
 
 class Ranges(NamedTuple):
-    """Ranges that one step reads from one object."""
+    """Ranges of one object."""
 
     step: int
     """Step that needs the ranges."""
     view: int
     """Number of the view."""
     key: str
-    """Key of the object."""
+    """Object key."""
     spans: Sequence[ByteRange]
     """The ranges."""
     blobs: "Future[Blobs]"
@@ -253,8 +247,7 @@ class Ranges(NamedTuple):
 class RangesAhead:
     """Reads the next batches' ranges ahead and holds at most `limit_bytes` of them. Thread-safe.
 
-    stores: view -> its store. Reading ahead stops once more ranges were wasted than used: the process makes every n-th
-    batch, or the transform reads other data.
+    stores: view -> its store.
     """
 
     def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:
@@ -346,7 +339,6 @@ class AheadReader:
         return self._store.url
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Return a range from the store, to repeat a read that returned wrong bytes."""
         return self._store.get_range(key, offset, nbytes, etag)
 
     def get_ranges(

@@ -1,7 +1,6 @@
 """Fetch the next steps' data in order, many requests at once.
 
-One thread plans, several fetch. A batch whose bytes are missing reads them itself, with its own retries. A failed read
-ahead is only counted; reading ahead continues after the next batch.
+One thread plans, several fetch. A batch whose bytes are missing reads them itself, with its own retries.
 """
 
 import logging
@@ -12,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from ...cache.cached_store import Claim
 from ...errors import PenstockError
-from ...storage.shared.requests import Traffic, counted, tried_once
+from ...storage.requests import Traffic, counted, tried_once
 from .thread_pools import ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -29,10 +28,10 @@ class UnitSource(Protocol[U]):
     """A source of units that can be fetched ahead, each by one call."""
 
     def units(self, step: int) -> Sequence[U] | None:
-        """Return the units that a step needs; None after the last step."""
+        """Return a step's units; None after the last."""
 
     def expect(self, step: int, units: Sequence[U]) -> None:
-        """Announce the order in which a step's units are needed. Steps arrive in ascending order."""
+        """Announce the order in which a step's units are needed."""
 
     def claim(self, unit: U) -> Claim:
         """Reserve room for a unit."""
@@ -55,9 +54,8 @@ class ReadAhead(Generic[U]):
 
     After a start or a seek only the first batch is read; later ones wait for it.
 
-    on_plan: called by the planning thread with the current step.
-    on_reads: called with the seconds of each read's requests.
-    count: receives `ahead_bytes`, `ahead_failed` and `requests`.
+    on_plan: called by the planning thread with the current step. on_reads: called with the seconds of each read's
+    requests. count: receives `ahead_bytes`, `ahead_failed` and `requests`.
     """
 
     def __init__(
@@ -89,10 +87,7 @@ class ReadAhead(Generic[U]):
         self._fetchers: ThreadPool[tuple[int, U], None] | None = None
 
     def begin(self, steps: Sequence[int]) -> bool:
-        """Note that these steps, ascending, are being made; return True for the first after a start or a seek.
-
-        Later steps wait until the first have been read.
-        """
+        """Note that these steps, ascending, are being made; return True for the first after a start or a seek."""
         with self._lock:
             if self._last is None or abs(steps[0] - self._last) > NEAR:
                 self._start(steps[0])

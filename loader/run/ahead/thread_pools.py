@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from ...dataset.reading.verified_bucket_reads import Map
 from ...order.plan import Plan
 from ...storage import is_local
-from ...storage.shared.threads import DaemonPool, ends_with_the_process
+from ...storage.threads import DaemonPool, ends_with_the_process
 from ..recipe.recipe import stored_views
 
 IO_THREADS = 64
@@ -93,7 +93,6 @@ class ThreadPool(Generic[A, T]):
             thread.join(None if until is None else max(0.0, until - perf_counter()))
 
     def abandon(self) -> None:
-        """Dismiss the threads. The last reference may be in one of them, which cannot wait for itself."""
         self.dismiss()
 
     def _work(self) -> None:

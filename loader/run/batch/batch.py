@@ -14,8 +14,8 @@ from ...dataset.reading.shard_read import ShardRead
 from ...dataset.shards.address import SampleAddress
 from ...errors import InvalidRuntime
 from ...storage import ByteRange
-from ...storage.shared.requests import Traffic
-from .bytes_column import shown
+from ...storage.requests import Traffic
+from .columns import shown
 from .substitution import Substitution
 
 MAKING = {
@@ -39,7 +39,7 @@ class SlowSample:
     step: int
     """Global step."""
     stage: str
-    """Stage of `MAKING`, such as "fetch" or "decode"."""
+    """Such as "fetch" or "decode"."""
     seconds: float
     """Seconds that the stage took for the sample, or that one read took."""
     source: str
@@ -47,9 +47,9 @@ class SlowSample:
     key: str
     """The sample's key; for "fetch", the key of the read's first sample."""
     version: str
-    """Name of the version, such as "photos@3"."""
+    """Version name, such as "photos@3"."""
     path: str
-    """Path of the shard, relative to the root."""
+    """Shard path in the root."""
     offset: int
     """Offset of the read's first byte; for other stages, of the sample's largest field."""
     nbytes: int
@@ -59,7 +59,7 @@ class SlowSample:
 
 
 class StepMetrics:
-    """Costs of steps that are made together; thread-safe, since a pool may read for them."""
+    """Costs of steps that are made together; thread-safe."""
 
     def __init__(self, steps: Sequence[int]) -> None:
         self.steps = steps
@@ -67,11 +67,8 @@ class StepMetrics:
         self.seconds: dict[str, float] = {}
         self.counts: dict[str, int] = {}
         self.samples: dict[str, int] = {}
-        """Source -> number of samples."""
         self.slowest: dict[int, SlowSample] = {}
-        """Step -> its slowest sample."""
         self.reads_s: list[float] = []
-        """Seconds of reads from shards."""
         self.step_of: Callable[[int], int] | None = None
         """Row being made -> its step; None if all rows are in the first step."""
         self._lock = threading.Lock()
@@ -163,7 +160,7 @@ Ids = list[tuple[str, str] | None]
 
 
 class Keys:
-    """Keys of the rows of batches made together, listed on first use: that costs as much as reading small samples."""
+    """Keys of the rows of batches made together, listed on first use."""
 
     def __init__(self, listed: Callable[[], list[str]]) -> None:
         self._listed: Callable[[], list[str]] | list[str] = listed
@@ -218,7 +215,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class _IdsOnDemand:
-    """`Batch.ids`, listed on first use: the list costs more than a small batch's bytes."""
+    """`Batch.ids`, listed on first use."""
 
     def __set__(self, batch: "Batch", ids: Ids | SlotIds) -> None:
         batch.__dict__["ids"] = ids
@@ -246,8 +243,8 @@ class Batch:
     mask: Any
     """bool [slots], True at real slots; a tensor for torch, a jax.Array for jax."""
     weight: float
-    """Valid slots * world size / the step's global batch. Multiply a mean loss by it: the mean over ranks is then the
-    sum over samples / global batch.
+    """Valid slots * world size / global batch. Multiply a mean loss by it: its mean over ranks is the sum over samples
+    / global batch.
     """
     digest: int
     """64-bit hash of the rank's samples. The sum over ranks mod 2^64 is the same for every world size."""
@@ -264,19 +261,19 @@ class Batch:
     nbytes: int = 0
     """Size of the decoded columns in bytes."""
     bucket: str | None = None
-    """Bucket label that all samples share; None in a plan without buckets."""
+    """Bucket label that all samples share, or None."""
     wait_s: float = field(default=0.0)
     """Seconds that the consumer waited for this batch."""
     substitutions: list[Substitution] = field(default_factory=list)
     """Substitutions for corrupt samples, by slot and attempt."""
     stats: dict[str, float] = field(default_factory=dict)
-    """Seconds per stage, bytes, requests and other metrics of this step (docs/throughput.md)."""
+    """Metrics of this step, such as seconds per stage (docs/throughput.md)."""
     slowest: SlowSample | None = None
-    """The step's slowest sample, with its address; None if none was timed."""
+    """The step's slowest sample, or None."""
     micro: int = 0
-    """Number of this micro batch in the rank's part, from 0; see `micro_batches`."""
+    """Number in the rank's part, from 0; see `micro_batches`."""
     micros: int = 1
-    """Number of micro batches in the rank's part; 1 for the whole part."""
+    """Micro batches in the rank's part; 1 for the whole part."""
 
     @property
     def last_micro(self) -> bool:
@@ -286,9 +283,7 @@ class Batch:
     def micro_batches(self, count: int) -> "list[Batch]":
         """Return the part cut into `count` micro batches in order, for gradient accumulation.
 
-        Sizes differ by at most one slot; arrays are slices of this batch's. The sum of (mean loss * weight) over the
-        micro batches, averaged over ranks, equals the whole part's. The first one carries the part's digest,
-        substitutions, stats, slowest and wait_s; the others have 0 or none.
+        The sum of (mean loss * weight) over the micro batches, averaged over ranks, equals the whole part's.
 
         Raises: InvalidRuntime if there are more micro batches than slots.
         """
@@ -348,11 +343,9 @@ class Batch:
         return len(self.__dict__["ids"])
 
     def keys(self) -> KeysView[str]:
-        """Return the field names."""
         return self.fields.keys()
 
     def items(self) -> ItemsView[str, Any]:
-        """Return (field name, column) pairs."""
         return self.fields.items()
 
     def pin_memory(self) -> "Batch":

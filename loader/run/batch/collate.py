@@ -3,29 +3,75 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial, reduce
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...dataset.reading.sample_digest import sample_crcs
+from ...dataset.reading.places import Int64s
+from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, InvalidRuntime, MissingDependency
 from ...order.random.keyed_permutation import I64
-from ...order.steps.slots import delivered_hashes, slot_identities
+from ...order.slots import delivered_hashes, slot_identities
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .batch import MAKING, Batch, Keys, SlotIds, StepMetrics, fields_nbytes
 from .columns import PADDED, Columns
 from .substitution import Substitution, masked
 
+U32 = NDArray[np.uint32]
+
+
+def table_of(adds: Callable[[int], int]) -> U32:
+    """Return uint32 [4, 256]: the term for each byte of a 32-bit number. adds: bit -> term."""
+    table = np.zeros((4, 256), np.uint32)
+    for bit in range(32):
+        byte, low = divmod(bit, 8)
+        table[byte, 1 << low : 2 << low] = table[byte, : 1 << low] ^ np.uint32(adds(bit))
+    return table
+
+
+def looked_up(table: U32, numbers: NDArray[np.integer]) -> U32:
+    first, *others = (table[byte][(numbers >> (8 * byte)) & 0xFF] for byte in range(4))
+    return reduce(np.bitwise_xor, others, first)
+
+
+def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
+    """Return int64 [n]: one CRC-32C per sample over its fields, sorted by name. crcs: field -> int64 [n].
+
+    The message has, for each field: name, zero byte, CRC-32C of the bytes as little-endian uint32. Its CRC is the CRC
+    of the message with zeros for all checksums, XORed with each checksum's term. O(fields) array operations.
+    """
+    names = sorted(crcs)
+    blank, tables = _tables(tuple(names))
+    out = np.full(len(crcs[names[0]]), blank, np.uint32)
+    for name, table in zip(names, tables, strict=True):
+        out ^= looked_up(table, crcs[name])
+    return out.astype(np.int64)
+
+
+@lru_cache(maxsize=256)
+def _tables(names: tuple[str, ...]) -> tuple[int, tuple[U32, ...]]:
+    """Return (CRC of the message with zeros for checksums, one table of terms per name)."""
+    stretches = [name.encode() + bytes(5) for name in names]
+    message = b"".join(stretches)
+    blank, ends = crc32c(message), accumulate(map(len, stretches))
+
+    def adds(end: int, bit: int) -> int:
+        number = (1 << bit).to_bytes(4, "little")
+        return crc32c(message[: end - 4] + number + message[end:]) ^ blank
+
+    return blank, tuple(table_of(partial(adds, end)) for end in ends)
+
 
 def to_jax(name: str, value: Any, device: Any = None) -> Any:
     """Return a field's value with its numpy arrays on a JAX device or sharding; None is JAX's default device.
 
-    On the default device arrays are uncommitted: a jitted function may move them. Dtypes that JAX lacks (strings,
-    dates) stay numpy. While JAX is limited to 32 bits, 64-bit numbers are rounded to 32 as JAX does. Times of windows
-    (`anchor_ns`, `<field>.age_ns`) then stay numpy: 32 bits hold two seconds of nanoseconds. A CPU shares
-    memory aligned to 64 bytes, else copies; other devices copy in the background.
+    Dtypes that JAX lacks (strings, dates) stay numpy. While JAX is limited to 32 bits, 64-bit numbers are rounded to 32
+    as JAX does. Times of windows (`anchor_ns`, `<field>.age_ns`) then stay numpy: 32 bits hold two seconds of
+    nanoseconds.
 
     Raises: InvalidRuntime for numbers that 32 bits cannot hold, which JAX would wrap silently or make infinite;
     MissingDependency if jax is missing.
@@ -80,7 +126,7 @@ def collate(columns: Columns, framework: str, *, like: Columns | None = None) ->
     become:
 
     - one array [slots, ...] of native byte order, if all are arrays of one shape and dtype (numpy scalars have rank 0).
-      Each value is copied at most once. For torch it is a tensor, or an array if torch lacks the dtype;
+      For torch it is a tensor, or an array if torch lacks the dtype;
     - bool, int64 or float64 [slots], if all are bool, int within int64, or int and float;
     - torch.stack, if all are tensors of one shape and dtype (torch only);
     - otherwise a list, whose arrays become torch's or jax's. It holds None for a sample that lacks the field.
@@ -233,7 +279,6 @@ class DeliveredSamples:
 def delivered_of(
     n: int, delivered: Sequence[LocatedSamples], substitutions: list[Substitution]
 ) -> DeliveredSamples:
-    """Return the samples in n rows; later ones replace earlier ones."""
     keys = Keys(partial(_keys, n, delivered))
     return DeliveredSamples(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
 
@@ -249,7 +294,6 @@ def crcs_of(n: int, delivered: Sequence[LocatedSamples]) -> I64:
 def masked_row(
     recipe: Recipe, rank_slots: RankSlots, located: LocatedSamples, number: int, error: Corrupt
 ) -> Substitution:
-    """Return the entry for a sample that is unreadable now and masked. Raises: its error, if no sample is left."""
     row = int(located.rows[number])
     if rank_slots.valid.sum() == 1:
         raise error

@@ -1,7 +1,6 @@
-"""Columns of a batch being made: one value per slot, large arrays in the rows of the batch's memory.
+"""Columns of a batch: one value per slot, large arrays in the rows of its memory, byte strings in one block.
 
-A batch's memory is reused once no array refers to it. Fresh pages from the system are zeroed and fault on first use,
-which two threads of a process cannot do at once.
+A batch's memory is reused once no array refers to it.
 """
 
 import mmap
@@ -12,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 from math import prod
 from threading import Lock
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,99 @@ from numpy.typing import NDArray
 from ...dataset.reading.verified_disk_reads import Allocate as Allocate
 from ...modalities.fields import Place
 from ...order.random.keyed_permutation import I64
-from .bytes_column import BytesColumn
+
+
+class BytesColumn(Sequence[bytes]):
+    """One byte string per slot, b"" at padding: a sequence of `bytes` that equals a list of the same.
+
+    Each item is a copy. `view` returns an item without copying it, which keeps the whole memory alive.
+    """
+
+    __slots__ = ("_begin", "_memory", "_sizes")
+
+    def __init__(self, memory: np.ndarray, begin: I64, sizes: I64) -> None:
+        """Keep the arrays. memory: uint8 [any]. begin, sizes: int64 [slots], in bytes."""
+        self._memory, self._begin, self._sizes = memory, begin, sizes
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._sizes.sum())
+
+    def view(self, slot: int) -> memoryview:
+        """Return a slot's bytes in place, read-only. Raises: IndexError."""
+        begin = int(self._begin[slot])
+        return self._memory.data[begin : begin + int(self._sizes[slot])].toreadonly()
+
+    def parts(self) -> tuple[np.ndarray, I64, I64]:
+        return self._memory, self._begin, self._sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @overload
+    def __getitem__(self, slot: int) -> bytes: ...
+    @overload
+    def __getitem__(self, slot: slice) -> "BytesColumn": ...
+    def __getitem__(self, slot: int | slice) -> "bytes | BytesColumn":
+        if isinstance(slot, slice):
+            return BytesColumn(self._memory, self._begin[slot], self._sizes[slot])
+        return bytes(self.view(slot))
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = self._memory.data
+        for begin, size in zip(self._begin.tolist(), self._sizes.tolist(), strict=True):
+            yield bytes(data[begin : begin + size])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BytesColumn | list):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment] # as of a list
+
+    def __repr__(self) -> str:
+        return f"BytesColumn({len(self)} items, {self.nbytes} bytes)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _of, (list(self),)
+
+
+def _of(items: Sequence[bytes]) -> BytesColumn:
+    sizes = np.array([len(one) for one in items], np.int64)
+    return BytesColumn(np.frombuffer(b"".join(items), np.uint8), np.cumsum(sizes) - sizes, sizes)
+
+
+def shown(column: Any) -> str:
+    """Return a short text: "float32 [256, 3, 64, 64] on cuda:0", "list of 256 uint8 [*, *, 3]"."""
+    if isinstance(column, BytesColumn):
+        return f"list of {len(column)} bytes"
+    if not isinstance(column, list):
+        return f"{_kind(column)} {_sizes([column])}{_place([column])}" if _is_array(column) else _kind(column)
+    if not column:
+        return "list of 0"
+    kinds = " or ".join(dict.fromkeys(map(_kind, column)))
+    one_rank = all(map(_is_array, column)) and len({len(value.shape) for value in column}) == 1
+    return f"list of {len(column)} {kinds}" + (f" {_sizes(column)}" if one_rank else "") + _place(column)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def _kind(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.") if _is_array(value) else type(value).__name__
+
+
+def _place(values: list[Any]) -> str:
+    tensors = [value for value in values if _is_array(value) and str(value.dtype).startswith("torch.")]
+    devices = dict.fromkeys(str(tensor.device) for tensor in tensors if tensor.device.type != "cpu")
+    return f" on {' and '.join(devices)}" if devices else ""
+
+
+def _sizes(arrays: list[Any]) -> str:
+    sizes = [set(of_axis) for of_axis in zip(*(tuple(array.shape) for array in arrays), strict=True)]
+    return f"[{', '.join(str(*shape) if len(shape) == 1 else '*' for shape in sizes)}]"
+
 
 LEAST_BYTES = 2**20
 """Smaller arrays come from numpy, whose allocator keeps their memory."""
@@ -37,7 +128,7 @@ class ArrayPool:
     """Allocates arrays with arbitrary content; thread-safe.
 
     Memory is free once the array and all views, tensors, `jax.Array`s and memoryviews over it are gone. The KEPT blocks
-    freed last are kept. A forked child has a copy of everything.
+    freed last are kept.
     """
 
     def __init__(self, kept: int = KEPT) -> None:
@@ -105,8 +196,7 @@ _PADDING = -1
 class Columns:
     """Values of `n_slots` slots. A slot without values is padding; a row is arbitrary until a value is written into it.
 
-    Keeping every decoded array until the batch is complete takes fresh memory for each: a third of a photo's decoding
-    time. If arrays are copied to their rows, or decoded there, one array's memory serves the next.
+    If arrays are copied to their rows, or decoded there, one array's memory serves the next.
     """
 
     def __init__(self, n_slots: int, allocate: Allocate = np.empty) -> None:
@@ -123,7 +213,6 @@ class Columns:
 
     @property
     def allocate(self) -> Allocate:
-        """Allocator of the batch's values."""
         return self._allocate
 
     def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
@@ -139,10 +228,7 @@ class Columns:
 
     @property
     def is_even(self) -> bool:
-        """True if collating a part of the slots gives the same part of the whole's columns.
-
-        Every slot has a sample with the same fields, and each field is in rows, bytes or text.
-        """
+        """True if every slot has a sample with the same fields, and each field is in rows, bytes or text."""
         if len(self._orders) != 1 or not self.mask().all():
             return False
         (names,) = self._orders
@@ -156,7 +242,6 @@ class Columns:
         return set(map(type, self._of(field))) in ({bytes}, {str})
 
     def names(self) -> list[str]:
-        """Return every field, in the order in which the slots introduce them."""
         orders, real = list(self._orders), self.mask()
         if len(orders) == 1:
             return list(orders[0]) if real.any() else []
@@ -313,7 +398,6 @@ class FieldRows:
         return self._lent
 
     def put(self, row: int, value: Any) -> None:
-        """Store a row's value, unless it is already in the offered memory."""
         if type(value) is np.ndarray:
             if value is self._lent:
                 self._filled.append(row)

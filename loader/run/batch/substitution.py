@@ -7,7 +7,7 @@ from typing import Any, Literal
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, DecodeFailed
 from ...order.plan import Plan
-from ...order.steps.slots import Slots
+from ...order.slots import Slots
 from ...storage.spec import redact
 
 LEDGER_FORMAT = 1
@@ -34,15 +34,15 @@ class Substitution:
     attempt: int
     """1 to 8; 0 for a masked document."""
     stage: Literal["checksum", "decode"]
-    """"checksum": the bytes differ from those written. "decode": the bytes are right, and the decoder rejected them."""
+    """Wrong bytes, or right ones that the decoder rejected."""
     error: str
     """Error message, without secrets, at most 2,000 characters."""
     address: SampleAddress
-    """Address of the corrupt sample. For attempt 2 it is the first substitute's, and so on."""
+    """Address of the corrupt sample."""
     substitute: str
-    """Key of the sample used instead, from the same version; "" if there is none."""
+    """Key of the sample used instead, or ""."""
     substitute_ordinal: int
-    """Version ordinal of the sample used instead; -1 if there is none."""
+    """Its version ordinal, or -1."""
 
     @property
     def identity(self) -> tuple[str | int, ...]:
@@ -54,7 +54,6 @@ class Substitution:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON for one line of a ledger."""
         return {
             "format": LEDGER_FORMAT,
             "step": self.step,

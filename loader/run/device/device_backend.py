@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..batch.batch import Batch, SlotIds
-from ..batch.bytes_column import BytesColumn
+from ..batch.columns import BytesColumn
 
 PLAIN = frozenset((bytes, str, int, float, bool, type(None)))
 """Types of values that contain no array."""
@@ -48,7 +48,7 @@ class DeviceBackend(ABC):
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
         """Start a copy. Return the batch on the device, and the copy.
 
-        The caller keeps `batch` until `Copy.wait` returns. Nothing in the new batch uses page-locked memory.
+        The caller keeps `batch` until `Copy.wait` returns.
         """
 
     @abstractmethod
@@ -56,7 +56,7 @@ class DeviceBackend(ABC):
         """Return the batch on the device, copied by the calling thread."""
 
     def checksummed(self, host: Batch, moved: Batch) -> Batch:
-        """Return the batch whose values the run log records: with the framework's dtypes, if possible on the host."""
+        """Return the batch whose values the run log records."""
         return host
 
     def close(self) -> None:  # noqa: B027 - a device that keeps nothing

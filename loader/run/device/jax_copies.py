@@ -36,7 +36,6 @@ class JaxCopies(DeviceBackend):
         return moved, JaxCopy([value for value in columns if isinstance(value, jax.Array | list)])
 
     def moved(self, batch: Batch) -> Batch:
-        """Return the batch on the device; JAX may still be copying it."""
         fields = {name: self._put(name, value) for name, value in batch.fields.items()}
         return with_values(batch, fields, self._put("mask", batch.mask))
 

@@ -1,7 +1,6 @@
 """Backends of devices, and the copy thread: it takes batches in order, and keeps two on the device for the training.
 
-It keeps each host batch until its copy has ended; the memory may hold a later batch after that. The training's thread
-only orders its stream after the copy.
+It keeps each host batch until its copy has ended; the memory may hold a later batch after that.
 """
 
 import os
@@ -12,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import InvalidRuntime, MissingDependency
-from ...storage.shared.threads import LEAVE_S, ends_with_the_process
+from ...storage.threads import LEAVE_S, ends_with_the_process
 from ..batch.batch import Batch
 from ..batch.collate import import_framework
 from ..executor import Execution
@@ -35,7 +34,7 @@ class OnDevice(NamedTuple):
     batch: Batch
     """The batch."""
     crcs: Checksums
-    """Field -> CRC-32C of its values on the host; None unless the run log records the step."""
+    """Field -> CRC-32C on the host; None unless the run log records the step."""
     copy: Copy
     """Copy of the batch, possibly still running."""
     copied_s: float
@@ -46,7 +45,6 @@ class _Position(NamedTuple):
     step: int
     end: int | None
     run: int
-    """Number of the seek that it follows."""
 
 
 class DeviceStage:

@@ -1,8 +1,7 @@
 """Copies of torch tensors: plain to any device, or on a CUDA stream out of page-locked memory.
 
-A device reads page-locked memory without the processor. Each segment of the worker processes is page-locked at its
-first copy, within a common bound. Other memory goes through one page-locked buffer. Locking each batch by itself was
-rejected: it costs more than the copy.
+Each segment of the worker processes is page-locked at its first copy, within a common bound. Other memory goes through
+one page-locked buffer. Locking each batch by itself was rejected: it costs more than the copy.
 """
 
 import logging

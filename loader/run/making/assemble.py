@@ -1,4 +1,4 @@
-"""Make steps for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
+"""Make steps for one rank: plan, address, fetch, verify, decode, transform, collate."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +12,8 @@ from ...cache.spec import CacheSpec, PageMemory
 from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt
 from ...modalities import Decoder
-from ...order.steps.slots import Slots, delivered_digest, slot_identities, substitutes
-from ...storage.shared.requests import counted, patient
+from ...order.slots import Slots, delivered_digest, slot_identities, substitutes
+from ...storage.requests import counted, patient
 from ..batch.batch import Batch, StepMetrics
 from ..batch.collate import (
     DeliveredSamples,
@@ -116,7 +116,6 @@ class Assembler:
         end: int | None = None,
         kept: int = KEPT,
     ) -> None:
-        """kept: free memory blocks to keep, if `allocate` is None."""
         self.recipe, self._metrics, self._run = recipe, metrics, run
         self._allocate = allocate or ArrayPool(kept)
         by_field = recipe.decoders()
@@ -190,7 +189,7 @@ class Assembler:
     def each(self, step: int, take: TakeSample) -> Batch:
         """Pass each sample of the rank's part of a step to `take`; return the part's batch without fields.
 
-        A part that is all padding has one row, EXAMPLE: another rank's sample, which supplies the shapes.
+        another rank's sample, which supplies the shapes.
         """
         seen = StepMetrics([step])
         (rank_slots,) = self._planned([step])

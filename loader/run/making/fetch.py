@@ -36,7 +36,7 @@ from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, array, decode_bytes
 from ...native import copy_bytes
 from ...order.random.keyed_permutation import I64
-from ...order.steps.slots import Slots
+from ...order.slots import Slots
 from ...storage import RangeReader, is_local
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import disk_of
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ...cache.memory import MemoryPages
     from ...cache.node_cache import OpenCache
     from ..ahead.read_ahead import ReadAhead
-    from .window_slots import WindowSlots
+    from ..recipe.window_reads import WindowSlots
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,6 @@ class NodeReads:
         return self._ahead is not None and self._ahead.begin(steps)
 
     def waiting_for_no_page(self) -> AbstractContextManager[None]:
-        """Return a context in which reads do not wait for another thread's pages."""
         if self._cache is None:
             return nullcontext()
         from ...cache.cached_store import waiting_for_no_page
@@ -118,7 +117,7 @@ class InRows(NamedTuple):
     """The result of reading one field into rows."""
 
     field: str
-    """Name of the field."""
+    """Field name."""
     filled: I64
     """int64: numbers of the samples whose rows are filled."""
     others: Sequence[FieldRead]
@@ -198,9 +197,9 @@ class Fetched(NamedTuple):
     """Fetched samples, by number."""
 
     payloads: dict[int, Payload]
-    """Number -> fields still to decode."""
+    """Fields still to decode."""
     bad: dict[int, Corrupt]
-    """Number -> the error of an unreadable sample."""
+    """Errors of unreadable samples."""
 
 
 class Fetch:
@@ -234,7 +233,7 @@ class Fetch:
         windows = window_views(recipe.plan)
         self._windows: list[WindowSlots | None] = [None] * len(windows)
         if any(view is not None for view in windows):
-            from .window_slots import window_slots  # only for windows
+            from ..recipe.window_reads import window_slots  # only for windows
 
             self._windows = window_slots(recipe.plan, windows, decoders)
         self.locate = Locate(
@@ -429,7 +428,6 @@ def _crc_of(data: bytes | BareClip) -> int:
 
 
 def _count_unverified(places: SamplePlaces, unknown: Mapping[str, I64], seen: StepMetrics) -> None:
-    """Count the bytes without a checksum. unknown: field -> numbers of those samples before the read."""
     nbytes = sum(
         int(places.fields[field].nbytes[numbers].sum()) for field, numbers in unknown.items() if len(numbers)
     )

@@ -16,8 +16,8 @@ from ...modalities import Decoder, draws, placing
 from ...modalities.video.request import VideoDecoder
 from ...native import copy_bytes
 from ...order.random.keyed_permutation import I64
-from ...order.steps.slots import Slots
-from ...storage.shared.threads import DaemonPool
+from ...order.slots import Slots
+from ...storage.threads import DaemonPool
 from ..batch.batch import StepMetrics
 from ..batch.collate import DeliveredSamples, delivered_of, masked_row
 from ..batch.columns import BatchRow, Columns, FieldRows
@@ -38,7 +38,6 @@ class OneSample:
     def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
         self._plan = recipe.plan
         self.transforms = [recipe.transform_of(source) for source in range(len(recipe.views))]
-        """Transform of each source; None if it has none."""
         self._decoders, self._fetch = decoders, fetch
 
     def __call__(
@@ -70,7 +69,6 @@ class OneSample:
         batch_row: BatchRow | None,
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
-        """Return a sample that did not decode, read once more, or its error."""
         seen.count("refetched")
         alone = self._fetch.locate.again(slots, int(located.rows[number]))
         again = self._fetch(slots, alone, None, seen)
@@ -122,8 +120,7 @@ Call = tuple[Decoder | None, RngOf | None, FieldRows | None]
 class ManySamples:
     """Makes many of a recipe's samples; thread-safe. decoders: per source, decoders by field.
 
-    Decoding threads contend for the interpreter's lock between two images. So the loop creates nothing that only an
-    error or the slowest sample needs.
+    Decoding threads contend for the interpreter's lock between two images.
     """
 
     def __init__(
@@ -209,7 +206,6 @@ class ManySamples:
         seen.spent("collate", put_s + perf_counter() - begun)
 
     def names(self, located: LocatedSamples, sample: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return a sample's fields, some of whose values may already be in the columns."""
         if self._recipe.transform is not None or self._windowed[located.kind.sources[0]] is not None:
             return tuple(sample)
         fields = located.kind.fields

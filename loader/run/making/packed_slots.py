@@ -16,8 +16,8 @@ from ...dataset.versions.pack import checks_of
 from ...errors import Corrupt, InvalidPlan
 from ...modalities import Decoder, decoder_for
 from ...order.random.keyed_permutation import I64
+from ...order.slots import Slots
 from ...order.sources.packing import PackedView
-from ...order.steps.slots import Slots
 from ..batch.batch import Keys, StepMetrics
 from ..batch.collate import DeliveredSamples
 from ..batch.columns import BatchRow, Columns

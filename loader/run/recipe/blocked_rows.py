@@ -19,7 +19,7 @@ from ...modalities.video.packet_pages import PacketPage, PacketPages, joined
 from ...modalities.video.packet_table import SUFFIX as PACKETS
 from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
-from ...storage.shared.requests import retry_corrupt
+from ...storage.requests import retry_corrupt
 from .video_packet_reads import Readers
 
 PIECE_BYTES = 16 * 2**20
@@ -46,7 +46,6 @@ class BlockCache:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Hold the blocks that this thread uses, and its errors."""
         self._own.held = {}
         try:
             yield
@@ -54,7 +53,6 @@ class BlockCache:
             self._own.held = {}
 
     def get(self, key: Key) -> Any:
-        """Return a block or its error; None if it is not in memory."""
         held: dict[Key, Any] = self._own.held
         if key not in held:
             with self._lock:
@@ -108,7 +106,6 @@ class BlockSource:
         return held
 
     def take(self, number: int, data: bytes | memoryview | Corrupt) -> None:
-        """Cache a block from its verified bytes, or its error."""
         nbytes = 0 if isinstance(data, Corrupt) else len(data)
         block: Any = data
         if not isinstance(data, Corrupt):
@@ -120,7 +117,6 @@ class BlockSource:
 
 
 def read_blocks(blocks: Mapping[BlockSource, set[int]], readers: Readers) -> None:
-    """Read blocks together and cache them, or their errors."""
     sought = [(source, number) for source, numbers in blocks.items() for number in sorted(numbers)]
     requests = [
         PartsOfField(source.address, source.field, [[FieldPart(*source.part(n))]], source.name(n))
@@ -156,7 +152,6 @@ class BlockedRows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the rows with these numbers: an integer, or int64 of any shape."""
         numbers = np.asarray(rows, np.int64)
         flat = numbers.reshape(-1)
         flat = np.where(flat < 0, flat + len(self), flat)
@@ -172,7 +167,6 @@ class BlockedRows:
         return out.reshape(*numbers.shape, *self.shape[1:]) if numbers.ndim else out[0]
 
     def searchsorted(self, times: Any, side: str) -> Any:
-        """Return the number of a clock's values up to each time. side: "right"."""
         assert self.times is not None
         assert side == "right"
         sought = np.asarray(times, np.int64)
@@ -226,8 +220,6 @@ def _indexed(address: SampleAddress, field: str, readers: Readers) -> RowBlocks 
 def rows_in_blocks(
     address: SampleAddress, field: str, blocks: RowBlocks, cache: BlockCache, is_clock: bool
 ) -> BlockedRows:
-    """Return an array's rows by its row blocks."""
-
     def parse(number: int, data: bytes | memoryview) -> np.ndarray:
         rows = blocks.array(number, data)
         if is_clock:
@@ -276,7 +268,6 @@ class PagedVideo:
         self._frame_times, self._table = frame_times, replace(address, fields={table: address.fields[table]})
 
     def packet_bytes(self, readers: Readers) -> bytes:
-        """Return the whole packet table."""
         ((data,),) = (fields.values() for fields in readers.fields([self._table], raise_corrupt))
         return data
 

@@ -22,7 +22,7 @@ Called = Callable[..., Any]
 @dataclass(frozen=True, slots=True)
 class ByBucket:
     of: Mapping[str, Called] | Called
-    """Label -> decoder or transform, or a function from label to either."""
+    """Label -> decoder or transform, or a function of the label."""
 
     def chosen(self, label: str, where: str) -> Called:
         if isinstance(self.of, Mapping):
@@ -52,8 +52,7 @@ def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
         Loader(plan, transform=loader.by_bucket({"short": pad_to_512, "long": pad_to_4096}))
 
     of: label -> decoder (or transform), for every bucket of the plan, or a function from label to either. The function
-    is called once per bucket when the Loader is created. `plan.describe()` names a plan's buckets; `plan.bucket(step)`
-    and `batch.bucket` name a batch's.
+    is called once per bucket when the Loader is created.
 
     Raises: InvalidRuntime.
     """
@@ -78,7 +77,6 @@ def of_buckets(value: object, labels: list[str], where: str) -> object:
 
 
 def of_bucket(value: Any, label: str | None, where: str) -> Any:
-    """Return one bucket's decoder or transform from the result of `of_buckets`."""
     return value.chosen(label, where) if isinstance(value, ByBucket) and label is not None else value
 
 

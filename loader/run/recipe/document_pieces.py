@@ -11,9 +11,9 @@ from ...dataset.shards.address import SampleAddress
 from ...dataset.shards.shard import crc32c
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
+from ...order.slots import Slots
 from ...order.sources.best_fit import DocumentPieces
 from ...order.sources.packing import LOSS_MASK, POSITION_IDS, SEGMENT_IDS, PackedView, Packing, sequence_key
-from ...order.steps.slots import Slots
 from .recipe import stored_view
 
 
@@ -24,11 +24,11 @@ class SlotPieces:
     slot: I64
     """int64 [pieces], ascending within each source: the piece's slot."""
     of: DocumentPieces
-    """Positions of the pieces in slots and documents."""
+    """Their positions in slots and documents."""
     documents: Slots
     """One slot per piece, with the piece's document."""
     held: NDArray[np.bool_]
-    """bool [pieces]: True if the document is quarantined, and not read."""
+    """bool [pieces]: True if quarantined, and not read."""
 
 
 def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:

@@ -1,28 +1,31 @@
-"""Pick a window's values on one clock: int64 nanoseconds, always rounded down, and rounded before they are compared."""
+"""Pick a window's values on one clock: int64 nanoseconds, rounded down, and rounded before they are compared.
+
+Windows are refused whose anchor has no clock for their times, or in which a stream shows nothing.
+"""
 
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import DecodeFailed
+from ...errors import DecodeFailed, InvalidPlan
 from ...modalities.video.packet_table import StreamFacts
 from ...modalities.video.timeline import Timeline
 from ...order.random.keyed_permutation import I64
-from ...order.sources.window_layout import Offsets
+from ...order.sources.window_layout import Offsets, WindowLayout
 
 
 class Picked(NamedTuple):
-    """Values of one field in a window."""
+    """A field's values in a window."""
 
     number: I64
     """int64 [k], or [windows, k]: number of the value in its stream, or of the frame in its video."""
     is_pad: np.ndarray
     """bool [k]: outside of the episode, or too old."""
     age_ns: I64 | None
-    """int64 [k]: wanted time less the value's own; None without clocks."""
+    """int64 [k]: wanted time less the value's own, or None."""
     share: np.ndarray | None = None
-    """float64 [k]: share of the next value, for "linear"; None for others."""
+    """float64 [k]: share of the next value, for "linear"."""
 
 
 def checked_clock(clock: Any, n: int) -> I64:
@@ -54,17 +57,14 @@ def checked_times(times: I64) -> I64:
 
 
 def frame_times(timeline: Timeline) -> I64:
-    """Return when each frame is first shown, int64 ns, rounded down."""
     return ns_of(timeline.times, timeline.time_base)
 
 
 def end_ns(video: Timeline | StreamFacts) -> int:
-    """Return when the last frame ends, in ns, rounded down."""
     return int(ns_of(np.array([video.end_pts], np.int64), video.time_base)[0])
 
 
 def ns_of(ticks: I64, base: Fraction) -> I64:
-    """Return ticks as int64 ns, rounded down."""
     numerator, denominator = base.numerator, base.denominator
     if len(ticks) and int(np.abs(ticks).max()) * numerator < 2**62 and denominator < 2**33:
         whole, rest = np.divmod(ticks * numerator, denominator)
@@ -76,10 +76,7 @@ def ns_of(ticks: I64, base: Fraction) -> I64:
 
 
 def by_steps(offsets: Offsets, row: int | I64, n: int) -> Picked:
-    """Return values of a field without a clock: row k of each field is one step. n: its rows.
-
-    row: of the anchor, or int64 [windows, 1] for arrays [windows, k].
-    """
+    """Return values of a field without a clock: row k of each field is one step. n: its rows."""
     rows = row + np.array(offsets.values if offsets.unit == "rows" else [0] * len(offsets.values), np.int64)
     return Picked(np.clip(rows, 0, n - 1), (rows < 0) | (rows >= n), None)
 
@@ -140,3 +137,53 @@ def values_at(stream: Any, picked: Picked) -> np.ndarray:
     share = picked.share.reshape(*picked.share.shape, *([1] * (stream.ndim - 1)))
     mixed = values.astype(np.float64) + (after.astype(np.float64) - values) * share
     return np.where(share > 0, mixed, values).astype(stream.dtype)
+
+
+def check_steps(layout: WindowLayout) -> None:
+    """Raise InvalidPlan if a layout whose anchor has no clock has times, ages or language."""
+    without = f"{layout.anchor!r} has no clock: its rows are steps"
+    if layout.max_age_ns is not None:
+        raise InvalidPlan(f"windows: max_age: {without}, so values have no age")
+    if layout.text:
+        raise InvalidPlan(f"windows: text: {without}, and language has times")
+    for field, offsets in layout.at.items():
+        if offsets.unit == "ns" and any(offsets.values):
+            raise InvalidPlan(f"windows: at[{field!r}] has times, and {without}; use loader.rows")
+
+
+def check_inside(
+    place: str,
+    picked: Picked,
+    layout: WindowLayout,
+    anchor: I64 | None,
+    row: int,
+    starts_ns: int,
+    end_ns: int | None,
+) -> None:
+    """Raise DecodeFailed if a value of a window that must fit is outside of its stream.
+
+    place: of the field, for the message. anchor: the anchor's clock. starts_ns: first time of the field's clock.
+    end_ns: when a video without a clock of its own ends.
+    """
+    outside = picked.is_pad
+    if picked.age_ns is not None:
+        outside = outside & ~np.asarray(too_old(picked.age_ns, layout.max_age_ns))
+    if not outside.any():
+        return
+    use = 'use pad="mask"'
+    if anchor is None or picked.age_ns is None:
+        raise DecodeFailed(f"{place} has no row for row {row} of {layout.anchor}; {use}")
+    now, first, last = int(anchor[row]), int(anchor[0]), int(anchor[-1])
+    if end_ns is not None and now >= end_ns:
+        why = f"it ends {_seconds(last - end_ns)} s before {layout.anchor}"
+    elif now < starts_ns:
+        why = f"it begins {_seconds(starts_ns - first)} s after {layout.anchor}"
+    else:
+        why = f"it has fewer rows than {layout.anchor}"
+    raise DecodeFailed(
+        f"{place} shows nothing at {_seconds(now - first)} s: {why}; filter by clock_skew_ns or {use}"
+    )
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / 10**9:.3f}".rstrip("0").rstrip(".")

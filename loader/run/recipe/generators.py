@@ -9,7 +9,7 @@ import numpy as np
 from ...order.plan import Plan
 from ...order.random.generators import field_rng_key, field_words, sample_rng_key, sample_words
 from ...order.random.keyed_permutation import I64
-from ...order.steps.slots import Slots
+from ...order.slots import Slots
 
 Place = tuple[int, str, int, int]
 """Key of a sample's generators: seed, source, epoch, version ordinal."""
@@ -33,7 +33,7 @@ def of_slots(
 ) -> Callable[[int], np.random.Generator]:
     """Return sample number -> generator, for a field's decoder or for the transform.
 
-    rows: int64 [n], each sample's slot. All keys are computed now, in C without the interpreter's lock.
+    rows: int64 [n], each sample's slot.
     """
     # (imports numpy.random, only needed for draws)
     from ...order.random.philox_key import generator_of

@@ -15,10 +15,10 @@ from ...modalities import Decoder
 from ...order.mixture import MASK
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
+from ...order.slots import Slots, rank_slice, substitutes
 from ...order.sources.packing import PackedView
 from ...order.sources.views import OrderView
 from ...order.sources.window_view import WindowView
-from ...order.steps.slots import Slots, rank_slice, substitutes
 from .decode import ByBucket, Decode, Transform, decoders, of_bucket, of_buckets
 from .world import World
 
@@ -53,16 +53,15 @@ class SlotEntries(NamedTuple):
     """Ledger entries for a slot that one run may have had."""
 
     attempt: int = 0
-    """Number of the substitute; 0 if there is none."""
+    """Number of the substitute, or 0."""
     masked: frozenset[int] = frozenset()
-    """Version ordinals of masked documents."""
+    """Their version ordinals."""
 
 
 class RecordedSubstitutions:
     """The substitutions in a plan's ledger, by step, which a replay writes into their slots.
 
-    A ledger has the entries of all runs of the plan. A step uses all of its entries unless `choose` selects some. A
-    sample that was repaired after training is still substituted.
+    A ledger has the entries of all runs of the plan. A step uses all of its entries unless `choose` selects some.
     """
 
     def __init__(self, plan: Plan, substitutions: Iterable[RecordedSubstitution]) -> None:
@@ -139,17 +138,17 @@ class Recipe:
     world: World
     """Rank and world size."""
     decode: Decode
-    """Decoders; with `by_bucket`, one per bucket."""
+    """True, False, or decoders by field or bucket."""
     transform: Transform | ByBucket | None
-    """Transform; with `by_bucket`, one per bucket."""
+    """Transform, or one per bucket."""
     framework: str
     """"torch", "numpy" or "jax"."""
     position_limit: int | None
-    """Stream position from which slots are padding; None if there is no limit."""
+    """Stream position from which slots are padding, or None."""
     substitute: bool
     """True if corrupt samples are substituted."""
     recorded: "RecordedSubstitutions | None" = None
-    """Substitutions of a replayed run: no others are made, and unreadable samples are masked."""
+    """Substitutions of a replayed run: no others are made."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan):
@@ -208,7 +207,6 @@ def stored_views(plan: Plan) -> list[View]:
 
 
 def window_views(plan: Plan) -> list[WindowView | None]:
-    """Return the windowed view of each source; None for others."""
     views = (source.view for source in plan.sources.values())
     return [view if isinstance(view, WindowView) else None for view in views]
 
@@ -250,7 +248,6 @@ def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | Non
 def steps_of_run(end: int | None) -> int:
     """Return the number of steps in the whole run, which a framework takes for an epoch's length.
 
-    With a length, frameworks recognize the last batch without reading one ahead, so the position they save is right.
     Raises: TypeError if the run is endless.
     """
     if end is None:

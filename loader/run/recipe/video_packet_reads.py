@@ -1,7 +1,7 @@
 """Read videos by packets: first the packet tables, then only the packets that the chosen frames need.
 
 This requires a field `<field>.packets` in the version, a table without `whole_because`, and the decoder `loader.video`.
-Other videos are read whole. Clips and digests are the same, bit for bit.
+Other videos are read whole.
 """
 
 from __future__ import annotations
@@ -56,17 +56,14 @@ class BareClip:
     bodies: Mapping[int, bytes | memoryview]
     """Packet number -> its bytes."""
     whole: Callable[[], bytes]
-    """Function that reads all of the field's bytes."""
+    """Reads all of the field's bytes."""
     is_run: bool = False
     """True for packets without a container."""
     of_whole: WholeChoice | None = None
     """Frames by their numbers in the whole video, if `table` has a part of it."""
 
     def decoded(self, place: Place = nowhere) -> np.ndarray:
-        """Return uint8 [T, H, W, 3]. Reads the whole field if packets do not suffice (a false keyframe).
-
-        place: memory for an upright clip decoded from packets.
-        """
+        """Return uint8 [T, H, W, 3]. Reads the whole field if packets do not suffice (a false keyframe)."""
         frames, framing = self.choice.frames, self.choice.framing
         clip: np.ndarray | None = load("video.decode:read_bare")(
             self.table, self.timeline, self.bodies, frames, framing, self.runs, place
@@ -94,7 +91,6 @@ class WholeClip:
         self.data, self.choice = data, choice
 
     def decoded(self, place: Place = nowhere) -> np.ndarray:
-        """Return uint8 [T, H, W, 3]."""
         read: dict[str, np.ndarray] = load("video.decode:read_whole")(
             {"": self.data}, lambda _: {"": self.choice}
         )
@@ -102,7 +98,7 @@ class WholeClip:
 
 
 def group_of(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str]) -> Group:
-    """Return the video fields among `fields` chosen together with `field`, the leader first; () for other fields."""
+    """Return the video fields chosen together with `field`, the leader first, or ()."""
     decoder = decoders.get(field)
     if not isinstance(decoder, VideoDecoder):
         return ()
@@ -235,7 +231,7 @@ class PlannedClip:
     address: SampleAddress
     """Address of the video's field."""
     field: str
-    """Name of the field."""
+    """Field name."""
     table: PacketTable
     """Packet table of the field."""
     timeline: Timeline
@@ -282,7 +278,6 @@ def _chosen(
     read: Mapping[str, bytes | BareClip],
     rng_of: FieldRng,
 ) -> list[PlannedClip]:
-    """Return a group's clips; [] if a table requires the whole video."""
     tables = {field: packet_table(read[field + SUFFIX], field, address, with_tables) for field in group}
     if any(table.facts.whole_because for table in tables.values()):
         return []

@@ -1,4 +1,4 @@
-"""Read windows of episodes: their values on one clock, then the packets of their frames."""
+"""Read the windows of episodes in a batch's slots: their values on one clock, then the packets of their frames."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -7,23 +7,25 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...dataset.shards.address import SampleAddress
+from ...dataset.shards.address import UNKNOWN_CRC, SampleAddress
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder, decoder_for
 from ...modalities.array import clock_field, is_array
 from ...modalities.language import text_at
 from ...modalities.video.packet_table import SUFFIX
 from ...modalities.video.request import DEFAULT_FRAMES, Choice, VideoDecoder
+from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
+from ...order.slots import Slots
 from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT
 from ...order.sources.window_view import WindowView, n_windows
+from . import generators
 from .blocked_rows import BlocksMissing, BlockSource, PagedVideo, read_blocks
 from .decode import ReadyValue
-from .episode_clocks import Picked, by_clock, by_steps, too_old, values_at
-from .episode_columns import EpisodeColumns
+from .episode_clocks import Picked, by_clock, by_steps, check_inside, check_steps, too_old, values_at
+from .rank_slots import LocatedSamples
 from .video_packet_reads import FieldRng, PlannedClip, Readers, WholeChoice, WholeClip, read_clips
-from .window_checks import check_inside, check_steps
-from .windowed_episodes import EpisodeReads, WindowedEpisode, n_frames
+from .windowed_episodes import EpisodeColumns, EpisodeReads, WindowedEpisode, n_frames
 
 T = TypeVar("T")
 
@@ -131,7 +133,6 @@ class WindowReads:
     def _read_clips(
         self, clips: Sequence[PlannedClip], read: dict[int, dict[str, Any] | Corrupt], readers: Readers
     ) -> None:
-        """Put the clips, and videos whose packets cannot be read one by one, into their windows, or the errors."""
         whole = [clip for clip in clips if clip.table.facts.whole_because]
         clips = [clip for clip in clips if not clip.table.facts.whole_because]
         bad: dict[int, Corrupt] = {}
@@ -222,7 +223,6 @@ class WindowReads:
                 read_blocks(missing, readers)
 
     def pick(self, field: str, episode: WindowedEpisode, row: int | I64) -> Picked:
-        """Return a field's values of the window at a row, or [windows, k] of those at rows int64 [windows, 1]."""
         layout, offsets = self._layout, self._layout.at[field]
         anchor, video = episode.clocks.get(self._layout.anchor), episode.videos.get(field)
         n = len(episode.streams[field]) if video is None else n_frames(video)
@@ -286,5 +286,41 @@ class WindowReads:
     def episodes(
         self, addresses: Sequence[SampleAddress], readers: Readers
     ) -> dict[int, WindowedEpisode | Corrupt]:
-        """Return ordinal -> what windows of the episode share, or its error."""
         return self._episodes(addresses, readers)
+
+
+class WindowSlots:
+    """Fetches windows of one source; thread-safe."""
+
+    def __init__(self, plan: Plan, reads: WindowReads) -> None:
+        self._plan, self._reads = plan, reads
+
+    def __call__(
+        self, slots: Slots, located: LocatedSamples, readers: Readers
+    ) -> tuple[dict[int, dict[str, Any]], dict[int, Corrupt]]:
+        def rng_of(number: int, field: str) -> np.random.Generator:
+            place = generators.place_of(self._plan, slots, int(located.rows[number]))
+            return generators.for_decoder(place, field)
+
+        places = located.places
+        read, crcs = self._reads(slots.ordinal[located.rows], places.addresses(), rng_of, readers)
+        for field, at in places.fields.items():
+            for number in at.unknown.tolist():
+                at.crc32c[number] = crcs[number].get(field, UNKNOWN_CRC)
+        payloads, bad = dict[int, dict[str, Any]](), dict[int, Corrupt]()
+        for number, window in enumerate(read):
+            if isinstance(window, Corrupt):
+                bad[number] = window
+            else:
+                payloads[number] = window
+        return payloads, bad
+
+
+def window_slots(
+    plan: Plan, views: Sequence[WindowView | None], decoders: Sequence[Mapping[str, Decoder]]
+) -> list[WindowSlots | None]:
+    """Return the fetch of each source; None for sources without windows. Raises: InvalidRuntime."""
+    return [
+        None if view is None else WindowSlots(plan, WindowReads(view, own))
+        for view, own in zip(views, decoders, strict=True)
+    ]

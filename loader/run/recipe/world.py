@@ -20,7 +20,7 @@ LAUNCHERS = (
 
 
 class Mesh(Protocol):
-    """The part of a `torch.distributed.device_mesh.DeviceMesh` that is used here."""
+    """The part of a `DeviceMesh` that is used here."""
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...] | None:
@@ -30,7 +30,7 @@ class Mesh(Protocol):
         """Return the number of processes along a dimension."""
 
     def get_coordinate(self) -> Sequence[int] | None:
-        """Return this process's coordinate along each dimension; None outside the mesh."""
+        """Return this process's coordinate along each dimension, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,7 @@ class World:
         """Return the rank along a mesh's data-parallel dimensions, such as "dp", or "dp_replicate", "dp_shard".
 
         Processes that differ only along other dimensions (tensor, context, pipeline parallel) are one rank: they get
-        the same slots. Several dimensions are numbered row by row, in the order given. Raises: InvalidRuntime if the
-        mesh lacks a dimension, or the process is outside it.
+        the same slots. Raises: InvalidRuntime if the mesh lacks a dimension, or the process is outside it.
         """
         names, place = mesh.mesh_dim_names or (), mesh.get_coordinate()
         unknown = [name for name in dims if name not in names]
@@ -154,7 +153,7 @@ def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
 
 
 def micros_before(plan: Plan, end: int, world_size: int, micro_batch: int) -> int:
-    """Return a rank's micro batches in all steps before `end`. Costs a pass over its segments or buckets."""
+    """Return a rank's micro batches in all steps before `end`."""
     steps: Counter[int] = Counter()
     ends = {None: end} if plan.buckets is None else dict(plan.buckets.turns.used_before(end).items())
     for label, own in ends.items():

@@ -15,11 +15,10 @@ from ...dataset.root import Root
 from ...dataset.tables.parquet import UNREADABLE, parse_table
 from ...errors import Corrupt, FormatTooNew, MissingDependency, RunNotFound
 from ...storage import Store
-from ...storage.mirror.store import primary_of
-from ...storage.shared.threads import Together
-from .start_record import StartRecord, parse_start, trail_folder
+from ...storage.mirror import primary_of
+from ...storage.threads import Together
 from .step_rows import CRC, NOTE, SCHEMA, checked_rows
-from .trail import check_run_name, is_run_name
+from .trail import StartRecord, check_run_name, is_run_name, parse_start, trail_folder
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,9 +36,9 @@ class RunTrail:
     """A run's starts and steps."""
 
     run: str
-    """Name of the run."""
+    """Run name."""
     starts: tuple[StartRecord, ...]
-    """Starts of the run, by time; starts with equal code, plan and world size are merged."""
+    """By time; starts with equal code, plan and world size are merged."""
     steps: "pl.DataFrame"
     """One row per step, rank and delivery, in this order.
 
@@ -50,7 +49,7 @@ class RunTrail:
     `crc.<field>`: UInt32, for each field with checksums; null in steps without.
     """
     objects: frozenset[str]
-    """Names of the log's objects in the run's folder."""
+    """In the run's folder."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -108,7 +107,6 @@ class RunTrail:
         return tuple(steps.unique().sort().to_list())
 
     def _repeated(self) -> "pl.DataFrame":
-        """Return the rows of steps that a rank made more than once."""
         places = self.steps.select(
             "step", "rank"
         ).to_numpy()  # sorted: a rank's tries of a step are neighbours

@@ -3,8 +3,7 @@
     trails/<run>/<rank>-of-<world size>/<first step, 19 digits>-<16 hex>.parquet
 
 An object is written every `SECONDS`, at each `state_dict`, and at the end. Objects are at least world size / 10 seconds
-apart: at most ten a second if all ranks are recorded. Rows whose write failed, or that got metrics later, are written
-with the next ones.
+apart: at most ten a second if all ranks are recorded.
 """
 
 import hashlib
@@ -17,14 +16,13 @@ from typing import Any
 
 from ...dataset.tables.parquet import table_bytes
 from ...errors import AlreadyExists, InvalidRuntime
-from ...order.steps.slots import rank_slice
-from ...storage.shared.threads import LEAVE_S, Signal, ends_with_the_process
+from ...order.slots import rank_slice
+from ...storage.threads import LEAVE_S, Signal, ends_with_the_process
 from ..batch.batch import Batch
 from ..recipe.recipe import Recipe
 from .slot_columns import tensor_crcs
-from .start_record import StartRecord, start_of, trail_folder
 from .step_rows import PerSample, StepRow, copied, held, held_per_sample, rows_table
-from .trail import Trail
+from .trail import StartRecord, Trail, start_of, trail_folder
 
 SECONDS = 60.0
 GAP_S = 1.0
@@ -64,7 +62,6 @@ class Recorder:
         return tensor_crcs(batch.fields) if every and batch.step % every == 0 else None
 
     def add_step(self, batch: Batch, crcs: dict[str, int] | None) -> None:
-        """Add the row of a batch before its delivery. crcs: its `checksums`."""
         row = StepRow(
             step=batch.step,
             at_us=time.time_ns() // 1000,
@@ -83,7 +80,6 @@ class Recorder:
             self._wake.set()
 
     def handed(self, piece: Batch) -> None:
-        """Note the delivery of a batch, or micro batch, of the last step."""
         self._first += self._n
         self._n, self._real = len(piece), piece.ordinals >= 0
 

@@ -1,19 +1,17 @@
 """CRC-32C of a batch's fields; also for fields whose samples arrive one by one and are dropped.
 
-An array has the same bytes in a column and in a list. A number depends on the other slots (among floats an int becomes
-a float), so numbers are kept until all have arrived.
+An array has the same bytes in a column and in a list.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...modalities.row_blocks import crc_appended
 from ...native import crc32c
-from ..batch.bytes_column import BytesColumn
 from ..batch.collate import as_framework, field_of, padding_of
-from ..batch.columns import EXAMPLE, PADDED
+from ..batch.columns import EXAMPLE, PADDED, BytesColumn
 
 
 def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
@@ -81,7 +79,6 @@ def array_bytes(value: Any) -> "np.ndarray[Any, np.dtype[np.uint8]]":
     return array.reshape(-1).view(np.uint8)
 
 
-_POLYNOMIAL = 0x82F63B78
 _NUMBERS = (bool, int, float, type(None))
 
 
@@ -133,7 +130,6 @@ class SlotColumns:
         return {name: crc for name, crc in values.items() if crc is not None}
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> dict[str, int]:
-        """Return `tensor_crcs` for a slot's values from `add` or `numbers`."""
         values, others = {}, {}
         for name, value in sample.items():
             dropped = self._dropped[name].get(slot)
@@ -195,7 +191,6 @@ class SlotColumns:
 
 
 def _depends(value: Any) -> bool:
-    """Return whether other slots' values may change this one in the batch. Such values are small."""
     if type(value) in _NUMBERS or isinstance(value, np.generic):
         return True
     if isinstance(value, np.ndarray):
@@ -214,7 +209,7 @@ def _drop(value: Any, converted: Any, framework: str) -> _Dropped:
         return _Dropped(kind, (), "", (0, 0), _crc_of(converted))
     head, values = pieces(converted)
     data = crc32c(values), len(values)
-    whole = _behind(crc32c(head), data), len(head) + len(values)
+    whole = crc_appended(crc32c(head), *data), len(head) + len(values)
     alike = not is_array, value.dtype, tuple(value.shape)
     return _Dropped(object, alike, str(converted.dtype), data, whole)
 
@@ -234,32 +229,5 @@ def _joined(head: bytes, parts: Iterable[tuple[int, int] | None]) -> int | None:
     for part in parts:
         if part is None:
             return None
-        crc = _behind(crc, part)
+        crc = crc_appended(crc, *part)
     return crc
-
-
-def _behind(crc: int, part: tuple[int, int]) -> int:
-    """Return the CRC-32C of bytes with a part appended, from both CRCs."""
-    return _times(_moved_by(part[1]), crc) ^ part[0]
-
-
-def _times(a: int, b: int) -> int:
-    """Return the product of two polynomials modulo CRC-32C's; bit 31 is the term of degree 0."""
-    product = 0
-    while a:
-        if a & 0x80000000:
-            product ^= b
-        a = a << 1 & 0xFFFFFFFF
-        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
-    return product
-
-
-@lru_cache(maxsize=4096)
-def _moved_by(nbytes: int) -> int:
-    """Return x ** (8 * nbytes): the factor for a CRC followed by that many bytes."""
-    factor, square = 0x80000000, 0x00800000  # 1, x ** 8
-    while nbytes:
-        if nbytes & 1:
-            factor = _times(factor, square)
-        nbytes, square = nbytes >> 1, _times(square, square)
-    return factor

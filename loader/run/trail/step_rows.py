@@ -55,11 +55,11 @@ class StepRow:
     digest: int
     """`batch.digest` of the rank's whole part."""
     substituted: int
-    """Slots whose sample was substituted or masked."""
+    """Slots substituted or masked."""
     wait_us: int
     """Microseconds that training waited."""
     crcs: Mapping[str, int] | None = None
-    """Field -> checksum for the rank's whole part; None in steps without checksums."""
+    """Field -> checksum of the rank's whole part, or None."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Metric -> number."""
     per_sample: dict[tuple[str, int], PerSample] = field(default_factory=dict)
@@ -102,7 +102,6 @@ def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
 
 
 def _as_now(value: Any) -> Any:
-    """Return a detached copy; later changes in place do not affect it."""
     if hasattr(value, "detach"):
         now = value.detach().clone()
         return _OnGpu(now) if getattr(now, "is_cuda", False) else now
@@ -129,7 +128,7 @@ class _OnGpu:
 def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
     """Return the rows as columns: `SCHEMA`, one per metric, and one per field with a checksum.
 
-    start: id of the start record. A metric that is not a number is logged and left out.
+    start: id of the start record.
     """
     own = {
         name: [getattr(row, name) for row in rows]

@@ -3,8 +3,7 @@
     [array] [array] ...  [offset and nbytes of each][pickle]
 
 Arrays from `BatchSlot.allocate` are already in the segment; others are copied once. The pickle holds arrays below
-SMALL_BYTES and everything else. A batch that does not fit gets a new segment in place of the old one. A segment is
-reused once no array refers to it.
+SMALL_BYTES and everything else.
 """
 
 import ctypes
@@ -44,7 +43,6 @@ class MemorySegment:
         return not self._close_fd.alive
 
     def close(self) -> None:
-        """Close the descriptor; the mapping stays."""
         self._close_fd()
 
 
@@ -99,7 +97,6 @@ class BatchSlot:
         self._memory = bytes_of(segment) if segment else np.empty(0, np.uint8)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Return an array in the segment; if that is full, in separate memory until `write`."""
         nbytes = prod(shape) * dtype.itemsize
         at = self._reserve(nbytes)
         if self._top <= len(self._memory):
@@ -141,7 +138,6 @@ class BatchSlot:
 
 
 def read(memory: Bytes, written: OutcomePlace) -> Any:
-    """Return the outcome; its arrays use `memory` and keep it alive."""
     at = written.at + _SPAN_BYTES * written.arrays
     spans = memory[written.at : at].view(np.int64).reshape(-1, 2).tolist()
     buffers = [memory[place : place + nbytes] for place, nbytes in spans]
@@ -280,7 +276,6 @@ class Ring:
         segment.close()
 
     def trim(self) -> list[MemorySegment]:
-        """Return the free segments beyond the bound, least recently used first, for `drop`."""
         beyond, nbytes = [], self.nbytes
         while len(self._free) > self._spare and nbytes > self._bound:
             beyond.append(self._free.popleft())

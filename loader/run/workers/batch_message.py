@@ -1,8 +1,7 @@
 """A worker's answer to the trainer: one task's batches, packed together, or an error; metrics and logs.
 
 Making a batch of tokens takes 100 us, of which pickling it by itself is a third. So each attribute is sent once for all
-batches, and arrays cut from one array are sent as one. Samples' bytes are consecutive in the segment: a pickle would
-copy them three times more.
+batches, and arrays cut from one array are sent as one.
 """
 
 import logging
@@ -20,8 +19,7 @@ from numpy.lib.stride_tricks import as_strided
 from ...dataset.reading.read_faults import ReadFault
 from ...errors import WorkerFailed
 from ..batch.batch import Batch, Ids, SlotIds, SlowSample
-from ..batch.bytes_column import BytesColumn
-from ..batch.columns import Allocate
+from ..batch.columns import Allocate, BytesColumn
 from ..metrics import Totals
 from .batch_memory import dumps
 
@@ -70,9 +68,7 @@ class _Bytes:
     memory: np.ndarray
     """uint8 [bytes]."""
     begin: np.ndarray
-    """int64 [slots]: first byte."""
     sizes: np.ndarray
-    """int64 [slots]: number of bytes."""
 
     def parts(self, ends: Sequence[int]) -> list[BytesColumn]:
         whole = BytesColumn(self.memory, self.begin, self.sizes)
@@ -92,23 +88,23 @@ class PackedBatches:
     """Several batches, packed into few values."""
 
     ends: list[int]
-    """First slot of each batch, then the number of slots."""
+    """First slot of each batch, then their number."""
     attributes: dict[str, list[Any]]
     """Attribute -> its value in each batch."""
     slowest: list[tuple[Any, ...] | None]
-    """Each batch's `Batch.slowest` as values, or None."""
+    """`Batch.slowest` as values, or None."""
     ids: Ids | SlotIds
     """Identities of all slots."""
     sources: np.ndarray
-    """int32 [slots]: `Batch.sources` of all slots."""
+    """int32 [slots]."""
     ordinals: np.ndarray
-    """int64 [slots]: `Batch.ordinals` of all slots."""
+    """int64 [slots]."""
     mask: np.ndarray
-    """bool [slots]: `Batch.mask` of all slots."""
+    """bool [slots]."""
     columns: dict[str, _FieldColumn]
-    """Field -> values; empty if batches have different fields."""
+    """Field -> values; empty if batches differ in fields."""
     apart: list[dict[str, Any]]
-    """Field -> values for each batch, if their fields differ."""
+    """Field -> values for each batch, if fields differ."""
 
     def batches(self) -> list[Batch]:
         parts = self.apart or [{} for _ in self.slowest]
@@ -136,7 +132,7 @@ class PackedBatches:
 
 
 def packed(batches: Sequence[Batch], allocate: Allocate) -> PackedBatches | None:
-    """Return numpy batches, packed; None if there are none. allocate: memory in the segment."""
+    """Return numpy batches, packed, or None. allocate: memory in the segment."""
     if not batches:
         return None
     first, *others = batches
@@ -227,13 +223,13 @@ class PickledError:
     """An error for the trainer: pickled, and as text."""
 
     pickled: bytes | None
-    """Pickle of the error; None if it cannot be pickled."""
+    """Pickle, or None."""
     name: str
     """Name of its type."""
     text: str
     """Its text."""
     trace: str
-    """Its traceback, as text."""
+    """Traceback, as text."""
 
     @staticmethod
     def of(error: BaseException) -> "PickledError":
@@ -270,23 +266,23 @@ class TaskOutcome:
     """A worker's answer to a task."""
 
     packed: PackedBatches | None = None
-    """Batches of the first steps; None if there are none."""
+    """Batches of the first steps, or None."""
     error: PickledError | None = None
-    """Error of the step after them; None if all were made."""
+    """Error of the step after them, or None."""
     made_s: float
-    """`perf_counter` at the end; on Linux all processes share this clock."""
+    """`perf_counter` at the end, a clock that all processes share."""
     took_s: float = 0.0
     """Seconds until `made_s`."""
     totals: Totals
-    """Metrics since the previous outcome."""
+    """Since the previous outcome."""
     logged: list[tuple[str, int, str]] = field(default_factory=list)
     """(logger, level, text) since the previous outcome."""
     faults: list[ReadFault] = field(default_factory=list)
-    """Wrong reads since the previous outcome."""
+    """Since the previous outcome."""
 
 
 class LogCollector(logging.Handler):
-    """Keeps the worker's logs for the trainer, whose handlers the user has set up."""
+    """Keeps the worker's logs for the trainer's handlers."""
 
     def __init__(self) -> None:
         super().__init__()

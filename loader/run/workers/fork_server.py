@@ -90,7 +90,7 @@ class ForkServer:
     def wait_later(self, number: int, timeout_s: float) -> None:
         """Wait for a worker now, or after the current request.
 
-        For finalizers: the garbage collector may run them in the middle of `fork` or `wait`, in the same thread.
+        The garbage collector may run finalizers in the middle of `fork` or `wait`, in the same thread.
         """
         self._unwaited.append((number, timeout_s))
         self._wait_for_ended()
@@ -129,7 +129,6 @@ _turn = Lock()
 
 
 def fork_server() -> ForkServer:
-    """Return the running fork server for this process's settings; start it if needed."""
     global _current, _setting
     with _turn:
         setting = _inherited()

@@ -1,7 +1,6 @@
 """A fork server process: imports what workers need, and forks them until its trainer hangs up or dies.
 
-It forks with one thread, no open store and no CUDA: another thread's lock stays locked in the child. If a library has
-started a thread, workers are started as new processes and import by themselves.
+It forks with one thread, no open store and no CUDA: another thread's lock stays locked in the child.
 """
 
 import gc

@@ -33,15 +33,15 @@ class MessageKind(IntEnum):
 
 class WorkerMessage(NamedTuple):
     kind: int
-    """Kind of the message."""
+    """Message kind."""
     task: int = -1
     """Number of the task, chosen by the trainer."""
     step: int = -1
     """First step."""
     steps: int = 0
-    """Number of steps."""
+    """Their number."""
     segment: int = -1
-    """Number of the segment; -1 also for a new one, whose descriptor is attached."""
+    """Number of the segment; -1 also for a new one."""
     nbytes: int = 0
     """Bytes of the segment."""
     at: int = 0
@@ -97,21 +97,21 @@ class ForkRequest(NamedTuple):
     """Request to fork a worker process."""
 
     number: int
-    """Number to pass to `wait`."""
+    """To pass to `wait`."""
     socket: int
-    """Descriptor of the worker's socket."""
+    """Descriptor of the worker's."""
     sent: int
-    """Descriptor of the memory with its `StartupMessage`."""
+    """Descriptor of memory with its `StartupMessage`."""
     stdout: int
-    """Descriptor of its standard output."""
+    """Descriptor."""
     stderr: int
-    """Descriptor of its standard error."""
+    """Descriptor."""
     modules: tuple[str, ...]
-    """Modules to import before the fork."""
+    """To import before the fork."""
 
 
 class WaitRequest(NamedTuple):
-    """Request to wait for a worker process; it is killed after the timeout."""
+    """Wait for a worker process; kill it after the timeout."""
 
     number: int
     """Number of its ForkRequest."""
@@ -148,7 +148,6 @@ def answer(control: socket.socket, request: WaitRequest, exit_code: int) -> None
 
 
 def receive_exit_code(control: socket.socket, number: int) -> int:
-    """Return a worker's exit code; drop answers that an interrupted call left unread."""
     while True:
         data = control.recv(_ANSWER.size)
         if not data:

@@ -21,7 +21,6 @@ class ParentWatch:
     """
 
     def __init__(self, sock: socket.socket, trainer_fd: int) -> None:
-        """Start the thread. trainer_fd: process descriptor of the trainer; -1 before Linux 5.3."""
         self._sock, self._trainer_fd = sock, trainer_fd
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="penstock-watch", daemon=True).start()
@@ -58,7 +57,6 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 @contextmanager
 def stop_signals_blocked() -> Iterator[None]:
-    """Start a process in this block: it is not ended before it calls `survive_stop_signals`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A pool of worker processes that makes batches.
+"""A pool of worker processes that makes batches, and its handle for one: a process, a socket, and its pending tasks.
 
 Workers proceed through queued steps by themselves, and the thread that waits for a batch reads their messages: a busy
 trainer keeps no worker waiting.
@@ -7,10 +7,14 @@ trainer keeps no worker waiting.
 import logging
 import os
 import select
-from collections import Counter
+import signal
+import socket
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 
 from ...cache.spec import CacheSpec
@@ -22,10 +26,157 @@ from ..metrics import Metrics
 from ..recipe.recipe import Recipe
 from .batch_memory import MemorySegment, OutcomePlace, Ring, read
 from .batch_message import TaskOutcome, log_again
-from .fork_server import ForkServer
-from .messages import MessageKind, WorkerMessage, if_few, is_want_of_files, too_few_files
+from .fork_server import ForkServer, fork_server
+from .messages import (
+    NO_FILES,
+    MessageKind,
+    WorkerMessage,
+    connection,
+    if_few,
+    is_want_of_files,
+    receive,
+    send,
+    too_few_files,
+)
+from .parent_watch import GRACE_S
 from .startup_message import StartupMessage
-from .worker_handle import StepsTask, WorkerProcess
+
+_NEEDED = ("loader.cache", "loader.modalities", "loader.run.ahead", "loader.storage", "obstore")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsTask:
+    number: int
+    """Number of the task."""
+    steps: range
+    """Steps to make."""
+    future: Future[MadeBatches]
+    """Their batches."""
+    segment: MemorySegment | None
+    """Segment for them; None if the worker creates one."""
+
+
+class WorkerProcess:
+    """A worker, forked immediately, which loads its startup message by itself. Not thread-safe."""
+
+    def __init__(self, sent_fd: int) -> None:
+        self.pid: int | None = None
+        self.server = fork_server()
+        self.socket, theirs = connection()
+        try:
+            modules = [name for name in sys.modules if name.startswith(_NEEDED)]
+            self._number = self.server.fork(theirs, sent_fd, modules)
+        except BaseException:
+            self.socket.close()
+            raise
+        finally:
+            theirs.close()
+        self.is_ready = False
+        self.lacks_files = False
+        self.tasks: deque[StepsTask] = deque()
+        self._known: set[int] = set()
+        self._unread: list[tuple[WorkerMessage, int | None]] = []
+
+    def ask(self, task: StepsTask) -> None:
+        """Queue steps. Raises: EOFError if the worker is gone."""
+        self.tasks.append(task)
+        message = WorkerMessage(MessageKind.MAKE, task.number, task.steps.start, len(task.steps))
+        if task.segment is None:
+            send(self.socket, message)
+            return
+        message = message._replace(segment=task.segment.number, nbytes=task.segment.nbytes)
+        new = task.segment.number not in self._known
+        send(self.socket, message, task.segment.fd if new else None)
+        self._known.add(task.segment.number)
+
+    def drop(self) -> None:
+        send(self.socket, WorkerMessage(MessageKind.DROP))
+
+    def forget(self, segment: int) -> None:
+        if segment in self._known:
+            self._known.remove(segment)
+            send(self.socket, WorkerMessage(MessageKind.FORGET, segment=segment))
+
+    def started_pid(self) -> int | None:
+        with suppress(EOFError):
+            while self.pid is None:
+                self._receive(self._unread, wait=True)
+        return self.pid
+
+    def answers(self) -> list[tuple[WorkerMessage, int | None]]:
+        """Return the worker's answers since the last call.
+
+        Raises: EOFError after the last answer of a worker that is gone; OSError if it could not be started.
+        """
+        messages, self._unread = self._unread, []
+        try:
+            while self._receive(messages, wait=False):
+                pass
+        except EOFError:
+            if not messages:
+                raise
+        return messages
+
+    def _receive(self, into: list[tuple[WorkerMessage, int | None]], *, wait: bool) -> bool:
+        got = receive(self.socket, wait=wait)
+        if got is None:
+            return False
+        message = got[0]
+        if message.kind == MessageKind.STARTED:
+            self.pid = message.task
+        elif message.kind == MessageKind.NOT_STARTED:
+            raise OSError(message.task, f"no worker process can be forked: {os.strerror(message.task)}")
+        else:
+            into.append(got)
+        return True
+
+    def answered(self, number: int) -> tuple[StepsTask, list[StepsTask]]:
+        """Return (the answered task, earlier tasks whose answers an interrupt lost)."""
+        lost = []
+        while self.tasks[0].number != number:
+            lost.append(self.tasks.popleft())
+        return self.tasks.popleft(), lost
+
+    def hang_up(self) -> None:
+        with suppress(OSError):  # it has ended
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def leave(self) -> None:
+        self.server.wait_later(self._number, GRACE_S + 4)
+        if self.pid is not None and not self.server.is_alive():
+            _wait_for(self.pid, GRACE_S + 4)
+        self.socket.close()
+
+    def wait(self) -> str:
+        """Return how the worker ended, as text; kill it after a timeout. Sets `lacks_files`."""
+        code = self.server.wait(self._number, GRACE_S + 4)
+        self.socket.close()
+        if code is None and self.pid is not None:
+            _wait_for(self.pid, GRACE_S + 4)
+            return "an unknown cause, for its fork server had ended"
+        if code is None:
+            code = self.server.exit_code()
+        self.lacks_files = code == NO_FILES
+        return _signal_name(-code) if code < 0 else f"exit code {code}"
+
+
+def _wait_for(pid: int, timeout_s: float) -> None:
+    with suppress(OSError):  # it has ended; or a kernel before 5.3, where it ends by itself
+        watched = os.pidfd_open(pid)
+        try:
+            if not select.select([watched], [], [], timeout_s)[0]:
+                signal.pidfd_send_signal(watched, signal.SIGKILL)
+        finally:
+            os.close(watched)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = str(number)
+    return f"signal {name}" + (", as the kernel does when memory runs out" if name == "SIGKILL" else "")
+
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +204,7 @@ class WorkerPool:
     def __init__(
         self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
     ) -> None:
-        """Start the workers. bound_bytes: batch memory above which free segments are dropped.
+        """Start the workers.
 
         Raises: Unpicklable; InvalidRuntime if too few files may be open; OSError.
         """
@@ -110,7 +261,6 @@ class WorkerPool:
     def retire(self) -> None: ...
 
     def dismiss(self) -> None:
-        """End the workers. Does not wait. For any thread; does nothing in a forked child."""
         if os.getpid() == self._pid:
             self._dismissed = True
             for worker in self._workers:
@@ -221,7 +371,6 @@ class WorkerPool:
             self._ring.give_back(task.segment)
 
     def _ended(self, worker: WorkerProcess) -> None:
-        """Replace a worker that is gone, unless DEATHS workers died on its steps."""
         if self._dismissed:
             self._give_up(CancelledError())
         if self._refusal is not None:

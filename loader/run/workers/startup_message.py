@@ -102,9 +102,9 @@ class Obstacle(NamedTuple):
     """An obstacle to starting worker processes automatically."""
 
     text: str | None
-    """Reason against it; None if there is no obstacle."""
+    """Reason, or None."""
     is_usual: bool = False
-    """True if the user cannot change it, so that a warning is useless."""
+    """True if the user cannot change it."""
     sent_bytes: int = 0
     """Bytes sent to each worker."""
 

@@ -17,7 +17,7 @@ from ..options import bucket_and_prefix, check_address, runtime_of, translate_op
 from ..spec import StoreSpec
 from ..store import Store
 from .connection import connector
-from .raw_listing import azure_pages
+from .listing import azure_pages
 from .store import RemoteStore
 
 _OBSTORE = (

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...errors import InvalidStore, PenstockError
 from ..options import Runtime
-from ..shared import fork
-from ..shared.requests import Retrier, count_request
-from ..shared.threads import DaemonPool
+from ..requests import Retrier, count_request
 from ..spec import StoreSpec, redact
+from ..threads import DaemonPool, check_fork, native_opened
 from .errors import translate
 
 if TYPE_CHECKING:
@@ -28,8 +27,7 @@ class Connection:
     """A client that reconnects after `close`; refuses to work in a forked child."""
 
     def __init__(self, connect: Callable[[int], Client], url: str, spec: StoreSpec, runtime: Runtime) -> None:
-        """connect: max_retries -> obstore client. Raises: ForkedStore; InvalidStore."""
-        self._token = fork.opened(url)
+        self._token = native_opened(url)
         self._url, self._spec, self._runtime = url, spec, runtime
         folder = url.partition("://")[2].partition("/")[2]
         self._base = f"{folder}/" if folder else ""
@@ -45,7 +43,7 @@ class Connection:
 
         penstock's errors pass through: Transient is retried, Changed is not.
         """
-        fork.check(self._token, self._url)
+        check_fork(self._token, self._url)
         client = self._client or self._reconnect()
         obstore, errors = _native(), client_errors()
 
@@ -67,7 +65,7 @@ class Connection:
 
         The request counts towards `max_concurrency` until `done(throttled)` is called.
         """
-        fork.check(self._token, self._url)
+        check_fork(self._token, self._url)
         client = self._client or self._reconnect()
         token = self._retrier.limiter.acquire()
         result: T | None = None
@@ -84,15 +82,14 @@ class Connection:
 
     def uploader(self) -> Client:
         """Return the client for all uploads, which retries failed parts itself."""
-        fork.check(self._token, self._url)
+        check_fork(self._token, self._url)
         with self._lock:
             if self._uploader is None:
                 self._uploader = self._connect(self._runtime.part_retries)
             return self._uploader
 
     def workers(self) -> DaemonPool:
-        """Return the store's threads: `max_concurrency`, and at least 16."""
-        fork.check(self._token, self._url)
+        check_fork(self._token, self._url)
         with self._lock:
             if self._pool is None:
                 size = max(MIN_IN_FLIGHT, self._runtime.max_concurrency)
@@ -147,7 +144,6 @@ def connector(
 
 @cache
 def _native() -> Any:
-    """Return obstore without running an import statement at every request."""
     import obstore
 
     return obstore

@@ -145,7 +145,7 @@ def credential_provider(
 
 
 def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> Mapping[str, str]:
-    """Return a profile's settings in ~/.aws; {} if there are none. profile: None for AWS_PROFILE or the default."""
+    """Return a profile's settings in ~/.aws, or {}. profile: None for AWS_PROFILE or the default."""
     name = profile or environ.get("AWS_PROFILE") or "default"
     settings: dict[str, str] = {}
     for variable, usual, section in (

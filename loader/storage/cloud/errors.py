@@ -1,8 +1,7 @@
 """Map errors of obstore to `loader.errors`, for S3, GCS and Azure.
 
 obstore identifies a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Only
-status, code and message are used: the text may contain signed URLs, and it contains the object's key, whose words must
-not affect the result.
+status, code and message are used: the rest may hold signed URLs, or words of a key.
 """
 
 import re
@@ -48,11 +47,11 @@ _KEPT = re.compile(
 
 class _Answer(NamedTuple):
     address: str
-    """Address of the request, which may end in the key; "" if there is none."""
+    """Address of the request, which may end in the key, or ""."""
     words: str
     """obstore's own message: the whole text if no server responded."""
     status: int
-    """HTTP status; 0 if there was no response, or only its body reports an error."""
+    """HTTP status; 0 if there was none, or only the body reports an error."""
     body: str
     """Body of the response; a key inside its XML is escaped."""
 
@@ -171,7 +170,7 @@ def other_region(text: str) -> str | None:
 
 
 def region_advice(region: str, option: str = "region", variable: str = "AWS_REGION") -> str:
-    """Return advice for a bucket in another region; "" if unknown. option, variable: names of the setting."""
+    """Return advice for a bucket in another region; "" if unknown."""
     if region:
         return f"the bucket lies in {region}: give the option {option}={region} or {variable}={region}"
     return f"the bucket lies in another region: give the option {option} or {variable}"

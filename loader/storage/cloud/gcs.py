@@ -23,7 +23,7 @@ from ..spec import StoreSpec
 from ..store import Store
 from .connection import connector
 from .credentials import file_provider
-from .raw_listing import google_pages
+from .listing import google_pages
 from .store import RemoteStore
 
 _OBSTORE = (

@@ -1,7 +1,7 @@
 """A minimal HTTP/1.1 connection for ranges of S3 objects.
 
 The body goes from the socket into the caller's memory with one copy and one system call per range, without the
-interpreter's lock. Only plain range responses are parsed. After any other response the caller uses obstore.
+interpreter's lock. After any other response the caller uses obstore.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from io import BytesIO
 from typing import NamedTuple
 
 HEAD_BYTES = 16 * 2**10
-"""Longest response head that is parsed; S3's take half a KiB."""
+"""Longest response head that is parsed;"""
 SMALL_BYTES = 2**17
 """Largest body read together with its head and copied out, which is faster than allocating memory."""
 PLAIN = 206
@@ -32,10 +32,7 @@ _CODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _BODILESS = {204, 304}
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
-"""Linux only: acknowledge immediately.
-
-Otherwise a range from Ceph, which waits for the ACK, takes 44 ms instead of 1.
-"""
+"""Linux only: acknowledge immediately."""
 _BEGINNING = 1024
 """Bytes of a large response that are peeked at to find its head."""
 
@@ -56,7 +53,7 @@ class Place(NamedTuple):
     port: int
     """Port."""
     tls: ssl.SSLContext | None
-    """TLS settings; None for plain http."""
+    """TLS settings, or None."""
 
 
 Keep = Callable[["HttpConnection"], object]
@@ -66,7 +63,7 @@ class HttpConnection:
     """A connection and its current response (`stream.Answer`), for one thread at a time.
 
     `status` belongs to the last response. If it is PLAIN, `first` and `nbytes` locate the body in the object, and
-    `size` and `etag` are the object's. Otherwise `text` is the body, up to a limit. An error closes the connection.
+    `size` and `etag` are the object's. Otherwise `text` is the body, up to a limit.
     """
 
     __slots__ = (
@@ -128,7 +125,6 @@ class HttpConnection:
         return self._understand(end, come, until)
 
     def all(self) -> bytes:
-        """Return the rest of the body. Raises: Broken."""
         end = self._at + self._remaining  # of the memory
         if end > len(self._memory):
             return self._large()
@@ -190,7 +186,6 @@ class HttpConnection:
         return self._remaining
 
     def is_quiet(self) -> bool:
-        """Return whether the server has sent nothing more and has not closed the connection."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         return not poller.poll(0)
@@ -205,7 +200,6 @@ class HttpConnection:
             self.close()
 
     def discard(self) -> None:
-        """Drop the response. Never raises."""
         if not self._remaining:
             self._end()
         else:
@@ -246,7 +240,6 @@ class HttpConnection:
         return PLAIN
 
     def _read_text(self, begin: int, come: int, nbytes: int | None, until: float) -> bool:
-        """Read the body of a non-plain response; return whether it is complete."""
         # nbytes: None if an empty chunk ends it.
         end = HEAD_BYTES if nbytes is None else min(begin + nbytes, HEAD_BYTES)
         with suppress(OSError):

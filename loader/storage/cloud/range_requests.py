@@ -1,9 +1,7 @@
 """Send range requests directly to S3, signed by obstore, over `http_connection.py`.
 
 A range through obstore takes two to three times the processor time, for copies and thread wake-ups. Only the plain case
-is handled here; after any other response the caller uses obstore, so no S3 rule is implemented twice. A signed URL is
-valid for one object and 15 minutes. Not used for stores without credentials, with customer keys, in S3 Express, or
-behind a proxy.
+is handled here; after any other response the caller uses obstore, so no S3 rule is implemented twice.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..options import Runtime
-from ..shared.requests import count_request
+from ..requests import count_request
 from .connection import client_errors
 from .http_connection import PLAIN, Broken, HttpConnection, Place
 from .listing import quoted
@@ -63,9 +61,9 @@ class Signed:
     place: Place
     """Host, port and TLS settings."""
     text: bytes = field(repr=False)
-    """Bytes of the request, up to the numbers of its range."""
+    """Up to the numbers of its range."""
     until: float
-    """`time.monotonic` value, in seconds, until which the signature is used."""
+    """Time (`monotonic`, s) until which the signature is used."""
 
 
 class Direct:
@@ -83,7 +81,6 @@ class Direct:
 
     @property
     def is_on(self) -> bool:
-        """True if direct requests are enabled and not paused."""
         return time.monotonic() >= self._resumes
 
     def request(
@@ -121,7 +118,6 @@ class Direct:
         return None
 
     def close(self) -> None:
-        """Release idle connections and signatures."""
         self._signed.clear()
         with suppress(IndexError):
             while True:
@@ -207,7 +203,6 @@ class Direct:
             return self._tls
 
     def refused(self) -> None:
-        """Count a response that only obstore can handle. A single one is harmless."""
         self._refusals += 1
         if self._refusals >= REFUSALS:
             self._refusals, self._resumes = 0, time.monotonic() + PAUSE_S

@@ -1,6 +1,5 @@
 """Read from S3, GCS and Azure through obstore: ranges, and whole objects in bounded requests.
 
-Change tokens are compared here (Ceph refuses a quoted If-Match); obstore's own retries are off (`shared/requests.py`).
 S3 and Google also answer 403 for a missing object if the credentials may not list. A reader of a root's log must
 distinguish the two, so errors name the missing permission.
 """
@@ -81,10 +80,6 @@ class ReadStore(Opened):
         runtime: Runtime,
         direct: Direct | None = None,
     ) -> None:
-        """direct: direct range requests to S3.
-
-        Raises: ForkedStore; InvalidStore if the client rejects its configuration.
-        """
         super().__init__(spec, url)
         self._direct = direct
         self._prefix = f"{prefix}/" if prefix else ""
@@ -158,8 +153,6 @@ class ReadStore(Opened):
         series: RangeSeries | None = None,
     ) -> str:
         """Read into `view`, and return the etag. A broken response is resumed where it ended.
-
-        series: the sequence of reads of this object, with one etag, that includes this read.
 
         Raises: as `get_range`; also Changed if the object is replaced between responses.
         """
@@ -297,7 +290,6 @@ class NativeAnswer:
         return data
 
     def into(self, view: memoryview) -> Iterator[int]:
-        """Fill `view` to its end."""
         for piece in self._answer.stream(min_chunk_size=CHUNK_BYTES):
             if len(piece) > len(view):
                 raise Broken("more bytes came than were asked for")

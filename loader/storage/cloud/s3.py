@@ -30,9 +30,8 @@ from ..spec import StoreSpec
 from ..store import Store, check_key
 from .connection import connector
 from .credentials import credential_provider, profile_settings
-from .listing import etag_of, is_md5
+from .listing import PageOf, etag_of, is_md5, s3_pages
 from .range_requests import Direct
-from .raw_listing import PageOf, s3_pages
 from .store import RemoteStore
 
 if TYPE_CHECKING:
@@ -42,9 +41,8 @@ if TYPE_CHECKING:
 class S3PutStore(RemoteStore):
     """One S3 bucket and prefix, which can take another store's object without hashing it a second time.
 
-    A signature covers the payload's SHA-256, which client (0.6 s of processor per GiB) and server both compute. The
-    ETag of an object put by one request is its MD5. If source and target have the same MD5, the signature need not
-    cover the payload. Unsigned payloads are disabled for good once an ETag is not an MD5 (KMS) or one is rejected.
+    A signature covers the payload's SHA-256 (0.6 s of processor per GiB). The ETag of an object put by one request is
+    its MD5. If source and target have the same MD5, the signature need not cover the payload.
     """
 
     def __init__(

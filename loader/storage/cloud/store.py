@@ -1,7 +1,7 @@
 """S3, GCS and Azure through obstore: the parts common to all providers.
 
-The sync API from many threads is as fast as the async one. obstore's own retries are off (`shared/requests.py`). Its
-listings are filtered here, because offsets and prefixes differ between providers.
+The sync API from many threads is as fast as the async one. Its listings are filtered here, because offsets and prefixes
+differ between providers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from ..store import ObjectInfo, Refuse, check_key, check_prefix, log_refusals
 from ..stream import open_reader
 from .connection import Connection, client_errors
 from .errors import is_conflict
-from .listing import list_objects
+from .listing import PageOf, list_objects
 from .range_requests import Direct
-from .raw_listing import PageOf
 from .reads import BOUNDED_BYTES, ReadStore
 
 if TYPE_CHECKING:
@@ -91,13 +90,11 @@ class RemoteStore(ReadStore):
         return self.list_place(prefix, start_after or "", log_refusals(self.url))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """List as `store.list_from` does."""
         return self.list_place(prefix, start_after, log_refusals(self.url), seek=True)
 
     def list_place(
         self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
-        """List as `store.list_place` does."""
         return list_objects(
             self._connection,
             self._prefix,
@@ -147,7 +144,6 @@ class RemoteStore(ReadStore):
 
 
 def _delete_objects(connection: Connection, base: str, keys: Sequence[str], batch_keys: int) -> None:
-    """Delete objects below the folder `base`; a missing key is no error."""
     # obstore returns at the first failing request while others continue. A late delete could remove a newer object, so
     # each obstore call makes one request.
     batches = [keys[start : start + batch_keys] for start in range(0, len(keys), batch_keys)]

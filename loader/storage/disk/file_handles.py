@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...errors import StoreError
-from ..shared.threads import lock
 from ..store import Disk
+from ..threads import lock
 
 KEPT_FILES = 1024
 """Most open files; fewer if that exceeds a quarter of the descriptors."""
@@ -72,7 +72,6 @@ class FileHandles:
         self._most = _most_files()
 
     def close(self) -> None:
-        """Drop all files; a file in use is closed after its use."""
         with self._lock:
             self._files.clear()
 

@@ -1,4 +1,4 @@
-"""List files below a directory in key order, write them atomically, and translate their errors."""
+"""List a folder's files in key order, write them atomically, and translate their errors."""
 
 import errno
 import fcntl
@@ -17,7 +17,6 @@ _AGAIN = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
 
 
 def disk_error(verb: str, path: str, error: OSError) -> StoreError:
-    """Return the leaf of `StoreError` for `error`, raised by operation `verb` on `path`."""
     why = f"cannot {verb} {path}: {error.strerror or error}"
     number = error.errno
     if isinstance(error, NotADirectoryError) and verb == "write":
@@ -146,7 +145,6 @@ class NewFile:
         self.fill(lambda out: write_all(out, data[whole:]))
 
     def fill(self, work: Callable[[int], None]) -> None:
-        """Call `work` to write to the descriptor."""
         with self._words():
             assert self._descriptor is not None
             work(self._descriptor)
@@ -162,7 +160,6 @@ class NewFile:
             fsync_directory(self._folder)
 
     def close(self) -> None:
-        """Delete an unfinished file."""
         with self._words():
             self._close()
             _unlink_if_there(self._temporary)
@@ -206,7 +203,7 @@ def walk(
 ) -> Iterator[tuple[str, os.stat_result]]:
     """Yield keys below `base` (ends in '/') that start with `prefix` and sort after `start_after`, with stats.
 
-    Keys are ordered as whole strings: 'a.b' < 'a/b'. Subtrees that cannot match are not read.
+    Keys are ordered as whole strings: 'a.b' < 'a/b'.
 
         refuse: receives each name that is not a valid key, and each link that is not followed.
         unfinished: also yield unfinished files.

@@ -1,8 +1,7 @@
 """Manage temporary files on a local disk, and report a full disk.
 
-A killed process leaves its folders. Each process holds an flock on folders in use, which the kernel releases; the
-user's next process on the machine removes unlocked folders. Folder names contain the machine's name, because some
-network file systems lock within one machine only.
+Each process holds an flock on folders in use, which the kernel releases; the user's next process on the machine removes
+unlocked folders.
 """
 
 import fcntl
@@ -67,8 +66,7 @@ def on_scratch(
 class HeldFolder:
     """A temporary folder of this process, and of processes that inherit `descriptor`.
 
-    If these are killed, a later process of the user removes the folder (`remove_left_folders`). what: part of the
-    folder's name, such as "block". place: parent folder; None for TMPDIR. Raises: OSError.
+    what: part of the folder's name, such as "block". place: parent folder; None for TMPDIR. Raises: OSError.
     """
 
     def __init__(self, what: str, place: str | None = None) -> None:
@@ -91,7 +89,6 @@ class HeldFolder:
         self._end = weakref.finalize(self, _end, os.getpid(), path, self.descriptor)
 
     def close(self) -> None:
-        """Remove the folder and its content."""
         self._end()
 
 

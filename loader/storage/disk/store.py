@@ -2,7 +2,7 @@
 
 fsspec's `mode="create"` checks existence, then writes, and loses races. Here a create fsyncs a temporary file and
 publishes it under its key by `os.link`, which succeeds only once. Options: none. The URL is a path or file:///path
-(percent-decoded, RFC 8089). Symbolic links are followed. Names of unfinished files begin with `.tmp-`.
+(percent-decoded, RFC 8089). Symbolic links are followed.
 """
 
 import errno
@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from ...errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
 from ..ranges import BufferedRange, cut, neighbours, plan_reads, runs_of, slice_reads
-from ..shared.requests import count_request
+from ..requests import count_request
 from ..spec import Opened, StoreSpec
 from ..store import (
     TEMPORARY,
@@ -62,7 +62,6 @@ class LocalStore(Opened):
 
     @property
     def disk(self) -> "LocalStore":
-        """This store itself: see `store.disk_of`."""
         return self
 
     def get(self, key: str) -> Blob:
@@ -87,10 +86,7 @@ class LocalStore(Opened):
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of (offset, nbytes) spans in order, and the file's etag. Raises: as `get_ranges`.
-
-        A third of the cost of `get_ranges`: only close spans share a read.
-        """
+        """Return the bytes of (offset, nbytes) spans in order, and the file's etag. Raises: as `get_ranges`."""
         runs = neighbours(spans)
         descriptor, status = self._open(key)
         try:
@@ -130,7 +126,6 @@ class LocalStore(Opened):
         return current
 
     def etag_of(self, key: str, etag: str | None = None) -> str:
-        """Return the etag of a file. Raises: ObjectNotFound; Changed if it differs from `etag`."""
         path = self._base + check_key(key)
         try:
             status = os.stat(path)
@@ -139,7 +134,6 @@ class LocalStore(Opened):
         return self._pinned(key, status, etag)
 
     def open_same(self, key: str, etag: str) -> int | None:
-        """Return a new descriptor for the file; None if it was replaced."""
         descriptor, status = self._open(key)
         if _etag(status) != etag:
             os.close(descriptor)
@@ -168,7 +162,6 @@ class LocalStore(Opened):
         self._write(key, lambda out: _copy_all(out, path), os.replace)
 
     def open_new(self, key: str) -> NewFile:
-        """Return an unfinished new file: see `store.new_in_place`."""
         return NewFile(self._base + check_key(key))
 
     def head(self, key: str) -> ObjectInfo:
@@ -188,7 +181,6 @@ class LocalStore(Opened):
             yield _info(key, status)
 
     def list_with_unfinished(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects of `list` and the unfinished files, whose paths are not keys."""
         log = log_refusals(self.url)
         for key, status in walk(self._base, check_prefix(prefix), None, log, unfinished=True):
             yield _info(key, status)
@@ -207,7 +199,7 @@ class LocalStore(Opened):
     def delete_in_place(self, paths: Iterable[str], top: str = "") -> None:
         """Delete paths from `list_in_place`, but no links; a missing path is no error.
 
-        Raises: InvalidStore for other paths, for links and for paths below links; as `delete_many`.
+        Raises: InvalidStore for other paths, for links and for paths below links.
         """
         for path in paths:
             folder, _, name = path.rpartition("/")

@@ -1,7 +1,6 @@
 """Find files below a directory that no listing shows, for callers that must account for every file.
 
-These are unfinished writes and files that are not objects. The equivalent in buckets are unfinished uploads (`penstock
-doctor`, `penstock takedown`).
+These are unfinished writes and files that are not objects.
 """
 
 import errno
@@ -16,12 +15,10 @@ from .store import LocalStore
 
 
 def is_unfinished(path: str) -> bool:
-    """Return whether this path names an unfinished file."""
     return path.rpartition("/")[2].startswith(TEMPORARY)
 
 
 def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield a store's objects in key order, including a folder's unfinished files."""
     return store.list_with_unfinished(prefix) if isinstance(store, LocalStore) else store.list(prefix)
 
 
@@ -33,9 +30,9 @@ def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[Ob
 
 
 def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
-    """Delete paths from `list_in_place`, but no links and nothing below links.
+    """Delete paths from `list_in_place`, but nothing that is or lies below a link.
 
-    Raises: InvalidStore for such paths; as `Store.delete_many`.
+    Raises: InvalidStore; as `Store.delete_many`.
     """
     if isinstance(store, LocalStore):
         store.delete_in_place(paths, top)

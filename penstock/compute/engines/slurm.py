@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from loader.errors import EngineUnreachable, InvalidCluster
 
 from .engine import AttemptStatus
-from .slurm_listing import command_groups
 
 _logger = logging.getLogger(__name__)
 ANSWER_S = 60.0
@@ -27,8 +26,6 @@ LOG_BYTES = 64 * 2**10
 
 HELD = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
 """Slurm's reason codes for a job held for ever: its launch failed, or its first node was lost five times."""
-ADMIN, LOSSES = "JobHeldAdmin", 5
-"""Reason code of such an element of an array, also if an administrator holds it; restarts from which Slurm does."""
 _DENIED = "permission denied"
 PLAIN = {
     "launch failed requeued held": "the launch failed, and penstock lets it begin again",
@@ -143,7 +140,7 @@ class SlurmQueue:
         lines = self.answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
         states: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
-        held = list[tuple[str, str]]()
+        held = []
         jobs: dict[str, str] = {}
         for line in lines.splitlines():
             element, partition, state, reason = line.strip().split("|", 3)
@@ -152,25 +149,10 @@ class SlurmQueue:
             states[state] += 1
             if state in WAITING and reason != "None":
                 reasons[reason] += 1
-                held.append((element, reason))
+                if reason in HELD:
+                    held.append(element)
         newest = [jobs[number] for number in sorted(jobs, key=int)]
-        return Elements(states=states, reasons=reasons, held=self.held_by_slurm(held), jobs=newest)
-
-    def held_by_slurm(self, waiting: Sequence[tuple[str, str]]) -> list[str]:
-        """Return the waiting jobs and elements that Slurm itself holds for ever. waiting: (id, reason) of each.
-
-        Costs a command if an administrator or Slurm holds elements. Raises: EngineUnreachable.
-        """
-        held = [job for job, reason in waiting if reason in HELD]
-        unclear = [job for job, reason in waiting if reason == ADMIN and job.partition("_")[2].isdigit()]
-        form = "ArrayJobID:20|,ArrayTaskID:20|,RestartCnt:20|"
-        for group in command_groups(unclear):
-            command = ["squeue", "-h", "-r", "-a", f"--jobs={','.join(group)}", f"--Format={form}"]
-            for line in self.answer(command).splitlines():
-                number, index, restarts, *_ = (word.strip() for word in line.split("|"))
-                if restarts.isdigit() and int(restarts) >= LOSSES:
-                    held.append(f"{number}_{index}")
-        return held
+        return Elements(states=states, reasons=reasons, held=held, jobs=newest)
 
     def release(self, elements: Sequence[str]) -> bool:
         """Release held elements; return False if only an operator may. Raises: EngineUnreachable."""
@@ -371,7 +353,10 @@ class SlurmEngine:
         elements = self._queue.elements(name)
         if not self._queue.release(elements.held):
             _logger.warning("only an operator of Slurm may release %s: cancelled", ", ".join(elements.held))
-            self._queue.answer(["scancel", *elements.held])
+            try:
+                self._queue.answer(["scancel", *elements.held])
+            except EngineUnreachable as error:  # another user's
+                _logger.warning("%s", error)
         waiting, running = elements.count(WAITING), elements.count(RUNNING)
         known = waiting + running + elements.count(ENDED) == sum(elements.states.values())
         return AttemptStatus(

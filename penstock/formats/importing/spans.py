@@ -16,8 +16,8 @@ from loader.dataset.tables.columns import check_metadata, check_source
 from loader.dataset.writing.part_writer import SampleBlock, Uint8s, check_case
 from loader.native import IN_MEMORY, RIGHT, UNKNOWN_CRC, OpenFile, crc32c, gather
 from loader.storage import ObjectInfo, Store
-from loader.storage.shared.threads import DaemonPool
 from loader.storage.store import disk_of
+from loader.storage.threads import DaemonPool
 
 from ..registration.earlier import token_of
 from ..registration.parts import text_of

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from loader.errors import FieldMismatch, PenstockError
-from loader.storage.shared.threads import DaemonPool
+from loader.storage.threads import DaemonPool
 
 from ..reading.sample import NO_METADATA, FoundObjects
 from ..registration.earlier import PlaceDifference

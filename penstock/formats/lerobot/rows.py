@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loader import Version
-from loader.dataset.norms.norm import Norm, parse_norm
+from loader.dataset.norm import Norm, parse_norm
 from loader.errors import Corrupt, FieldMismatch, InvalidRuntime, InvalidSample, ObjectNotFound
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)

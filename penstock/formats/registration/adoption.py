@@ -29,7 +29,7 @@ from loader.storage import ByteRange, Store, is_there
 from loader.storage.disk.scratch import held_file, on_scratch
 from loader.storage.external_shards import PlacedObject, PlacedStore
 from loader.storage.files import create
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 
 from ...denied.denied_bytes import DeniedBytes, by_shard
 from ...denied.denied_bytes import denied as denied_error

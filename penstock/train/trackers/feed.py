@@ -16,7 +16,7 @@ from loader.dataset.root import Root
 from loader.errors import Corrupt, FormatTooNew, MissingDependency, ObjectNotFound, RunNotFound
 from loader.run.trail.read_trail import RunTrail, read_trail_of
 from loader.run.trail.step_rows import NOTE
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 from loader.storage.spec import redact
 
 from ..run_folder import FORMAT, RunFolder, read_object, whole_number

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from loader.dataset.root import Root
 from loader.errors import InvalidRuntime, MissingDependency
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 from loader.storage.spec import redact
 
 from ...checkpoints import marker

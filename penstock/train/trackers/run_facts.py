@@ -10,7 +10,7 @@ from urllib.parse import quote
 from loader.dataset.root import Root
 from loader.order.plan import Plan
 from loader.run.recipe.recipe import stored_view
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 from loader.storage.spec import redact
 
 from ...checkpoints import marker

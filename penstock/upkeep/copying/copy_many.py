@@ -8,7 +8,7 @@ from typing import Any
 
 from loader.errors import PenstockError
 from loader.storage import Store
-from loader.storage.shared.threads import DaemonPool
+from loader.storage.threads import DaemonPool
 
 from ...units import size
 from .compare import Compared

@@ -15,10 +15,10 @@ from loader.storage.cloud.store import RemoteStore
 from loader.storage.disk.folder_files import write_all
 from loader.storage.disk.scratch import held_file, on_scratch
 from loader.storage.disk.store import LocalStore
-from loader.storage.shared.memory_budget import MemoryBudget
-from loader.storage.shared.threads import DaemonPool
+from loader.storage.files import MemoryBudget
 from loader.storage.store import disk_of
 from loader.storage.stream import MAX_BYTES, PieceReader, SequentialRead, fill_from
+from loader.storage.threads import DaemonPool
 
 from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, proves
 

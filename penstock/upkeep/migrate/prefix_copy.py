@@ -25,9 +25,9 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.listing import differ
 from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import unlisted
-from loader.storage.shared.threads import in_background
 from loader.storage.spec import Opened
 from loader.storage.store import Refuse, list_place
+from loader.storage.threads import in_background
 
 from ...units import size
 from ..copying.copy_all import copy_all

@@ -8,8 +8,8 @@ from typing import Any
 from loader.errors import PenstockError
 from loader.storage import Store
 from loader.storage.cloud.listing import differ
-from loader.storage.shared.threads import DaemonPool
 from loader.storage.stream import MAX_BYTES
+from loader.storage.threads import DaemonPool
 
 from ...progress import progress
 from ...units import size

@@ -17,7 +17,7 @@ from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.marker import check_root
 from loader.dataset.log.snapshots import hint_key
 from loader.dataset.log.state import State, VersionRecord
-from loader.dataset.norms.norm import parse_norm
+from loader.dataset.norm import parse_norm
 from loader.dataset.shards.shard import crc32c, parse_seal
 from loader.dataset.tables.manifest import differences, read_manifest, references, table_references
 from loader.dataset.tables.parquet import parse_stored, table_facts
@@ -27,7 +27,7 @@ from loader.dataset.versions.windows import check_windows
 from loader.errors import FormatTooNew, ObjectNotFound, PenstockError, VersionRetired
 from loader.json_text import DamagedJson, parse_json_object
 from loader.order.sources.best_fit import PackTable
-from loader.run.trail.start_record import parse_start
+from loader.run.trail.trail import parse_start
 from loader.storage import Store
 from loader.storage.store import Refusals, list_place
 

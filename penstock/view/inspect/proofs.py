@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loader.order.steps.slots import rank_slice
+from loader.order.slots import rank_slice
 from loader.run.replay import Functions
-from loader.run.trail.start_record import CodeFacts
+from loader.run.trail.trail import CodeFacts
 
 from ...text import clean
 from ...units import shortened

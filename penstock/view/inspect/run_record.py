@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.errors import InvalidPlan, RootError, StoreError
-from loader.run.trail.start_record import StartRecord
 from loader.run.trail.step_rows import NOTE
+from loader.run.trail.trail import StartRecord
 
 from ...text import clean
 from ..json_record import JsonRecord

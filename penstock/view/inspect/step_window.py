@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 import loader
 from loader.errors import InvalidRuntime
+from loader.order.slots import Slots, slot_identities
 from loader.order.sources.window_view import stored_ordinals
-from loader.order.steps.slots import Slots, slot_identities
 
 from ..json_record import JsonRecord
 from ..replays.training import Training

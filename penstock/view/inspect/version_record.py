@@ -13,7 +13,7 @@ from loader.dataset.versions.expression import counts, tokens_of
 from loader.dataset.versions.samples_table import live_columns
 from loader.errors import FieldNotFound, InvalidRuntime
 from loader.run.trail.read_trail import trail_runs
-from loader.storage.mirror.store import primary_of
+from loader.storage.mirror import primary_of
 
 from ...text import clean
 from ...upkeep.diff import Diff, column_statistics, diff

@@ -22,7 +22,7 @@ import loader
 from loader.errors import InvalidRuntime, PenstockError, TransformFailed, WorkerFailed
 from loader.run.replay import Functions
 from loader.run.workers.parent_watch import ParentWatch, descriptor_of_parent
-from loader.storage.shared.requests import tried_while
+from loader.storage.requests import tried_while
 
 from ..kinds.stored_bytes import release_memory
 from ..outage import Outage

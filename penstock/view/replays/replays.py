@@ -15,7 +15,7 @@ import loader
 from loader.errors import Corrupt
 from loader.modalities import DECODERS, Decoder
 from loader.modalities.fields import Buffer, last_word, load
-from loader.order.steps.slots import rank_slice
+from loader.order.slots import rank_slice
 from loader.run.batch.batch import Batch
 from loader.run.recipe.recipe import stored_view, stored_views
 from loader.run.replay import Functions, SlotReplay

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 import loader
 from loader.errors import InvalidRuntime, RunNotFound
 from loader.json_text import parse_json_object
-from loader.order.steps.slots import Slots
+from loader.order.slots import Slots
 from loader.run.replay import Functions
 from loader.run.trail.read_trail import RunTrail
-from loader.run.trail.start_record import StartRecord
 from loader.run.trail.step_rows import CRC, NOTE, SCHEMA
+from loader.run.trail.trail import StartRecord
 
 from .metrics_file import MetricsFile, Spread, spread_of
 from .replayed_values import PartDigest, Setting

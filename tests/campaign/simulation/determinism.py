@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from loader.dataset import leases
-from loader.storage.shared import threads
+from loader.storage import threads
 from penstock.upkeep.gc import clients
 
 

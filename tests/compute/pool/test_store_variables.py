@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from loader.storage import open_store
-from loader.storage.mirror.store import MirroredStore
+from loader.storage.mirror import MirroredStore
 from penstock.compute.pool.environment import store_variables
 from resources.storage import open_place
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from loader.errors import EngineUnreachable
-from penstock.compute.engines.slurm import LOSSES, SlurmCluster, SlurmEngine, SlurmQueue
+from penstock.compute.engines.slurm import SlurmCluster, SlurmEngine, SlurmQueue
 from tests.servers.patience import until
 from tests.servers.slurm import NODES, command_of, end
 
@@ -110,7 +110,7 @@ def test_a_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(pla
 
 def test_element_whose_node_is_lost_five_times_goes_on(placed, slurm_cluster):
     engine, _, folder, name = placed(n_blocks=1, each_s=600, slots=1)
-    for number in range(LOSSES):
+    for number in range(5):
         until(lambda number=number: len(list(folder.glob("0-*"))) == number + 1)
         (node,) = {path.read_text() for path in folder.glob("0-*") if path.stat().st_mtime == newest(folder)}
         slurm_cluster.kill_node(node)
@@ -118,7 +118,7 @@ def test_element_whose_node_is_lost_five_times_goes_on(placed, slurm_cluster):
         until(lambda: not slurm_cluster.told("squeue", "-h", "-t", "running"))
     until(lambda: bool(SlurmQueue().elements(name).held))
     assert engine.status(name).waiting == 1
-    until(lambda: len(list(folder.glob("0-*"))) == LOSSES + 1)
+    until(lambda: len(list(folder.glob("0-*"))) == 6)
 
 
 def newest(folder):

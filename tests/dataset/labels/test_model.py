@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loader.dataset import commit as relabel
+from loader.dataset import compact
 from loader.dataset.labels import join as key_match
-from loader.dataset.publishing import annotation_rebase as relabel
-from loader.dataset.publishing import compact
 from loader.dataset.tables import annotations as edits
 from loader.dataset.tables import stats
 

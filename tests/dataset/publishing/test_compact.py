@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import loader
 from benchmarks.scale import publish
-from loader.dataset.publishing import compact
-from loader.dataset.publishing.commit import NewKeys
-from loader.dataset.publishing.compact import FAN_IN, MOST_BYTES, SIZES, to_merge
+from loader.dataset import compact
+from loader.dataset.commit import NewKeys
+from loader.dataset.compact import FAN_IN, MOST_BYTES, SIZES, to_merge
 from loader.dataset.writing.run_tables import RunKeys
 from loader.errors import DuplicateKey
 from penstock.upkeep.diff import column_statistics

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 import loader
+from loader.dataset.commit import digest_of
 from loader.dataset.log.entries import KINDS, canonical, seal
 from loader.dataset.log.rules import CommitBody, decide_begin
 from loader.dataset.log.snapshots import dump_state, load_state
 from loader.dataset.log.state import State, fold
-from loader.dataset.publishing.commit import digest_of
 from loader.dataset.shards.part import ShardFile
 from loader.errors import Conflict, Corrupt, Fenced, FormatTooNew, InvalidSample, StageNotPublished
 

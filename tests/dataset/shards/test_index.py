@@ -265,8 +265,8 @@ def test_the_cache_is_bounded_and_shared_by_threads(put):
     with ThreadPoolExecutor(8) as pool:
         for rows in pool.map(lambda row: cache.rows(place, row), [*range(0, 9000, 90)] * 3):
             same(rows, keys, fields)
-    assert cache._held_bytes <= 2 * one_group
-    assert len(cache._groups) <= 2
+    assert cache._groups.held_bytes <= 2 * one_group
+    assert len(cache._groups._held) <= 2
     assert cache._file_bytes == sum(file.held_bytes for file in cache._files.values())
 
 
@@ -299,7 +299,7 @@ def test_what_threads_want_at_once_is_read_once(put):
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + 300
-    while len(cache._turns._changed._waiters) < 4:  # all but the one that reads
+    while len(cache._groups.turns._changed._waiters) < 4:  # all but the one that reads
         assert time.monotonic() < deadline
         time.sleep(0.001)
     gate.set()

@@ -17,7 +17,7 @@ import loader
 from loader.errors import DecodeFailed, InvalidRuntime
 from loader.modalities import decoder_for
 from loader.modalities.fields import PlacingDecoder, nowhere
-from loader.modalities.image.random_crop import draw_box
+from loader.modalities.image.request import draw_box
 from loader.native import python
 
 decode = decoder_for("jpg")

@@ -11,7 +11,7 @@ import pytest
 
 from loader.errors import DecodeFailed
 from loader.modalities import decoder_for
-from loader.modalities.video.mp4 import check_tables, check_tables_of
+from loader.modalities.video.container_checks import check_tables, check_tables_of
 
 MANY = 20_000_000
 UNITY = struct.pack(">9i", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
@@ -154,7 +154,7 @@ def test_forged_table_is_refused_by_every_reader(name):
 
 
 def test_compressed_header_is_decompressed_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr("loader.modalities.video.mp4.MAX_MP4_HEADER_BYTES", 2**20)
+    monkeypatch.setattr("loader.modalities.video.container_checks.MAX_MP4_HEADER_BYTES", 2**20)
     with pytest.raises(
         DecodeFailed, match=r"cmov at byte .* 1,048,577 decompressed bytes; at most 1,048,576"
     ):

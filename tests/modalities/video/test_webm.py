@@ -10,8 +10,8 @@ import pytest
 
 from loader.errors import DecodeFailed
 from loader.modalities import decoder_for
+from loader.modalities.video.container_checks import check_segment
 from loader.modalities.video.decode import read_clip
-from loader.modalities.video.matroska import check_segment
 from loader.modalities.video.packet_table import index_packets, read_packets
 from loader.modalities.video.request import video
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidRuntime
-from loader.order.steps.slots import bit_reversed, canonical_order, rank_slice
+from loader.order.slots import bit_reversed, canonical_order, rank_slice
 
 POWERS = st.sampled_from([1, 2, 4, 8, 64, 1024])
 

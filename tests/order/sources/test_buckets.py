@@ -14,9 +14,9 @@ from loader.order import interleave, mixture
 from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
+from loader.order.slots import rank_slice
 from loader.order.sources.bucket import batch_sizes, bucket
 from loader.order.sources.views import synthetic
-from loader.order.steps.slots import rank_slice
 
 LABELS = ("b0", "b1", "w64h32", "é")
 BATCHES = st.fixed_dictionaries({label: st.sampled_from((2, 3, 4, 8)) for label in LABELS})

@@ -15,10 +15,10 @@ from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
 from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
+from loader.order.slots import rank_slice
 from loader.order.sources.growth import Stage
 from loader.order.sources.packing import Packing
 from loader.order.sources.views import SyntheticView, synthetic
-from loader.order.steps.slots import rank_slice
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -9,10 +9,10 @@ from loader.errors import BatchTooLarge, EmptyView, InvalidPlan, PlanMismatch
 from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
+from loader.order.slots import planned_digest, rank_slice
 from loader.order.sources import best_fit as pack_table
 from loader.order.sources.packing import Packing, pack
 from loader.order.sources.views import synthetic
-from loader.order.steps.slots import planned_digest, rank_slice
 
 exact = settings(derandomize=True, deadline=None, max_examples=150)
 tokens_of = st.lists(st.one_of(st.integers(0, 12), st.integers(0, 90)), max_size=60)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from loader.order.plan import make_plan
 from loader.order.random.generators import sample_rng_key
+from loader.order.slots import delivered_digest, planned_digest, slot_identities
 from loader.order.sources.views import synthetic
-from loader.order.steps.slots import delivered_digest, planned_digest, slot_identities
 
 
 def test_planned_digest_is_over_step_identities_and_ordinals(reference, properties):

@@ -60,7 +60,7 @@ def test_refusals(properties, steps, rank, world):
 
 def test_cost_is_that_of_the_rank(properties, monkeypatch):
     """The permutations are worked out for the rank's slots and no others."""
-    from loader.order.steps import slots
+    from loader.order import slots
 
     seen = []
     real = slots.ordinals_at

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from loader.errors import FormatTooNew, InvalidRuntime, PlanMismatch
 from loader.order.content import source
 from loader.order.plan import make_plan
+from loader.order.slots import planned_digest, rank_slice
 from loader.order.sources.views import synthetic
-from loader.order.steps.slots import planned_digest, rank_slice
 
 
 def views(photos=4000, web=700, chunk=8):

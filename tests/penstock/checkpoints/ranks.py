@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from loader import Root
 from loader.dataset.shards.shard import crc32c
-from loader.storage.shared.requests import Traffic, counted
+from loader.storage.requests import Traffic, counted
 from penstock.checkpoints import Checkpoints, TrainingState
 
 SIZES = {"small": (1001, 32, 1), "9M": (20_001, 192, 12), "100M": (20_001, 768, 12)}

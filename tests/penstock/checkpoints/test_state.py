@@ -25,8 +25,8 @@ from loader.errors import (
     StoreError,
 )
 from loader.storage import ObjectInfo, open_store
-from loader.storage.shared.requests import RetryBudget, Traffic, counted
-from loader.storage.shared.threads import DaemonPool
+from loader.storage.requests import RetryBudget, Traffic, counted
+from loader.storage.threads import DaemonPool
 from penstock.checkpoints import Checkpoints, TrainingState, marker
 from penstock.checkpoints.dtypes import DTYPES
 from penstock.checkpoints.writer import CheckpointWriter

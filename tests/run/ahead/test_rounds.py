@@ -138,7 +138,7 @@ collector of cycles while modules are imported."""
 HEAVY = (
     *("numpy.ma", "numpy.random", "pandas", "polars", "pyarrow.compute", "pyarrow.dataset", "torch"),
     *("asyncio", "html", "http.client", "multiprocessing", "sqlite3", "tempfile", "urllib.request"),
-    *("loader.dataset.writer", "loader.dataset.publishing", "loader.dataset.writing", "loader.run.workers"),
+    *("loader.dataset.writer", "loader.dataset.commit", "loader.dataset.writing", "loader.run.workers"),
 )
 
 

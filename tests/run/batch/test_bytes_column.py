@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loader
-from loader.run.batch.bytes_column import BytesColumn
+from loader.run.batch.columns import BytesColumn
 
 OPTIONS = {"framework": "numpy", "workers": 0, "decode": False}
 

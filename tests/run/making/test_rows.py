@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.reading.sample_digest import sample_crcs
 from loader.dataset.shards.shard import crc32c
-from loader.run.batch.bytes_column import BytesColumn
+from loader.run.batch.collate import sample_crcs
+from loader.run.batch.columns import BytesColumn
 from loader.storage.disk.store import LocalStore
 
 N = 60

@@ -431,7 +431,7 @@ KILLED = """
 import sys, time
 import loader
 from loader.run.trail import recorder
-from loader.storage.shared import threads
+from loader.storage import threads
 
 recorder.SECONDS = recorder.GAP_S = 0.05
 threads.LEAVE_S = 60.0  # a second may not suffice on a busy machine

@@ -176,7 +176,7 @@ def test_workers_see_the_environment_of_their_start(plan, in_workers, tmp_path, 
 
 
 def test_a_worker_that_keeps_the_lock_is_killed(plan, in_workers, monkeypatch, tmp_path):
-    monkeypatch.setattr("loader.run.workers.worker_handle.GRACE_S", -3.8)
+    monkeypatch.setattr("loader.run.workers.pool.GRACE_S", -3.8)
     os.mkfifo(tmp_path / "begun")
     transform = functools.partial(in_workers.deaf, folder=str(tmp_path))
     batches = loader.Loader(plan, 0, 1, executor="processes", workers=1, transform=transform)
@@ -189,7 +189,7 @@ def test_a_worker_that_keeps_the_lock_is_killed(plan, in_workers, monkeypatch, t
 
 
 def test_a_fork_server_that_is_stopped_does_not_keep_a_training(plan, monkeypatch):
-    monkeypatch.setattr("loader.run.workers.worker_handle.GRACE_S", -3.8)
+    monkeypatch.setattr("loader.run.workers.pool.GRACE_S", -3.8)
     monkeypatch.setattr("loader.run.workers.fork_server._SILENT_S", 0.1)
     with loader.Loader(plan, 0, 1, executor="processes", workers=2, framework="numpy") as batches:
         next(batches)

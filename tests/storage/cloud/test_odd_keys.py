@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import pytest
 
 from loader.storage import open_store
-from loader.storage.cloud.raw_listing import azure_signature
+from loader.storage.cloud.listing import azure_signature
 from loader.storage.store import Refusals, list_place
 
 GOOD = ["raw/a.jpg", "raw/b%41 +&.jpg", "raw/c.jpg", "raw/ü.jpg"]

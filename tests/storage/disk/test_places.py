@@ -8,7 +8,7 @@ import pytest
 from loader.errors import ObjectNotFound
 from loader.storage import open_store
 from loader.storage.disk.unlisted_files import unlisted
-from loader.storage.mirror.store import MirroredStore
+from loader.storage.mirror import MirroredStore
 from loader.storage.store import Refusals, list_place
 
 

@@ -21,9 +21,9 @@ from loader.errors import (
     Transient,
 )
 from loader.storage import ByteRange, open_store
-from loader.storage.mirror.member import PASSED_OVER_MAX_S
-from loader.storage.mirror.store import MirroredStore
-from loader.storage.shared.requests import Traffic, counted, retry_corrupt, tried_once
+from loader.storage.mirror import MirroredStore
+from loader.storage.mirror_members import PASSED_OVER_MAX_S
+from loader.storage.requests import Traffic, counted, retry_corrupt, tried_once
 
 _numbers = itertools.count()
 READS = ("get", "get_range", "get_ranges", "head")

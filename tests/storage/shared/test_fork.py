@@ -128,8 +128,8 @@ def test_every_verb_of_an_fsspec_store_in_a_forked_child_raises_at_once(tmp_path
 HELD = """
 import faulthandler, os, sys, threading
 faulthandler.dump_traceback_later(50, exit=True)
-from loader.storage.shared.threads import lock
-from loader.storage.shared.threads import Turns
+from loader.storage.threads import lock
+from loader.storage.threads import Turns
 
 shared, turns, reached, over = lock(), Turns(), threading.Event(), threading.Event()
 

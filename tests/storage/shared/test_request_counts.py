@@ -8,7 +8,7 @@ import pytest
 
 from loader.errors import ObjectNotFound, Throttled
 from loader.storage import ByteRange, open_store
-from loader.storage.shared.requests import Traffic, count_request, counted
+from loader.storage.requests import Traffic, count_request, counted
 
 DATA = bytes(range(256)) * 40
 

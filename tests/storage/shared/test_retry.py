@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from loader.errors import Forbidden, InvalidStore, Throttled, Transient
-from loader.storage.shared.requests import Limiter, Retrier, RetryBudget, patient, tried_once
+from loader.storage.requests import Limiter, Retrier, RetryBudget, patient, tried_once
 
 
 class Clock:

@@ -6,8 +6,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from loader.storage.shared import threads
-from loader.storage.shared.threads import DaemonPool
+from loader.storage import threads
+from loader.storage.threads import DaemonPool
 
 
 def test_results_come_in_order_and_errors_where_they_are_asked_for():

@@ -8,7 +8,7 @@ import pytest
 import loader
 from loader.errors import Changed, InvalidField
 from loader.storage import open_store
-from loader.storage.shared.requests import Traffic, counted
+from loader.storage.requests import Traffic, counted
 from penstock.formats import files as plain_files
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export

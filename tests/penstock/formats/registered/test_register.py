@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import loader
-from loader.dataset.reading.sample_digest import sample_crcs
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.shard import SEALS
 from loader.dataset.tables import manifest
 from loader.errors import Changed, Conflict, FormatTooNew, InvalidRuntime, InvalidStore, ObjectNotFound
-from loader.order.steps.slots import delivered_digest, slot_identities
+from loader.order.slots import delivered_digest, slot_identities
+from loader.run.batch.collate import sample_crcs
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.registration.register import register

@@ -12,7 +12,7 @@ import loader
 from loader.dataset.columnar.parquet_chunks import CHUNKS
 from loader.errors import Changed
 from loader.storage import open_store
-from loader.storage.shared.requests import Traffic, counted
+from loader.storage.requests import Traffic, counted
 from penstock.formats.registration.register import register
 from penstock.upkeep.verify.version import verify
 

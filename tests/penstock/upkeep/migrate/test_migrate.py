@@ -20,7 +20,7 @@ import loader
 from loader.dataset import writer as changes
 from loader.errors import Conflict, Corrupt, InvalidRuntime, NotARoot, Transient
 from loader.storage import open_store
-from loader.storage.shared.memory_budget import MemoryBudget
+from loader.storage.files import MemoryBudget
 from penstock.cli import main
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.plan import plan_migration

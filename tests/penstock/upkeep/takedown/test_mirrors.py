@@ -10,7 +10,7 @@ import pytest
 import loader
 from loader.errors import InvalidRuntime, Transient
 from loader.storage import is_local, open_store
-from loader.storage.mirror.store import MirroredStore
+from loader.storage.mirror import MirroredStore
 from penstock.cli import main
 from penstock.denied.record import read_record
 from penstock.upkeep.takedown.remains import Unseen, kept_by_azure, noncurrent, purge_mirror

@@ -13,11 +13,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset import extension
+from loader.dataset import compact, extension
 from loader.dataset.extension import Extension
 from loader.dataset.labels.annotate import Annotating, write_annotation
 from loader.dataset.log.denies import Target
-from loader.dataset.publishing import compact
 from loader.dataset.tables.parquet import TableFile, get_table
 from loader.dataset.tables.stats import merge
 from loader.errors import InvalidPlan, TakedownNotFound, VersionRetired

@@ -24,7 +24,7 @@ from loader.storage import ByteRange, open_store
 from loader.storage.cloud import http_connection as connection
 from loader.storage.cloud.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES, Broken, HttpConnection, Place
 from loader.storage.files import download
-from loader.storage.shared.requests import Traffic, counted
+from loader.storage.requests import Traffic, counted
 from loader.storage.stream import MANY, PieceReader, RangeSeries, SequentialRead
 
 MIB = 2**20

@@ -3,8 +3,8 @@
     norms/<hash>.parquet        field, dim, n, total, squares, low, high, bins, counts; a row per dimension
 
 `total` and `squares` are whole numbers in hexadecimal, in units of 2^-1074 and 2^-2148. `bins` (uint32) and `counts`
-(int64) are little-endian. The metadata has the shapes of the fields and the name of the transform. A norm by a column
-has one more column first, `value`, as text; the metadata names the column, and has shapes for each value.
+(int64) are little-endian. A norm by a column has one more column first, `value`, as text; the metadata names the
+column, and has shapes for each value.
 """
 
 import hashlib
@@ -18,11 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...errors import Corrupt, FieldMismatch
-from ...json_text import DamagedJson, parse_json
-from ..tables.parquet import parse_stored, table_bytes, table_facts
-from .quantiles import ValueCounts, added
-from .sums import ExactSums
+from ..errors import Corrupt, FieldMismatch
+from ..json_text import DamagedJson, parse_json
+from .exact_statistics import ExactSums, ValueCounts, added, exact_sums
+from .tables.parquet import parse_stored, table_bytes, table_facts
 
 F64 = NDArray[np.float64]
 _BITS = 20
@@ -35,7 +34,7 @@ class FieldNorm:
     """Statistics of one field, per dimension."""
 
     shape: tuple[int, ...]
-    """Shape of one value of the field."""
+    """Its shape."""
     sums: tuple[ExactSums, ...]
     """Exact sums of each dimension, in C order."""
     counts: ValueCounts
@@ -52,7 +51,6 @@ class FieldNorm:
 
     @property
     def n(self) -> int:
-        """Number of values of each dimension."""
         return self.sums[0].n if self.sums else 0
 
     @property
@@ -108,7 +106,7 @@ class Norm:
     fields: Mapping[str, FieldNorm]
     """Field -> its statistics."""
     transform: str
-    """Name and version of the transform that was applied first; "" for none."""
+    """Name and version of the transform applied first, or ""."""
     version: str
     """Id of the version whose windows it is of."""
     path: str
@@ -142,12 +140,10 @@ class GroupedNorm:
 
     @property
     def path(self) -> str:
-        """Place in the root."""
         return next(iter(self.norms.values())).path
 
 
 def norm_bytes(norm: Norm | GroupedNorm) -> bytes:
-    """Return a norm as its Parquet file."""
     norms = norm.norms if isinstance(norm, GroupedNorm) else {"": norm}
     schema = _BY_VALUE if isinstance(norm, GroupedNorm) else _COLUMNS
     rows: dict[str, list[object]] = {name: [] for name in schema.names}
@@ -183,7 +179,6 @@ def _rows(field: str, of_field: FieldNorm) -> Iterator[tuple[object, ...]]:
 
 
 def parse_norm(data: bytes, path: str, where: str) -> Norm | GroupedNorm:
-    """Return the norm in a file. Raises: Corrupt."""
     table = parse_stored(data, path, where)
     facts = table_facts(table)
     try:
@@ -254,3 +249,62 @@ def _sha256(table: pa.Table) -> str:
     for row in table.to_pylist():
         digest.update(repr(tuple(row.values())).encode())
     return digest.hexdigest()
+
+
+TOGETHER = 2**19
+"""Values that are added up at once."""
+
+
+class FieldTotals:
+    """Statistics of one field, while values come."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self._sums = [ExactSums() for _ in range(prod(shape))]
+        self._counts: list[ValueCounts] = []
+        self._n_bins = 0
+        self._values: list[NDArray[np.floating]] = []
+        self._weights: list[NDArray[np.int64] | None] = []
+        self._n_values = 0
+
+    def add(self, values: NDArray[np.floating], weights: NDArray[np.int64] | None) -> None:
+        """Add finite float32 or float64 values [n, dims]. weights: int64 [n], up to 32,768; None: once each."""
+        if self._values and self._values[0].dtype != values.dtype:
+            self.add_up()
+        self._values.append(values)
+        self._weights.append(weights)
+        self._n_values += values.size
+        if self._n_values >= TOGETHER:
+            self.add_up()
+
+    def add_norm(self, norm: FieldNorm) -> None:
+        self._sums = [one + other for one, other in zip(self._sums, norm.sums, strict=True)]
+        self._count(norm.counts)
+
+    def norm(self) -> FieldNorm:
+        self.add_up()
+        return FieldNorm(shape=self.shape, sums=tuple(self._sums), counts=added(self._counts))
+
+    def add_up(self) -> None:
+        if not self._values:
+            return
+        values = self._values[0] if len(self._values) == 1 else np.concatenate(self._values)
+        weights = None
+        if any(one is not None for one in self._weights):
+            pairs = zip(self._values, self._weights, strict=True)
+            weights = np.concatenate([np.ones(len(v), np.int64) if w is None else w for v, w in pairs])
+        self._values, self._weights, self._n_values = [], [], 0
+        step = max(1, TOGETHER // max(1, values.shape[1]))
+        for start in range(0, len(values), step):
+            rows = values[start : start + step]
+            often = None if weights is None else weights[start : start + step]
+            self._sums = [one + other for one, other in zip(self._sums, exact_sums(rows, often), strict=True)]
+            self._count(ValueCounts.of(rows, often))
+
+    def _count(self, counts: ValueCounts) -> None:
+        """Add counts; join them when they have twice the bins of the first, so that a bin is joined log n times."""
+        self._counts.append(counts)
+        self._n_bins += len(counts.bins)
+        if self._n_bins > 2 * len(self._counts[0].bins) + 2**20:
+            self._counts = [added(self._counts)]
+            self._n_bins = len(self._counts[0].bins)

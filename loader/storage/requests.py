@@ -2,9 +2,8 @@
 
 Stores are shared, so they count into the `Traffic` of the current context; thread pools need `copy_context().run`.
 Clients' own retries do not suffice: obstore gives up after 1.6 to 5 s of 503s, and s3fs tries 25 times over 40 s. Here
-an operation is retried until its deadline, with exponential backoff and full jitter. A throttling store gets fewer
-concurrent requests (additive increase, multiplicative decrease). Only the caller detects a flipped bit, so a read's
-context records which stores served it, and the next try avoids them.
+an operation is retried until its deadline, with exponential backoff and full jitter. Only the caller detects a flipped
+bit, so a read's context records which stores served it, and the next try avoids them.
 """
 
 import random
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Lock
 from typing import TypeVar
 
-from ...errors import Corrupt, InvalidStore, StoreError, Throttled, Transient
+from ..errors import Corrupt, InvalidStore, StoreError, Throttled, Transient
 from .threads import lock
 
 LATENCIES = 64
@@ -53,7 +52,6 @@ _current: ContextVar[Traffic | None] = ContextVar("penstock_traffic", default=No
 
 @contextmanager
 def counted(into: Traffic) -> Iterator[None]:
-    """Count the requests that stores make in this context into `into`."""
     token = _current.set(into)
     try:
         yield
@@ -69,14 +67,12 @@ def count_request(requests: int = 1, *, retry: bool = False) -> None:
 
 
 def count_fallback() -> None:
-    """Count a read that was not served by the nearest store."""
     traffic = _current.get()
     if traffic is not None:
         traffic.fell_back()
 
 
 def note_latency(seconds: float) -> None:
-    """Record how long a request to a remote store took."""
     traffic = _current.get()
     if traffic is not None:
         traffic.latencies_s.append(seconds)
@@ -133,9 +129,9 @@ class RetryBudget:
     deadline_s: float = 60.0
     """Seconds after the first try during which a retry may start."""
     base_s: float = 0.05
-    """Base of the pauses: the n-th is uniform in [0, min(cap_s, base_s * 2^(n-1))] seconds."""
+    """The n-th pause is uniform in [0, min(cap_s, base_s * 2^(n-1))] seconds."""
     cap_s: float = 3.0
-    """Longest pause in seconds. 1,000 ranks that begin at one moment wait 1 s less for the last one than with 5."""
+    """Longest pause in seconds."""
 
     def __post_init__(self) -> None:
         if self.deadline_s < 0 or self.base_s < 0 or self.cap_s < self.base_s:
@@ -149,7 +145,6 @@ class RetryBudget:
         return fraction * min(self.cap_s, self.base_s * 2.0 ** min(tries - 1, 32))
 
     def lasts(self, spent_s: float, *, throttled: bool) -> bool:
-        """Return whether a retry may start `spent_s` seconds after the first try; see `patient`."""
         return spent_s < self.deadline_s * (_patience.get() if throttled else 1)
 
 
@@ -176,7 +171,6 @@ class Limiter:
         return int(self._limit)
 
     def acquire(self) -> int:
-        """Wait for a slot, and return the token for `release`."""
         with self._lock:
             while self._in_flight + 1 > self._limit:
                 self._waiting += 1
@@ -186,7 +180,6 @@ class Limiter:
             return self._cuts
 
     def release(self, token: int, *, throttled: bool) -> None:
-        """Return the slot, and adapt the limit."""
         with self._lock:
             self._in_flight -= 1
             if not throttled:
@@ -218,7 +211,7 @@ class Retrier:
         self._rng = rng
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """Return the result of `attempt`, retried while it raises Throttled or Transient. Pauses hold no slot.
+        """Return the result of `attempt`, retried while it raises Throttled or Transient.
 
         Raises: Throttled, Transient after the deadline, with tries and time, or unchanged if `tried_while` stops it;
         other errors immediately.
@@ -272,8 +265,7 @@ _serving: ContextVar[set[int] | None] = ContextVar("penstock_serving", default=N
 def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
     """Return the result of `read`, retried while it raises Corrupt.
 
-    It is retried once for each store that has not served it, and at least `again` times, in case a bit flipped in
-    transit. Raises: Corrupt from the last try; other errors of `read`.
+    Raises: Corrupt from the last try; other errors of `read`.
     """
     doubt = _Doubt()
     token = _doubt.set(doubt)
@@ -293,13 +285,11 @@ def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
 
 
 def doubted() -> frozenset[int]:
-    """Return the numbers of stores that returned corrupt bytes in this context."""
     doubt = _doubt.get()
     return frozenset(doubt.wrong) if doubt else frozenset()
 
 
 def note(number: int) -> None:
-    """Record that a store serves a read."""
     doubt = _doubt.get()
     if doubt is not None:
         doubt.serving.add(number)

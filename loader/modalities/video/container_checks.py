@@ -1,8 +1,7 @@
-"""Check that an MP4's tables are as long as they state, and that all samples exist.
+"""Check what FFmpeg does not report: that an MP4, Matroska or WebM file is complete, and which frames are hidden.
 
-FFmpeg builds its index from a header's counts before it reads a sample: 600 bytes can declare twenty million. So the
-boxes are parsed first, without their contents: 20 us for a clip with one track. FFmpeg follows a box wherever it is, so
-every table is checked.
+FFmpeg builds its index from an MP4 header's counts before it reads a sample: 600 bytes can declare twenty million. So
+the boxes are parsed first, without their contents: 20 us for a clip with one track.
 """
 
 import io
@@ -221,7 +220,6 @@ class _Tables:
             )
 
     def _promise(self, where: str, n: int) -> None:
-        """Count samples without an entry: each needs at least one byte of the file."""
         self._promised += n // _PCM_RATIO if self._is_sound else n
         if self._promised > self._file_nbytes:
             raise DecodeFailed(
@@ -288,3 +286,64 @@ def _slices(data: Buffer) -> _Read:
 
 def _name(kind: bytes) -> str:
     return kind.decode("latin-1")
+
+
+MAGIC = b"\x1a\x45\xdf\xa3"
+"""Id of the EBML header, with which every such file begins (RFC 8794)."""
+
+_SEGMENT = 0x18538067  # RFC 9559, 5.1: the element that contains everything else
+
+
+HIDING = ("vp8", "vp9")
+"""Codecs that may have frames only for reference."""
+
+
+def check_segment(data: Buffer) -> None:
+    """Check that the segment is complete or of unknown size (live streams). FFmpeg reads a truncated file as shorter.
+
+    Raises: DecodeFailed.
+    """
+    at = 0
+    while at < len(data):
+        identity, at = _number(data, at, keep_marker=True)
+        nbytes, at = _number(data, at, keep_marker=False)
+        if identity == _SEGMENT:
+            if nbytes >= 0 and at + nbytes > len(data):
+                raise DecodeFailed(
+                    f"video: truncated: its segment reaches to byte {at + nbytes}, the file ends at {len(data)}"
+                )
+            return
+        at += max(nbytes, 0)
+    raise DecodeFailed(f"video: no Matroska segment in {len(data)} bytes")
+
+
+def is_hidden(codec: str, body: bytes) -> bool:
+    """Return whether a VP8 or VP9 packet is an "alternate reference": used by other frames and not shown.
+
+    (RFC 6386, 9.1; VP9 bitstream specification, 6.2 and annex B.)
+    """
+    if codec == "vp8":
+        return not body[0] >> 4 & 1
+    if codec != "vp9" or body[-1] & 0xE0 == 0xC0:  # several frames in one packet; the last is shown
+        return False
+    bits = body[0]
+    profile = (bits >> 5 & 1) | (bits >> 4 & 1) << 1
+    shift = 2 if profile == 3 else 3  # bit of show_existing_frame; then frame_type and show_frame
+    return not (bits >> shift & 1 or bits >> (shift - 2) & 1)
+
+
+def _number(data: Buffer, at: int, *, keep_marker: bool) -> tuple[int, int]:
+    first = data[at] if at < len(data) else 0
+    if not first:
+        raise DecodeFailed(
+            f"video: truncated or damaged: byte {at} of {len(data)} begins no Matroska element"
+        )
+    n = 9 - first.bit_length()
+    body = bytes(data[at : at + n])
+    if len(body) < n:
+        raise DecodeFailed(f"video: truncated: an element begins at byte {at}, the file ends at {len(data)}")
+    number = int.from_bytes(body, "big")
+    if keep_marker:
+        return number, at + n
+    number &= (1 << 7 * n) - 1
+    return (-1 if number == (1 << 7 * n) - 1 else number), at + n

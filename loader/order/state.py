@@ -3,8 +3,6 @@
 Every rank saves the same bytes, and any number of ranks can continue from them. Steps from `step` on may be planned
 differently; anything that decided earlier steps may not change.
 
-Its JSON: docs/order.md, "State".
-
 With buckets each bucket is a source, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]}, and
 "ramp": [...begun...] if batches changed. Each view of a source that grew is a source, and `past` has "grown":
 [...begun...]. With both, the hash of a growth's views is in its entry, as "views".
@@ -12,9 +10,9 @@ With buckets each bucket is a source, and `past` has "bucket_by": {"batch": {lab
 
 from typing import Any
 
-from ...errors import FormatTooNew, PlanMismatch
-from ..content import ORDER_VERSION, PlanContent, PlannedSource
-from ..random.plan_hash import content_hash
+from ..errors import FormatTooNew, PlanMismatch
+from .content import ORDER_VERSION, PlanContent, PlannedSource
+from .random.plan_hash import content_hash
 from .slots import planned_digest, planned_slots
 
 STATE_FORMAT = 1

@@ -1,7 +1,6 @@
 """Turn a change into a version: check it against the newest version, write a manifest, append to the log.
 
-The log calls `build` with the newest state, again if another writer commits first (a rebase). Parts are named by id, so
-only the manifest is rewritten.
+The log calls `build` with the newest state, again if another writer commits first (a rebase).
 """
 
 import hashlib
@@ -16,28 +15,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import Conflict, Corrupt, Denied, DuplicateKey, EmptyVersion, InvalidSample, ObjectNotFound
-from ...json_text import parse_json_object
-from ...storage import Store, is_there
-from ..log.entries import DAMAGED, canonical
-from ..log.log import Log
-from ..log.rules import CommitBody, ungated
-from ..log.state import State, Txn
-from ..names import hashes_of
-from ..shards.key_hashes import among, covered, known
-from ..shards.part import Part
-from ..tables.manifest import Change, child
-from ..tables.parquet import TableFile, get_tables
-from ..versions.version import Version, open_record
-from ..writing.exclude import NOTHING_SUPERSEDED, Superseded, still_there
-from ..writing.run_tables import RunKeys
+from ..errors import Conflict, Corrupt, Denied, DuplicateKey, EmptyVersion, InvalidSample, ObjectNotFound
+from ..json_text import parse_json_object
+from ..storage import Store, is_there
 from .apply_denies import Applied, apply_denies
 from .compact import Done, compacted
+from .log.entries import DAMAGED, canonical
+from .log.log import Log
+from .log.rules import CommitBody, ungated
+from .log.state import State, Txn
+from .names import hashes_of
+from .shards.key_hashes import among, covered, known
+from .shards.part import Part
+from .tables.annotations import PLACE, Entry, cells, edits_of
+from .tables.columns import is_annotation, type_named
+from .tables.manifest import Change, SamplesFile, child, merged_columns
+from .tables.parquet import TableFile, get_tables, put_named_table
+from .tables.stats import WHOLE, WHOLE_SCHEMA, column_stats
+from .versions.version import Version, open_record
+from .writing.exclude import NOTHING_SUPERSEDED, Superseded, still_there
+from .writing.run_tables import RunKeys
 
 logger = logging.getLogger(__name__)
 
 Check = Callable[[Version | None], None]
-"""Raises if a change does not fit the newest version, which is None if the dataset has none."""
+"""Raises if a change does not fit the newest version (or None)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,9 @@ class Pending:
     """A change with uploaded files, ready for its log entry."""
 
     dataset: str
-    """Name of the dataset."""
+    """Dataset name."""
     txn: str
-    """Name of the transaction."""
+    """Transaction name."""
     prefix: str
     """Folder of its files in the root."""
     change: Change
@@ -57,15 +59,15 @@ class Pending:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts about it."""
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
-    """Returns the change to commit on a version, with additions or omissions."""
+    """Returns the change to commit on a version."""
     verdict: str = ""
-    """Path of the verdict's stage record; "" if there is none."""
+    """Path of the verdict's stage record, or ""."""
     created_us: int | None = None
-    """Creation time in the manifest, UTC microseconds; None for now."""
+    """Creation time in the manifest, UTC microseconds; None: now."""
 
 
 TEXT_FACTS, LIST_FACTS = ("tokenizer", "tokenizer_sha256", "unit"), ("dims", "labels")
-"""Names of field facts that docs/format.md defines; writers may add others."""
+"""Facts of fields in docs/format.md; writers may add others."""
 
 
 def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -95,8 +97,8 @@ def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
     """Publish a change that passes every check, without samples that a takedown denies.
 
-    `taken_down` in the version's producer counts the change's denied samples. Raises: Fenced; Conflict, DuplicateKey,
-    FieldMismatch if the change does not fit the newest version; as `apply_denies`.
+    Raises: Fenced; Conflict, DuplicateKey, FieldMismatch if the change does not fit the newest version; as
+    `apply_denies`.
     """
     applied: dict[tuple[str, int], Applied] = {}
     done: Done = {}
@@ -246,7 +248,6 @@ class FreeGroup:
             self._check_excluded(parent, ids)
 
     def _check_excluded(self, parent: Version, ids: Mapping[str, int]) -> None:
-        """Reject samples that a retirement restored, for which the group was not computed."""
         before, ours = self._began.parts, set(self._parts)
         for position in before.with_exclusions:
             part = before.id(position)
@@ -328,3 +329,82 @@ def _record(store: Store, txn: Txn, verdict: str) -> dict[str, Any]:
     except DAMAGED as error:
         raise Corrupt(f"{store.url}/{verdict} is not a stage record ({error})") from error
     return dict(record)
+
+
+class SameCells:
+    """Checks that an annotation's cells are unchanged since its base version."""
+
+    def __init__(self, version: Version, files: Sequence[SamplesFile]) -> None:
+        self._version, self._files = version, [file.to_json() for file in files]
+
+    def __call__(self, parent: "Version | None") -> None:
+        """Check the newest version: free if it is the base; else it reads the annotations of these columns.
+
+        Raises: Conflict.
+        """
+        if parent is None or parent.id != self._version.id:
+            parent = still_there(parent, self._parts())
+            for name in _names(self._files):
+                if self._annotated_since(parent, name):
+                    self._compare(parent, name)
+
+    def _parts(self) -> list[str]:
+        tables = get_tables(
+            self._version.store, [TableFile.from_json(file) for file in self._files], ["part"]
+        )
+        return sorted({part for table in tables for part in pc.unique(table["part"]).to_pylist()})
+
+    def _annotated_since(self, parent: Version, name: str) -> bool:
+        before, now = (
+            [entry for entry in version.manifest["samples"] if name in entry["columns"]]
+            for version in (self._version, parent)
+        )
+        new = [entry for entry in now if entry not in before]
+        return any(is_annotation(entry) for entry in new) or any(entry not in now for entry in before)
+
+    def _compare(self, parent: Version, name: str) -> None:
+        import polars as pl
+
+        ours = edits_of(parent.store, self._files, name).select(PLACE)
+        now = ours.join(cells(parent.store, parent.manifest["samples"], name), on=PLACE, how="left")
+        was = cells(parent.store, self._version.manifest["samples"], name)
+        if now.schema[name] == pl.Null:  # a retirement removed the column
+            now = now.cast({name: was.schema[name]})
+        was = was.cast({name: now.schema[name]})
+        both = now.join(was, on=PLACE, how="left", suffix=" was")
+        other = both.filter(pl.col(name).ne_missing(pl.col(f"{name} was")))
+        if other.height:
+            first = other.row(0, named=True)
+            raise Conflict(
+                f"{name!r} of {other.height} of these samples was annotated by another writer in {parent.name} (part "
+                f"{first['part']} row {first['row']} is {first[name]!r} now, and was {first[f'{name} was']!r} in "
+                f"{self._version.name}); look at theirs and annotate {parent.name}"
+            )
+
+
+def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Change:
+    """Return an annotation with its columns' statistics as rebased on `parent`, uploaded under `prefix`.
+
+    Raises: FieldMismatch.
+    """
+    assert parent is not None, "an annotation is of samples that a version has"
+    ours = [file.to_json() for file in change.samples]
+    columns = merged_columns(parent.manifest["columns"], change.samples)
+    stats = annotation_stats(parent.store, parent.manifest["samples"], ours, columns)
+    return replace(change, stats=put_named_table(parent.store, prefix, stats, "stats"))
+
+
+def annotation_stats(
+    store: Store, before: Sequence[Entry], ours: Sequence[Entry], columns: Mapping[str, Any]
+) -> pa.Table:
+    rows = []
+    for name in _names(ours):
+        there = any(name in entry["columns"] for entry in before)
+        cell_frame = cells(store, [*before, *ours], name)
+        table = pa.table({name: cell_frame[name].to_arrow().cast(type_named(columns[name]["type"]))})
+        rows.append({**column_stats(table).to_pylist()[0], WHOLE: there})
+    return pa.Table.from_pylist(rows, schema=WHOLE_SCHEMA)
+
+
+def _names(entries: Sequence[Entry]) -> list[str]:
+    return list(dict.fromkeys(name for entry in entries for name in entry["columns"]))

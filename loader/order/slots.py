@@ -1,8 +1,6 @@
 """L3, L4: the slots of one or several steps, from the mixture and each source's lanes, in canonical order.
 
-The plan also decides which samples no slot may hold, and their substitutes, so that every run agrees. A slot's group is
-its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group. This keeps the chunks of one lane on
-as few ranks as possible at every world size.
+A slot's group is its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group.
 """
 
 import hashlib
@@ -15,13 +13,13 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InvalidPlan, InvalidRuntime
-from ..content import PlanContent, PlannedSource
-from ..mixture import MASK, MixtureSegment, Stream, stream_slots, whole_epochs
-from ..random.keyed_permutation import I64, U64, hash_fields, sub_array
-from ..random.lanes import locate_each
-from ..sources.growth import earlier_ordinals, removed_since
-from ..sources.window_view import stored_ordinals
+from ..errors import InvalidPlan, InvalidRuntime
+from .content import PlanContent, PlannedSource
+from .mixture import MASK, MixtureSegment, Stream, stream_slots, whole_epochs
+from .random.keyed_permutation import I64, U64, hash_fields, sub_array
+from .random.lanes import locate_each
+from .sources.growth import earlier_ordinals, removed_since
+from .sources.window_view import stored_ordinals
 
 
 def bit_reversed(value: I64, bits: int) -> I64:
@@ -39,7 +37,6 @@ def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 
     position_in_epoch: int64 [B].
     lanes: int64 [sources], D of each source, powers of two.
     batch: int64 [B], ascending from 0: number of each slot's batch if there are several; each is sorted by itself.
-    Fractions are compared exactly, on the common scale max(D).
     """
     widest = int(lanes.max())
     if widest == 1:
@@ -95,8 +92,7 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
 def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
     """Return a bool per version ordinal (int64) of a view: True if no slot of this step may hold the sample.
 
-    Such a sample is quarantined, or its source's version lacks it; a window goes with its episode. index: of the view,
-    in `plan.source_names`.
+    index: of the view, in `plan.source_names`.
     """
     source = list(plan.sources.values())[index]
     ordinals = stored_ordinals(source.view, ordinals)
@@ -109,7 +105,7 @@ def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """One step's global batch in canonical order. Every array has length B, the global batch size."""
+    """One step's global batch in canonical order. Arrays have length B."""
 
     source: NDArray[np.int32]
     """int32 [B]: index into plan.source_names."""
@@ -118,7 +114,7 @@ class Slots:
     epoch: I64
     """int64 [B]: position // N, unless the source grew."""
     ordinal: I64
-    """int64 [B]: version ordinal, which with the version's id names the sample permanently; -1 at padding."""
+    """int64 [B]: version ordinal; -1 at padding."""
     view_ordinal: I64
     """int64 [B]: view ordinal in [0, N); -1 at padding."""
     valid: NDArray[np.bool_]
@@ -142,7 +138,7 @@ class Stacked:
     number: I64
     """int64: each slot's number in the canonical order of its step."""
     starts: Sequence[int]
-    """Index in `slots` of each step's first slot, then the number of all slots."""
+    """Index in `slots` of each step's first slot, then their number."""
     batches: Sequence[int]
     """Size of each step's global batch."""
 
@@ -150,8 +146,7 @@ class Stacked:
 def slots_at(plan: PlanContent, step: int) -> Slots:
     """Return all slots of a step, each with its own sample.
 
-    Cost and memory depend only on B, not on the step or N. Raises InvalidRuntime if the step is negative, not a whole
-    number, or beyond int64 positions.
+    Raises InvalidRuntime if the step is negative, not a whole number, or beyond int64 positions.
     """
     step = plan.checked_step(step)
     return stacked_slots(plan, range(step, step + 1)).slots
@@ -160,8 +155,8 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
 def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
     """Return one rank's slots in ascending steps, each with its own sample.
 
-    The permutations, which cost most, are computed only for these slots: O(B) arithmetic per step, and the order's full
-    cost for B / world_size. Raises InvalidRuntime: as `slots_at`; if world_size exceeds a batch.
+    O(B) arithmetic per step, and the order's full cost for B / world_size. Raises InvalidRuntime: as `slots_at`; if
+    world_size exceeds a batch.
     """
     planned = list(plan.sources.values())
     k, epoch, position, in_epoch, sizes = _in_stream_order(plan, steps)
@@ -293,8 +288,8 @@ MAX_ATTEMPTS = 8  # the run stops after these: eight corrupt samples in a row ar
 def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> tuple[int, int]:
     """Return (view ordinal, version ordinal) of a substitute for a bad sample.
 
-    source: index into plan.source_names. position: the slot's i_k. attempt: 1, 2, ... MAX_ATTEMPTS. A pure function of
-    these. The substitute is from the same source, and never the slot's own sample unless that is the only one.
+    source: index into plan.source_names. position: the slot's i_k. attempt: 1, 2, ... MAX_ATTEMPTS. The substitute is
+    from the same source, and never the slot's own sample unless that is the only one.
     """
     planned = list(plan.sources.values())[source]
     stream = np.array([plan.source_names.index(planned.stream)], np.int64)
@@ -310,7 +305,7 @@ def substitutes(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (attempt, view ordinal, version ordinal) of a slot's substitutes, in order of preference.
 
-    after: the attempt that the slot already holds (0: its own sample). Skips samples quarantined at the step.
+    after: the attempt that the slot already holds (0: its own sample).
     """
     for attempt in range(after + 1, MAX_ATTEMPTS + 1):
         view_ordinal, ordinal = substitute(plan, source, position, attempt)
@@ -328,7 +323,6 @@ def planned_slots(plan: PlanContent, step: int) -> Slots:
 
 
 def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
-    """Return one rank's slots in ascending steps, as `planned_slots` does."""
     stacked = stacked_slots(plan, steps, rank, world_size)
     if plan.pack is None and (plan.quarantine.lists or any(len(source.removed) for source in plan.grown)):
         for step, start, stop in zip(steps, stacked.starts, stacked.starts[1:], strict=False):
@@ -369,7 +363,7 @@ def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
     """Return a hash of a step's planned identities in canonical order, as 16 hex digits. Reads nothing.
 
     blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all little-endian; a
-    padded slot has ordinal 2^64 - 1. Every rank and world size gets the same digest.
+    padded slot has ordinal 2^64 - 1.
     """
     pairs = np.empty((len(slots), 2), dtype="<u8")
     pairs[:, 0] = _version_hashes(plan, slots)
@@ -382,8 +376,8 @@ def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -
 
     slot_numbers: int64 [n], canonical slot numbers in [0, B).
     identities: uint64 [n], identities of the delivered samples (a substitute has its own).
-    crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63.
-    The sum over all ranks, modulo 2^64, is the same for every world size. An empty part gives 0.
+    crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63. The sum over all ranks, modulo 2^64, is the same for
+    every world size.
     """
     steps = np.full(len(slot_numbers), step, np.uint64)
     return int(delivered_hashes(steps, slot_numbers, identities, crcs).sum(dtype=np.uint64))

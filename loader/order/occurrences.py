@@ -7,14 +7,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ...errors import InvalidRuntime
-from ..content import PlanContent, PlannedSource
-from ..random.keyed_permutation import I64
-from ..random.lanes import positions_of
-from ..sources.growth import earlier_ordinals
-from ..sources.packing import PackedView
-from ..sources.window_view import WindowView, stored_ordinals
+from ..errors import InvalidRuntime
+from .content import PlanContent, PlannedSource
+from .random.keyed_permutation import I64
+from .random.lanes import positions_of
 from .slots import MAX_ATTEMPTS, held_back, slot_of, substitute, substitutes
+from .sources.growth import earlier_ordinals
+from .sources.packing import PackedView
+from .sources.window_view import WindowView, stored_ordinals
 
 
 class Occurrence(NamedTuple):
@@ -23,7 +23,7 @@ class Occurrence(NamedTuple):
     step: int
     """Global step."""
     slot: int
-    """Slot number in the canonical order of the step's global batch."""
+    """In the canonical order of the step's global batch."""
     epoch: int
     """Epoch of the source."""
     attempt: int
@@ -57,7 +57,7 @@ class Substituted(Protocol):
 
     @property
     def substitute(self) -> str:
-        """Key of the substitute."""
+        """Substitute key."""
 
 
 def occurrences(
@@ -68,13 +68,13 @@ def occurrences(
     ordinal: int | None = None,
     substitutions: Iterable[Substituted] = (),
 ) -> list[Occurrence]:
-    """Return the slots that held a source's sample in steps 0 ... before - 1, in order of step, as `Plan.steps_of`.
+    """Return the slots that held a source's sample in steps 0 ... before - 1, in order of step.
 
     With packing, slots are the sequences that contain pieces of the document, masked or not. source: may be a bucket
     (`photos/b0`). ordinal: the sample's, in any version.
 
-    Costs a millisecond or two per epoch at any N: sorting the step's batch, and a pass over the mixture's table.
-    Packing adds a pass over the table of pieces; substitutes for a quarantined or removed sample add a tenth.
+    Costs a millisecond or two per epoch at any N. Packing adds a pass over the table of pieces;
+    substitutes for a quarantined or removed sample add a tenth.
     """
     views = [planned for name, planned in plan.sources.items() if source in (planned.source, name)]
     if not views:
@@ -216,7 +216,6 @@ def _entries(source: PlannedSource, ordinal: int) -> range:
 
 
 def _version_ordinal(source: PlannedSource, view_ordinal: int) -> int:
-    """Return the stored sample's version ordinal: an episode's for its windows."""
     ordinals = source.view.version_ordinals(np.array([view_ordinal], np.int64))
     return int(stored_ordinals(source.view, ordinals)[0])
 

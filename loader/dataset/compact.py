@@ -1,7 +1,6 @@
 """Keep a manifest's lists short: a publish merges small neighbouring tables, like a log-structured merge tree.
 
-Up to 7 tables of each of four sizes remain, and larger ones never merge: a few dozen after ten thousand publishes. Only
-neighbours merge, in order, so content and ordinals do not change.
+Up to 7 tables of each of four sizes remain, and larger ones never merge: a few dozen after ten thousand publishes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,18 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...errors import Corrupt
-from ...storage import Store
-from ..names import hashes_of
-from ..shards.key_hashes import covered, put_hashes
-from ..shards.part import SHARDS_ROW_GROUP_ROWS
-from ..tables.columns import concat, fit_types, is_annotation
-from ..tables.parquet import TableFile, get_tables, integers, put_named_table
-from ..tables.stats import STATS_SCHEMA, merge_to_rows
+from ..errors import Corrupt
+from ..storage import Store
+from .names import hashes_of
+from .shards.key_hashes import covered, put_hashes
+from .shards.part import SHARDS_ROW_GROUP_ROWS
+from .tables.columns import concat, fit_types, is_annotation
+from .tables.parquet import TableFile, get_tables, integers, put_named_table
+from .tables.stats import STATS_SCHEMA, merge_to_rows
 
 FAN_IN = 8
 SIZES = tuple(32 * 2**10 * FAN_IN**level for level in range(4))
-"""Upper size limits of levels 0 to 3, in bytes; a table of 16 MiB or more never merges."""
+"""Upper size limits of levels 0 to 3, in bytes;"""
 RUN_GROUPS = ("keys", "metadata")
 """Column groups of the samples table that every publish of parts writes."""
 MOST_BYTES = 4 * SIZES[-1]
@@ -29,7 +28,7 @@ MOST_BYTES = 4 * SIZES[-1]
 File = Mapping[str, Any]
 Merge = Callable[[Store, str, Sequence[File], Mapping[str, Any]], dict[str, Any]]
 Done = dict[tuple[str, ...], dict[str, Any]]
-"""SHA-256 of the merged tables -> the table that replaces them, which a rebase reuses."""
+"""SHA-256 of the merged tables -> the table that replaces them."""
 
 
 def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done) -> dict[str, Any]:
@@ -48,10 +47,7 @@ def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
 
 
 def to_merge(nbytes: Sequence[int]) -> slice:
-    """Return the neighbouring tables to merge; an empty slice if there are none.
-
-    These are the oldest tables of the smallest level for which the list ends in too many tables of that level or below.
-    """
+    """Return the neighbouring tables to merge; an empty slice if there are none."""
     n = len(nbytes)
     for level, below in enumerate(SIZES):
         start = n
@@ -114,7 +110,6 @@ def _shortened_runs(
 
 
 def _runs(samples: Sequence[File]) -> list[dict[str, File]]:
-    """Return mergeable runs: group -> table. Nothing merges across an annotation's statistics."""
     runs: list[dict[str, File]] = []
     seen: set[str] = set()
     for file in samples:

@@ -1,13 +1,14 @@
-"""Daemon threads for which a process waits at most briefly at exit.
+"""Daemon threads for which a process waits at most briefly at exit, and the state that a forked child resets.
 
 The interpreter joins the pools of concurrent.futures, so after Ctrl-C an unresponsive store would block the exit for 90
-s. `in_background` runs one call, `Together` reads several objects at once, and `Turns` lets one thread read what
-several need. A forked child has none of these threads, and their locks are free.
+s. Once a process has used obstore, a forked child hangs even with a new store, because it lacks the runtime's threads:
+`check_fork` rejects it.
 """
 
 import atexit
 import os
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
@@ -19,7 +20,8 @@ from time import monotonic
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-from ..store import Blob, Objects
+from ..errors import ForkedStore
+from .store import Blob, Objects
 
 _locks: WeakSet[Lock] = WeakSet()
 
@@ -104,12 +106,10 @@ class Signal:
         self._unset.acquire()
 
     def set(self) -> None:
-        """Wake the waiting thread, or let its next wait return immediately."""
         with suppress(RuntimeError):  # already set
             self._unset.release()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the event is set, and clear it; return False after the timeout."""
         return self._unset.acquire(timeout=timeout_s)
 
 
@@ -202,7 +202,6 @@ class Turns:
 
     @contextmanager
     def of(self, key: Hashable) -> Iterator[None]:
-        """Wait for the key's turn, and hold it in the block."""
         with self._changed:
             self._changed.wait_for(lambda: key not in self._busy)
             self._busy.add(key)
@@ -233,6 +232,39 @@ def _work(queue: "SimpleQueue[Call | None]", idle: Semaphore) -> None:
 AT_ONCE = 64
 
 
+class ByteLru:
+    """Least-recently-used cache, bounded in bytes. Thread-safe. The newest value stays, however large."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes, self.turns = capacity_bytes, Turns()
+        self._lock = lock()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self.held_bytes = 0
+
+    def get(self, key: Hashable) -> Any:
+        with self._lock:
+            hit = self._held.get(key)
+            if hit is None:
+                return None
+            self._held.move_to_end(key)
+            return hit[0]
+
+    def put(self, key: Hashable, value: Any, nbytes: int) -> None:
+        self.discard(key)
+        with self._lock:
+            self._held[key] = value, nbytes
+            self.held_bytes += nbytes
+            while self.held_bytes > self.capacity_bytes and len(self._held) > 1:
+                self.held_bytes -= self._held.popitem(last=False)[1][1]
+
+    def discard(self, key: Hashable) -> None:
+        with self._lock:
+            self.held_bytes -= self._held.pop(key, (None, 0))[1]
+
+
 class Together:
     """A store that reads some objects ahead. A context manager, which drops unused reads at exit.
 
@@ -247,7 +279,6 @@ class Together:
         }
 
     def get(self, key: str) -> Blob:
-        """Return the whole object."""
         coming = self._coming.pop(key, None)
         return self._store.get(key) if coming is None else coming.result()
 
@@ -262,3 +293,42 @@ class Together:
 
     def __exit__(self, *_: object) -> None:
         self._pool.dismiss()
+
+
+_generation = 0  # forks between the first import of this module and this process
+_native_since: int | None = None  # generation in which a native runtime first started
+
+
+def _count_fork() -> None:
+    global _generation
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def fork_token() -> int:
+    """Return the token for `check_fork`, for a store whose client can be reopened in a child (fsspec)."""
+    return _generation
+
+
+def native_opened(url: str) -> int:
+    """Record that a native runtime starts in this process, and return the token for `check_fork`.
+
+    Raises: ForkedStore in a child of a process that had started one.
+    """
+    global _native_since
+    if _native_since is None:
+        _native_since = _generation
+    check_fork(_native_since, url)
+    return _generation
+
+
+def check_fork(born: int, url: str) -> None:
+    """Raise ForkedStore if this process was forked after `born` was issued."""
+    if born != _generation:
+        raise ForkedStore(
+            f"{url}: this process (pid {os.getpid()}) was forked from one that had opened a store, and "
+            "native clients hang in a forked child; start workers with multiprocessing.get_context('spawn') "
+            "or 'forkserver', or use threads (a store pickles, and opens anew in the worker)"
+        )

@@ -13,17 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...storage import Store
-from ..log.denies import DenyList, placeholder
-from ..log.state import Deny, State
-from ..names import hashes_of
-from ..shards.bitmap import unpack
-from ..shards.key_hashes import put_hashes
-from ..tables.manifest import Change
-from ..tables.parquet import TableFile, get_table, get_tables
-from ..versions.version import Version
-from ..writing.exclude import put_exclusions
-from ..writing.redact import Redacted, redact_samples, redact_shards, redact_stats
+from ..storage import Store
+from .log.denies import DenyList, placeholder
+from .log.state import Deny, State
+from .names import hashes_of
+from .shards.bitmap import unpack
+from .shards.key_hashes import put_hashes
+from .tables.manifest import Change
+from .tables.parquet import TableFile, get_table, get_tables
+from .versions.version import Version
+from .writing.exclude import put_exclusions
+from .writing.redact import Redacted, redact_samples, redact_shards, redact_stats
 
 Rows = dict[str, dict[int, int]]
 """Part id -> row -> number of the log entry that denies it."""
@@ -32,15 +32,14 @@ Rows = dict[str, dict[int, int]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     before: Change | None
-    """Change to apply to the parent first, which excludes its denied samples; None if it has none."""
+    """Change to apply to the parent first, or None."""
     change: Change
     """The change, redacted."""
     n_dropped: int = 0
-    """Number of the change's own samples that were left out."""
+    """Own samples that were left out."""
 
 
 def reason_of(entry: int) -> str:
-    """Return the reason for the exclusion, which readers of the version see."""
     return f"taken down (log entry {entry})"
 
 
@@ -50,7 +49,7 @@ def apply_denies(
     """Return the change with the log's takedowns applied, ready to commit.
 
     Reads keys and provenance of the change's new samples, and of the parent's samples if the parent lacks the newest
-    takedown. For shards and columns that extend the parent, it reads keys and indexes. Raises: Corrupt; StoreError.
+    takedown. Raises: Corrupt; StoreError.
     """
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     own = own_denied(store, state.denies, dataset, change)
@@ -91,7 +90,6 @@ def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
 
 
 def own_denied(store: Store, denies: Sequence[Deny], dataset: str, change: Change) -> Rows:
-    """Return the new samples of a change that takedowns deny."""
     files = [
         {**file.file.to_json(), "columns": list(file.columns)}
         for file in change.samples
@@ -103,7 +101,6 @@ def own_denied(store: Store, denies: Sequence[Deny], dataset: str, change: Chang
 def denied_files(
     store: Store, denies: Sequence[Deny], dataset: str, files: Sequence[Mapping[str, Any]]
 ) -> Rows:
-    """Return the samples in these manifest entries' files that takedowns deny."""
     tests = DenyList(denies, dataset)
     out: Rows = {}
     for file in files:
@@ -180,7 +177,6 @@ def _redacted(store: Store, prefix: str, change: Change, redacted: Redacted) -> 
 
 
 def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Change, int]:
-    """Return (change without its denied samples, number of samples newly left out)."""
     excluded = _without_own_exclusions(store, own, change)
     n_dropped = sum(map(len, excluded.values()))
     if not n_dropped:

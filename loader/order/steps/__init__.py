@@ -1,1 +1,0 @@
-"""Compute a step's slots, substitutes, digest and state."""

@@ -1,1 +1,0 @@
-"""Combine several stores with the same objects into one."""

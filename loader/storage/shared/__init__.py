@@ -1,1 +1,0 @@
-"""Parts that every backend uses: threads, fork safety, retries, memory and request counts."""

@@ -1,1 +1,1 @@
-"""The lifecycle of data as Dagster assets: land, cut into samples, publish a version. One stage per file."""
+"""The lifecycle of data as Dagster assets: land, cut into samples, publish. One stage per file."""

@@ -1,7 +1,4 @@
-"""States of a dataset's batches and outcomes of their objects, computed from the root.
-
-An update costs listings of manifests and stages, one request for the log, and a GET per new record.
-"""
+"""States of a dataset's batches and outcomes of their objects, computed from the root."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,8 +17,8 @@ from .tables import read_table
 
 Standing = Literal["waiting", "in_progress", "stopped", "ready", "published", "nothing_new"]
 STANDINGS: tuple[Standing, ...] = ("waiting", "in_progress", "stopped", "ready", "published", "nothing_new")
-"""waiting: no stage has run. in_progress: some have. stopped: a check failed. ready: waits for a release.
-published: in a version. nothing_new: no new sample.
+"""waiting: no stage has run. in_progress: some have. stopped: a check failed. ready: waits for a release. published: in
+a version. nothing_new: no new sample.
 """
 
 _STAGES = (RAW_OBJECTS, MEDIA, UNITS, SAMPLES, AUDIT)
@@ -31,8 +28,6 @@ Refused = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestBatch:
-    """State of one batch of a dataset."""
-
     key: str
     """Batch key."""
     standing: Standing
@@ -46,9 +41,9 @@ class IngestBatch:
     refused: Mapping[Refused, int] = field(default_factory=dict)
     """(outcome, code) -> objects without a sample."""
     landed_at_us: int = 0
-    """When its raw objects were recorded, microseconds since 1970; 0 before."""
+    """Microseconds since 1970; 0 before."""
     samples_at_us: int = 0
-    """When its samples were recorded, microseconds since 1970; 0 before."""
+    """Microseconds since 1970; 0 before."""
     stopped_by: str = ""
     """Stage and reason, if stopped; else ""."""
 

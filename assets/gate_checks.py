@@ -1,4 +1,4 @@
-"""Checks that a batch must pass before its publication: expectations, drift, and a dataset's own checks."""
+"""Checks that a batch must pass before its publication: expectations, drift, and a dataset's own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 CODE_VERSION = "2"
-"""Version of the audit's code: `assets.release.gate_run` and this module."""
+"""Version of `assets.release.gate_run` and this module."""
 EXPECTATIONS = "expectations"
 DEFAULTS = Thresholds()
 
 TableCheck = Callable[["pl.DataFrame", "pl.LazyFrame | None"], CheckResult]
-"""(samples table that a batch would add, newest version's samples table or None before the first) -> result."""
+"""(samples table that a batch would add, newest version's or None) -> result."""
 
 SUITE = (
     Expectation(kind="row_count", low=1),
@@ -34,7 +34,7 @@ SUITE = (
     Expectation(kind="in_set", column="kind", values=("image", "video", "audio", "text", "other")),
     Expectation(kind="not_null", column="kind"),
 )
-"""Expectations for every dataset: unique keys, and provenance down to raw object, licence and run."""
+"""Expectations for every dataset: unique keys, provenance down to raw object, licence and run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +47,15 @@ class Gate:
     suite: tuple[Expectation, ...] = SUITE
     """Expectations on the rows."""
     checks: Mapping[str, TableCheck] = field(default_factory=dict)
-    """Name -> custom check. Dagster shows the check under this name."""
+    """Name in Dagster -> own check."""
     thresholds: Thresholds | None = DEFAULTS
-    """Allowed differences from the baseline (`assets.drift`); None disables the comparison."""
+    """Allowed differences (`assets.drift`); None compares nothing."""
     baseline: str = ""
-    """Ref of the version to compare with; "" for the dataset's newest."""
+    """Ref to compare with; "": the newest."""
     protected: tuple[str, ...] = ()
-    """Refs of versions, in any dataset of the root, whose samples must not appear."""
+    """Refs of versions whose samples must not appear."""
     version: str = "1"
-    """Version of the code in `checks`. Change it whenever a check's behaviour changes."""
+    """Version of the code in `checks`."""
 
     def __post_init__(self) -> None:
         if reserved := {EXPECTATIONS, *CHECK_NAMES} & set(self.checks):

@@ -1,8 +1,4 @@
-"""Raw objects that consist of several files, each read as one object: the concatenation of its files.
-
-Size, change token and SHA-256 cover all files, so replacing a file makes a new object. The key is the first file's; the
-format's metadata name the others (`names_in`).
-"""
+"""Raw objects of several files, each read as the concatenation of its files; the key is the first file's."""
 
 import logging
 import threading
@@ -25,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def raw_objects_in(place: Store, source: "Source") -> Store:
-    """Return a store of the source's raw objects: `place` itself unless each object has several files."""
+    """Return a store of the source's raw objects: `place` itself unless objects have several files."""
     if source.format not in JOINED:
         return place
     return cast(Store, JoinedObjects(place, source.format, source.choices))
@@ -37,16 +33,16 @@ class _Listed(NamedTuple):
     infos: Sequence[ObjectInfo]
     """All files."""
     files: Mapping[str, Sequence[ObjectInfo]]
-    """Key of an object -> its files, starting with the one of that key."""
+    """Key of an object -> its files, that one first."""
     waiting: Mapping[str, str]
-    """Key of an incomplete object -> one of its missing files."""
+    """Key of an incomplete object -> a missing file."""
 
 
 class JoinedObjects:
     """Store of raw objects with several files. Thread-safe.
 
-    A listing always covers the whole source, and reads any metadata that this process has not read yet. Other methods
-    use the newest listing.
+    A listing covers the whole source, and reads metadata that this process has not read; other methods use the newest
+    one.
     """
 
     def __init__(self, place: Store, format: str, options: "ColumnarOptions") -> None:

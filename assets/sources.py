@@ -6,11 +6,8 @@
                options={"key": dg.EnvVar("PARTNER_KEY"), "secret": dg.EnvVar("PARTNER_SECRET")}),
     ))
 
-Patterns follow .gitignore (through pathspec) and match keys. A pattern without a '/' matches files in any folder. `**`
-spans folders, a leading '/' anchors to the source, `!` negates, and case counts (`*.[jJ][pP][gG]`).
-
-In a walked format (`penstock.formats.REGISTERED`), samples are byte ranges of an object. In a read format, an importer
-produces them. Samples are deduplicated, split and taken down by their raw object's SHA-256.
+Patterns follow .gitignore (through pathspec) and match keys. One without a '/' matches files in any folder, `**` spans
+folders, a leading '/' anchors to the source, `!` negates, and case counts.
 """
 
 import math
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
 JOINED = frozenset({"lance", "lerobot", "rosbag"})
 """Formats whose raw objects consist of several files (`joined_objects`)."""
 KEYED_BY_PLACE = frozenset({"lance"})
-"""Formats whose keys are unique in a whole source, since rows move between its objects."""
+"""Formats whose keys are unique in a source, since rows move between its objects."""
 
 
 def walked_formats() -> list[str]:
@@ -52,7 +49,7 @@ def read_formats() -> list[str]:
 
 
 def companions(format: str) -> re.Pattern[str] | None:
-    """Return a pattern for objects that describe others and hold no samples; None if the format has none."""
+    """Return a pattern for objects that hold no samples but describe others; None without any."""
     if not format:
         return None
     from penstock.formats import FORMATS
@@ -62,7 +59,7 @@ def companions(format: str) -> re.Pattern[str] | None:
 
 
 def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]:
-    """Return functions of a key: which table format's log has it ("" for none); whether it is another tool's file."""
+    """Return functions of a key: which table format's log has it ("" for none); whether another tool made it."""
     if not format:
         return lambda key: "", lambda key: False
     from penstock.formats.registration.selection import is_no_table_file, table_log
@@ -71,7 +68,7 @@ def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]
 
 
 def check_format(whose: str, format: str, in_place: bool, options: "ColumnarOptions") -> None:
-    """Raise ValueError for an unsupported format of raw objects, or unsupported options. whose: name of the source."""
+    """Raise ValueError for an unsupported format of raw objects or its options. whose: name of the source."""
     from penstock.formats import importer_named
     from penstock.formats.importer import check_options
 
@@ -87,7 +84,7 @@ def check_format(whose: str, format: str, in_place: bool, options: "ColumnarOpti
 
 
 ORIGINS = "_origins.json"
-"""File next to the media: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
+"""Beside the media: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Sieve = Callable[[ObjectInfo], str]
@@ -101,12 +98,13 @@ class BatchLimits:
     max_objects: int = 4096
     """Most objects per batch."""
     max_bytes: int = 64 * 2**30
-    """Most bytes per batch. A larger object is a batch of its own."""
+    """Most bytes per batch, but for a larger object."""
     max_wait_s: float = 3600.0
-    """Age of the oldest object, in seconds by the store's clock, at which an incomplete batch is made. 0 makes it at
-    once. At one hour, a slow source makes at most 8,760 batches a year, and fewer versions."""
+    """Age of the oldest object, in seconds by the store's clock, at which an incomplete batch is made; 0 at once. One
+    hour makes at most 8,760 batches a year.
+    """
     max_batches: int | None = None
-    """Approximate limit of batches per call; None for no limit."""
+    """Approximate limit of batches per call; None: no limit."""
 
     def __post_init__(self) -> None:
         counts = (self.max_objects, self.max_bytes, self.max_batches or 1)
@@ -122,12 +120,13 @@ class Feed:
     """Notices of new objects: JSON-lines files, or a queue. See `arrivals.feeds`."""
 
     url: str
-    """Folder or URL of notice files, or `sqs://<region>/<name>`; `sqs://<name>` uses the environment's region."""
+    """Folder or URL of notice files, or `sqs://<region>/<name>`, `sqs://<name>`."""
     prefix: str = ""
     """Prefix of the notice files' keys; "" for all."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the store, or of boto3's client (`endpoint_url`, `region_name`, `profile_name`, `aws_access_key_id`
-    ...). Secrets must be `dg.EnvVar`s."""
+    ...). Secrets must be `dg.EnvVar`s.
+    """
 
     def __post_init__(self) -> None:
         check_options("a feed", self.options)
@@ -155,29 +154,29 @@ class Source:
     min_bytes: int = 0
     """Smallest accepted size, in bytes."""
     max_bytes: int | None = None
-    """Largest accepted size, in bytes; None for no limit."""
+    """Largest accepted size, in bytes; None: no limit."""
     objects_per_tick: int | None = None
-    """Most new objects per tick; None for no limit."""
+    """Most new objects per tick; None: no limit."""
     objects_per_hour: int | None = None
-    """Most new objects per hour; None for no limit."""
+    """Most new objects per hour; None: no limit."""
     listed: bool = True
-    """True lets the sensor list the source. If False, only a feed and the reconcile job find objects."""
+    """True lets the sensor list the source. If False, only feed and reconcile job find objects."""
     feed: Feed | None = None
-    """Feed of notices about new objects; None if there is none."""
+    """Feed of notices about new objects or None."""
     format: str = ""
-    """Format, such as "webdataset" or "parquet" (`source_formats`), whose samples are ingested unchanged; "" for
-    media, which are cut. All sources of a dataset share format, keep, key, fields and without."""
+    """Format, such as "webdataset" (`source_formats`), whose samples are ingested unchanged; "" for media, which are
+    cut. All sources of a dataset share format, keep, key, fields and without.
+    """
     keep: Literal["copy", "in place"] = "copy"
-    """"copy" copies a format's samples into the dataset. "in place" leaves their bytes in the source, and the
-    version indexes them."""
+    """"copy" copies a format's samples into the dataset; "in place" leaves their bytes in the source."""
     key: str | None = None
-    """Table column that holds the keys; None for the row number."""
+    """Column of the keys; None: the row number."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Table column to store as a field -> extension; "" for the format's choice."""
+    """Column to store as a field -> extension; "": the format's."""
     without: tuple[str, ...] = ()
     """Fields and columns to leave out."""
     paused: bool = False
-    """True admits nothing until the next deploy. The pause job does the same at run time."""
+    """True admits nothing until the next deploy; at run time the pause job does."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -228,8 +227,8 @@ class Source:
         """Return a function that gives the reason for skipping an object, or "" to select it.
 
         Reasons: "not_media" (hidden, a folder marker, a table about the media, another tool's file), "elsewhere" (not
-        below prefix), "not_included", "excluded", "not_listed" (an invalid key), "too_small" or "too_large". The
-        function raises InvalidStore for an object of a table's log, because each commit changes which files count.
+        below prefix), "not_included", "excluded", "not_listed" (an invalid key), "too_small" or "too_large". It raises
+        InvalidStore for an object of a table's log, because each commit changes which files count.
         """
         unwanted = key_filter(self.include, self.exclude, f"source {self.name!r}")
         largest = self.max_bytes if self.max_bytes is not None else float("inf")

@@ -1,6 +1,6 @@
 """A dataset's spec: all decisions of its owner in one value.
 
-A dataset is a file in the folder `PENSTOCK_DATASETS` that defines `SPEC = DatasetSpec(...)`.
+A file in the folder `PENSTOCK_DATASETS` defines `SPEC = DatasetSpec(...)`.
 """
 
 import math
@@ -51,7 +51,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Rule that drops samples whose `column` is outside the limits. NaN and infinity never pass.
+    """Rule that drops samples whose `column` is outside the limits; NaN and infinity never pass.
 
     Raises: ValueError if limits are not finite or out of order, or if `allowed` is a single string.
     """
@@ -59,9 +59,9 @@ class Filter:
     column: str
     """Column of the samples table."""
     minimum: float | None = None
-    """Smallest accepted value; None for no limit."""
+    """Smallest accepted value; None: no limit."""
     maximum: float | None = None
-    """Largest accepted value; None for no limit."""
+    """Largest accepted value; None: no limit."""
     allowed: frozenset[str] | None = None
     """Accepted values; None for any."""
     required: bool = False
@@ -122,21 +122,21 @@ class DatasetSpec:
     splits: Mapping[str, float] = field(default_factory=lambda: {"train": 1.0})
     """Split -> share above 0; the shares sum to 1."""
     split_by: str = "raw_sha256"
-    """"raw_sha256" or "subject": samples with the same value stay in one split."""
+    """"raw_sha256" or "subject", kept in one split."""
     max_reject_rate: float = 0.0
-    """Largest share of a batch's objects that may be damaged, 0 to 1, duplicates included. More stop the batch."""
+    """Share of a batch's objects, 0 to 1, duplicates included, above which damaged ones stop the batch."""
     max_not_media_rate: float = 0.0
-    """Largest share of a batch's objects that may not be media, such as an error page named .jpg, 0 to 1."""
+    """Share of a batch's objects, 0 to 1, that may not be media, such as an error page named .jpg."""
     max_unsupported_rate: float = 1.0
-    """Largest share of a batch's objects that may have an unsupported format, 0 to 1. Each is named."""
+    """Share of a batch's objects, 0 to 1, that may have an unsupported format."""
     max_untrue_rate: float = 0.01
-    """Largest share of a batch's objects whose cut may differ from the source, 0 to 1. They are left out and named."""
+    """Share of a batch's objects, 0 to 1, whose cut may differ from the source; they are left out and named."""
     max_quarantine_rate: float = 0.001
-    """Largest share of the newest version's samples, 0 to 1, that one quarantine run may exclude, plus 8 samples."""
+    """Share of the newest version's samples, 0 to 1, that one quarantine run may exclude, plus 8."""
     work_timeout_s: float = 600.0
-    """Time limit per object and stage, in seconds. Media stages add time for the length of audio or video."""
+    """Seconds per object and stage; media stages add time for the length of audio or video."""
     max_work_timeout_s: float = 21_600.0
-    """Upper bound of that limit with the added time, in seconds."""
+    """Most seconds with the added time."""
     near_duplicates: NearDuplicates | None = None
     """Treatment of near-duplicates; None skips the search."""
     gate: Gate = GATE
@@ -146,13 +146,13 @@ class DatasetSpec:
     sources: tuple[Source, ...] = (LANDING,)
     """Locations of raw objects, see `sources`."""
     batch: BatchLimits = DEFAULT_LIMITS
-    """Sizes of batches, and how long they wait to fill."""
+    """Sizes of batches, and their waits."""
     streaming: bool = False
-    """True publishes every batch separately, as soon as it passes, and looks for new objects every few seconds."""
+    """True publishes every batch as soon as it passes, and looks for new objects every few seconds."""
     upkeep: Upkeep = UPKEEP
     """Owners, tenant and schedules."""
     rebuild_of: str = ""
-    """Dataset whose batches and splits this one shares (see `make_batches.rebuild_of`); "" for none."""
+    """Dataset whose batches and splits it shares (`make_batches.rebuild_of`), or ""."""
 
     def __post_init__(self) -> None:
         check_dataset_name(self.name)
@@ -209,7 +209,7 @@ class DatasetSpec:
         return self.format in KEYED_BY_PLACE and self.sources[0].key is not None
 
     def split_of(self, identity: str) -> str:
-        r"""Return the split of a raw object or subject, which depends only on a hash and never changes.
+        r"""Return the split of a raw object or subject, which never changes.
 
         The blake2b-64 of "<dataset>\\0<identity>", as a fraction of 2^64, is compared with the cumulative shares in the
         order of split names. A rebuild has its original dataset's splits.

@@ -1,9 +1,6 @@
-"""Stages: names, published records, open transactions, and requests to cut a batch again (recuts).
+"""Stages: names, published records (`penstock.stages`), open transactions, and requests to cut a batch again (recuts).
 
-A stage reads only published records. It writes its files, audits them, and appends a `published` or `failed` record
-(`penstock.stages`). So no run reads data that failed its audit or was never audited.
-
-    tables/<dataset>/cut_again/<batch>/<transaction>.json      recut request, until the batch is cut again
+tables/<dataset>/cut_again/<batch>/<transaction>.json      recut request, until the batch is cut again
 """
 
 import hashlib
@@ -46,7 +43,7 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
 def open_transaction(root: "loader.Root", dataset: str, *words: str, gated: bool = False) -> str:
     """Return the open transaction for this work; begins one if needed.
 
-    Its name is derived from `words`, so repeated and concurrent runs share it. O(finished transactions), no requests.
+    Its name derives from `words`, so repeated and concurrent runs share it. O(finished transactions), no requests.
     Raises: as `Root.begin`.
     """
     root.create()
@@ -66,7 +63,7 @@ def written_part(body: dict[str, Any], txn: str) -> Part:
 
 
 def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> None:
-    """Raise Corrupt unless a node's files are in the transaction's folder, since a node's report may be forged.
+    """Raise Corrupt unless a node's files are in the transaction's folder: its report may be forged.
 
     facts: a part and its shards, as JSON.
     """
@@ -83,10 +80,7 @@ def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> No
 
 
 def reader_of(store: Store, record: StageRecord) -> RangeReader:
-    """Return a reader for a record's shards: the root's store, or one that also reads shards in place.
-
-    Raises: as `shard_reader.shard_reader`.
-    """
+    """Return a reader for a record's shards, also in place. Raises: as `shard_reader.shard_reader`."""
     if not (foreign := record.body.get("foreign")):
         return store
     from loader.dataset.reading.shard_reader import shard_reader
@@ -104,7 +98,7 @@ def require_read(record: StageRecord, upstream: StageRecord) -> None:
 
 
 def request_recut(store: Store, dataset: str, batch: str, txn: str) -> None:
-    """Request a recut of the batch, whose parts are in this transaction. Repeated requests count as one."""
+    """Request a recut of the batch whose parts are in this transaction; repeats count as one."""
     try:
         store.put_if_absent(_recut_key(dataset, batch, txn), b"{}\n")
     except AlreadyExists:

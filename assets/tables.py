@@ -123,7 +123,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 def write_table(
     store: Store, dataset: str, table: str, partition: str, rows: Sequence[Mapping[str, Any]]
 ) -> TableFile:
-    """Write rows as a new file of a lifecycle table. A stage record then makes the file current."""
+    """Write rows as a new file of a lifecycle table, which a stage record makes current."""
     path = f"tables/{dataset}/{table}/{check_partition(partition)}/{secrets.token_hex(8)}.parquet"
     return put_table(store, path, pa.Table.from_pylist(list(rows), schema=SCHEMAS[table]), table)
 
@@ -139,7 +139,7 @@ def write_wide_table(
 ) -> TableFile:
     """Write rows with arbitrary columns, such as a featurizer's scores. Missing values are null.
 
-    Types follow from the values: int and float together become float. Raises: FieldMismatch.
+    Types follow from the values: int and float become float. Raises: FieldMismatch.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     keys = [str(row.get("key", position)) for position, row in enumerate(rows)]
@@ -161,6 +161,6 @@ CUT_FACTS: Mapping[str, Mapping[str, Any]] = {
 def facts_of_fields(
     shards: Iterable[ShardFile], *known: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the facts for the fields of these shards. A publish refuses facts about other fields."""
+    """Return the facts for the fields of these shards; a publish refuses others."""
     fields = {field for shard in shards for field in shard.field_nbytes}
     return {field: dict(facts) for group in known for field, facts in group.items() if field in fields}

@@ -1,4 +1,4 @@
-"""Upkeep of a dataset: owners, tenant, schedules, freshness, and delays that alert a person (`alarms`)."""
+"""Upkeep of a dataset: owners, tenant, schedules, freshness, and delays that alert a person."""
 
 import math
 import re
@@ -11,12 +11,12 @@ _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """Scheduled work, owners and tenant of a dataset, and the accepted age of its versions. Raises: ValueError."""
+    """Scheduled work, owners and tenant, and the accepted age of versions. Raises: ValueError."""
 
     tenant: str = ""
     """Tenant for the run queue's limits; "" for none."""
     owners: tuple[str, ...] = ()
-    """Owners of the assets in Dagster's catalog: "name@lab.example" or "team:vision"."""
+    """Owners in Dagster's catalog: "name@lab.example" or "team:vision"."""
     timezone: str = "UTC"
     """Time zone of the crons, an IANA name."""
     release: str = "0 3 * * *"
@@ -28,9 +28,9 @@ class Upkeep:
     refresh_partitions: int = 64
     """Most batches that one refresh tick requests."""
     fresh_within: timedelta | None = None
-    """Accepted age of the newest version, even without arrivals; None for no policy."""
+    """Accepted age of the newest version, or None."""
     warn_within: timedelta | None = None
-    """Age at which Dagster warns, less than `fresh_within`; None for no warning."""
+    """Age at which Dagster warns, below `fresh_within`, or None."""
 
     def __post_init__(self) -> None:
         if self.tenant and not _TENANT.fullmatch(self.tenant):
@@ -61,10 +61,11 @@ class Limits:
     """Delays in seconds after which a person is alerted; None never alerts. Raises: ValueError."""
 
     backlog_s: float | None = 6 * _HOUR_S
-    """Longest time from landing until an object is trainable or its batch is stopped. Six hours exceed any healthy
-    run: 8 hours of media take one hour at the slowest measured rate."""
+    """Longest seconds from landing until an object is trainable or its batch is stopped. Six hours exceed any healthy
+    run: 8 hours of media take one at the slowest measured rate.
+    """
     silence_s: float | None = None
-    """Longest time without arrivals. None by default, since it depends on the source."""
+    """Longest seconds without arrivals."""
     version_s: float | None = None
     """Largest age of the newest version."""
 

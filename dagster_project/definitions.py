@@ -8,15 +8,15 @@ import dagster as dg
 from assets.arrivals.reconciliation_asset import reconcile_job, reconciliation_asset
 from assets.features.feature_asset import feature_asset
 from assets.features.refresh_release import refresh_asset
-from assets.feedback.quarantine import quarantine_asset
-from assets.feedback.training import training_asset
 from assets.ingest.media import media_asset
 from assets.ingest.raw_objects import raw_objects_asset
 from assets.ingest.units import units_asset
-from assets.pages.report import dagster_name
+from assets.quarantine import quarantine_asset
 from assets.release.version_asset import version_asset
-from assets.samples.samples_asset import samples_asset
+from assets.report import dagster_name
+from assets.samples_asset import samples_asset
 from assets.spec import DatasetSpec
+from assets.training import training_asset
 from dagster_project.datasets import specs
 from dagster_project.jobs import (
     REFRESH,
@@ -80,8 +80,7 @@ def build_defs(
 ) -> dg.Definitions:
     """Return the definitions.
 
-    overrides: resource name -> resource, replacing the environment's. datasets: replace the registered datasets and
-    `PENSTOCK_DATASETS`.
+    overrides: resource name -> resource. datasets: replace the registered ones and `PENSTOCK_DATASETS`.
     """
     viewer_url()  # fail here, not at the end of a run, if the address is invalid
     resources: dict[str, Any] = {

@@ -1,11 +1,8 @@
-"""The jobs of a dataset, its schedules, and the tags by which the run queue orders and limits runs.
+"""The jobs of a dataset, its schedules (off by default), and the tags by which the run queue orders and limits runs.
 
-- dagster/priority: ingest 10, release 5, manual runs 0, refresh -10. Live ingestion goes before backfill.
-- penstock/dataset: on every job
-- penstock/tenant: on every job of a dataset with a tenant
+- dagster/priority: ingest 10, release 5, manual runs 0, refresh -10.
+- penstock/dataset, penstock/tenant: on every job
 - penstock/release: on jobs that publish
-
-Schedules are off until a person starts them: release, reconcile, refresh of stale features.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,25 +13,23 @@ import dagster as dg
 from assets.arrivals.make_batches import take_over
 from assets.arrivals.progress import pause, paused, resume
 from assets.features.refresh import StaleCache, stale
-from assets.pages.report import dagster_name
+from assets.report import dagster_name
 from assets.spec import DatasetSpec
 from dagster_project.runs import PARTITION
 from resources.storage import RootResource
 
 INGEST, RELEASE, REFRESH = 10, 5, -10
-"""Priorities. A run without one, such as a backfill from Dagster's pages, has 0."""
+"""Priorities; a run without one has 0."""
 
 Assets = Sequence[dg.AssetsDefinition]
 
 
 def tags_of(spec: DatasetSpec, priority: int) -> Mapping[str, str]:
-    """Return the tags of a dataset's runs."""
     tenant = {"penstock/tenant": spec.upkeep.tenant} if spec.upkeep.tenant else {}
     return {"dagster/priority": str(priority), "penstock/dataset": spec.name, **tenant}
 
 
 def publishing_tags(spec: DatasetSpec) -> Mapping[str, str]:
-    """Return the tags of runs that publish, which the run queue can limit to one per dataset."""
     return {**tags_of(spec, RELEASE), "penstock/release": spec.name}
 
 
@@ -46,7 +41,7 @@ def job_name(spec: DatasetSpec, what: str) -> str:
 def jobs_of(spec: DatasetSpec, per_batch: Assets, features: Assets, publishing: Assets) -> list[Any]:
     """Return the jobs of a dataset.
 
-    per_batch: assets of an ingest run. features: assets of a refresh. publishing: assets of a release.
+    per_batch: assets of an ingest run; features: of a refresh; publishing: of a release.
     """
     jobs = [
         dg.define_asset_job(
@@ -90,7 +85,7 @@ class PauseConfig(dg.Config):
 def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
     """Return the job `<dataset>_pause_source`, which pauses or resumes a source without a deploy.
 
-    It writes or deletes tables/<dataset>/arrivals/<source>/paused.json. Any other tool may do the same.
+    It writes or deletes tables/<dataset>/arrivals/<source>/paused.json, as any tool may.
     """
     names = [source.name for source in spec.sources]
 
@@ -189,7 +184,7 @@ def _plain(spec: DatasetSpec, what: str, cron: str, action: str) -> dg.ScheduleD
 def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
     """Request one run per published batch with stale features, oldest first, up to `upkeep.refresh_partitions`.
 
-    A batch with an unfinished run is skipped. Costs a cached `refresh.stale`, and a query per requested batch.
+    Skips a batch with an unfinished run. Costs a cached `refresh.stale`, and a query per requested batch.
     """
     name, cache = job_name(spec, "refresh"), StaleCache(spec)
 

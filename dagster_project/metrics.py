@@ -1,10 +1,7 @@
-"""Prometheus metrics of the pipeline, computed from the root.
+"""Prometheus metrics of the pipeline, gauges computed from the root.
 
-    python -m dagster_project.metrics --listen 127.0.0.1:9464          # serve /metrics
-    python -m dagster_project.metrics --textfile /var/lib/node_exporter/penstock.prom
-
-All are gauges. Runs report nothing themselves, so a crashed run leaves no gap. With --textfile, the exit status is 1 if
-a dataset failed.
+python -m dagster_project.metrics --listen 127.0.0.1:9464          # serve /metrics
+python -m dagster_project.metrics --textfile /var/lib/node_exporter/penstock.prom      # status 1: a dataset failed
 """
 
 import argparse
@@ -53,10 +50,9 @@ _GAUGES = {
 
 
 class PipelineCollector(Collector):
-    """Collector that reads the root on each scrape, one scrape at a time.
+    """Collector that reads the root on each scrape, one at a time.
 
-    A dataset that fails exports only `up` = 0, because old numbers would look current. on_error: called with the
-    dataset and its error.
+    A dataset that fails exports only `up` = 0. on_error: called with the dataset and its error.
     """
 
     def __init__(
@@ -72,7 +68,6 @@ class PipelineCollector(Collector):
         return list(_families().values())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of all datasets."""
         with self._lock:
             families = _families()
             for dataset, book in self._books.items():

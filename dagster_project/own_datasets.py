@@ -14,14 +14,14 @@ from types import ModuleType
 
 import dagster as dg
 
-from assets.pages.report import dagster_name
+from assets.report import dagster_name
 from assets.spec import DatasetSpec
 from dagster_project.datasets import specs
 from loader.storage.spec import redact
 
 VARIABLE = "PENSTOCK_DATASETS"
 BROKEN = "broken_datasets"
-"""Group and key prefix of assets that stand for broken datasets."""
+"""Group and key prefix of broken datasets."""
 
 _IS_TEST = re.compile(r"test_.*|.*_test|conftest|setup")
 _log = logging.getLogger("penstock.datasets")
@@ -36,7 +36,7 @@ class BrokenDataset:
     file: str
     """Path; the variable's value if it names nothing."""
     line: int
-    """Line that raised, from 1; 0 if there is none."""
+    """Line from 1, or 0."""
     error: str
     """Error message."""
 
@@ -51,14 +51,14 @@ class OwnDataset:
     """A spec from a file outside this repository."""
 
     spec: DatasetSpec
-    """The spec."""
+    """Spec."""
     name: str
     """Stem of its file."""
     file: str
     """Path of its file."""
 
     def broken(self, error: str) -> BrokenDataset:
-        """Return the entry for a spec that loaded but is unusable, at the line of `SPEC`."""
+        """Return the entry for an unusable spec that loaded, at the line of `SPEC`."""
         return BrokenDataset(
             name=self.name, file=self.file, line=_line_of_spec(self.file), error=redact(error)
         )
@@ -67,7 +67,7 @@ class OwnDataset:
 def load_datasets() -> tuple[list[OwnDataset], list[BrokenDataset]]:
     """Return the datasets of `PENSTOCK_DATASETS`, and the files without a usable one.
 
-    A broken file does not stop the others. Names must be unique, including the registered datasets.
+    Names must be unique, including the registered datasets.
     """
     named = os.environ.get(VARIABLE, "").strip()
     loaded: list[OwnDataset] = []
@@ -85,7 +85,7 @@ def load_datasets() -> tuple[list[OwnDataset], list[BrokenDataset]]:
 
 
 def report(broken: Iterable[BrokenDataset]) -> dg.Definitions:
-    """Log each broken dataset, and return definitions that show it: an asset each, and location metadata."""
+    """Log each broken dataset; return definitions that show it: an asset each, and location metadata."""
     entries = list(broken)
     for entry in entries:
         _log.error("dataset not loaded: %s: %s", entry.where, entry.error)
@@ -176,7 +176,6 @@ def _spec_of(module: ModuleType, name: str, file: str) -> OwnDataset:
 
 
 def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
-    """Return file and line of the last traceback frame in the folder of `file`, or of `SPEC`."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0
     folder = os.path.dirname(file)

@@ -1,4 +1,4 @@
-"""Runs of a code location. Other locations share its databases, and may be on other machines."""
+"""Runs of a code location; others share its databases, and may be on other machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class CodeLocation:
     label: str
     """"<repository>@<location>"."""
     host: str = ""
-    """Host of its code server; "" if Dagster starts the server."""
+    """Host of its code server, or ""."""
     port: int | None = None
-    """Port of its code server; None if Dagster starts the server."""
+    """Port of its code server, or None."""
 
 
 def code_location_of(context: dg.SensorEvaluationContext) -> CodeLocation | None:
@@ -44,7 +44,7 @@ def tags_of(label: str) -> Mapping[str, str]:
 
 
 def is_server_here(run: dg.DagsterRun, here: CodeLocation) -> bool:
-    """Return whether the code server that started the run, and so the run's process, is or was on this machine."""
+    """Return whether the code server that started the run is or was on this machine."""
     try:
         server = parse_json_object(run.tags.get(_SERVER, ""))
         if server.get("port") is not None:
@@ -56,8 +56,9 @@ def is_server_here(run: dg.DagsterRun, here: CodeLocation) -> bool:
 
 PARTITION = "dagster/partition"
 LAUNCHED = tuple(status for status in dg.DagsterRunStatus if status != dg.DagsterRunStatus.NOT_STARTED)
-"""Statuses of launched runs. A tick that loses its database before the launch leaves an unlaunched run, which
-Dagster launches when its run key is requested again."""
+"""Statuses of launched runs. A tick that loses its database before the launch leaves an unlaunched one, which Dagster
+launches when its run key is requested again.
+"""
 
 
 def is_last(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:

@@ -1,7 +1,6 @@
 """Weekly jobs: delete old Dagster runs that its pages do not need, and condemn objects that no version needs.
 
-A run is kept, whatever its age, if it has the newest materialization of an asset or partition, or the newest result of
-a check. The last run of a partition is kept too. Data, verdicts and lineage are in the root, and stay untouched.
+Kept are runs with the newest materialization of an asset or partition or result of a check, and each partition's last.
 """
 
 import time
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
-from assets.pages.report import markdown_table
+from assets.report import markdown_table
 from dagster_project.runs import is_last, label_of, tags_of
 from resources.storage import RootResource
 
@@ -31,7 +30,7 @@ class Retention(dg.Config):
 def superfluous(
     instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str = ""
 ) -> Iterator[str]:
-    """Yield ids of superfluous runs that ended before `before_s`, oldest first. Checks the oldest `max_runs` runs.
+    """Yield ids of superfluous runs that ended before `before_s`, oldest first. Checks the oldest `max_runs`.
 
     Costs a query per asset, per 1,000 partitions and per check, and two per checked run.
     """
@@ -121,7 +120,7 @@ tidy_schedule = dg.ScheduleDefinition(
     description="Record condemned objects, so that their grace period starts. Deletes and aborts nothing.",
 )
 def record_condemned(context: dg.OpExecutionContext, root: RootResource) -> None:
-    """Condemn unneeded objects without deleting any; write their number and bytes per dataset as metadata."""
+    """Condemn unneeded objects; write their number and bytes per dataset as metadata."""
     from penstock.denied.record import condemned
     from penstock.upkeep.gc import Options, collect
 

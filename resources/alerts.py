@@ -2,8 +2,8 @@
 
     PENSTOCK_ALERTS="slack+https://hooks.slack.com/services/...,webhook+https://oncall.example/hook"
 
-Alerts go to the log, to a webhook, or to a channel of Slack or a service with Slack's message format. Hook addresses
-are secrets: they are read only to send an alert, and messages, logs and configuration show only their host.
+Alerts go to the log, to a webhook, or to Slack or a service with its message format. Hook addresses are secrets:
+messages, logs and configuration show only their host.
 """
 
 import json
@@ -37,7 +37,7 @@ class Alert:
     """A message for a person."""
 
     name: str
-    """A heading of the on-call page, such as `batch-stopped`."""
+    """Heading of the on-call page, such as `batch-stopped`."""
     severity: Severity
     """"error", "warning" or "resolved"."""
     dataset: str
@@ -86,9 +86,9 @@ def channels(setting: str) -> tuple[AlertChannel, ...]:
 
 
 def send(alert: Alert, to: tuple[AlertChannel, ...]) -> list[str]:
-    """Send an alert to all channels; return one message per failed channel.
+    """Send an alert to all channels; return a message per failed one.
 
-    A failed channel does not stop the others. Each gets three attempts of at most ten seconds.
+    Each gets three attempts of at most ten seconds.
     """
     return [problem for channel in to for problem in _deliver(alert, channel)]
 
@@ -149,7 +149,7 @@ def _deliver(alert: Alert, channel: AlertChannel) -> Iterator[str]:
 
 
 def _post(url: str, body: bytes) -> tuple[str, bool]:
-    """Return (failure reason or "", whether to stop trying). The reason never contains the address."""
+    """Return (failure reason without the address, or "", whether to stop trying)."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
@@ -188,7 +188,7 @@ VARIABLE = "PENSTOCK_VIEW_URL"
 def viewer_url() -> str:
     """Return the viewer's URL without a trailing slash; "" if the variable is not set.
 
-    Raises: InvalidRuntime unless it is http(s)://host/path, since all users of Dagster see it.
+    Raises: InvalidRuntime unless it is http(s)://host/path: all users of Dagster see it.
     """
     url = (dg.EnvVar(VARIABLE).get_value() or "").rstrip("/")
     if not url:

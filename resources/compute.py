@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.compute.attach import JobState
 
 WAITS = "penstock/waits_for_job"
-"""Tag of a run: id of the cluster job that a step waits for; "" afterwards."""
+"""Tag of a run: id of the cluster job that a step waits for, or ""."""
 _ENDED_BY_A_PERSON = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ComputeResource(dg.ConfigurableResource[None]):
     def opened(self, context: dg.AssetExecutionContext | None = None) -> Iterator[Compute]:
         """Yield the open engine. After the block, only cluster jobs keep running.
 
-        context: context of the step. Its log shows the jobs' progress, and cancelling its run cancels the jobs.
+        context: the step's; its log shows the jobs' progress, and cancelling its run cancels them.
 
         Raises: InvalidRuntime; InvalidCluster.
         """

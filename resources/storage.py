@@ -13,7 +13,7 @@ from loader.storage import Store, open_store
 from loader.storage.spec import holds_secret, is_secret
 
 _READ: dict[str, State] = {}
-"""URL of a root -> the log state that this process has read, from which a sensor's next tick continues."""
+"""URL of a root -> the log state from which a sensor's next tick continues."""
 
 
 class RootResource(dg.ConfigurableResource[None]):
@@ -23,10 +23,9 @@ class RootResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def opened(self) -> Iterator["loader.Root"]:
-        """Yield the open root. An empty location becomes a root.
+        """Yield the open root. An empty location becomes one.
 
-        Costs three requests, plus one per log entry since the last call; the first call costs as much as `Log`. Raises:
-        NotARoot; FormatTooNew.
+        Costs three requests, and one per log entry since the last call. Raises: NotARoot; FormatTooNew.
         """
         with self.root() as root:
             root.create()
@@ -57,7 +56,7 @@ class LandingResource(dg.ConfigurableResource[None]):
 
 
 def open_place(url: str, options: Mapping[str, str]) -> Store:
-    """Open a store whose URL and options may be `dg.EnvVar`s, which stay names in its pickle. Raises: InvalidStore."""
+    """Open a store whose URL and options may be `dg.EnvVar`s, which its pickle keeps as names. Raises: InvalidStore."""
     values = {name: from_environment(value) for name, value in options.items()}
     store = open_store(from_environment(url), values)
     if any(is_secret(name) for name in options):

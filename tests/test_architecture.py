@@ -30,7 +30,7 @@ LONG = {
     "penstock.upkeep.gc.collector.collect",
     "penstock.upkeep.takedown.prove.prove",
     "assets.ingest.units.units_stage",
-    "assets.samples.samples_asset.samples_stage",
+    "assets.samples_asset.samples_stage",
     "dagster_project.sensors.discovery.discovery_sensor",
 }
 """Functions above 60 lines; nothing is added here."""

@@ -97,7 +97,7 @@ OWN = {
     "penstock/verbs/verb.py": "an argument of the command line",
     "penstock/view/replays/metrics_file.py": "a file that the caller named, whose numbers may be NaN",
     "penstock/upkeep/takedown/derived.py": "a takedown looks at whatever can be read",
-    "assets/alarms.py": "the sensor's own cursor",
+    "dagster_project/sensors/alerting.py": "the sensor's own cursor",
     "assets/media/text.py": "a document's other fields are not kept",
     "assets/featurizers/models/networks.py": "weights that the operator named",
     "dagster_project/sensors/release.py": "the sensor's own cursor",

@@ -1,11 +1,9 @@
-"""Batch manifests: which raw objects belong to which batch, and the store they are in. Written once, never changed.
+"""Batch manifests: which raw objects belong to which batch, and their store. Never changed.
 
     tables/<dataset>/manifests/<n>.json               n has at least 6 digits and counts from 1 without gaps
-    tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint, never authoritative
+    tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint
 
-A batch's key, '000042-1f0c99ab', is its number plus the start of a SHA-256 over its objects. Only the number is in the
-file name, so two writers of batch 42 collide. The slower writer reads the other's batch, leaves its objects out and
-retries.
+A batch's key, '000042-1f0c99ab', is its number plus the start of a SHA-256 over its objects.
 """
 
 import contextlib
@@ -52,21 +50,21 @@ class RawObject:
     """One raw object as listed."""
 
     key: str
-    """Key relative to the source's location."""
+    """Relative to the source's location."""
     uri: str
     """Full URI."""
     nbytes: int
     """Size in bytes."""
     etag: str
-    """The store's change token. It covers all `files`."""
+    """Store's change token, over all `files`."""
     arrived_us: int = field(default=0, compare=False)
-    """Last write by the store's clock, in microseconds since 1970; 0 if unknown. Not part of the identity."""
+    """Last write by the store's clock, in microseconds since 1970; 0 if unknown."""
     files: tuple[str, ...] = field(default=(), compare=False)
-    """Keys of the object's other files. A takedown may name any of them."""
+    """Keys of the object's other files."""
 
     @property
     def names(self) -> list[str]:
-        """Keys and URIs of all the object's files. A takedown may name any of them."""
+        """Keys and URIs of all the object's files, as a takedown may name them."""
         return names_of_files(self.key, self.uri, (self.key, *self.files))
 
     @property
@@ -75,7 +73,7 @@ class RawObject:
 
     @property
     def folder(self) -> str:
-        """Name of the object's folder (a label or a subject); "" if there is none."""
+        """Name of the object's folder (a label or a subject) or ""."""
         return self.key.rsplit("/", 2)[-2] if "/" in self.key else ""
 
     def identified(self) -> dict[str, str | int]:
@@ -83,7 +81,6 @@ class RawObject:
         return {"key": self.key, "uri": self.uri, "nbytes": self.nbytes, "etag": self.etag}
 
     def to_json(self) -> dict[str, str | int | list[str]]:
-        """Return the object's entry in a manifest."""
         facts = {"arrived_us": self.arrived_us or None, "files": [*self.files]}
         return self.identified() | {name: value for name, value in facts.items() if value}
 
@@ -97,11 +94,11 @@ class Manifest:
     number: int
     """Batch number, from 1."""
     landing: str
-    """URL of the source, without secrets. Object keys are relative to it."""
+    """URL of the source, without secrets."""
     objects: tuple[RawObject, ...]
-    """The batch's raw objects."""
+    """Batch's raw objects."""
     named: str = ""
-    """The batch's original key if a takedown has redacted its objects, else ""."""
+    """Original key of a batch that a takedown redacted, else ""."""
 
     @property
     def batch(self) -> str:
@@ -121,18 +118,17 @@ class Manifest:
         return sum(item.nbytes for item in self.objects)
 
     def to_json(self) -> bytes:
-        """Return the manifest as canonical JSON."""
         body = {"format": _FORMAT, "batch": self.batch, "dataset": self.dataset, "landing": self.landing}
         return canonical(body | {"number": self.number, "objects": [item.to_json() for item in self.objects]})
 
 
 class Book:
-    """Every manifest of a dataset, read once. `read_on` adds the manifests that other writers append.
+    """Every manifest of a dataset, read once; `read_on` adds later ones.
 
-    before: an earlier book of this process. Its contents are reused unless a file that it read has changed.
+    before: an earlier book of this process, reused unless a file that it read changed.
 
-    Costs one listing of the folder (a request per 1,000 manifests), a GET for the newest hint and a GET per later
-    batch. Memory: 0.15 kB per object.
+    Costs one listing (a request per 1,000 manifests), a GET for the newest hint and one per later batch. Memory: 0.15
+    kB per object.
     """
 
     def __init__(self, store: Store, dataset: str, before: "Book | None" = None) -> None:
@@ -175,7 +171,7 @@ class Book:
         return manifest
 
     def seen(self) -> pa.Table:
-        """Return the uri and etag of every batched object. The table is rebuilt only after an append."""
+        """Return the uri and etag of every batched object."""
         if self._seen_n != len(self._added):
             added = {"uri": [uri for uri, _ in self._added], "etag": [etag for _, etag in self._added]}
             self._seen = pa.concat_tables([self._hinted, pa.table(added, schema=_SEEN)])
@@ -183,7 +179,7 @@ class Book:
         return self._seen
 
     def leave_hint(self) -> None:
-        """Write a new hint if there are enough new batches, and delete all older hints but the previous one."""
+        """Write a new hint if there are enough new batches; keep only the previous one."""
         if self.newest - self._hint >= max(_HINT_EVERY, self._hint // 8):
             path = f"{_folder(self._dataset)}state-{self.newest:06d}.parquet"
             self._store.put(path, table_bytes(self.seen(), "seen-objects"))
@@ -233,7 +229,6 @@ def batch_number(batch: str) -> int:
 
 
 def is_batch(partition: str) -> bool:
-    """Return whether the partition is a batch's key."""
     return _KEY.fullmatch(partition) is not None
 
 
@@ -307,13 +302,12 @@ def _object(item: Mapping[str, Any]) -> RawObject:
 
 
 class DeniedObjects:
-    """Takedowns that exclude objects of a dataset: by key, by URI, or by folder if each folder is a subject."""
+    """Takedowns that exclude objects of a dataset: by key, URI, or folder if each folder is a subject."""
 
     def __init__(self, denies: Sequence[Deny], dataset: str, *, by_subject: bool = False) -> None:
         self._denied, self._by_subject = DenyList(denies, dataset), by_subject
 
     def has(self, item: RawObject) -> bool:
-        """Return whether a takedown names the object."""
         if self._by_subject and self._denied.entry_of("subject", item.folder):
             return True
         return any(self._denied.entry_of("raw", name) for name in item.names)

@@ -1,8 +1,6 @@
-"""Feeds of notices: JSON-lines files or an SQS queue that announce new objects.
+"""Feeds of notices: JSON-lines files or an SQS queue that announce new objects, which penstock then asks the store for.
 
-A notice is only a hint: penstock asks the source's store for each object, which then waits for a batch as if listed. A
-message is acknowledged once none of its objects is waiting, so a killed tick loses nothing. Until then, a queue hides
-the message and delivers it again. The feed owns the folder of its files and deletes handled files.
+A message is acknowledged once none of its objects is waiting; until then a queue hides it and delivers it again.
 """
 
 import logging
@@ -52,7 +50,7 @@ class Message:
     name: str
     """Key of the file, or receipt handle of the message."""
     notices: tuple[Notice, ...]
-    """The message's notices, one per object."""
+    """Message's notices, one per object."""
     unreadable: tuple[tuple[int, str, str], ...] = ()
     """(line, text, reason) of each unreadable line."""
 
@@ -237,11 +235,11 @@ class ReceivedMessages:
     source: MessageSource
     """Source of the messages."""
     messages: list[Message] = field(default_factory=list)
-    """Messages in the order of reading."""
+    """As read."""
     uris: dict[str, list[str]] = field(default_factory=dict)
-    """Message name -> URIs of the objects that it announces."""
+    """Message name -> announced URIs."""
     open: set[str] = field(default_factory=set)
-    """Names of messages with notices still to be read."""
+    """Names of messages with unread notices."""
 
     def settle(self, progress: Progress) -> list[str]:
         """Return the names of finished messages; add messages with waiting objects to `progress.held`."""
@@ -267,7 +265,7 @@ class ReceivedMessages:
 
 
 def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessages:
-    """Read messages, and let the announced objects wait for a batch. Costs one HEAD per object.
+    """Let the announced objects wait for a batch. Costs one HEAD per object.
 
     Raises: StoreError if the feed or the objects' store does not respond.
     """

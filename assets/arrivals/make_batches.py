@@ -1,8 +1,6 @@
-"""Group new raw objects into batches: every object version is in exactly one.
+"""Group new raw objects into batches: every object version (uri, etag) is in exactly one.
 
-A listing is compared with all manifests. This finds late keys, and batches an overwritten object (a new etag) again.
-`discover` lists a whole source; `tick` does the same in bounded steps. Costs one listing and a `batch_manifests.Book`.
-Memory: 0.3 kB per object ever batched and 0.5 kB per new one.
+Costs a listing and a `Book`. Memory: 0.3 kB per object ever batched, 0.5 kB per new one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,8 +46,7 @@ def discover(
 ) -> list[str]:
     """Write manifests for all new objects, even for incomplete batches; return the new keys, oldest first.
 
-    denies: the root's takedowns. The same listing and manifests always give the same batches. Several processes may run
-    at once.
+    The same listing and manifests give the same batches. Several processes may run at once.
     """
     book = Book(store, dataset)
     limit = None if limits.max_batches is None else limits.max_batches * limits.max_objects
@@ -69,8 +66,7 @@ def make_batches(
 ) -> tuple[list[str], list[RawObject]]:
     """Write manifests over objects, in order; return (keys of the new batches, objects left over).
 
-    landing: URL of the source. rest: also write a batch that is not full. Leaves out objects that another writer has
-    batched.
+    landing: URL of the source. rest: also write a batch that is not full. Leaves out what another writer batched.
     """
     batches: list[str] = []
     fresh = list(objects)
@@ -81,7 +77,8 @@ def make_batches(
         try:
             batches.append(book.append(landing, fresh[:n_taken]).batch)
         except AlreadyExists:  # another process runs discovery too: leave out the objects of its batches
-            theirs = book.read_on()
+            if not (theirs := book.read_on()):
+                raise
             fresh = [item for item in fresh if item.identity not in theirs]
         else:
             fresh = fresh[n_taken:]
@@ -134,7 +131,7 @@ def unseen(identities: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
 
 
 def is_there(landing: Store, info: ObjectInfo) -> bool:
-    """Return whether the object can be opened. The empty object that a console makes for a folder cannot be."""
+    """Return whether the object can be opened; a console's empty object for a folder cannot."""
     if info.nbytes:
         return True
     try:
@@ -182,8 +179,7 @@ def take_over(
 ) -> list[str]:
     """Copy the batches of dataset `of` to dataset `name`, in order; return the new keys, oldest first.
 
-    Leaves out objects that `name` already has or that a takedown names. Costs a GET per manifest of both, and a PUT per
-    batch.
+    Leaves out objects that `name` has or a takedown names. Costs a GET per manifest of both, and a PUT per batch.
     """
     book, denied, batches = Book(store, name), DeniedObjects(denies, of, by_subject=by_subject), list[str]()
     seen: set[Identity] = {(row["uri"], row["etag"]) for row in book.seen().to_pylist()}
@@ -193,7 +189,9 @@ def take_over(
             try:
                 batches.append(book.append(manifest.landing, fresh).batch)
             except AlreadyExists:  # another process takes over or discovers too
-                seen |= book.read_on()
+                if not (theirs := book.read_on()):
+                    raise
+                seen |= theirs
                 fresh = [item for item in fresh if item.identity not in seen]
             else:
                 seen.update(item.identity for item in fresh)

@@ -1,12 +1,10 @@
 """Parse notices of new objects, in the forms that stores send.
 
-    S3            {"Records": [{"eventName": "ObjectCreated:Put", "s3": {...}}]}, keys URL-encoded; s3:TestEvent;
-                  in an envelope of SNS or SQS, or by EventBridge ("detail-type": "Object Created")
-    GCS           Pub/Sub: {"message": {"attributes": {"eventType": "OBJECT_FINALIZE", "bucketId", "objectId"}}}
-    Azure         Event Grid: [{"eventType": "Microsoft.Storage.BlobCreated", "data": {"url": ...}}], CloudEvents too
-    plain         {"key": "photos/1.jpg"} relative to the source, or {"uri": "s3://bucket/raw/photos/1.jpg"}
-
-Notices may repeat, and arrive late or in any order. Notices of deletes are ignored: `reconcile` finds vanished objects.
+S3            {"Records": [{"eventName": "ObjectCreated:Put", "s3": {...}}]}, keys URL-encoded; s3:TestEvent;
+              in an envelope of SNS or SQS, or by EventBridge ("detail-type": "Object Created")
+GCS           Pub/Sub: {"message": {"attributes": {"eventType": "OBJECT_FINALIZE", "bucketId", "objectId"}}}
+Azure         Event Grid: [{"eventType": "Microsoft.Storage.BlobCreated", "data": {"url": ...}}], CloudEvents too
+plain         {"key": "photos/1.jpg"} relative to the source, or {"uri": "s3://bucket/raw/photos/1.jpg"}
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +26,6 @@ class UnreadableNotice(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A notice that an object was written."""
-
     key: str
     """Object key; "" if `uri` is set."""
     bucket: str = ""

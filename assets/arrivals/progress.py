@@ -1,9 +1,7 @@
-"""State of discovery: budgets, results of a tick, and each source's progress between ticks.
+"""State of discovery: budgets, results of a tick, and each source's progress, which may be lost.
 
-    tables/<dataset>/arrivals/<source>/waiting.parquet      replaced by every tick
-    tables/<dataset>/arrivals/<source>/paused.json          present while the source is paused
-
-Progress is a hint and may be lost. Only manifests define batches, and the next pass finds forgotten objects.
+tables/<dataset>/arrivals/<source>/waiting.parquet      replaced by every tick
+tables/<dataset>/arrivals/<source>/paused.json          present while the source is paused
 """
 
 import json
@@ -48,12 +46,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """An object that waits to be batched."""
-
     item: RawObject
-    """The object."""
+    """Object."""
     arrived_us: int
-    """Last write, or first sighting if the store has no times; microseconds since 1970."""
+    """Last write, or first sighting; microseconds since 1970."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,9 +57,9 @@ class Progress:
     """Progress of one source."""
 
     cursor: str = ""
-    """Last key that was listed and handled; "" between passes."""
+    """Last key handled; "" between passes."""
     n_passes: int = 0
-    """Complete passes over the listing."""
+    """Complete passes."""
     listed: int = 0
     """Objects listed in this pass."""
     not_taken: dict[str, int] = field(default_factory=dict)
@@ -73,15 +69,15 @@ class Progress:
     last_not_taken: dict[str, int] = field(default_factory=dict)
     """Reason -> objects skipped in the last complete pass."""
     admitted: list[tuple[int, int]] = field(default_factory=list)
-    """(microseconds since 1970, objects admitted) for each tick of the last hour."""
+    """(microseconds since 1970, objects) per tick of the last hour."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
-    """URI -> waiting object, in the order in which discovery found them."""
+    """URI -> waiting object, as found."""
     held: list[str] = field(default_factory=list)
-    """Names of the feed's messages whose objects still wait."""
+    """Names of messages whose objects wait."""
     read: dict[str, int] = field(default_factory=dict)
-    """Partly read file of a feed -> number of notices read."""
+    """Partly read file -> notices read."""
     at_us: int = 0
-    """Time of the last tick, microseconds since 1970."""
+    """Last tick, microseconds since 1970."""
 
     def refused(self, reason: str) -> None:
         """Count one skipped object under its reason."""
@@ -94,7 +90,7 @@ class Progress:
         self.n_passes += 1
 
     def room(self, per_hour: int | None, now_us: int) -> int | None:
-        """Return how many objects the hourly limit still allows; None if there is no limit."""
+        """Return how many objects the hourly limit still allows; None without a limit."""
         self.admitted = [(at, n) for at, n in self.admitted if at > now_us - HOUR_US]
         return None if per_hour is None else max(0, per_hour - sum(n for _, n in self.admitted))
 
@@ -165,10 +161,7 @@ def resume(store: Store, dataset: str, source: str) -> bool:
 
 
 def paused(store: Store, dataset: str, source: str) -> Mapping[str, Any] | None:
-    """Return who paused the source, why and when; None if it is not paused.
-
-    Any file counts as a pause, even an unreadable one.
-    """
+    """Return who paused the source, why and when; None if it is not paused. An unreadable file counts as a pause."""
     try:
         data = store.get(f"{_folder(dataset, source)}paused.json").data
     except ObjectNotFound:
@@ -193,9 +186,9 @@ class TickBudget:
     max_listed: int = 100_000
     """Most keys listed."""
     max_s: float = 20.0
-    """Longest time spent listing, in seconds; checked every 32,768 keys."""
+    """Most seconds of listing, checked every 32,768 keys."""
     max_notices: int = 4096
-    """Most notices read from feeds; each costs one HEAD."""
+    """Most notices read; each costs one HEAD."""
 
 
 DEFAULT_BUDGET = TickBudget()
@@ -203,8 +196,6 @@ DEFAULT_BUDGET = TickBudget()
 
 @dataclass(slots=True, kw_only=True)
 class TickResult:
-    """Results of a tick for one source."""
-
     source: str
     """Name of the source."""
     listed: int = 0
@@ -216,37 +207,35 @@ class TickResult:
     waiting: int = 0
     """Waiting objects."""
     oldest_s: float = 0.0
-    """Longest wait among the waiting objects, in seconds."""
+    """Longest wait in seconds."""
     cursor: str = ""
-    """Last key that was listed; "" between passes."""
+    """Last key listed; "" between passes."""
     n_passes: int = 0
-    """Complete passes over the listing."""
+    """Complete passes."""
     not_taken: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> objects skipped in this pass; between passes, in the last one."""
+    """Reason -> objects skipped in this, or the last, pass."""
     note: str = ""
-    """Why the tick did nothing, or not everything; "" if it did everything."""
+    """Why the tick did not do everything, or ""."""
     failed: bool = False
-    """True if the source or its feed raised an error."""
+    """True if source or feed raised an error."""
     set_aside: list[str] = field(default_factory=list)
     """Location and reason of each unreadable notice."""
     unlisted: list[str] = field(default_factory=list)
-    """The first objects that the listing refused, and why: invalid keys, or links that leave a folder."""
+    """First objects that the listing refused, and why: invalid keys, or links that leave a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickDataset:
-    """The dataset that a tick advances."""
-
     store: Store
-    """The root's store."""
+    """Root's store."""
     name: str
     """Name of the dataset."""
     limits: BatchLimits
     """Batch sizes."""
     denies: Sequence[Deny] = ()
-    """The root's takedowns."""
+    """Root's takedowns."""
     now_us: int = 0
-    """Time of the tick, in microseconds since 1970."""
+    """Microseconds since 1970."""
     by_subject: bool = False
     """True if each folder is a subject."""
 
@@ -259,13 +248,13 @@ class SourceTick:
     """One source during one tick."""
 
     dataset: TickDataset
-    """Dataset that the tick advances."""
+    """Dataset to advance."""
     source: Source
-    """The source."""
+    """Source."""
     place: Store
-    """The source's store, opened."""
+    """Source's store, opened."""
     progress: Progress
-    """The source's progress, updated by the tick."""
+    """Updated by the tick."""
     book: Book
     """Manifests of the dataset."""
     denied: DeniedObjects
@@ -273,13 +262,10 @@ class SourceTick:
     budget: TickBudget
     """Limits for this source."""
     step: TickResult
-    """Results so far, updated by the tick."""
+    """Updated by the tick."""
 
     def admit(self, infos: Sequence[ObjectInfo], room: int) -> int:
-        """Let the new objects of `infos` wait for a batch.
-
-        Returns how many leading `infos` were handled. At most `room` of them are new.
-        """
+        """Let at most `room` new objects wait for a batch; return how many leading `infos` were handled."""
         progress = self.progress
         base = self.place.url.rstrip("/")
         identities = [(f"{base}/{info.key}", info.etag) for info in infos]

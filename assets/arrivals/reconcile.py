@@ -1,12 +1,11 @@
-"""Reconcile a source: compare its objects with all manifests of the dataset.
+"""Reconcile a source, by a listing or an inventory, with all manifests of the dataset.
 
-    late:         present, in no batch, and old enough to have been found: a notice was lost, or a listing incomplete
+    late:         present, in no batch, and old enough to have been found
     overwritten:  present with another etag than in its batch
     vanished:     in a batch, no longer present
 
-Late and overwritten objects become batches; vanished ones are reported. Costs one listing of the whole source and a GET
-per manifest. Memory: 1 kB per object. An inventory replaces the listing: S3 Inventory in Parquet or CSV, or a Parquet
-or CSV table of keys. Its columns may have any of their usual names.
+Late and overwritten objects become batches. Costs a listing of the source and a GET per manifest. Memory: 1 kB per
+object. An inventory is S3 Inventory, or a Parquet or CSV table with columns of any usual name.
 """
 
 import hashlib
@@ -51,8 +50,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.DataFrame":
     """Return one row per object of the source, sorted by key.
 
-    Columns: key, relative to `place`; nbytes; etag, without quotes; modified_us. An unknown value is null, an unknown
-    etag "". options: of the inventory's store. Memory: about 200 bytes per row.
+    Columns: key, relative to `place`; nbytes; etag, without quotes; modified_us. Unknown values are null, an etag "".
+    options: of the inventory's store. Memory: about 200 bytes per row.
 
     Raises: Corrupt if a file contradicts its manifest or has no keys; InvalidStore for another format; StoreError.
     """
@@ -165,7 +164,7 @@ def _time(table: "pl.DataFrame", column: str | None) -> "pl.Expr":
 
 
 FRESH_S = 3600.0
-"""Seconds added to `max_wait_s`. The sensor handles objects that are younger than the sum."""
+"""Seconds added to `max_wait_s`; younger objects are the sensor's."""
 
 _CHUNK = 65_536  # objects per chunk
 _MANIFESTS = 64  # manifests read at a time
@@ -179,19 +178,19 @@ class Reconciled:
     source: str
     """Name of the source."""
     differences: "pl.DataFrame"
-    """Columns status, key, uri, nbytes, etag, modified_us and batch (number, 0 for none), sorted by status and key."""
+    """Status, key, uri, nbytes, etag, modified_us, batch (number, 0 for none), sorted by status and key."""
     n_there: int
     """Objects in the source."""
     n_batched: int
     """Objects of the source that are in batches."""
     n_fresh: int
-    """Unbatched objects that wait, or are too young to be late."""
+    """Unbatched objects that wait, or are too young."""
     not_taken: Mapping[str, int]
     """Reason -> skipped objects."""
     batches: list[str] = field(default_factory=list)
     """Keys of the new batches."""
     table: TableFile | None = None
-    """Table of the differences; None if it was not written."""
+    """Table of the differences; None if not written."""
 
     def count(self, status: str) -> int:
         """Return the number of objects with this status: late, overwritten or vanished."""
@@ -203,7 +202,7 @@ def reconcile(
 ) -> Reconciled:
     """Compare a source with the manifests, and batch the objects that are in no batch.
 
-    inventory: URL of an inventory; "" lists the source. write: False only reports.
+    inventory: URL; "" lists the source. write: False only reports.
 
     Raises: InvalidStore for an inventory if raw objects have several files; Corrupt for an unreadable manifest or
     inventory.

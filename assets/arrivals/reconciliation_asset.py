@@ -8,7 +8,7 @@ from loader.errors import PenstockError
 from loader.storage.spec import redact
 from resources.storage import LandingResource, RootResource
 
-from ..pages.report import Metadata, dagster_name, markdown_table
+from ..report import Metadata, dagster_name, markdown_table
 from ..sources import Source
 from ..spec import DatasetSpec
 from ..stages import RECONCILIATION
@@ -28,9 +28,9 @@ class ReconcileConfig(dg.Config):
     source: str = ""
     """Name of the source; "" for all."""
     inventory: str = ""
-    """URL of that source's inventory (see `inventory`); "" lists the source."""
+    """URL of its inventory; "" lists the source."""
     write: bool = True
-    """True also batches the objects that are in no batch."""
+    """True also batches."""
 
 
 def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
@@ -92,7 +92,6 @@ def _selected(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
 
 
 def reconciliation_metadata(reports: list[Reconciled]) -> Metadata:
-    """Return the asset's metadata: counts per source, and the first few differences."""
     counts = [
         (
             one.source,

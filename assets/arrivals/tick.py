@@ -2,9 +2,8 @@
 
     list and compare -> queue new objects -> write manifests -> save the cursor -> acknowledge notices
 
-Each tick resumes listing at the saved cursor, and starts over after the end, so late keys are found in the next pass.
-Even killed or concurrent ticks put every object into exactly one batch. Costs at most `TickBudget.max_listed` keys (a
-request per 1,000), a HEAD per notice, a GET and a PUT per source, and a `Book`.
+Costs at most `TickBudget.max_listed` keys (a request per 1,000), a HEAD per notice, a GET and a PUT per source, and a
+`Book`.
 """
 
 import logging
@@ -52,8 +51,8 @@ def tick(
 ) -> list[TickResult]:
     """Advance every source that is not paused; return the results in the order of `sources`.
 
-    book: the dataset's book, created for this tick. A failed source has its error in its result; a failed feed does not
-    stop its source's listing. Raises: InvalidName; Corrupt; StoreError of the root.
+    book: the dataset's, read for this tick. A failed source has its error in its result; a failed feed does not stop
+    the listing. Raises: InvalidName; Corrupt; StoreError of the root.
     """
     progresses = {source.name: read_progress(dataset.store, dataset.name, source.name) for source in sources}
     book = book or Book(dataset.store, dataset.name)

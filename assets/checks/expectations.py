@@ -1,8 +1,6 @@
-"""Expectations on a table, evaluated by Great Expectations.
+"""Expectations on a table, evaluated by Great Expectations, whose import takes 5 to 12 s and 300 MB.
 
-Great Expectations takes 5 to 12 s and 300 MB to import, so only `run_expectations` imports it. The table becomes
-Arrow-backed pandas: integers with nulls stay integers, and NaN is not null. This module checks types itself, because
-Great Expectations does not support Arrow's.
+The table becomes Arrow-backed pandas: integers with nulls stay integers, NaN is not null. Types are checked here.
 """
 
 import math
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from loader.errors import MissingDependency
 
-from ..pages.report import markdown_table
+from ..report import markdown_table
 from .outcome import CheckResult
 
 if TYPE_CHECKING:
@@ -31,14 +29,14 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {"in_set": ("values",), "matches": ("pat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """One rule for a table. Its `kind` decides which fields apply.
+    """One rule for a table.
 
-    - column: `column` exists, with polars type `type` ("String", "Int64", "Float64" ...) if that is set
-    - not_null: `column` has no nulls; NaN is not null
+    - column: `column` exists, with polars type `type` ("String", "Int64", "Float64" ...) if set
+    - not_null: no nulls; NaN is not null
     - between: low <= value <= high; null passes, NaN fails
     - in_set: the value is one of `values`; null passes
     - unique: no value occurs twice; null passes
-    - matches: the regular expression `pattern` matches anywhere in the value; null passes
+    - matches: the regular expression `pattern` matches anywhere; null passes
     - row_count: low <= number of rows <= high
 
     Raises: ValueError if the fields are inconsistent.
@@ -47,22 +45,23 @@ class Expectation:
     kind: Kind
     """One of the kinds above."""
     column: str = ""
-    """Column that the rule checks; "" for row_count."""
+    """Column; "" for row_count."""
     type: str = ""
     """Polars type of the column; "" for any."""
     low: float | None = None
-    """Smallest allowed value or number of rows; None for no limit."""
+    """Smallest allowed value or number; None: no limit."""
     high: float | None = None
-    """Largest allowed value or number of rows; None for no limit."""
+    """Largest allowed value or number; None: no limit."""
     values: tuple[Scalar, ...] = ()
     """Values that in_set accepts."""
     pattern: str = ""
     """Regular expression for `matches`."""
     where: tuple[str, Scalar] | None = None
-    """(column, value), such as ("kind", "audio"): check only rows with this value. If no row has it, every rule except
-    row_count passes."""
+    """(column, value), such as ("kind", "audio"): check only these rows. Without one, every rule but row_count
+    passes.
+    """
     max_share: float = 0.0
-    """Share of rows that may break the rule, 0 to 1."""
+    """Share of rows that may fail, 0 to 1."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -100,19 +99,17 @@ class ExpectationResult:
     expectation: Expectation
     """Expectation that was evaluated."""
     status: Status
-    """"error" if the expectation could not be evaluated, which counts as failed."""
+    """"error" if not evaluated, which counts as failed."""
     observed: str
-    """Description of what was observed."""
+    """Observed values, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """Outcome of all expectations of a suite."""
-
     n_rows: int
-    """Number of rows in the table."""
+    """Rows in the table."""
     results: tuple[ExpectationResult, ...]
-    """Results in the order of the suite."""
+    """In the suite's order."""
 
     @property
     def passed(self) -> bool:
@@ -159,8 +156,8 @@ def run_expectations(
 ) -> CheckReport:
     """Evaluate the suite, reading only the columns that it names.
 
-    table: a frame, or paths of Parquet files of one table. An expectation that cannot be evaluated has status "error".
-    Raises: MissingDependency; also what Great Expectations raises if the whole run fails.
+    table: a frame, or paths of one table's Parquet files. Status "error": not evaluated. Raises:
+    MissingDependency; what Great Expectations raises if the whole run fails.
     """
     import polars as pl
 
@@ -254,7 +251,7 @@ def _translated(number: int, item: Expectation) -> Any:
 
 
 def _result(item: Expectation, answer: Any) -> ExpectationResult:
-    """Return Great Expectations' answer as a result: success=False may hide an exception inside a metric."""
+    """Success=False may hide an exception inside a metric."""
     if raised := _raised(answer.exception_info or {}):
         return ExpectationResult(expectation=item, status="error", observed=raised[:300])
     status: Status = "passed" if answer.success else "failed"

@@ -33,11 +33,11 @@ class CheckResult:
     limit: float | None = None
     """Allowed value."""
     explanation: str = ""
-    """One human-readable sentence."""
+    """One readable sentence."""
     table_markdown: str = ""
-    """Details as a Markdown table; "" if there are none."""
+    """Details as a Markdown table or ""."""
     approvable: bool = True
-    """True if a person may approve a batch that fails the check (`penstock approve`)."""
+    """True if a person may approve its failure (`penstock approve`)."""
     findings: tuple[Mapping[str, Any], ...] = ()
     """Findings as JSON without floats."""
 
@@ -73,10 +73,7 @@ class CheckResult:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "CheckResult":
-        """Return a result from `to_json` output; keys that an earlier release did not write get their defaults.
-
-        An unknown severity counts as "error", because earlier releases accepted any word.
-        """
+        """Return a result from `to_json` output; missing keys get defaults, an unknown severity is "error"."""
         numbers = {name: None if body[name] is None else float(body[name]) for name in ("value", "limit")}
         known = {
             "passed": body["passed"] is True,
@@ -101,7 +98,7 @@ def _severity(severity: Any) -> Severity:
 def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[CheckResult, ...], bool]:
     """Return the results in order, renamed to the keys of `named`, and whether any check could not run.
 
-    A check that cannot run yields a failed result that cannot be approved.
+    Such a check yields a failed result that cannot be approved.
     """
     results, broken = [], False
     for name, check in named.items():

@@ -1,10 +1,9 @@
 """Find all 64-bit hashes within a few bits of a query, by exact multi-index hashing.
 
-M. Norouzi, A. Punjani, D. J. Fleet, "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012. Hashes are cut
-into m chunks and indexed by each chunk. Take two hashes that differ in at most r = m q + a bits (0 <= a < m). They
-differ in at most q bits in one of the first a + 1 chunks, or in at most q - 1 bits in one of the others. So looking up
-each chunk's neighbourhood misses nothing. The number of chunks minimizes lookups and comparisons. Among a million
-hashes, one core runs 4,096 queries in 0.3 s.
+Norouzi, Punjani, Fleet, "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012. Hashes are cut into m
+chunks, each indexed. Take two hashes that differ in at most r = m q + a bits (0 <= a < m). They differ in at most q
+bits in one of the first a + 1 chunks, or in q - 1 in one of the others. So each chunk's neighbourhood suffices. m
+minimizes lookups and comparisons. Among a million hashes, one core runs 4,096 queries in 0.3 s.
 """
 
 from collections.abc import Iterator
@@ -21,10 +20,10 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 BITS = 64
 MAX_DISTANCE = 16
-"""Largest supported distance in bits; beyond it, every image is near every other."""
+"""Largest distance in bits."""
 
 _MAX_CHUNK_BITS = 22
-"""Largest chunk: its table has 2^bits + 1 entries of 4 bytes, at most 16 MiB."""
+"""Chunk's table has 2^bits + 1 entries of 4 bytes: at most 16 MiB."""
 
 _AT_ONCE = 1 << 20
 """Lookups or comparisons per step, about 80 MiB."""
@@ -37,7 +36,7 @@ class Chunk:
     shift: int
     """Position of the lowest bit."""
     bits: int
-    """Number of bits."""
+    """Bits."""
     radius: int
     """Number of the chunk's bits that may differ."""
 
@@ -47,7 +46,6 @@ class Chunk:
         return sum(comb(self.bits, flipped) for flipped in range(self.radius + 1))
 
     def of(self, hashes: UInt64s) -> Int64s:
-        """Return the chunk's value of each hash."""
         value: Int64s = ((hashes >> np.uint64(self.shift)) & np.uint64((1 << self.bits) - 1)).astype(np.int64)
         return value
 
@@ -55,7 +53,7 @@ class Chunk:
 def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
     """Cut 64 bits into chunks so that hashes within `max_distance` are within the radius of some chunk.
 
-    Chunks with a negative radius need no search and are left out.
+    Chunks with a negative radius are left out.
     """
     least, rest = divmod(max_distance, n_chunks)
     bits = [BITS // n_chunks + (position < BITS % n_chunks) for position in range(n_chunks)]
@@ -95,13 +93,13 @@ class ChunkTable:
     """Hashes indexed by one chunk."""
 
     chunk: Chunk
-    """Chunk by which the hashes are indexed."""
+    """Indexed chunk."""
     rows: np.ndarray[Any, np.dtype[np.int32]]
-    """int32 [n]: row numbers, sorted by the chunk's value."""
+    """Int32 [n]: row numbers, sorted by the chunk's value."""
     hashes: UInt64s
-    """uint64 [n], in the order of `rows`."""
+    """Uint64 [n], in the order of `rows`."""
     starts: np.ndarray[Any, np.dtype[np.int32]]
-    """int32 [2^bits + 1]: position in `rows` where each chunk value starts."""
+    """Int32 [2^bits + 1]: position in `rows` where each chunk value starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +107,11 @@ class HashIndex:
     """Index of n rows of k hashes. Rows are near if each of their k hashes is within `max_distance` bits."""
 
     hashes: UInt64s
-    """uint64 [n, k]: all indexed hashes."""
+    """Uint64 [n, k]: all indexed hashes."""
     max_distance: int
-    """Largest distance of near hashes, in bits."""
+    """Largest distance in bits."""
     tables: tuple[ChunkTable, ...]
-    """One table per chunk of each row's first hash."""
+    """A table per chunk of the first hashes."""
 
     @property
     def lookups(self) -> int:
@@ -135,10 +133,9 @@ def build(hashes: UInt64s, max_distance: int) -> HashIndex:
 
 
 def near(index: HashIndex, queries: UInt64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return arrays (query, row, distance) of all near rows for queries, uint64 [b, k], sorted.
+    """Return sorted arrays (query, row, distance) of all near rows for queries, uint64 [b, k].
 
-    distance: bits by which the most different of the k hashes differs. Memory holds the pairs and one step of
-    `_AT_ONCE`.
+    distance: bits of the most different of the k hashes. Memory: the pairs and one step of `_AT_ONCE`.
     """
     n_rows = len(index.hashes)
     codes = [np.zeros(0, np.int64)]
@@ -168,7 +165,6 @@ def n_compared(index: HashIndex, queries: UInt64s) -> int:
 
 
 def _places(table: ChunkTable, queries: UInt64s) -> Iterator[tuple[Int64s, Int64s]]:
-    """Yield (query, position in the table) of hashes near in this chunk, about `_AT_ONCE` at a time."""
     near_values = masks(table.chunk.bits, table.chunk.radius)
     step = max(1, _AT_ONCE // len(near_values))
     for first in range(0, len(queries), step):

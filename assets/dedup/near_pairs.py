@@ -1,8 +1,7 @@
 """Find near pairs of samples, by perceptual hashes or by embeddings.
 
-A photo has one hash, a clip three: for its first, middle and last frame. Two samples are near if they have the same
-kind and the same flat images, and each other image is near its counterpart. So a clip that starts half its length later
-does not match. A sample whose images are all flat matches nothing.
+A photo has one hash, a clip three: first, middle and last frame. Near samples have the same kind and the same flat
+images, and each other image is near its counterpart.
 """
 
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ import numpy as np
 
 from loader.errors import FieldMismatch
 
-from ..dedup import hamming
+from . import hamming
 from .hamming import HashIndex, Int64s, UInt64s
 from .policy import KINDS
 
@@ -26,7 +25,7 @@ PLACES = 3
 _NOTHING = -1
 _ALL_FLAT = (1 << PLACES) - 1
 _PREFERRED = (1, 0, 2)
-"""Order in which images are looked up: the middle one first, since clips start and end with fades."""
+"""Images are looked up middle first, since clips start and end with fades."""
 
 HASH, MIRROR, EMBEDDING = range(3)
 """Match types, most reliable first."""
@@ -37,12 +36,11 @@ class ImageHashes:
     """Hashes of the images of n samples."""
 
     hashes: UInt64s
-    """uint64 [n, 3]: perceptual hashes, 0 where there is no image."""
+    """Uint64 [n, 3]: perceptual hashes, 0 where there is no image."""
     mirrored: UInt64s
-    """uint64 [n, 3]: hashes of the mirrored images."""
+    """Uint64 [n, 3]: hashes of the mirrored images."""
     form: Int64s
-    """int64 [n]: kind * 8 plus one bit per flat or missing image; -1 if nothing can be compared. Forms must be equal.
-    """
+    """Int64 [n]: kind * 8 plus one bit per flat or missing image; -1 if nothing can be compared."""
 
     def __len__(self) -> int:
         return len(self.form)
@@ -53,7 +51,6 @@ class ImageHashes:
         return self.form >> PLACES
 
     def take(self, rows: Int64s) -> "ImageHashes":
-        """Return the hashes of these samples."""
         return ImageHashes(hashes=self.hashes[rows], mirrored=self.mirrored[rows], form=self.form[rows])
 
 
@@ -62,13 +59,13 @@ class NearPairs:
     """Near pairs without repeats, sorted by query and row."""
 
     query: Int64s
-    """int64 [n]: row of the query sample."""
+    """Int64 [n]: row of the query sample."""
     row: Int64s
-    """int64 [n]: row of the matching sample."""
+    """Int64 [n]: row of the matching sample."""
     by: Int64s
-    """int64 [n]: `HASH`, `MIRROR` or `EMBEDDING`."""
+    """Int64 [n]: `HASH`, `MIRROR` or `EMBEDDING`."""
     distance: np.ndarray[Any, np.dtype[np.float64]]
-    """float64 [n]: differing bits, of 64, of the most different image; or 1 - cosine."""
+    """Float64 [n]: differing bits, of 64, of the most different image; or 1 - cosine."""
 
     def __len__(self) -> int:
         return len(self.query)
@@ -137,15 +134,15 @@ class IndexedForm:
     """Index of the samples with one form."""
 
     rows: Int64s
-    """int64 [n]: row of each indexed sample."""
+    """Int64 [n]: row of each indexed sample."""
     places: tuple[int, ...]
-    """Numbers of the images that are not flat; the search looks up the first."""
+    """Images that are not flat; the first is looked up."""
     index: HashIndex
     """Index of the hashes of these images."""
 
 
 def index_images(pictures: ImageHashes, max_distance: int) -> dict[int, IndexedForm]:
-    """Return form -> index of its samples; `hamming` states the cost. Raises: ValueError beyond `MAX_DISTANCE`."""
+    """Return form -> index of its samples. Raises: ValueError beyond `MAX_DISTANCE`."""
     forms = {}
     for form in np.unique(pictures.form[pictures.form != _NOTHING]).tolist():
         rows = np.flatnonzero(pictures.form == form)
@@ -190,13 +187,12 @@ class Embeddings:
     """Unit vectors of n samples."""
 
     vectors: Float32s
-    """float32 [n, d]: rows of length 1, or zeros if a sample has no embedding; d is 0 if none has one."""
+    """Float32 [n, d]: rows of length 1, or zeros if a sample has no embedding; d is 0 if none has one."""
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def take(self, rows: Int64s) -> "Embeddings":
-        """Return the embeddings of these samples."""
         return Embeddings(vectors=self.vectors[rows])
 
 
@@ -222,7 +218,7 @@ def embeddings_of(vectors: Iterable[Float32s | None]) -> Embeddings:
 def near_embeddings(queries: Embeddings, rows: Embeddings, min_cosine: float) -> NearPairs:
     """Return every pair with a cosine of at least `min_cosine`; its distance is 1 - cosine.
 
-    Exact, in O(b n d). Memory holds one block and the pairs. Raises: FieldMismatch if d differs.
+    O(b n d). Memory: one block and the pairs. Raises: FieldMismatch if d differs.
     """
     if not queries.vectors.size or not rows.vectors.size:
         return no_matches()

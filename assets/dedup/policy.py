@@ -11,15 +11,12 @@ KINDS = ("image", "video")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingMatch:
-    """A second search, by embeddings, that also finds crops.
-
-    The right `min_cosine` depends on the model: measure it on known pairs. Raises: ValueError for an invalid field.
-    """
+    """A second search, by embeddings, that also finds crops. Raises: ValueError for an invalid field."""
 
     field: str = "embedding.npy"
-    """Featurizer field with the embedding, float32 [d]; only its direction matters."""
+    """Featurizer field with the embedding, float32 [d]."""
     min_cosine: float
-    """Smallest cosine of near images: above 0, at most 1."""
+    """Smallest cosine, above 0, at most 1."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_cosine <= 1:
@@ -31,18 +28,19 @@ class NearDuplicates:
     """Rules for finding and resolving near-duplicates. Raises: ValueError for an invalid field."""
 
     max_distance: int = 8
-    """Largest distance between the perceptual hashes of copies: 0 to 16 of 64 bits. Measured: recompressed or halved
-    copies differ in 2 on average, other images in 12 or more."""
+    """Largest distance between perceptual hashes of copies: 0 to 16 of 64 bits. Recompressed or halved copies differ in
+    2 on average, other images in 12 or more.
+    """
     keep: Literal["better", "first"] = "better"
-    """"better" keeps the better copy (see `settle`). "first" keeps the published copy, or else the one that landed
-    first."""
+    """"better" keeps the better copy (see `settle`), "first" the published one, or else the first landed."""
     action: Literal["drop", "mark"] = "drop"
-    """"drop" drops copies. "mark" keeps them and names the original in the column `dup_of`. Copies in different splits
-    then leak, which the check `near_duplicates_across_splits` reports."""
+    """"drop" drops copies. "mark" keeps them, with the original in `dup_of`; `near_duplicates_across_splits` then
+    reports copies in different splits.
+    """
     mirrored: bool = True
     """True to find mirrored copies too."""
     embedding: EmbeddingMatch | None = None
-    """Second search, by embeddings; None to skip it."""
+    """Second search, or None."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_distance <= MAX_DISTANCE:

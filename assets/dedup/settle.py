@@ -1,12 +1,12 @@
 """Choose among near samples by one rule, the same in every process and search order.
 
-Samples are visited from best to worst. A sample near a better one that stays is a copy of the nearest such sample;
-every other sample stays. New samples do not regroup others. Better means, in this order: more source pixels, more bytes
-per pixel and second, sharper, published, landed earlier, smaller key. The first three are rounded to classes (a quarter
-octave for pixels, half an octave otherwise), so 1 % more bytes is not better.
+Samples are visited from best to worst; one near a better sample that stays is a copy of the nearest such sample. Better
+means, in this order: more source pixels, more bytes per pixel and second, sharper, published, landed earlier, smaller
+key. The first three are rounded to a quarter octave for pixels, half an octave otherwise, so 1 % more bytes is not
+better.
 
-A new sample supersedes a worse published one unless the published one is pinned: under `mark` or `first`, or if a near
-new sample has another split. So no training sample becomes a validation sample.
+A new sample supersedes a worse published one unless that is pinned: under `mark` or `first`, or if a near new sample
+has another split. So no training sample becomes a validation sample.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ _UNKNOWN = -(1 << 20)
 
 
 def measured(table: "pl.DataFrame") -> Float64s:
-    """Return float64 [n, 3]: source pixels, bytes per pixel (and second, for clips), sharpness; NaN if unknown."""
+    """Return float64 [n, 3]: source pixels, bytes per pixel (and second), sharpness; NaN if unknown."""
 
     def column(name: str) -> Float64s:
         values: Float64s = table[name].cast(float).fill_null(float("nan")).to_numpy()
@@ -86,7 +86,7 @@ def why(better: Float64s, worse: Float64s) -> str:
 
 
 BLOCK = 1024
-"""Samples settled per block: at most 32 MiB, if all pairs are near."""
+"""Samples per block: at most 32 MiB."""
 
 _BY = ("phash", "phash_mirrored", "embedding")
 
@@ -99,17 +99,17 @@ class Candidates:
     """n samples that may have near-duplicates."""
 
     keys: Strings
-    """str [n]: sample keys."""
+    """Str [n]: sample keys."""
     splits: Strings
-    """str [n]: split of each sample."""
+    """Str [n]: split of each sample."""
     objects: Strings
-    """str [n]: raw object of each sample."""
+    """Str [n]: raw object of each sample."""
     pictures: ImageHashes
     """Image hashes of the samples."""
     measured: Float64s
-    """float64 [n, 3]: see the function `measured`."""
+    """Float64 [n, 3]: see the function `measured`."""
     embeddings: Embeddings | None = None
-    """Embeddings of the samples; None if they are not compared."""
+    """None if not compared."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -133,7 +133,7 @@ class DuplicateOf:
     of: str
     """Key of the sample that stays."""
     by: str
-    """Match that found the pair: phash, phash_mirrored or embedding."""
+    """phash, phash_mirrored or embedding."""
     distance: float
     """Differing bits, of 64; or 1 - cosine."""
     why: str
@@ -156,7 +156,7 @@ class Settled:
     copies: dict[str, DuplicateOf]
     """Key of a new copy -> its original."""
     superseded: dict[int, DuplicateOf]
-    """Row of a published sample -> the new sample that supersedes it."""
+    """Row of a published sample -> superseding sample."""
 
 
 def matches_between(
@@ -178,8 +178,7 @@ def matches_between(
 def settle(new: Candidates, published: Candidates, among: NearPairs, policy: NearDuplicates) -> Settled:
     """Decide which new samples stay and which published samples they supersede.
 
-    new: samples in landing order. among: sorted near pairs (row of `new`, row of `published`). Costs O(n log n) plus
-    the number of near pairs.
+    new: in landing order. among: sorted near pairs (row of `new`, row of `published`). O(n log n + near pairs).
     """
     course = _Course(new, published, among, policy)
     starts = np.searchsorted(among.query, np.arange(len(new) + 1))
@@ -214,7 +213,7 @@ class _Course:
         self.superseded: dict[int, DuplicateOf] = {}
 
     def decide(self, sample: int, here: NearPairs, rows: Int64s, there: NearPairs) -> None:
-        """Decide on a sample after all better ones. here, rows: near new samples; there: near published ones."""
+        """Call after all better samples. here, rows: near new samples; there: near published ones."""
         nearest: list[tuple[int, float, int, int, int]] = []
         for by, distance, other in zip(here.by.tolist(), here.distance.tolist(), rows.tolist(), strict=True):
             if self.stays[other]:
@@ -322,7 +321,7 @@ def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
 def looks(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Series"]:
     """Return the best sample of each group, and each group's rows.
 
-    A group has equal hashes (one look), form and split. ungrouped: each sample is its own group.
+    A group has equal hashes (one look), form and split; with ungrouped, each sample is one.
     """
     import polars as pl
 

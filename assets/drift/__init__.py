@@ -1,10 +1,7 @@
 """Drift: differences between a batch and the version that it would join.
 
-A finding stops a batch if it is
-
-- relevant: it exceeds a limit;
-- significant: alpha is shared among all comparisons of the batch, and only raw objects count;
-- unusual: the batches of the baseline differ less from each other.
+A finding that stops a batch is relevant, significant and unusual. Alpha is shared among all comparisons, and raw
+objects count. Unusual means that the baseline's batches differ less from each other.
 """
 
 from .findings import DriftFinding, Thresholds

@@ -1,11 +1,7 @@
-"""Detect shifted captions: texts that fit a neighbouring object better than their own.
+"""Detect captions that fit a neighbouring object, in key order, better than their own.
 
-Two links are tested, over a batch's objects in key order:
-
-- words that a text shares with its object's label, title and file name;
-- for objects with a duration, the rank correlation between duration and text length.
-
-Texts with neither link are not tested.
+Tested are words shared with the object's label, title and file name, and the rank correlation of duration with text
+length.
 """
 
 import math
@@ -33,14 +29,13 @@ class Texts:
     keys: tuple[str, ...]
     """Sorted keys of the objects."""
     fits: Bools
-    """bool [keys]: whether the text shares a word with its own object's label, title or name."""
+    """Bool [keys]: whether the text shares a word with its own object's label, title or name."""
     shifted: Mapping[int, Bools]
-    """Shift, -1 to 1 -> bool [keys - 2]: whether, of three neighbouring rows, only that row shares a word with the
-    text."""
+    """Shift, -1 to 1 -> bool [keys - 2]: of three neighbouring rows, only that row shares a word with the text."""
     lengths: Floats
-    """float64: text lengths in characters, for objects with a duration."""
+    """Float64: text lengths in characters, for objects with a duration."""
     durations_s: Floats
-    """float64: durations of the same objects, in seconds."""
+    """Float64: durations of the same objects, in seconds."""
 
 
 def texts_of(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, float]) -> Texts:
@@ -66,7 +61,7 @@ def texts_of(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, flo
 def caption_findings(
     now: Texts, batches: Sequence[Texts], thresholds: Thresholds, alpha: float
 ) -> list[DriftFinding]:
-    """Find texts that fit another row better (needs no baseline), or that fit worse than the baseline's texts."""
+    """Find texts that fit another row better, or worse than the baseline's texts fit."""
     labels: Any = {"column": "text", "keys": now.keys[1:4]}
     findings = _shifted_words(now, alpha, labels) or _shifted_lengths(now, alpha, labels)
     if findings:

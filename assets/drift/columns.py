@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 OBJECT = "raw_sha256"
 MAX_CATEGORIES = 200
-"""Distinct texts above which a column holds names, not categories."""
+"""Most distinct texts of a column of categories."""
 FEW_NUMBERS = 12
-"""Distinct integers up to which a column counts as categories, such as rates, channels or rotations."""
+"""Distinct integers up to which a column counts as categories, such as rates or channels."""
 MIN_OBJECTS, MAX_SOURCES = 20, 20
-"""Fewest rows of a source that is compared separately; most such sources."""
+"""Fewest rows of a source, and most sources, compared separately."""
 
 # fmt: off
 _NAMES = frozenset((
@@ -30,7 +30,7 @@ _NAMES = frozenset((
     "n_packets", "max_pts_gap", "min_pts_gap",
 ))
 # fmt: on
-"""Columns that identify samples or their origin but do not describe them."""
+"""Columns that identify samples or origin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +38,17 @@ class Stratum:
     """Samples of batch and baseline that are compared."""
 
     of: str
-    """Description of the samples, such as a kind."""
+    """Such as a kind."""
     now: "pl.DataFrame"
     """Rows of the batch."""
     batches: tuple["pl.DataFrame", ...]
     """Rows of each batch of the baseline."""
     objects: tuple[float, ...]
-    """Effective raw objects in each of these tables, the batch first."""
+    """Effective raw objects per table, the batch first."""
 
 
 def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
-    """Return the table with a column `source`: its own, or else the first folder of the raw object's key."""
+    """Return the table with a column `source`: its own, or else the first folder of the raw key."""
     import polars as pl
 
     if "source" in table.columns or key not in table.columns:
@@ -62,7 +62,7 @@ def strata(
 ) -> Iterator[Stratum]:
     """Yield a stratum per kind, then one per kind and value of each column in `within`.
 
-    Leaves out values with too few rows, or in too few batches to show what is usual.
+    Leaves out values with too few rows or batches to show what is usual.
     """
     import polars as pl
 
@@ -193,10 +193,7 @@ def _values(columns: Sequence["pl.Series"]) -> set[Any]:
 
 
 def n_objects(table: "pl.DataFrame") -> float:
-    """Return the effective number of raw objects behind the rows; for a table of objects, the number of rows.
-
-    Kish's formula over the rows m of each object, (sum m)^2 / sum m^2.
-    """
+    """Return the effective number of raw objects: Kish's (sum m)^2 / sum m^2 over the rows m of each."""
     if OBJECT not in table.columns:
         return float(len(table))
     rows = Counter(table[OBJECT].to_list()).values()
@@ -212,8 +209,8 @@ def _known(column: "pl.Series") -> Floats:
 def n_comparisons(columns: Sequence["pl.Series"]) -> int:
     """Return the number of ways in which a column may stand out.
 
-    Every column: missing values. Categories: the mix, and each category up or down; a text may also disappear. Numbers:
-    zeros up or down, and three measures.
+    Missing values; for categories the mix, and each one up or down; a text may disappear; for numbers zeros up or down,
+    and three measures.
     """
     if not _is_category(columns):
         return 6

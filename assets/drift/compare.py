@@ -61,9 +61,9 @@ class BatchFacts:
     texts: Texts | None = None
     """Texts of the batch's objects."""
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Featurizer -> body of the record that the batch uses."""
+    """Featurizer -> body of its record in the batch."""
     features_now: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Featurizer -> body of its current record, after any recomputation."""
+    """Featurizer -> body of its current record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +71,17 @@ class Baseline:
     """The version that a batch is compared with."""
 
     version: loader.Version
-    """The version itself."""
+    """Version itself."""
     batches: tuple[BatchFacts, ...]
     """Batches, newest first."""
     types: Mapping[str, str]
     """Column -> Arrow type."""
     categories: Mapping[str, frozenset[str]]
-    """Column -> every value, for columns whose statistics list all values."""
+    """Column -> every value, if the statistics list all."""
 
 
 def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
-    """Return the newest batches of a version: at least one, at most 16, and about 50,000 samples."""
+    """Return the newest batches of a version: 1 to 16, and about 50,000 samples."""
     recent = recent_rows(version, MAX_ROWS)
     tables = dict(_by_batch(recent))
     records = published_records(root, version, MAX_BATCHES)
@@ -221,9 +221,9 @@ class GateInputs:
     now: BatchFacts
     """Facts of the batch."""
     baseline: Baseline | None
-    """Batches of the newest version; None before the first version."""
+    """Batches of the newest version; None before the first."""
     newest: loader.Version | None
-    """Version that the batch would join; None before the first."""
+    """Version to join; None before the first."""
     protected: tuple[loader.Version, ...]
     """Versions whose samples must not appear."""
     thresholds: Thresholds
@@ -275,7 +275,7 @@ def protected(compared: GateInputs) -> CheckResult:
 
 
 def agreement(compared: GateInputs) -> CheckResult:
-    """Compare samples with their media, texts with their objects, and featurizers with the newest batch's."""
+    """Compare samples with their media, texts with objects, and featurizers with the newest batch's."""
     now, baseline, thresholds = compared.now, compared.baseline, compared.thresholds
     findings = turned_findings(now.samples, now.media)
     batches = baseline.batches if baseline else ()

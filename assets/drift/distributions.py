@@ -1,9 +1,9 @@
 """Compare shares and distributions of numbers.
 
-Shares of categories, nulls, zeros and outcomes use Fisher's exact test, which holds near 0 and 1 too. Numbers have
-three measures with different blind spots: the level (mean), the Kolmogorov-Smirnov distance, and the population
-stability index over deciles. The index hardly detects a scale that changed by 3 %, the level no change of spread, and
-none of them 1 % of zeros. Differences in the last digits are ignored (`settled`).
+Shares (categories, nulls, zeros, outcomes) use Fisher's exact test, which holds near 0 and 1. Numbers have three
+measures: the level (mean), the Kolmogorov-Smirnov distance, and the population stability index over deciles. The index
+hardly detects a scale that changed by 3 %, the level no change of spread, none of them 1 % of zeros. Differences in the
+last digits are ignored (`settled`).
 """
 
 import math
@@ -19,7 +19,7 @@ from .findings import UNKNOWN, DriftFinding, EffectSize, stands_out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A count among samples. Evidence is counted in raw objects, since samples of one object resemble each other."""
+    """A count among samples. Evidence is counted in raw objects, whose samples resemble each other."""
 
     k: float
     """Samples that count."""
@@ -78,13 +78,13 @@ class Comparison:
     """A share in the batch, compared with the baseline."""
 
     now: Counted
-    """The batch's share."""
+    """Batch's share."""
     batches: Sequence[Counted]
     """Shares of the baseline's batches."""
     alpha: float
     """Significance of one comparison."""
     usual: Sequence[EffectSize] | None = None
-    """Difference of each batch from the rest; None derives it from their shares."""
+    """Difference of each batch from the rest; None: by their shares."""
 
     @property
     def before(self) -> Counted:
@@ -120,7 +120,7 @@ def mix(
 ) -> list[DriftFinding]:
     """Find values of a column whose share changed, or else a change of the whole mix by its stability index.
 
-    limits: for a share, and for the index. now, batches: value -> count, all with the same `n`.
+    limits: for a share, and the index. now, batches: value -> count, all with the same `n`.
     """
     share, psi = limits
     findings: list[DriftFinding] = []
@@ -142,10 +142,7 @@ def is_rare(name: str, batches: Sequence[Mapping[str, Counted]]) -> bool:
 
 
 def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[EffectSize]:
-    """Return for each batch the largest difference in share, over the values that are rare in the others.
-
-    Such values occur in feeds with new shoots or speakers in every batch.
-    """
+    """Return for each batch the largest difference in share, over the values that are rare in the others."""
     differences = []
     for place, batch in enumerate(batches):
         rest = [*batches[:place], *batches[place + 1 :]]
@@ -202,7 +199,7 @@ def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: f
     """Return the square root of the population stability index of two sets of shares: sum of (p - q) ln(p / q).
 
     Half an object is added to each count. With 1/n = 1/n_now + 1/n_before, n times the index is about chi-square with
-    (values - 1) degrees of freedom, as twice the mean of two G statistics.
+    (values - 1) degrees of freedom: twice the mean of two G statistics.
     """
     import numpy as np
 
@@ -239,9 +236,9 @@ def _words(counted: Counted) -> str:
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 DECILES = 10
 PRECISION, NOTHING = 1e-6, 1e-12
-"""Largest relative difference (PRECISION) or absolute difference (NOTHING) at which numbers count as equal."""
+"""Relative and absolute difference of equal numbers."""
 _STEPS = 50
-"""Bisection steps in the search for a quantile."""
+"""Bisection steps for a quantile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,9 +246,9 @@ class Drawn:
     """Numbers drawn from a distribution."""
 
     values: Floats
-    """float64, finite and sorted."""
+    """Float64, finite and sorted."""
     objects: float
-    """Effective number of raw objects (`columns.n_objects`)."""
+    """Effective raw objects (`columns.n_objects`)."""
 
     @property
     def evidence(self) -> float:
@@ -267,8 +264,8 @@ def pooled(batches: Sequence[Drawn]) -> Drawn:
 def settled(draws: Sequence[Drawn]) -> list[Drawn]:
     """Return the draws with values made equal that differ only in their last digits.
 
-    A run of close values becomes its first value, unless rounding cannot explain its width. The last digits depend on
-    processor and library; in float32 they begin at the eighth.
+    A run of close values becomes its first value, unless rounding cannot explain its width; in float32 the last digits
+    begin at the eighth.
     """
     values = np.sort(np.concatenate([one.values for one in draws])) if draws else np.zeros(0)
     if not len(values):
@@ -289,7 +286,7 @@ def settled(draws: Sequence[Drawn]) -> list[Drawn]:
 def level(now: Drawn, before: Drawn, alpha: float) -> EffectSize:
     """Return the difference of the means in standard deviations of the baseline (Cohen's d).
 
-    Chance follows a normal distribution, or the bound of `by_chance` if that does not explain the difference.
+    Chance is normal, or bounded by `by_chance` if that does not explain the difference.
     """
     n, m = now.evidence, before.evidence
     deviation = float(before.values.std()) if len(before.values) else 0.0
@@ -315,8 +312,7 @@ def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
     """Return the largest chance distance between the means of two draws of one distribution, at alpha / 2 on this side.
 
     The distribution is both draws pooled. The mean of n objects exceeds d with probability at most exp(-n I(d)), with
-    the Cramer-Chernoff rate function I; without replacement, even less often (Hoeffding 1963). The smaller bound of the
-    two draws holds.
+    the Cramer-Chernoff rate function I; without replacement, less often (Hoeffding 1963). The smaller bound holds.
     """
     n, m = now.evidence, before.evidence
     values = np.concatenate([now.values, before.values])
@@ -333,7 +329,7 @@ def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
 
 
 def _beyond(centred: Floats, weights: Floats, rate: float) -> float:
-    """Return the mean at which the rate function of a distribution with mean 0 is `rate`, or infinity."""
+    """Return where the rate function of a distribution with mean 0 is `rate`, or infinity."""
     highest = float(centred.max())
     size = float(np.abs(centred).max())
     if not size:
@@ -384,7 +380,7 @@ def stability(now: Drawn, before: Drawn, edges: Floats, alpha: float) -> EffectS
 def distribution(
     now: Drawn, batches: Sequence[Drawn], alpha: float, limits: tuple[float, float, float], **labels: Any
 ) -> list[DriftFinding]:
-    """Return a finding if any measure stands out. limits: for level, distance and index; labels: column, of."""
+    """Return a finding if any measure stands out. limits: for level, distance and index."""
     level_limit, ks_limit, psi_limit = limits
     now, *batches = settled([now, *batches])
     whole = pooled(batches)
@@ -423,7 +419,7 @@ def spread(values: Floats) -> str:
 def ratio(now: Floats, before: Floats, alpha: float) -> EffectSize:
     """Return the difference of the means of positive numbers, one per object: |ln(mean / mean)|.
 
-    Chance follows the delta method with a normal distribution, or a bound as in `level`.
+    Chance follows the delta method, or a bound as in `level`.
     """
     if len(now) < 2 or len(before) < 2 or not now.mean() or not before.mean():
         return UNKNOWN

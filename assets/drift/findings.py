@@ -1,7 +1,4 @@
-"""The thresholds in a dataset's spec, measured differences, and the findings that stop a batch.
-
-Some findings need no statistics: leaks, samples that contradict their media, and changed featurizers.
-"""
+"""Thresholds of a dataset, measured differences, and the findings that stop a batch."""
 
 import io
 import math
@@ -14,9 +11,9 @@ import numpy as np
 import loader
 from loader.dataset.tables.parquet import TableFile, get_table_bytes
 
-from ..checks.near_duplicates import near_of
 from ..checks.outcome import CheckResult
-from ..pages.report import markdown_table
+from ..checks.tables import near_of
+from ..report import markdown_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,41 +33,41 @@ CHECK_NAMES = tuple(CHECK_TEXTS)
 class Thresholds:
     """Smallest differences that matter: shares of raw objects or samples, 0 to 1, unless stated otherwise.
 
-    Raises: ValueError if a value is out of range.
+    Raises: ValueError out of range.
     """
 
     alpha: float = 1e-3
-    """Probability that chance stops a normal batch, over all of its comparisons."""
+    """Probability that chance stops a batch, over all comparisons."""
     min_batches: int = 3
-    """Published batches needed to show what is usual. With fewer, statistical findings are warnings."""
+    """Fewest published batches; with fewer, statistical findings are warnings."""
     share: float = 0.1
     """Change in a category's share."""
     missing: float = 0.005
-    """Change in a column's share of nulls and NaNs."""
+    """Change in the share of nulls and NaNs."""
     zeros: float = 0.005
-    """Change in a column's share of exact zeros."""
+    """Change in the share of exact zeros."""
     level: float = 0.2
-    """Change in a column's mean, in standard deviations."""
+    """Change of the mean, in standard deviations."""
     ks: float = 0.1
-    """Kolmogorov-Smirnov distance of a column's distribution."""
+    """Kolmogorov-Smirnov distance."""
     psi: float = 0.2
-    """Population stability index of a column's distribution."""
+    """Population stability index."""
     units_ratio: float = 0.95
-    """Samples per used object, as a ratio to the baseline's, 0 to 1."""
+    """Samples per used object, ratio to the baseline's, 0 to 1."""
     rejected: float = 0.02
-    """Change in the share of landed objects that are rejected."""
+    """Change in the share of rejected objects."""
     unused: float = 0.05
-    """Change in the share of landed objects that are not used."""
+    """Change in the share of unused objects."""
     batch_ratio: float | None = None
-    """Samples of a batch as a ratio to the median batch, 0 to 1; for feeds whose deliveries have one size."""
+    """Samples of a batch as a ratio to the median batch, 0 to 1; for deliveries of one size."""
     caption: float = 0.1
-    """Drop in the share of captions that fit their object, or in the correlation of their lengths."""
+    """Drop in the share of captions that fit, or in the correlation of their lengths."""
     near_bits: int = 8
-    """Differing bits of 64, 0 to 16, within which a perceptual hash matches a protected version's."""
+    """Bits of 64, 0 to 16, within which a perceptual hash matches a protected version's."""
     ignore: frozenset[str] = frozenset()
-    """Columns to leave out of the comparison."""
+    """Columns to leave out."""
     within: tuple[str, ...] = ("source",)
-    """Columns whose values are also compared one by one."""
+    """Columns compared value by value."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -103,7 +100,7 @@ class Thresholds:
 
 
 UNUSUAL = 1e-3
-"""Probability that a batch of a varying feed is outside its usual range."""
+"""Probability outside the usual range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +114,9 @@ class DriftFinding:
     of: str = ""
     """Samples concerned, such as "audio"; "" for all."""
     before: str = ""
-    """The baseline's value, as text."""
+    """Baseline's value, as text."""
     now: str = ""
-    """The batch's value, as text."""
+    """Batch's value, as text."""
     effect: float = 0.0
     """Size of the difference."""
     limit: float = 0.0
@@ -127,11 +124,11 @@ class DriftFinding:
     certain: bool = False
     """True if the finding needs no statistics."""
     keys: tuple[str, ...] = ()
-    """A few samples or objects that show the difference."""
+    """Few samples or objects that show the difference."""
 
     @property
     def sentence(self) -> str:
-        """The finding as a human-readable sentence."""
+        """The finding as a readable sentence."""
         where = f" of {self.of}" if self.of else ""
         return f"{self.what}: {self.column}{where}: {self.before or 'none'} before, {self.now or 'none'} now"
 
@@ -148,21 +145,21 @@ class EffectSize:
     effect: float
     """Size of the difference."""
     chance: float
-    """Root mean square of the difference if both sides are draws of one distribution."""
+    """Root mean square for draws of one distribution."""
     noise: float
-    """Largest size by chance, at the significance level of this comparison."""
+    """Largest size by chance, at this comparison's level."""
 
 
 UNKNOWN = EffectSize(effect=0.0, chance=1.0, noise=1.0)
-"""The difference if there is nothing to compare: chance explains it."""
+"""Nothing to compare: chance explains it."""
 
 
 def stands_out(difference: EffectSize, limit: float, others: Callable[[], Sequence[EffectSize]]) -> bool:
     """Return whether a difference is relevant, significant and unusual.
 
     others: each baseline batch's difference from the rest, called only if the first two hold. Their spread beyond
-    chance is s (moment estimate, DerSimonian and Laird 1986), if Cochran's Q is significant at 5 %. A batch is unusual
-    beyond noise and t s sqrt(1 + 1/n) combined, where t is Student's quantile for n batches.
+    chance is s (DerSimonian and Laird 1986), if Cochran's Q is significant at 5 %. Unusual is beyond noise and t s
+    sqrt(1 + 1/n) combined, with t Student's quantile for n batches.
     """
     if difference.effect <= max(limit, difference.noise):
         return False
@@ -188,7 +185,7 @@ def as_check(
 ) -> CheckResult:
     """Return findings as one check result.
 
-    compared: description of both sides. usual_known: if False, only certain findings stop a batch.
+    compared: both sides, in words. usual_known: if False, only certain findings stop a batch.
     """
     ordered = sorted(findings, key=lambda each: (not each.certain, -each.effect / (each.limit or 1e-9)))
     stopping = [one for one in ordered if one.certain or usual_known]
@@ -284,9 +281,9 @@ def _contaminated(protected: "loader.Version", name: str, keys: "pl.Series", how
 
 
 def same_as(version: "loader.Version", name: str, values: "pl.Series") -> "pl.DataFrame":
-    """Return part, row, split and the column `name` of the live samples whose value is one of these.
+    """Return part, row, split and the column `name` of the live samples with one of these values.
 
-    Reads these columns of each keys table once, with one table in memory at a time.
+    Reads these columns of each keys table, one in memory at a time.
     """
     import polars as pl
 
@@ -327,9 +324,9 @@ def live(version: "loader.Version", rows: "pl.DataFrame") -> np.ndarray[Any, np.
 
 
 _SQUARE = 1.05
-"""Largest ratio of the sides at which an image counts as square."""
+"""Largest ratio of a square image's sides."""
 _IDENTITY = ("version", "weights_sha256", "device", "dtype", "torch", "processor")
-"""Facts in a featurizer's record that identify its computation."""
+"""Facts that identify a computation."""
 
 
 def turned_findings(samples: "pl.DataFrame", media: "pl.DataFrame") -> list[DriftFinding]:
@@ -373,11 +370,8 @@ def featurizer_findings(
 ) -> list[DriftFinding]:
     """Find featurizers that computed the batch differently than the newest published batch.
 
-    Arguments: featurizer -> facts of its record (version, weights_sha256, torch ...). again: the same of the published
-    batch's newest recomputation.
-
-    A raised code number announces a change, and recomputing the published batch settles it. Other changes under the
-    same number are silent.
+    Arguments: featurizer -> facts of its record (version, weights_sha256, torch ...); again: of the published batch's
+    newest recomputation. A raised code number announces a change, which a recomputation settles; others are silent.
     """
     findings = []
     for name in sorted(set(now) & set(before)):

@@ -1,8 +1,4 @@
-"""The page of a verdict: findings, plots and examples, at `gates/<dataset>/<batch>-<hash>.html` in the root.
-
-Written once and named after its content. A takedown deletes the pages of its datasets, because they show keys and
-images.
-"""
+"""The page of a verdict: findings, plots and examples, at `gates/<dataset>/<batch>-<hash>.html` in the root."""
 
 import hashlib
 import logging
@@ -26,8 +22,8 @@ from penstock.card.render import templates
 from penstock.card.value import Example
 from penstock.stages import StageRecord
 
+from .. import plots
 from ..checks.outcome import CheckResult
-from ..pages import plots
 from ..stages import reader_of
 from .compare import Baseline
 
@@ -45,7 +41,7 @@ _IMAGE = re.compile(r"!\[(?P<alt>[^]]*)\]\((?P<data>data:image/png;base64,[A-Za-
 
 
 def plotted(compared: "GateInputs", results: Sequence[CheckResult]) -> str:
-    """Draw the first columns with findings, before and after, as a Markdown image; "" if there are none."""
+    """Return the first columns with findings, before and after, as a Markdown image or ""."""
     if compared.baseline is None:
         return ""
     shown: dict[str, tuple[list[Any], list[Any]]] = {}
@@ -82,7 +78,7 @@ def render(
     shown: Sequence[tuple[str, Example]] = (),
     before: Sequence[tuple[str, Example]] = (),
 ) -> str:
-    """Return the page. facts: heading -> text; plot: from `plotted`; shown, before: from `shown_of` and `before_of`."""
+    """Return the page. facts: heading -> text; plot: from `plotted`; shown, before: from `shown_of`, `before_of`."""
     template = templates(Path(__file__).parent).get_template("gate.html.j2")
     return template.render(
         title=title,
@@ -138,7 +134,7 @@ def shown_of(
 ) -> Shown:
     """Return (text of the finding, example), each sample once; [] without the packages for drawing.
 
-    table: the batch's rows. Examples come from different objects if possible; taken-down samples are left out.
+    table: the batch's rows. Prefers different objects; leaves out taken-down samples.
     """
     parts = {part.id: part for part in map(loader.Part.from_json, samples.body["parts"])}
     store = reader_of(root.store, samples)
@@ -159,8 +155,7 @@ def shown_of(
 def before_of(root: loader.Root, baseline: Baseline, shown: Shown) -> Shown:
     """Return (kind and version, baseline sample) for each kind in `shown`, in its order.
 
-    Samples come from the newest batch with that kind, ordered by the hash of their keys. Taken-down and unreadable
-    samples are left out.
+    From the newest batch with that kind, ordered by the hash of the key; without taken-down and unreadable samples.
     """
     examples: Shown = []
     nbytes = 0

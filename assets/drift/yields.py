@@ -27,7 +27,7 @@ class Outcomes:
     used: int = 0
     """Objects with samples."""
     rejected: int = 0
-    """Damaged objects and objects that are not media."""
+    """Damaged objects, or no media."""
 
 
 def outcome_findings(
@@ -62,7 +62,7 @@ def units_findings(
 ) -> list[DriftFinding]:
     """Compare samples per used object, for each kind; objects are the evidence.
 
-    Objects with a duration are compared with objects of similar length. now, batches: (samples table, media table).
+    Objects are compared with ones of similar length. now, batches: (samples table, media table).
     """
     findings = []
     current, earlier = _per_object(*now), [_per_object(*tables) for tables in batches]
@@ -129,10 +129,7 @@ class _Expected:
 def size_findings(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], thresholds: Thresholds
 ) -> list[DriftFinding]:
-    """Compare this delivery's samples with the median delivery's: in total, and per kind, split and source.
-
-    For feeds whose deliveries have one size.
-    """
+    """Compare this delivery's samples with the median delivery's: in total, and per kind, split and source."""
     if thresholds.batch_ratio is None or not batches:
         return []
     limit = -math.log(thresholds.batch_ratio)

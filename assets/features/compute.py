@@ -1,8 +1,4 @@
-"""Compute one featurizer over one part: workers read ranges of samples from the store and compute their features.
-
-If a range kills its worker, its samples are retried one by one, so only the sample at fault is refused. Workers import
-this module, so it does not import dagster.
-"""
+"""Compute one featurizer over one part, in workers that read ranges of samples; imports no dagster."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,18 +29,18 @@ from ..media.unit import Unusable
 from .names import FeatureNames
 
 RANGE = 32
-"""Samples per unit of work: takes seconds, so little is repeated after a crash."""
+"""Samples per unit of work: seconds."""
 
 GPU_RANGE = 256
-"""Samples per unit of work of a model that may run on a GPU: enough to fill its batches."""
+"""Samples per unit of work of a model on a GPU: enough to fill its batches."""
 
 _FAULTS: Mapping[str, type[PenstockError]] = {
     one.__name__: one for one in (*StoreError.__subclasses__(), ModelFailed)
 }
-"""Errors that a worker may name; any other name becomes a `StoreError`."""
+"""Errors that a worker may name; others become `StoreError`."""
 
 _LOST = get_args(Code)
-"""The engine's codes for work without a result."""
+"""Engine's codes for work without a result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +50,19 @@ class SampleRange:
     store: RangeReader
     """Store of the part."""
     part: loader.Part
-    """The part."""
+    """Part."""
     kind: str
     """Kind of the part's samples."""
     featurizer: Featurizer
-    """The featurizer."""
+    """Featurizer."""
     start: int
     """First row."""
     stop: int
     """Row after the last."""
     place: str = ""
-    """Device of a model, "cpu" or "cuda:0"; "" for the worker's own."""
+    """"cpu" or "cuda:0"; "": the worker's own."""
     removed: frozenset[int] = frozenset()
-    """Rows that are in no version any more; they get no features."""
+    """Rows in no version any more, without features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +72,11 @@ class FeatureRow:
     key: str
     """Key of the sample."""
     features: Features | None = None
-    """Features; None if the sample is refused or removed."""
+    """None if refused or removed."""
     code: str = ""
-    """Code of the refusal; "" if there is none."""
+    """Code of the refusal or ""."""
     reason: str = ""
-    """Human-readable reason of the refusal."""
+    """Reason of the refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,20 +86,19 @@ class RangeResult:
     rows: tuple[FeatureRow, ...] = ()
     """Rows, in the order of the part."""
     fault: str = ""
-    """A name in `_FAULTS`; "" if there is none."""
+    """Name in `_FAULTS` or ""."""
     reason: str = ""
     """Text of the fault."""
 
 
 def fields_of(part: loader.Part) -> frozenset[str]:
-    """Return the fields of a part's samples."""
     return frozenset(field for shard in part.shards for field in shard.field_nbytes)
 
 
 def feature_kind(featurizer: Featurizer, kind: str, part: loader.Part) -> str:
     """Return the kind as which a featurizer takes a part's samples: "episode" if both are of episodes, else `kind`.
 
-    Samples with a clock are episodes. So are those with actions, unless they are a clip with its labels.
+    Samples with a clock are episodes, or with actions, unless they are a clip with its labels.
     """
     fields = fields_of(part)
     is_episode = any(field.endswith(CLOCK) for field in fields) or (
@@ -113,10 +108,10 @@ def feature_kind(featurizer: Featurizer, kind: str, part: loader.Part) -> str:
 
 
 def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
-    """Return input -> the part's field for it, for the inputs that the part has; empty if it has none.
+    """Return input -> the part's field for it, for the inputs that the part has.
 
-    Either field of a photo serves. In other formats, the input may be the only field with this ending (`image.jpg`). An
-    input `*.ns.npy` is every field with this ending, by its own name.
+    Either field of a photo serves, or the only field with the input's ending (`image.jpg`). `*.ns.npy` is every field
+    with this ending.
     """
     available = fields_of(part)
     fields: dict[str, str] = {}
@@ -251,7 +246,7 @@ def _outcomes(
 
 
 def gpus_of(featurizer: Featurizer) -> tuple[str, ...]:
-    """Return this machine's GPUs for a featurizer, one per worker; () for a featurizer without a model."""
+    """Return this machine's GPUs, one per worker; () for a featurizer without a model."""
     return gpus_for(featurizer.device) if isinstance(featurizer, ModelFeaturizer) else ()
 
 
@@ -290,9 +285,9 @@ class StoredFeatures:
     table: list[dict[str, Any]] = field(default_factory=list)
     """One row per sample."""
     parts: list[list[Any]] = field(default_factory=list)
-    """[part id, kind, number of rows in `table`] for each part, in order."""
+    """[part id, kind, rows in `table`] per part, in order."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Facts of the model and its machine; empty without a model."""
+    """Facts of model and machine; empty without a model."""
 
     @property
     def refused(self) -> int:
@@ -315,11 +310,9 @@ def store_part(
     stored: StoredFeatures,
     txn: str | None = None,
 ) -> None:
-    """Write the part's new shard, and add each row's values to the table.
+    """Write the part's new shard, unless it has the group, no fields or no samples, and add the rows' values.
 
-    Writes no shard without fields or samples, or if the part has this group.
-
-    Raises: FieldMismatch if the featurizer's output differs from its declaration; Conflict; StoreError.
+    Raises: FieldMismatch if the output differs from its declaration; Conflict; StoreError.
     """
     before = len(stored.table)
     recorded = _recorded(featurizer, kind, rows, stored.table)

@@ -1,4 +1,4 @@
-"""The asset `feature_<name>`: one featurizer's features of a batch, as a new shard per part and score columns."""
+"""The asset `feature_<name>`: one featurizer's features of a batch, as a new shard per part and columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,10 +17,10 @@ from resources.storage import RootResource
 from ..featurizers import Featurizer
 from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
-from ..pages.report import as_failures, dagster_name, data_version, features_metadata
-from ..pages.table_columns import feature_texts
+from ..report import as_failures, dagster_name, data_version, features_metadata
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import reader_of, require_published
+from ..table_columns import feature_texts
 from ..tables import CUT_FACTS, facts_of_fields, read_table
 from .compute import feature_kind, inputs_of
 from .names import names_of
@@ -41,10 +41,10 @@ def feature_stage(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Compute and publish one featurizer's group and columns for a batch; return the record and its rows.
 
-    An unchanged batch is not recomputed. A refused sample has empty fields; the samples stage leaves it out.
+    An unchanged batch is not recomputed. A refused sample has empty fields, and the samples stage leaves it out.
 
-    Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict if the units already have this group, field or
-    column; StoreError.
+    Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict if the units have this group, field or column;
+    StoreError.
     """
     stage = stage_name(featurizer.name)
     upstream = require_published(root.store, dataset, "units", partition)
@@ -114,8 +114,8 @@ def feature_asset(
 ) -> dg.AssetsDefinition:
     """Return the asset [dataset, feature_<name>]; reads nothing.
 
-    A new featurizer version makes the asset stale in Dagster. So do new weights at the same path, if their sha256 is
-    stated; otherwise the next run notices.
+    A new featurizer version, or new weights with a stated sha256, make the asset stale; other weights are noticed by a
+    run.
     """
     featurizer = feature.build()
     version = featurizer.declared_version if isinstance(featurizer, ModelFeaturizer) else featurizer.version

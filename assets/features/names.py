@@ -2,8 +2,7 @@
 
     stages/<dataset>/generations/<featurizer>/<r>.json        code_version: the featurizer's; body.generation: 1, 2 ...
 
-The first published version of a featurizer uses the declared names: group `mel`, field `mel.npy`. Every other version
-adds its generation: group `mel_r2`, field `mel.r2.npy`. The next version reuses the names of an unpublished one.
+Its first published version uses the declared names, `mel.npy`; others add their generation, `mel.r2.npy`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,8 +20,6 @@ from ..stages import GENERATIONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureNames:
-    """Names of a featurizer's fields in a dataset."""
-
     group: str
     """Group of the fields."""
     fields: Mapping[str, str]
@@ -32,7 +29,6 @@ class FeatureNames:
 
 
 def names_in(featurizer: Featurizer, generation: int) -> FeatureNames:
-    """Return the featurizer's names in this generation."""
     declared = sorted({field for fields in featurizer.outputs.values() for field in fields})
     if generation == 1:
         return FeatureNames(group=featurizer.name, fields={field: field for field in declared})
@@ -64,9 +60,9 @@ def stored_facts(featurizer: Featurizer, names: FeatureNames) -> dict[str, dict[
 def names_of(
     root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, partition: str
 ) -> FeatureNames:
-    """Return the names of a featurizer's fields for a batch. A version new to the dataset gets its own names.
+    """Return the names of a featurizer's fields for a batch. A version new to the dataset gets its own.
 
-    Costs up to three requests per generation, and a GET per batch for a new version. Names are reused only if no other
+    Costs up to three requests per generation, and a GET per batch for a new version. Names are reused if no other
     batch's record and no group in the newest version uses them.
     """
     if not any(featurizer.outputs.values()):

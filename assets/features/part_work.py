@@ -1,9 +1,4 @@
-"""Run a featurizer over the parts of a batch, on a cluster's nodes or in this process's workers.
-
-A featurizer is sent to a node as class and parameters. The node reads the samples from the store and writes the shard.
-A worker loads a model's weights once. If a sample kills its worker, the node leaves the part to the submitting machine,
-which refuses only that sample.
-"""
+"""Run a featurizer over the parts of a batch, on a cluster's nodes or in this process's workers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -73,7 +68,7 @@ class PlainFeaturizer:
 
 
 def plain_featurizer(featurizer: Featurizer) -> PlainFeaturizer | None:
-    """Return a featurizer as class and parameters; None if rebuilding it from them gives an unequal one."""
+    """Return a featurizer as class and parameters; None if these do not rebuild an equal one."""
     kind = type(featurizer)
     try:
         text = to_json(
@@ -93,19 +88,19 @@ class PartTask:
     root: str
     """URL of the root's store."""
     part: dict[str, Any]
-    """The part, as JSON."""
+    """Part, as JSON."""
     kind: str
     """Kind of the part's samples."""
     featurizer: PlainFeaturizer
-    """The featurizer."""
+    """Featurizer."""
     names: FeatureNames
     """Names of its fields."""
     removed: list[int]
-    """Rows that are in no version any more."""
+    """Rows in no version any more."""
     txn: str | None
-    """Transaction of the shard; None for the part's own."""
+    """None: the part's own."""
     stretch_s: float
-    """Time limit for a range of samples."""
+    """Time limit per range of samples, in s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +108,13 @@ class PartFeatures:
     """Features of a part."""
 
     shards: list[dict[str, Any]] = field(default_factory=list)
-    """The shard as JSON; empty for a featurizer without fields."""
+    """As JSON; empty without fields."""
     table: list[list[tuple[str, Any]]] = field(default_factory=list)
-    """(column, value) pairs of each sample, in the featurizer's order."""
+    """(column, value) pairs per sample."""
     ran_on: dict[str, str | int] = field(default_factory=dict)
-    """Machine facts that decide a model's bits, from `machine_facts`; else empty."""
+    """`machine_facts` of a model; else empty."""
     fault: str = ""
-    """Why the model does not run on the node; "" if it does."""
+    """Why the model does not run there, or ""."""
 
 
 def part_features(task: PartTask, node: Node) -> PartFeatures:
@@ -189,7 +184,6 @@ CPU_MODEL_FEATURES = replace(MODEL_FEATURES, name="cpu-model-features", resource
 
 
 def work_of(featurizer: Featurizer) -> Work[PartTask, PartFeatures]:
-    """Return the work that runs a featurizer."""
     if not isinstance(featurizer, ModelFeaturizer):
         return FEATURES
     return CPU_MODEL_FEATURES if featurizer.device == "cpu" else MODEL_FEATURES
@@ -202,9 +196,9 @@ class FeatureInput:
     kind: str
     """Kind of the part's samples."""
     part: loader.Part
-    """The part."""
+    """Part."""
     removed: frozenset[int] = frozenset()
-    """Rows that are in no version any more; they get no features."""
+    """Rows in no version any more, without features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,11 +206,11 @@ class FeaturesOf:
     """A featurizer and the batch to run it on."""
 
     store: Store
-    """The root's store."""
+    """Root's store."""
     reader: RangeReader
-    """Reader of the parts' shards: the store, or one that also reads shards in place."""
+    """Reader of the parts' shards."""
     featurizer: Featurizer
-    """The featurizer."""
+    """Featurizer."""
     names: FeatureNames
     """Names of its fields."""
     stage: str
@@ -226,11 +220,11 @@ class FeaturesOf:
     digest: str
     """Fingerprint of the record of the features."""
     attempt: Sequence[Any]
-    """Further values that decide the features of this attempt."""
+    """Further values that decide the features."""
     timeout_s: float
-    """Time limit for a range of samples."""
+    """Time limit per range of samples, in s."""
     txn: str | None = None
-    """Transaction of the new shards; None for the parts' own."""
+    """None: the parts' own."""
 
 
 class BatchFeatures:
@@ -284,7 +278,7 @@ class BatchFeatures:
     ) -> tuple[StageRecord, list[dict[str, Any]]]:
         """Compute and store the features of parts, then append their record; return it and its rows.
 
-        Its verdict is "failed" if more samples are refused than max_reject_rate (0 to 1). Raises: as `store`.
+        The verdict is "failed" above max_reject_rate, 0 to 1. Raises: as `store`.
         """
         of, units, stage = self._of, self._of.units, self._of.stage
         body = described(of.featurizer, of.names)

@@ -1,7 +1,6 @@
 """Refresh: recompute features of published batches for a new or changed featurizer.
 
-The parts stay unchanged. New features wait in one open transaction of the dataset, and the next release publishes them
-as one version (`refresh_release`). A batch is done once its stage record exists, so a killed refresh resumes.
+They wait in the dataset's open transaction until the next release (`refresh_release`).
 """
 
 from collections.abc import Mapping
@@ -43,13 +42,12 @@ class Stale:
     partition: str
     """Key of the batch."""
     was: str
-    """Featurizer version that computed its features; "" if it has none."""
+    """Featurizer version that computed its features or ""."""
     version: str
     """Current featurizer version."""
 
 
 def is_published(state: State, units: StageRecord) -> bool:
-    """Return whether a version has the batch's parts."""
     known = state.txns.get(units.body["txn"])
     return known is not None and known.status == "committed"
 
@@ -65,7 +63,7 @@ def _parts_in(published: frozenset[str], units: StageRecord) -> list[tuple[str, 
 
 
 class StaleCache:
-    """Cache for `stale`: stage records, refreshes in published versions, and records published with their batch."""
+    """Cache for `stale`."""
 
     def __init__(self, spec: DatasetSpec) -> None:
         self.records = KnownRecords(spec.name, [UNITS, *(feature.stage for feature in spec.features)])
@@ -74,10 +72,10 @@ class StaleCache:
 
 
 def stale(root: loader.Root, spec: DatasetSpec, before: StaleCache | None = None) -> list[Stale]:
-    """Return the stale features of published batches, oldest batch first. Leaves out batches that the gate refused.
+    """Return the stale features of published batches, oldest batch first, without batches that the gate refused.
 
-    before: cache from an earlier call. Costs opening the newest version, a listing of the dataset's stages, and a GET
-    per new record and published refresh. Reads weights whose sha256 is not stated.
+    before: cache of an earlier call. Costs opening the newest version, a listing of the stages, and a GET per new
+    record and published refresh. Reads weights whose sha256 is not stated.
 
     Raises: Corrupt; InvalidWeights; StoreError.
     """
@@ -118,10 +116,7 @@ def _is_done(included: "Included", record: StageRecord) -> bool:
 
 
 class Included:
-    """Predicate on a record: a version has its features, or can still get them.
-
-    It answers from the root's state at construction.
-    """
+    """Predicate on a record: a version has its features, or can still get them, by the root's state at construction."""
 
     def __init__(self, root: loader.Root, looked: StaleCache | None = None) -> None:
         self._store, self._state = root.store, root.state
@@ -165,7 +160,7 @@ class Included:
 
 
 def transaction(root: loader.Root, dataset: str) -> str:
-    """Return the open transaction for refreshed features; begins one if needed. Each publish ends it."""
+    """Return the open transaction for refreshed features; begins one if needed."""
     return open_transaction(root, dataset, "refresh")
 
 
@@ -181,8 +176,7 @@ def refresh_stage(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Compute one featurizer for the live samples of a published batch; return the record and its rows.
 
-    Publishes nothing yet. Published or waiting features are not recomputed. The verdict is "failed" if
-    `max_reject_rate` is exceeded.
+    Publishes nothing yet. Published or waiting features are kept. The verdict is "failed" above `max_reject_rate`.
 
     Raises: InvalidWeights; ModelFailed; Conflict if something else has this field or column; VersionNotFound;
     StoreError.

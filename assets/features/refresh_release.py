@@ -1,9 +1,6 @@
 """The asset [dataset, refresh]: waiting features of published batches, audited and published as the next version.
 
-    stages/<dataset>/refresh/<transaction>/<r>.json       the verdict
-
-Fields are added as groups, columns as new values. Samples that the featurizer refuses, or that the dataset's filters
-now reject, are excluded. The refresh is one log entry; earlier versions stay unchanged.
+stages/<dataset>/refresh/<transaction>/<r>.json       the verdict
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +25,7 @@ from resources.storage import RootResource
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..gate_checks import EXPECTATIONS, Gate
 from ..ingest.units import published_labels
-from ..pages.report import Metadata, markdown_table
+from ..report import Metadata, markdown_table
 from ..spec import DatasetSpec, Filter, stage_name
 from ..stages import REFRESH
 from ..tables import facts_of_fields
@@ -48,9 +45,9 @@ class RefreshedBatch:
     record: StageRecord
     """Record of the features."""
     tables: tuple[pa.Table, ...]
-    """One table per part: live samples with key, code, reason and the featurizer's columns for that kind."""
+    """Table per part: live samples with key, code, reason and the featurizer's columns."""
     whole: bool
-    """True if every live sample of these parts has new features."""
+    """True if every live sample has new features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +55,11 @@ class Refresh:
     """Result of publishing refreshed features."""
 
     version: loader.Version | None
-    """The new version; None if there was nothing to publish."""
+    """None if nothing was published."""
     published: tuple[str, ...] = ()
     """"stage partition" of each published record."""
     left_out: int = 0
-    """Number of excluded samples."""
+    """Excluded samples."""
     results: tuple[CheckResult, ...] = ()
     """Results of the gate's checks."""
 
@@ -87,10 +84,10 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
 def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refresh:
     """Publish all waiting features as one version, or none; the gate's verdict is written first.
 
-    A batch is left out if a sample without new features is back after an exclusion. A refused refresh is dropped: only
+    A batch is left out if a sample without new features is back after an exclusion. A refused refresh is dropped until
     a person or another featurizer version repeats it.
 
-    Raises: StageNotPublished with the reason; Conflict if another writer changed the same cells: run it again.
+    Raises: StageNotPublished; Conflict if another writer changed the same cells: run it again.
     """
     records = waiting(root, spec)
     if not records:
@@ -134,7 +131,7 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
 def audit(gate: Gate, table: "pl.DataFrame") -> tuple[tuple[CheckResult, ...], bool]:
     """Return the gate's results over the refreshed samples, and whether a check could not run.
 
-    There is no comparison with another version, because a refresh is meant to differ.
+    No other version is compared: a refresh is meant to differ.
     """
     reports: list[CheckReport] = []
 
@@ -302,7 +299,6 @@ RefreshEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def refresh_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
-    """Return the asset [dataset, refresh] with its check, for a dataset with featurizers."""
     key = dg.AssetKey([spec.name, REFRESH])
 
     @dg.asset(

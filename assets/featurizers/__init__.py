@@ -20,7 +20,7 @@ FEATURIZERS = {
 
 
 def make(name: str, /, **parameters: Any) -> Featurizer:
-    """Create the featurizer with this registered name or "module:Class" path.
+    """Return the featurizer with this registered name or "module:Class" path.
 
     Raises: ValueError (unknown name or value), TypeError (unknown parameter), ImportError or AttributeError (no such
     class).

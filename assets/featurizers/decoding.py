@@ -25,7 +25,7 @@ _FRAMES_AT_ONCE = 32  # 200 MB of full HD
 
 
 def inputs_of(**fields: str | None) -> dict[str, tuple[str, ...]]:
-    """Return `Featurizer.inputs` for one field per kind; kinds whose field is None are left out."""
+    """Return `Featurizer.inputs` for one field per kind; None leaves a kind out."""
     return {kind: (field,) for kind, field in fields.items() if field is not None}
 
 
@@ -109,7 +109,7 @@ def shrunk(pixels: Array, size: tuple[int, int]) -> Array:
 
 
 def three_of(n_frames: int) -> list[int]:
-    """Return the numbers of the first, middle and last frame, without repeats: a `pick` for `frames`."""
+    """Return the distinct numbers of the first, middle and last frame: a `pick` for `frames`."""
     return sorted({0, n_frames // 2, n_frames - 1})
 
 
@@ -118,7 +118,7 @@ class Sound:
     """A field's first audio stream, decoded."""
 
     samples: Array
-    """float32 [channels, samples], full scale 1."""
+    """Float32 [channels, samples], full scale 1."""
     rate_hz: int
     """Sample rate in Hz."""
     layout: str
@@ -185,7 +185,7 @@ def spread(n_frames: int, count: int) -> list[int]:
 
 
 def cropped(pixels: Array, size_px: int) -> Array:
-    """Scale an image's shorter side as CLIP does and return its centre: uint8 [size_px, size_px, 3]."""
+    """Scale the shorter side as CLIP does and return the centre: uint8 [size_px, size_px, 3]."""
     from PIL import Image
 
     pixels = _centre(pixels, *(min(side, _WIDEST * min(pixels.shape[:2])) for side in pixels.shape[:2]))
@@ -206,7 +206,7 @@ def whole_blocks(pixels: Array, block_px: int) -> Array:
 def normalised(
     pixels: "torch.Tensor", mean: "torch.Tensor", std: "torch.Tensor", dtype: "torch.dtype"
 ) -> "torch.Tensor":
-    """Return (pixels / 255 - mean) / std as [N, 3, H, W]: computed in float32, cast to `dtype`."""
+    """Return (pixels / 255 - mean) / std as [N, 3, H, W], computed in float32, cast to `dtype`."""
     scaled = (pixels.permute(0, 3, 1, 2).float() / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
     return scaled.to(dtype)
 

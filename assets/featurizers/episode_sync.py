@@ -1,4 +1,4 @@
-"""Measure an episode's clocks and stillness from its clocks, its packet tables and one stream; decodes no frame."""
+"""Measure an episode's clocks and stillness from clocks, packet tables and one stream; decodes no frame."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -23,11 +23,11 @@ INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSync(Featurizer):
-    """Field `keep.npy`: bool [rows of the anchor], False at idle rows: `loader.windows(..., keep="keep.npy")`.
+    """Field `keep.npy`: bool [rows of the anchor], False at idle rows, for `loader.windows(..., keep="keep.npy")`.
 
-    The anchor is idle while each dimension stays within `still` times the widest range of any dimension of the episode,
-    for at least `idle_ms` (`idle_rows` without a clock). The first row of such a time is not idle. A dimension's own
-    range would not do: an arm that never moves has only noise, which is its whole range.
+    The anchor is idle while each dimension stays within `still` times the widest range of any dimension, since one that
+    never moves has only noise. It takes `idle_ms`, or `idle_rows` without a clock. The first row of such a time is not
+    idle.
 
     Columns:
 
@@ -37,15 +37,14 @@ class EpisodeSync(Featurizer):
     - idle_ratio: share of idle rows of the anchor
     - n_frozen: frames whose packet has the bytes of the frame before. Codecs that number their packets hide them
 
-    A stream is a clock (`<name>.ns.npy`), or a video with a packet table and no clock. A field's fact `clock` names its
-    clock, as for windows: frame k of such a video is row k. The first three columns are None if the anchor has no
-    clock.
+    A stream is a clock (`<name>.ns.npy`), or a video with a packet table and no clock, whose frame k is row k of the
+    field's fact `clock`. Without the anchor's clock the first three columns are None.
     """
 
     episode: str | None = "action.npy"
-    """The anchor: an array field with a row per step, such as `action.npy` or `joints.position.npy`."""
+    """Anchor: an array field with a row per step, such as `action.npy`."""
     still: float = 0.02
-    """Movement that counts as none, as a share of the widest range; 0 up to, not including, 1."""
+    """Movement that counts as none: share of the widest range, 0 to below 1."""
     idle_ms: int = 500
     """Shortest idle time in ms; 1 or more."""
     idle_rows: int = 15
@@ -53,7 +52,7 @@ class EpisodeSync(Featurizer):
     gap: float = 3.0
     """Steps longer than this many median steps are gaps; more than 1."""
     clocks: Mapping[str, str] = field(default_factory=dict)
-    """Field -> field with its times, from the facts of a batch (`of_fields`). A recipe leaves it out."""
+    """Field -> field with its times, from the facts of a batch (`of_fields`); not part of a recipe."""
     code: ClassVar[int] = 2
     """Version 2 obeys the fact `clock`."""
     name: ClassVar[str] = "episode_sync"
@@ -118,7 +117,6 @@ class EpisodeSync(Featurizer):
     def _other_clocks(
         self, sample: Mapping[str, bytes], own: str | None, tables: Mapping[str, PacketTable]
     ) -> Iterator[Array]:
-        """Yield the times of every other stream that has values: its clock, or a video's shown frames."""
         named = self.clocks.values()
         for name in sorted(sample):
             is_clock = name.endswith(CLOCK) or name in named
@@ -154,10 +152,7 @@ class EpisodeSync(Featurizer):
 
 
 def _within(rows: Array, starts: Array, stops: Array, share: float) -> Array:
-    """Return bool [starts]: rows start ... stop differ by at most `share` of the widest range, in each dimension.
-
-    Extents of 2^k rows come from extents of 2^(k-1), so it costs O(rows * log of the longest).
-    """
+    """Extents of 2^k rows come from extents of 2^(k-1): O(rows * log of the longest)."""
     finite = np.where(np.isfinite(rows), rows, np.nan)  # an infinite range would hold every movement
     spread = share * np.fmax.reduce(np.fmax.reduce(finite) - np.fmin.reduce(finite), initial=0.0)
     levels = np.log2(stops - starts + 1).astype(np.int64)

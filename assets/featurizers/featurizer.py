@@ -18,7 +18,7 @@ from .decoding import inputs_of
 Column = bool | int | float | str | None
 
 EPISODE = "episode"
-"""Kind of samples with streams, for featurizers; the samples table names them by their media, such as video."""
+"""Kind of samples with streams; the samples table names them by their media, such as video."""
 KINDS = frozenset((*get_args(Kind), EPISODE))
 """Kinds of samples."""
 
@@ -31,10 +31,9 @@ class Features:
     """
 
     fields: Mapping[str, Any]
-    """Field name -> value for `loader.modalities.encode`; every sample of a kind has the same names."""
+    """Field name -> value for `loader.modalities.encode`; the same names for every sample of a kind."""
     columns: Mapping[str, Column]
-    """Score column, named with its unit -> finite value, or None if unknown. Every sample of a kind has the same names.
-    """
+    """Column, named with its unit -> finite value, or None if unknown; the same names for every sample of a kind."""
 
     def __post_init__(self) -> None:
         for field in self.fields:
@@ -51,15 +50,15 @@ class Featurizer(ABC):
     """Base class of featurizers: subclasses define a name, inputs, outputs and `__call__`.
 
     Instances are picklable and stateless. The dataclass fields image, video, audio, text and episode name the field to
-    read for that kind; None skips the kind. All other dataclass fields are parameters and part of the version.
+    read for that kind; None skips it. All other fields are parameters and part of the version.
     """
 
     code: ClassVar[int] = 1
-    """Version of the code. Increase it with every change that alters the features."""
+    """Code version, raised with every change of the features."""
     output_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields written for every sample; override `outputs` if kinds differ."""
+    """Fields of every sample; override `outputs` if kinds differ."""
     output_columns: ClassVar[tuple[str, ...]] = ()
-    """Score columns written for every sample; override `columns` if kinds differ."""
+    """Columns of every sample; override `columns` if kinds differ."""
 
     @property
     @abstractmethod
@@ -99,15 +98,15 @@ class Featurizer(ABC):
 
     @property
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """Output field -> facts (text, integers, lists) that dataset versions store.
+        """Output field -> facts (text, integers, lists), true for every sample of this `version`.
 
-        Facts are true for every sample of this `version`; changed facts need a new `code` (docs/format.md).
+        Changed facts need a new `code` (docs/format.md).
         """
         return {}
 
     @abstractmethod
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        """Return the features of one sample; `sample` holds the encoded bytes of the kind's inputs.
+        """Return the features of one sample, given the encoded bytes of the kind's inputs.
 
         Raises: assets.media.unit.Unusable (rejected, stage "featurize") if the bytes cannot be used; ValueError for an
         unaccepted kind. Whatever the bytes, nothing else is raised.
@@ -115,25 +114,19 @@ class Featurizer(ABC):
 
 
 def version_of(code: int, parameters: Mapping[str, Any], *weights: str) -> str:
-    """Return '<code>-<8 hex>': the code version, and a hash of the parameters and weights' sha256.
-
-    parameters: JSON values.
-    """
+    """Return '<code>-<8 hex>': the code version, and a hash of the parameters (JSON) and weights' sha256."""
     stated = json.dumps([dict(parameters), *weights], sort_keys=True, ensure_ascii=False, allow_nan=False)
     return f"{code}-{hashlib.sha256(stated.encode()).hexdigest()[:8]}"
 
 
 RESERVED_COLUMNS = frozenset({"key", "code", "reason", "refused", "is_known", "kind", "left_out"})
-"""Names that the features and samples tables use themselves."""
+"""Names of the tables' own columns."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def check_distinct_names(dataset: str, featurizers: Iterable[Featurizer]) -> None:
-    """Check that no two featurizers of a dataset share a name, field or column, even for different kinds.
-
-    Raises: InvalidName if two do.
-    """
+    """Raise InvalidName if two featurizers of a dataset share a name, field or column, even for different kinds."""
     owners: dict[tuple[str, str], str] = {("column", name): "penstock itself" for name in RESERVED_COLUMNS}
     for featurizer in featurizers:
         if not _NAME.fullmatch(featurizer.name):
@@ -160,10 +153,7 @@ def check_new_names(
     fields: Collection[str],
     columns: Collection[str],
 ) -> None:
-    """Check that a featurizer's group, fields and columns do not clash with the units' own.
-
-    Raises: Conflict if they do.
-    """
+    """Raise Conflict if a featurizer's group, fields or columns clash with the units' own."""
     clashes = [
         *(f"group {name!r}" for name in (featurizer.name,) if name in groups and featurizer.outputs[kind]),
         *(f"field {name!r}" for name in featurizer.outputs[kind] if name in fields),

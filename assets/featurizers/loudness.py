@@ -1,4 +1,4 @@
-"""Measure loudness and true peak with FFmpeg's ebur128 filter, and silence and clipping from sample values."""
+"""Measure loudness and true peak with FFmpeg's ebur128, silence and clipping from sample values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,38 +12,36 @@ from .decoding import STAGE, Array, Sound, field_of, sound
 from .featurizer import Column, Features, Featurizer
 
 WINDOW_S = 0.02
-"""Length in seconds of the windows in which silence is measured."""
+"""Seconds of a window of silence."""
 
 FULL_SCALE = 32767 / 32768
 """Largest 16-bit sample. In 8-bit audio (largest 127/128) only negative peaks count as clipped."""
 
 CLIPPED_RUN = 3
-"""Consecutive full-scale samples that count as clipping; normalised audio has single ones."""
+"""Consecutive full-scale samples that count as clipping."""
 
 _AT_ONCE = 65_536  # samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loudness(Featurizer):
-    """Loudness, peak, silence and clipping of audio.
+    """Loudness, peak, silence and clipping of audio; None for a clip without audio.
 
     Columns:
 
-    - loudness_lufs: integrated, ITU-R BS.1770-4 with EBU R128's gates. One channel is measured as one (3 LU less
-      than two equal ones). None if no 400 ms block is louder than -70 LUFS
+    - loudness_lufs: integrated, ITU-R BS.1770-4 with EBU R128's gates; one channel is 3 LU less than two equal ones.
+      None if no 400 ms block is louder than -70 LUFS
     - true_peak_dbtp: of the four times oversampled signal; None for digital silence
     - silence_ratio: share of silent 20 ms windows; clipped_ratio: share of samples in runs of 3 or more at full
       scale
-
-    All columns are None for a clip without audio.
     """
 
     audio: str | None = "flac"
-    """Field to read from audio; None skips it."""
+    """Field of audio; None skips it."""
     video: str | None = None
     """Field with a clip's audio, such as `sound.flac`; None skips clips."""
     silence_dbfs: float = -60.0
-    """A window is silent if its mean square over all channels is lower. A full-scale sine is at -3.01 dBFS."""
+    """Window is silent if its mean square over all channels is lower; a full-scale sine is at -3.01 dBFS."""
     name: ClassVar[str] = "loudness"
     """Name of the featurizer."""
     code: ClassVar[int] = 2

@@ -12,7 +12,7 @@ from .decoding import STAGE, Array, field_of, one_channel
 from .featurizer import Features, Featurizer
 
 MAX_SECONDS = 3600
-"""Longest accepted audio in seconds: memory holds the whole spectrogram."""
+"""Longest accepted audio in seconds."""
 
 _AT_ONCE = 1000  # frames
 
@@ -26,15 +26,14 @@ class Mel(Featurizer):
 
     Audio is mixed to one channel (ITU-R BS.775), resampled to sample_rate_hz and padded by half a window at each end.
     Frame t holds n_fft samples around sample t * hop under a periodic Hann window. Magnitudes to the power of `power`
-    are summed in n_mels triangles from fmin_hz to fmax_hz, evenly spaced on `scale`. `log` applies to values raised to
-    at least `floor`. A clip without audio gets no frames.
+    are summed in n_mels triangles from fmin_hz to fmax_hz, evenly spaced on `scale`. `log` applies above `floor`.
 
-    Field mel.npy: float32 [n_mels, frames], frames = 1 + samples // hop. Computed in float64, O(samples), about 600
-    times real time.
+    Field mel.npy: float32 [n_mels, frames], frames = 1 + samples // hop, 0 without audio. Computed in float64,
+    O(samples), about 600 times real time.
     """
 
     audio: str | None = "flac"
-    """Field to read from audio; None skips it."""
+    """Field of audio; None skips it."""
     video: str | None = None
     """Field with a clip's audio; None skips clips."""
     sample_rate_hz: int = 16_000
@@ -44,11 +43,11 @@ class Mel(Featurizer):
     hop: int = 160
     """Samples from one frame to the next."""
     n_mels: int = 80
-    """Number of triangles."""
+    """Triangles."""
     fmin_hz: float = 0.0
     """Lower edge of the triangles."""
     fmax_hz: float | None = None
-    """Upper edge of the triangles; None for half the sample rate."""
+    """Upper edge of the triangles; None: half the sample rate."""
     scale: Scale = "slaney"
     """"slaney" (Auditory Toolbox) or "htk" (2595 log10(1 + f/700))."""
     norm: Literal["slaney", "none"] = "slaney"
@@ -56,12 +55,13 @@ class Mel(Featurizer):
     power: int = 2
     """Power to which magnitudes are raised, 1 or 2."""
     log: Log = "whisper"
-    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper". "whisper" is (log10 + 4)
-    / 4, clamped to at most 2 below the largest value, and drops the last frame."""
+    """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper".
+    That is (log10 + 4) / 4, clamped to at most 2 below the largest value, without the last frame.
+    """
     floor: float = 1e-10
-    """Smallest argument of `log`; smaller values are raised to this floor."""
+    """Smallest argument of `log`."""
     pad: Literal["reflect", "constant"] = "reflect"
-    """"reflect" mirrors the audio at its ends; "constant" pads with zeros."""
+    """"reflect" mirrors at the ends; "constant" pads with zeros."""
     name: ClassVar[str] = "mel"
     """Name of the featurizer."""
     output_fields: ClassVar[tuple[str, ...]] = ("mel.npy",)

@@ -1,7 +1,7 @@
 """Compute 64-bit perceptual hashes with ImageHash; near-duplicates differ in few bits.
 
-An image is shrunk to 32 x 32 px gray. Each bit is set if one of the 8 x 8 lowest frequencies exceeds their median.
-Measured: a recompressed copy differs in at most 8 bits, another image in 12 or more.
+An image is shrunk to 32 x 32 px gray. A bit is set if one of the 8 x 8 lowest frequencies exceeds their median. A
+recompressed copy differs in at most 8 bits, another image in 12 or more.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from .decoding import Array, field_of, frames, photo, three_of
 from .featurizer import Features, Featurizer
 
 FLAT_STD = 2.0
-"""A hash is noise if the gray image's standard deviation is lower, in 8-bit steps at 32 x 32 px."""
+"""Standard deviation of the gray image, in 8-bit steps at 32 x 32 px, below which a hash is noise."""
 
 MIN_DECIDED = 32
-"""Bits that must be decided by more than noise. Photos have 43 to 64; flat drawings and smooth gradients 8 to 25."""
+"""Bits that more than noise must decide. Photos have 43 to 64; flat drawings and smooth gradients 8 to 25."""
 
 _NOISE = 1.0  # distance from the median, in 8-bit steps of gray, within which the coding decides the bit
 
@@ -32,24 +32,21 @@ _COSINES = np.sqrt(2 / _SIDE) * np.cos(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerceptualHash(Featurizer):
-    """Field `phash.npy`: uint64 [1] for a photo, uint64 [3] for a clip.
-
-    A clip has the hashes of its first, middle and last frame (repeated if it has fewer than three).
+    """Field `phash.npy`: uint64 [1], for a clip [3]: first, middle and last frame, repeated if fewer.
 
     Columns:
 
     - phash: the same in 16 hexadecimal digits each, joined by `-`; the most significant bit is the lowest
       frequency.
-    - phash_mirrored: hashes of the images mirrored left to right, which find mirrored copies.
-    - phash_flat: every hashed image is nearly one colour or has too few distinct frequencies. Such a hash must not
-      be matched.
+    - phash_mirrored: hashes of the images mirrored left to right.
+    - phash_flat: every hashed image is nearly one colour or has too few distinct frequencies, and must not be matched.
     - phash_flat_mask: images for which phash_flat holds, bit i for the i-th.
     """
 
     image: str | None = "jpg"
-    """Field to read from photos; None skips them."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read from clips; None skips them."""
+    """Field of clips; None skips them."""
     name: ClassVar[str] = "phash"
     """Name of the featurizer."""
     code: ClassVar[int] = 2
@@ -104,7 +101,6 @@ def phash(pixels: Array) -> tuple[int, bool]:
 
 
 def _is_flat(means: Array, hashed: Array) -> bool:
-    """Return whether a hash is noise. means: image shrunk by area means; hashed: ImageHash's input."""
     low = _COSINES @ hashed.astype(np.float64) @ _COSINES.T
     decided = np.abs(low - np.median(low)) > _NOISE
     return bool(means.std() < FLAT_STD or np.count_nonzero(decided) < MIN_DECIDED)

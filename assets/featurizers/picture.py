@@ -11,13 +11,13 @@ from .decoding import Array, field_of, frames, photo, shrunk, small_frames, thre
 from .featurizer import Column, Features, Featurizer
 
 SERIES = (36, 64)
-"""Height and width in px to which every image is shrunk; only sharpness uses more."""
+"""Height and width in px to which images are shrunk; only sharpness uses more."""
 
 SHARPNESS_PX = 256
-"""Shorter side in px at which sharpness is measured, since the variance depends on the scale."""
+"""Shorter side in px at which sharpness is measured."""
 
 MAX_FRAMES = 20_000
-"""Longest accepted clip in frames: over five minutes at 60 frames per second."""
+"""Longest accepted clip in frames."""
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """Weights of R'G'B' in luma, from ITU-R BT.601-7, 2.5.1."""
@@ -41,22 +41,21 @@ MOVING = ("motion_mean_ratio", "frozen_ratio", "black_ratio")
 class Picture(Featurizer):
     """Brightness, contrast, colour and sharpness of photos and clips, and motion of clips.
 
-    Columns are ratios of full range, 0 to 1 (limited-range video is expanded). All but sharpness use the 64 x 36 px
-    series:
+    Columns are ratios of full range, 0 to 1 (limited-range video is expanded), of the 64 x 36 px series:
 
     - luma_mean_ratio, luma_std_ratio; luma_contrast_ratio: from the 5th to the 95th percentile of luma.
     - chroma_mean_ratio: max - min over R'G'B', so 0 for gray; includes dark noise.
-    - sharpness_laplacian_var: variance of the 4-neighbour Laplacian of 8-bit luma, as in OpenCV. For a clip the
-      mean over its first, middle and last frame. None below 3 x 3 px.
+    - sharpness_laplacian_var: variance of the 4-neighbour Laplacian of 8-bit luma, as in OpenCV; for a clip the
+      mean over first, middle and last frame. None below 3 x 3 px.
     - motion_mean_ratio, video only: mean absolute luma difference of consecutive frames; None for a single frame.
     - frozen_ratio, video only: share of frame pairs without motion; None for a single frame.
     - black_ratio, video only: share of black frames.
     """
 
     image: str | None = "jpg"
-    """Field to read from photos; None skips them."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read from clips; None skips them."""
+    """Field of clips; None skips them."""
     name: ClassVar[str] = "picture"
 
     @property

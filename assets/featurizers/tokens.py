@@ -1,7 +1,6 @@
-"""Tokenize text with Tekken, whose vocabulary ships with mistral-common, so nothing is downloaded.
+"""Tokenize text with Tekken, whose vocabulary ships with mistral-common (Apache-2.0).
 
-Tekken is a byte-level BPE of 131,072 tokens for more than 100 languages (Apache-2.0); decoding restores every text
-exactly. Loading takes about 1.5 s and 170 MiB per process.
+A byte-level BPE of 131,072 tokens; decoding restores every text. Loading takes about 1.5 s and 170 MiB per process.
 """
 
 import hashlib
@@ -27,23 +26,21 @@ VOCABULARY_SHA256 = "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f8
 class Tokens(Featurizer):
     """Tokens of documents, captions and transcripts.
 
-    A missing or empty document is rejected. A missing or empty caption gives no tokens; n_tokens is None if it is
-    missing. Text that the tokenizer cannot split (hundreds of thousands of blanks in a row) is rejected.
+    A missing or empty document is rejected; a caption then gives no tokens. Text that the tokenizer cannot split
+    (hundreds of thousands of blanks in a row) is rejected.
 
-    Field `tokens.npy`: int32 [n], each from 1000 to 131,071. The first 1000 ids are special tokens, and none is added:
-    a text that spells one out, like `</s>`, is text.
-
-    Columns: n_tokens.
+    Field `tokens.npy`: int32 [n], each from 1000 to 131,071. The first 1000 ids are special tokens and never used: a
+    text like `</s>` is text. Columns: n_tokens, None for a missing caption.
     """
 
     text: str | None = "txt"
-    """txt field with a text sample's document; None skips texts."""
+    """Txt field with a text sample's document; None skips texts."""
     image: str | None = None
-    """txt field with a photo's caption; None skips photos."""
+    """Txt field with a photo's caption; None skips photos."""
     video: str | None = None
-    """txt field with a clip's caption; None skips clips."""
+    """Txt field with a clip's caption; None skips clips."""
     audio: str | None = None
-    """txt field with an audio sample's transcript; None skips audio."""
+    """Txt field with an audio sample's transcript; None skips audio."""
     max_bytes: int = 8 << 20
     """Length of the longest accepted text in bytes."""
     name: ClassVar[str] = "tokens"

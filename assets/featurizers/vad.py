@@ -17,7 +17,7 @@ from .featurizer import Features, Featurizer, version_of
 
 RATE_HZ = 16_000
 WEIGHTS = "data/silero_vad_16k_sequence.onnx"
-"""16 kHz model in the package silero-vad (MIT), which takes a sequence of frames per call."""
+"""16 kHz model in the package silero-vad (MIT), for a sequence of frames per call."""
 
 _FRAME, _CONTEXT = 512, 64  # samples: new in a frame, and repeated from the frame before
 _STATE = (1, 1, 128)
@@ -31,25 +31,25 @@ class VoiceActivity(Featurizer):
     """Speech segments of audio.
 
     Audio is mixed to one channel (ITU-R BS.775) and resampled to 16 kHz. A segment begins where the speech probability
-    of 32 ms reaches `threshold`. It ends where the probability falls more than 0.15 lower, unless it reaches
-    `threshold` again within min_silence_s. A clip without audio has no segments, and None in its columns.
+    of 32 ms reaches `threshold`. It ends where that falls more than 0.15 lower, unless it recovers within
+    min_silence_s.
 
     Field vad.npy: int64 [segments, 2], first sample and one past the last, at 16 kHz. Columns: speech_ratio, share of
-    the audio within segments; n_speech_segments. O(samples), about 200 times real time.
+    the audio within segments; n_speech_segments; None without audio. O(samples), about 200 times real time.
     """
 
     audio: str | None = "flac"
-    """Field to read from audio; None skips it."""
+    """Field of audio; None skips it."""
     video: str | None = None
     """Field with a clip's audio; None skips clips."""
     threshold: float = 0.5
     """Speech probability, 0 to 1, at which a segment begins."""
     min_speech_s: float = 0.25
-    """Segments of at most this many seconds are left out."""
+    """Most seconds of a segment that is left out."""
     min_silence_s: float = 0.1
     """Seconds of silence that end a segment."""
     pad_s: float = 0.03
-    """Seconds added at both ends of a segment; if a pause is too short for both neighbours, they share it."""
+    """Seconds added at both ends of a segment; neighbours share a shorter pause."""
     name: ClassVar[str] = "vad"
     """Name of the featurizer."""
     output_fields: ClassVar[tuple[str, ...]] = ("vad.npy",)
@@ -120,10 +120,7 @@ class VoiceActivity(Featurizer):
 
 
 def probabilities(samples: Array) -> Array:
-    """Return the speech probability of every 512 samples of float32 [n] at 16 kHz: float32 [frames].
-
-    The last frame is padded with silence.
-    """
+    """Return the speech probability of every 512 samples, padded: float32 [n] at 16 kHz -> [frames]."""
     n_frames = -(-len(samples) // _FRAME)
     padded = np.zeros(_CONTEXT + n_frames * _FRAME, np.float32)
     padded[_CONTEXT : _CONTEXT + len(samples)] = samples

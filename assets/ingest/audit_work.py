@@ -25,7 +25,7 @@ class SampleFormat:
     choices: dict[str, Any]
     """Reader options, in the form of `Options.to_json`."""
     batch: str
-    """Id of one audit, so that each audit lists a source only once."""
+    """Id of one audit, which lists a source once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class AuditTask:
     raw: dict[str, Any]
     """Row of `raw_objects`."""
     policy: CutPolicy
-    """Cut policy, for clips that the audit encodes while decoding."""
+    """For clips that the audit encodes."""
     staging: str
-    """Key of the staged clips in the root; "" to make none."""
+    """Key of the staged clips, or ""."""
     cost_s: float
     """Estimated seconds."""
     limit_s: float
@@ -115,7 +115,7 @@ AUDIT = Work(
 
 
 _VERSION = "1"
-"""Version of the staged clips. Clips that another version staged are not used."""
+"""Version of staged clips; others are not used."""
 
 
 def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
@@ -124,11 +124,11 @@ def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
 
 
 StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
-"""(SHA-256 of an object, the segments given for it) -> staging of its clips."""
+"""(SHA-256 of an object, its segments) -> staging."""
 
 
 def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
-    """Return the function that gives an object's staging. Its names depend on all that decides the clips' bytes."""
+    """Return the function that gives an object's staging, named after all that decides the clips' bytes."""
     plain = {name: str(value) for name, value in policy.of("video").items()}
 
     def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:

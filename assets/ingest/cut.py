@@ -31,15 +31,15 @@ class CutInto:
     """Destination of a batch's units."""
 
     root: Store
-    """The root's store."""
+    """Root's store."""
     txn: str
     """Transaction of the parts."""
     labels: Sequence[str]
     """Class names, by class number."""
     provenance: Mapping[str, str]
-    """Provenance shared by all samples."""
+    """Provenance of all samples."""
     waiting: StagingOf | None = None
-    """Staging of clips that the audit has encoded."""
+    """Staging of the audit's clips."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class CutBatch:
     refusals: list[Row] = field(default_factory=list)
     """Rows of `refusals`."""
     job: Job[CutTask, CutUnits]
-    """The cluster job. Its folder may be deleted once the batch is recorded."""
+    """Cluster job, discarded once the batch is recorded."""
     short_shots: int = 0
     """Shots, and ends of shots, too short for a clip."""
 
@@ -61,7 +61,7 @@ class CutBatch:
 def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[list[Row], list[Row]]:
     """Return (media rows of objects to cut, refusal rows of duplicates).
 
-    published: SHA-256 -> where the dataset already has these bytes.
+    published: SHA-256 -> where the dataset has these bytes.
     """
     fresh, refusals = list[Row](), list[Row]()
     for row in audits:
@@ -74,7 +74,7 @@ def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[li
 
 
 def labels_of(audits: Sequence[Row], raws: Mapping[str, Row], known: Sequence[str]) -> list[str]:
-    """Return the class names: `known` first, so that numbers keep their meaning, then new names, sorted."""
+    """Return the class names: `known` first, so that numbers keep their meaning, then new ones, sorted."""
     names = {raws[row["key"]]["label"] for row in audits if CUTTERS[row["kind"]].has_label}
     return [*known, *sorted(names - set(known))]
 
@@ -91,7 +91,7 @@ def cut_objects(
 ) -> CutBatch:
     """Cut objects, given by their media rows, and write their units as parts.
 
-    tell: called for each object whose time limit exceeds the dataset's.
+    tell: receives each object whose time limit exceeds the dataset's.
     """
     limits = limits_decoded(audits, spec, tell)
     tasks = [
@@ -156,8 +156,7 @@ def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
 def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: float) -> str:
     """Return why these refusals stop a batch, or "".
 
-    An object that differs from its source after the cut is left out. Many such objects point to a bug in penstock or a
-    library.
+    An object that differs from its source after the cut is left out; many point to a bug in penstock or a library.
     """
     untrue = [row for row in refusals if row["stage"] == CUT_AUDIT]
     if len(untrue) <= max_untrue_rate * n_objects:

@@ -1,7 +1,4 @@
-"""The work CUT: a node cuts a raw object into files, and a block writes its units as parts.
-
-Workers decode untrusted files. So a part accepts only files from the unit's own folder (`_is_own`).
-"""
+"""The work CUT: a node cuts a raw object into files, and a block writes its units as parts."""
 
 import os
 import stat
@@ -24,7 +21,7 @@ from ..media.unit import Kind, Unit, rejected
 from .audit_work import segments_of
 
 CAPTION = "caption.txt"
-"""Field for the text that came with an object or segment, in a group of its own."""
+"""Field for text that came with an object or segment, in a group of its own."""
 
 Row = dict[str, Any]
 
@@ -38,7 +35,7 @@ class CutUnit:
     kind: Kind
     """Kind of media."""
     unit: Unit
-    """The cut unit."""
+    """Cut unit."""
     raw: Mapping[str, Any]
     """Its row of `raw_objects`."""
     audit: Mapping[str, Any]
@@ -46,7 +43,7 @@ class CutUnit:
     label: int | None
     """Class number; None for kinds without classes."""
     source: Mapping[str, str]
-    """Provenance shared by all samples of the object."""
+    """Provenance of all its samples."""
 
     @property
     def key(self) -> str:
@@ -56,7 +53,7 @@ class CutUnit:
 def write_parts(
     store: Store, txn: str, units: Sequence[CutUnit], name: str
 ) -> list[tuple[Part, list[CutUnit]]]:
-    """Write one part per kind and set of fields; return each part with its units. name: the block's name."""
+    """Write a part per kind and set of fields; return each with its units. name: the block's name."""
     from loader.dataset.writing.part_writer import write_part  # only workers need it
 
     layouts: dict[tuple[Kind, tuple[str, ...]], list[CutUnit]] = {}
@@ -136,13 +133,13 @@ def unit_row(unit: CutUnit, part: Part) -> Row:
 
 
 def n_short_shots(units: Sequence[CutUnit]) -> int:
-    """Count shots, and ends of shots, too short for a clip, over all videos of these units."""
+    """Count shots, and ends of shots, too short for a clip."""
     by_object = {unit.raw["key"]: unit.unit.fields.get("json", {}) for unit in units if unit.kind == "video"}
     return sum(int(facts.get("n_short_shots", 0)) for facts in by_object.values())
 
 
 _PIXELS_PER_S, _VALUES_PER_S = 20e6, 10e6
-"""Rough numbers of pixels and of audio samples that a core decodes and encodes per second."""
+"""Rough pixels and audio samples that a core decodes and encodes per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,19 +153,19 @@ class CutTask:
     txn: str
     """Transaction of the parts."""
     raw: dict[str, Any]
-    """The object's row of `raw_objects`."""
+    """Object's row of `raw_objects`."""
     audit: dict[str, Any]
-    """The object's row of `media`."""
+    """Object's row of `media`."""
     policy: CutPolicy
     """Cut policy."""
     words: dict[str, str]
-    """The policy for the object's kind as text, part of the units' ids."""
+    """Policy as text, part of the units' ids."""
     staging: str
-    """Key of the staged clips in the root; "" if there are none."""
+    """Key of the staged clips, or ""."""
     label: int | None
     """Class number; None for kinds without classes."""
     source: dict[str, str]
-    """Provenance shared by all its samples, with the submitter's run."""
+    """Provenance of all its samples."""
     limit_s: float
     """Time limit in seconds."""
 
@@ -200,7 +197,7 @@ class CutUnits:
     kind: Kind | None = None
     """Kind of the units; None if refused."""
     pieces: list[UnitFiles] = field(default_factory=list)
-    """The units."""
+    """Units."""
     refusal: dict[str, Any] | None = None
     """Row of `refusals`."""
 
@@ -214,7 +211,7 @@ class CutParts:
     rows: list[dict[str, Any]]
     """Rows of `units`."""
     refusals: list[dict[str, Any]]
-    """Rows of `refusals` for objects whose worker named files that are not its own."""
+    """Rows of `refusals`: workers that named files of others."""
     short_shots: int
     """Shots, and ends of shots, too short for a clip."""
 

@@ -1,4 +1,4 @@
-"""The work HASH: a node reads a raw object once, to get its SHA-256 and its type by content."""
+"""The work HASH: a node reads a raw object once, for its SHA-256 and its type by content."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from ..media.sniff import HEAD_BYTES, sniff
 _CHUNK_BYTES = 8 * 2**20
 _REASON_CHARS = 500
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient, ForkedStore)
-"""Errors of the store. A later attempt may succeed, so they reject no object."""
+"""Errors of the store, which reject no object."""
 _BYTES_PER_S, _SLOWEST_BYTES_PER_S = 100e6, 1e6
 
 
@@ -26,7 +26,7 @@ class HashTask:
     key: str
     """Key of the object."""
     uri: str
-    """The object's URI, for messages."""
+    """Object's URI, for messages."""
     etag: str
     """Change token of the discovered version."""
     nbytes: int
@@ -42,7 +42,7 @@ class Hashed:
     mime: str = ""
     """Type by content; "" if unreadable."""
     error_code: str = ""
-    """Error class; "" if there is none."""
+    """Error class or ""."""
     error_reason: str = ""
     """Text of the error."""
 

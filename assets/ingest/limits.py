@@ -1,4 +1,4 @@
-"""Limits of a batch: refusals that stop it, and each object's time. A duplicate is refused like its original."""
+"""Limits of a batch: refusals that stop it, and each object's time."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ _LIMITS = (
 
 
 def refusal_of_copy(row: Mapping[str, Any], of: str, refusals: Mapping[str, Row]) -> Row:
-    """Return the refusal of an object with the same bytes as `of`: the inherited refusal, or one as a duplicate.
+    """Return the refusal of an object with the bytes of `of`: the inherited one, or one as a duplicate.
 
     refusals: key -> refusal, for the audited objects.
     """
@@ -40,7 +40,7 @@ def refusal_of_copy(row: Mapping[str, Any], of: str, refusals: Mapping[str, Row]
 def refusals_of_copies(before: Sequence[Row], refusals: Sequence[Row]) -> list[Row]:
     """Return the refusals that duplicates inherit from a later stage.
 
-    before: the earlier stage's refusals, including duplicates. refusals: the later stage's refusals.
+    before: the earlier stage's refusals, including duplicates. refusals: the later stage's.
     """
     verdicts = {row["sha256"]: row for row in refusals if row["code"] != DUPLICATE}
     copies = [row for row in before if row["code"] == DUPLICATE and row["sha256"] in verdicts]
@@ -56,7 +56,7 @@ def _inherited(key: str, verdict: Row) -> Row:
 
 
 def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
-    """Count objects by outcome: rejected (damaged), not supported, not media, and dropped (intact but unwanted)."""
+    """Count objects by outcome: rejected (damaged), not supported, not media, dropped (intact but unwanted)."""
     return {outcome: sum(1 for row in refusals if row["outcome"] == outcome) for outcome in OUTCOMES}
 
 
@@ -84,7 +84,7 @@ Tell = Callable[[str], object]
 log = logging.getLogger(__name__)
 
 _PROBE_S = 60.0
-"""Time limit for reading a container's length: a few byte ranges, nothing is decoded."""
+"""Time limit for reading a container's length, in s."""
 
 _WORTH_LOGGING = 1.5
 """Multiple of `work_timeout_s` above which a limit is logged."""

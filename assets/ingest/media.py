@@ -1,4 +1,4 @@
-"""The asset `media`: every object of a batch, probed and decoded to its end in isolation; damaged ones are refused."""
+"""The asset `media`: every object of a batch, probed and decoded to its end; damaged ones are refused."""
 
 import math
 import secrets
@@ -22,7 +22,7 @@ from ..arrivals.batch_manifests import place_of_batch
 from ..media.cutters import check_is_media
 from ..media.objects import refusal_row
 from ..media.unit import Unusable, dropped, rejected
-from ..pages.report import as_failures, check_and_materialize, check_metadata, dagster_name, media_metadata
+from ..report import as_failures, check_and_materialize, check_metadata, dagster_name, media_metadata
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table
@@ -41,9 +41,9 @@ from .limits import Tell, TimeLimit, limits_probed, log, rates, refusal_counts, 
 CODE_VERSION = "3"
 CHECK = "readable"
 _SUPERSEDED = ("Changed", "ObjectNotFound")
-"""The object was repaired (it lands again) or deleted since. This is not damage, so a stopped batch can continue."""
+"""Object was repaired (it lands again) or deleted since, which is no damage."""
 _BYTES_PER_S = 10e6
-"""Bytes of an image or a text that a core audits per second, roughly."""
+"""Bytes of an image or text audited per second."""
 
 Row = dict[str, Any]
 
@@ -104,13 +104,13 @@ class AuditOf:
     """The batch that an audit belongs to."""
 
     root: Store
-    """The root's store."""
+    """Root's store."""
     partition: str
     """Key of the batch."""
     fingerprint: str
     """Hash of everything that decides the result."""
     staging: StagingOf | None = None
-    """Staging of clips that the audit encodes while decoding."""
+    """Staging of the audit's clips."""
 
 
 def audit_objects(
@@ -124,8 +124,8 @@ def audit_objects(
 ) -> tuple[list[Row], list[Row]]:
     """Return (media rows, refusal rows), in landing order.
 
-    If objects have the same bytes, only the first is audited; the others share its refusal, or are duplicates. tell:
-    called for each object whose time limit exceeds the dataset's.
+    The first of objects with the same bytes is audited; the others share its refusal, or are duplicates. tell: receives
+    each object whose time limit exceeds the dataset's.
     """
     refusals: dict[str, Row] = {}
     readable, copies = list[Row](), list[Row]()
@@ -219,7 +219,6 @@ MediaEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """Return the asset [dataset, media] with its check."""
     key = dg.AssetKey([spec.name, MEDIA])
 
     @dg.asset(

@@ -23,7 +23,7 @@ from resources.storage import LandingResource, RootResource
 from ..arrivals.batch_manifests import Manifest, RawObject, place_of_batch, read_manifest
 from ..joined_objects import JoinedObjects
 from ..media.segments import GivenSegments, read_segments
-from ..pages.report import as_failures, data_version, raw_objects_metadata
+from ..report import as_failures, data_version, raw_objects_metadata
 from ..sources import LANDING, ORIGINS, Source
 from ..stages import RAW_OBJECTS
 from ..tables import write_table
@@ -44,9 +44,9 @@ def no_progress(done: int, total: int, name: str) -> None: ...
 
 
 def read_origins(landing: Store) -> Mapping[str, object]:
-    """Return the entry of each object in `_origins.json`, unchecked; empty if there is no such file.
+    """Return the entry of each object in `_origins.json`, unchecked; empty without this file.
 
-    Raises: Corrupt if it is not a JSON object or exceeds 128 MiB, since every object's licence is unknown then.
+    Raises: Corrupt if it is not a JSON object or exceeds 128 MiB: every licence is unknown then.
     """
     place = f"{landing.url}/{ORIGINS}"
     try:
@@ -90,8 +90,8 @@ def raw_rows(
 ) -> Iterator[dict[str, Any]]:
     """Read every object once and yield its row, in order: SHA-256, type by content, licence and origin.
 
-    A row has an error if its object was replaced, has vanished or is forbidden, or if its entry in `_origins.json` or
-    the table of segments is invalid. `hashes` reads the objects; None uses threads of this process.
+    A row has an error if its object was replaced, vanished or is forbidden, or its entry in `_origins.json` or the
+    segments is invalid. `hashes` reads the objects; None: threads of this process.
 
     Raises: Corrupt for an invalid `_origins.json`; Throttled and Transient; as `hashes`.
     """
@@ -180,7 +180,7 @@ def land(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Publish a row for every object of the batch's manifest, unless nothing changed.
 
-    compute: engine whose cluster nodes read the objects; objects with several files use threads here.
+    compute: its cluster's nodes read the objects; those with several files use threads here.
 
     Raises: InvalidName and ObjectNotFound for an unknown batch; StageNotPublished if `landing` is another source; as
     `raw_rows`.

@@ -1,7 +1,4 @@
-"""The asset `units`: admitted objects, cut into samples and written as parts of an open transaction.
-
-The transaction stays open: feature stages add groups to these parts, and the asset `version` commits it.
-"""
+"""The asset `units`: admitted objects, cut into samples and written as parts of an open transaction."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,18 +19,10 @@ from resources.storage import LandingResource, RootResource
 
 from ..arrivals.batch_manifests import place_of_batch
 from ..media.policy import policy_words
-from ..pages.report import as_failures, check_and_materialize, check_metadata, dagster_name, units_metadata
+from ..report import as_failures, check_and_materialize, check_metadata, dagster_name, units_metadata
 from ..sources import read_formats
 from ..spec import DatasetSpec
-from ..stages import (
-    MEDIA,
-    RAW_OBJECTS,
-    UNITS,
-    clear_recut,
-    open_transaction,
-    require_published,
-    require_read,
-)
+from ..stages import MEDIA, RAW_OBJECTS, UNITS, clear_recut, open_transaction, require_published, require_read
 from ..tables import read_table, write_table
 from .audit_work import clear_staging, staging_of
 from .cut import CutInto, cut_objects, labels_of, new_objects, policy_fingerprint, untrue_reason
@@ -199,8 +188,8 @@ def published_labels(root: "loader.Root", dataset: str) -> list[str]:
 def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part"]) -> str:
     """Return why waiting parts no longer fit the dataset, or "".
 
-    Since the cut, class numbers, fields of a group or column types may have changed, or another batch published the
-    same raw bytes or objects. `record` is of the units or the samples.
+    Class numbers, fields of a group or column types may have changed, or another batch published the same bytes or
+    objects. `record` is of the units or the samples.
     """
     dataset, labels = record.dataset, record.body["labels"]
     known = published_labels(root, dataset)
@@ -276,7 +265,6 @@ UnitsEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """Return the asset [dataset, units] with its check."""
     key = dg.AssetKey([spec.name, UNITS])
 
     @dg.asset(

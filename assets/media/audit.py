@@ -1,4 +1,4 @@
-"""Audit a raw object: decode it to its last byte and measure its media table row; audit its units."""
+"""Audit a raw object: decode it to its last byte and measure its media row; audit its units."""
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -96,7 +96,7 @@ def _boxed(image: "Image") -> "Image":
 
 
 def audit_units(path: str, kind: Kind, units: Sequence[Unit], row: Mapping[str, Any]) -> None:
-    """Audit all units of the raw object at `path`. row: the object's media table row.
+    """Audit all units of the raw object at `path`. row: its media row.
 
     Raises: Unusable, stage `cut_audit`, with a code of `findings`.
     """

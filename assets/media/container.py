@@ -32,7 +32,7 @@ DEMUXERS = (
     *("jpeg_pipe", "mjpeg", "png_pipe", "apng", "bmp_pipe", "tiff_pipe", "webp_pipe", "gif", "gif_pipe"),
     "image2",  # chosen by file name, which is ours
 )
-"""Demuxers of accepted types. FFmpeg would otherwise try all, even playlists that open other files."""
+"""Demuxers of accepted types; FFmpeg would try all, even playlists that open other files."""
 
 ALONE = {"format_whitelist": ",".join(DEMUXERS), "protocol_whitelist": "file"}
 """FFmpeg options that keep it from opening any other file."""
@@ -51,7 +51,7 @@ TAIL_S = 1.0
 _LEAST_TAIL_S, _TAIL_SHARE = 0.1, 0.02
 
 MAX_GAP_S = 86_400
-"""Most seconds between frames, shown or hidden; a larger gap means damaged timestamps."""
+"""Most seconds between frames; more is damage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class PacketIndex:
     """Facts of a video stream from reading all its packets."""
 
     n_packets: int
-    """Number of packets, including hidden ones."""
+    """With hidden ones."""
     start_pts: int
     """Start of the first shown frame, in ticks."""
     end_pts: int
@@ -69,9 +69,9 @@ class PacketIndex:
     max_gop_frames: int
     """Most packets from one keyframe to the next."""
     n_discard: int = 0
-    """Number of packets whose frames are hidden."""
+    """Packets whose frames are hidden."""
     n_keyframes: int = 0
-    """Number of keyframes."""
+    """Keyframes."""
     has_b_frames: bool = False
     """True if decode order differs from display order."""
     tail_missing_s: float = 0.0
@@ -107,7 +107,7 @@ def ffmpeg_refusal(
 ) -> Unusable:
     """Return an FFmpeg error as a refusal: damaged, or not supported.
 
-    at_frame: frames or samples decoded before the error. Raises: StoreError or the error itself, see `check_machine`.
+    at_frame: frames or samples decoded before. Raises: StoreError or the error itself, see `check_machine`.
     """
     from av import error as errors
 
@@ -134,7 +134,7 @@ def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
 
 
 def check_machine(error: Exception, path: str) -> None:
-    """Check that this machine did not cause the error. Raises: StoreError for scratch space, else the error itself."""
+    """Raise StoreError if scratch space caused the error, the error itself for another fault of this machine."""
     check_scratch(error, Path(path).parent)
     if (isinstance(error, MemoryError) and is_of_the_machine(error)) or is_ours(error):
         raise error
@@ -195,7 +195,7 @@ def required_audio(container: "InputContainer") -> "AudioStream":
 
 
 def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream") -> Iterator["Packet[Any]"]:
-    """Yield every packet of these streams (default: all), and an empty one at each stream's end."""
+    """Yield every packet of these streams (default: all), and an empty one at each end."""
     # A transport stream may add a stream in mid-file: PyAV 18's demux then raises IndexError once and can continue.
     ended: set[int] = set()
     expected = {stream.index for stream in streams} or {stream.index for stream in container.streams}
@@ -214,7 +214,7 @@ def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream
 
 
 def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketIndex:
-    """Read every packet once. Raises: Unusable if there is none, or if the file is truncated."""
+    """Read every packet once. Raises: Unusable without any, or if the file is truncated."""
     counter = _PacketCounter()
     ends: dict[int, tuple[int, Fraction]] = {}  # stream index -> last tick, seconds per tick
     for packet in packets_of(container):
@@ -294,8 +294,7 @@ def _check_count(container: "InputContainer", stream: "VideoStream", n_packets: 
 def check_duration(container: "InputContainer", found_s: float, step_s: float = 0.0) -> float:
     """Return how many seconds earlier than announced the file ends; 0 if no duration is announced.
 
-    found_s: end of the file. step_s: longest frame step; both in seconds. Raises: Unusable if rounding cannot explain
-    it.
+    found_s: its end. step_s: longest frame step; both in seconds. Raises: Unusable if rounding cannot explain it.
     """
     names = container.format.name.split(",")
     if container.duration is None or not any(name in _TIMED for name in names):
@@ -314,7 +313,7 @@ def check_duration(container: "InputContainer", found_s: float, step_s: float = 
 
 
 def container_facts(container: "InputContainer") -> dict[str, Any]:
-    """Return the media table columns that every container has."""
+    """Return the media columns that every container has."""
     return {
         "container": container.format.name,
         "n_streams": len(container.streams),
@@ -323,7 +322,7 @@ def container_facts(container: "InputContainer") -> dict[str, Any]:
 
 
 def audio_facts(stream: "AudioStream") -> dict[str, Any]:
-    """Return the media table columns from an audio stream's header."""
+    """Return the media columns from an audio stream's header."""
     return {
         "audio_codec": stream.codec_context.name,
         "sample_rate_hz": stream.rate,

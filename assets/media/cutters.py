@@ -1,8 +1,4 @@
-"""Kinds of media: a file's kind, unsupported formats, and each kind's cutter.
-
-Objects are damaged (a decoder rejects them), not supported (no decoder, or truncation goes unnoticed) or not media (an
-error page).
-"""
+"""Kinds of media: a file's kind, unsupported formats, and each kind's cutter."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +23,7 @@ class ClipStaging:
     store: Store
     """Store of the clips."""
     key: str
-    """Key prefix, derived from everything that determines the clips' bytes."""
+    """Key prefix, by all that determines the bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +33,9 @@ class Known:
     audit: Mapping[str, Any] = field(default_factory=dict)
     """Media table row; empty if there is none."""
     segments: tuple[Segment, ...] = ()
-    """Given segments from the `_segments` table."""
+    """From the `_segments` table."""
     staging: ClipStaging | None = None
-    """Staging of early clips; None if there are none."""
+    """Staging of early clips or None."""
 
 
 NOTHING = Known()
@@ -50,9 +46,9 @@ class Cutter:
     """Cutting function of one kind, and the format of its samples."""
 
     function: str
-    """"module:function", imported on first use: (file, scratch folder, policy) -> units."""
+    """"module:function": (file, scratch folder, policy) -> units."""
     facts: str
-    """Name under which samples store a unit's `json`; it differs by kind, since a field has one group per dataset."""
+    """Name under which samples store a unit's `json`, by kind: a field has one group per dataset."""
     has_label: bool
     """True if samples have the field `cls`."""
     takes_known: bool
@@ -195,7 +191,7 @@ def check_supported(mime: str) -> None:
 def check_is_media(key: str, mime: str) -> None:
     """Check that an object's type by content, `mime`, matches its name.
 
-    Raises: Unusable for a web page, text or archive named as media, and unknown bytes with a name of another type.
+    Raises: Unusable for a web page, text or archive named as media, and unknown bytes with another type's name.
     """
     suffix = PurePosixPath(key).suffix[1:].lower()
     name_text = (

@@ -1,8 +1,4 @@
-"""Time limits per object: a base plus decoding time for its audio and video.
-
-Before the audit, the amount comes from the container's header or else the size. Headers may be wrong, so a ceiling
-applies.
-"""
+"""Time limits per object: a base plus decoding time for its audio and video, by header, size or audit."""
 
 import io
 from collections.abc import Mapping
@@ -23,10 +19,10 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 PIXELS_PER_S = 5_000_000
-"""Pixels per second allowed for: an eighth of what an idle core audits, for H.264 and AV1 alike."""
+"""Pixels per second allowed for: an eighth of what an idle core audits, H.264 or AV1."""
 
 VALUES_PER_S = 1_000_000
-"""Samples of all channels per second allowed for; an idle core audits about 12 million."""
+"""Samples of all channels per second allowed for; an idle core audits 12 million."""
 
 # Codec -> how many times slower than others it is at worst.
 _SLOW = {
@@ -48,9 +44,9 @@ class DecodeWork:
     """Amount of audio and video to decode."""
 
     duration_s: float
-    """Length of the audio or video in seconds, whichever is longer."""
+    """Seconds of audio or video, whichever is longer."""
     pixels: float
-    """Pixels in all frames, weighted by codec."""
+    """Pixels of all frames, weighted by codec."""
     values: float
     """Samples in all channels."""
 
@@ -65,7 +61,7 @@ class DecodeWork:
 
 
 def work_of(row: Mapping[str, Any]) -> DecodeWork:
-    """Return an object's decoding work from its media table row."""
+    """Return an object's decoding work from its media row."""
     frames = (
         float(row.get("n_frames_decoded") or 0) * (row.get("width_px") or 0) * (row.get("height_px") or 0)
     )
@@ -77,9 +73,11 @@ def work_of(row: Mapping[str, Any]) -> DecodeWork:
 
 
 def declared_work(place: tuple[Store, str]) -> tuple[float, float, float] | None:
-    """Return `DecodeWork`'s duration_s, pixels and values as a container's header declares them. Costs a few ranges.
+    """Return `DecodeWork`'s duration_s, pixels and values by a container's header; None without one.
 
-    Returns None if the object is not a container or cannot be read. place: (store, key).
+    Costs a few ranges.
+
+    place: (store, key).
     """
     import av
 

@@ -1,7 +1,6 @@
-"""The `media` table: one row of measurements per healthy object, from its header and a full decode.
+"""The `media` table: a row of measurements per healthy object; null does not apply, or is not stated.
 
-Integers are signed. Times are ticks of `time_base_num / time_base_den` s; columns ending in `_s` derive from them. A
-column is null if it does not apply or the file does not state it.
+Times are ticks of `time_base_num / time_base_den` s, from which columns ending in `_s` derive.
 """
 
 from collections.abc import Mapping
@@ -135,11 +134,11 @@ _COLUMNS = _OBJECT + _VIDEO + _AUDIO + _IMAGE + _TEXT
 
 MEDIA = pa.schema([(name, kind) for name, kind, _ in _COLUMNS])
 MEDIA_TEXTS: Mapping[str, str] = {name: text for name, _, text in _COLUMNS}
-"""Column -> description for Dagster's pages; the stored schema has no descriptions."""
+"""Column -> description for Dagster's pages."""
 
 
 def media_row(facts: Mapping[str, Any]) -> Row:
-    """Return a row with every column of `MEDIA`, null if missing. Raises: KeyError for an unknown column."""
+    """Return a row with every column of `MEDIA`, null if missing. Raises: KeyError for others."""
     unknown = set(facts) - set(MEDIA.names)
     if unknown:
         raise KeyError(f"not columns of the media table: {sorted(unknown)}")

@@ -1,8 +1,4 @@
-"""Process one raw object in isolation: fetch it to scratch, verify it, and audit or cut it.
-
-Requests and results are picklable, so workers run both functions. An unusable object yields a refusal row; a failing
-disk or store yields `fault`.
-"""
+"""Process one raw object in isolation, by picklable requests: fetch it to scratch, verify it, and audit or cut it."""
 
 import contextlib
 import hashlib
@@ -62,7 +58,7 @@ class AuditResult:
     refusal: dict[str, Any] | None = None
     """Row of the `refusals` table."""
     fault: str = ""
-    """Fault of this machine or the store; "" if none."""
+    """Fault of machine or store, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +84,7 @@ class CutRequest:
     segments: tuple[Segment, ...] = ()
     """Given segments of the object."""
     staging: ClipStaging | None = None
-    """Staging of early clips; None if there are none."""
+    """Staging of early clips or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +96,11 @@ class CutResult:
     kind: Kind | None = None
     """Kind of media; None if unknown."""
     units: tuple[Unit, ...] = field(default=())
-    """Units, whose files the caller deletes; empty after a refusal or fault."""
+    """The caller deletes their files; empty after a refusal or fault."""
     refusal: dict[str, Any] | None = None
     """Row of the `refusals` table."""
     fault: str = ""
-    """Fault of this machine or the store; "" if none."""
+    """Fault of machine or store, or ""."""
 
 
 def audit_object(request: AuditRequest) -> AuditResult:

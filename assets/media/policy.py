@@ -1,10 +1,8 @@
-"""Cut policies, one per kind of media, and resolution buckets.
+"""Cut policies, one per kind of media, each part of its kind's unit ids; and resolution buckets.
 
-A policy is part of its kind's unit ids: a changed video policy yields new clips and leaves photos unchanged.
-
-Buckets follow the rule of Stable Diffusion XL's table (Podell et al. 2023, appendix I). Widths are multiples of 64 px
-(32 px for a base of 256). Each width gets the largest height on this grid whose area is within base x base; sizes also
-occur turned. Plans and predicates select buckets by name, such as `w896h1152` or `w640h384f32`.
+Buckets follow Stable Diffusion XL's table (Podell et al. 2023, appendix I). Each multiple of 64 px (32 for a base of
+256) as width gets the largest height on this grid whose area is within base x base. Sizes also occur turned. Names:
+`w896h1152`, `w640h384f32`.
 """
 
 import math
@@ -46,17 +44,17 @@ class Buckets:
     """Shapes for training on images and clips. Raises: ValueError for an invalid field."""
 
     bases_px: tuple[int, ...] = (256, 512, 1024)
-    """Sides in px of the squares that set buckets' areas: 64 to 8192, ascending multiples of 64 (32 below 512)."""
+    """Sides in px of the squares that set buckets' areas: 64 to 8192, ascending, multiples of 64 (32 below 512)."""
     max_aspect: int = 4
     """Largest ratio of longer to shorter side, 1 to 16."""
     aspects: tuple[Size, ...] | None = None
-    """Aspect ratios such as (3, 2), each mapped to the nearest size on the grid; None for every size."""
+    """Aspect ratios such as (3, 2), each mapped to the nearest size; None for every size."""
     frames: tuple[int, ...] = (16, 32, 64)
     """Lengths of clips in frames, ascending."""
     max_upscale: float = 1.0
-    """Largest factor, 1 to 8, by which an image may be enlarged to fill its bucket."""
+    """Largest factor, 1 to 8, by which an image may be enlarged."""
     max_crop: float = 0.5
-    """Largest share of an image's area that may be cropped, from 0 to below 1."""
+    """Largest share of an image's area that may be cropped, 0 to below 1."""
 
     def __post_init__(self) -> None:
         low, high = _BASES_PX
@@ -85,8 +83,8 @@ class Buckets:
 def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | None = None) -> str | None:
     """Return the bucket of an image, or of a clip of `n_frames`; None if no bucket fits.
 
-    Chooses the largest base that the image fills, the nearest aspect ratio and the longest length. The image is scaled
-    to cover the bucket and cropped. Computed exactly, with fractions.
+    Chooses the largest base that the image fills, the nearest aspect ratio and the longest length, with fractions. The
+    image is scaled to cover the bucket and cropped.
     """
     length = None
     if n_frames is not None:
@@ -139,7 +137,7 @@ def _on_grid(base_px: int, width: int, height: int) -> Size:
 
 
 def _nearest(candidates: tuple[Size, ...], width_px: int, height_px: int) -> Size | None:
-    """Return the size with the nearest aspect ratio; ties go to the larger, then the wider."""
+    """Ties go to the larger, then the wider."""
 
     def distance(size: Size) -> tuple[Fraction, int, int]:
         ratio = Fraction(width_px * size[1], height_px * size[0])
@@ -172,24 +170,26 @@ _RATES_HZ = (8_000, 48_000)
 class ImagePolicy:
     """Rules for photos.
 
-    All photos of a dataset use one field: `img` (JPEG, PNG or WebP) with mode="reference" or alpha="keep", else `jpg`.
+    A dataset's photos use one field: `img` (JPEG, PNG or WebP) with mode="reference" or alpha="keep", else `jpg`.
     Raises: ValueError for an invalid field.
     """
 
     mode: Literal["canonical", "reference"] = "canonical"
     """"canonical": re-encoded upright in 8-bit sRGB, small, without metadata. "reference": the source's bytes, or a
-    full-size PNG if the loader would misread them."""
+    full-size PNG if the loader would misread them.
+    """
     short_side_px: int = 256
     """Shorter side of a canonical photo in px, 16 to 4096; never enlarged."""
     jpeg_quality: int = 92
     """JPEG quality of a canonical photo, 1 to 100."""
     strip_gps: bool = True
-    """True removes all metadata from reference photos that have coordinates; pixels do not change."""
+    """True removes all metadata from reference photos with coordinates."""
     alpha: str = "white"
-    """Background of transparent photos: "white", "black" or "#rrggbb". "drop" drops such photos; "keep" stores them as
-    PNG with alpha."""
+    """Background of transparent photos: "white", "black" or "#rrggbb". "drop" drops them; "keep" stores PNGs with
+    alpha.
+    """
     animated: Literal["drop", "first"] = "drop"
-    """"drop" drops objects with several frames or pages; "first" uses the first."""
+    """Objects of several frames: "drop", or "first" uses the first."""
     buckets: Buckets = field(default_factory=Buckets)
     """Training shapes of photos (the column `bucket`)."""
 
@@ -212,19 +212,21 @@ class VideoPolicy:
     """Rules for clips of videos. Raises: ValueError for an invalid field."""
 
     units: Literal["windows", "shots", "segments"] = "windows"
-    """"windows": consecutive clips of `clip_s`. "shots": the same within each shot, never across a scene cut.
-    "segments": the rows of the `_segments` table, at their own lengths."""
+    """"windows": consecutive clips of `clip_s`. "shots": the same within each shot. "segments": rows of the `_segments`
+    table, at their own lengths.
+    """
     clip_s: float = 2.5
-    """Length of a window and of the longest shot clip, in seconds, 0.2 to 60."""
+    """Length of a window and of the longest shot clip in seconds, 0.2 to 60."""
     min_clip_s: float = 0.5
-    """Shortest shot clip in seconds, 0.1 to `clip_s`; shorter ones are left out."""
+    """Shortest shot clip in seconds, 0.1 to `clip_s`."""
     max_clips: int | None = 8
-    """Most windows or shot clips per video, spread evenly; None for all."""
+    """Most clips per video, spread evenly; None: all."""
     mode: Literal["canonical", "reference"] = "canonical"
-    """"canonical": re-encoded, small. "reference": whole GOPs of the source, packet for packet; if that is impossible,
-    the clip is canonical and a column states why."""
+    """"canonical": re-encoded, small. "reference": whole GOPs of the source, packet for packet, or else canonical with
+    a column that states why.
+    """
     max_overhead_ratio: float = 1.25
-    """Largest ratio of a reference clip's frames to the requested frames, 1 to 4."""
+    """Largest ratio of stored to requested frames, 1 to 4."""
     short_side_px: int = 256
     """Shorter side of a canonical clip in px, 16 to 4096; never enlarged."""
     hdr: Literal["drop", "tonemap"] = "drop"
@@ -255,8 +257,9 @@ class AudioPolicy:
     """Rules for segments of audio. Raises: ValueError for an invalid field."""
 
     segments: Literal["fixed", "energy", "given"] = "fixed"
-    """"fixed": consecutive segments of `segment_s` that cover all audio. "energy": stretches louder than their
-    background. "given": the rows of the `_segments` table, at their own lengths."""
+    """"fixed": consecutive segments of `segment_s`. "energy": stretches louder than their background. "given": rows of
+    the `_segments` table, at their own lengths.
+    """
     segment_s: float = 5.0
     """Longest "fixed" or "energy" segment in seconds, 0.5 to 60."""
     pause_s: float = 0.5
@@ -268,7 +271,7 @@ class AudioPolicy:
     sample_rate_hz: int = 16_000
     """Sample rate of the stored audio in Hz, 8,000 to 48,000."""
     channels: Channels = "mono"
-    """"mono" or "stereo" (mixed by ITU-R BS.775, attenuated so that no mix clips), "keep" or "first"."""
+    """"mono" or "stereo" (ITU-R BS.775, attenuated so that no mix clips), "keep" or "first"."""
     bits: Literal[16, 24] = 16
     """Bits per FLAC sample, 16 or 24."""
 

@@ -1,11 +1,8 @@
 """Given segments: a table next to the media lists the stretches of video or audio that become units.
 
-The table is `_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing folder, with a row per unit: the
-object's `key`, `start_s` and `end_s`, optionally `label` and `caption`. Segments may overlap. An invalid row rejects
-its object at landing.
-
-Memory is bounded. Arrow allocates whatever size a Parquet page's header states, and a file of a few kB can ask for
-gigabytes, so headers (Thrift compact structs, https://github.com/apache/parquet-format) are checked first.
+It is `_segments.csv`, `.jsonl` or `.parquet` in the landing folder, with a row per unit: the object's `key`, `start_s`
+and `end_s`, optionally `label` and `caption`. Arrow allocates whatever size a Parquet page's header states, so headers
+(Thrift compact structs, https://github.com/apache/parquet-format) are checked first.
 """
 
 import io
@@ -28,7 +25,7 @@ from loader.modalities.fields import is_of_the_machine
 from loader.storage import Store
 
 DELTA_BYTE_ARRAY = 7
-"""Encoding in which values share the previous value's prefix, so the decoded size is unknown."""
+"""Encoding whose values share the previous one's prefix, so the decoded size is unknown."""
 
 _MAX_FIELDS = 64  # per header; there are about 20
 _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, 12
@@ -46,7 +43,7 @@ class ParquetPage:
 
 
 def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> Iterator[ParquetPage]:
-    """Yield every page of these columns without decompressing any. Raises: ValueError for an invalid header."""
+    """Yield every page of these columns, compressed. Raises: ValueError for an invalid header."""
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         for number in range(row_group.num_columns):
@@ -129,7 +126,7 @@ NEEDED = ("key", "start_s", "end_s")
 TEXTS = ("label", "caption")
 MAX_ROWS = 10_000_000
 MAX_DECODED_BYTES = 512 * 2**20
-"""Most bytes of a Parquet file's decompressed pages, and of the rows that belong to a batch's objects."""
+"""Most bytes of a Parquet file's decompressed pages, and of rows of a batch's objects."""
 MAX_TEXT_BYTES = 64 * 2**10
 """Most bytes of one value."""
 
@@ -238,7 +235,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _matching(column: pa.Array, keys_wanted: pa.Array) -> list[int]:
-    """Return the positions of rows with these keys; all-digit keys may be stored as numbers."""
+    """All-digit keys may be stored as numbers."""
     if pa.types.is_dictionary(column.type):
         matches = pa.compute.is_in(column.dictionary.cast(pa.string()), value_set=keys_wanted).take(
             column.indices
@@ -292,11 +289,11 @@ class Segment:
     """One given segment of an object."""
 
     start_s: float
-    """Start in seconds after the first frame or sample."""
+    """Seconds after the first frame or sample."""
     end_s: float
-    """End in seconds after the first frame or sample, exclusive."""
+    """Seconds after the first frame or sample, exclusive."""
     label: str = ""
-    """Label of the unit; "" if it has none."""
+    """Label of the unit or ""."""
     caption: str = ""
     """Caption of the unit; "" keeps the object's own."""
 

@@ -3,7 +3,7 @@
 import re
 
 HEAD_BYTES = 4096
-"""Number of bytes that `sniff` reads."""
+"""Bytes that `sniff` reads."""
 
 EMPTY = "application/x-empty"
 UNKNOWN = "application/octet-stream"
@@ -12,7 +12,7 @@ SUBTITLES = ("text/vtt", "application/x-subrip", "text/x-ssa")
 
 ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 MXF_PARTITION = bytes.fromhex("060e2b34020501010d01020101")
-"""First bytes of a partition's key (SMPTE 377M), followed by 02 (header), 03 (body) or 04 (footer)."""
+"""First bytes of a partition's key (SMPTE 377M); 02 (header), 03 (body) or 04 (footer) follows."""
 MP4_FIRST_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
 
 _PREFIXES = (
@@ -88,10 +88,7 @@ _TS_PACKET_BYTES = 188
 
 
 def sniff(head: bytes) -> str:
-    """Return the MIME type of a file from its first 4096 bytes.
-
-    A container (mp4, ogg, matroska) gets the type of its usual content.
-    """
+    """Return the MIME type by the first 4096 bytes; a container (mp4, ogg, matroska) has its usual content's."""
     if not head:
         return EMPTY
     for prefix, mime in _PREFIXES:
@@ -168,7 +165,7 @@ _AC3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384
 
 
 def ac3_bytes(header: bytes) -> int:
-    """Return an AC-3 or E-AC-3 frame's length in bytes (ETSI TS 102 366, 4.3 and E.1.2); 0 if it is none."""
+    """Return an AC-3 or E-AC-3 frame's bytes (ETSI TS 102 366, 4.3 and E.1.2); 0 if it is none."""
     if len(header) < 6 or header[:2] != AC3_SYNC:
         return 0
     if 10 < header[5] >> 3 <= 16:
@@ -211,7 +208,7 @@ _RATES_HZ = (44100, 48000, 32000)
 
 
 def _layer3_bytes(header: bytes) -> int:
-    """Return a layer III frame's length in bytes (ISO/IEC 11172-3, 2.4.3.1); 0 if it is none."""
+    """Return a layer III frame's bytes (ISO/IEC 11172-3, 2.4.3.1); 0 if it is none."""
     if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE0 != 0xE0:
         return 0
     version, layer, rate = header[1] >> 3 & 3, header[1] >> 1 & 3, header[2] >> 2 & 3

@@ -1,8 +1,4 @@
-"""Compare the sizes that containers state with the file, because FFmpeg reads a truncated file as a shorter one.
-
-Only the headers of boxes, chunks, tags and pages are read. Sizes that the writer left open, as in live streams, are
-ignored.
-"""
+"""Compare the sizes that containers state with the file: FFmpeg reads a truncated file as a shorter one."""
 
 import mmap
 import struct
@@ -76,7 +72,7 @@ def _check_aiff(data: Buffer) -> None:
 
 
 def _chunks(data: Buffer, at: int, form: str) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (name, start, end) of every chunk's content; 32-bit sizes are padded to two bytes."""
+    """Yield (name, start, end) of each chunk's content; sizes are padded to two bytes."""
     head = struct.calcsize(form)
     while at + head <= len(data):
         name, size = struct.unpack(form, bytes(data[at : at + head]))

@@ -1,4 +1,4 @@
-"""Documents: a text file, or each line of a JSON Lines file. UTF-8, unchanged except for a leading BOM."""
+"""Documents: a text file, or each line of a JSON Lines file. UTF-8, unchanged but for a leading BOM."""
 
 import codecs
 import json
@@ -12,10 +12,10 @@ from .policy import CutPolicy
 from .unit import Unit, dropped, rejected
 
 MAX_TEXT_BYTES = 16 * 2**20
-"""Most bytes of a document or JSON line; a book has a tenth."""
+"""Most bytes of a document or JSON line."""
 
 MAX_DOCUMENTS = 100_000
-"""Most documents per file, so that each raw object stays quick to process."""
+"""Most documents per file."""
 
 TEXT_KEYS = ("text", "content")
 """Keys of a JSON line that may hold its document."""
@@ -25,7 +25,7 @@ Document = tuple[int, str, dict[str, Any]]
 
 
 def cut_text(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """Return units with the fields `txt` and `json`. `scratch` is not used.
+    """Return units with the fields `txt` and `json`.
 
     Raises: Unusable if the file is not UTF-8, too long, blank, or JSON without a text.
     """

@@ -7,7 +7,7 @@ from typing import Any, Literal
 Kind = Literal["image", "video", "audio", "text"]
 Outcome = Literal["rejected", "not_supported", "not_media", "dropped"]
 OUTCOMES: tuple[Outcome, ...] = ("rejected", "not_supported", "not_media", "dropped")
-"""Outcomes that yield no sample: damaged; format not supported; not media; healthy but not accepted."""
+"""Outcomes without a sample: damaged; format not supported; not media; healthy but not accepted."""
 
 MetadataValue = bool | int | float | str | None
 
@@ -17,24 +17,21 @@ class Unit:
     """Piece of a raw object that becomes a sample."""
 
     start: str = ""
-    """Start in the source, '<ticks>@<seconds per tick as a fraction>'; "" for the whole object."""
+    """Start in the source, '<ticks>@<seconds per tick as a fraction>'; "" for a whole object."""
     end: str = ""
     """End in the source, in the same form; "" for the whole object."""
     fields: Mapping[str, Any]
-    """Field name -> JSON value, or the path of a scratch file with the encoded bytes."""
+    """Field name -> JSON value, or the path of a scratch file with encoded bytes."""
     metadata: Mapping[str, MetadataValue]
     """Column of the samples table -> value."""
     groups: Mapping[str, str] = field(default_factory=dict)
-    """Field -> group, for fields outside the kind's own group."""
+    """Field -> group, if not the kind's own."""
     request: str = ""
-    """Request in addition to the policy, such as a given segment; part of the unit's id."""
+    """Request beside the policy, such as a given segment; part of the unit's id."""
 
 
 class Unusable(Exception):
-    """Raised for an object that yields no sample.
-
-    It becomes a row of `refusals`. at_frame: a video's first incomplete frame.
-    """
+    """Raised for an object that yields no sample; a row of `refusals`. at_frame: a video's first incomplete frame."""
 
     def __init__(
         self, outcome: Outcome, stage: str, code: str, reason: str, at_frame: int | None = None
@@ -48,9 +45,9 @@ class Unusable(Exception):
 
 
 def rejected(stage: str, code: str, reason: object, at_frame: int | None = None) -> Unusable:
-    """Return the refusal of a damaged object. stage: where the damage was found, such as probe, decode or cut.
+    """Return the refusal of a damaged object.
 
-    The reason is shortened to one line of 500 characters.
+    stage: such as probe, decode or cut. reason: cut to a line of 500 characters.
     """
     return Unusable("rejected", stage, code, " ".join(str(reason).split())[:500], at_frame)
 
@@ -71,5 +68,5 @@ def dropped(stage: str, code: str, reason: object) -> Unusable:
 
 
 def at(ticks: int, time_base: tuple[int, int]) -> str:
-    """Return a position in a stream as exact text: 1280@1/12800 is a tenth of a second."""
+    """Return a position in a stream as text: 1280@1/12800 is a tenth of a second."""
     return f"{ticks}@{time_base[0]}/{time_base[1]}"

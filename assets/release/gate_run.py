@@ -1,8 +1,4 @@
-"""Audit a batch before its publication: check the rows that it would add to a version.
-
-The verdict is a record of the stage `version`. It holds for one samples record, one gate, and the versions that the
-batch was compared with. If any of them changes, a new audit is needed.
-"""
+"""Audit a batch before its publication; the verdict is a record of the stage `version`."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -18,11 +14,11 @@ from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionR
 from penstock.approve import covering_approval, stops
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 
+from ..assembly import candidate
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..drift.compare import DRIFT_CHECKS, GateInputs, baseline_of, facts_of
 from ..drift.page import before_of, plotted, render, save, shown_of
 from ..gate_checks import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
-from ..samples.assembly import candidate
 from ..stages import VERSION
 
 if TYPE_CHECKING:
@@ -36,13 +32,13 @@ class Audit:
     """The verdict on a batch."""
 
     record: StageRecord
-    """The stored verdict."""
+    """Stored verdict."""
     results: tuple[CheckResult, ...]
     """Results of all the gate's checks."""
     fresh: bool
     """True if this call created the verdict."""
     picture: str = ""
-    """Plots of the findings, before and after, as a Markdown image; "" unless fresh."""
+    """Plots of the findings as a Markdown image; "" unless fresh."""
 
     @property
     def passed(self) -> bool:
@@ -55,8 +51,8 @@ def audit_batch(
     """Return the verdict on publishing a samples record; audits the batch unless a stored verdict still holds.
 
     A verdict holds for the same samples record and gate, unless a check could not run or a takedown changed the record.
-    A passed verdict also needs the compared versions to be the newest; once: it does not, because the caller audits
-    again before it publishes.
+    A passed one also needs the compared versions to be the newest, unless `once`: the caller audits again before it
+    publishes.
 
     A check that raises fails the batch. A batch that failed, or whose parts were collected, must be cut again.
 
@@ -177,10 +173,7 @@ def _is_open(verdict: StageRecord) -> bool:
 
 
 def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
-    """Return the ids of the versions that a gate compares with now, newest first; [] if there is no comparison.
-
-    "" stands for a missing version.
-    """
+    """Return the ids of the versions that a gate compares with now, newest first, "" for a missing one."""
     if not gate.checks and not gate.thresholds:
         return []
     state = root.state
@@ -197,7 +190,7 @@ def _id_of(state: State, ref: str) -> str:
 
 
 def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate) -> bool:
-    """Return whether a passed verdict no longer holds or is no longer the newest. Costs a listing and two GETs."""
+    """Return whether a passed verdict no longer holds or is not the newest. Costs a listing and two GETs."""
     newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
     return newest is None or newest.r != verdict.r or not _stands(root, samples, verdict, gate, once=False)
 
@@ -211,10 +204,7 @@ def digest_of(samples: StageRecord) -> str:
 
 
 def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
-    """Return the SHA-256, in hex, of a batch's shards and rows, which a recut does not change.
-
-    Ignores columns that name the attempt. O(rows) time and memory.
-    """
+    """Return the SHA-256, in hex, of a batch's shards and rows but for columns that name the attempt. O(rows)."""
     rows = table.drop([name for name in _OF_THE_ATTEMPT if name in table.columns])
     row_lines = rows.select(sorted(rows.columns)).sort("key").write_ndjson() if len(rows) else ""
     shards = [

@@ -1,9 +1,4 @@
-"""Lag: the time from an object's arrival to the version that contains it, per batch and version.
-
-A version's manifest has the batch's arrival times by the source's clock: first, 5 %, median and last
-(`producer.arrivals_us`). The log has the version's time. The lag's 95th percentile belongs to the first 5 % of
-arrivals.
-"""
+"""Lag: the time from an object's arrival, by the source's clock, to the version that contains it, by the log's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +15,9 @@ from loader.json_text import parse_json_object
 from loader.storage import Store
 from penstock.stages import StageRecord
 
+from .. import plots
 from ..arrivals.batch_manifests import read_manifest as read_batch
-from ..pages import plots
-from ..pages.report import Metadata, markdown_table
+from ..report import Metadata, markdown_table
 from ..spec import DatasetSpec
 from ..tables import read_table
 
@@ -41,7 +36,7 @@ class Lag:
     batch: str
     """Key of the batch."""
     n: int
-    """Number of objects."""
+    """Objects."""
     min_s: float
     """Shortest time."""
     median_s: float
@@ -62,9 +57,9 @@ def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
 
 
 def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
-    """Return n, first, p05, median and last of the used objects' known arrival times; {} if none is known.
+    """Return n, first, p05, median and last of the used objects' known arrival times; {} without any.
 
-    Reads the batch's manifest and its objects table. Raises: Corrupt; StoreError.
+    Reads the batch's manifest and objects table. Raises: Corrupt; StoreError.
     """
     try:
         batch = read_batch(store, samples.dataset, samples.partition)
@@ -123,9 +118,9 @@ def _committed_us(store: Store, record: VersionRecord) -> int:
 
 
 def lags(root: loader.Root, dataset: str, newest: int = plots.MAX_VERSIONS) -> list[Lag]:
-    """Return the lags of the newest versions, except retired ones, oldest first. Costs two requests per version.
+    """Return the lags of the newest unretired versions, oldest first.
 
-    Raises: Corrupt; StoreError.
+    Costs two requests each. Raises: Corrupt; StoreError.
     """
     living = [record for record in root.state.versions(dataset) if record.retired is None]
     known = [lag_of(root, record) for record in living[-newest:]]
@@ -168,7 +163,7 @@ def _median(values: Sequence[tuple[float, int]]) -> float:
 
 
 def words(seconds: float) -> str:
-    """Return a human-readable duration: 42 s, 3.5 min, 7.0 h, 12.0 d."""
+    """Return a readable duration: 42 s, 3.5 min, 7.0 h, 12.0 d."""
     for unit, scale in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * scale:
             return f"{seconds / scale:.1f} {unit}"

@@ -20,12 +20,12 @@ from penstock.text import markdown_text
 from penstock.upkeep.exclusion import obey
 from resources.storage import RootResource
 
-from ..feedback.quarantine import excluded_by_reason
+from .. import samples_asset as samples_stage
 from ..gate_checks import GATE, Gate
 from ..ingest.units import clash, published_labels
-from ..pages.plots import MAX_VERSIONS
-from ..pages.report import Metadata, exclusions_metadata, version_metadata
-from ..samples import samples_asset as samples_stage
+from ..plots import MAX_VERSIONS
+from ..quarantine import excluded_by_reason
+from ..report import Metadata, exclusions_metadata, version_metadata
 from ..spec import DatasetSpec
 from ..stages import SAMPLES, VERSION, request_recut, require_published
 from .gate_run import Audit, audit_batch, overtaken
@@ -33,7 +33,7 @@ from .lag import PRODUCER, arrivals, freshness_of, lag_metadata
 from .version_page import card_metadata, published_in, version_links
 
 ATTEMPTS = 8
-"""Most audits of a batch while other batches are published before it."""
+"""Most audits of a batch while others are published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Release:
     """Result of publishing batches."""
 
     version: loader.Version
-    """The newest version."""
+    """Newest version."""
     published: tuple[str, ...]
     """Keys of the published batches."""
     held_back: tuple[str, ...]
@@ -51,7 +51,7 @@ class Release:
 
 
 def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[int, int]:
-    """Return version number -> live samples, for the newest versions except retired ones. Costs a manifest each."""
+    """Return version number -> live samples, for the newest unretired versions. Costs a manifest each."""
     living = [record for record in root.state.versions(dataset) if record.retired is None]
     return {record.number: len(open_record(root.store, record)) for record in living[-newest:]}
 
@@ -59,7 +59,7 @@ def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[i
 def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> list[Audit]:
     """Return the verdict on every batch that waits for a version, oldest first; audits new batches.
 
-    A passed verdict holds even if other batches were published since: it is checked again before publication.
+    Passed ones are checked again before publication.
     """
     records, state = _cut(root, dataset).values(), root.state
     waiting = [record for record in records if _is_waiting(state, record)]
@@ -72,7 +72,7 @@ def publish_batches(
     """Publish every batch that passes its audit, one version each, after removing samples that people excluded.
 
     A batch that newly fails stops the release; later releases hold it back. A batch is audited again if another one was
-    published since its comparison, so n waiting batches cost 2n - 1 audits.
+    published since its comparison: n batches cost 2n - 1 audits.
 
     spec: compares near-duplicates with a newer version; without it, the batch waits.
 
@@ -87,7 +87,7 @@ def publish_batches(
 
 
 def refusal_of(audits: list[Audit]) -> str:
-    """Return why nothing may be published (a batch newly failed, or all waiting ones failed before), or ""."""
+    """Return why nothing may be published (a batch newly failed, or all failed before), or ""."""
     failed = [audit.record for audit in audits if not audit.passed]
     if not failed or (
         not any(audit.fresh for audit in audits if not audit.passed) and len(failed) < len(audits)
@@ -194,7 +194,7 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PublishedBatch:
-    """Outcome for a batch. version: None if it waits (see `reason`) or now contains only duplicates."""
+    """Version is None if it waits (see `reason`) or only has duplicates by now."""
 
     audit: Audit
     version: loader.Version | None = None

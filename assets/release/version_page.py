@@ -17,9 +17,9 @@ from penstock.card.stored import read_card, save_card
 from penstock.text import markdown_text
 from resources.alerts import version_page
 
-from ..pages import plots
-from ..pages.report import Markdown, Metadata, code_block, link, markdown_table, viewer_metadata
-from ..pages.table_columns import version_columns
+from .. import plots
+from ..report import Markdown, Metadata, code_block, link, markdown_table, viewer_metadata
+from ..table_columns import version_columns
 
 if TYPE_CHECKING:
     from ..spec import DatasetSpec
@@ -32,7 +32,7 @@ _WIDTHS_PX = (640, 480, 360, 240)
 
 
 def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
-    """Return the version's card as metadata, and store the card if there is none. An error is shown in its place."""
+    """Return the version's card as metadata, storing it if there is none. An error takes its place."""
     try:
         document = stored_card(root, version)
         sheets = _sheets(root, version, document)
@@ -54,7 +54,7 @@ def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
 
 
 def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
-    """Return the document of the version's card. Builds and saves the card if there is none.
+    """Return the document of the version's card; builds and saves it if there is none.
 
     Raises: StoreError; Corrupt; MissingDependency.
     """
@@ -116,7 +116,7 @@ def _small(sheet: bytes) -> bytes:
 
 
 def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Metadata:
-    """Return the batches, runs, commands and columns of a version. spec: the dataset, for its featurizers' columns."""
+    """Return the batches, runs, commands and columns of a version. spec: for its featurizers' columns."""
     version = release.version
     rows = [
         (

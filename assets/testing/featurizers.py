@@ -171,7 +171,7 @@ def in_any_batch(featurizer: Featurizer, kind: str, samples: list[Sample]) -> No
 
 
 def same(first: Features, other: Features) -> bool:
-    """Return whether the two are equal bit for bit, with fields in their stored form."""
+    """Return whether the two are equal bit for bit, fields as stored."""
     stored = [{name: bytes(encode(name, value)) for name, value in f.fields.items()} for f in (first, other)]
     return stored[0] == stored[1] and dict(first.columns) == dict(other.columns)
 

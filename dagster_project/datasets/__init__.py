@@ -1,4 +1,4 @@
-"""Registry of this repository's datasets: one file and one line each. For other datasets, see `own_datasets`."""
+"""Registry of this repository's datasets, one file and line each; others: `own_datasets`."""
 
 from importlib import import_module
 

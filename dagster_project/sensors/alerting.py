@@ -1,28 +1,128 @@
-"""Sensors that alert a person about a dataset's batches, failed runs, and abandoned cluster jobs."""
+"""A dataset's alarms, and sensors that alert a person about these, failed runs, and abandoned cluster jobs."""
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.alarms import Alarm, alarms, due
-from assets.batches import IngestBatches
-from assets.failures import why_failed
-from assets.pages.report import dagster_name
+from assets.batches import IngestBatch, IngestBatches, backlog
+from assets.report import dagster_name
 from assets.spec import DatasetSpec
+from assets.upkeep import Limits
 from dagster_project.runs import PARTITION
 from dagster_project.sensors.recovery import will_start_again
 from loader.dataset.versions.version import open_record
 from loader.errors import Corrupt, EngineUnreachable
 from loader.storage import Store
-from resources.alerts import Alert, AlertsResource
+from resources.alerts import Alert, AlertsResource, Severity
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 
 if TYPE_CHECKING:
     from penstock.compute.job import JobFolder
+
+
+REMINDER_S = 86_400.0
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """A lasting problem."""
+
+    alert: Alert
+    """Sent while the problem lasts."""
+    subject: str = ""
+    """Key of the batch, or ""."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.alert.name} {self.subject}".strip()
+
+
+def alarms(
+    dataset: str, batches: Sequence[IngestBatch], published_s: float | None, limits: Limits, now_s: float
+) -> list[Alarm]:
+    """Return the dataset's current alarms. published_s: Unix time of its newest version, None before the first."""
+    raised = [
+        _raised(
+            dataset, "batch-stopped", "error", f"batch {batch.key} was stopped", batch.stopped_by, batch.key
+        )
+        for batch in batches
+        if batch.standing == "stopped"
+    ]
+    landed = [batch.landed_at_us / 1e6 for batch in batches if batch.landed_at_us]
+    waiting = [batch for batch in backlog(batches) if batch.landed_at_us]
+    if limits.backlog_s is not None and waiting:
+        oldest = min(waiting, key=lambda batch: batch.landed_at_us)
+        waited_s = now_s - oldest.landed_at_us / 1e6
+        if waited_s > limits.backlog_s:
+            what = (
+                f"batch {oldest.key} landed {_hours(waited_s)} ago and is not trainable ({oldest.standing})"
+            )
+            details = f"{len(waiting)} batches with {sum(batch.objects for batch in waiting)} objects wait"
+            raised.append(_raised(dataset, "backlog-old", "error", what, details))
+    if limits.silence_s is not None and landed and now_s - max(landed) > limits.silence_s:
+        what = f"nothing has landed for {_hours(now_s - max(landed))}"
+        raised.append(_raised(dataset, "nothing-arrives", "warning", what))
+    if limits.version_s is not None and published_s is not None and now_s - published_s > limits.version_s:
+        what = f"the newest version is {_hours(now_s - published_s)} old"
+        raised.append(_raised(dataset, "version-old", "warning", what))
+    return raised
+
+
+def due(now: Sequence[Alarm], state: str, now_s: float | None = None) -> tuple[list[Alert], str]:
+    """Return (alerts to send, state for the next call). state: "" on the first call; unreadable text counts as ""."""
+    at_s = time.time() if now_s is None else now_s
+    before = _sent_before(state)
+    lasting: dict[str, list[object]] = {}
+    alerts = []
+    for alarm in now:
+        known = before.pop(alarm.key, None)
+        is_due = known is None or at_s - known[0] >= REMINDER_S
+        if is_due:
+            alerts.append(alarm.alert)
+        lasting[alarm.key] = [at_s if is_due or known is None else known[0], alarm.alert.dataset]
+    for key, (_, dataset) in before.items():
+        name, _, subject = key.partition(" ")
+        what = f"{name} is over" + (f": {subject}" if subject else "")
+        alerts.append(Alert(name=name, severity="resolved", dataset=dataset, what=what))
+    return alerts, json.dumps(lasting, sort_keys=True)
+
+
+def _sent_before(text: str) -> dict[str, tuple[float, str]]:
+    try:
+        return {key: (float(at), str(dataset)) for key, (at, dataset) in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _raised(
+    dataset: str, name: str, severity: Severity, what: str, details: str = "", subject: str = ""
+) -> Alarm:
+    return Alarm(
+        alert=Alert(name=name, severity=severity, dataset=dataset, what=what, details=details),
+        subject=subject,
+    )
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / _HOUR_S:.1f} h" if seconds >= _HOUR_S else f"{seconds / 60:.0f} min"
+
+
+def why_failed(event: dg.DagsterEvent) -> str:
+    """Return the message of a step's `dg.Failure`, or of the first cause of its error."""
+    failure = event.step_failure_data
+    if failure.user_failure_data and failure.user_failure_data.description:
+        return failure.user_failure_data.description
+    error = failure.error
+    while error and error.cause:
+        error = error.cause
+    return error.message.strip() if error else "no message"
+
 
 WATCH_EVERY_S = (
     300  # a tick costs `IngestBatches.current`, the newest version's manifest and four requests for the log
@@ -30,7 +130,7 @@ WATCH_EVERY_S = (
 
 
 def watch_sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """Return the sensor that watches a dataset for stopped and late batches. It never starts a run."""
+    """Return the sensor that watches a dataset for stopped and late batches."""
     book = IngestBatches(spec.name)  # caches records as long as the code server lives
 
     @dg.sensor(
@@ -97,19 +197,19 @@ def run_failure_sensor() -> dg.SensorDefinition:
 
 JOBS_EVERY_S = 600
 ALERT_S, CANCEL_S = 6 * 3600.0, 24 * 3600.0
-"""Seconds without an attending process until the alert, and until the job is cancelled."""
+"""Seconds unattended until the alert, and until the job is cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnattendedJob:
-    """A cluster job that no process monitors. A monitor writes to its folder every ten minutes."""
+    """A cluster job to whose folder no monitor writes, as each does every ten minutes."""
 
     folder: "JobFolder"
     """Folder of the job."""
     about: str
-    """Human-readable name of the job."""
+    """Name of the job."""
     unattended_s: float
-    """Seconds since a process attended the job, or since its submission."""
+    """Seconds unattended."""
     n_blocks: int
     """Blocks in all."""
     n_done: int
@@ -117,7 +217,7 @@ class UnattendedJob:
 
 
 def jobs_sensor() -> dg.SensorDefinition:
-    """Return the sensor of a root's cluster jobs, on by default. Costs a listing, and 4 requests per unfinished job."""
+    """Return the sensor of a root's cluster jobs. Costs a listing, and 4 requests per unfinished job."""
 
     @dg.sensor(
         name="penstock_jobs",
@@ -152,7 +252,7 @@ def jobs_sensor() -> dg.SensorDefinition:
 
 
 def unattended_jobs(store: Store, now_s: float, tell: Callable[[str], object]) -> Iterator[UnattendedJob]:
-    """Yield a store's unfinished jobs and how long they have been unattended. tell: reports damaged descriptions."""
+    """Yield a store's unfinished jobs, with the time since a monitor wrote. tell: reports damaged descriptions."""
     from penstock.compute.job import JobFolder, job_ids
 
     for id_ in job_ids(store):

@@ -10,7 +10,7 @@ from assets.arrivals.batch_manifests import Book, batch_number, manifests, opene
 from assets.arrivals.make_batches import begun_batches, pending_numbers
 from assets.arrivals.progress import DEFAULT_BUDGET, TickBudget, TickDataset, TickResult
 from assets.arrivals.tick import tick
-from assets.pages.report import dagster_name
+from assets.report import dagster_name
 from assets.sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
 from assets.spec import DatasetSpec
 from assets.stages import recut_requests
@@ -25,7 +25,7 @@ _RUN_KEY = "dagster/run_key"
 _KEYS_PER_QUERY = 100
 _SET_ASIDE = 20  # unreadable notices shown in a tick's log; a table has all of them
 _RESTORED_AT_ONCE = 500
-"""Most partitions that one tick restores in a new instance, since Dagster adds them one by one."""
+"""Most partitions that a tick restores in a new instance: Dagster adds them one by one."""
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
@@ -58,8 +58,8 @@ def discovery_sensor(
 
     by_subject: each folder is a subject, which a takedown may name. max_runs: most run requests per tick.
 
-    A batch gets one run (run key = partition key), and none if it has a `samples` record, so a tick completes a killed
-    one. Costs `arrivals.tick`, four requests for the log, and three listings (a page per 1,000).
+    A batch gets one run (run key = partition key), none with a `samples` record. Costs `arrivals.tick`, four requests
+    for the log, and three listings (a page per 1,000).
     """
     books: dict[str, Book] = {}  # the last tick's, as long as the code server lives
 
@@ -139,7 +139,7 @@ def _to_run(
     max_runs: int,
     label: str,
 ) -> Iterator[str]:
-    """Yield keys of waiting batches without a run, oldest first; reads at most `max_runs` new manifests."""
+    # Reads at most `max_runs` new manifests, oldest first
     partitions = {batch_number(key): key for key in known}
     yield from _without_run(instance, [partitions[n] for n in waiting if n in partitions], label)
     new = [number for number in waiting if number not in partitions][:max_runs]
@@ -147,7 +147,7 @@ def _to_run(
 
 
 def _without_run(instance: dg.DagsterInstance, keys: Sequence[str], label: str) -> Iterator[str]:
-    """Yield keys that this code location never launched. Retries, or a person, repeat failed runs."""
+    """Retries, or a person, repeat failed runs."""
     for start in range(0, len(keys), _KEYS_PER_QUERY):
         chunk = keys[start : start + _KEYS_PER_QUERY]
         launched = dg.RunsFilter(tags={_RUN_KEY: list(chunk), **tags_of(label)}, statuses=LAUNCHED)

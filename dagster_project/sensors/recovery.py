@@ -1,8 +1,6 @@
 """Recovery: mark runs without a process as failed, and repeat runs that failed through no fault of their own.
 
-Dagster retries a crashed run, and its monitor ends a run that never started. These cases would need a person:
-
-- A running run stays "Started", since its launcher cannot check the health of a process.
+- A running run stays "Started": its launcher cannot check a process.
 - A run that leaves the queue while a code server is down fails, and a retry requested then is dropped.
 - No retry follows a step that failed because the store, or Dagster's database, did not respond.
 - A promised retry may never come: Dagster checks each failure once, and skips a run not yet stored as failed.
@@ -16,27 +14,20 @@ from pathlib import Path
 
 import dagster as dg
 
-from dagster_project.runs import (
-    PARTITION,
-    CodeLocation,
-    code_location_of,
-    is_last,
-    is_server_here,
-    tags_of,
-)
+from dagster_project.runs import PARTITION, CodeLocation, code_location_of, is_last, is_server_here, tags_of
 from loader.errors import Throttled, Transient
 from resources.compute import WAITS
 
 WILL_RETRY = "dagster/will_retry"
 AGAIN_OF, ATTEMPT = "penstock/again_of", "penstock/attempt"
 PAUSES_S = (0.0, 60.0, 600.0, 3600.0)
-"""Seconds from the end of the first, second ... attempt to the next attempt. After the last one, a person is needed."""
+"""Seconds from the end of the first, second ... attempt to the next; after the last, a person is needed."""
 
 WAITED_S = 600.0
-"""Shortest run, in seconds, whose wait for a cluster job uses up no attempt."""
+"""Shortest run, in s, whose wait uses up no attempt."""
 
 PROMISE_S = 300.0
-"""Seconds after a failure within which Dagster requests its own retry, if at all."""
+"""Seconds within which Dagster retries, if at all."""
 
 _REPEATED = "_ingest"  # jobs that discovery requests; schedules and sensors repeat publishing jobs anyway
 _GRACE_S = 30.0
@@ -46,14 +37,14 @@ _REASON = "dagster/failure_reason"
 _RETRY, _BACKFILL = "dagster/auto_retry_run_id", "dagster/backfill"
 _OF_THE_RUN = ("STEP_FAILURE", "JOB_INITIALIZATION_FAILURE")
 _NO_ANSWER = {Throttled.__name__, Transient.__name__, "OperationalError", "InterfaceError"}
-"""Error classes of the store, and of the driver of Dagster's database."""
+"""Error classes of store and Dagster's database."""
 _PID = re.compile(r"\(pid: (\d+)\)")
 
 
 def recovery_sensor() -> dg.SensorDefinition:
-    """Return the sensor that ends runs without a process, one per code location, on by default.
+    """Return the sensor that ends runs without a process, one per code location.
 
-    The sensor or schedule that requested a lost run repeats the request.
+    Whatever requested a lost run repeats the request.
     """
 
     @dg.sensor(
@@ -87,7 +78,7 @@ def attempt_of(run: dg.DagsterRun) -> int:
 
 
 def waited(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a run ended during a long wait for a cluster job. Its next run finds the job and waits on."""
+    """Return whether a run ended during a long wait for a cluster job, which its next run finds."""
     record = instance.get_run_record_by_id(run.run_id)
     if record is None or not run.tags.get(WAITS) or not record.start_time or not record.end_time:
         return False
@@ -104,7 +95,7 @@ def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def is_no_fault_of_the_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a run failed without a step's error, or because the store or database did not respond."""
+    """Return whether a run failed without a step's error, or because store or database did not respond."""
     if run.tags.get(_REASON) not in _OF_THE_RUN:
         return True
     failures = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
@@ -121,10 +112,7 @@ def _was_not_answered(event: dg.DagsterEvent) -> bool:
 
 
 def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation | None) -> list[str]:
-    """Mark runs without a process as failed; return their ids.
-
-    Covers only runs of this code location that the default launcher started on this machine.
-    """
+    """Mark this code location's runs without a process, launched on this machine, as failed; return their ids."""
     if here is None or type(instance.run_launcher) is not dg.DefaultRunLauncher:
         return []  # the monitor checks other launchers' workers
     statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
@@ -145,9 +133,9 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation |
 
 
 def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") -> list[dg.DagsterRun]:
-    """Return the last day's lost runs: failed through no fault of their own, not repeated yet, pause over.
+    """Return the last day's lost runs, each the newest of its job and partition: not repeated yet, pause over.
 
-    Each is the newest of its job and partition. label: the code location's label; "" for all.
+    label: the code location's; "" for all.
     """
     since = dg.RunsFilter(
         job_name=job,
@@ -172,7 +160,7 @@ def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") 
 
 
 def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a promised retry exists, or the run's backfill has ended or was cancelled."""
+    # A promised retry exists, or the run's backfill has ended or was cancelled
     retry, backfill = run.tags.get(_RETRY), run.tags.get(_BACKFILL)
     if retry and instance.get_run_by_id(retry) is not None:
         return True
@@ -181,7 +169,7 @@ def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> b
 
 
 def is_alive(pid: int, began_s: float) -> bool:
-    """Return whether a process started at that time is alive, and not a later process with the same id."""
+    """Return whether the process started at that time is alive, and not a later one with its id."""
     if not Path("/proc/self/stat").exists():
         return _answers(pid)
     try:

@@ -5,7 +5,7 @@ import time
 
 import dagster as dg
 
-from assets.pages.report import dagster_name
+from assets.report import dagster_name
 from assets.spec import DatasetSpec
 from assets.stages import SAMPLES
 from dagster_project.runs import LAUNCHED, code_location_of, tags_of
@@ -13,7 +13,7 @@ from dagster_project.sensors.discovery import STREAMING_INTERVAL_S
 from dagster_project.sensors.recovery import ATTEMPT, PAUSES_S, PROMISE_S, WILL_RETRY
 
 RELEASE_TAG = "penstock/release"
-"""Tag of runs that publish. The run queue runs one per dataset at a time."""
+"""Tag of runs that publish, one at a time per dataset."""
 _RUN_KEY = "dagster/run_key"
 
 
@@ -25,11 +25,11 @@ def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.Sen
 def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL_S) -> dg.SensorDefinition:
     """Request a release if a batch's samples were materialized since the last request.
 
-    Batches that arrive together share one release. The cursor is the number of the newest event, and part of the run
-    key, so a killed tick requests the same run again.
+    Batches that arrive together share one release. The cursor is the newest event's number, and part of the run key: a
+    killed tick requests the same run again.
 
-    A failed release is requested again at once, because its gate now holds back the stopped batch. Later requests
-    follow after a minute, ten minutes and then hourly, until one succeeds or another batch arrives.
+    A failed release is requested again at once, as its gate now holds back the stopped batch. Later requests follow
+    after a minute, ten minutes and hourly, until one succeeds or another batch arrives.
     """
     samples, job = dg.AssetKey([dataset, SAMPLES]), f"{dagster_name(dataset)}_release"
 
@@ -79,7 +79,7 @@ def _request(dataset: str, event: int, attempt: int) -> dg.RunRequest:
 
 
 def _failed(instance: dg.DagsterInstance, job: str, key: str, label: str) -> float | None:
-    """Return when this release failed for good, Unix seconds; None if it may still succeed or is superseded."""
+    """Return Unix seconds; None if it may still succeed or is superseded."""
     tags = tags_of(label)
     of_key = dg.RunsFilter(tags={_RUN_KEY: key, **tags}, statuses=LAUNCHED)
     of_job = dg.RunsFilter(job_name=job, tags=tags, statuses=LAUNCHED)

@@ -6,10 +6,10 @@ from itertools import islice
 
 import dagster as dg
 
-from assets.feedback.quarantine import MAX_LEDGERS, unjudged_ledgers
-from assets.feedback.training import is_known, problem_of, training_event, training_runs
-from assets.pages.report import dagster_name
+from assets.quarantine import MAX_LEDGERS, unjudged_ledgers
+from assets.report import dagster_name
 from assets.spec import DatasetSpec
+from assets.training import is_known, problem_of, training_event, training_runs
 from loader.api.report import Report, new_reports
 from resources.storage import RootResource
 
@@ -22,7 +22,7 @@ def training_sensor(
 ) -> dg.SensorDefinition:
     """Show every training report after the cursor, which is the number of the last one shown.
 
-    Dagster stores a tick's events before its cursor, so reports that were already shown are skipped.
+    Dagster stores a tick's events before its cursor, so reports already shown are skipped.
     """
 
     @dg.sensor(
@@ -67,8 +67,7 @@ def quarantine_job(spec: DatasetSpec) -> str:
 def quarantine_sensor(spec: DatasetSpec, *, minimum_interval_s: int = 300) -> dg.SensorDefinition:
     """Request one run of the quarantine job while there are ledgers without a verdict.
 
-    The store lists the judged ledgers, so a killed tick loses nothing. The same ledgers are requested at most once a
-    day.
+    The store lists the judged ledgers; the same ones are requested at most once a day.
     """
 
     @dg.sensor(

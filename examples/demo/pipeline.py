@@ -12,11 +12,11 @@ import dagster as dg
 import loader
 from assets.arrivals.batch_manifests import Manifest, manifests
 from assets.arrivals.make_batches import discover
-from assets.failures import why_failed
 from assets.spec import DatasetSpec
 from assets.stages import SAMPLES
 from dagster_project.datasets.demo import SPEC
 from dagster_project.definitions import batches_of, build_defs
+from dagster_project.sensors.alerting import why_failed
 from loader.storage import open_store
 from penstock.stages import StageRecord, current_record
 from resources.compute import ComputeResource

@@ -1,7 +1,4 @@
-"""Submit a job, wait for it, and yield its blocks as they finish.
-
-An engine's silence does not end a job. If an attempt ends while blocks are missing, the next one skips finished blocks.
-"""
+"""Submit a job, wait for it, and yield its blocks as they finish; an engine's silence ends no job."""
 
 import hashlib
 import math
@@ -17,14 +14,13 @@ from typing import Any, TypeVar
 from loader.errors import EngineUnreachable, InvalidRuntime, JobCancelled, JobFailed, ObjectNotFound
 from loader.storage import Store
 
-from .blocks import BlockOutcomes
 from .cluster import Cluster
 from .engines.engine import AttemptStatus, Engine
 from .job import FOLDER, MAX_STARTS, AttemptRecord, Job, JobDescription, JobFolder, now_us
 from .plain import from_json, to_json
 from .pool import Outcome
 from .runner import FINAL
-from .submit import Submission, submitted
+from .submit import BlockOutcomes, Submission, submitted
 from .work import Work
 
 U = TypeVar("U")
@@ -49,15 +45,15 @@ class JobState:
     id: str
     """Id of the job."""
     about: str
-    """Human-readable job name."""
+    """Job name."""
     n_blocks: int
-    """Number of blocks."""
+    """Blocks."""
     n_done: int
-    """Number of finished blocks."""
+    """Finished blocks."""
     n_units: int
-    """Number of units."""
+    """Units."""
     units_done: int
-    """Number of units in finished blocks."""
+    """Units in finished blocks."""
     attempt: int
     """Newest attempt's number; 0 before the first."""
     status: AttemptStatus
@@ -84,9 +80,9 @@ def attach(
 def outcomes_anew(
     work: Work[U, R], units: Sequence[U], cluster: Cluster, *, store: Store, about: str
 ) -> Iterator[Outcome[R]]:
-    """Yield the outcome of each unit, in order, from a job in `store`. A job that has already ended runs again.
+    """Yield the outcome of each unit, in order, from a job in `store`. A job that has ended runs again.
 
-    about: human-readable name. Memory: outcomes that arrive before an earlier unit's. Raises: as `attach`.
+    about: in words. Memory: outcomes that arrive before an earlier unit's. Raises: as `attach`.
     """
     words = hashlib.sha256()
     for unit in units:
@@ -200,7 +196,7 @@ class _Waiter:
         return status
 
     def end(self) -> AttemptStatus:
-        """Poll each attempt once more, and return the final status. A poll releases an element that Slurm holds."""
+        """Poll each attempt once more, which releases an element that Slurm holds; return the final status."""
         attempts = self._folder.attempts()
         self.attempt = max(attempts, default=0)
         place = ""

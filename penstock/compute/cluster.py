@@ -1,4 +1,4 @@
-"""Read a cluster's TOML file: its engine, each runner's share, and the code to run. Examples: docs/clusters.md."""
+"""Read a cluster's TOML file: engine, runner's share, code. Examples: docs/clusters.md."""
 
 import json
 import sys
@@ -39,7 +39,7 @@ class Slot:
     gpu_type: str = ""
     """Slurm, Ray: kind of GPU, such as "a100"; "": any."""
     number: int = 1
-    """Number of concurrent runners."""
+    """Concurrent runners."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

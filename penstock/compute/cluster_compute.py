@@ -1,16 +1,15 @@
-"""Run each `Work` as a job on a cluster, and small tasks here. A job outlives the process that waits for it."""
+"""Run each `Work` as a job on a cluster, which outlives the waiting process, and small tasks here."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TypeVar
 
 from .attach import JobState, cancel, follow
-from .blocks import BlockOutcomes
 from .cluster import Cluster
 from .engines.engine import AttemptStatus
 from .job import Job
 from .pool import Compute, Outcome, Progress
-from .submit import submitted
+from .submit import BlockOutcomes, submitted
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -24,7 +23,7 @@ class ClusterCompute:
     tell: receives a line whenever a job's state changes.
     given_up: returns True once a user has ended the run.
     waits: receives a job's id before the wait, and "" after it.
-    file: name of the cluster's file, for messages.
+    file: the cluster's, for messages.
     ended: receives each job's final state.
     """
 
@@ -118,7 +117,7 @@ class ClusterCompute:
 
 
 def words_of(state: JobState) -> str:
-    """Return a job's state in one line: progress, location, and the reason for a wait."""
+    """Return a job's progress, location, and reason for a wait in one line."""
     return (
         f"job {state.id} ({state.about}): {state.n_done} of {state.n_blocks} blocks, {state.units_done} of "
         f"{state.n_units} units done; {words_of_attempt(state.attempt, state.status)}"

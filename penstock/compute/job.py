@@ -1,8 +1,4 @@
-"""A job: a list of units, and a folder in the store that records their progress (docs/format.md, "Jobs").
-
-The id follows from the work, so any process can submit, attach to or finish the job. A block is done once its outcomes
-exist.
-"""
+"""A job: a list of units, and a folder in the store that records their progress (docs/format.md, "Jobs")."""
 
 import hashlib
 import logging
@@ -27,7 +23,7 @@ U = TypeVar("U")
 R = TypeVar("R")
 FOLDER = "jobs/"
 MAX_STARTS = 8
-"""A block that starts this often without outcomes fails its job."""
+"""Block that starts this often without outcomes fails its job."""
 _NUMBER = re.compile(r"/([0-9]{1,18})(?:-([0-9]{1,18}))?\.")
 _ID = re.compile(r"[0-9a-f]{32}")
 _TOKEN = re.compile(r"(?:[0-9a-f]{8})?")
@@ -44,7 +40,7 @@ class Job(Generic[U, R]):
     work: Work[U, R]
     """`Work` that computes the units."""
     about: str
-    """Human-readable name, such as 'demo/media/b000007'."""
+    """Name, such as 'demo/media/b000007'."""
     fingerprint: str
     """Identifies everything that decides units and results, besides the work's name and version."""
     attempt: int = 0
@@ -70,7 +66,7 @@ class JobDescription:
     version: str
     """Version of the work."""
     about: str
-    """Human-readable name."""
+    """Name."""
     code: str
     """SHA-256 hex of the source tree."""
     python: str
@@ -113,7 +109,7 @@ class Start:
     """One start of a block by a runner."""
 
     attempt: int
-    """The runner's attempt."""
+    """Runner's attempt."""
     element: int
     """Number of the runner in its attempt."""
     node: str
@@ -145,7 +141,7 @@ class StoredOutcome(Generic[R]):
     """One unit's outcome, stored as a line: a result or a failure."""
 
     result: R | None = None
-    """The result; None for a failure."""
+    """Result; None for a failure."""
     code: Code | None = None
     """Code of the failure; None for a result."""
     reason: str = ""
@@ -187,15 +183,14 @@ class Spent:
 
 
 def now_us() -> int:
-    """Return the time in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 class JobFolder:
     """A job's folder; docs/format.md lists its objects.
 
-    Methods raise StoreError, or Corrupt if penstock did not write an object.
-    Raises: InvalidRuntime if the id is not 32 hex digits.
+    Methods raise StoreError, or Corrupt if penstock did not write an object. Raises: InvalidRuntime unless the id is 32
+    hex digits.
     """
 
     def __init__(self, store: Store, id: str) -> None:
@@ -206,7 +201,6 @@ class JobFolder:
         self._token: str | None = None
 
     def key(self, name: str) -> str:
-        """Return the key of an object in the folder."""
         return f"{self._base}{name}"
 
     def description(self) -> JobDescription | None:
@@ -265,7 +259,7 @@ class JobFolder:
         return is_there(self.store, self.key(f"units-{description.units}.jsonl.zst"))
 
     def done(self, description: JobDescription | None = None) -> list[int]:
-        """Return the sorted numbers of finished blocks. Costs a listing. description: return only its blocks."""
+        """Return the sorted numbers of finished blocks, only of this description. Costs a listing."""
         blocks = sorted(block for block, _ in self._numbers("done/"))
         return (
             blocks if description is None else [block for block in blocks if block < len(description.blocks)]
@@ -305,7 +299,7 @@ class JobFolder:
         return Counter(block for block, _ in self._numbers("begun/"))
 
     def begin(self, block: int, start: Start, number: int) -> bool:
-        """Write start `number` (from 1) of a block; return False if another runner has already written it."""
+        """Write start `number` (from 1) of a block; return False if another runner has."""
         return self._put_new(f"begun/{block}-{number}.json", start)
 
     def tell_start(self, block: int, start: Start, number: int) -> None:

@@ -13,12 +13,11 @@ from loader.errors import Corrupt, Forbidden, Throttled, Transient
 from loader.storage import Store
 from loader.storage.disk.scratch import held_folder
 
-from .blocks import BlockOutcomes, cut_blocks
 from .job import Job, StoredOutcome, store_url
 from .plain import from_json, to_json
 from .pool import Compute, Failure, Outcome, Progress
 from .pool.environment import shares, store_variables
-from .submit import own_folders
+from .submit import BlockOutcomes, cut_blocks, own_folders
 from .work import Block, Fault, Node, Work, work_at
 
 FINISH_S = 3600.0
@@ -28,7 +27,7 @@ _FAULTS = (Fault, Transient, Throttled, Forbidden)
 _ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE}
 )
-"""Error numbers of a failing disk or machine. A missing file is the unit's own error."""
+"""Error numbers of a failing disk or machine; a missing file is the unit's own error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class WorkerCalls:
     """A `Work` whose units and blocks a pool computes.
 
     place: 'module:name' of the work. packages: packages whose `Work` objects may run. stores: URL -> store or spec.
-    variables: environment variables that the stores need. gpus: this machine's GPUs.
+    variables: environment variables that the stores need. gpus: this machine's.
     """
 
     def __init__(
@@ -107,8 +106,7 @@ class WorkerCalls:
     ) -> Generator[StoredOutcome[Any]]:
         """Yield the outcome of each unit, in order; units run in parallel.
 
-        folders: each unit's scratch folder, which is kept; "" for a temporary one.
-        Raises: Fault; as `Compute.map`.
+        folders: each unit's scratch folder, which is kept; "" for a temporary one. Raises: Fault; as `Compute.map`.
         """
         answers = self._compute.map(
             self._unit,
@@ -161,7 +159,7 @@ def _failure(outcome: Outcome[Any]) -> Failure:
 
 
 def _answer(make: Callable[[], Any]) -> bytes:
-    """Return a letter, followed by the JSON of a result or the text of a fault."""
+    # A letter, then a result's JSON or a fault's text
     try:
         answer = make()
     except Exception as error:
@@ -226,9 +224,8 @@ def computed_here(
     stores: Sequence[Store],
     progress: Progress | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a `Work` in order, while later units run.
+    """Yield the blocks of a `Work` in order, while later units run. stores: units may open them by URL.
 
-    stores: stores that units may open by URL.
     Raises: Fault if a store, a disk or `finish` fails; as `Compute.map`.
     """
     place = work.place

@@ -1,4 +1,4 @@
-"""Processes of this machine that every process of this user finds by name: each locks a file that holds its number."""
+"""Processes of this machine that every process of this user finds by name: each locks a file with its number."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ LOG_BYTES = 64 * 2**10
 
 
 class LockedProcesses:
-    """The processes of one kind, in a private folder below TMPDIR. kind: part of the folder's name."""
+    """The processes of one kind, in a private folder below TMPDIR. kind: part of its name."""
 
     def __init__(self, kind: str) -> None:
         self.folder = Path(tempfile.gettempdir()) / f"penstock-{kind}-{os.getuid()}"
@@ -32,7 +32,7 @@ class LockedProcesses:
         return self.folder / f"{name}.{kind}"
 
     def pid(self, name: str) -> int | None:
-        """Return the number of a live process; None if there is none."""
+        """Return the number of a live process or None."""
         try:
             with self.path(name, "lock").open() as lock:
                 try:
@@ -44,7 +44,7 @@ class LockedProcesses:
             return None
 
     def tail(self, name: str) -> str:
-        """Return the last 64 KiB of a log; "" if there is none."""
+        """Return the last 64 KiB of a log or ""."""
         try:
             return self.path(name, "log").read_bytes()[-LOG_BYTES:].decode(errors="replace")
         except FileNotFoundError:

@@ -1,7 +1,4 @@
-"""Encode a job's dataclasses as JSON, and pack lines of JSON into Zstandard frames.
-
-Nothing stored can name code to run. Decoding is strict: a wrong type or a missing field is an error.
-"""
+"""Encode a job's dataclasses as strict JSON that names no code, in lines of Zstandard frames."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""A runner computes blocks of a job on one machine, with that machine's pool of workers.
+"""A runner computes blocks of a job on one machine, with its pool of workers.
 
 Runner i of n takes the missing blocks among i, i + n, ... Every unit gets exactly one outcome:
 
@@ -40,7 +40,7 @@ KEEP_S = 30.0
 BLOCKS_AT_ONCE = 2
 """Concurrent blocks; workers stay busy while a block's last units run."""
 VANISHED = 2
-"""Once a runner has vanished this often, units run one at a time; a unit named this often has crashed."""
+"""Losses of a runner after which units run one at a time; a unit named this often has crashed."""
 
 
 class RunnerStopped(Exception):
@@ -56,7 +56,7 @@ class RunnerName:
     element: int
     """Number of the runner, from 0."""
     elements: int
-    """Number of runners in the attempt."""
+    """Runners in the attempt."""
     node: str
     """Name of the machine."""
 
@@ -119,7 +119,7 @@ class Runner:
         return REFUSED if given_up else DONE
 
     def _is_stopped(self) -> bool:
-        """Return whether a user cancelled the job. Asks the store at most once per `STOP_S`."""
+        """Asks the store at most once per `STOP_S`."""
         now_s = time.monotonic()
         if now_s > self._asked_s + STOP_S:
             self._asked_s, self._stopped = now_s, self._folder.stopped
@@ -138,7 +138,7 @@ class Runner:
 
     @contextmanager
     def _turn(self, *, exclusive: bool) -> Iterator[None]:
-        """Wait for a turn. exclusive: run no other block meanwhile, as this one may kill the runner."""
+        """exclusive: run no other block meanwhile, as this one may kill the runner."""
         n = BLOCKS_AT_ONCE if exclusive else 1
         with self._next_turn:
             for _ in range(n):
@@ -206,7 +206,7 @@ class Runner:
 
 
 class _BlockRun:
-    """One start of a block. With `finish`, outcomes are not saved early: their files vanish with the runner."""
+    """With `finish`, outcomes are not saved early: their files vanish with the runner."""
 
     def __init__(
         self,

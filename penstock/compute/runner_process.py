@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def open_runner(arguments: argparse.Namespace, compute: Callable[[int], Compute]) -> Runner:
-    """Return the runner that the arguments describe. compute: makes a pool with that many workers.
+    """Return the runner that the arguments describe. compute: makes a pool of that many workers.
 
     Raises: Changed if the description is not the submitter's; CodeMismatch; InvalidRuntime; ObjectNotFound.
     """

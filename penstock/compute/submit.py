@@ -1,26 +1,91 @@
-"""Submit a job, or accept the same job from another process.
+"""Submit a job, its units in blocks, or accept the same job from another process.
 
-Any writer of `jobs/` may have forged a folder. So a submitter accepts a stored description only if it equals its own,
-and gives runners the SHA-256.
+Any writer of `jobs/` may have forged a folder, so a submitter accepts only a description equal to its own, and gives
+runners the SHA-256.
 """
 
+import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from loader.errors import Changed, Corrupt, JobFailed, ObjectNotFound
 from loader.storage.disk.scratch import held_folder
 
-from .blocks import UnitsFile, write_units
 from .job import FOLDER, Job, JobDescription, JobFolder, now_us
-from .plain import from_frame, from_json, to_json
+from .plain import from_frame, from_json, to_frame, to_json
+from .pool import Outcome
 from .work import StoredPlace, Work, python_release, source_hash
 
 U = TypeVar("U")
 R = TypeVar("R")
+MAX_UNITS = 256
+MAX_COST_S = 120.0
+"""Most estimated seconds in a block; a costlier unit gets its own block."""
+MAX_NBYTES = 256 * 2**20
+"""Most estimated output bytes in a block; a larger unit gets its own block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockOutcomes(Generic[R]):
+    """A finished block."""
+
+    number: int
+    """Number of the block in its job."""
+    first: int
+    """Number of the block's first unit in the job."""
+    outcomes: list[Outcome[R]]
+    """Outcomes, in unit order."""
+    part: Any = None
+    """Result of the work's `finish`, or None."""
+
+
+def cut_blocks(work: Work[U, Any], units: Iterable[U]) -> Iterator[list[U]]:
+    """Yield the units in blocks, in order. Memory: one block."""
+    block: list[U] = []
+    seconds, written = 0.0, 0
+    for unit in units:
+        cost_s, nbytes = work.cost_s(unit), work.nbytes(unit)
+        full = len(block) == MAX_UNITS or seconds + cost_s > MAX_COST_S or written + nbytes > MAX_NBYTES
+        if block and full:
+            yield block
+            block, seconds, written = [], 0.0, 0
+        block.append(unit)
+        seconds, written = seconds + cost_s, written + nbytes
+    if block:
+        yield block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitsFile:
+    """A file of units: one frame per block, one line per unit."""
+
+    sha256: str
+    """SHA-256 hex of the file."""
+    blocks: list[tuple[int, int, int]]
+    """Per block: number of units, offset of its frame, and bytes."""
+    frames: list[str]
+    """SHA-256 hex of each block's frame."""
+
+
+def write_units(work: Work[U, Any], units: Iterable[U], path: Path) -> UnitsFile:
+    """Write units to a file. Memory: one block."""
+    sha256 = hashlib.sha256()
+    blocks, frames, offset = [], [], 0
+    with path.open("wb") as file:
+        for block in cut_blocks(work, units):
+            frame = to_frame(map(to_json, block))
+            sha256.update(frame)
+            file.write(frame)
+            blocks.append((len(block), offset, len(frame)))
+            frames.append(hashlib.sha256(frame).hexdigest())
+            offset += len(frame)
+    return UnitsFile(sha256=sha256.hexdigest(), blocks=blocks, frames=frames)
+
+
 Tell = Callable[[str], object]
 MAX_OTHERS = 16
 """Most of a job's folders that may hold other work; more mean forgery."""
@@ -47,9 +112,9 @@ def submitted(
 ) -> Submission:
     """Submit a job, or return the same job if another process submitted it.
 
-    A folder that holds other work stays; the job then uses its next attempt's id. Memory: one block's units.
-    tell: receives a line about each such folder. anew: skip the same job if it has ended.
-    Raises: InvalidRuntime if nodes cannot open a store or the work; JobFailed if too many folders hold other work.
+    A folder that holds other work stays; the job uses its next attempt's id. Memory: one block's units. tell: receives
+    a line about each such folder. anew: skip the same job if it has ended. Raises: InvalidRuntime if nodes cannot open
+    a store or the work; JobFailed if too many folders hold other work.
     """
     StoredPlace.of(job.store)
     n_others = 0
@@ -99,7 +164,7 @@ def name_other(folder: JobFolder, why: str, tell: Tell, n_others: int) -> None:
 
 
 def own_folders(job: Job[Any, Any]) -> Iterator[JobFolder]:
-    """Yield a job's folders, for this attempt and later ones, if they hold its work and source tree."""
+    """Yield a job's folders, for this attempt and later ones, with its work and source tree."""
     code = source_hash(job.work.place)
     for attempt in range(job.attempt, job.attempt + MAX_OTHERS):
         folder = JobFolder(job.store, replace(job, attempt=attempt).id)

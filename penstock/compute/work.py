@@ -1,7 +1,6 @@
 """A `Work`: a function over units, with everything that a runner needs; and the hash of its source tree.
 
-Units and results are frozen dataclasses of plain values, stored as JSON. A `Work` is a top-level name of its function's
-module: see `verify/shards_job.py`.
+Units and results are frozen dataclasses of plain values, stored as JSON.
 """
 
 import hashlib
@@ -32,10 +31,7 @@ def python_release() -> str:
 
 
 def source_hash(work_place: str) -> str:
-    """Return the SHA-256 (hex) of the Python files that a work can import, without other packages.
-
-    work_place: 'module:name'.
-    """
+    """Return the SHA-256 (hex) of the Python files that a work, 'module:name', can import, without other packages."""
     sha256 = hashlib.sha256()
     own = work_place.partition(":")[0].partition(".")[0]
     ours = OURS[: OURS.index(own) + 1] if own in OURS else OURS
@@ -111,10 +107,10 @@ class Resources:
     memory_bytes: int = 2 * 2**30
     """Peak memory."""
     gpus: int = 0
-    """GPUs, exclusive to the unit. In a slot without GPUs, the unit's device is "cpu"."""
+    """GPUs, exclusive to the unit; without any in the slot, its device is "cpu"."""
 
     def units_at_once(self, cpus: int, memory_bytes: int, gpus: int = 0) -> int:
-        """Return how many units a slot runs at once, at least 1. memory_bytes: the slot's memory; 0 if unknown."""
+        """Return how many units a slot runs at once, at least 1. memory_bytes: the slot's; 0 if unknown."""
         by_memory = memory_bytes // self.memory_bytes if memory_bytes else cpus
         by_gpus = gpus // self.gpus if gpus and self.gpus else cpus
         return max(1, min(cpus // self.cpus, by_memory, by_gpus))
@@ -131,8 +127,8 @@ class Node:
     ) -> None:
         """Set the unit's stores, scratch folder and packages.
 
-        stores: URL -> store or spec. scratch: folder that the caller removes; None for a private one.
-        packages: packages whose code may run.
+        stores: URL -> store or spec. scratch: folder that the caller removes; None for a private one. packages:
+        packages whose code may run.
         """
         self.stores, self.packages = stores, packages
         self._scratch, self._own = scratch, list[HeldFolder]()
@@ -144,7 +140,7 @@ class Node:
 
     @property
     def scratch(self) -> Path:
-        """Private folder of this unit, removed after the unit, or after its block if the work has `finish`."""
+        """Private folder, removed after the unit, or after its block if the work has `finish`."""
         if self._scratch is None:
             self._own.append(HeldFolder("unit"))
             self._scratch = self._own[0].path
@@ -201,19 +197,19 @@ class Work(Generic[U, R]):
     result: type[R]
     """Dataclass of a result."""
     timeout_s: float | Callable[[U], float]
-    """Time limit in s, above 0: one for all units, or a function of the unit."""
+    """Time limit in s, above 0, or a function of the unit."""
     cost_s: Callable[[U], float] = _a_second
     """Estimated seconds of a unit."""
     nbytes: Callable[[U], int] = _no_bytes
     """Estimated bytes that a unit adds to the output of `finish`."""
     finish: Callable[[Block[U], Sequence[Outcome[R]], Node], Any] | None = None
-    """Writes one output per block from the units' folders. It may run twice, so each run writes under its own name."""
+    """Writes one output per block from the units' folders, under a new name each time: it may run twice."""
     part: type[Any] = NoneType
     """Dataclass of what `finish` returns."""
     resources: Resources = field(default_factory=Resources)
     """Resources that each unit needs."""
     alike: Callable[[U], U] | None = None
-    """Returns a unit without the fields that may differ between submitters; None if all must agree."""
+    """Returns a unit without the fields that may differ between submitters; None: all must agree."""
     libraries: Sequence[str] = ()
     """Distributions that affect the bytes of results, such as "av"."""
 
@@ -237,8 +233,7 @@ class Work(Generic[U, R]):
 def work_at(place: str, packages: Sequence[str]) -> Work[Any, Any]:
     """Return the `Work` named 'module:name'.
 
-    packages: packages whose `Work` objects may run, because others may have written the job's description.
-    Raises: InvalidRuntime.
+    packages: packages whose `Work` objects may run, as others may have written the description. Raises: InvalidRuntime.
     """
     module, _, name = place.partition(":")
     if module.partition(".")[0] not in packages:

@@ -1,6 +1,6 @@
 """Remove the names of denied samples from table cells and JSON, by the same rules in takedown runs and proofs.
 
-- A row's own names (`OWN`) decide which sample it belongs to. They are compared whole and never change.
+- A row's own names (`OWN`) are compared whole and never change.
 - A column or field that names another sample (`REFERENCE`) is compared whole: a cell becomes null, an item is removed.
 - A reason (`TELLING`) is searched, and the names in it are replaced.
 - All else, such as labels and paths, is not searched: it may contain a word that is also a key.
@@ -88,11 +88,11 @@ WORDS = ("reason", "by", "page")
 _RAW = frozenset({"raw_objects", "refusals", "media", "objects"})
 """Lifecycle tables whose `key` names a raw object."""
 _STEPS = {"sample": "sample", "raw_object": "raw", "stage": None}
-"""Kind of an input or output in a lineage table -> kind of denied name; None: not a sample."""
+"""Kind of an input or output in a lineage table -> kind of denied name, or None."""
 
 
 def scrub(table: pa.Table, marks: Marks) -> pa.Table:
-    """Remove names from columns that name other samples or give reasons; return the same table if it has none."""
+    """Remove names from columns that name other samples or give reasons; return the same table without any."""
     for position, field in enumerate(table.schema):
         if (new := _scrubbed_column(table[field.name], field, marks)) is not None:
             table = table.set_column(position, field, pa.chunked_array([pa.array(new, field.type)]))
@@ -127,7 +127,7 @@ def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> 
 
 
 def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
-    """Remove the rows and names of denied samples; return the same table if it has none."""
+    """Remove the rows and names of denied samples; return the same table without any."""
     denied = taken_rows(table, marks)
     kept = table.filter(pa.array([not one for one in denied], pa.bool_())) if any(denied) else table
     return scrub(kept, marks)
@@ -161,7 +161,7 @@ def _ends(marks: Marks, step: str | None, name: str | None) -> bool:
 
 
 def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
-    """Remove the names from JSON: items and entries are dropped, reasons lose the name. field: the value's field."""
+    """Remove the names from JSON: items and entries go, reasons lose the name. field: the value's."""
     if field in STRUCTURAL:
         return value
     if isinstance(value, str):

@@ -4,7 +4,7 @@ An object contains such bytes if:
 
 - a takedown recorded it, by the hash of its path, or by its key, size and change token;
 - a version has a denied sample in it that is not redacted yet;
-- its shard's index has a redacted row, which has no fields any more, and the object has bytes outside all fields.
+- its shard's index has a redacted row, without fields, and the object has bytes outside all fields.
 """
 
 import hashlib
@@ -50,10 +50,7 @@ def by_shard(version: Version) -> dict[str, list[ForeignObject]]:
 def objects_with(
     version: Version, shard: dict[str, Any], candidates: Sequence[ForeignObject], rows: Collection[int]
 ) -> list[ForeignObject]:
-    """Return the objects that contain fields of these rows of a registered shard. Reads the shard's index.
-
-    candidates: the shard's objects.
-    """
+    """Return those candidates, a registered shard's objects, that contain fields of these rows. Reads its index."""
     starts = [one.offset for one in candidates]
     _, places = shard_index(version.store, shard)
     numbers = {
@@ -86,7 +83,7 @@ def owners_place(marks: Marks, object_: ForeignObject, shard: dict[str, Any]) ->
 
 
 def look_at_owners(store: Store, place: Place) -> Place:
-    """Check a registered object; return its `Place` with `clean`, and `evidence` or `why`. store: the root's store."""
+    """Check a registered object; return its `Place` with `clean`, and `evidence` or `why`. store: the root's."""
     if "key" not in place:
         why = "its name was denied too, so it cannot be checked: ask its owner whether the object was deleted"
         return {**place, "clean": False, "why": why}
@@ -118,14 +115,11 @@ def look_at_owners(store: Store, place: Place) -> Place:
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Shard = tuple[Version, dict[str, Any]]
-"""A version, and a row of its shards table."""
+"""Version, and a row of its shards table."""
 
 
 class DeniedBytes:
-    """The objects that contain bytes of denied samples. Reads each takedown's record once.
-
-    denies: all takedowns in the root's log.
-    """
+    """The objects that contain bytes of denied samples. Reads each record once. denies: all in the root's log."""
 
     def __init__(self, store: Store, denies: Sequence[Deny]) -> None:
         self._store, self._denies = store, denies
@@ -167,7 +161,7 @@ class DeniedBytes:
     def in_shard(self, shards: Sequence[Shard], objects: Sequence[ForeignObject]) -> set[int]:
         """Return the numbers of a registered shard's objects that contain such bytes. Reads its indexes.
 
-        shards: versions with the shard, each with a row of its shards table. objects: the shard's objects, by offset.
+        shards: versions with the shard, each with its row. objects: the shard's, by offset.
         """
         if not self._denies:
             return set()
@@ -221,10 +215,7 @@ class DeniedBytes:
         return sorted(over_whole(root, dataset, held))
 
     def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
-        """Return path of a registered shard -> paths of its objects that contain such bytes.
-
-        among: paths of the objects to check; a shard that has none of them is skipped.
-        """
+        """Return path of a registered shard -> paths of its objects, among these, that contain such bytes."""
         if not self._denies or not among or not version.manifest.get("foreign"):
             return {}
         rows: dict[str, list[Shard]] = {}
@@ -246,7 +237,7 @@ class DeniedBytes:
 
 
 def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> set[int]:
-    """Return the numbers of objects with a byte in none of these fields: int64 [n, 2] of offset, nbytes. O(n log n)."""
+    """Objects with a byte in none of these fields, int64 [n, 2] of offset, nbytes: O(n log n)."""
     fields = fields[np.argsort(fields[:, 0], kind="stable")]
     reach = np.maximum.accumulate(fields.sum(axis=1)) if len(fields) else np.zeros(0, np.int64)
     out = set()

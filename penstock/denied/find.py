@@ -49,11 +49,10 @@ class Findings:
 
 
 def find(tables: KeysTables, dataset: str, known: Iterable[str] = ()) -> Findings:
-    """Return a takedown's findings in a dataset's versions.
+    """Return a takedown's findings in a dataset's versions; partly collected ones are left to `left_over`.
 
-    Partly collected versions are left to `left_over`. Costs a read of each keys table, of tables that name other
-    samples, of open transactions' samples, and of all tables of affected versions.
-    known: recorded marks.
+    Costs a read of each keys table, of tables that name other samples, of open transactions' samples, and of all tables
+    of affected versions. known: recorded marks.
     """
     marks = frozenset(known)
     return over_whole(tables.root, dataset, lambda versions: _find(tables, dataset, versions, marks))
@@ -77,9 +76,9 @@ def _find(tables: KeysTables, dataset: str, versions: Whole, known: frozenset[st
     return findings
 
 
-def names_some(version: Version, marks: Marks) -> bool:
-    """Return whether a version names denied samples in a column, reason or class."""
-    return _Search(Findings(dataset=version.dataset, marks=marks)).names_some(version)
+def names_in(version: Version, marks: Marks) -> str:
+    """Return the path of an object of the version that names denied samples; empty without any."""
+    return _Search(Findings(dataset=version.dataset, marks=marks)).names_in(version)
 
 
 def producer_names_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
@@ -111,7 +110,7 @@ class _Search:
         self._objects: dict[str, tuple[dict[str, list[ForeignObject]], set[str]]] = {}
 
     def has_some(self, version: Version) -> bool:
-        return bool(self._parts_of(version) or self._adopted_of(version)) or self.names_some(version)
+        return bool(self._parts_of(version) or self._adopted_of(version)) or bool(self.names_in(version))
 
     def _adopted_of(self, version: Version) -> dict[str, list[str]]:
         if version.id not in self._adopted:
@@ -122,11 +121,12 @@ class _Search:
         files = [self._by_file.get(entry["path"], {}) for entry in keys_files(version)]
         return frozenset(part for file in files for part in file)
 
-    def names_some(self, version: Version) -> bool:
-        entries = (*version.manifest["samples"], *version.manifest["exclusions"])
-        return any(self._has_names(version, one) for one in entries) or producer_names_some(
-            version.manifest, self._findings.marks
-        )
+    def names_in(self, version: Version) -> str:
+        for entry in (*version.manifest["samples"], *version.manifest["exclusions"]):
+            if self._has_names(version, entry):
+                return str(entry["path"])
+        named = producer_names_some(version.manifest, self._findings.marks)
+        return "its manifest" if named else ""
 
     def _with_rows(self, version: Version, entry: Mapping[str, Any]) -> frozenset[str]:
         path, rows = entry["path"], self._findings.rows
@@ -214,7 +214,7 @@ class _Search:
 def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return path -> folder of its run, for samples and statistics files.
 
-    Earlier releases gave each annotation of a refresh its own folder, and stored the statistics of all in another.
+    Earlier releases gave each annotation of a refresh its own folder, and the statistics of all another.
     """
     folder_of = {entry["path"]: _folder(entry) for entry in (*manifest["samples"], *manifest["stats"])}
     counted = {_folder(entry) for entry in manifest["stats"]}
@@ -233,7 +233,7 @@ def _folder(entry: Mapping[str, Any]) -> str:
 
 
 def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
-    """Return the folders whose statistics change with these samples files, including those for later annotations."""
+    """Return the folders whose statistics change with these samples files, with later annotations'."""
     columns: set[str] = set()
     out, folder_of = set(), folders(manifest)
     for entry in manifest["samples"]:

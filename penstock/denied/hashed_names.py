@@ -14,10 +14,7 @@ _OURS = re.compile(r"(\(taken down\)|(?:taken down|takedown) \(log entry \d+\))"
 """Text that takedowns write, which is never a name."""
 _WORD = re.compile(r"[^\s'\"(),;\[\]{}<>]+")
 _BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"
-"""Boundaries of a name: next to another character of an identifier, it is a piece of another name.
-
-A dot may follow, as in `key.jpg`.
-"""
+"""Boundaries of a name: beside an identifier's character it is a piece of another; a dot may follow (`key.jpg`)."""
 _SHORTEST = 4  # shorter words are too common
 _MOST_PLACES = 400
 """Most candidate spans in one word; a word with more is only checked whole."""
@@ -38,7 +35,7 @@ class Marks:
     hashes: frozenset[str]
     """Marks of denied names outside the deny entry."""
     plain: frozenset[str] = frozenset()
-    """Denied names that are known in plain text; these are also found within longer texts."""
+    """Denied names known in plain text, found within longer texts too."""
     others: frozenset[str] = frozenset()
     """Marks of names that remaining samples share; these are not denied."""
     _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -55,7 +52,7 @@ class Marks:
         return self._known[text]
 
     def takes(self, kind: str, text: str) -> bool:
-        """Return whether this name is denied. kind: kind of the name, or ""; kinds may share a name."""
+        """Return whether this name is denied. kind: its kind, or ""; kinds may share a name."""
         if kind in self.kinds and self._denies(kind, text):
             return True
         hashed = self.mark(text)
@@ -128,7 +125,7 @@ def marks_of(
 ) -> Marks:
     """Return a deny entry's marks in a dataset.
 
-    names: denied names in plain text. known: recorded marks. others: marks of shared names.
+    names: denied ones in plain text. known: recorded marks. others: marks of shared names.
     """
     marks = Marks(
         salt=deny.salt,

@@ -1,8 +1,4 @@
-"""Search keys tables on a cluster; each table is a unit.
-
-A bucket keeps a job's folder, so no name is sent: units hold marks and the takedown's number, results row numbers and
-marks. An error is sent as its type, because its text may quote a cell.
-"""
+"""Search keys tables on a cluster, a unit each, by marks: a bucket keeps a job's folder, so no name is sent."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +23,7 @@ StoredRows = list[tuple[str, int, int]]
 READ_BYTES_PER_S = 5e6
 """Estimated bytes per second at which a process reads and hashes a keys table."""
 SLOWEST_BYTES_PER_S = 2e4
-"""A table read more slowly than this, after an hour of grace, fails."""
+"""Table read more slowly than this, after an hour of grace, fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +61,7 @@ class KeysResult:
 
 
 def look_at_keys(unit: KeysUnit, node: Node) -> KeysResult:
-    """Return a table's denied rows; for a unit with marks, the marks of names that still occur in it."""
+    """Return a table's denied rows; for a unit with marks, the marks of names that still occur."""
     try:
         return _looked(unit, node)
     except MemoryError:
@@ -119,7 +115,7 @@ LOOK_AT_KEYS = Work(
 
 
 class KeysTablesOnCluster(KeysTables):
-    """Keys tables of a root, read on a cluster. A table that fails there is read here, which raises the error."""
+    """Keys tables of a root, read on a cluster; one that fails there is read here."""
 
     def __init__(self, root: Root, deny: Deny, cluster: Cluster) -> None:
         super().__init__(root, deny)

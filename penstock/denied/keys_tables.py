@@ -1,4 +1,4 @@
-"""Read tables of keys and provenance: denied rows, names that remain, and names that only denied samples have."""
+"""Read tables of keys and provenance: denied rows, names that remain, and names only of denied samples."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from .sources import listed_twice
 NAMES = ("key", "source_key", "unit_id", "raw_key", "raw_uri", "raw_sha256", "subject")
 """Columns whose values name a sample."""
 KeysFile = Mapping[str, Any]
-"""A keys table's entry in a manifest."""
+"""Keys table's entry in a manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class KeysTables:
     ) -> Iterator[set[str]]:
         """Yield, per table, the marks of names that remaining rows share.
 
-        marks: marks of all names in the denied rows. denied: path of a table -> its denied rows.
+        marks: of all names in the denied rows. denied: path of a table -> its denied rows.
         """
         for file in files:
             yield shared_in(self.root.store, marks, file, denied[file["path"]].every)
@@ -84,10 +84,7 @@ def name_columns(table: pa.Table) -> list[str]:
 
 
 def named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
-    """Return the texts that are denied names.
-
-    Costs three hashes per text if some names are known only by hash.
-    """
+    """Return the texts that are denied names. Costs three hashes per text if some are known only by hash."""
     if not marks.all_known:
         return {text for column in columns for text in column.to_pylist() if marks.has(text)}
     names = pa.array(sorted(marks.plain), pa.string())
@@ -143,7 +140,7 @@ def names_of(
 ) -> Named:
     """Return the names that only a takedown's samples have in a dataset.
 
-    files: path -> keys table, over all versions. denied: path -> the table's denied rows. known: recorded marks.
+    files: path -> keys table, over all versions. denied: path -> its denied rows. known: recorded marks.
     """
     root, deny = tables.root, tables.deny
     names: dict[str, set[str]] = {name: set() for name in NAMES}

@@ -1,6 +1,6 @@
 """A takedown's findings, recorded before anything changes: a killed run continues from them, and a proof checks them.
 
-takedowns/<n>/<16 hex>.json      n: the deny entry, 12 digits; named after their content, created once
+takedowns/<n>/<16 hex>.json n: the deny entry, 12 digits; named after their content, created once
 """
 
 import hashlib
@@ -19,7 +19,7 @@ Place = Mapping[str, Any]
 """A place: an object or version to check, as JSON.
 
 check: "absent", "zeros", "replaced", "remade", "retired", "raw", "registered" or "trained" (a run, not an object).
-what: human-readable description. of: dataset. path: the object's path. Other keys depend on the check.
+what: in words. of: dataset. path: the object's. Other keys depend on the check.
 """
 
 
@@ -73,7 +73,7 @@ def read_record(store: Store, n: int) -> TakedownRecord:
 
 
 def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
-    """Add places without duplicates. A raw object has one, named by its mark: its deletion replaces it."""
+    """Without duplicates; a raw object's deletion replaces its earlier place."""
     for place in places:
         is_raw = place["check"] == "raw"
         name = canonical({"check": "raw", "mark": place["mark"]} if is_raw else place)

@@ -1,8 +1,4 @@
-"""Decide which raw objects a takedown may delete: only objects below their dataset's sources.
-
-A sample's `raw_uri` is whatever its writer stated. So an object must be in no root, and below a landing location of its
-dataset's batches or a location that the operator names.
-"""
+"""Decide which raw objects a takedown may delete: in no root, and below a place of its dataset or one that is named."""
 
 import os
 import re
@@ -37,7 +33,7 @@ class CompositeObject(NamedTuple):
 
 
 def joined_objects(store: Store, dataset: str) -> Iterator[CompositeObject]:
-    """Yield the raw objects of a dataset's batches that consist of several files. Reads each manifest."""
+    """Yield the raw objects of a dataset's batches with several files. Reads each manifest."""
     for body in _manifests(store, dataset):
         for entry in body.get("objects", ()):
             if files := entry.get("files"):
@@ -68,10 +64,7 @@ def check_place(place: str) -> str:
 
 
 def why_not(uri: str, places: Collection[str], root_url: str) -> str:
-    """Return why an object must not be deleted, or "".
-
-    It must be below one of `places` and in no root, and its address must be unambiguous.
-    """
+    """Return why an object must not be deleted, or "": it is below one of `places`, in no root, and unambiguous."""
     plain = plain_uri(uri)
     bases = sorted(base for base in map(_base, places) if base)
     inside = [base for base in bases if plain.startswith(f"{base}/")]
@@ -112,6 +105,6 @@ def _base(place: str) -> str:
 
 
 def listed_twice(store: Store, prefix: str) -> list[ObjectInfo]:
-    """Return the objects of two listings, sorted by key, because one may miss some. Raises: StoreError."""
+    """Return the objects of two listings, sorted by key; one may miss some. Raises: StoreError."""
     infos = {info.key: info for _ in range(2) for info in store.list(prefix)}
     return [infos[key] for key in sorted(infos)]

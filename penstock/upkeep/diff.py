@@ -17,7 +17,7 @@ class Diff:
     b: str
     """Second version's name."""
     samples: tuple[int, int]
-    """Number of live samples."""
+    """Live samples."""
     nbytes: tuple[int, int]
     """Stored bytes of all groups."""
     parts_added: list[str]
@@ -25,7 +25,7 @@ class Diff:
     parts_removed: list[str]
     """Ids of parts that only a has."""
     excluded: tuple[int, int]
-    """Number of excluded rows."""
+    """Excluded rows."""
     groups_added: dict[str, list[str]]
     """Group that only b has -> its fields."""
     groups_removed: dict[str, list[str]]
@@ -40,10 +40,7 @@ class Diff:
 
 
 def diff(a: Version, b: Version) -> Diff:
-    """Return the changes from a to b.
-
-    Reads the shards and stats tables of both versions, but no sample: O(parts + columns).
-    """
+    """Return the changes from a to b, by shards and stats tables: O(parts + columns)."""
     parts_a, parts_b = a.parts.ids.to_pylist(), b.parts.ids.to_pylist()
     groups_a, groups_b = a.manifest["groups"], b.manifest["groups"]
     columns_a, columns_b = column_statistics(a), column_statistics(b)

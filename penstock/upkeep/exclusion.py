@@ -1,9 +1,6 @@
 """Exclude samples by a person's decision, or end exclusions. A record is written before any version changes.
 
-    exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
-
-The next build obeys a record whose process was killed. A withdrawal is a record that names the exclusions it ends, so
-concurrent actions lose nothing.
+exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
 """
 
 import secrets
@@ -61,11 +58,11 @@ class Exclusion:
     dataset: str
     """Dataset name."""
     samples: tuple[ExcludedSample, ...]
-    """The samples, sorted by key."""
+    """Samples, sorted by key."""
     reason: str
-    """The person's reason."""
+    """Person's reason."""
     by: str
-    """The person's name."""
+    """Person's name."""
     page: str
     """URL of the decision's page, or ""."""
     version: str
@@ -88,7 +85,6 @@ class Exclusion:
         return _path(self.dataset, self.name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON."""
         return {"format": FORMAT, **asdict(self), "samples": [asdict(one) for one in self.samples]}
 
     @classmethod
@@ -114,9 +110,9 @@ class Withdrawal:
     withdraws: tuple[str, ...]
     """Paths of these keys' exclusions, sorted."""
     reason: str
-    """The person's reason."""
+    """Person's reason."""
     by: str
-    """The person's name."""
+    """Person's name."""
     page: str
     """URL of the decision's page, or ""."""
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
@@ -130,7 +126,6 @@ class Withdrawal:
         return _path(self.dataset, self.name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON."""
         return {
             "format": FORMAT,
             **asdict(self),
@@ -155,10 +150,7 @@ def write_record(store: Store, record: Exclusion | Withdrawal) -> None:
 
 
 def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
-    """Return every record of a dataset, oldest first.
-
-    Costs one listing, and one GET per record, sixteen at a time.
-    """
+    """Return every record of a dataset, oldest first. Costs a listing, and a GET per record, sixteen at a time."""
     paths = [info.key for info in store.list(_folder(dataset)) if info.key.endswith(".json")]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         read = pool.map(lambda path: _read(store, path), paths)
@@ -166,7 +158,7 @@ def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
 
 
 def standing(history: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusion, ...]]:
-    """Return key -> its standing exclusions (not withdrawn), oldest first. history: every record, oldest first."""
+    """Return key -> its exclusions that are not withdrawn, oldest first. history: every record, oldest first."""
     ended = {
         (path, key)
         for one in history
@@ -240,14 +232,13 @@ def exclude(
 ) -> tuple[Exclusion, "Version"]:
     """Publish a dataset's next version without these samples, and exclude them from all later builds.
 
-    Returns the record, and the newest version, which lacks the samples. Repeated by the same person for the same
-    reason, it publishes nothing. Versions that others publish meanwhile are kept.
+    Returns the record, and the newest version, which lacks the samples. The same person's repetition for the same
+    reason publishes nothing.
 
     ref: version in which the person saw the samples; need not be the newest.
-    keys: keys of live samples in that version.
+    keys: of live samples in that version.
     page: URL of the decision's page, or "".
-    whole_objects: exclude every sample ever cut from the same raw objects, as for a sample that is its entire raw
-    object.
+    whole_objects: exclude every sample ever cut from the same raw objects.
 
     Raises: SampleNotFound for an unknown key, before anything is written; EmptyVersion if the newest version would be
     empty; InvalidKey; InvalidRuntime if there is no reason or name, or the raw objects are unknown; VersionRetired;
@@ -282,10 +273,9 @@ def exclude(
 
 
 def obey(root: "Root", dataset: str) -> "Version | None":
-    """Publish the newest version without its excluded samples; return None if nothing is published.
+    """Publish the newest version without its excluded samples, as after a kill; return None if nothing is published.
 
-    A process may have stopped after its record, or the version without them was retired. A version with only excluded
-    samples stays. Reads the version's key column if any exclusion stands.
+    A version with only excluded samples stays. Reads the version's key column if any exclusion stands.
     """
     stands = standing(records(root.store, dataset))
     newest = root.state.newest(dataset)
@@ -305,8 +295,8 @@ def withdraw(
 ) -> Withdrawal:
     """End the exclusions of these keys: later builds include the samples.
 
-    ref: any version of the dataset, even a retired one. Raises: SampleNotFound for a key without a standing
-    exclusion, before anything is written; otherwise as `exclude`.
+    ref: any version of the dataset, even a retired one. Raises: SampleNotFound for a key without a standing exclusion,
+    before anything is written; otherwise as `exclude`.
     """
     checked_keys = _checked(keys, reason, by, page)
     dataset = root.record(ref, retired=True).dataset

@@ -1,7 +1,6 @@
 """`penstock repair`: find damage in a root's log, repair it, and record the repair.
 
-An entry that does not follow the previous one was damaged in the store, or written after a misread. A mirror's copy
-distinguishes these. Without a mirror, a search for one changed byte does, confirmed by SHA-256.
+A mirror's copy, or a search for one changed byte, separates damage in the store from a misread.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ from loader.storage import Store
 
 Believe = Literal["stored", "next"]
 BYTES_SEARCHED, BITS_SEARCHED = 2 * 1024, 32 * 1024
-"""Largest entries, in bytes, that are searched for one changed byte, or one changed bit. This takes seconds at most."""
+"""Largest entries, in bytes, that are searched for one changed byte, or bit: seconds at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class Step:
     data: bytes
     """Bytes to write."""
     why: str
-    """Human-readable finding."""
+    """Finding."""
     damaged: bytes | None = None
     """Bytes that a log entry replaces; None for a repair record."""
     n: int
@@ -61,8 +60,7 @@ def plan_repair(
     """Return the steps that repair the log, in order; empty for a healthy log. Writes nothing.
 
     by: name for the records. mirror: a copy of the root to compare with.
-    believe: which bytes are right if neither mirror nor checksum decides: the stored ones, or the ones that the next
-    entry's writer read.
+    believe: the right bytes if neither mirror nor checksum decides, stored or read by the next entry's writer.
 
     Raises: Corrupt, naming the entry and what would help, if the log cannot be repaired; Conflict if `mirror` belongs
     to another root, or `believe` must decide; InvalidName if `by` is invalid.
@@ -238,7 +236,7 @@ class _Repair:
 
 
 def _read(store: Store, n: int) -> bytes | None:
-    """Return entry n's bytes, or None. Reads twice, since a bit may flip in transit."""
+    # Reads twice, since a bit may flip in transit
     try:
         first, second = (store.get(entry_key(n)).data for _ in range(2))
     except ObjectNotFound:
@@ -251,7 +249,7 @@ def _read(store: Store, n: int) -> bytes | None:
 
 
 def misread(store: Store, n: int, sha256: str) -> str | None:
-    """Return how bytes with this hash differ from the stored entry n, if in one byte; otherwise None."""
+    """Return how bytes with this hash differ from the stored entry n, if in one byte; else None."""
     data = store.get(entry_key(n)).data
     read = next((one for one in _changed(data) if _sha256(one) == sha256), None)
     return None if read is None else _difference(data, read)

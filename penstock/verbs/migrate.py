@@ -168,7 +168,7 @@ def status(arguments: Namespace) -> Answer:
     from ..upkeep.copying.journal import Journal
     from ..upkeep.migrate.contents import new_versions
     from ..upkeep.migrate.prefix_copy import prefix_status
-    from ..upkeep.migrate.target import copied_entries, lags
+    from ..upkeep.migrate.run import copied_entries, lags
 
     source, target = _source(arguments), _target(arguments)
     if source is not None:

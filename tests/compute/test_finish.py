@@ -11,11 +11,11 @@ import pytest
 from loader import Part
 from loader.storage import open_store
 from penstock.compute.attach import attach
-from penstock.compute.blocks import BlockOutcomes
 from penstock.compute.cluster import Cluster
 from penstock.compute.job import Job, JobFolder
 from penstock.compute.local_blocks import computed_here
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
+from penstock.compute.submit import BlockOutcomes
 from penstock.compute.work import Fault
 from tests.compute.part_works import TEXTS, Text, Written
 

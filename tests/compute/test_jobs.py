@@ -17,7 +17,6 @@ from loader.storage import open_store
 from penstock.compute import attach as attaching
 from penstock.compute import runner_process, submit
 from penstock.compute.attach import attach, cancel
-from penstock.compute.blocks import MAX_COST_S, MAX_NBYTES, MAX_UNITS, cut_blocks
 from penstock.compute.cluster import Cluster
 from penstock.compute.engines.engine import AttemptStatus
 from penstock.compute.engines.local_engine import InlineEngine, LocalEngine
@@ -27,7 +26,7 @@ from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.environment import visible_gpus
 from penstock.compute.runner import FINAL
 from penstock.compute.runner_process import open_runner, parser
-from penstock.compute.submit import submitted
+from penstock.compute.submit import MAX_COST_S, MAX_NBYTES, MAX_UNITS, cut_blocks, submitted
 from penstock.compute.work import Work, work_at
 from tests.compute.job_checks import (
     REPOSITORY,

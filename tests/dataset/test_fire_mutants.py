@@ -85,8 +85,8 @@ def a_takedown_looks_once(patch):
 
 def a_takedown_does_not_begin_again(patch):
     from penstock.denied import find
-    from penstock.upkeep.takedown import orphans as leftovers
     from penstock.upkeep.takedown import raw_objects as raw
+    from penstock.upkeep.takedown import scan as leftovers
 
     for module in (find, leftovers, raw, steps):
         patch.setattr(module, "over_whole", lambda root, dataset, work: work(whole._whole(root, dataset)))

@@ -1,9 +1,8 @@
 """Run a model in batches that give every row the same bits, whatever the batch.
 
 A kernel's order of additions depends on its input's shape, so a row's last bits may differ between batches of 1 and 32.
-The smallest batch always has the same number of rows, filled with repeats; that number is part of the featurizer's
-version. A larger size is used once its first batch, computed both ways, agrees in every bit. One comparison suffices:
-the order depends on shapes, not values.
+The smallest batch always has the same number of rows, filled with repeats. A larger size is used once its first batch,
+computed both ways, agrees in every bit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Row = Mapping[str, Array]
-"""One row of a batch, before or after the model: name -> array without the batch axis."""
+"""Name -> array of one row, without the batch axis."""
 
 Shape = tuple[tuple[str, tuple[int, ...], str], ...]
 """Name, shape and dtype of every array of a row."""
@@ -38,16 +37,16 @@ def shape_of(row: Row) -> Shape:
 
 @dataclass(slots=True, kw_only=True)
 class Fit:
-    """Batch sizes for one row shape: which ones were tried and which may be used."""
+    """Batch sizes tried for one row shape, and allowed."""
 
     same: set[int]
-    """Batch sizes that give the same bits as the smallest batch."""
+    """Sizes with the smallest batch's bits."""
     other: set[int] = field(default_factory=set)
-    """Batch sizes that give different bits."""
+    """Sizes with other bits."""
     ceiling: int
     """Largest size to try."""
     row_bytes: int = 0
-    """Measured memory per row in bytes; 0 if not measured."""
+    """Measured bytes per row; 0 if unknown."""
 
     def size(self, n_rows: int) -> int:
         """Return the largest batch size up to `n_rows` that is untried or gives the same bits."""
@@ -62,10 +61,10 @@ class Fit:
 
 
 class ModelBatches:
-    """Runs a model over rows of equal shape; use it inside `repeatable`.
+    """Runs a model over rows of equal shape, inside `repeatable`.
 
-    run: takes name -> tensor [rows, ...] on the device and returns results in the same form.
-    place: device, "cpu" or "cuda:<number>".
+    run: takes and returns name -> tensor [rows, ...] on the device.
+    place: "cpu" or "cuda:<number>".
     batch_size: rows in the smallest batch.
     max_batch_size: rows in the largest, rounded down to batch_size x 2^k.
     memory_bytes: most bytes per batch.
@@ -132,7 +131,6 @@ class ModelBatches:
         return self._known(fit, rows[:size]) or []
 
     def _compared(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
-        """Compute rows in known sizes and all at once, and record whether the bits agree."""
         results: list[Row] = []
         while len(results) < len(rows):
             rest = rows[len(results) :]
@@ -213,13 +211,13 @@ def _same(first: Row, second: Row) -> bool:
 
 Sample = Mapping[str, bytes]
 Prepare = Callable[[Sample], Sequence[Row]]
-"""Function that returns a sample's rows. Raises: Unusable."""
+"""Returns a sample's rows. Raises: Unusable."""
 
 Finish = Callable[[Sequence[Row]], Features]
-"""Function that returns a sample's features from its rows' results. Raises: Unusable."""
+"""Returns a sample's features from its rows' results. Raises: Unusable."""
 
 WAITING_BYTES = 256 << 20
-"""If waiting rows exceed this many bytes, the shape that takes up most of them is computed."""
+"""Above these bytes of waiting rows, the shape that takes up most is computed."""
 
 
 def gathered(

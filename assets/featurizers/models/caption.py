@@ -1,4 +1,4 @@
-"""Captions that a model writes by greedy decoding, so the same image always gets the same caption."""
+"""Captions that a model writes by greedy decoding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class CaptionModel(Protocol):
 
         - tokens: int64 [N, max_tokens], padded after the caption.
         - logprobs: float [N, max_tokens], log-probabilities of the tokens, 0 after the caption.
-        - length: int64 [N], number of tokens, including the end token.
+        - length: int64 [N], tokens including the end token.
         """
 
     def text(self, tokens: Array) -> str:
@@ -34,17 +34,17 @@ class CaptionModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caption(ModelFeaturizer):
-    """Field `generated.txt`: the model's caption of a photo, or of the middle frame of a clip.
+    """Field `generated.txt`: the model's caption of a photo, or of a clip's middle frame.
 
     Columns: generated_tokens, number of tokens; generated_logprob, mean log-probability of a token.
     """
 
     network: str
-    """A name of `CAPTIONERS`, or "module:function" that loads a `CaptionModel`."""
+    """Name of `CAPTIONERS`, or "module:function" that loads a `CaptionModel`."""
     image: str | None = "jpg"
-    """Field to read from photos; None skips them."""
+    """Field of photos; None skips them."""
     video: str | None = None
-    """Field to read from clips; None skips them."""
+    """Field of clips; None skips them."""
     max_tokens: int = 32
     """Length of the longest caption in tokens."""
     field: str = "generated.txt"

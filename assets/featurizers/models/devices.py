@@ -29,7 +29,7 @@ def check_device_name(device: str) -> None:
 def device_at(device: str, place: str) -> str:
     """Return where a model with this `device` setting runs in this process: "cpu" or "cuda:<number>".
 
-    place: torch device of a worker, "cpu" or "cuda:0"; "" if none is assigned.
+    place: a worker's torch device; "" if none is assigned.
     """
     if device == "cpu":
         return device
@@ -74,7 +74,7 @@ def repeatable() -> Iterator[None]:
     """Make torch return the same bits for the same batch within the block; one thread at a time.
 
     Sets deterministic kernels (or an error), full float32 precision, no autotuning, no gradients, and one thread,
-    because the thread count decides how sums are split.
+    because their number decides how sums are split.
     """
     import torch
 
@@ -151,7 +151,7 @@ def free_memory(place: str) -> None:
 
 
 def budget_bytes(place: str) -> int:
-    """Return the default memory for batches in bytes: 0.8 of a GPU's free memory; 1 GiB per worker on a CPU."""
+    """Return the default bytes for batches: 0.8 of a GPU's free memory; 1 GiB per worker on a CPU."""
     import torch
 
     if place.startswith("cuda"):

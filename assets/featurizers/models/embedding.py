@@ -31,32 +31,30 @@ class Embedder(Protocol):
         """Return embeddings [N, d] of texts; `tokens`: results of the method `tokens`, stacked."""
 
     def tokens(self, text: str) -> Mapping[str, Array]:
-        """Return a text as arrays of fixed shapes. Raises: InvalidWeights if the model has no text tower."""
+        """Return a text as arrays of fixed shapes. Raises: InvalidWeights without a text tower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding(ModelFeaturizer):
-    """Field `embedding.npy`: float32 or float16 [d] of length 1; a dot product of two is their cosine.
+    """Field `embedding.npy`: float32 or float16 [d] of length 1; of a clip, the sum over first, middle and last frame.
 
-    A clip's embedding is the sum over its first, middle and last frame.
-
-    Columns, if `caption` is set: caption_cosine, from -1 to 1, between image and caption; None without a caption.
+    Column, if `caption` is set: caption_cosine, -1 to 1, between image and caption; None without one.
     """
 
     network: str
-    """A name of `EMBEDDERS`, or "module:function" that loads an `Embedder`."""
+    """Name of `EMBEDDERS`, or "module:function" that loads an `Embedder`."""
     image: str | None = "jpg"
-    """Field to read from photos; None skips them."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read from clips; None skips them."""
+    """Field of clips; None skips them."""
     text: str | None = None
-    """Field to read from texts; None skips them."""
+    """Field of texts; None skips them."""
     caption: str | None = None
-    """txt field of a photo or clip to compare with its embedding; None to skip."""
+    """Txt field of a photo or clip to compare with; None to skip."""
     field: str = "embedding.npy"
     """Name of the output field."""
     stored: str = "float32"
-    """dtype of the output field."""
+    """Dtype of the output field."""
     name: str = "embedding"
     """Name of the featurizer."""
 

@@ -31,29 +31,27 @@ class Coder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent(ModelFeaturizer):
-    """Field `latent.npy`: float16 or float32 [C, h, w] of a photo, [T, C, h, w] of a clip.
-
-    The network's scaling factor is applied, so a denoiser can train on it directly.
+    """Field `latent.npy`: float16 or float32 [C, h, w], [T, C, h, w] for a clip, scaled by the network's factor.
 
     Columns: latent_mean, latent_std, over the whole latent.
     """
 
     network: str
-    """A name of `CODERS`, or "module:function" that loads a `Coder`."""
+    """Name of `CODERS`, or "module:function" that loads a `Coder`."""
     image: str | None = "jpg"
-    """Field to read from photos; None skips them."""
+    """Field of photos; None skips them."""
     video: str | None = "mp4"
-    """Field to read from clips; None skips them."""
+    """Field of clips; None skips them."""
     size_px: int = 256
-    """Side in px of the square that images are scaled and cropped to; 0 keeps their size, cropped to whole blocks."""
+    """Side in px of the square to which images are scaled and cropped; 0 crops them to whole blocks only."""
     max_px: int = 1 << 22
-    """Most pixels of an image that keeps its size; larger ones are rejected."""
+    """Most pixels of an image that keeps its size."""
     frames: int = 8
-    """Number of frames per clip, evenly spaced from the first to the last."""
+    """Frames per clip, first to last, evenly spaced."""
     field: str = "latent.npy"
     """Name of the output field."""
     stored: str = "float16"
-    """dtype of the output field."""
+    """Dtype of the output field."""
     name: str = "latent"
     """Name of the featurizer."""
     output_columns: ClassVar[tuple[str, ...]] = ("latent_mean", "latent_std")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="ModelFeaturizer")
 
 SMALLEST = {"cpu": 1, "cuda": 8}
-"""Rows in the smallest batch. On one CPU thread larger ones are no faster (ViT-S: 121 ms per image for 1 and 8)."""
+"""Rows in the smallest batch. On one CPU thread more are no faster (ViT-S: 121 ms per image for 1 and 8)."""
 
 LARGEST = {"cpu": 1, "cuda": 256}
 """Rows in the largest batch to try."""
@@ -36,26 +36,24 @@ _ONLY_SPEED = frozenset({"weights", "sha256", "max_batch_size", "memory_bytes", 
 class ModelFeaturizer(Featurizer):
     """Base class of featurizers that run a model: override `load`, `prepare`, `run` and `finish`, not `__call__`.
 
-    The same bytes give the same features in any batch, process and order, on the same processor type and torch release.
-    Another CPU or GPU may differ in the last bits.
-
-    Raises: ValueError for an invalid field.
+    The same bytes give the same features in any batch, process and order; on another processor type or torch release
+    the last bits may differ. Raises: ValueError for an invalid field.
     """
 
     weights: str
-    """Path or URL of a .safetensors file, or of a folder with one (see `weights`)."""
+    """Path or URL of a .safetensors file, or a folder with one (see `weights`)."""
     sha256: str = ""
-    """Expected `weights_sha256`; "" accepts the current file, which `version` must then read."""
+    """Expected `weights_sha256`; "": `version` reads the file."""
     device: str = "auto"
-    """"cpu", "cuda" (all GPUs), "cuda:1", or "auto": "cuda" if a worker's torch can use its GPU."""
+    """"cpu", "cuda" (all GPUs), "cuda:1", or "auto": "cuda" if a worker's torch has a GPU."""
     dtype: str = "float32"
-    """dtype of weights and of floats in batches: "float32", "bfloat16" or "float16"."""
+    """Dtype of weights and of floats in batches: "float32", "bfloat16" or "float16"."""
     batch_size: int = 0
-    """Rows in the smallest batch; 0 means 1 on a CPU and 8 on a GPU. Part of the version, like device and dtype."""
+    """Rows in the smallest batch; 0 means 1 on a CPU, 8 on a GPU. Part of the version, like device and dtype."""
     max_batch_size: int = 0
-    """Most rows in larger batches, which give the same bits; 0 means 256 on a GPU and none on a CPU."""
+    """Most rows in a batch; 0 means 256 on a GPU, `batch_size` on a CPU."""
     memory_bytes: int = 0
-    """Most bytes for larger batches; 0 means 1 GiB on a CPU and 0.8 of a GPU's free bytes."""
+    """Most bytes of a larger batch; 0 means 1 GiB on a CPU, 0.8 of a GPU's free bytes."""
     readers: int = 0
     """Threads that decode samples; 0 means 1 on a CPU and 8 on a GPU."""
 
@@ -104,18 +102,18 @@ class ModelFeaturizer(Featurizer):
 
     @abstractmethod
     def prepare(self, model: Any, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
-        """Return the rows of one sample as NumPy arrays: one for a photo, several for a clip.
+        """Return a sample's rows as NumPy arrays: one for a photo, several for a clip.
 
         Floats are cast to the model's dtype. Called from several threads. Raises: Unusable.
         """
 
     @abstractmethod
     def run(self, model: Any, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
-        """Return a batch's results, name -> [rows, ...]. Rows must be independent of each other and of random draws."""
+        """Return a batch's results, name -> [rows, ...], independent of other rows and of random draws."""
 
     @abstractmethod
     def finish(self, model: Any, kind: str, rows: Sequence[Row]) -> Features:
-        """Return one sample's features from its rows' results, in which floats are float32. Raises: Unusable."""
+        """Return one sample's features from its rows' results, with floats as float32. Raises: Unusable."""
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         """See `Featurizer`."""

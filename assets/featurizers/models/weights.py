@@ -1,7 +1,4 @@
-"""Model weights: one `.safetensors` file, or the folder to which a model was saved; a local path or a URL.
-
-Only safetensors and text files are read, because a pickle can run arbitrary code.
-"""
+"""Model weights: a `.safetensors` file (never a pickle), or the folder of a saved model; a local path or a URL."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -15,7 +12,7 @@ from loader.storage.disk.scratch import held_folder
 from loader.storage.files import download
 
 SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
-"""Suffixes of the folder's files that are fetched, hashed and read: weights, configuration, vocabularies."""
+"""Suffixes of the folder's files that are read."""
 
 _CHUNK_BYTES = 4 << 20
 
@@ -37,9 +34,9 @@ def weights_sha256(url: str) -> str:
 
 @contextmanager
 def local_weights(url: str, sha256: str) -> Iterator[Path]:
-    """Yield a local path to the verified weights; for a URL, a temporary copy.
+    """Yield a local path to the verified weights, for a URL a temporary copy; local ones are verified again.
 
-    Local weights are verified again at the end. Raises: InvalidWeights; StoreError.
+    Raises: InvalidWeights; StoreError.
     """
     if "://" not in url or url.startswith("file://"):
         store, files, single = _files(url)
@@ -121,5 +118,5 @@ def _check_sum(url: str, stated: str, actual: str) -> None:
 
 
 def error_text(error: Exception) -> str:
-    """Return an error's text on one line of at most 300 characters, because torch lists every missing tensor."""
+    """Return an error on one line of at most 300 characters; torch lists every missing tensor."""
     return " ".join(str(error).split())[:300]

@@ -1,16 +1,15 @@
-"""Admission of a batch's samples, given the dataset's samples: an object that grew adds only what is new.
+"""Admission of a batch's samples, given the dataset's: an object that grew adds only what is new.
 
-A sample is identified by its raw object's URI and its `source_key`. If keys are unique in a whole source
-(`DatasetSpec.keyed_by_place`), the source's URI replaces the object's. Compared with the newest version, a sample
+A sample is identified by its raw object's URI and its `source_key`; by the source's URI if keys are unique in it
+(`DatasetSpec.keyed_by_place`). Compared with the newest version, a sample
 
 - is left out if a live sample has its content;
 - replaces the live samples of its identity and keeps their split, if its content differs;
 - stays removed if a removed sample has its content;
-- is new otherwise. Its split is the one of the object's first publication, unless its format names a split.
+- is new otherwise, with the split of the object's first publication, unless its format names one.
 
-Content is fields and metadata. `units` tables store its hashes, and a missing hash counts as different content. Samples
-in place have no hashes, since earlier bytes are gone. All but removed ones are admitted, and they replace all live
-samples of the object, including lost ones.
+Content is fields and metadata, whose hashes `units` tables store. Samples in place have no hashes: all but removed ones
+are admitted, and replace the object's live samples.
 """
 
 import hashlib
@@ -45,11 +44,11 @@ class Earlier:
     """Samples that a dataset has under one source key. Sent in tasks."""
 
     live: dict[str, str] = field(default_factory=dict)
-    """Key of a live sample -> hash of its content; "" if unknown."""
+    """Live key -> content hash; "" if unknown."""
     removed: list[str] = field(default_factory=list)
     """Content hashes of removed samples; "" if unknown."""
     split: str = ""
-    """Split of the live samples; "" if there are none."""
+    """Split of the live samples or ""."""
 
     def add(self, row: Row, content: str) -> None:
         """Add one row of the version's key table."""
@@ -61,10 +60,10 @@ class Earlier:
 
 @dataclass(slots=True)
 class EarlierSamples:
-    """Samples that a dataset has from a raw object, or from its source. Sent in tasks."""
+    """Samples that a dataset has from a raw object, or its source. Sent in tasks."""
 
     first_sha256: str = ""
-    """SHA-256 of the object at its first publication; "" if never published."""
+    """SHA-256 at its first publication, or ""."""
     by_key: dict[str, Earlier] = field(default_factory=dict)
     """Source key -> samples."""
 
@@ -74,9 +73,9 @@ class Admission:
     """Admitted samples, and what they replace."""
 
     contents: dict[str, str] = field(default_factory=dict)
-    """Key of an admitted sample -> hash of its content."""
+    """Admitted key -> content hash."""
     replaces: dict[str, list[str]] = field(default_factory=dict)
-    """Key of an admitted sample -> keys of the published samples that it replaces."""
+    """Admitted key -> published keys that it replaces."""
     objects: set[str] = field(default_factory=set)
     """Keys of objects with admitted samples."""
     known: dict[str, int] = field(default_factory=dict)
@@ -111,7 +110,7 @@ class Admission:
         return sample
 
     def admit_in_place(self, key: str, source: Mapping[str, str], earlier: EarlierSamples) -> bool:
-        """Return whether a sample in place is admitted. key: its key in the dataset. source: its provenance."""
+        """Return whether a sample in place is admitted. key: in the dataset. source: its provenance."""
         of, before = source["raw_key"], earlier.by_key.get(source["source_key"], Earlier())
         if before.removed and not before.live:
             self._leave_out(of)
@@ -159,7 +158,7 @@ _COLUMNS = ["part", "row", "key", "source_key", "raw_uri", "raw_sha256", "split"
 
 
 class NewestVersion(NamedTuple):
-    """The newest version of a dataset; empty before the first. Tasks carry its samples, since nodes do not read it."""
+    """The newest version of a dataset; empty before the first."""
 
     id: str = ""
     """Version id; "" before the first."""
@@ -168,13 +167,13 @@ class NewestVersion(NamedTuple):
     columns: Mapping[str, Mapping[str, Any]] = {}
     """Columns, as in its manifest."""
     earlier: Mapping[str, EarlierSamples] = {}
-    """Key of a raw object -> the version's samples from this object."""
+    """Key of a raw object -> its samples in the version."""
 
 
 def newest_version(root: loader.Root, spec: "DatasetSpec", raws: Sequence[Row]) -> NewestVersion:
-    """Return the newest version and its samples from these raw objects, given by their rows.
+    """Return the newest version and its samples from these raw objects.
 
-    Costs the column `raw_uri` of the version, and for known objects the tables that name them. Memory: 1 kB per sample.
+    Costs the column `raw_uri`, and for known objects the tables that name them. Memory: 1 kB per sample.
     """
     record = root.state.newest(spec.name)
     if record is None:
@@ -200,8 +199,8 @@ def newest_version(root: loader.Root, spec: "DatasetSpec", raws: Sequence[Row]) 
 def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[str, Any]) -> str:
     """Return why waiting samples no longer fit this version (samples of their source keys changed since), or "".
 
-    rows: provenance of the samples. body: body of their units record. Costs as much as `newest_version`. Raises:
-    Corrupt; StoreError.
+    rows: provenance of the samples. body: of their units record. Costs as `newest_version`. Raises: Corrupt;
+    StoreError.
     """
     by_place, live = body["keyed_by_place"], dict[tuple[str, str], set[str]]()
     scopes = {row["raw_uri"]: _scope(row["raw_uri"], row["raw_key"], by_place) for row in rows}
@@ -221,12 +220,10 @@ def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[
 
 
 def _scope(uri: str, key: str, by_place: bool) -> str:
-    """Return the URI within which a source key is unique: the raw object's or its source's."""
     return uri.removesuffix(key) if by_place else uri
 
 
 def _rows(version: loader.Version, scopes: frozenset[str], by_place: bool) -> Iterator[Row]:
-    """Yield the rows of the version's key tables in these scopes, with `scope` and `live`."""
     import pyarrow.compute as pc
 
     files = [TableFile.from_json(one) for one in version.manifest["samples"] if one["group"] == "keys"]

@@ -1,8 +1,7 @@
 """Write the samples of a batch as parts, in walked formats and in read ones (tables, records, robot logs).
 
-Workers copy samples of walked formats, or they stay in place and each part is an index of them. A unit of a read format
-is a run of neighbouring objects with about a shard's bytes. Its worker does not see other units' class names, or which
-fields all samples share. Units that turn out not to fit are read again under other names.
+Workers copy samples of walked formats, or parts index them in place. A unit of a read format is a run of neighbouring
+objects with about a shard's bytes; units that do not fit the others are read again under other names.
 """
 
 import secrets
@@ -65,7 +64,7 @@ def write_walked(
     published: Mapping[str, str],
     provenance: Mapping[str, str],
 ) -> BatchSamples:
-    """Write the parts of the admitted objects. published: SHA-256 -> where the dataset already has these bytes.
+    """Write the parts of the admitted objects. published: SHA-256 -> where the dataset has these bytes.
 
     Raises: FieldMismatch if a sample lacks a field of the dataset; errors of the format; StoreError.
     """
@@ -212,12 +211,12 @@ def _put_in_place(
 
 
 _LEAST_BYTES = DEFAULT_SHARD_BYTES // 4096
-"""Smallest size counted for an object, so that a unit has at most 4,096 objects."""
+"""Smallest size counted for an object: a unit has at most 4,096 objects."""
 _OF_THE_OBJECT = ("crashed", "memory", "timeout")
-"""Failures that do not name the object at fault."""
+"""Failures without the object at fault."""
 
 ReadUnits = tuple[ReadTask, ReadParts]
-"""(unit with only its readable objects, the unit's samples)."""
+"""(unit of readable objects, its samples)."""
 
 
 def write_read(
@@ -232,11 +231,9 @@ def write_read(
     provenance: Mapping[str, str],
     labels: Sequence[str],
 ) -> BatchSamples:
-    """Write the parts of the admitted objects.
+    """Write the parts of the admitted objects. labels: class names by number.
 
-    published: SHA-256 -> where the dataset already has these bytes. labels: class names by number.
-
-    Raises: FieldMismatch if a sample lacks a field of the dataset; errors of the format; StoreError.
+    Raises: as `write_walked`.
     """
     infos, refusals = fresh_objects(landing, audits, raws, published)
     files = landing.place if isinstance(landing, JoinedObjects) else landing  # workers join files themselves
@@ -281,7 +278,6 @@ def _agreed(
     units_read: Sequence[ReadUnits],
     known: Mapping[str, Mapping[str, Any]],
 ) -> tuple[list[tuple[str, Part]], dict[str, Any]]:
-    """Return parts whose JSON columns have the types of the whole batch, these types, and notes."""
     members = JsonMembers()
     for what, (n, example) in (one for _, result in units_read for one in result.notes.items()):
         members.count(what, example, n)
@@ -333,7 +329,7 @@ class _Batch:
     def read(self, tasks: Sequence[ReadTask]) -> list[ReadUnits]:
         """Return the samples of units, in order.
 
-        If a unit kills or blocks its worker, its halves are read, down to the object at fault, which is refused.
+        The object that kills or blocks its worker is found by halving, and refused.
         """
         units_read, pending = list[ReadUnits](), list(tasks)
         while pending:

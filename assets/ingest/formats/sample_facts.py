@@ -1,7 +1,4 @@
-"""Keys, metadata and provenance of samples from objects that contain several.
-
-Keys begin with the object's hash, because an object may land again with other samples under the same keys.
-"""
+"""Keys, metadata and provenance of samples from objects that contain several."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
 OWN_COLUMNS = frozenset({"label", "mime", "kind", "licence"})
 """Columns of each sample that no format may set."""
 _HASH_CHARS = 12
-"""Hex digits of an object's SHA-256 that precede its samples' keys."""
+"""Hex digits of the SHA-256 before a sample's key."""
 
 Row = dict[str, Any]
 
@@ -46,24 +43,24 @@ class BatchSamples:
     labels: Sequence[str] = ()
     """Class names of the dataset, by class number."""
     foreign: Mapping[str, Any] | None = None
-    """Table of the objects that stay in place, as JSON."""
+    """Table of the objects in place, as JSON."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts from the format."""
     replaces: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Key of a sample -> keys of the published samples that it replaces."""
+    """Key -> published keys that it replaces."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Column that comes from JSON documents -> type."""
+    """Column from JSON documents -> type."""
     notes: Sequence[str] = ()
-    """Messages about JSON values that became no column."""
+    """JSON values that became no column."""
     n_known: int = 0
-    """Samples left out because the dataset has, or had, them."""
+    """Samples that the dataset has, or had."""
     jobs: Sequence[Job[Any, Any]] = ()
-    """Cluster jobs. Their folders may be deleted once the batch is recorded."""
+    """Cluster jobs, discarded once the batch is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakingRules:
-    """Rules by which a dataset ingests the samples of its raw objects. Sent in tasks."""
+    """Rules by which a dataset ingests the samples of its raw objects."""
 
     dataset: str
     """Dataset whose name decides the splits."""
@@ -76,7 +73,7 @@ class TakingRules:
     choices: dict[str, Any]
     """Reader options, in the form of `ColumnarOptions.to_json`."""
     provenance: dict[str, str]
-    """Provenance shared by all samples."""
+    """Provenance of all samples."""
 
     @classmethod
     def of(cls, spec: "DatasetSpec", provenance: Mapping[str, str]) -> "TakingRules":
@@ -96,7 +93,7 @@ class TakingRules:
         return replace(self, provenance={**self.provenance, "run_id": ""})
 
     def own_split(self, source: Mapping[str, str]) -> str:
-        """Return the split that the format names for a sample, or "". source: the sample's provenance."""
+        """Return the split that the format names, or "". source: the sample's provenance."""
         return "" if "split" in self.choices["without"] else source.get("split", "")
 
     @property
@@ -105,7 +102,7 @@ class TakingRules:
 
 
 def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
-    """Return a sample's key in the dataset. longest: length of its longest field name, in characters."""
+    """Return a sample's key in the dataset. longest: characters of its longest field name."""
     return key_of(f"{raw['sha256'][:_HASH_CHARS]}/{source_key}", longest)
 
 
@@ -123,8 +120,8 @@ def metadata_of(raw: Row, columns: Mapping[str, Any], kind: str) -> dict[str, An
 def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, str]) -> dict[str, str]:
     """Return a sample's provenance, without its position in the object.
 
-    raw: its object's row; `first_sha256` (published earlier with other bytes) decides the split if present. own:
-    provenance from the format, whose split is used unless the source leaves `split` out.
+    raw: its object's row; `first_sha256`, of earlier bytes, decides the split. Its own split, from the format, is used
+    unless the source leaves `split` out.
     """
     own_split = rules.own_split(own)
     by_subject = rules.split_by == "subject"
@@ -183,7 +180,7 @@ def outcomes_of(compute: Compute, job: Job[U, R], units: Sequence[U]) -> Iterato
 
 
 def not_written(compute: Compute, jobs: Sequence[Job[U, R]], key: str, outcome: Outcome[R]) -> StoreError:
-    """Return the error for a unit without a result, and discard its jobs. key: key of its first object."""
+    """Return the error for a unit without a result, and discard its jobs. key: of its first object."""
     for job in jobs:
         discard(compute, job)  # otherwise the next run would find the same failure
     why = outcome.error.summary if outcome.error else "no result"

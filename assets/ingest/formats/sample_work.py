@@ -1,15 +1,11 @@
-"""The works READ and COPY: a node writes samples of raw objects as parts.
-
-READ reads neighbouring raw objects of a source by an importer. COPY walks raw objects again, and copies a run of their
-samples.
-"""
+"""The works READ and COPY: a node writes samples of raw objects as parts, by an importer or by copying runs of them."""
 
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.columnar.column_names import Partitions, duplicate_key
@@ -63,9 +59,9 @@ class ReadPlace:
         self._all: Readable | PenstockError | None = None
         self._keys = frozenset[str]()
         self.has_members = False
-        """True once an object was read whose JSON documents become columns."""
+        """True once JSON documents become columns."""
         self.members = JsonMembers()
-        """JSON values that became no column, over all objects read."""
+        """JSON values that became no column."""
         if companions(format):
             try:
                 self._all = (
@@ -82,7 +78,7 @@ class ReadPlace:
                 self._all = error
 
     def readable(self, info: ObjectInfo) -> Readable:
-        """Return an object's reader. Raises: Unusable if the object is not of the format; errors of the format."""
+        """Return an object's reader. Raises: Unusable for another format; errors of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
         readable = self._all or self._importer.find_readable(self._files, [info], self._options)
@@ -98,7 +94,7 @@ class ReadPlace:
         return sum(1 for _ in self.samples(info)) > 0
 
     def samples(self, info: ObjectInfo, readable: Readable | None = None) -> Iterator[Sample]:
-        """Yield an object's samples, checked. readable: its reader, if the caller already has it.
+        """Yield an object's samples, checked. readable: its reader, if at hand.
 
         Raises: Unusable; DuplicateKey; errors of the format.
         """
@@ -130,13 +126,13 @@ def audit_samples(landing: Store, raw: Row, format: str, choices: Mapping[str, A
     return media_row(facts) | {"key": raw["key"], "sha256": raw["sha256"]}
 
 
-_BYTES_PER_S = 20e6
-"""Bytes read per second, roughly."""
+_BYTES_PER_S, _COPIED_BYTES_PER_S = 20e6, 50e6
+"""Bytes read, and copied, per second, roughly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTask:
-    """Neighbouring raw objects of a batch."""
+class SampleTask:
+    """Raw objects whose samples a node writes as parts."""
 
     landing: str
     """URL of the objects' store."""
@@ -144,20 +140,26 @@ class ReadTask:
     """URL of the store for the parts."""
     txn: str
     """Transaction of the parts."""
-    name: str = ""
-    """Name of the first part in the transaction."""
     raws: list[Row] = field(default_factory=list)
     """Rows of `raw_objects`, in key order."""
     earlier: dict[str, EarlierSamples] = field(default_factory=dict)
-    """Key of an object -> the dataset's samples from this object."""
-    groups: dict[str, list[str]]
-    """Known group -> its fields."""
+    """Key of an object -> its samples in the dataset."""
     rules: TakingRules
     """Rules for ingesting the samples."""
     limit_s: float
     """Time limit in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTask(SampleTask):
+    """Neighbouring raw objects of a batch, to read."""
+
+    name: str = ""
+    """Name of the first part in the transaction."""
+    groups: dict[str, list[str]]
+    """Known group -> its fields."""
     texts: list[str] = field(default_factory=list)
-    """Columns from folder names that have text values, in this batch or the dataset."""
+    """Columns from folder names with text values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,23 +167,23 @@ class ReadParts:
     """Samples read from a unit."""
 
     parts: list[dict[str, Any]] = field(default_factory=list)
-    """Parts as JSON; none if the samples do not fit the known groups."""
+    """Parts as JSON; none if no known group fits."""
     kinds: list[tuple[list[str], str, str]] = field(default_factory=list)
-    """(sorted fields, key of the first sample with these fields, key of its object)."""
+    """(sorted fields, key of the first sample, key of its object)."""
     labels: dict[str, list[str]] = field(default_factory=dict)
     """Key of an object -> its class names."""
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Key of a table -> column -> what it becomes, as in `ColumnAgreement.becomes`."""
+    """Key of a table -> column -> `ColumnAgreement.becomes`."""
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Field -> facts from the format."""
     refusals: list[Row] = field(default_factory=list)
     """Rows of `refusals`."""
     of_json: bool = False
-    """True if JSON documents become columns, whose types the whole batch decides."""
+    """True if JSON documents become columns."""
     notes: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Why a JSON value became no column -> (count, example)."""
     admission: Admission = field(default_factory=Admission)
-    """The admitted samples."""
+    """Admitted samples."""
 
 
 def read_samples(task: ReadTask, node: Node) -> ReadParts:
@@ -264,16 +266,23 @@ def _for_dataset(rules: TakingRules, raw: Row, sample: Sample) -> Sample:
     )
 
 
-def _alike(task: ReadTask) -> ReadTask:
+T = TypeVar("T", bound=SampleTask)
+
+
+def _alike(task: T) -> T:
     return replace(task, rules=task.rules.of_no_run)
 
 
-def _limit_s(task: ReadTask) -> float:
+def _limit_s(task: SampleTask) -> float:
     return task.limit_s
 
 
-def _cost_s(task: ReadTask) -> float:
+def _read_s(task: SampleTask) -> float:
     return float(sum(raw["nbytes"] for raw in task.raws) / _BYTES_PER_S)
+
+
+def _copy_s(task: SampleTask) -> float:
+    return float(sum(raw["nbytes"] for raw in task.raws) / _COPIED_BYTES_PER_S)
 
 
 READ = Work(
@@ -283,41 +292,23 @@ READ = Work(
     unit=ReadTask,
     result=ReadParts,
     timeout_s=_limit_s,
-    cost_s=_cost_s,
+    cost_s=_read_s,
     alike=_alike,
 )
 
 
-_COPIED_BYTES_PER_S = 50e6
-"""Bytes copied per second, roughly."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTask:
-    """A run of samples with the same fields, to copy."""
+class CopyTask(SampleTask):
+    """A run of samples with the same fields, of one shard's raw objects, to copy."""
 
-    landing: str
-    """URL of the objects' store."""
-    root: str
-    """URL of the store for the part."""
-    txn: str
-    """Transaction of the part."""
     number: int
     """Number of the part within the batch."""
-    raws: list[Row]
-    """Rows of `raw_objects` for one shard, in key order."""
     run: int
     """Number of the run within the shard."""
     groups: dict[str, str]
     """Field -> group."""
-    rules: TakingRules
-    """Rules for ingesting the samples."""
-    limit_s: float
-    """Time limit in seconds."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Column that comes from JSON documents -> its type in this batch."""
-    earlier: dict[str, EarlierSamples] = field(default_factory=dict)
-    """Key of an object -> the dataset's samples from this object."""
+    """Column from JSON documents -> its type in this batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +316,7 @@ class CopiedPart:
     """The part copied from a run."""
 
     part: dict[str, Any] | None
-    """The part as JSON; None if every sample is left out."""
+    """Part as JSON; None if every sample is left out."""
     rows: list[Row]
     """Rows of `units`."""
     admission: Admission
@@ -368,25 +359,13 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     return CopiedPart(part=part.to_json(), rows=units, admission=admission)
 
 
-def _copy_alike(task: CopyTask) -> CopyTask:
-    return replace(task, rules=task.rules.of_no_run)
-
-
-def _copy_limit_s(task: CopyTask) -> float:
-    return task.limit_s
-
-
-def _copy_cost_s(task: CopyTask) -> float:
-    return float(sum(raw["nbytes"] for raw in task.raws) / _COPIED_BYTES_PER_S)
-
-
 COPY = Work(
     name="copy",
     version="3",
     function=copy_run,
     unit=CopyTask,
     result=CopiedPart,
-    timeout_s=_copy_limit_s,
-    cost_s=_copy_cost_s,
-    alike=_copy_alike,
+    timeout_s=_limit_s,
+    cost_s=_copy_s,
+    alike=_alike,
 )

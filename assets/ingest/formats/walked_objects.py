@@ -34,7 +34,7 @@ Place = TypeVar("Place")
 
 
 def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
-    """Return the store's facts about a landed object. Raises: Unusable if it was replaced; StoreError."""
+    """Return the store's facts about a landed object. Raises: Unusable if replaced; StoreError."""
     try:
         info = landing.head(row["key"])
     except ObjectNotFound as error:
@@ -52,7 +52,7 @@ def fresh_objects(
 ) -> tuple[list[ObjectInfo], list[Row]]:
     """Return the admitted objects that are new to the dataset, in key order, and refusals of the others.
 
-    published: SHA-256 -> where the dataset already has these bytes.
+    published: SHA-256 -> where the dataset has these bytes.
     """
     infos, refusals = list[ObjectInfo](), list[Row]()
     for row in audits:
@@ -102,7 +102,7 @@ class WalkedPlace:
         self._all: FoundObjects | PenstockError | None = None
         self._has_members = False
         self.members = JsonMembers()
-        """JSON values that became no column, over all objects walked."""
+        """JSON values that became no column."""
         if companions(format):
             try:
                 self._all = self._format.find_objects(landing, list(list_place(landing)))
@@ -118,11 +118,11 @@ class WalkedPlace:
 
     @property
     def has_members(self) -> bool:
-        """True once an object was walked whose JSON documents become columns."""
+        """True once JSON documents become columns."""
         return self._has_members
 
     def objects_of(self, info: ObjectInfo) -> FoundObjects:
-        """Return an object's reader. Raises: Unusable if the object is not of the format; errors of the format."""
+        """Return an object's reader. Raises: Unusable for another format; errors of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
         objects = self._all or self._format.find_objects(self.landing, [info])
@@ -146,7 +146,7 @@ class WalkedPlace:
 def once_a_batch(
     open_source: Callable[[Store, str, ColumnarOptions], Place],
 ) -> Callable[[str, Store, str, ColumnarOptions], Place]:
-    """Return `open_source` with the batch as first argument, caching the source of the latest batch in each process."""
+    """Return `open_source` with the batch as first argument, caching the latest batch's source in each process."""
     opened: dict[str, Place] = {}
 
     def place_of(batch: str, files: Store, format: str, options: ColumnarOptions) -> Place:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from av.packet import Packet
 
 FULL_SCALE = 0.9999
-"""Share of full scale at which a sample counts as clipped: 32765 of 32768 in 16 bits."""
+"""Share of full scale at which a sample counts as clipped: 32765 of 32768."""
 
 SILENCE_RMS = 0.001
 """Audio with a lower root mean square is silent: -60 dBFS."""
@@ -41,10 +41,7 @@ WINDOW_S = 0.02
 
 
 class AudioStatistics:
-    """Statistics of decoded frames, in order.
-
-    n_samples: samples per channel so far. ends: the audio's end as its file states it (`decode.ends_in`).
-    """
+    """Statistics of decoded frames, in order. ends: the end that the file states (`decode.ends_in`)."""
 
     def __init__(self, ends: Ends | None = None) -> None:
         self.heard = Heard(ends or Ends())
@@ -95,7 +92,7 @@ class AudioStatistics:
         self._rest = power[n_windows * window :]
 
     def facts(self, video_start_s: Fraction | None = None) -> Row:
-        """Return the media table columns; call once, after the last frame. Raises: Unusable."""
+        """Return the media columns; call once, after the last frame. Raises: Unusable."""
         heard = self.heard
         self._take(heard.finish())
         check_overlaps(heard)
@@ -126,7 +123,7 @@ class AudioStatistics:
 
 
 def audit_audio(path: str) -> Row:
-    """Return the media table columns of an audio file. Raises: Unusable."""
+    """Return the media columns of an audio file. Raises: Unusable."""
     with opened(path) as container:
         stream = required_audio(container)
         statistics = AudioStatistics(ends_in(container, stream))
@@ -156,7 +153,7 @@ def audit_audio(path: str) -> Row:
 
 
 class TrackAudit:
-    """Audit of a video's audio track while the video is decoded. A damaged track leaves the video usable."""
+    """Audit of a video's audio track during the video's. A damaged track leaves the video usable."""
 
     def __init__(self, container: "InputContainer", stream: "AudioStream") -> None:
         self._container, self._stream = container, stream
@@ -180,7 +177,7 @@ class TrackAudit:
             self._error = f"{unusable.code}: {unusable.reason}"
 
     def facts(self, video_start_s: Fraction) -> Row:
-        """Return the media table columns: measurements, or why there are none."""
+        """Return the media columns: measurements, or why there are none."""
         header = audio_facts(self._stream)
         measured: Row = {}
         if not self._error:

@@ -1,11 +1,8 @@
 """Cut audio: decode it, convert it to the policy's channels and rate, and write FLAC segments.
 
-Segments by energy are stretches that are louder than their background:
-- A level is the mean square over 20 ms; the background is the tenth percentile of the levels within 30 s.
-- A stretch starts 10 dB above the background and ends 6 dB above it.
-- Levels within 12 dB of the loudest half second always count, so steady noise or a tone stays whole.
-- Short pauses are bridged, short stretches dropped, and long ones split at their quietest point.
-- A background that suddenly grows louder counts for about 13 s, which errs on the side of keeping audio.
+Segments by energy are louder than their background, the tenth percentile of 20 ms mean squares within 30 s. They start
+10 dB above it and end at 6 dB. Levels within 12 dB of the loudest half second always count, so steady noise or a tone
+stays whole. Short pauses are bridged, short stretches dropped, long ones split at their quietest point.
 """
 
 import math
@@ -170,10 +167,8 @@ def write_flac(
 ) -> float:
     """Write FLAC, rounded without dither, and return the applied gain in dB (at most 0).
 
-    samples: float32 at full scale 1, or int16; [channels, n], or [n] for one channel. gain: factor; None lowers only
-    audio beyond full scale. Equal samples give equal bytes.
-
-    Raises: StoreError if the disk is full; Unusable.
+    samples: float32 at full scale 1, or int16; [channels, n] or [n]. gain: factor; None lowers only audio beyond full
+    scale. Equal samples give equal bytes. Raises: StoreError if the disk is full; Unusable.
     """
     import av
 
@@ -206,7 +201,7 @@ def write_flac(
 
 
 def as_int(samples: Floats, bits: int, gain: float = 1.0) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return samples times `gain` as int32 of `bits` bits; exact if `gain` is 1 and they had that depth."""
+    """Return samples times `gain` as int32 of `bits` bits; exact at gain 1 and that depth."""
     full = 2 ** (bits - 1)
     wide = np.rint(samples.astype(np.float64) * (full * gain))
     whole: np.ndarray[Any, np.dtype[np.int32]] = np.clip(wide, -full, full - 1).astype(np.int32)
@@ -223,7 +218,7 @@ def db_of(gain: float) -> float:
 
 
 MIN_TAIL_S = 0.5
-"""A shorter remainder is added to the previous segment."""
+"""Shorter remainder is added to the previous segment."""
 
 CAPTION_FIELD = "caption.txt"
 
@@ -232,7 +227,7 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
     """Return units with the fields `flac` and `json`, and `caption.txt` if a given segment has a caption.
 
     Only given segments may overlap. `left_out` lists the uncovered samples before a unit, and after the last one.
-    Memory does not grow with the length.
+    Memory is constant.
 
     Raises: Unusable if the audio cannot be fully decoded, has no samples, lacks the policy's channels or a given
     segment; StoreError.
@@ -312,8 +307,6 @@ def _units(
 
 
 class _SegmentPlan(NamedTuple):
-    """Segment to write. span: [start, end) in samples; number: its file's number; segment: given segment, if any."""
-
     span: Span
     number: int
     segment: Segment | None
@@ -346,7 +339,6 @@ def _span_of(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
 
 
 def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
-    """Return the uncovered stretches before each span, and for the last one also those after it."""
     parts: list[list[Span]] = [[] for _ in spans]
     for start, end in complement(union_of(spans), n_samples):
         parts[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append(

@@ -1,7 +1,7 @@
 """Decode audio onto the container's timeline, in a policy's channels and rate, and meter it.
 
-Frames are positioned by timestamps (`loader.modalities.audio.timeline`), mixed and resampled in float32, so sample n
-plays n / rate_hz s after the first. Loudness and true peak follow ITU-R BS.1770-4 and EBU R128, by FFmpeg.
+Frames are positioned by timestamps (`loader.modalities.audio.timeline`). Loudness and true peak: ITU-R BS.1770-4, EBU
+R128, by FFmpeg.
 """
 
 import math
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 CANCELS_DB = -10.0
-"""Channels cancel in mono if their sum is below this level in dB: a correlation below -0.8."""
+"""Channels cancel in mono if their sum is below this level in dB (correlation below -0.8)."""
 
 
 class MonoSum:
@@ -48,8 +48,7 @@ class MonoSum:
     def db(self) -> float | None:
         """Return the power of (left + right) / 2 relative to the channels' mean power, in dB.
 
-        0 for equal channels, -3.01 for unrelated, -200 for inverted ones; None for silence or if there are not two
-        channels.
+        0 for equal channels, -3.01 for unrelated, -200 for inverted; None for silence or other than two channels.
         """
         if not self._mean:
             return None
@@ -74,10 +73,10 @@ class Unmeasurable(ValueError):
 class LoudnessMeter:
     """Loudness meter: add blocks, float32 [channels, samples] at full scale 1, call finish() once, then read results.
 
-    loudness_lufs: integrated, gated; one channel is 3 LU less than two equal ones. None if no 400 ms block is louder
-    than -70 LUFS.
-    range_lu: loudness range of EBU Tech 3342, unreliable below a minute; None if loudness_lufs is None.
-    true_peak_dbtp: true peak, oversampled to at least 192 kHz (BS.1770-4, annex 2). None for digital silence.
+    loudness_lufs: integrated, gated; one channel is 3 LU less than two equal ones. None without a 400 ms block above
+    -70.
+    range_lu: EBU Tech 3342, unreliable below a minute; None if loudness_lufs is.
+    true_peak_dbtp: oversampled to at least 192 kHz (BS.1770-4, annex 2). None for digital silence.
 
     About 300 times real time for stereo at 48 kHz. Raises: Unmeasurable.
     """
@@ -157,7 +156,7 @@ class AudioTimeline:
     """Iterator over a stream's audio in blocks, float32 [channels, samples] at `rate_hz`, full scale 1. Iterate once.
 
     heard: audio as decoded, with counts.
-    start: time of the first sample in seconds on the container's clock.
+    start: seconds of the first sample on the container's clock.
     mix: how channels were mixed.
     mono_sum: meter of two channels' sum.
 
@@ -260,7 +259,7 @@ class UndecodableAudio(Exception):
 
 
 def prepare(stream: "AudioStream") -> None:
-    """Prepare a stream's decoder: one thread, and checks of FLAC's checksums, which FFmpeg skips by default."""
+    """Prepare a decoder: one thread, and FLAC's checksums, which FFmpeg skips by default."""
     stream.codec_context.thread_count = 1
     if stream.codec_context.name == "flac":
         stream.codec_context.options = {"err_detect": "crccheck+explode"}
@@ -327,8 +326,8 @@ def pieces_at(
 ) -> Iterator[tuple[Floats, int]]:
     """Yield (samples, number of decoded ones) for each span, [start, end) in seconds on the container's clock.
 
-    Samples are float32 [channels, n], with silence where the stream has none. Spans are sorted by start and may
-    overlap. Memory holds a block and overlapping spans. Raises: Unusable.
+    Samples are float32 [channels, n], silence where the stream has none. Spans are sorted by start and may overlap;
+    memory holds a block and overlapping ones. Raises: Unusable.
     """
     waiting = [_SpanSamples(start, round((end - start) * rate_hz)) for start, end in spans]
     first = position = 0

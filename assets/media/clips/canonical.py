@@ -1,9 +1,8 @@
-"""Canonical clips: upright, SDR and re-encoded, in one decode that covers only the spans.
+"""Canonical clips: upright, SDR and re-encoded, in one decode of the spans.
 
-Settings: x264 veryfast crf 21, tune fastdecode, keyframe every 12 frames, no B-frames, yuv420p, faststart, square
-pixels, limited-range BT.601, source timestamps. `mbtree=0`, because with mbtree x264 sometimes writes other bytes for
-the same frames, even on one thread (4 of 100 encodes). `qmax` bounds the error: with crf only, single frames fell to 34
-dB; with it the worst measured is 36.5 dB.
+x264 veryfast crf 21, tune fastdecode, keyframe every 12 frames, no B-frames, yuv420p, faststart, square pixels,
+limited-range BT.601, source timestamps. With mbtree x264 sometimes writes other bytes for the same frames (4 of 100).
+`qmax` bounds the error: with crf only, single frames fell to 34 dB; with it the worst is 36.5 dB.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 QUALITIES = ({"crf": "21", "qmax": "28"}, {"crf": "16", "qmax": "22"}, {"crf": "10", "qmax": "14"})
-"""Encoder settings in order of quality: if a frame falls below `MIN_PSNR_DB`, the next are used."""
+"""Encoder settings by quality: if a frame falls below `MIN_PSNR_DB`, the next are used."""
 
 MIN_PSNR_DB = 35.0
 """Lowest PSNR in dB of any frame."""
@@ -75,10 +74,7 @@ class ClipEncoder:
         self._held: Any = None
 
     def add(self, frame: "VideoFrame", pts: int, rendering: Rendering) -> None:
-        """Encode a yuv420p frame that is shown at `pts`.
-
-        Raises: Unusable if size or colours change; av.error.FFmpegError.
-        """
+        """Encode a yuv420p frame shown at `pts`. Raises: Unusable if size or colours change; av.error.FFmpegError."""
         if self._output is None:
             self._open(frame, rendering)
         if self.size_px != (frame.width, frame.height):
@@ -188,8 +184,8 @@ def canonical_clips(
 ) -> list[Clip | None]:
     """Return a clip per span, in order; None for a span without a frame.
 
-    audit: the media table row; if empty, the video is decoded to its end. If a frame falls below `MIN_PSNR_DB`, all
-    clips are re-encoded at a higher quality. Raises: Unusable.
+    audit: the media row; if empty, the video is decoded to its end. If a frame falls below `MIN_PSNR_DB`, all clips are
+    re-encoded at a higher quality. Raises: Unusable.
     """
     order = _Order(path=path, spans=spans, index=index, scratch=scratch, policy=policy)
     seeks = bool(audit)
@@ -229,7 +225,7 @@ def _encoded(
 
 
 class ClipMaker:
-    """Encodes clips of possibly overlapping spans from frames in display order. n: number of frames added."""
+    """Encodes clips of possibly overlapping spans from frames in display order."""
 
     def __init__(
         self,
@@ -252,10 +248,7 @@ class ClipMaker:
         self._clips: list[Clip | None] = [None] * len(spans)
 
     def add(self, timed: TimedFrame) -> None:
-        """Add the next frame, which is skipped unless it is later than the previous one.
-
-        Raises: Unusable; av.error.FFmpegError.
-        """
+        """Add the next frame, unless it is not later. Raises: Unusable; av.error.FFmpegError."""
         if not self.n:
             self._shrink.begin(timed.frame)
         self.n += 1
@@ -345,10 +338,7 @@ _BWDIF = "mode=send_frame:parity=auto:deint=interlaced"
 
 
 class Deinterlacer:
-    """Passes frames through until one is interlaced; from then on each frame is delayed by one.
-
-    Uses FFmpeg's bwdif and restores the display times, which it changes.
-    """
+    """Passes frames through until one is interlaced, then delays each by one (FFmpeg's bwdif, times restored)."""
 
     def __init__(self, stream: "VideoStream") -> None:
         self._stream = stream
@@ -357,7 +347,7 @@ class Deinterlacer:
         self._waiting: deque[TimedFrame] = deque()
 
     def take(self, timed: TimedFrame) -> Iterator[tuple[TimedFrame, bool]]:
-        """Add a frame and yield (frame, whether it was deinterlaced) for all that are ready."""
+        """Yield (frame, whether it was deinterlaced) for all that are ready with this one."""
         frame = timed.frame
         if self._graph is None and not frame.interlaced_frame:
             yield timed, False

@@ -1,8 +1,4 @@
-"""Cut videos: choose spans, write their clips, and collect each unit's fields.
-
-Readers fetch single frames by a clip's packet table. If the span has audio, `sound.flac` has the clip's start and
-length.
-"""
+"""Cut videos: choose spans, write their clips, and collect each unit's fields."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +28,7 @@ def write_clip_audio(
 ) -> list[Columns]:
     """Write each span's mono audio, if it has any, and return each span's columns.
 
-    spans: [start, end) in seconds on the container's clock. sound_missing_s: seconds without audio in the source.
+    spans: [start, end) in seconds on the container's clock. sound_missing_s: seconds that the source lacks.
 
     Raises: Unusable; StoreError if the disk is full.
     """
@@ -70,8 +66,8 @@ class _Video:
 def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
     """Return units with the fields `mp4`, `mp4.packets` and `json`, which holds every frame's source pts.
 
-    Units with audio also have `sound.flac`; segments with a caption, `caption.txt`. Without an audit in `known`, the
-    video is decoded to its end.
+    Units with audio also have `sound.flac`, of the clip's start and length; segments with a caption, `caption.txt`.
+    Without an audit in `known`, the video is decoded to its end.
 
     Raises: Unusable if the video cannot be decoded, has no usable timestamps, or is excluded by the policy; StoreError.
     """

@@ -1,10 +1,6 @@
-"""Encode clips during the audit, which decodes every frame anyway.
+"""Encode clips during the audit, which decodes every frame anyway; they wait in the root until the batch is cut.
 
-They are stored in the root until the batch is cut, with the bytes that cutting would produce. If they are missing,
-damaged or have other spans, the object is cut from its source.
-
-The shot detector decides on cuts a few dozen frames late, in blocks of a few hundred, so as many small frames wait in
-memory.
+The shot detector decides a few dozen frames late, in blocks of a few hundred, so as many small frames wait in memory.
 """
 
 import hashlib
@@ -93,9 +89,9 @@ class ShotMaker:
                 self._encode_until(front - self._shortest, cuts, None)
 
     def finish(self, cuts: Sequence[int], spans: Sequence[ClipSpan]) -> list[Clip | None] | None:
-        """Return a clip per span, or None for a span without a frame. Returns None if the clips do not match the spans.
+        """Return a clip per span, None for a span without a frame; None if the clips do not match the spans.
 
-        cuts, spans: scene cuts and clip spans of the whole video.
+        cuts, spans: of the whole video.
         """
         self._hold(self._whole.rest())
         end = self._index.end_pts
@@ -162,7 +158,7 @@ _FACTS, _PACK = "clips.json", "clips.bin"
 
 
 class EarlyClips:
-    """Frame watcher that encodes canonical clips during an audit. It stops at the first fault, which the cut reports.
+    """Frame watcher that encodes canonical clips during an audit, up to the first fault, which the cut reports.
 
     clips: result after `finish`. extent: the video's (first tick, end) from its packets.
     """
@@ -234,7 +230,7 @@ def put_clips(
 ) -> None:
     """Upload the clips, then their facts, and delete their files.
 
-    extent: the video's (first tick, end). Raises: StoreError; OSError.
+    extent: as in `EarlyClips`. Raises: StoreError; OSError.
     """
     pack = scratch / f"clip-{_PACK}"
     with open(pack, "wb") as out:
@@ -267,7 +263,7 @@ def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
 def get_clips(
     staging: ClipStaging, spans: Sequence[ClipSpan], extent: tuple[int, int], scratch: Path
 ) -> list[Clip | None] | None:
-    """Download clips to scratch; None unless all match the spans and extent and are intact.
+    """Download clips to scratch; None unless all are intact and match the spans and extent.
 
     Raises: StoreError if the store does not respond; OSError.
     """

@@ -1,8 +1,8 @@
 """Reference clips: whole GOPs of the source, packet for packet, in an mp4 that starts with its index.
 
-A clip has the GOPs that its span touches, or for a shot the ones inside. Source and clip are decoded and compared bit
-for bit. Frames that readers would have to convert are not copied: non-square pixels, fields, more than 8 bits, HDR,
-wide primaries. Nor are packets without display times, codecs that mp4 does not support, or open or long GOPs.
+Clips are decoded and compared with the source bit for bit. Frames that readers would have to convert are not copied:
+non-square pixels, fields, more than 8 bits, HDR, wide primaries. Nor are packets without display times, codecs that mp4
+does not support, or open or long GOPs.
 """
 
 import contextlib
@@ -40,9 +40,9 @@ class Packets:
     duration: Sequence[int]
     """Durations in ticks."""
     key: Sequence[bool]
-    """True for packets that the container marks as keyframes."""
+    """True for keyframes."""
     hidden: Sequence[bool]
-    """True for packets whose frame an edit list hides."""
+    """True if an edit list hides it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +69,9 @@ def stream_packets(container: "InputContainer", stream: "VideoStream") -> Packet
 
 
 class Gops:
-    """Cut points: keyframes that are shown after all earlier packets and before all later ones.
+    """Cut points: keyframes shown after all earlier packets and before all later ones.
 
-    An open GOP's keyframe is not a cut point: frames stored after it but shown before it refer to the previous GOP.
+    An open GOP's is none: frames stored after it but shown before it refer to the previous GOP.
     """
 
     def __init__(self, packets: Packets, shortest: int) -> None:
@@ -85,7 +85,7 @@ class Gops:
         self._shown = sorted(at for at, hidden in zip(pts, packets.hidden, strict=True) if not hidden)
 
     def cut(self, span: ClipSpan, policy: VideoPolicy) -> GopCut | Reason:
-        """Return the whole GOPs around a span, or inside a shot, or why they cannot be used."""
+        """Return the whole GOPs around a span, or inside a shot, or why not."""
         low, high = bisect_left(self._shown, span.start), bisect_left(self._shown, span.end)
         if low == high:
             return "no_gop_inside"
@@ -132,7 +132,7 @@ class NotForMp4(Exception):
 
 
 def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[GopCut, Path]]) -> None:
-    """Write each cut to its file, starting at time 0, in one pass. Cuts may overlap.
+    """Write each cut to its file, from time 0, in one pass. Cuts may overlap.
 
     Raises: NotForMp4; Unusable; StoreError if the disk is full.
     """
@@ -248,7 +248,7 @@ def reference_clips(
 ) -> list[Clip | str]:
     """Return a clip per span, in order, or the reason why it has none.
 
-    Demuxes the file twice, and decodes the spans and the clips. Raises: Unusable; StoreError if the disk is full.
+    Demuxes the file twice, decodes spans and clips. Raises: Unusable; StoreError if the disk is full.
     """
     with opened(path) as container:
         stream = _stream(container)

@@ -1,7 +1,7 @@
 """Compare stored audio with its source: length for all units, position, level and channels for one.
 
-The source is decoded again from its start, laid out by timestamps and correlated per channel. If timestamps jitter,
-frames are laid end to end, and most pieces must match near their times.
+The source is laid out by timestamps and correlated per channel. If these jitter, frames are laid end to end, and most
+pieces must match near their times.
 """
 
 import math
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 Samples = np.ndarray[Any, np.dtype[np.float64]]
 
 MARGIN_S = Fraction(3, 2)
-"""Seconds before and after a unit's span in which its audio is searched."""
+"""Seconds searched before and after a unit's span."""
 
 MAX_OFFSET_S = 0.001
 JUMP_S = Fraction(2, 1000)
-"""Smallest timestamp offset in seconds that moves the audio; smaller ones are rounding."""
+"""Smallest offset in seconds that is not rounding."""
 
 RESTART_S = Fraction(1, 4)
-"""In Ogg, timestamps that jump back by more seconds start the next link of a chain."""
+"""In Ogg, seconds by which timestamps jump back at the next link of a chain."""
 
 QUIET_RMS = 0.001  # -60 dBFS; quieter audio is not compared
 SILENT_SHARE = 0.05
-"""A mix below this share of the loudest channel's level is silent; unrelated channels weaken one another."""
+"""Share of the loudest channel's level below which a mix is silent."""
 
 SAME_CORRELATION = 0.8
-"""Lowest correlation of stored mono audio with its source; codecs, resampling and mixing cost less."""
+"""Lowest correlation of stored mono audio with its source."""
 
 LOUD_SHARE = 0.25  # channels above this share of the loudest one's level must be audible
 HEARD_SHARE = 0.15
-"""A channel is audible above this share of the largest weight; ITU-R BS.775 weights surrounds 0.7."""
+"""Share of the largest weight above which a channel is audible; ITU-R BS.775 gives surrounds 0.7."""
 
 MORE_CLIPPED = 0.001  # share of samples
 
@@ -199,7 +199,7 @@ class SourceAudio:
     channels: float64 [channels, n] at `rate_hz` from `first_s` on; zeros where the source has no audio.
     is_heard: per channel, whether a mix must contain it (ITU-R BS.775 allows leaving out low-frequency effects).
     stretches: decoded frames.
-    is_uneven: whether a timestamp differs from the previous frame's end.
+    is_uneven: a timestamp differs from the previous frame's end.
     """
 
     def __init__(self, path: str, start_s: Fraction, length_s: Fraction, *, from_first: bool) -> None:
@@ -270,17 +270,17 @@ PIECE_S = 0.02
 """Length of a piece in seconds."""
 
 AROUND_S = 0.25
-"""Longest jitter in seconds; a longer shift is a gap, or missing audio."""
+"""Longest jitter in seconds."""
 
 ROUNDED_S = 0.004
-"""Most seconds by which rounding to ms makes times differ."""
+"""Most seconds of rounding to ms."""
 
 PIECE_CORRELATION = 0.8
 MATCHED_SHARE = 0.7
-"""Share of pieces that must match; a few contain a filled gap."""
+"""Share of pieces that must match."""
 
 QUIET_SHARE = 0.1
-"""Pieces below this share of the audio's level are not compared."""
+"""Share of the audio's level below which no piece is compared."""
 
 
 class PlacedFrame(NamedTuple):
@@ -289,7 +289,7 @@ class PlacedFrame(NamedTuple):
     at_s: Fraction
     """Time in seconds at which the frame is played."""
     samples: np.ndarray[Any, Any]
-    """float32 [channels, n]: samples of the frame."""
+    """Float32 [channels, n]: samples of the frame."""
 
 
 class FrameSequence(NamedTuple):
@@ -298,9 +298,9 @@ class FrameSequence(NamedTuple):
     sound: list[Samples]
     """Sum of the channels, then each channel, float64 [n]."""
     times_s: Samples
-    """float64 [frames]: timestamp of each frame in seconds."""
+    """Float64 [frames]: timestamp of each frame in seconds."""
     edges: Any
-    """int [frames + 1]: where each frame starts in `sound`, in samples, and the end."""
+    """Int [frames + 1]: where each frame starts in `sound`, in samples, and the end."""
 
 
 def laid_end_to_end(
@@ -319,7 +319,7 @@ def laid_end_to_end(
 
 
 def is_heard_in_place(mixed: Samples, rate_hz: int, start_s: Fraction, sequence: FrameSequence) -> bool:
-    """Return whether most pieces of `mixed` [n], which starts at start_s, match frames near their times."""
+    """Return whether most pieces of `mixed` [n], from start_s on, match frames near their times."""
     slack_s = ROUNDED_S + 2 * _jitter_s(sequence, rate_hz)
     size = max(16, round(PIECE_S * rate_hz))
     loud = QUIET_SHARE * float(np.sqrt(np.square(mixed).mean()))

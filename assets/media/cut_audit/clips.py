@@ -1,8 +1,4 @@
-"""Compare clips with their video: every frame's time exactly, and the content of two frames of one clip.
-
-A frame that differs is compared again at the clip's size, since averaging changes colours that clip. If it still
-differs, the video is decoded from its start, since some containers cannot seek.
-"""
+"""Compare clips with their video: every frame's time exactly, and the content of two frames of one clip."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -46,13 +42,13 @@ class SourceFrame(NamedTuple):
     neighbours: list[Grid]
     """Grids of the frames before and after."""
     n_neighbours: int
-    """Number of neighbours to collect."""
+    """Neighbours to collect."""
     size_px: tuple[int, int] | None
-    """(width, height) at which colours are clipped; None to clip cell means."""
+    """(width, height) at which colours clip; None: cells."""
 
 
 def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) -> None:
-    """Audit all clips of one video. n_frames_decoded: count from its audit. Raises: Unusable, named after the fault."""
+    """Audit all clips of one video. n_frames_decoded: by its audit. Raises: Unusable, named after the fault."""
     with opened(path) as container:
         stream = first_video(container)
         assert stream is not None  # it was cut
@@ -71,10 +67,9 @@ def check_times(
 ) -> None:
     """Check that the clip has exactly its source's frames, at their times.
 
-    stored: the clip's frame times in ticks of `base`. source: times of the shown packets, or None if the container has
-    no display times. Both ascend. complete: whether every shown packet decodes to a frame.
-
-    Raises: Unusable.
+    stored: its frame times in ticks of `base`. source: times of the shown packets, None without display times. Both
+    ascend.
+    complete: every shown packet decodes to a frame. Raises: Unusable.
     """
     facts = unit.fields["json"]
     cut: list[int] = facts["pts"]
@@ -112,9 +107,9 @@ def check_times(
 
 
 def clip_times(unit: Unit) -> tuple[list[int], Fraction]:
-    """Return a stored clip's frame times in ticks, ascending, and the tick's length in seconds.
+    """Return a stored clip's frame times in ticks, ascending, and the tick in seconds.
 
-    Uses the packet table that loaders read, or the clip itself if the table does not belong to it.
+    Uses the packet table, or the clip itself if that does not belong to it.
     """
     mp4: Path = unit.fields["mp4"]
     table = read_packets(unit.fields[PACKETS_FIELD].read_bytes())
@@ -190,7 +185,7 @@ def _squeezed(grid: Grid) -> Grid:
 
 
 def check_aspect(size_px: tuple[int, int], shape: tuple[float, float], where: str) -> None:
-    """Check a stored (width, height) against the source's aspect ratio, allowing for sides rounded to even numbers.
+    """Check a stored (width, height) against the source's ratio, with sides rounded to even numbers.
 
     Raises: Unusable.
     """
@@ -241,7 +236,6 @@ def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
 
 
 def _sought(path: str, times: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, SourceFrame]:
-    """Return the frames at these times, after a seek to the keyframe before the first."""
     import av
 
     with opened(path) as container:

@@ -1,8 +1,8 @@
 """Compare images by grids, and name the faults of units.
 
-A grid holds 16 x 16 mean colours, independent of resolution, aspect ratio and coding noise. Means commute with linear
-operations, so only 256 means are converted to colours. Clipping is not linear: where colours clip, `planes_of` averages
-to a given size first. Matrices: ITU-T H.273, equations 39 to 58.
+A grid holds 16 x 16 mean colours, independent of resolution, aspect ratio and coding noise. Only means are converted,
+which commute with linear operations; where colours clip, `planes_of` averages to a given size first. Matrices: ITU-T
+H.273, equations 39 to 58.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Grid = np.ndarray[Any, np.dtype[np.float64]]
-"""float64 [16, 16, 3]: RGB, 0 to 255."""
+"""Float64 [16, 16, 3]: RGB, 0 to 255."""
 
 Plane = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -34,10 +34,10 @@ _FULL = 2  # AVCOL_RANGE_JPEG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planes:
-    """Mean Y, Cb and Cr of each cell, or of each pixel of a smaller image, and their encoding."""
+    """Mean Y, Cb and Cr of each cell or pixel, and their encoding."""
 
     means: Grid
-    """float64 [rows, columns, 3]: means of the stored code values."""
+    """Float64 [rows, columns, 3]: means of the stored code values."""
     bits: int
     """Bits of a code value."""
     matrix: tuple[float, float]
@@ -69,7 +69,7 @@ class Planes:
 def planes_of(frame: "VideoFrame", size_px: tuple[int, int] | None = None) -> Planes | None:
     """Return a decoded frame's means; None unless it is planar YCbCr with a linear matrix.
 
-    size_px: (width, height) of the averaged image; None for cells. Untagged frames count as limited-range BT.601.
+    size_px: (width, height) of the averaged image; None for cells. Untagged frames are limited-range BT.601.
     """
     pixels = frame.format
     if not pixels.name.startswith(("yuv4", "yuvj4")) or pixels.name.startswith("yuva"):
@@ -100,7 +100,7 @@ def grid_of(pixels: np.ndarray[Any, Any]) -> Grid:
 
 
 def cell_means(plane: np.ndarray[Any, Any], rows: int = CELLS, columns: int = CELLS) -> Plane:
-    """Return a plane's area means, float64 [rows, columns]; pixels across a border count in proportion."""
+    """Return a plane's area means, float64 [rows, columns]; border pixels count in proportion."""
     sums = _cell_sums(_cell_sums(plane, rows).T, columns).T
     means: Plane = sums * (rows * columns / plane.size)
     return means
@@ -148,10 +148,10 @@ INVERTED = "colours_inverted"
 SATURATED = "depth_saturated"
 
 SAME_LEVELS = 2.0
-"""Largest mean difference, of 255 levels, between grids of the same image; canonical clips have 0.3 to 1.2."""
+"""Largest mean difference, of 255 levels, between grids of one image; canonical clips have 0.3 to 1.2."""
 
 FAR_LEVELS = 6.0
-"""Grids that differ by more levels show different images."""
+"""Levels beyond which images differ."""
 
 
 class Misreading(NamedTuple):
@@ -173,7 +173,7 @@ def compare(
 ) -> None:
     """Check that `actual` is the expected image.
 
-    Raises: Unusable, named after a misreading if one is less than half as far away.
+    Raises: Unusable, named after a misreading that is less than half as far away.
     """
     error = distance(actual, expected)
     if error <= SAME_LEVELS:

@@ -1,8 +1,7 @@
 """Compare photos with their file, read by FFmpeg instead of Pillow and turned by the loader's EXIF and XMP reader.
 
-Only the shape is compared if FFmpeg cannot read the file (L*a*b*, tiled HEIC or AVIF), turns it, or misreads it (TIFF
-with RGB JPEG strips or an unused predictor). Only light and dark are compared if the file has a colour profile or is
-CMYK.
+Only the shape is compared if FFmpeg cannot read the file, turns it, or misreads it (TIFF with RGB JPEG strips or an
+unused predictor). Only light and dark are compared with a colour profile or CMYK.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,7 +42,7 @@ _WITH_ALPHA = (
 _AS_THEY_STAND = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 _PREDICTOR = 317  # TIFF
 FAR_LEVELS = 16.0
-"""Largest difference of the same photo; halved chroma shifts stripes of pure colours by 8."""
+"""Largest difference of one photo; halved chroma shifts stripes of pure colours by 8."""
 
 WHITE, BLACK = 255.0, 0.0
 
@@ -58,7 +57,7 @@ class Original(NamedTuple):
     is_plain: bool
     """True if the stored values are sRGB."""
     is_readable: bool
-    """True if FFmpeg reads the file correctly and does not turn it."""
+    """True if FFmpeg reads it correctly, unturned."""
 
 
 def audit_photo(path: str, unit: Unit) -> None:
@@ -87,7 +86,7 @@ def audit_photo(path: str, unit: Unit) -> None:
 def _check_decoders(
     path: str, actual: Grid, expected: Grid, original: Original, ground: tuple[float, float, float]
 ) -> None:
-    """Check that decoders agree. Raises: Unusable if Pillow and FFmpeg differ and the photo matches Pillow."""
+    # Raises: Unusable if Pillow and FFmpeg differ and the photo matches Pillow
     pillow = _by_pillow(path, ground)
     if pillow is None:
         return

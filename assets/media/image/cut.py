@@ -1,9 +1,8 @@
 """Cut photos: re-encode them upright in 8-bit sRGB at the policy's size, or keep the source's bytes.
 
-Original bytes are kept only if the loader decodes them correctly. Other photos (wide colour spaces, CMYK, flattened
-transparency, other formats) are stored losslessly: upright, sRGB, full size. Metadata is stripped without decoding:
-EXIF (whose thumbnail may show cropped parts), XMP, IPTC, comments, profiles, and everything after the image's end. A
-new EXIF block keeps the orientation. Only sRGB photos are stripped; others need their profile.
+Bytes are kept if the loader decodes them correctly; others (wide colour spaces, CMYK, flattened transparency, other
+formats) are stored losslessly: upright, sRGB, full size. Metadata of sRGB photos is stripped without decoding: EXIF
+(whose thumbnail may show cropped parts), XMP, IPTC, comments, profiles, and all after the image's end.
 """
 
 import io
@@ -137,8 +136,7 @@ def reference_bytes(
 ) -> tuple[bytes, str]:
     """Return (bytes, ""), or (b"", why the source's bytes cannot be used).
 
-    data: the source's file. shown: the upright sRGB image to which it must decode. alpha: how transparency was treated.
-    strip: remove metadata.
+    data: the file. shown: the upright sRGB image to which it must decode. alpha: treatment. strip: remove metadata.
     """
     kind = opened.kind
     why = _unfit(kind, opened, alpha)
@@ -189,7 +187,7 @@ MAX_JPEG_PX = 65_500
 def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
     """Return one unit with the field `json` and the photo.
 
-    The photo is in `jpg` if the policy stores only JPEGs. Otherwise `img` has the source's bytes, or a PNG.
+    That is `jpg` if the policy stores only JPEGs, else `img`: the source's bytes, or a PNG.
 
     Raises: Unusable if the file is damaged or too large, or if the policy excludes animations or transparency.
     """

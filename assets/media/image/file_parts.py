@@ -1,10 +1,8 @@
 """Read parts of image files without decoding: segments and chunks, EXIF, coordinates and orientation.
 
-Segments of JPEG, PNG and WebP reveal damage that decoders ignore: grey areas, endless scans, missing scans.
-
 HEIC and AVIF decoders apply the container's turn (irot, imir: ISO/IEC 23008-12, 6.5.10 and 6.5.12), and EXIF's number
-is ignored (6.5.10 note). For other formats EXIF decides (CIPA DC-008, 4.6.4), or XMP if EXIF has no valid number,
-because editors that turn pixels reset EXIF but not XMP.
+is ignored (6.5.10 note). For other formats EXIF decides (CIPA DC-008, 4.6.4), or XMP without a valid number, because
+editors that turn pixels reset EXIF but not XMP.
 """
 
 import re
@@ -43,7 +41,7 @@ class FilePart(NamedTuple):
     body: bytes
     """Payload."""
     whole: bytes
-    """All bytes as stored; for SOS including the compressed data."""
+    """As stored; SOS with the compressed data."""
 
 
 def jpeg_parts(data: bytes) -> Iterator[FilePart]:
@@ -81,7 +79,7 @@ def jpeg_parts(data: bytes) -> Iterator[FilePart]:
 
 
 def behind_end(data: bytes) -> int:
-    """Return the number of bytes after a JPEG's EOI (a video, gain map or more images); 0 if it is broken."""
+    """Return the bytes after a JPEG's EOI (a video, gain map or more images); 0 if it is broken."""
     try:
         return len(data) - sum(len(part.whole) for part in jpeg_parts(data))
     except BrokenParts:
@@ -91,7 +89,7 @@ def behind_end(data: bytes) -> int:
 def missing_scans(data: bytes) -> str | None:
     """Describe the coefficients that a progressive JPEG's scans leave incomplete; None if complete.
 
-    A truncated file that ends with an EOI decodes blurred, without a warning.
+    A truncated file that ends with an EOI decodes blurred.
     """
     to_come: dict[int, list[int]] = {}
     try:
@@ -201,10 +199,7 @@ def _gps_tags(image: "Image") -> set[int]:
 
 
 def has_coordinates(image: "Image", data: bytes) -> bool:
-    """Return whether a photo has coordinates in EXIF, XMP, other text, or after a JPEG's end.
-
-    data: the whole file. Place names (IPTC, XMP) are not coordinates.
-    """
+    """Return whether a file has coordinates (not place names) in EXIF, XMP, other text, or after a JPEG's end."""
     if _gps_tags(image) - {_VERSION}:
         return True
     if _COORDINATES.search(data):
@@ -227,7 +222,7 @@ SIDEWAYS = (5, 6, 7, 8)
 
 
 class Orientation(NamedTuple):
-    """Orientation of a photo as tagged and as decided; numbers are EXIF's, 1 to 8."""
+    """Orientation of a photo as tagged and as decided; EXIF's numbers, 1 to 8."""
 
     exif: int | None
     """Number in EXIF; None if missing or invalid."""
@@ -238,11 +233,11 @@ class Orientation(NamedTuple):
     number: int
     """Orientation that was decided."""
     pending: int
-    """Turn that the decoded pixels still need; 1 if they are upright."""
+    """Turn that the pixels still need; 1: upright."""
 
 
 def orientation_of(image: "Image") -> Orientation:
-    """Return an opened image's orientation. Call it before loading, because Pillow turns TIFFs on load."""
+    """Return an opened image's orientation. Call it before loading: Pillow turns TIFFs on load."""
     kind = image.format
     if kind == "HEIF":  # libheif has turned it; pi_heif saved EXIF's number
         return Orientation(_valid(image.info.get("original_orientation")), _xmp(image), "container", 1, 1)

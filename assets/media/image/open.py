@@ -40,7 +40,7 @@ DAMAGE = (
     TypeError,  # TIFF pages without a size
     struct.error,
 )
-"""Errors that Pillow's decoders and metadata readers raise for damaged files."""
+"""Pillow's errors for damaged files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Photo:
     """Decoded photo and its facts."""
 
     image: "Image"
-    """Decoded image, not turned; a TIFF or HEIC as its decoder turned it."""
+    """Decoded, turned only by a TIFF's or HEIC's decoder."""
     kind: str
     """Pillow's format name."""
     mode: str
@@ -64,12 +64,12 @@ class Photo:
     is_animated: bool
     """True if there are several frames or pages."""
     warning: str | None
-    """Possible fault, although all pixels may be correct; None if there is none."""
+    """Possible fault, or None."""
 
 
 @contextmanager
 def photo(path: str) -> Iterator[Photo]:
-    """Yield the photo at `path`, fully decoded. If there are several frames or pages, it is the first.
+    """Yield the photo at `path`, fully decoded; the first of several frames or pages.
 
     Raises: Unusable if the file is truncated, unreadable, above `MAX_RAW_IMAGE_PX` or HDR, also inside the block.
     """

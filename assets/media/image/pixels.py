@@ -19,7 +19,7 @@ _PREMULTIPLIED = {"RGBa": "RGBA", "La": "LA"}
 def eight_bits(image: "Image", area: tuple[int, int, int, int]) -> "Image":
     """Return an area (left, top, right, bottom) in 8 bits, as L, LA, RGB, RGBA, CMYK or LAB.
 
-    A transparent colour becomes an alpha channel. Raises: Unusable for float or signed values.
+    A transparent colour becomes alpha. Raises: Unusable for float or signed values.
     """
     band = image.crop(area)
     mode = image.mode
@@ -49,7 +49,7 @@ def has_alpha(image: "Image") -> bool:
 
 
 def bit_depth(image: "Image") -> int:
-    """Return the stored bits per component, from Pillow's mode or the file's header; 8 if unknown."""
+    """Return the stored bits per component, from Pillow's mode or the header; 8 if unknown."""
     if image.mode == "1":
         return 1
     bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE)
@@ -88,7 +88,7 @@ def _key_of_eight(image: "Image", clear: object) -> object:
 
 
 def _with_key(band: "Image", clear: object) -> "Image":
-    """Return a band with alpha in which only the exact colour is transparent (PNG, 11.3.1.1)."""
+    """Only the exact colour is transparent (PNG, 11.3.1.1)."""
     from PIL import Image
 
     if clear is None:

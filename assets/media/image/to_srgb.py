@@ -1,10 +1,7 @@
 """Find a photo's colour space, and convert it to sRGB.
 
-The space is the first available of: PNG's cICP, ICC profile, AVIF or HEIC code points, PNG's gamma and primaries, Adobe
-RGB if EXIF has "R03" (DCF), sRGB.
-
-littleCMS converts with relative colorimetric intent and black point compensation, in bands of rows. CMYK without a
-profile is converted arithmetically.
+The space is the first of: PNG's cICP, ICC profile, AVIF or HEIC code points, PNG's gamma and primaries, Adobe RGB if
+EXIF has "R03" (DCF), sRGB. littleCMS: relative colorimetric intent, black point compensation.
 """
 
 import io
@@ -56,7 +53,7 @@ class RgbSpace:
 
 SRGB = RgbSpace(red=(0.64, 0.33), green=(0.30, 0.60), blue=(0.15, 0.06))
 ADOBE_RGB = RgbSpace(red=(0.64, 0.33), green=(0.21, 0.71), blue=(0.15, 0.06), gamma=563 / 256)
-"""Adobe RGB (1998), 4.3, which is DCF's optional colour space."""
+"""Adobe RGB (1998), 4.3."""
 
 _P3 = {"red": (0.680, 0.320), "green": (0.265, 0.690), "blue": (0.150, 0.060)}
 _PRIMARIES: dict[int, dict[str, Point]] = {  # ITU-T H.273, table 2
@@ -75,7 +72,7 @@ _GAMMAS = {4: 2.2, 5: 2.8, 8: 1.0}
 
 
 def space_of_code_points(primaries: int, transfer: int) -> RgbSpace | None:
-    """Return the space of two ITU-T H.273 code points; None if they mean sRGB, are unspecified or unknown."""
+    """Return the space of two ITU-T H.273 code points; None for sRGB, unspecified or unknown ones."""
     known = _PRIMARIES.get(primaries)
     gamma = _GAMMAS.get(transfer)
     if known is None and gamma is None:
@@ -128,7 +125,7 @@ def colour_model(profile: bytes) -> str:
 
 
 def transfer_of(profile: bytes) -> int | None:
-    """Return the transfer in a profile's `cicp` tag (ICC.1:2022, 9.2.17); None if it has none."""
+    """Return the transfer in a profile's `cicp` tag (ICC.1:2022, 9.2.17) or None."""
     try:
         (count,) = struct.unpack_from(">I", profile, 128)
         for entry in range(132, 132 + 12 * min(count, 100), 12):
@@ -184,8 +181,7 @@ class Colour(NamedTuple):
     """Colour space of a photo."""
 
     by: ColourBy
-    """Source of the space: 'assumed' if there is none, 'icc_unusable' for an ignored profile, 'srgb' for PNG's chunk.
-    """
+    """'assumed' without a source, 'icc_unusable' for an ignored profile, 'srgb' for PNG's chunk."""
     profile: bytes | None = None
     """ICC profile of the space; None for sRGB."""
     hdr: bool = False
@@ -193,10 +189,7 @@ class Colour(NamedTuple):
 
 
 def colour_of(image: "Image", code_points: tuple[int, int] | None) -> Colour:
-    """Return the colour space of an opened image.
-
-    code_points: (primaries, transfer) of ITU-T H.273; None if the file has none.
-    """
+    """Return an opened image's colour space. code_points: (primaries, transfer) of ITU-T H.273; None without."""
     if code_points is not None and image.format == "PNG":  # PNG, third edition, 4.3: cICP takes precedence
         return _of_code_points(*code_points)
     profile = image.info.get("icc_profile")
@@ -361,9 +354,9 @@ _UNSPECIFIED = 2
 
 
 def code_points_of(image: "Image", path: str) -> tuple[int, int] | None:
-    """Return the ITU-T H.273 (primaries, transfer) of a PNG, HEIC or AVIF; None if it has none.
+    """Return the ITU-T H.273 (primaries, transfer) of a PNG, HEIC or AVIF, or None.
 
-    Raises: BrokenParts if a PNG is damaged.
+    Raises: BrokenParts for a damaged PNG.
     """
     points: tuple[int, int] | None = None
     if image.format == "PNG":
@@ -389,7 +382,7 @@ def _cicp_of(path: str) -> tuple[int, int] | None:
 
 
 def _nclx_of(path: str) -> tuple[int, int] | None:
-    """Return code points that FFmpeg reads from the container or AV1 stream; Pillow does not expose them."""
+    """Read by FFmpeg from the container or AV1 stream; Pillow does not expose them."""
     import av
     from av.error import FFmpegError
 

@@ -37,10 +37,10 @@ BLACK_LEVEL, BLACK_SHARE = 26, 0.98  # FFmpeg's blackdetect: 98 % of the pixels 
 FROZEN_LEVELS = 0.255  # FFmpeg's freezedetect: mean absolute difference of a thousandth
 
 SHARP_PX, SHARP_EVERY = (512, 288), 12
-"""(width, height) in px at which sharpness is measured, and the interval in frames."""
+"""(width, height) in px of sharpness, and every how many frames."""
 
 MAX_HASHES = 64
-"""Most keyframe hashes; whenever there are more, every other one is dropped."""
+"""Most keyframe hashes; beyond, every other one is dropped."""
 
 _CHUNK_FRAMES = 256
 _HASH_SIDE = 8
@@ -84,7 +84,7 @@ class FrameStatistics:
         return self._shots.settled()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the media table columns. Raises: ZeroDivisionError if there is no frame."""
+        """Return the media columns. Raises: ZeroDivisionError if there is no frame."""
         self._measure()
         letterbox, pillarbox = bars(self._brightest)
         return {
@@ -144,7 +144,7 @@ class KeyframeHashes:
 def sharpness(luma: Frames) -> float:
     """Return the 4-neighbour Laplacian's variance of uint8 [height, width], in squared levels of 255.
 
-    Both sides must be below 2048 px, so that a line's squares add up in 32 bits.
+    Sides are below 2048 px: a line's squares add up in 32 bits.
     """
     wide = luma.astype(np.int16)
     edges = wide[:-2, 1:-1] + wide[2:, 1:-1]
@@ -159,7 +159,7 @@ def sharpness(luma: Frames) -> float:
 
 
 def bars(brightest: Frames) -> tuple[float, float]:
-    """Return the shares of (height, width) at the edges that are black in every frame."""
+    """Return the shares of (height, width) at the edges that stay black."""
     return _dark_edges(brightest.max(axis=1)), _dark_edges(brightest.max(axis=0))
 
 
@@ -173,7 +173,7 @@ def _dark_edges(line: Frames) -> float:
 def image_hashes(luma: Frames) -> list[str]:
     """Return a 64-bit hash in hex per image, uint8 [n, 36, 64]: which low DCT coefficients exceed their median.
 
-    Recompressed copies differ in about 4 bits, other images in about 32.
+    Recompressed copies differ in about 4 bits, other images in 32.
     """
     down, right = _dct(SMALL_PX[1]), _dct(SMALL_PX[0])
     columns = np.einsum("ki,nij->nkj", down, luma.astype(np.float64))  # as in `sharpness`: without BLAS
@@ -189,7 +189,7 @@ def _dct(n: int) -> Floats:
 
 
 SettledCuts = Callable[[], tuple[list[int], int | None]]
-"""Returns (pts of the final scene cuts, pts before which they are complete); see `ShotDetector.settled`."""
+"""(pts of the final scene cuts, pts before which they are complete); see `ShotDetector.settled`."""
 
 
 class FrameWatcher(Protocol):
@@ -208,21 +208,21 @@ class FrameWatcher(Protocol):
 
 
 N_SEEKS = 3
-"""Number of random frames to seek to, in addition to the last and risky ones."""
+"""Random frames to seek to, in addition to the last and risky ones."""
 
 SEEK_SEED = 20_231
 
 _POLICY = VideoPolicy()
 
 STRICT: Mapping[str, Mapping[str, str]] = {"hevc": {"err_detect": "crccheck+bitstream+buffer+explode"}}
-"""Options for decoders that otherwise ignore damaged slices. Others mark or reject such frames, except VP8 and VP9."""
+"""Options for decoders that would ignore damaged slices; others mark or reject them, except VP8 and VP9."""
 
 BLIND = ("mpeg4", "h263", "flv", "msmpeg4", "msmpeg4v1", "msmpeg4v2", "wmv1", "wmv2")
-"""Decoders that, if a recording starts between keyframes, return frames with missing references unmarked."""
+"""Decoders that return frames with missing references unmarked."""
 
 
 def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher | None = None) -> Row:
-    """Return a video's media table columns, in constant memory. watcher: also receives every frame.
+    """Return a video's media columns, in constant memory. watcher: also receives every frame.
 
     Raises: Unusable if the file cannot be fully decoded, or the policy excludes its HDR or deep colour.
     """
@@ -281,7 +281,7 @@ def _decode(
 
 
 def prepare_strict(stream: "VideoStream") -> bool:
-    """Prepare a decoder: one thread, errors for hidden damage. Return whether it must start with a keyframe."""
+    """Prepare a decoder: one thread, errors for hidden damage; return whether it must start with a keyframe."""
     stream.thread_count = 1
     options = STRICT.get(stream.codec_context.codec.name)
     if options is not None:
@@ -290,8 +290,6 @@ def prepare_strict(stream: "VideoStream") -> bool:
 
 
 class _FrameAudit:
-    """Measurements of frames, and hashes of the random, last and risky ones to seek to."""
-
     def __init__(
         self, stream: "VideoStream", index: PacketIndex, policy: VideoPolicy, watcher: FrameWatcher | None
     ) -> None:
@@ -376,7 +374,7 @@ class _FrameAudit:
 
 
 def packet_facts(index: PacketIndex) -> dict[str, Any]:
-    """Return the media table columns from a packet index."""
+    """Return the media columns from a packet index."""
     return {
         "time_base_num": index.time_base[0],
         "time_base_den": index.time_base[1],
@@ -390,7 +388,7 @@ def packet_facts(index: PacketIndex) -> dict[str, Any]:
 
 
 def frame_facts(stream: "VideoStream", frame: "VideoFrame") -> dict[str, Any]:
-    """Return the media table columns from the first decoded frame."""
+    """Return the media columns from the first decoded frame."""
     turn, flipped = orientation(display_matrix(frame))
     aspect = stream.sample_aspect_ratio or Fraction(1)
     width_px, height_px = round(frame.width * aspect), frame.height
@@ -435,10 +433,7 @@ def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
 
 
 def orientation(matrix: tuple[int, ...] | None) -> tuple[int, bool]:
-    """Return (clockwise degrees, whether to mirror) that make an image with this display matrix upright.
-
-    Degrees are 0, 90, 180 or 270. Mirror left to right before turning.
-    """
+    """Return (clockwise degrees 0, 90, 180 or 270, whether to mirror before) that make an image upright."""
     if matrix is None:
         return 0, False
     a, b, c, d = (value / 65536 for value in (matrix[0], matrix[1], matrix[3], matrix[4]))

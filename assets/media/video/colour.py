@@ -1,7 +1,7 @@
 """Read videos' colour tags, choose the colours of their clips, and convert HDR to SDR.
 
-8-bit SDR keeps its primaries and transfer; only matrix and range change to limited BT.601. Untagged video is read as
-limited BT.601 with BT.709 primaries and transfer, as in common decoders. Contradictory tags are refused.
+8-bit SDR keeps its primaries and transfer; matrix and range become limited BT.601. Untagged video is read as limited
+BT.601 with BT.709 primaries and transfer, as decoders do. Contradictory tags are refused.
 
 HDR becomes SDR BT.709 in float32, with one curve per video. PQ or HLG (BT.2100-2, tables 4 and 5; HLG for 1000 cd/m²)
 gives displayed light. The EETF (BT.2390-11, 5.4.1) on the largest of R, G and B compresses it to 203 cd/m² (BT.2408-7,
@@ -44,7 +44,7 @@ SDR_WHITE_CD = 203.0
 PQ_PEAK_CD = 10_000.0
 HLG_PEAK_CD = 1_000.0
 ASSUMED_PEAK_CD = 1_000.0
-"""Mastering display's assumed peak in cd/m² if a PQ video states none."""
+"""Assumed peak in cd/m² if a PQ video states none."""
 
 _M1, _M2 = 2610 / 16384, 2523 / 4096 * 128
 _C1, _C2, _C3 = 3424 / 4096, 2413 / 4096 * 32, 2392 / 4096 * 32
@@ -80,7 +80,7 @@ class VideoSignal:
     bits: int
     """Bits per sample before the shift to 16."""
     peak_cd: float = ASSUMED_PEAK_CD
-    """Peak of a PQ video's mastering display in cd/m²."""
+    """Peak of the mastering display in cd/m²."""
 
 
 def pq_light(signal: Floats) -> Floats:
@@ -128,13 +128,13 @@ def eetf(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Fl
 
 
 def converter(primaries: int) -> Floats:
-    """Return float32 [3, 3] from linear RGB in these primaries to BT.709. Raises: KeyError for unknown primaries."""
+    """Return float32 [3, 3] from linear RGB in these primaries to BT.709. Raises: KeyError for others."""
     matrix: Floats = (np.linalg.inv(_to_xyz(1)) @ _to_xyz(primaries)).astype(np.float32)
     return matrix
 
 
 def _to_xyz(primaries: int) -> Floats:
-    """Return SMPTE RP 177's matrix, whose columns are primaries scaled so that white is D65."""
+    """Return SMPTE RP 177's matrix: primaries scaled so that white is D65."""
     columns = np.array([(x / y, 1, (1 - x - y) / y) for x, y in _CHROMATICITIES[primaries]]).T
     x, y = _D65
     white = np.array([x / y, 1, (1 - x - y) / y])
@@ -143,10 +143,7 @@ def _to_xyz(primaries: int) -> Floats:
 
 
 def rgb_signal(samples: npt.NDArray[np.uint16], signal: VideoSignal) -> Floats:
-    """Return R'G'B' from 0 to 1, float32 [H, W, 3], from Y'CbCr shifted to 16 bits.
-
-    Inverts ITU-T H.273's equations 38 to 46.
-    """
+    """Return R'G'B' from 0 to 1, float32 [H, W, 3], from Y'CbCr shifted to 16 bits (ITU-T H.273, 38 to 46)."""
     kr, kb = LUMA[signal.matrix]
     if signal.full_range:
         top = (1 << 16) - (1 << 16 - signal.bits)
@@ -165,7 +162,7 @@ def rgb_signal(samples: npt.NDArray[np.uint16], signal: VideoSignal) -> Floats:
 def to_sdr(samples: npt.NDArray[np.uint16], signal: VideoSignal) -> npt.NDArray[np.uint16]:
     """Convert Y'CbCr 4:4:4 shifted to 16 bits, uint16 [H, W, 3], to full-range 16-bit SDR BT.709 R'G'B'.
 
-    Uses lookup tables: about 10 ms for 456 x 256 px on one core.
+    By tables: about 10 ms for 456 x 256 px on one core.
     """
     codes = np.rint(rgb_signal(samples, signal) * (_CODES - 1)).astype(np.uint16)
     if signal.transfer == PQ:
@@ -271,8 +268,7 @@ class Rendering:
     """Conversion of frames to 8-bit SDR, and the clip's tags as ITU-T H.273 numbers."""
 
     treatment: Treatment
-    """"" (unchanged), "reduced" (rounded to 8 bits), "gamut" (wide primaries to BT.709), "pq" or "hlg" (tone-mapped).
-    """
+    """"" (unchanged), "reduced" (to 8 bits), "gamut" (wide primaries to BT.709), "pq" or "hlg" (tone-mapped)."""
     signal: VideoSignal | None
     """Input of `tone_map`; None if it is not used."""
     primaries: int
@@ -303,7 +299,7 @@ def is_hdr(frame: "VideoFrame") -> bool:
 def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
     """Return the rendering of a frame.
 
-    Raises: Unusable (dropped) if the policy excludes its colours or tags are unclear.
+    Raises: Unusable (dropped) for unclear tags or colours that the policy excludes.
     """
     matrix, primaries, transfer = int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)
     bits = bit_depth(frame)

@@ -65,7 +65,7 @@ class FrameFilter:
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
         """Return the frame upright, with square pixels, as 8-bit SDR yuv420p in limited BT.601; sets `rendering`.
 
-        The shorter side is at most the policy's; both sides are even. Raises: Unusable.
+        The shorter side is at most the policy's; sides are even. Raises: Unusable.
         """
         now = _form_of(frame)
         if self._small is None or self._form != now:
@@ -161,8 +161,8 @@ def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int
 def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
     """Return FFmpeg filters for a display matrix (a b u c d v x y w), and whether width and height swap.
 
-    x' = a x + c y, y' = b x + d y, with y pointing down. Raises: Unusable unless the matrix is a quarter turn or
-    mirror, at any uniform scale.
+    x' = a x + c y, y' = b x + d y, y down. Raises: Unusable unless it is a quarter turn or mirror, at any uniform
+    scale.
     """
     if matrix is None:
         return [], False
@@ -207,8 +207,7 @@ def to_rgb(matrix: int) -> npt.NDArray[np.float64]:
 def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
     """Return [3, 3] that converts 8-bit samples from this matrix and range to limited BT.601.
 
-    Chroma depends only on chroma, as grey stays grey. FFmpeg's scaler goes through 8-bit RGB, which makes green 1.1 to
-    1.7 levels too dark.
+    Chroma depends only on chroma, as grey stays grey. FFmpeg's scaler makes green 1.1 to 1.7 levels too dark.
     """
     limited = np.diag([219.0, 224.0, 224.0])  # levels; full range has 255, or 1023 / 4 if 10 bits became 8
     scale = (2**bits - 1) / 2 ** (bits - 8) * np.eye(3) if full_range else limited

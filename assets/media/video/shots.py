@@ -4,7 +4,7 @@
   or dimmed (best correlation over small shifts), and does not return within 1/3 s (a flash).
 - Fade: frames without contrast between two different scenes. The shot starts at the first frame with contrast.
 - Dissolve: a frame is a mix of two unrelated frames equally far before and after. The shot starts in the middle.
-- Nothing else (pans, passing objects, lights) is a boundary.
+- Pans, passing objects and lights are no boundaries.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ class Levels(NamedTuple):
     std: Floats
     """Standard deviation of each frame's pixels."""
     change: Whole
-    """Sum of absolute differences from the previous frame; 0 for the first."""
+    """Sum of differences from the previous frame; 0 first."""
 
 
 def levels_of(frames: Frames, before: Frames | None) -> Levels:
@@ -75,9 +75,9 @@ class _Dissolve(NamedTuple):
 
 
 class ShotDetector:
-    """Finds boundaries in frames that are fed in display order, in blocks of any length.
+    """Finds boundaries in frames in display order, fed in blocks of any length.
 
-    Holds a few dozen frames; memory grows only with the number of boundaries.
+    Holds a few dozen frames; memory grows with the number of boundaries.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class ShotDetector:
         return levels
 
     def finish(self) -> list[int]:
-        """Return the ascending pts of every shot's first frame except the first shot's. Call once, at the end."""
+        """Return the ascending pts of every shot's first frame except the first shot's. Call once."""
         n_frames = self._first + len(self._frames)
         self._decide(n_frames)
         return self._boundaries({*self._cuts, *self._fades.finish()}, n_frames)
@@ -137,7 +137,6 @@ class ShotDetector:
         return [pts for _, pts in boundaries[1:]]
 
     def _decide(self, stop: int) -> None:
-        """Decide on the frames before index `stop`, and drop frames that are no longer needed."""
         if stop <= self._next:
             return
         begin, end = self._next - self._first, stop - self._first
@@ -286,7 +285,7 @@ def best_correlation(first: Frames, second: Frames) -> float:
 def best_correlations(frame: Frames, others: Frames) -> Floats:
     """Return `best_correlation` (Pearson; 0 if flat) of a frame and each of `others`, uint8 [n, height, width].
 
-    Sums over each shift's overlap come from integral images, in integers below 2^53.
+    Overlaps are summed by integral images, in integers below 2^53.
     """
     height, width = frame.shape
     down, right = (axis.ravel() for axis in np.meshgrid(_DOWN, _RIGHT, indexing="ij"))

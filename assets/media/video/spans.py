@@ -1,9 +1,7 @@
 """Spans of a video that become clips, in time base ticks; their frames; clips in scratch files with packet tables.
 
-Frames are decoded in one pass from the start, or by seeking to each span. Seeking is used only if the audit found that
-it works (`seek_ok`) and that frames are in order. Work on a frame must not depend on other frames, as deinterlacing
-does. Decoding then starts at the keyframe before a span. The decoder must return that keyframe intact, then exactly the
-packets' frames. Otherwise `CannotSeek` is raised, and the caller decodes in order.
+Frames are decoded in one pass, or by seeking if the audit found that it works (`seek_ok`) and that frames are in order.
+A seek must return the keyframe before a span intact, then exactly the packets' frames, else `CannotSeek` is raised.
 """
 
 from bisect import bisect_left, bisect_right
@@ -40,7 +38,7 @@ class ClipSpan:
     shot: int | None = None
     """Number of the span's shot, from 0; None outside shots."""
     segment: Segment | None = None
-    """Given segment that defines the span; None if there is none."""
+    """Given segment of the span, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +48,9 @@ class Shots:
     spans: list[ClipSpan]
     """Spans that become clips, in order."""
     n_shots: int
-    """Number of shots."""
+    """Shots."""
     n_short: int
-    """Number of shots, and ends of shots, that are too short for a clip."""
+    """Shots, and ends of shots, too short for a clip."""
 
 
 def windows(index: PacketIndex, policy: VideoPolicy) -> list[ClipSpan]:
@@ -66,7 +64,7 @@ def windows(index: PacketIndex, policy: VideoPolicy) -> list[ClipSpan]:
 def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots:
     """Return spans that each lie within one shot; a shot longer than `clip_s` has several.
 
-    cuts: pts of every shot's first frame, except the first shot's. Raises: Unusable if all shots are too short.
+    cuts: pts of every shot's first frame but the first shot's. Raises: Unusable if all shots are too short.
     """
     longest, shortest = _ticks(policy.clip_s, index), _ticks(policy.min_clip_s, index)
     inside = [cut for cut in cuts if index.start_pts < cut < index.end_pts]
@@ -143,20 +141,20 @@ class Clip:
     size_px: tuple[int, int]
     """(width, height), upright."""
     requested: tuple[int, int]
-    """(index of the first requested frame, number of requested frames); a reference clip may have more frames."""
+    """(index of the first requested frame, number); a reference clip may have more."""
     mode: Mode
     """Mode in which the clip is stored."""
     mode_reason: str = ""
-    """Why the clip does not use the policy's mode; "" if it does."""
+    """Why it is not the policy's mode, or ""."""
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
-    """Columns of the samples table that describe the clip."""
+    """Columns of the samples table."""
 
 
 PACKETS_FIELD, PACKETS_GROUP = "mp4.packets", "media_index"
 
 
 class PacketTables:
-    """Writes packet tables of similarly encoded clips, with test decodes only for new decoder settings."""
+    """Writes packet tables of similarly encoded clips, with test decodes for new decoder settings."""
 
     def __init__(self) -> None:
         self._tried: StreamFacts | None = None
@@ -209,7 +207,7 @@ def may_seek(container: "InputContainer", audit: Mapping[str, Any]) -> bool:
 
 
 def prepare(stream: "VideoStream", audit: Mapping[str, Any]) -> None:
-    """Prepare a decoder before its first packet: one thread, and errors for hidden damage if there is no audit."""
+    """Prepare a decoder before its first packet: one thread, and errors for hidden damage without an audit."""
     stream.thread_count = 1
     if not audit:
         prepare_strict(stream)
@@ -225,7 +223,7 @@ def frames_of(
 ) -> Iterator[TimedFrame]:
     """Return the frames of all spans, and possibly others, from an unread container.
 
-    If `audit` is empty, every frame is decoded. Raises: Unusable; CannotSeek; av.error.FFmpegError.
+    Every frame is decoded if `audit` is empty. Raises: Unusable; CannotSeek; av.error.FFmpegError.
     """
     if seeks and may_seek(container, audit):
         return frames_sought(container, stream, spans, times_of(container, stream))

@@ -1,4 +1,4 @@
-"""Assign display times to decoded frames, measure timestamps, and check that seeking returns the right frame."""
+"""Assign display times to decoded frames, measure timestamps, and check that seeking works."""
 
 import heapq
 import zlib
@@ -35,7 +35,7 @@ class TimedFrame(NamedTuple):
     frame: "VideoFrame"
     """Decoded frame."""
     tagged: int
-    """The frame's own timestamp, in ticks."""
+    """Frame's own timestamp, in ticks."""
     pts: int
     """Display time, in ticks."""
 
@@ -81,11 +81,11 @@ def timed_frames(container: "InputContainer", frames: Iterator["VideoFrame"]) ->
 
 
 MAX_MISPLACED = 0.5
-"""Largest accepted share of frames whose timestamp is not later than all before."""
+"""Largest share of frames not later than all before."""
 
 
 class Timing:
-    """Statistics of timestamps: backward and equal ones as tagged, gaps as shown. Memory is constant."""
+    """Statistics of timestamps: backward and equal ones as tagged, gaps as shown."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -96,7 +96,7 @@ class Timing:
         self._newest: int | None = None
 
     def add(self, timed: TimedFrame) -> int:
-        """Add a frame and return the gap before it in ticks; 0 for the first or if it is not later."""
+        """Add a frame; return the gap before it in ticks, 0 if it is not later."""
         self._n += 1
         newest = self._newest
         if newest is not None:
@@ -116,7 +116,7 @@ class Timing:
         return gap
 
     def facts(self, time_base: Fraction) -> Mapping[str, Any]:
-        """Return the media table columns. The rate varies if gaps differ by over a tick and 2 ms. Raises: Unusable."""
+        """Return the media columns. The rate varies if gaps differ by over a tick and 2 ms. Raises: Unusable."""
         assert self.first is not None  # there was a frame
         low = self.low or 0
         longest_s = max(self.high, self.last_duration) * time_base
@@ -144,7 +144,7 @@ class Timing:
 
 
 SKIPPING = ("h264",)
-"""Decoders that can start to skip frames at any packet; others, such as libdav1d, keep their first setting."""
+"""Decoders that can start to skip frames at any packet; libdav1d and others keep their first setting."""
 
 
 def frame_crc(frame: "VideoFrame") -> int:
@@ -183,7 +183,7 @@ def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
 def _is_found(
     container: "InputContainer", stream: "VideoStream", pts: int, crc: int, index: PacketIndex
 ) -> bool:
-    """Return whether a seek finds the frame: first skipping others, then from increasingly far back."""
+    """Seek first skipping others, then from increasingly far back."""
     second = max(1, round(1 / Fraction(*index.time_base)))
     can_skip = stream.codec_context.name in SKIPPING
     for back in (0, second, 4 * second, pts - index.start_pts + second):

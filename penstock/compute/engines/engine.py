@@ -1,8 +1,4 @@
-"""The engine interface: an engine submits an attempt at a job and reports its status.
-
-An attempt's name is its handle. Only the job's folder records finished blocks. A new engine is one file here, and one
-line in `cluster.ENGINES`.
-"""
+"""The engine interface: an engine submits an attempt at a job, by its name, and reports its status."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,17 +14,17 @@ class AttemptStatus:
     reason: str = ""
     """Engine's reason why runners wait, or ""."""
     waiting: int = 0
-    """Number of waiting runners."""
+    """Waiting runners."""
     running: int = 0
-    """Number of active runners."""
+    """Active runners."""
     place: str = ""
-    """Human-readable location, such as 'Slurm job 12 in partition long', or ""."""
+    """Location, such as 'Slurm job 12 in partition long', or ""."""
 
 
 class Engine(Protocol):
     """Runs attempts, named 'pk-<job>-<token>-<attempt>', on one machine or cluster.
 
-    Every method but `close` raises EngineUnreachable if the engine does not respond.
+    Every method but `close` raises EngineUnreachable without a response.
     """
 
     poll_s: float

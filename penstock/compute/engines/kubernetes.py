@@ -1,7 +1,4 @@
-"""Kubernetes as an engine: an attempt is one Indexed Job with the attempt's name, and each pod is a runner.
-
-Tested against the schema and an emulator, never on a real cluster. Needs Kubernetes 1.29 or newer.
-"""
+"""Kubernetes (1.29 or newer) as an engine: an attempt is one Indexed Job with its name, and each pod is a runner."""
 
 import re
 import time
@@ -17,11 +14,11 @@ from .engine import AttemptStatus
 from .kubernetes_api import KubernetesApi, how_ended, is_true, why_pending
 
 ELEMENTS_PER_SLOT = 4
-"""Elements per slot. Blocks differ in cost, so a runner that finishes early takes another element."""
+"""Elements per slot; a runner that finishes early takes another."""
 MAX_ELEMENTS = 100_000
 """Most indexes in a Job."""
 GRACE_S = 30
-"""A pod's grace period, in s, for its runner to store outcomes."""
+"""Pod's grace period, in s, for its runner to store outcomes."""
 KEPT_S = 86_400
 """Kubernetes deletes an ended Job and its logs after this time, in s."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -52,7 +49,7 @@ class Placing:
     namespace: str = "default"
     """Namespace of the Job, pods and Secret."""
     service_account: str = ""
-    """The pods' service account; "": the namespace's default, without its token."""
+    """Pods' service account; "": the namespace's default, without its token."""
     node_selector: dict[str, str] = field(default_factory=dict)
     """Node label -> value that pods require."""
     tolerations: tuple[Toleration, ...] = ()
@@ -60,7 +57,7 @@ class Placing:
     excluded_nodes: tuple[str, ...] = ()
     """Names of nodes that get no pod."""
     topology: str = ""
-    """Trainings: node label of one value for all pods of a run; "": any nodes."""
+    """Trainings: node label with one value for all pods of a run; "": any nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +210,7 @@ def _resources(cluster: KubernetesCluster) -> Mapping[str, str]:
 
 
 CANCEL_S = 120.0
-"""Longest wait for pods to end, in s: Kubernetes must first declare a lost node down."""
+"""Longest wait for pods to end, in s: a lost node must first be declared down."""
 ASK_S = 0.5
 """Poll interval for a deleted Job, in s."""
 
@@ -228,10 +225,7 @@ class KubernetesEngine:
         self._api = KubernetesApi(cluster.placing.context, cluster.placing.namespace)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """See `Engine.submit`. A live attempt with this name is kept.
-
-        An ended Job keeps its name for a day; it belongs to a cleared folder and is replaced.
-        """
+        """See `Engine.submit`. A live attempt stays; an ended Job, of a cleared folder, is replaced."""
         body = job_object(self._cluster, name, runner, n_blocks, final)
         until_s = time.monotonic() + CANCEL_S
         while not self._api.create_job(body):

@@ -1,7 +1,4 @@
-"""Call Kubernetes' API server through the official client: Jobs, pods, and why they wait, as plain JSON.
-
-An unreachable or overloaded server proves nothing about a Job.
-"""
+"""Call Kubernetes' API server through the official client: Jobs, pods, and why they wait, as plain JSON."""
 
 import json
 import os
@@ -20,7 +17,7 @@ JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _JOBSETS = {"group": "jobset.x-k8s.io", "version": "v1alpha2", "plural": "jobsets"}
 _KUEUE = ("v1beta2", "v1beta1")
 _SILENT = frozenset({0, 408, 429})
-"""HTTP statuses that mean no answer, as do 500 and above; 0: the client's own TLS error."""
+"""HTTP statuses that mean no answer, as do 500 and above; 0: the client's TLS error."""
 _OF_THE_USER = frozenset({401, 403})
 """HTTP statuses that refuse the caller; temporary if an earlier request succeeded."""
 
@@ -30,7 +27,7 @@ Json = dict[str, Any]
 class KubernetesApi:
     """The API server of a kubeconfig context, or this pod's own, in one namespace.
 
-    Methods raise EngineUnreachable if the server does not respond, InvalidCluster if it refuses.
+    Raises: EngineUnreachable without a response, InvalidCluster for a refusal.
     """
 
     def __init__(self, context: str, namespace: str) -> None:
@@ -73,7 +70,7 @@ class KubernetesApi:
         return self._json(self._batch.read_namespaced_job, name=name, silent=(404,))
 
     def delete_job(self, name: str, uid: str) -> None:
-        """Start deleting a Job, which outlives its last pod. uid: protects a later Job with the same name."""
+        """Start deleting a Job, which outlives its last pod. uid: spares a later Job of that name."""
         body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         self._ask(self._batch.delete_namespaced_job, name=name, body=body, silent=(404, 409))
 
@@ -91,7 +88,7 @@ class KubernetesApi:
         return list(pods["items"]) if pods else []
 
     def create_jobset(self, body: Json, *, dry_run: bool = False) -> Json | None:
-        """Create a JobSet; return it, or None if its name exists. dry_run: only let the server check it."""
+        """Create a JobSet; return it, or None if its name exists. dry_run: only check it."""
         return self._json(
             self._objects.create_namespaced_custom_object,
             **_JOBSETS,
@@ -106,7 +103,7 @@ class KubernetesApi:
         return self._json(self._objects.get_namespaced_custom_object, **_JOBSETS, name=name, silent=(404,))
 
     def delete_jobset(self, name: str, uid: str) -> None:
-        """Start deleting a JobSet, which outlives its last pod. uid: protects a later one with the same name."""
+        """Start deleting a JobSet, which outlives its last pod. uid: spares a later one of that name."""
         body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         self._ask(
             self._objects.delete_namespaced_custom_object,
@@ -145,7 +142,7 @@ class KubernetesApi:
         return str(next(messages, ""))
 
     def queue_conditions(self, uid: str) -> list[Json]:
-        """Return the conditions of the Workload that Kueue keeps of an object; [] without one, or without the right."""
+        """Return the conditions of the Workload that Kueue keeps of an object; [] without it, or the right."""
         for version in _KUEUE:
             workloads = self._json(
                 self._objects.list_namespaced_custom_object,

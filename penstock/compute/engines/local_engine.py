@@ -1,7 +1,4 @@
-"""Run a runner on this machine; it ends with the process that started it.
-
-A runner locks a file named after its attempt, so that all processes of this user see it.
-"""
+"""Run a runner on this machine; it ends with the process that started it, and locks a file named after its attempt."""
 
 import fcntl
 import os
@@ -33,7 +30,7 @@ class LocalEngine:
         self._begun: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """Start a runner. If it fails, `status` returns "ended", and the next attempt starts another runner."""
+        """Start a runner. If it fails, `status` is "ended", and the next attempt starts another."""
         self._processes.check_folder()
         self._remove_left()
         with (

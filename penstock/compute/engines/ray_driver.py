@@ -1,4 +1,4 @@
-"""Driver of an attempt on a Ray cluster, the Ray job's entrypoint: keeps one runner a slot, and restarts dead ones."""
+"""Entrypoint of an attempt on a Ray cluster: keeps one runner a slot, and restarts dead ones."""
 
 import json
 import signal

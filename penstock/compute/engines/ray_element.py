@@ -15,11 +15,11 @@ LOG_BYTES = 64 * 2**10
 END_S = 10.0
 """Seconds between SIGTERM and SIGKILL, for a runner to store its outcomes."""
 LINE = re.compile(r"element (\d+): (.*)")
-"""A driver's log line with a runner's output."""
+"""Driver's log line with a runner's output."""
 
 
 def element(runner: Sequence[str], number: int, elements: int, environment: str) -> tuple[int, str]:
-    """Run a runner to its end; return exit status and latest output. The runner ends with this process.
+    """Run a runner, which ends with this process, to its end; return exit status and latest output.
 
     environment: shell file of NAME=value lines with the node's secrets, or "".
     """

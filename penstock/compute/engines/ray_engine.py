@@ -1,8 +1,4 @@
-"""Ray as an engine: an attempt is a Ray job with the attempt's name, whose driver starts runners as tasks.
-
-It uses the REST interface, so the waiting machine needs no Ray. A lost head forgets its jobs; the next attempts skip
-finished blocks.
-"""
+"""Ray as an engine, through its REST interface: an attempt is a Ray job with its name, whose tasks are runners."""
 
 import json
 import os
@@ -56,7 +52,7 @@ class RayEngine:
         """Connect to nothing yet: each request reads the token where Ray's own tools do.
 
         address: URL of the head's dashboard, such as "http://head:8265".
-        environment: file of NAME=value lines on nodes. gpu_type: Ray's name for it, such as "A100"; "": any.
+        environment: file of NAME=value lines on nodes. gpu_type: Ray's name, such as "A100"; "": any.
         """
         self._address = address.rstrip("/")
         self._facts = {

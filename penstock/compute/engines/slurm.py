@@ -1,4 +1,4 @@
-"""Slurm as an engine: an attempt is one or more arrays with one name, and each element runs the job's runner.
+"""Slurm as an engine: an attempt is one or more arrays with one name, and each element is a runner.
 
 A failed command proves nothing about a job: only the controller's answer counts.
 """
@@ -21,11 +21,11 @@ ANSWER_S = 60.0
 KILL_AFTER_S = 5.0
 """Seconds until cancelled elements receive SIGKILL; Slurm's own KillWait is 30."""
 CANCEL_S = 120.0
-"""Longest wait for elements to end, in s: Slurm must first declare a lost node down."""
+"""Longest wait for elements to end, in s: a lost node must first be declared down."""
 LOG_BYTES = 64 * 2**10
 
 HELD = frozenset({"launch failed requeued held", "JobHoldMaxRequeue"})
-"""Slurm's reason codes for a job that it holds for ever: its launch failed, or its first node was lost five times."""
+"""Slurm's reason codes for a job held for ever: its launch failed, or its first node was lost five times."""
 _DENIED = "permission denied"
 PLAIN = {
     "launch failed requeued held": "the launch failed, and penstock lets it begin again",
@@ -70,7 +70,7 @@ _REFUSED = (
     "not permitted",
 )
 _SILENT = ("contact slurm controller", "onnect", "timed out", "emporar", "standby", "Zero Bytes")
-"""sbatch refuses a job if its message contains an entry of the first tuple and none of the second."""
+"""Sbatch refuses a job if its message has an entry of the first tuple and none of the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +114,13 @@ def plain(reason: str) -> str:
 
 
 class SlurmQueue:
-    """Slurm's commands, run locally or by a prefix such as ["ssh", "login1"], which receives one shell line."""
+    """Slurm's commands, run locally or by a prefix such as ["ssh", "login1"], which receives one line."""
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         self._prefix = tuple(prefix)
 
     def submit(self, script: str, options: Sequence[str]) -> str:
-        """Pass a script to sbatch; return the job's id. Raises: EngineUnreachable; InvalidCluster if it refuses."""
+        """Pass a script to sbatch; return the job's id. Raises: EngineUnreachable; InvalidCluster for a refusal."""
         ended = self._run(["sbatch", "--parsable", *options], script)
         if ended.returncode:
             message = ended.stderr.strip()
@@ -135,7 +135,7 @@ class SlurmQueue:
     def elements(self, name: str) -> Elements:
         """Return the elements that the controller lists.
 
-        It forgets an element MinJobAge (300 s) after its end, and lists elements cancelled before their start as one.
+        It forgets one MinJobAge (300 s) after its end, and lists those cancelled before their start as one.
         """
         lines = self.answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
         states: Counter[str] = Counter()
@@ -171,7 +171,7 @@ class SlurmQueue:
         return True
 
     def cancel(self, name: str) -> None:
-        """Cancel all elements with a name; return when the last process has ended. Raises: EngineUnreachable."""
+        """Cancel all elements with a name, to the end of the last process. Raises: EngineUnreachable."""
         begun = time.monotonic()
         self.answer(["scancel", f"--name={name}"])
         while (elements := self.elements(name)).count(WAITING | RUNNING):
@@ -191,7 +191,7 @@ class SlurmQueue:
         return self.answer(["sh", "-c", line])
 
     def answer(self, command: Sequence[str]) -> str:
-        """Return what a command of Slurm prints. Raises: EngineUnreachable, with its message, if it fails."""
+        """Return what a command of Slurm prints. Raises: EngineUnreachable, with its message."""
         ended = self._run(command)
         if ended.returncode:
             name = next(word for word in command if word != "env" and "=" not in word)
@@ -251,7 +251,7 @@ def element_script(
     """Return the script for sbatch.
 
     runner: command, without --element and --elements. environment: shell file of NAME=value lines on the nodes, or "".
-    first: number in the attempt of the array's element 0. elements: number of elements in the attempt.
+    first: number in the attempt of the array's element 0. elements: in the attempt.
     final: exit codes after which a restart would change nothing, including 0.
     """
     return _SCRIPT.format(
@@ -265,7 +265,7 @@ def element_script(
 
 
 ELEMENTS_PER_SLOT = 4
-"""Elements per slot. Blocks differ in cost, so a runner that finishes early takes another element."""
+"""Elements per slot; a runner that finishes early takes another."""
 NOTICE_S = 120
 """Slurm signals a runner this many seconds before its time limit."""
 
@@ -318,7 +318,7 @@ class Array:
     first: int
     """Number in the attempt of the array's first element."""
     size: int
-    """Number of elements."""
+    """Elements."""
     at_once: int
     """Most concurrent elements."""
 
@@ -333,7 +333,7 @@ class SlurmEngine:
         self._queue = SlurmQueue(cluster.submit)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """See `Engine.submit`. If the submitter is killed midway, `find` finds the arrays that it submitted."""
+        """See `Engine.submit`. `find` finds the arrays of a killed submitter."""
         arrays = arrays_of(n_blocks, self._cluster.slots, self._cluster.array_max)
         for array in arrays:
             script = element_script(

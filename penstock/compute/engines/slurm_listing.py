@@ -68,14 +68,11 @@ class QueuedJob:
     reason: str = ""
     """Slurm's reason to wait."""
     name: str = ""
-    """Its name, if jobs were asked for by name: a foreign name may break squeue's lines."""
+    """Its name, if asked for by name: a foreign one may break squeue's lines."""
 
 
 def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WIDTHS) -> list[QueuedJob]:
-    """Return the jobs of all users and states that match squeue's options, the oldest first.
-
-    Raises: EngineUnreachable.
-    """
+    """Return the jobs of all users and states that match squeue's options, oldest first. Raises: EngineUnreachable."""
     form = ",".join(f"{name}:{width}|" for name, width in columns.items())
     command = ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--all", f"--Format={form}", *filters]
     jobs = [_job(line, columns) for line in answer(command).splitlines() if line.strip()]

@@ -1,8 +1,7 @@
 """Why a Slurm job waits, in words: the limit or rule behind Slurm's reason, what ends next, which nodes are drained.
 
-Slurm's reason (such as AssocGrpGRES) names only the kind of limit. `scontrol show assoc_mgr` lists all with their use.
-The first that the job would exceed is chosen: from the user's association up to the root, or of the job's and
-partition's QOS.
+A reason such as AssocGrpGRES names only the kind of limit. The first in `scontrol show assoc_mgr` that the job would
+exceed is chosen, from the user's association up to the root, or of the job's and partition's QOS.
 """
 
 import re
@@ -29,7 +28,7 @@ _RESOURCES = {
     "license": "license/",
     "bb": "bb/",
 }
-"""Slurm's word in a reason, in small letters -> name of the resource, or how its names begin."""
+"""Slurm's word in a reason, in small letters -> name of the resource, or its beginning."""
 _COUNTS = {"jobs": "Jobs", "submitjobs": "SubmitJobs", "submitjob": "SubmitJobs"}
 _VALUE = re.compile(r"([^=,]+)=([^=,(]*)(?:\(([0-9.]+)\))?")
 
@@ -43,7 +42,7 @@ class SlurmLimit:
     resource: str
     """Slurm's name of the resource, "jobs", or such as "cpu minutes"."""
     limit: int
-    """Most that the owner may use; for a job: most, or least, that a job may ask for."""
+    """Most that the owner may use; for a job: most, or least, to ask for."""
     used: int | None
     """Use now; None for a limit of each job."""
     asked: int
@@ -68,7 +67,7 @@ def limit_behind(answer: Answer, job: QueuedJob) -> SlurmLimit | None:
 
 
 def _of_associations(answer: Answer, job: QueuedJob, match: re.Match[str]) -> Iterator[SlurmLimit]:
-    """Yield limits of the user's association, of its account, and so on up to the root."""
+    """From the user's association up to the root."""
     lines = answer(["scontrol", "-o", "show", "assoc_mgr", "flags=assoc"]).splitlines()
     rows = [_fields(line) for line in lines if line.startswith("ClusterName=")]
     parents = {
@@ -123,7 +122,6 @@ def _of_qos(answer: Answer, job: QueuedJob, match: re.Match[str]) -> Iterator[Sl
 
 
 def _sections(line: str) -> tuple[dict[str, str], dict[str, dict[str, str]], dict[str, dict[str, str]]]:
-    """Return the fields of a QOS, of each account in it, and of each user in it."""
     head, _, rest = line.partition(" Account Limits")
     accounts, _, users = rest.partition(" User Limits")
     blocks = [
@@ -179,10 +177,9 @@ _FULL = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job_are
 
 
 def why_waiting(answer: Answer, job: QueuedJob, now_s: float | None = None) -> str:
-    """Return why a job waits. Raises: EngineUnreachable.
+    """Return why a job waits.
 
-    answer: Runs a command of Slurm and returns its output.
-    now_s: UTC seconds; None for now.
+    answer: returns the output of a command. now_s: UTC seconds. Raises: EngineUnreachable.
     """
     now_s = time.time() if now_s is None else now_s
     limit = limit_behind(answer, job)
@@ -221,7 +218,6 @@ def _limit_words(limit: SlurmLimit, job: QueuedJob) -> str:
 
 
 def _reason_words(answer: Answer, job: QueuedJob, now_s: float) -> str:
-    """Return the words for a reason that is no limit of an account or QOS; Slurm's own for an unknown one."""
     reason = job.reason or "no reason yet"
     if reason == "Dependency":
         return f"it depends on other jobs, {job.dependency or 'unnamed'} (Dependency)."
@@ -271,7 +267,6 @@ def _idle(answer: Answer, job: QueuedJob) -> str:
 
 
 def _drained(answer: Answer, job: QueuedJob) -> str:
-    """Return a sentence on the nodes of the partition that are out of service: the reason, and who gave it."""
     command = ["sinfo", "-R", "--noheader", f"--partition={job.partition}", "--format=%N|%u|%E"]
     nodes = []
     for line in answer(command).splitlines():

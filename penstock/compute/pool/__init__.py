@@ -2,8 +2,7 @@
 
 - The function is at the top level of a module without dagster, and can be pickled with its units.
 - A unit is self-contained, idempotent (it may run twice), takes seconds to minutes, and returns a small row.
-- Answers are plain data (`worker.encoded`), never unpickled, because a worker opens untrusted files.
-- A new engine is one file here and one line in `ENGINES`, with the one conformance suite.
+- Answers are plain data (`worker.encoded`), never unpickled: a worker opens untrusted files.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -28,7 +27,7 @@ ENGINES: Mapping[str, Callable[[int | None, Collection[str]], Compute]] = {
     "local": LocalCompute,
     "inline": InlineCompute,
 }
-"""Name -> factory, called with the number of workers (None: one per core) and more environment variables."""
+"""Name -> factory of the number of workers (None: one per core) and more environment variables."""
 
 
 def open_compute(engine: str, workers: int | None = None, variables: Collection[str] = ()) -> Compute:

@@ -1,4 +1,4 @@
-"""Decode workers' answers as plain data: only dataclasses in the function's return annotation are accepted."""
+"""Decode workers' answers as plain data, only with dataclasses in the function's return annotation."""
 
 import functools
 import inspect

@@ -22,7 +22,7 @@ class Failure:
     """Why a unit has no value."""
 
     code: Code
-    """"exception" (raised, or unit or value cannot be sent), "timeout", "crashed" (its process died) or "memory"."""
+    """"exception" (raised, or unit or value cannot be sent), "timeout", "crashed" (process died) or "memory"."""
     reason: str
     """Summary on the first line, followed by the end of the traceback."""
 
@@ -37,9 +37,9 @@ class Outcome(Generic[R]):
     """One unit's result: a value or a failure."""
 
     value: R | None = None
-    """The function's return value; None for a failure."""
+    """Function's return value; None for a failure."""
     error: Failure | None = None
-    """The failure, or None."""
+    """Failure, or None."""
 
     @property
     def ok(self) -> bool:
@@ -62,13 +62,13 @@ class Compute(Protocol):
         variables: Collection[str] = (),
         gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
-        """Yield one outcome per unit, in order, lazily: nothing runs before the first outcome is requested.
+        """Yield one outcome per unit, in order, lazily: nothing runs before the first is requested.
 
-        Only a bounded number of units runs ahead. Closing the iterator cancels running units and ends their processes.
+        A bounded number of units runs ahead. Closing the iterator cancels running units and ends their processes.
 
-        timeout_s: time limit per unit in s, > 0: one for all or a list; excludes a worker's start.
+        timeout_s: s per unit without a worker's start, > 0: one for all or a list.
         variables: more environment variables of these workers; 'AWS_*' matches by prefix.
-        gpus: shares of GPUs (`environment.shares`); each running unit has one share exclusively.
+        gpus: shares of GPUs (`environment.shares`), one exclusively for each running unit.
 
         Raises: Unpicklable if no worker can receive the function; InvalidRuntime if a timeout is invalid, no worker can
         start or the engine is closed; errors of `progress`.

@@ -1,8 +1,4 @@
-"""Choose a worker's environment: a short list of variables without secrets, and its GPUs.
-
-A worker decodes untrusted files, which cannot leak secrets that it does not have. GPUs are counted without torch; a
-worker stays bound to its share.
-"""
+"""Choose a worker's environment: few variables, no secrets that untrusted files could leak, and its share of GPUs."""
 
 import ctypes
 import os
@@ -23,7 +19,7 @@ _CUDA_BUILD = re.compile(r"^cuda\b[^=]*=\s*['\"]", re.M)
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """Return the entries of CUDA_VISIBLE_DEVICES, or the numbers of all GPUs that torch would use."""
+    """Return the entries of CUDA_VISIBLE_DEVICES, or the numbers of all GPUs."""
     variable = os.environ.get(VISIBLE)
     if variable is None:
         return tuple(map(str, range(n_gpus())))
@@ -36,7 +32,7 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def shares(gpus: Sequence[str], each: int) -> tuple[str, ...]:
-    """Return the GPUs in groups of `each`, as values of CUDA_VISIBLE_DEVICES. An incomplete group is dropped."""
+    """Return the GPUs in whole groups of `each`, as values of CUDA_VISIBLE_DEVICES."""
     return tuple(",".join(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each))
 
 
@@ -52,7 +48,7 @@ def place_here() -> str:
 
 @cache
 def n_gpus() -> int:
-    """Return the number of GPUs that a CUDA build of torch would use, according to the driver."""
+    """Return the number of GPUs that torch would use, by the driver."""
     if not _built_for_cuda():
         return 0
     try:
@@ -95,7 +91,7 @@ _FAMILIES = (
 """Variables for threads, memory and accelerators; names of secrets are excluded."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""Each core has a worker; OpenBLAS would start a busy-waiting thread per core in each of them."""
+"""Each core has a worker; OpenBLAS would start a busy-waiting thread per core in each."""
 
 
 def worker_environment(more: Collection[str] = ()) -> dict[str, str]:
@@ -133,10 +129,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def store_variables(*places: RangeReader | str) -> frozenset[str]:
-    """Return the variables, or prefixes such as 'AWS_*', that these stores or URLs need.
-
-    Other fsspec file systems need `ComputeResource.variables`.
-    """
+    """Return the variables, or prefixes such as 'AWS_*', that these stores need; fsspec's are not known."""
     return frozenset(name for place in places for name in _of(place))
 
 

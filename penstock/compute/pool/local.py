@@ -1,8 +1,4 @@
-"""Run units in processes on this machine, or in the caller's thread.
-
-One thread per worker sends the next lot of units to a process and waits for a reply, its death or the timeout. `pool`
-decides about units whose process dies; other units are not affected.
-"""
+"""Run units in processes on this machine, each fed by a thread, or in the caller's thread."""
 
 import pickle
 import threading
@@ -25,10 +21,7 @@ R = TypeVar("R")
 
 
 class InlineCompute:
-    """Engine that runs a unit when its outcome is requested.
-
-    Units are pickled and values encoded, so the same code works with other engines. Time limits are ignored.
-    """
+    """Engine that runs a unit when its outcome is requested, pickled and encoded as elsewhere. Ignores time limits."""
 
     isolates = False
 
@@ -81,7 +74,7 @@ AHEAD_UNITS = 1024
 LOT_S = 0.02
 """Target duration, in s, of a lot: the units sent to a worker together."""
 LOT_BYTES = 32 * 2**10
-"""Largest pickled size of a lot, in bytes, so that it fits a socket's buffer."""
+"""Largest pickled bytes of a lot: it fits a socket's buffer."""
 LOT_UNITS = 64
 """Most units in a lot."""
 
@@ -148,8 +141,8 @@ class _Map(MapTask):
 class LocalCompute:
     """Engine that runs units in local processes.
 
-    workers: units at once, over all maps; None: one per core. variables: additional environment variables.
-    Raises: InvalidRuntime.
+    workers: units at once, over all maps; None: one per core. variables: more environment variables. Raises:
+    InvalidRuntime.
     """
 
     isolates = True

@@ -1,6 +1,6 @@
 """Worker processes, started on demand, reused, and replaced when they die.
 
-If a process dies while running a unit, the unit failed, unless something else may have killed the process:
+A unit whose process dies failed, unless something else may have killed it:
 
 - A signal or exit in the process's first unit: the unit crashed.
 - A signal or exit in a later unit: it runs once more, in a new process.
@@ -33,7 +33,7 @@ class MapTask:
     """State shared by a map's units."""
 
     function: bytes
-    """The pickled function."""
+    """Pickled function."""
     environment: Mapping[str, str]
     """Environment of the task's workers."""
     gpus: Sequence[str] = ()
@@ -47,7 +47,7 @@ class MapTask:
 
 
 class Pool:
-    """Thread-safe worker processes. At most n_workers units run at once. lock: guards the pool and its tasks."""
+    """Thread-safe worker processes, at most n_workers units at once. lock: guards pool and tasks."""
 
     def __init__(self, n_workers: int, lock: threading.RLock) -> None:
         self._n_workers = n_workers
@@ -79,7 +79,7 @@ class Pool:
         limits_s: Sequence[float],
         given_back: Callable[[int], None],
     ) -> Iterator[tuple[Reply, float]]:
-        """Yield (reply, seconds) for each pickled unit, in order; a unit without a reply did not start.
+        """Yield (reply, seconds) for each pickled unit, in order; one without a reply did not start.
 
         given_back: as for `Worker.run`. Raises: MapStopped; Unpicklable and InvalidRuntime if no worker can start.
         """
@@ -191,7 +191,7 @@ class Pool:
                 raise MapStopped
 
     def _take(self, function: bytes, environment: Mapping[str, str]) -> Worker | None:
-        """Return an idle worker with this environment, or make room. One map's secrets never reach another map."""
+        """One map's secrets never reach another map."""
         with self._changed:
             fitting = [turn for turn in self._idle if turn.environment == environment]
             chosen = sorted(fitting, key=lambda turn: turn.function == function)[-1:] or self._idle[:1]

@@ -28,15 +28,15 @@ RECALL_S = 0.05
 _MANY = 4096
 _SCRIPT = str(Path(worker.__file__).resolve())
 Reply = bytearray | Failure
-"""A unit's encoded value, or its failure."""
+"""Unit's encoded value, or its failure."""
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 class Death(Exception):
     """A worker died.
 
-    how: such as 'was killed by SIGSEGV'. n_units: units that it had taken, including the last.
-    by_outsider: True for a signal that others send, such as the kernel if memory is short.
+    how: such as 'was killed by SIGSEGV'. n_units: units that it had taken. by_outsider: a signal that others send, such
+    as the kernel if memory is short.
     """
 
     def __init__(self, status: int, n_units: int) -> None:
@@ -50,10 +50,9 @@ class Death(Exception):
 
 
 class Worker:
-    """A worker process, used by one thread at a time; only `kill` may be called from any thread.
+    """A worker process, used by one thread at a time; any thread may call `kill`.
 
-    It is a new program that leads a process group, so processes that a unit starts die with it. Raises: InvalidRuntime
-    if it cannot start.
+    It leads a process group, with which its units' processes die. Raises: InvalidRuntime if it cannot start.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -119,8 +118,8 @@ class Worker:
     ) -> Iterator[tuple[Reply, float]]:
         """Yield (reply, seconds) for each pickled unit, in order; recalled units have no reply.
 
-        A timeout ends the iterator and the worker. Raises: Death if the process dies in the first unit without a reply.
-        given_back: receives the number of last units that had not started after `RECALL_S`.
+        A timeout ends the iterator and the worker. given_back: receives the number of last units not started after
+        `RECALL_S`. Raises: Death if the process dies in the first unit without a reply.
         """
         n_units, place = len(units), 0
         recall_s = time.monotonic() + RECALL_S if n_units > 1 else math.inf
@@ -191,7 +190,7 @@ class Worker:
             self._sock.shutdown(socket.SHUT_WR)
 
     def end(self, grace_s: float = 0) -> int:
-        """End the process and its children, remove temporary files, and return the exit status, negative for a signal.
+        """End the process and its children, remove temporary files; return the exit status, negative for a signal.
 
         grace_s: seconds to exit by itself after `ask_to_end`.
         """

@@ -1,8 +1,7 @@
 """Worker process: runs one function on units from a socket. The parent never unpickles an answer.
 
-`python -P worker.py <socket> <tickets> <life> <folder> <scratch>` uses only the standard library, so it starts fast. A
-message is a letter, the body's length in 8 bytes, and the body. A ticket, one byte in a socket pair, lets the next unit
-of a lot start. The parent has both ends, so it can take back tickets.
+`python -P worker.py <socket> <tickets> <life> <folder> <scratch>`, by the standard library. A message is a letter, the
+body's length in 8 bytes, and the body. A ticket, one byte in a socket pair, lets the next unit of a lot start.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ MAX_BYTES = 2**32
 """Largest message, in bytes."""
 
 ARRAY_KINDS = "?biufcmMSU"
-"""dtype kinds that raw bytes describe fully."""
+"""Dtype kinds that raw bytes describe fully."""
 
 _SCALARS, _TEXT = frozenset({str, int, float, bool, type(None)}), frozenset({str})
 _HEADER = struct.Struct(">cQ")
@@ -96,9 +95,9 @@ class Messages:
 def encoded(value: Any) -> bytes:
     """Encode a value as JSON, followed by its binary pieces.
 
-    Layout: the JSON's length (8 bytes); the JSON [lengths of pieces, names of dataclasses, value]; the pieces. In the
-    value, a list is a list, and an object has one key: its type. Plain bytes follow a length of 0.
-    Raises: TypeError if the value is not plain, or too large.
+    Layout: the JSON's length (8 bytes; 0: plain bytes follow); [lengths of pieces, names of dataclasses, value]; the
+    pieces. In the value, a list is a list, and an object has one key: its type. Raises: TypeError if the value is not
+    plain, or too large.
     """
     if type(value) is bytes and len(value) < MAX_BYTES - _LENGTH.size:
         return _LENGTH.pack(0) + value
@@ -165,7 +164,7 @@ def _special(value: Any, pieces: list[bytes]) -> Any:
 
 
 def described(error: BaseException) -> tuple[str, str]:
-    """Return a failure's (code, reason): type and message, followed by the end of the traceback."""
+    """Return a failure's (code, reason): type, message, and the end of the traceback."""
     headline = " ".join("".join(traceback.format_exception_only(error)).split())
     if len(headline) > _HEADLINE_CHARS:
         headline = headline[: _HEADLINE_CHARS - 4] + " ..."
@@ -175,7 +174,7 @@ def described(error: BaseException) -> tuple[str, str]:
 
 
 def _die_with_parent(life: int) -> None:
-    """End this process group once the other end of the pipe `life` closes. On Linux the kernel sends the signal."""
+    # The other end of the pipe `life` closes; on Linux the kernel sends the signal
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)

@@ -1,8 +1,4 @@
-"""Copy objects that have no digest, such as log entries, and compare each copy with its source.
-
-These objects are never replaced, and a bit may flip in transit. So each is read twice at the source, or checked against
-the next log entry's hash. The copy is read back, and deleted if it is damaged.
-"""
+"""Copy objects that have no digest, such as log entries, and compare each copy with its source, reading twice."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -47,12 +43,12 @@ class Compared:
 
 
 def copy_entries(source: Store, target: Store, after: int, upto: int, last: str) -> None:
-    """Copy log entries in order, so that readers of the mirror never see an entry before its predecessors.
+    """Copy log entries in order: no reader of the mirror sees an entry before its predecessors.
 
     Costs two requests to the target and one to the source per entry. last: SHA-256 of entry `upto`, "" if unknown.
 
     Raises: Corrupt if reads differ or an entry is damaged, once its predecessors are copied; AlreadyExists if the
-    target has a different entry.
+    target has another entry.
     """
     coming = _entries(source, range(after + 1, upto + 1))
     data = next(coming, None)
@@ -109,7 +105,7 @@ def read_twice(store: Store, key: str) -> bytes:
 
 
 def put_compared(target: Store, key: str, data: bytes) -> None:
-    """Create a small object, and read it back to verify it. Raises: AlreadyExists; Corrupt; StoreError."""
+    """Create a small object, and verify it. Raises: AlreadyExists; Corrupt; StoreError."""
     for _ in range(TRIES):
         target.put_if_absent(key, data)
         if any(target.get(key).data == data for _ in range(2)):

@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
 def to_parquet(rows: list[Row]) -> bytes:
     """Return the rows as a Parquet file.
 
-    Built from JSON: to convert Python lists, pyarrow would import pandas, which takes half a second.
+    Built from JSON: for Python lists pyarrow would import pandas, half a second.
     """
     lines = "".join(
         json.dumps(dict(zip(SCHEMA.names, as_columns(*row), strict=True))) + "\n" for row in rows
@@ -44,7 +44,7 @@ def to_parquet(rows: list[Row]) -> bytes:
 
 
 def from_parquet(data: bytes | memoryview) -> Iterator[Row]:
-    """Yield the rows. Files from earlier releases have no CRC-32C column.
+    """Yield the rows; earlier releases wrote no CRC-32C.
 
     Raises: ValueError, KeyError or OSError if the bytes are not such a table.
     """

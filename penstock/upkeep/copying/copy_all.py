@@ -22,9 +22,7 @@ def copy_all(
 ) -> None:
     """Copy items. Record copies in the journal, and count copies and failures in the report.
 
-    total: returns the items' total bytes, for a progress bar. cluster: where to copy; None: in this process.
-
-    Raises: with a cluster, as `attach`.
+    total: returns the items' total bytes. cluster: None copies in this process. Raises: with a cluster, as `attach`.
     """
     coming = _copied(migration, items, journal, report, cluster)
     for copied in progress(coming, "migrate", lambda copied: copied.nbytes, total):

@@ -1,8 +1,4 @@
-"""Copy many objects on a cluster. A unit is one large object, or several small ones.
-
-The job's folder is in the target. A resumed migration reads the outcomes of jobs whose description the journal names by
-SHA-256; the next job copies the rest.
-"""
+"""Copy objects on a cluster: a unit is one large object, or several small ones."""
 
 import hashlib
 import logging
@@ -14,11 +10,10 @@ from loader.errors import ObjectNotFound, PenstockError
 from loader.storage import is_there, open_store
 
 from ...compute.attach import follow
-from ...compute.blocks import BlockOutcomes
 from ...compute.cluster import Cluster
 from ...compute.job import Job, JobFolder
 from ...compute.pool import Failure
-from ...compute.submit import Submission, created, name_other, recorded
+from ...compute.submit import BlockOutcomes, Submission, created, name_other, recorded
 from ...compute.work import Node, StoredPlace, Work
 from .compare import Compared
 from .copy_many import Copies, Migration, copied_here
@@ -31,7 +26,7 @@ COPY_BYTES_PER_S = 50e6
 OBJECT_S = 0.02
 """Estimated overhead per object, in seconds."""
 SLOWEST_BYTES_PER_S = 1e6
-"""Bytes per second. A slower unit fails, after ten minutes of grace plus one per object."""
+"""Bytes per second below which a unit fails, after ten minutes of grace plus one per object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +44,7 @@ class CopySettings:
     hash: str
     """Digest kind, one of `KINDS`, for objects without an expected digest."""
     at_once: int
-    """Number of objects copied at once."""
+    """Objects copied at once."""
     requests_per_s: float | None
     """Most requests per second for one process; None: no limit."""
     bytes_per_s: float | None
@@ -63,7 +58,7 @@ class CopyUnit:
     settings: CopySettings
     """Copy settings, shared by all units."""
     items: list[Item]
-    """The objects."""
+    """Objects."""
 
     @property
     def nbytes(self) -> int:
@@ -91,7 +86,7 @@ class NotCopied:
     is_missing: bool
     """True if the source has no such object."""
     why: str
-    """The reason."""
+    """Reason."""
 
     @property
     def error(self) -> PenstockError:
@@ -110,7 +105,7 @@ class CopiedUnit:
 
 
 def copy_unit(unit: CopyUnit, node: Node) -> CopiedUnit:
-    """Copy a unit's objects. A failure is returned, and does not stop the other copies."""
+    """Copy a unit's objects; a failure is returned."""
     failed: list[NotCopied] = []
 
     def name(path: str, error: PenstockError, nbytes: int | None) -> None:
@@ -209,11 +204,9 @@ def copied_on(
     journal: Journal,
     report: Copies,
 ) -> Iterator[Copied]:
-    """Copy items on a cluster, and yield each once the target has it.
+    """Copy items on a cluster, after earlier runs' jobs have ended; yield each once the target has it.
 
-    Earlier runs' jobs are followed to their end first.
-
-    items: returns the items not yet in the journal; called after earlier jobs are recorded. Raises: as `attach`.
+    items: returns the items not yet in the journal. Raises: as `attach`.
     """
     engine, settings, n_others = cluster.open(), settings_of(migration, cluster), 0
     try:
@@ -264,7 +257,7 @@ def _lost(there: Submission, block: int, number: int, error: Failure | None) -> 
 
 
 class _Units:
-    """Groups items into units of at most `ITEMS` objects and `HELD_BYTES`. A larger object is a unit of its own."""
+    """Units of at most `ITEMS` objects and `HELD_BYTES`, or one larger object."""
 
     def __init__(self, items: Iterator[Item], settings: CopySettings) -> None:
         self._items, self._settings = items, settings

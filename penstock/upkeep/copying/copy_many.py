@@ -23,11 +23,11 @@ class Copies:
     target: str
     """Target URL."""
     copied: int = 0
-    """Number of copied objects."""
+    """Copied objects."""
     nbytes: int = 0
     """Bytes of the copied objects."""
     skipped: int = 0
-    """Number of objects that the target already had."""
+    """Objects that the target already had."""
     failures: dict[str, str] = field(default_factory=dict)
     """Path of an object that was not copied -> reason."""
 
@@ -44,7 +44,7 @@ class Copies:
         self.failures[path] = str(error)
 
     def lines(self) -> list[str]:
-        """Return the result as human-readable lines."""
+        """Return the result as readable lines."""
         return [
             f"{self.target}: {self.copied} objects copied ({size(self.nbytes)}), {self.skipped} were there, "
             f"{len(self.failures)} failed",
@@ -63,7 +63,7 @@ class Migration:
     pace: Pace
     """Rate limits for all machines together."""
     at_once: int
-    """Number of objects that each process copies at once."""
+    """Objects that each process copies at once."""
     scratch: str | None
     """Local folder for large objects in transit; None: the system's temporary folder."""
     may_exist: bool = False
@@ -84,7 +84,7 @@ class Migration:
 
 
 Failed = Callable[[str, PenstockError, int | None], None]
-"""Callback for an object that was not copied: path, reason, and size in bytes if known."""
+"""Callback for an object that was not copied: path, reason, and bytes if known."""
 
 
 def copied_here(
@@ -95,7 +95,7 @@ def copied_here(
     at_once: int,
     may_exist: bool = False,
 ) -> Iterator[Copied]:
-    """Copy items in this process, and yield each once the target has it. Queues at most `4 * at_once` items."""
+    """Copy items in this process, and yield each once the target has it. Queues at most `4 * at_once`."""
     pool = DaemonPool(at_once, "penstock-migrate")
     waiting: dict[Future[Copied], Item] = {}
     try:

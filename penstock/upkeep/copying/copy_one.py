@@ -1,4 +1,4 @@
-"""Copy one object between stores. It is hashed on the way, and appears in the target only if it is correct."""
+"""Copy one object between stores, hashed on the way; it appears in the target only if correct."""
 
 from collections import deque
 from concurrent.futures import Future
@@ -23,7 +23,7 @@ from loader.storage.threads import DaemonPool
 from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, proves
 
 PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
-"""Larger objects are read in ranges of this size. Small ranges cost a server more (Ceph: 8 % more at 4 MiB).
+"""Larger objects are read in ranges of this size; small ranges cost a server more (Ceph: 8 % at 4 MiB).
 
 The smaller size is for stores that return each range in a new buffer.
 """
@@ -43,8 +43,7 @@ ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 class Transfer:
     """Copies items from one store to another. Thread-safe.
 
-    scratch: local folder for large objects in transit. hash: digest kind for objects without an expected digest, one
-    of `items.KINDS`.
+    scratch: local folder for large objects. hash: digest kind without an expected digest, one of `items.KINDS`.
     """
 
     def __init__(

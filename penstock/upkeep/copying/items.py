@@ -1,7 +1,4 @@
-"""The objects that a migration copies, their records, digests and checks, and its rate limits.
-
-A digest is `sha256:<hex>`, `crc32c:<hex>`, or "" if there is none.
-"""
+"""Objects that a migration copies, their digests (`sha256:<hex>`, `crc32c:<hex>` or "") and rate limits."""
 
 import ctypes
 import hashlib
@@ -19,9 +16,9 @@ from loader.storage import Store
 
 
 class Pace:
-    """Limits the average requests and bytes per second; None: no limit. Thread-safe.
+    """Limits the average requests and bytes per second; None: no limit.
 
-    Raises: InvalidRuntime if a limit is not above 0.
+    Thread-safe. Raises: InvalidRuntime unless above 0.
     """
 
     def __init__(
@@ -69,14 +66,14 @@ def _uncopied(data: memoryview) -> Any:
 
 @lru_cache(maxsize=16)
 def _array(nbytes: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
-    """Return the array type with this many bytes. Cached: a new type takes 20 us."""
+    # Cached: a new type takes 20 us
     return ctypes.c_ubyte * nbytes
 
 
 class Crc32c:
     """CRC-32C as a hash object, at a seventh of SHA-256's processor time.
 
-    It detects damage, but proves no two objects equal: all files that end with their own CRC-32C share one value.
+    It proves no two objects equal: all files that end with their own CRC-32C share one value.
     """
 
     def __init__(self) -> None:
@@ -95,10 +92,7 @@ KINDS: dict[str, Callable[[], Hash]] = {"sha256": hashlib.sha256, "crc32c": Crc3
 
 
 class Digest:
-    """The digest of streamed bytes.
-
-    like: the digest to compare with, whose kind is used. kind: the kind if `like` is "", one of `KINDS`.
-    """
+    """The digest of streamed bytes. like: the digest to compare with; "": kind, one of `KINDS`."""
 
     def __init__(self, like: str, kind: str) -> None:
         self._kind = kind_of(like) or kind
@@ -121,12 +115,12 @@ def kind_of(digest: str) -> str:
 
 
 def in_words(digest: str) -> str:
-    """Return the digest in human-readable form."""
+    """Return the digest in readable form."""
     return digest.replace(":", " ", 1)
 
 
 def to_columns(digest: str) -> tuple[str, ...]:
-    """Return a digest as table columns, one per kind in `KINDS`: hex for its kind, otherwise ""."""
+    """Return a digest as table columns, one per kind in `KINDS`: hex for its kind, else ""."""
     return tuple(digest.partition(":")[2] if kind == kind_of(digest) else "" for kind in KINDS)
 
 
@@ -142,7 +136,7 @@ def from_columns(*columns: str | None) -> str:
 
 
 HELD_BYTES = 64 * 2**20
-"""Larger objects pass through a local file, so that only correct bytes reach the target."""
+"""Larger objects pass through a local file: only correct bytes reach the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,13 +148,13 @@ class Item:
     nbytes: int | None
     """Size in bytes; None if unknown."""
     digest: str = ""
-    """Expected digest, or "" if unknown."""
+    """Expected digest; "" if unknown."""
     etag: str = ""
     """ETag that the source listed; "" accepts any."""
     may_exist: bool = False
     """True if the target may already have it."""
     was: str = ""
-    """Digest of an earlier copy, if the source object seems to have changed since; otherwise ""."""
+    """Digest of an earlier copy, if the source object seems to have changed; else ""."""
     replace: bool = False
     """True if the earlier copy may be replaced."""
 

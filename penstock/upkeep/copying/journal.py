@@ -4,8 +4,7 @@
     <folder>manifest-<n>.parquet       the records of finished runs (plain prefixes)
     <folder>job-<id>.json              SHA-256 of a cluster job's description
 
-At least one of sha256 and crc32c is "". etag: the source object's, or "" if not compared. The next run skips the
-objects that lines name. A mirror's lines are deleted once the log is copied.
+At least one of sha256 and crc32c is "". etag: the source object's, or "" if not compared.
 """
 
 import json
@@ -38,7 +37,7 @@ _NAMES = ("path", "nbytes", *KINDS, "etag")
 
 
 class Journal:
-    """The records of copied objects, kept in a file in `scratch`. A context manager for one thread.
+    """The records of copied objects, in a file in `scratch`. A context manager for one thread.
 
     Raises: Corrupt if an object in the journal's folder is neither lines nor a manifest.
     """
@@ -92,7 +91,7 @@ class Journal:
         return self._manifests[-1] if self._manifests else ""
 
     def begin(self) -> None:
-        """Write an empty piece, so that if this run is killed, the next one notices."""
+        """Write an empty piece, by which the next run notices if this one is killed."""
         self._put(b"")
 
     def find(self, path: str) -> Copied | None:
@@ -146,10 +145,7 @@ class Journal:
         Thread(target=import_module, args=(".copied_table", __package__)).start()
 
     def keep(self) -> None:
-        """Merge all lines into a manifest, sorted by key, in pieces.
-
-        Lines that another run wrote meanwhile stay. If there are no new records, the manifest does not change.
-        """
+        """Merge all lines into a manifest, sorted by key, in pieces; another run's later lines stay."""
         self.flush()
         if not self._has_news:
             self._target.delete_many(self._pieces)

@@ -28,7 +28,7 @@ def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
 def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield findings about a container's settings. Costs four requests, and one per 5,000 blobs up to 10,000.
 
-    Writes and deletes a blob: only a write shows versioning. Raises: InvalidStore; MissingDependency.
+    Writes and deletes a blob, which shows versioning. Raises: InvalidStore; MissingDependency.
     """
     try:
         from azure.core.exceptions import AzureError, HttpResponseError
@@ -76,7 +76,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def azure_credential(config: Mapping[str, Any]) -> Any:
-    """Return the first credential in the options, in obstore's order, or the environment's if there is none.
+    """Return the first credential in the options, in obstore's order, or the environment's.
 
     Raises: ImportError; ValueError if azure-identity does not support the options.
     """

@@ -1,7 +1,4 @@
-"""Compare a server's clock with this machine's.
-
-penstock's history does not depend on clocks, but signed requests and people do.
-"""
+"""Compare a server's clock with this machine's, for signed requests and people; history needs no clocks."""
 
 import time
 import urllib.error
@@ -42,7 +39,7 @@ def server_clock(endpoint: str) -> Iterator[Finding]:
 
 
 def compared(ahead_s: float, where: str) -> Finding:
-    """Return a finding. ahead_s: seconds by which the other clock is ahead, to the whole second."""
+    """Return a finding. ahead_s: seconds by which the other clock is ahead, whole."""
     if abs(ahead_s) < NOTICED_S:
         return ok("clock", f"this machine and {where} agree within a minute")
     what = f"{where} is {shown(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's clock"

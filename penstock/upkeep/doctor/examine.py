@@ -45,10 +45,9 @@ FEW = 30
 def examine(
     url: str | PathLike[str] | None, options: Mapping[str, Any] | None = None, *, quick: bool = False
 ) -> DoctorReport:
-    """Examine a store: read its settings, and run probes below a temporary prefix.
+    """Examine a store: read its settings, and run probes below a temporary prefix; what it rejects is a finding.
 
-    If the store rejects a probe, the report contains a finding. url, options: as for `loader.Root`. quick: list at
-    most one page of keys.
+    url, options: as for `loader.Root`. quick: list at most one page of keys.
 
     Raises: InvalidStore if the URL or an option is not accepted.
     """

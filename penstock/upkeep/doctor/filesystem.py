@@ -66,7 +66,7 @@ class Mount:
 
 
 def mount_of(folder: str, table: str | None = None) -> Mount | None:
-    """Return the mount that holds `folder`, or None if unknown. table: the text of /proc/self/mountinfo."""
+    """Return the mount that holds `folder`, or None. table: the text of /proc/self/mountinfo."""
     if table is None:
         try:
             table = Path("/proc/self/mountinfo").read_text()
@@ -233,7 +233,7 @@ def renames(folder: str) -> Iterator[Finding]:
 
 
 def names(folder: str) -> Iterator[Finding]:
-    """Check that names which differ by case or Unicode composition are distinct, as keys are."""
+    """Check that names which differ by case or Unicode composition are distinct."""
     check = "names"
     _write(os.path.join(folder, "Case"), b"")
     if os.path.exists(os.path.join(folder, "cASE")):

@@ -17,9 +17,9 @@ class Finding:
     check: str
     """Check name."""
     level: Level
-    """ok; note: a fact or an open question; warn: a future cost; fail: the store cannot hold a root as it is."""
+    """Ok; note: a fact or an open question; warn: a future cost; fail: the store cannot hold a root."""
     what: str
-    """Human-readable result."""
+    """Result."""
     do: str = ""
     """Advice, or ""."""
 
@@ -63,7 +63,7 @@ class DoctorReport:
     """All findings about one store."""
 
     url: str
-    """The store's URL."""
+    """Store's URL."""
     findings: Sequence[Finding]
     """Findings, in order of examination."""
     native: str

@@ -124,7 +124,7 @@ def _settings(bucket: Any) -> Iterator[Finding]:
 
 
 def _uploads(bucket: Any, endpoint: str, base: str) -> Finding:
-    """Return a finding about unfinished multipart uploads of the XML API, which the library cannot list."""
+    # The XML API's, which the library cannot list
     check, where = "uploads", f"{endpoint.rstrip('/')}/{quote(bucket.name)}?uploads"
     answer = bucket.client._http.get(where, params={"prefix": base}, timeout=10)
     if answer.status_code in (401, 403):

@@ -1,4 +1,4 @@
-"""Find lifecycle rules that would delete a root's files or move them to an archive tier. Pure functions."""
+"""Find lifecycle rules that would delete a root's files or archive them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ CHECK = "lifecycle"
 MAY_GO = ("heartbeats/", "leases/")
 """Prefixes whose objects may be lost, since their writers recreate them."""
 ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
-"""Tiers that need a restore before a read. (Google's ARCHIVE can be read at once.)"""
+"""Tiers that need a restore before a read; Google's ARCHIVE does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Rule:
     prefix: str
     """Prefix of the affected keys in the bucket."""
     deletes: str = ""
-    """Human-readable time of deletion; "" if it deletes nothing."""
+    """Time of deletion; "" if it deletes nothing."""
     archives: str = ""
     """Archive tier that it moves objects into, or ""."""
     aborts: bool = False
@@ -60,13 +60,13 @@ FURTHER = {
     "matchesStorageClass": "of the storage class",
     "matchesPattern": "that match",
 }
-"""Condition that some of a root's objects may meet -> its human-readable form."""
+"""Condition that some of a root's objects may meet -> its readable form."""
 
 
 def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
     """Yield a Google bucket's rules that can affect a root, one per prefix.
 
-    A rule acts once all its conditions hold. Without an age condition, it also acts on new objects.
+    A rule acts once all its conditions hold; without an age, also on new objects.
     """
     for number, rule in enumerate(configured):
         condition, action = rule.get("condition", {}), rule.get("action", {}).get("type")

@@ -1,4 +1,4 @@
-"""Check the settings and objects of an S3 bucket through boto3. Each question is a function."""
+"""Check the settings and objects of an S3 bucket through boto3."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction

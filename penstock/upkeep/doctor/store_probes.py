@@ -22,10 +22,7 @@ from .finding import Finding, fail, note, ok, warn
 
 
 class Folder:
-    """A new folder inside the store's folder.
-
-    disk: path of a subfolder that the store does not list.
-    """
+    """A new folder inside the store's folder. disk: path of a subfolder that the store does not list."""
 
     def __init__(self, root: str, prefix: str) -> None:
         self.path = self._there = os.path.join(root, prefix.rstrip("/"))
@@ -45,10 +42,7 @@ class Folder:
 
 
 class Scratch:
-    """The probes' objects, below a new prefix.
-
-    A root may be created although the prefix exists, so a killed doctor blocks no writer.
-    """
+    """The probes' objects, below a new prefix, which blocks no writer of a new root."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -129,14 +123,14 @@ def _at_once(scratch: Scratch) -> Finding:
 
 AT_ONCE = 32
 ODD = ("a b", "a+b", "a.b", "a/b", "a0", "A", "Z/z", "ü", "%41", "日本", "𝄞", "~")
-"""Names that some servers order or escape wrongly. (A disk cannot hold both 'a' and 'a/b'.)"""
+"""Names that some servers order or escape wrongly; a disk cannot hold both 'a' and 'a/b'."""
 PUBLISH_ELSEWHERE = "histories and collections are read by listing: publish elsewhere"
 
 
 def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
-    """Check listings of unusual names and of `many` more keys. Costs a request per key, and a few.
+    """Check listings of unusual names and of `many` more keys; above 1,000, that pages join.
 
-    More than 1,000 keys show whether pages join.
+    Costs a request per key.
     """
     base = scratch.prefix + "list/"  # (the objects are not empty: empty ones look like a console's folders)
     names = [f"odd/{name}" for name in ODD] + [f"many/{number:06}" for number in range(many)]
@@ -218,7 +212,7 @@ def read_after_write(scratch: Scratch) -> Iterator[Finding]:
 
 
 def etags(scratch: Scratch) -> Iterator[Finding]:
-    """Check that every verb returns one ETag and that an overwrite changes it, since readers pin ETags."""
+    """Check that every verb returns one ETag, which readers pin, and that an overwrite changes it."""
     check, store, key = "etags", scratch.store, scratch.key("etag")
     store.put(key, b"first")
     first = store.get(key).etag
@@ -274,7 +268,7 @@ def ranges(scratch: Scratch) -> Iterator[Finding]:
 
 
 def checksums(scratch: Scratch) -> Iterator[Finding]:
-    """Check the checksums of empty, small and multipart objects after reading them back. Moves 130 MiB."""
+    """Check the checksums of empty, small and multipart objects by reading them back. Moves 130 MiB."""
     check, store = "checksums", scratch.store
     for nbytes in (0, 1, 65_537):
         data, key = Random(nbytes).randbytes(nbytes), scratch.key(f"sum/{nbytes}")

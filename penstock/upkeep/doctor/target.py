@@ -23,13 +23,13 @@ PROVIDERS = {
     "abfs": (azure_endpoint, azure_container),
     "abfss": (azure_endpoint, azure_container),
 }
-"""URL scheme -> two functions of (URL, options): one returns the server's URL, one yields findings."""
+"""URL scheme -> functions of (URL, options): the server's URL, and findings."""
 
 DISK = (space, links, durability, renames, names, disk_clock)
 
 
 def root(store: Store) -> Iterator[Finding]:
-    """Check whether a root exists or can be created. Costs one request, and one listing if there is no root."""
+    """Check whether a root exists or can be created. Costs one request, and a listing without one."""
     try:
         check_root(store)
     except FormatTooNew as error:

@@ -1,14 +1,11 @@
 """Find live clients by their signs: values that change while a client lives.
 
-A sign is a heartbeat's or lease's counter, or the state of a job folder or unfinished file. By its own clock, a
-collector records how long each sign has been silent, that is, unchanged:
+A sign is a heartbeat's or lease's counter, or the state of a job folder or unfinished file. A collector of each machine
+records how long each has been silent, that is, unchanged (docs/format.md):
 
-    collect/<name>/signs.json      {"at_us", "checksum", "format", "run", "run_us", "signs": {key: [sign, silent_us]}};
-                                   the checksum is computed as for log entries
-    collect/<name>/plan.parquet    condemned objects with their ages; see `plan.py`
+    collect/<name>/signs.json      {"at_us", "checksum", "format", "run", "run_us", "signs": {key: [sign, silent_us]}}
 
-Each machine's collector has its own name. Within one boot, time is measured from the boot. Otherwise only wall clocks
-are comparable, so the caller caps such intervals.
+Within one boot, time is measured from the boot; otherwise only wall clocks are comparable, and the caller caps these.
 """
 
 import hashlib
@@ -68,7 +65,7 @@ class Moment:
 
 
 def now() -> Moment:
-    """Return the current moment. On Linux, `run` is the boot, sleep included; elsewhere it is this process."""
+    """Return the current moment. `run` is the boot on Linux, sleep included, else this process."""
     at_us = time.time_ns() // 1000
     if boot := _boot():
         return Moment(at_us=at_us, run=boot, run_us=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
@@ -86,9 +83,7 @@ def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
         return max(now.run_us - before.run_us, 0)  # negative if the machine was restored to an earlier state
     wall_us = now.at_us - before.at_us
     if wall_us < -SLACK_US:
-        logger.warning(
-            "the clock stands %d s before the last look: every grace begins again", -wall_us // 10**6
-        )
+        logger.warning("the clock is %d s behind the last pass: all grace periods restart", -wall_us // 10**6)
         return None
     if wall_us > most_us:
         logger.warning(
@@ -100,10 +95,7 @@ def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
 
 
 def earliest_us(before: Moment | None, now: Moment) -> int:
-    """Return the earlier of the wall-clock time and the last pass's time plus the time since.
-
-    So a clock that was set forward meanwhile makes nothing older.
-    """
+    """Return the earlier of the wall clock and the last pass's time plus the time since."""
     if before is None or not before.run or before.run != now.run:
         return now.at_us
     return min(now.at_us, before.at_us + max(now.run_us - before.run_us, 0))
@@ -125,7 +117,7 @@ def _process() -> str:
 FORMAT = 1
 JOBS = "jobs/"
 JOB_SILENCE_US = 14 * 24 * 3_600_000_000
-"""A job is dead once its folder has been unchanged for this long, in microseconds."""
+"""Microseconds unchanged after which a job's folder is dead."""
 FOLDER = "collect/"
 FOLDERS = (TEMPORARY, *(folder for folder in ROOT_FOLDERS if folder != "data/"))
 """All prefixes in a root except `data/`, sorted."""
@@ -134,7 +126,7 @@ _JOB = re.compile(r"jobs/[0-9a-f]{32}/")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 Sign = str
-"""A sign's value, such as counter and holder; "" if there is none."""
+"""Sign's value, such as counter and holder or ""."""
 
 
 def own_name() -> str:
@@ -194,12 +186,11 @@ def read_signs(store: Store, name: str) -> Signs:
     except FormatTooNew:
         raise
     except DAMAGED as error:
-        logger.warning("%s in %s cannot be read (%s): the collector begins again", key, store.url, error)
+        logger.warning("%s in %s cannot be read (%s): all grace periods restart", key, store.url, error)
         return Signs()
 
 
 def write_signs(store: Store, name: str, signs: Signs) -> None:
-    """Write the signs for the next pass."""
     states = {key: [what, silent] for key, (what, silent) in signs.states.items()}
     assert signs.at is not None
     body = {"format": FORMAT, **signs.at.to_json(), "signs": states}
@@ -220,7 +211,7 @@ class Clients:
     unfinished: Sequence[ObjectInfo]
     """Unfinished files outside `data/`."""
     silence_us: int
-    """A client is dead once its sign has been unchanged for this long, in microseconds."""
+    """Microseconds unchanged after which a client is dead."""
 
     def is_dead(self, key: str, sign: Sign) -> bool:
         """Return whether this sign has been unchanged for `silence_us`."""
@@ -237,11 +228,9 @@ class Clients:
         return [one for one in self.unfinished if self.is_dead(one.key, _file_sign(one))]
 
     def living(self, leases: Sequence[LeaseRecord]) -> list[LeaseRecord]:
-        """Return the leases of live readers."""
         return [one for one in leases if not self.is_dead(one.key, _lease_sign(one))]
 
     def dead(self) -> list[LeaseRecord]:
-        """Return the leases of dead readers."""
         return [one for one in self.leases if self.is_dead(one.key, _lease_sign(one))]
 
     def silent_txns(self, state: State) -> list[str]:
@@ -263,8 +252,8 @@ def read_clients(
 ) -> Clients:
     """Read all signs, and record them under the collector's name. state: the log state, read before.
 
-    Costs a request per open transaction and lease, a listing of jobs, and three more requests. In a local folder,
-    also costs a walk through everything except `data/`.
+    Costs a request per open transaction and lease, a listing of jobs, and three more; in a local folder also a walk
+    through everything except `data/`.
     """
     before = read_signs(store, name)
     known = (key for key in before.states if key.startswith(LEASES) and not is_unfinished(key))
@@ -310,13 +299,13 @@ def job_folder(key: str) -> str:
 
 
 def sign_of_job(objects: Mapping[str, str]) -> Sign:
-    """Return a job's sign: a hash of its folder, which changes while a process works on the job or waits for it."""
+    """Return a job's sign: a hash of its folder, which changes while a process works on it or waits."""
     lines = "".join(f"{key} {token}\n" for key, token in objects.items())
     return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 
 
 def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:
-    """Return how many seconds a lease has been unchanged; 0 if it changed since the pass, None if it is new."""
+    """Return the seconds for which a lease is unchanged; 0 if it changed since the pass, None if new."""
     known = signs.states.get(lease.key)
     if known is None:
         return None

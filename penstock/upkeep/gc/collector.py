@@ -2,13 +2,15 @@
 
     list data/ -> read the log -> find live clients -> abort dead ones -> find needed objects -> plan the rest -> sweep
 
-The listing is older than the log, so a concurrent upload is never taken for garbage. Leases are read after the log, so
-a reader that opened a version before its retirement is seen. Clients' clocks are never used.
+The listing is older than the log: a concurrent upload is never garbage. Leases are read after the log: a reader that
+opened a version before its retirement is seen. Clients' clocks are never used.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -20,16 +22,155 @@ from loader.dataset.log.marker import is_primary
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.shards.shard import SEALS
 from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFound
-from loader.storage.external_shards import FOREIGN
+from loader.storage.external_shards import FOREIGN as FOREIGN_FOLDER
 
+from ...units import size
 from .clients import FOLDERS, JOBS, Clients, Moment, check_name, now, own_name, read_clients
 from .deleted_record import DeletedRecord, PrimaryRecord, swept_by_primary
-from .needed import References, Tally, Unreadable, owners, protected, references, sorter
+from .needed import (
+    FOREIGN,
+    LIVE,
+    OPEN,
+    WHY,
+    References,
+    Tally,
+    Unreadable,
+    owners,
+    protected,
+    references,
+    sorter,
+)
 from .plan import CollectionPlan, listed, planned
-from .report import CollectionReport
 from .side_objects import SideObject, adopted, as_table, cards, heartbeats, hints, jobs, seals, unfinished
 from .side_objects import leases as dead_leases
-from .sweep import Caps, last_look, sweep
+from .sweep import Caps, SweepResult, last_look, sweep
+
+PRICES_USD = {
+    "s3": 0.023,
+    "gs": 0.020,
+    "gcs": 0.020,
+    "az": 0.018,
+    "abfs": 0.018,
+    "abfss": 0.018,
+    "adl": 0.018,
+}
+"""US dollars per GiB and month, by URL scheme; 0 for others.
+
+List prices of 2025: S3 Standard us-east-1, GCS Standard us-central1, Azure Blob Hot LRS East US.
+"""
+_STAYS = {WHY[FOREIGN], WHY[OPEN], WHY[LIVE]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionReport:
+    url: str
+    """Root URL."""
+    collector: str
+    """Collector's name."""
+    applied: bool
+    """True if objects were deleted; False for a dry run."""
+    grace_s: float
+    """Seconds between condemnation and deletion."""
+    tally: Tally
+    """Counts and sizes of all objects."""
+    due: Mapping[str, tuple[int, int]]
+    """Dataset -> (objects, bytes) that may be deleted now."""
+    owners: Mapping[str, str]
+    """Dataset -> owner."""
+    silent: Sequence[str]
+    """Open transactions of dead writers; aborted if `applied`."""
+    swept: SweepResult
+    """Result of the sweep."""
+
+    def price_usd(self, price: float | None) -> float:
+        """Return US dollars per GiB and month: the given price, or the provider's."""
+        return PRICES_USD.get(urlsplit(self.url).scheme, 0.0) if price is None else price
+
+    def rows(self, price: float | None = None) -> list[dict[str, Any]]:
+        """Return a row per dataset: owner, objects and bytes by state, condemned objects' price in USD per month.
+
+        The dataset is "" for objects outside any.
+        """
+        rows = []
+        for dataset in sorted({dataset for dataset, _ in self.tally.sums}):
+            sums_here = {what: sums for (of, what), sums in self.tally.sums.items() if of == dataset}
+            condemned = [sums for what, sums in sums_here.items() if what not in _STAYS]
+            nbytes = sum(n for _, n in condemned)
+            if not condemned and not {WHY[LIVE], WHY[OPEN]} & sums_here.keys():
+                continue  # foreign objects only
+            parts = {
+                "live": sums_here.get(WHY[LIVE], (0, 0)),
+                "open": sums_here.get(WHY[OPEN], (0, 0)),
+                "condemned": (sum(n for n, _ in condemned), nbytes),
+                "due": self.due.get(dataset, (0, 0)),
+            }
+            row: dict[str, Any] = {"dataset": dataset, "owner": self.owners.get(dataset, "")}
+            for name, (objects, held) in parts.items():
+                row |= {f"{name}_objects": objects, f"{name}_bytes": held}
+            row["condemned_usd_per_month"] = round(nbytes / 2**30 * self.price_usd(price), 4)
+            row["why"] = {what: sums[0] for what, sums in sorted(sums_here.items()) if what not in _STAYS}
+            rows.append(row)
+        return rows
+
+    def to_json(self, price: float | None = None) -> dict[str, Any]:
+        foreign = self.tally.sums.get(("", WHY[FOREIGN]), (0, 0))
+        return {
+            "root": self.url,
+            "collector": self.collector,
+            "applied": self.applied,
+            "grace_s": self.grace_s,
+            "usd_per_gib_month": self.price_usd(price),
+            "datasets": self.rows(price),
+            "silent_transactions": list(self.silent),
+            "foreign": {"objects": foreign[0], "bytes": foreign[1], "some": list(self.tally.foreign)},
+            "swept": {
+                "objects": self.swept.objects,
+                "bytes": self.swept.nbytes,
+                "why": dict(sorted(self.swept.why.items())),
+                "records": list(self.swept.records),
+                "spared": self.swept.spared,
+                "capped": self.swept.capped,
+                "too_large": {"objects": self.swept.n_too_large, "some": dict(self.swept.too_large)},
+                "refused": {"objects": self.swept.n_refused, "some": dict(self.swept.refused)},
+            },
+        }
+
+    def to_text(self, price: float | None = None) -> str:
+        """Return a table, then silent transactions and foreign objects."""
+        lines = [
+            f"{'dataset':<20} {'owner':<12} {'live':>18} {'condemned':>18} {'due':>18} {'USD/month':>10}"
+        ]
+        for row in self.rows(price):
+            cells = [
+                f"{row[f'{name}_objects']} / {size(row[f'{name}_bytes'])}"
+                for name in ("live", "condemned", "due")
+            ]
+            lines.append(
+                f"{row['dataset'] or '-':<20} {row['owner'] or '-':<12} "
+                + " ".join(f"{cell:>18}" for cell in cells)
+                + f" {row['condemned_usd_per_month']:>10.2f}"
+            )
+            lines += [f"    {count:>8} {what}" for what, count in row["why"].items()]
+        aborted = "aborted" if self.applied else "would be aborted"
+        lines += [f"transaction {txn}: no sign of life, {aborted}" for txn in self.silent]
+        objects, nbytes = self.tally.sums.get(("", WHY[FOREIGN]), (0, 0))
+        if objects:
+            named = self.tally.foreign[:5]
+            more = f" and {objects - len(named)} more" if objects > len(named) else ""
+            lines.append(f"{objects} foreign objects ({size(nbytes)}) are ignored: {', '.join(named)}{more}")
+        return "\n".join(lines)
+
+    def swept_text(self) -> str:
+        """Return the sweep's readable result."""
+        done = self.swept
+        what = "deleted" if self.applied else "would be deleted (--apply does it)"
+        more = "; more is due than the caps allow: run it again" if done.capped else ""
+        spared = f"; {done.spared} were needed again" if done.spared else ""
+        large = f"; {done.n_too_large} are larger than --max-bytes, and stay" if done.n_too_large else ""
+        refused = f"; {done.n_refused} could not be deleted:" if done.n_refused else ""
+        first = f"{done.objects} objects, {size(done.nbytes)} {what}{spared}{more}{large}{refused}"
+        return "\n".join([first, *(f"{key}: {why}" for key, why in done.refused.items())])
+
 
 HOUR_S = 3600.0
 GRACE_S = 72 * HOUR_S
@@ -45,17 +186,17 @@ class Options:
     """A collector's options. Numbers may be infinite. Raises: InvalidRuntime; InvalidName."""
 
     name: str | None = None
-    """The collector's name, a different one on each machine; None: the host name."""
+    """Collector's name, a different one on each machine; None: the host name."""
     grace_s: float = GRACE_S
     """Seconds between condemnation and deletion."""
     silence_s: float = SILENCE_S
-    """Seconds after which a client with an unchanged heartbeat or lease is dead; at least two renewals."""
+    """Seconds unchanged after which a client is dead; at least two renewals."""
     max_objects: int = MAX_OBJECTS
     """Most objects that a sweep deletes."""
     max_bytes: int = MAX_BYTES
     """Most bytes that a sweep deletes."""
     dataset: str | None = None
-    """The only dataset to sweep and abort in; None: all."""
+    """Only dataset to sweep and abort in; None: all."""
     condemned: Collection[str] = field(default=())
     """Ids of retired versions to collect despite tags, aliases and leases."""
 
@@ -94,9 +235,9 @@ def collect(
 
     at: time on both clocks, by default this machine's. now_us: wall-clock time, if `at` is None.
 
-    Costs listings of `data/`, adopted objects, seals, jobs (twice) and five small folders, or a walk if the store is a
-    folder. Costs a request per kept version, open transaction, lease, and shards or registered-objects table. Memory:
-    0.2 KB per referenced or condemned object.
+    Costs listings of `data/`, adopted objects, seals, jobs (twice) and five small folders, or a walk in a folder. Costs
+    a request per kept version, open transaction, lease, and shards or registered-objects table. Memory: 0.2 KB per
+    referenced or condemned object.
 
     Raises: NotARoot; VersionNotFound for an unknown dataset; Corrupt or ObjectNotFound if a version's objects cannot be
     determined; Conflict if the root moved meanwhile.
@@ -133,7 +274,7 @@ def collect(
             swept = swept_by_primary(root.store) if mirror else None
             side_objects: dict[str, Callable[[], Iterator[SideObject]]] = {
                 "cards/": lambda: cards(root.store, state, kept, tally),
-                FOREIGN: lambda: adopted(root.store, live, tally),
+                FOREIGN_FOLDER: lambda: adopted(root.store, live, tally),
                 "heartbeats/": lambda: heartbeats(root.store, state, tally),
                 JOBS: lambda: jobs(root.store, clients, tally),
                 LEASES: lambda: dead_leases(root.store, clients, tally),
@@ -146,7 +287,7 @@ def collect(
                     yield from map(swept, pieces) if swept else pieces
                     continue
                 table = as_table(side_objects.get(folder, tuple)())
-                if swept and folder in ("cards/", FOREIGN, SEALS):
+                if swept and folder in ("cards/", FOREIGN_FOLDER, SEALS):
                     table = swept(table)
                 unfinished_files = as_table(unfinished(clients, folder))
                 table = (

@@ -1,9 +1,6 @@
 """Permanent records of the objects that collectors deleted from a root, created before the deletion.
 
-    swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
-
-The hex digits begin the SHA-256 of the keys, joined by newlines; earlier releases had none. A mirror's collector
-deletes only objects that one of the root's primaries recorded.
+swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n from 1; hex: SHA-256 of the keys
 """
 
 import hashlib
@@ -35,10 +32,9 @@ class DeletedRecord:
         self._n = 0
 
     def append(self, condemned: pa.Table, at_us: int) -> str:
-        """Record objects before their deletion, and return the record's key.
+        """Record objects before their deletion, at at_us, and return the record's key.
 
-        The same objects have one record, however often their deletion fails. at_us: time to record. Raises: Conflict
-        if the root moved; StoreError.
+        The same objects have one record. Raises: Conflict if the root moved; StoreError.
         """
         store = self._root.store
         try:
@@ -79,7 +75,7 @@ def read_swept(store: Store) -> Iterator[pa.Table]:
 
 
 def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
-    """Return a filter for objects that the primary recorded as deleted. Migrations copy these records to the mirror.
+    """Return a filter for objects that a primary recorded as deleted; migrations copy these records to the mirror.
 
     Reads all records. Memory: 0.1 KB per recorded object.
     """
@@ -93,7 +89,7 @@ def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
 
 
 class PrimaryRecord:
-    """The record used in a mirror, where the primary has already recorded all objects that are deleted."""
+    """The record used in a mirror, whose primary has recorded all objects that are deleted."""
 
     def append(self, condemned: pa.Table, at_us: int) -> str:
         """Return "", since nothing is added."""

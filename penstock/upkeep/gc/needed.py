@@ -1,7 +1,6 @@
 """Find the versions that must stay, because readers can open or claim them, and why each object may be deleted.
 
-If a file that names a version's objects is unreadable, nothing may be deleted. The exceptions are a missing file of a
-retired version that only leases keep, and a file recorded as deleted.
+If a file that names a version's objects is unreadable, nothing may be deleted (but see `Unreadable`).
 """
 
 import logging
@@ -33,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 
 def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]]:
-    """Return version id -> human-readable claims by which the log keeps retired versions.
+    """Return version id -> claims, in words, by which the log keeps retired versions.
 
-    Claims are tags, aliases, holds, and open transactions on a version. condemned: as for `protected`.
+    Claims are tags, aliases, holds, and open transactions. condemned: as for `protected`.
     """
     by_id: dict[str, list[str]] = defaultdict(list)
     for ref in state.refs.values():
@@ -55,7 +54,7 @@ def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]
 class Unreadable:
     """Decides whether unreadable files of kept versions may be skipped.
 
-    condemned: as for `protected`. mirror: True for a mirror, which may lack versions retired before the copy.
+    condemned: as for `protected`. mirror: True for one, which may lack versions retired before the copy.
     """
 
     def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:
@@ -66,7 +65,7 @@ class Unreadable:
     def rank(self, record: VersionRecord) -> int:
         """Return 2 for a version not retired, 1 for a retired one that the log keeps, 0 if only leases keep it.
 
-        If versions share a file, the highest rank decides.
+        The highest rank decides about a shared file.
         """
         return 2 if record.retired is None else int(record.id in self._claims)
 
@@ -110,8 +109,8 @@ def protected(
 ) -> dict[str, VersionRecord]:
     """Return id -> record for each version that stays.
 
-    It is not retired, or named by a tag or alias, leased, held, or the parent of an open transaction.
-    condemned: ids of retired versions that tags, aliases and leases do not keep.
+    It is not retired, or named by a tag or alias, leased, held, or the parent of an open transaction. Ids in
+    `condemned` are of retired versions that tags, aliases and leases do not keep.
     """
     kept = {one.id: one for versions in state.datasets.values() for one in versions if one.retired is None}
     leased = [id for lease in leases for id in lease.versions if id not in condemned]
@@ -134,10 +133,10 @@ class References:
 
 
 def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable) -> References:
-    """Return every object of these versions.
+    """Return every object of these versions. lost: decides about unreadable files.
 
-    Costs a request per version and per shards table. Memory: 0.2 KB per object. lost: decides about unreadable
-    files. Raises: ObjectNotFound or Corrupt if a version's objects are unknown, so that nothing may be deleted.
+    Costs a request per version and per shards table. Memory: 0.2 KB per object. Raises: ObjectNotFound or Corrupt if a
+    version's objects are unknown, so that nothing may be deleted.
     """
     paths: set[str] = set()
     tables: dict[str, tuple[TableFile, VersionRecord]] = {}
@@ -172,7 +171,7 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
 def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
     """Return dataset -> owner named by its newest version, retired or not.
 
-    known: owners to use if that manifest is gone. Costs a request per dataset whose newest version does not stay.
+    known: owners to use without that manifest. Costs a request per dataset whose newest version does not stay.
     """
     newest = [
         versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept
@@ -278,8 +277,8 @@ def sorter(
 ) -> Callable[[pa.RecordBatch], pa.Table]:
     """Return a function that counts a piece of a listing and returns its condemned objects.
 
-    Its table has the columns key, nbytes, dataset, txn and why. Links are foreign. Takes 1 s per million objects.
-    kept: ids of the versions that stay.
+    Its table has the columns key, nbytes, dataset, txn and why. Links are foreign. 1 s per million objects. kept: ids
+    of the versions that stay.
     """
     fates: dict[str, tuple[str, int]] = {}
 

@@ -1,8 +1,6 @@
 """The plan: every condemned object, why, and how long the collector has seen it condemned.
 
-    collect/<name>/plan.parquet    key, nbytes, dataset, txn, why, age_us; in key order
-
-Rewritten in each collector pass, from a listing in a local file. Known objects grow older, new ones begin at 0.
+collect/<name>/plan.parquet    key, nbytes, dataset, txn, why, age_us; in key order
 """
 
 import logging
@@ -30,7 +28,7 @@ SCHEMA = pa.schema([("key", pa.large_string()), ("nbytes", pa.int64()), ("link",
 
 
 def scratch() -> AbstractContextManager[None]:
-    """Return a context manager for writes to the local disk. Raises: StoreError if the disk is full."""
+    """Return a context for writes to the local disk. Raises: StoreError if it is full."""
     meanwhile = "while a root was looked at; nothing was deleted"
     return on_scratch(None, meanwhile, room_for="the names of its objects", again="look again")
 
@@ -46,7 +44,7 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def listed(store: Store, prefix: str) -> Iterator["Listing"]:
-    """Yield a listing; its file is deleted at the end.
+    """Yield a listing, whose file is deleted at the end.
 
     For a folder, it includes unfinished files, and links instead of their targets. Memory: `LISTED_ROWS` objects.
     Raises: StoreError.
@@ -101,7 +99,7 @@ def _first(ascending: pa.Array, key: str) -> int:
 
 
 ROWS = 10_000
-"""Number of condemned objects that are rechecked, recorded and deleted together."""
+"""Condemned objects that are rechecked, recorded and deleted together."""
 _TEXT = pa.large_string()
 CONDEMNED = pa.schema(
     [("key", _TEXT), ("nbytes", pa.int64()), ("dataset", _TEXT), ("txn", _TEXT), ("why", _TEXT)]
@@ -117,7 +115,7 @@ class Before:
 
     @staticmethod
     def read(store: Store, name: str, at: Moment, most_us: int) -> "Before":
-        """Return the ages in the collector's last plan plus the time since; empty if it is missing or damaged.
+        """Return the ages in the collector's last plan plus the time since; empty if missing or damaged.
 
         most_us: as for `passed`.
         """
@@ -137,7 +135,7 @@ class Before:
         except FormatTooNew:
             raise
         except (pa.ArrowException, ValueError, KeyError, TypeError) as error:  # Corrupt is a ValueError
-            logger.warning("%s in %s cannot be read (%s): every grace begins again", key, store.url, error)
+            logger.warning("%s in %s cannot be read (%s): all grace periods restart", key, store.url, error)
             return nothing
 
     def ages(self, keys: pa.Array) -> pa.Array:
@@ -170,7 +168,7 @@ def planned(
 ) -> Iterator[CollectionPlan]:
     """Write the plan into the root for the next pass, and into a temporary file.
 
-    condemned: tables with schema `CONDEMNED`, whose keys ascend from table to table.
+    condemned: tables with schema `CONDEMNED`, keys ascending throughout.
     """
     before = Before.read(store, name, at, grace_us // 2)
     facts = {"penstock.table": "condemned", "penstock.schema": "1"}

@@ -15,22 +15,23 @@ from loader.errors import InvalidRuntime, VersionNotFound
 
 READ_AHEAD = 16
 WITNESSES = 32
-"""Number of newest retired versions whose times bound later ones."""
+"""Newest retired versions whose times bound later ones."""
 _DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The versions that a dataset keeps. A version stays if any field keeps it.
+    """The versions that a dataset keeps.
 
-    A version with a tag, alias, hold, lease or open transaction stays too. A version's time is its publisher's clock,
-    corrected by log order (`_times`). Raises: InvalidRuntime.
+    A version stays if any field, a tag, alias, hold, lease or open transaction keeps it.
+
+    Its time is its publisher's clock, corrected by log order (`_times`). Raises: InvalidRuntime.
     """
 
     last: int
-    """Number of newest versions to keep."""
+    """Newest versions to keep."""
     monthly: int = 0
-    """Number of latest months (UTC); the last version of each is kept."""
+    """Latest months (UTC); the last version of each is kept."""
     days: int = 0
     """Age in days up to which every version is kept."""
 
@@ -79,7 +80,7 @@ def retirements(
 def _times(
     versions: Sequence[VersionRecord], created_us: Mapping[str, int], now_us: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return id -> creation time by its publisher's clock, and id -> latest possible creation time."""
+    """Return id -> creation time by its publisher's clock, and id -> latest possible."""
     # The two differ if the clock is evidently wrong: its time is in the future, or before an earlier version's. Such a
     # version existed when the next version with a plausible clock was made, or exists now. The policy uses this bound,
     # so a new version with a slow clock stays. Versions after one with a fast clock stay until its time has passed.
@@ -124,8 +125,8 @@ def retire_by_policy(
 ) -> list[VersionRecord]:
     """Retire the versions that the policy does not keep; with apply=False only return them.
 
-    Costs a request per version that is not retired, per lease and per witness (`WITNESSES`). Each retirement costs a
-    listing of leases and a log entry. Raises: VersionNotFound; Corrupt; StoreError.
+    Costs a request per unretired version, lease and witness (`WITNESSES`), and a listing of leases and a log entry per
+    retirement. Raises: VersionNotFound; Corrupt; StoreError.
     """
     root = root.alone  # each mirror has its own leases
     state = root.state

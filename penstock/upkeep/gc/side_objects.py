@@ -1,8 +1,4 @@
-"""Find condemned objects outside `data/`; objects with other names are foreign.
-
-They are cards of deleted versions, unneeded adopted objects and seals, old heartbeats and hints (log snapshots), leases
-of dead readers, dead data jobs, and unfinished files of killed writers.
-"""
+"""Find condemned objects outside `data/`; objects with other names are foreign."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +24,7 @@ _SEAL = re.compile(rf"{SEALS}[0-9a-f]{{64}}\.parquet")
 _ADOPTED = re.compile(rf"{FOREIGN}[0-9a-f]{{32}}/.+", re.DOTALL)
 _HEARTBEAT = re.compile(r"heartbeats/[^/]+\.json")
 SideObject = tuple[ObjectInfo, str, str, str]
-"""(condemned object, its dataset, its transaction, reason); "" if it has no dataset or transaction."""
+"""(condemned object, its dataset or "", its transaction or "", reason)."""
 
 
 def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) -> Iterator[SideObject]:

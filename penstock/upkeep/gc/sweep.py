@@ -1,4 +1,4 @@
-"""Delete condemned objects piece by piece, after a final check of each piece.
+"""Delete condemned objects piece by piece, after a final check of each.
 
 Objects under a hold or lock, in another user's folder, or behind a link are skipped.
 """
@@ -35,8 +35,7 @@ DESCRIPTION = "job.json"
 def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
     """Delete objects; return key -> error for objects that the store refuses to delete.
 
-    After a refusal each key is deleted by its own request. Raises: Throttled or Transient, which concern the whole
-    store.
+    After a refusal each key has its own request. Raises: Throttled or Transient, which concern the whole store.
     """
     if _refused(store, keys) is None:
         return {}
@@ -65,7 +64,7 @@ Check = Callable[[pa.Table], pa.Table]
 NAMED = 10
 """Most too-large or undeletable objects that are named; the rest are counted."""
 GIVE_UP = 10_000
-"""A sweep that has deleted nothing stops after this many failures."""
+"""Sweep that has deleted nothing stops after this many failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ class Caps:
     max_bytes: int
     """Most bytes deleted; a larger object is skipped."""
     dataset: str | None = None
-    """The only dataset to delete from; None: all."""
+    """Only dataset to delete from; None: all."""
 
 
 @dataclass(slots=True)
@@ -85,7 +84,7 @@ class SweepResult:
     """The result of a sweep, or of a dry run."""
 
     objects: int = 0
-    """Number of deleted objects."""
+    """Deleted objects."""
     nbytes: int = 0
     """Bytes of the deleted objects."""
     why: dict[str, int] = field(default_factory=dict)
@@ -93,17 +92,17 @@ class SweepResult:
     records: list[str] = field(default_factory=list)
     """Keys of the deletion records."""
     spared: int = 0
-    """Number of objects that the final check found to be needed."""
+    """Objects that the final check found to be needed."""
     capped: bool = False
     """True if more was due than the caps allow."""
     too_large: dict[str, int] = field(default_factory=dict)
     """Key -> bytes, for the first `NAMED` objects larger than `max_bytes`."""
     n_too_large: int = 0
-    """Number of objects larger than `max_bytes`."""
+    """Objects larger than `max_bytes`."""
     refused: dict[str, str] = field(default_factory=dict)
     """Key -> error, for the first `NAMED` undeletable objects."""
     n_refused: int = 0
-    """Number of undeletable objects."""
+    """Undeletable objects."""
 
 
 def sweep(
@@ -117,8 +116,8 @@ def sweep(
 ) -> SweepResult:
     """Delete the objects that are due. Each batch of `ROWS` is rechecked, recorded, then deleted.
 
-    record: None for a dry run. The next sweep finishes a killed one, and undeletable objects are skipped. Raises:
-    Forbidden if nothing may be deleted; Conflict if the root moved meanwhile.
+    record: None for a dry run. The next sweep finishes a killed one; undeletable objects are skipped. Raises: Forbidden
+    if nothing may be deleted; Conflict if the root moved meanwhile.
     """
     done = SweepResult()
     for ripe in progress(plan.due(grace_us), "sweep", lambda table: table.num_rows, caps.max_objects):
@@ -245,7 +244,7 @@ class _Jobs:
     def worked_on(self, keys: Sequence[str]) -> list[str]:
         """Return the keys that stay because their job's folder changed since it was condemned.
 
-        A description stays while its folder has other objects: without it, results could seem to be another job's.
+        A description stays while its folder has other objects: results could seem to be another job's.
         """
         folders = {folder for key in keys if (folder := job_folder(key))}
         if not folders:

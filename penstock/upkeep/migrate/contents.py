@@ -56,11 +56,11 @@ def new_items(
 ) -> Iterator[Item]:
     """Yield the objects that versions committed after entry `after` have and earlier versions lack.
 
-    An object outside `OWN` could overwrite the mirror's log, and is never copied. A version's manifest follows its
-    objects; `SMALL_FOLDERS` come last. Objects that a takedown deletes are skipped.
+    An object outside `OWN` could overwrite the mirror's log, and is never copied. A manifest follows its objects;
+    `SMALL_FOLDERS` come last. Objects that a takedown deletes are skipped.
 
-    Costs reading the takedown records, listings of the small folders, two requests per new version, and one per new or
-    merged shards table. Memory: the shards tables that one version adds.
+    Costs the takedown records, listings of the small folders, two requests per new version, and one per new or merged
+    shards table. Memory: the shards tables that one version adds.
     """
     for record in new_versions(state, after):
         if record.manifest.startswith(OWN):

@@ -14,12 +14,12 @@ from ..copying.items import Item
 from ..copying.journal import Journal
 from .contents import new_items, new_versions
 from .prefix_copy import FOLDER, check_places, missing_items
-from .target import copied_entries
+from .run import copied_entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """One provider's list prices in US dollars: standard storage in a US region, first tier."""
+    """A provider's list prices in US dollars: standard storage in a US region, first tier."""
 
     egress: float = 0.0
     """Per GB (1e9 bytes) that leaves the provider."""
@@ -52,15 +52,15 @@ class MigrationPlan:
     versions: list[str] | None = None
     """Names of the versions to copy; None for a plain prefix."""
     entries: int = 0
-    """Number of log entries to copy."""
+    """Log entries to copy."""
     objects: int = 0
-    """Number of objects to copy, without log entries."""
+    """Objects to copy, without log entries."""
     nbytes: int = 0
     """Total bytes of the objects whose size is known."""
     reads: int = 0
-    """Number of requests to the source."""
+    """Requests to the source."""
     writes: int = 0
-    """Number of requests to the target."""
+    """Requests to the target."""
     egress_usd: float = 0.0
     """Cost of egress, US dollars."""
     requests_usd: float = 0.0
@@ -123,7 +123,7 @@ def plan_migration(
 ) -> MigrationPlan:
     """Return the cost of updating the mirror at `target`.
 
-    The lists cover only data. After another tool has copied it, `penstock migrate run` checks it and copies the log.
+    The lists cover only data: `penstock migrate run` checks it and copies the log.
 
     egress: USD per GB; None: the list price. rclone: file that receives paths for `rclone copy --files-from-raw`.
     s5cmd: file that receives commands for `s5cmd run`.

@@ -1,10 +1,8 @@
-"""Copy plain prefixes between stores, and report the progress. Journal, sizes and ETags show what is already copied.
+"""Copy plain prefixes between stores, and report the progress by journal, sizes and ETags.
 
-    .penstock-migration/source.json             {"format", "source"}: the source's URL
-    .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every copied object
-    .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), from unfinished runs
-
-Both hashes are "" for objects that another tool copied, until `verify --full` reads them.
+.penstock-migration/source.json             {"format", "source"}: the source's URL
+.penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every copied object
+.penstock-migration/<run>-<k>.jsonl         the same (key as "path"), from unfinished runs
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,14 +43,14 @@ FOLDER = ".penstock-migration/"
 """Hidden, so that listings of media skip it."""
 SOURCE = f"{FOLDER}source.json"
 _OF_SERVER = ("endpoint_url", "account_name", "account_host")
-"""fsspec options that locate a server; penstock's options have the same names."""
+"""Fsspec options that locate a server; penstock's options have the same names."""
 
 
 def check_places(source: Store, target: Store) -> None:
     """Check that a plain prefix may be copied from source to target.
 
-    Raises: Conflict if one is a root, or the target has another source; InvalidStore if one contains the other, or
-    the source is empty and was never copied; Corrupt if `SOURCE` was edited.
+    Raises: Conflict if one is a root, or the target has another source; InvalidStore if one contains the other, or the
+    source is empty and was never copied; Corrupt if `SOURCE` was edited.
     """
     if _is_inside(source, target) or _is_inside(target, source):
         raise InvalidStore(
@@ -127,14 +125,12 @@ FORMAT = 1
 
 @dataclass(slots=True, kw_only=True)
 class PrefixReport(Copies):
-    """The result of copying a plain prefix."""
-
     source: str
     """Source URL."""
     markers: int = 0
-    """Number of keys that are only a console's folder markers."""
+    """Keys that are only a console's folder markers."""
     unhashed: int = 0
-    """Number of earlier objects accepted by size."""
+    """Earlier objects accepted by size."""
 
     def failed(self, path: str, error: PenstockError, nbytes: int | None = None) -> None:
         if nbytes == 0 and isinstance(error, ObjectNotFound):
@@ -154,13 +150,13 @@ class Sides:
     """One key's objects on both sides, and its journal record."""
 
     key: str
-    """The key."""
+    """Key."""
     source: ObjectInfo | None = None
-    """The source's object, or None."""
+    """Source's object, or None."""
     target: ObjectInfo | None = None
-    """The target's object, or None."""
+    """Target's object, or None."""
     noted: Copied | None = None
-    """The journal's record, or None."""
+    """Journal's record, or None."""
 
 
 def both_sides(
@@ -168,9 +164,8 @@ def both_sides(
 ) -> Iterator[Sides]:
     """Yield every key on either side, in order. Costs two listings, and a journal look-up per key.
 
-    refuse: called with source keys that a listing cannot return.
-
-    Raises: Conflict if the source contains a root, before its marker is yielded.
+    refuse: receives source keys that a listing cannot return. Raises: Conflict if the source contains a root, before
+    its marker.
     """
     here, there = _without_roots(source, refuse), objects(target)
     with in_background(next, there, None) as first:  # both first pages are fetched at once
@@ -225,12 +220,10 @@ def migrate_prefix(
     hash: str = "sha256",
     cluster: "Cluster | None" = None,
 ) -> PrefixReport:
-    """Copy what the target lacks, and report keys that cannot be copied.
+    """Copy what the target lacks, and report keys that cannot be copied. Deletes nothing.
 
-    If an object changed at the source, it is reported, or replaced if `replace` is True. Nothing is deleted. Memory:
-    at most 228 MiB of objects.
-
-    hash: digest kind recorded for copied objects, one of `items.KINDS`. cluster: as for `migrate`.
+    An object that changed at the source is reported, or replaced with `replace`. Memory: at most 228 MiB of objects.
+    hash: digest kind recorded, one of `items.KINDS`. cluster: as for `migrate`.
 
     Raises: as `check_places`; Corrupt if the journal was edited; as listing; with a cluster, as `attach`.
     """
@@ -302,7 +295,7 @@ def left_out(source: Store) -> Iterator[tuple[str, str]]:
 
 
 def is_marker(source: Store, info: ObjectInfo) -> bool:
-    """Return whether a listed key is only a console's folder marker. Costs a request if its size is 0."""
+    """Return whether a listed key is a console's folder marker. Costs a request at size 0."""
     if info.nbytes:
         return False
     try:
@@ -313,7 +306,7 @@ def is_marker(source: Store, info: ObjectInfo) -> bool:
 
 
 def _without_roots(store: Store, refuse: Refuse | None) -> Iterator[ObjectInfo]:
-    """Yield a store's objects. Raises: Conflict at a root in it, which would get a second writable copy."""
+    # Raises: Conflict at a root, which would get a second writable copy
     for info in objects(store, refuse):
         if info.key.endswith(f"/{MARKER}") and _is_root(store, info.key):
             raise Conflict(

@@ -22,8 +22,6 @@ AT_ONCE = 16
 
 @dataclass(slots=True, kw_only=True)
 class PrefixVerdict:
-    """The result of verifying a plain prefix."""
-
     source: str
     """Source URL."""
     target: str
@@ -31,15 +29,15 @@ class PrefixVerdict:
     full: bool
     """True if every byte was read."""
     checked: int = 0
-    """Number of source objects that the target has."""
+    """Source objects that the target has."""
     nbytes: int = 0
     """Bytes of the checked objects."""
     read: int = 0
-    """Number of objects whose bytes were compared."""
+    """Objects whose bytes were compared."""
     unhashed: int = 0
-    """Number of objects accepted by size, unread."""
+    """Objects accepted by size, unread."""
     extra: int = 0
-    """Number of objects that only the target has."""
+    """Objects that only the target has."""
     problems: dict[str, str] = field(default_factory=dict)
     """Key -> problem."""
 
@@ -63,9 +61,9 @@ class PrefixVerdict:
 def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | None = None) -> PrefixVerdict:
     """Compare the target with the source and the journal.
 
-    full: read all objects in the target, and compare them with their recorded hashes; an unhashed object is read at
-    the source too. Without `full`, an object is read if its two ETags may be MD5s and differ. This stops at the first
-    such pair with equal bytes, which shows that ETags (with KMS) prove nothing.
+    full: compare all objects in the target with their recorded hashes; an unhashed object is read at the source too.
+    Otherwise an object is read if its two ETags may be MD5s and differ, up to the first such pair with equal bytes:
+    ETags (with KMS) then prove nothing.
 
     Raises: as `check_places`; as listing.
     """

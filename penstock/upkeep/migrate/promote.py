@@ -1,6 +1,6 @@
 """Cut over: a mirror becomes the primary, and the primary its mirror.
 
-If a run is killed at any step, a second run continues. Two roots never accept appends at the same time:
+A killed run is continued by the next. Two roots never accept appends at the same time:
 
 1. Update and verify the mirror, and prove that its store never creates an object twice.
 2. Close the primary's log with a `primary` entry. A later writer must find the entry's token in its root's marker.
@@ -25,8 +25,7 @@ from ..copying.copy_many import Copies
 from ..copying.items import Pace
 from ..verify.log import check_log
 from ..verify.root import verify_root
-from .run import MigrationReport, migrate
-from .target import make_mirror_of, make_primary
+from .run import MigrationReport, make_mirror_of, make_primary, migrate
 
 HINTS = "log/state-"
 
@@ -42,7 +41,7 @@ class Promotion(Copies):
     promoted: bool = False
     """True once the target is the primary."""
     entries: int = 0
-    """Number of entries in the target's log."""
+    """Entries in the target's log."""
     open_txns: tuple[str, ...] = ()
     """Ids of uncommitted transactions, which must be started again."""
 
@@ -111,10 +110,10 @@ def promote(
 def promote_alone(target: Store) -> Promotion:
     """Make a mirror the primary after its primary is lost for good, with all versions that were not copied.
 
-    If the former primary comes back, it must become a mirror (`migrate`) before a writer uses it.
+    A former primary that comes back must become a mirror (`migrate`) before a writer uses it.
 
-    Raises: Conflict if the target is not a mirror; Corrupt if its log is damaged; NotARoot; InvalidStore if its
-    creates are not exclusive.
+    Raises: Conflict if the target is not a mirror; Corrupt if its log is damaged; NotARoot; InvalidStore if its creates
+    are not exclusive.
     """
     marker, state = check_root(target), Log(target).state
     done = Promotion(target=target.url, former=target.url)

@@ -1,7 +1,4 @@
-"""Edits of objects that no version protects: cards, gate pages, plans, views, packs, lists, ledgers, exclusions.
-
-All but lists, ledgers and exclusions are regenerated on demand.
-"""
+"""Edits of objects that no version protects: cards, gate pages, plans, views, lists, ledgers."""
 
 import json
 import re
@@ -83,7 +80,7 @@ def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
 
 
 def exclusion_without(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
-    """Return a record without denied samples: an equal one if it has none, None if no sample is left."""
+    """Return a record without denied samples: an equal one if it has none, None if none is left."""
     of = "keys" if "keys" in body else "samples"
     named = body.get(of)
     named = named if isinstance(named, list) else []
@@ -108,7 +105,7 @@ _LIST = re.compile(rb'"list":"([0-9a-f]{64})"')
 def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) -> Edits:
     """Return the deletions of a dataset's gate pages whose text names a denied sample. Reads each page.
 
-    everything: also delete all other pages, since any image may show a sample. These may be regenerated.
+    everything: delete all others too, since any image may show a sample.
     """
     named: list[str] = []
     others: list[str] = []
@@ -205,10 +202,7 @@ def _ledgers(store: Store, ids: set[str], marks: Marks) -> dict[str, bytes]:
 
 
 def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
-    """Return a ledger without denied names in lines about these versions; the same bytes if there are none.
-
-    Text that is not a ledger line stays.
-    """
+    """Return a ledger without denied names in lines about these versions; the same bytes if there are none."""
     return b"".join(_line(line, ids, marks) for line in data.splitlines(keepends=True))
 
 

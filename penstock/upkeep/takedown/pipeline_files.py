@@ -1,8 +1,4 @@
-"""Remove denied samples from a pipeline's tables, stage records and batch manifests, which no version names.
-
-A killed run can resume. It writes the table without the rows under a new name, overwrites every record that named the
-old one, and deletes that.
-"""
+"""Remove denied samples from a pipeline's tables, stage records and batch manifests, which no version names."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -21,13 +17,13 @@ from .derived import Edits
 
 Json = dict[str, Any]
 AHEAD = "clips_ahead"
-"""Folder of clips that wait for their batch to be cut; they can be made again."""
+"""Folder of clips that wait for their batch to be cut."""
 
 
 def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[str, Json]) -> Edits:
     """Return the edits of a pipeline's objects, and write the new tables. Reads each table and record.
 
-    shards: path of a shards or samples table -> its replacement in records.
+    shards: path of a shards or samples table -> its replacement.
     """
     marks = with_units(store, dataset, marks)
     replaced: dict[str, Json] = {}
@@ -49,7 +45,7 @@ def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[st
 
 
 def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
-    """Return the denied names, plus the units of denied raw objects, published or not. Reads the units tables."""
+    """Return the denied names, plus the units of denied raw objects. Reads the units tables."""
     names: set[str] = set()
     for path in _paths(store, f"tables/{dataset}/units/", ".parquet"):
         table = parse_table(store.get(path).data, path)
@@ -59,7 +55,7 @@ def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
 
 
 def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
-    """Return a lifecycle table without denied names; None if it has none."""
+    """Return a lifecycle table without denied names or None."""
     table = parse_table(store.get(path).data, path)
     new = without_rows(table, marks)
     return None if new is table else new
@@ -74,7 +70,7 @@ def without_names(path: str, body: Json, marks: Marks) -> Json:
 
 
 def is_hint(path: str) -> bool:
-    """Return whether a path under `tables/` is a hint, which names no sample and may be damaged."""
+    """Return whether a path under `tables/` is a hint, which names no sample."""
     dataset = path.split("/")[1]
     return path == settled_path(dataset) or path.startswith(f"tables/{dataset}/{AHEAD}/")
 

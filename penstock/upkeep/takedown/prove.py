@@ -1,7 +1,6 @@
 """`penstock takedown prove`: check everything that had, or may have, denied samples.
 
-If one check is not clean, the proof is "incomplete". Names are keyed hashes, as in the log.
-`examples/recheck_takedown.py` repeats the checks without penstock.
+Names are keyed hashes, as in the log. `examples/recheck_takedown.py` repeats the checks without penstock.
 """
 
 import hashlib
@@ -18,9 +17,8 @@ from ...denied.denied_bytes import look_at_owners
 from ...denied.find import Findings, all_datasets, find
 from ...denied.record import Place, TakedownRecord, read_record
 from ...progress import progress
-from .mirrors import cache_places, mirror_places
-from .noncurrent import noncurrent
 from .raw_objects import shared_marks
+from .remains import cache_places, mirror_places, noncurrent
 from .run import deny_entry, keys_tables
 from .scan import scanned
 
@@ -44,13 +42,13 @@ def prove(
     s3: Any = None,
     cluster: "Cluster | None" = None,
 ) -> Proof:
-    """Check everything that a takedown recorded. Returns the proof as JSON.
+    """Check everything that a takedown recorded; return the proof as JSON.
 
     Costs a check per recorded object, and a read of every table and JSON object under the root.
 
     mirrors: URLs of reachable mirrors. caches: folders of node caches.
     known: copies outside penstock, such as "backups until 2026-12-24".
-    keeps_nothing: URLs of stores that, as their operators state, keep nothing of deleted objects.
+    keeps_nothing: URLs of stores whose operators state that they keep nothing of deleted objects.
     s3: boto3 client for the root's bucket; None: default credentials.
     cluster: reads tables and JSON objects; None: this process.
 

@@ -34,12 +34,12 @@ class FilesBeside(Protocol):
     def __call__(
         self, alone: Mapping[str, Collection[str]], refused: dict[str, str], /
     ) -> dict[str, list[str]]:
-        """Return the sidecar files that only these raw objects need. Adds objects that must stay to `refused`."""
+        """Return the sidecar files that only these raw objects need; adds objects that must stay to `refused`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawDeletion:
-    """Deletes raw objects and their sidecar files. Both functions are required, so that no file is forgotten."""
+    """Deletes raw objects and their sidecar files."""
 
     delete: Callable[[str], None]
     """Deletes the object at a URI."""
@@ -60,7 +60,7 @@ def delete_object(uri: str) -> None:
 def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list[str]:
     """Return the sorted URIs of raw objects with a sidecar file of one of these names (keys or URIs).
 
-    dataset: the only dataset to search; "" for all. Reads the batch manifests.
+    dataset: "" for all. Reads the batch manifests.
     """
     asked = set(names)
     return sorted(
@@ -74,7 +74,7 @@ def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list
 def check_whole(root: Root, deny: Deny) -> None:
     """Raise InvalidRuntime if a takedown names a sidecar file of a raw object that no takedown names.
 
-    The takedown was then requested after the object's discovery. Costs as much as `objects_named`.
+    It was then requested after the object's discovery. Costs as `objects_named`.
     """
     for dataset in all_datasets(root):
         own, every = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
@@ -132,7 +132,7 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
 
 
 def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
-    """Return the marks (hashed URIs) of raw objects that something remaining needs. Costs as `used_by_others`."""
+    """Return the marks (hashed URIs) of raw objects that something still needs. Costs as `used_by_others`."""
     own: dict[str, set[str]] = {}
     for place in places:
         own.setdefault(place["of"], set()).add(place["mark"])
@@ -162,7 +162,7 @@ def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
 
 
 def _fits(uri: str, pieces: list[str]) -> bool:
-    """Return whether a URI consists of these pieces in order, with text between each two."""
+    # A URI consists of these pieces in order, with text between
     # Linear in the URI's length, since the object's owner decides how many pieces there are.
     first, last = pieces[0], pieces[-1]
     if not (uri.startswith(first) and uri.endswith(last)):

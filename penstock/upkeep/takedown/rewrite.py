@@ -29,18 +29,18 @@ from loader.dataset.writing.redact import (
     rows_of,
     shard_index,
 )
-from loader.errors import Conflict
+from loader.errors import Conflict, Denied
 from loader.storage.external_shards import PlacedStore
 
 from ...class_names import class_names
 from ...denied.cells import LABELS, class_names_without, scrub
 from ...denied.denied_bytes import DeniedBytes
-from ...denied.find import counted_again, folders, names_some
+from ...denied.find import counted_again, folders, names_in
 from ...denied.hashed_names import Marks
 
 
 def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
-    """Return the takedown's open transaction on version `parent`; the same one if the takedown resumes."""
+    """Return the takedown's open transaction on version `parent`, the same one after a kill."""
     again = 0
     while True:
         named = f"takedown {n} {dataset} {parent} {again}"
@@ -51,26 +51,25 @@ def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
         again += 1
 
 
-def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> VersionRecord | None:
+def publish_redacted(
+    root: Root, dataset: str, deny: Deny, marks: Marks, rewritten: VersionRecord | None = None
+) -> VersionRecord | None:
     """Commit the dataset's newest version without a takedown's samples and names; return None if it has none.
 
-    Each shard of an affected part is read and written once. Versions that others publish meanwhile are redacted too.
+    Each shard of an affected part is read and written once. rewritten: the previous version that this takedown
+    published.
 
-    Raises: NothingLeft if no sample remains; Conflict; Fenced if a collector considered this takedown dead: run it
-    again.
+    Raises: NothingLeft if no sample remains; Denied if `rewritten` is still the newest version and has the samples;
+    Conflict; Fenced if a collector considered this takedown dead: run it again.
     """
     newest = root.state.newest(dataset)
     if newest is None:
         return None
-    version = open_record(root.store, newest)
-    denied = DeniedBytes(root.store, root.state.denies)
-    if not (
-        denied_rows(version, [deny])
-        or names_some(version, marks)
-        or _is_class(root, dataset, marks)
-        or denied.adopted(version)
-    ):
+    where = _remaining(root, open_record(root.store, newest), deny, marks)
+    if not where:
         return None
+    if rewritten is not None and newest.id == rewritten.id:
+        raise not_removed(root, newest, deny, where)
     txn = transaction(root, deny.n, dataset, newest.id)
     redaction = _Redaction(root, txn, deny, marks)
     with root.heartbeat(txn):
@@ -81,9 +80,27 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
             raise
 
 
-def _is_class(root: Root, dataset: str, marks: Marks) -> bool:
-    names = class_names(root.store, root.state.versions(dataset)) or []
-    return class_names_without(names, marks) != names
+def _remaining(root: Root, version: Version, deny: Deny, marks: Marks) -> str:
+    """Return where a version has or names denied samples; empty if it does not."""
+    if rows := denied_rows(version, [deny]):
+        return f"in part {min(rows)}, rows {sorted(rows[min(rows)])[:3]}"
+    if path := names_in(version, marks):
+        return f"as names in {path}"
+    names = class_names(root.store, root.state.versions(version.dataset)) or []
+    if class_names_without(names, marks) != names:
+        return "as names of classes"
+    adopted = DeniedBytes(root.store, root.state.denies).adopted(version)
+    return f"in the adopted object {min(adopted[min(adopted)])}" if adopted else ""
+
+
+def not_removed(root: Root, record: VersionRecord, deny: Deny, where: str) -> Denied:
+    """Return the error for a newest version that the rewrite leaves as it is. where: "in part ..."."""
+    return Denied(
+        f"takedown {deny.n}: after its rewrite, {record.name} ({record.manifest}) still has what was to be removed, "
+        f"{where}. It was not retired, and these samples are still readable. Run penstock verify {record.name} --full "
+        f"--root {root.url}: repair what it names, and run the takedown again. If it names nothing, the rewrite has a "
+        "fault: report this message, and run the takedown again with a release that corrects it"
+    )
 
 
 class NothingLeft(Exception):

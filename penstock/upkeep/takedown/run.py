@@ -5,38 +5,79 @@
 3. Rewrite or delete objects that no version protects, then the records of training runs.
 4. Delete raw objects last, when everything that stays is known.
 
-The store gives the remaining work of each step, so a killed run can be repeated.
+The store gives the remaining work of each step: a killed run is repeated.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from loader import Root
 from loader.dataset.log.state import Deny
 from loader.errors import TakedownNotFound
 from loader.storage import is_there
 
-from ...denied.find import all_datasets, find
-from ...denied.keys_tables import KeysTables
-from ...denied.record import add_to_record, read_record
+from ...denied.find import Findings, all_datasets, find
+from ...denied.keys_tables import KeysTables, keys_files, names_in
+from ...denied.readable_versions import Whole, over_whole
+from ...denied.record import Place, add_to_record, read_record
 from ...denied.sources import landings, why_not
 from ...progress import progress
 from .derived import do
-from .raw_objects import (
-    FilesBeside,
-    RawDeletion,
-    Uris,
-    check_whole,
-    deleted_raw,
-    raw_places,
-    used_by_others,
-)
+from .raw_objects import FilesBeside, RawDeletion, Uris, check_whole, deleted_raw, raw_places, used_by_others
 from .run_records import run_record_edits
 from .steps import Steps, TakedownReport
-from .trainings import TrainedOn, newest_of, trainings_on
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
+
+
+TrainedOn = Callable[[str, Collection[str]], Iterable[Mapping[str, Any]]]
+"""From a dataset and keys of samples to runs: `run`, `samples`, `steps`, `checkpoints` and `error` of each."""
+
+
+def trainings_on(root: Root, findings: Iterable[Findings], trained: TrainedOn) -> Iterator[Place]:
+    """Yield an entry of the record per dataset and run."""
+    for of in findings:
+        keys = _keys(root, of) if of.rows else set()
+        for run in trained(of.dataset, keys) if keys else ():
+            steps = run["steps"]
+            yield {
+                "check": "trained",
+                "what": f"run {run['run']}",
+                "of": of.dataset,
+                "run": run["run"],
+                "samples": run["samples"],
+                "first_step": min(steps, default=-1),
+                "last_step": max(steps, default=-1),
+                "checkpoints": list(run["checkpoints"]),
+                "error": run["error"].partition(":")[0],  # a message might name a sample
+            }
+
+
+def newest_of(recorded: Sequence[Place], now: Sequence[Place]) -> list[dict[str, Any]]:
+    """Return one entry per dataset and run: the one with most steps, or an earlier one if unknown by now."""
+    newest: dict[tuple[str, str], Place] = {}
+    for place in (*recorded, *now):
+        name = (place["of"], place["run"])
+        if name not in newest or place["last_step"] >= newest[name]["last_step"]:
+            newest[name] = place
+    names = ("run", "of", "samples", "first_step", "last_step", "checkpoints", "error")
+    return [{name: newest[key][name] for name in names} for key in sorted(newest)]
+
+
+def _keys(root: Root, of: Findings) -> set[str]:
+    """Return the keys of the denied samples in all versions that can be read."""
+
+    def keys_in(versions: Whole) -> set[str]:
+        files = {file["path"]: file for _, version in versions for file in keys_files(version)}
+        keys: set[str] = set()
+        for file in files.values():
+            table = names_in(root.store, file).select(["part", "row", "key"])
+            columns = (column.to_pylist() for column in table.columns)
+            keys.update(key for part, row, key in zip(*columns, strict=True) if row in of.rows.get(part, ()))
+        return keys
+
+    return over_whole(root, of.dataset, keys_in)
 
 
 def deny_entry(root: Root, n: int) -> Deny:
@@ -69,17 +110,15 @@ def run_takedown(
     cluster: "Cluster | None" = None,
     trained: TrainedOn | None = None,
 ) -> TakedownReport:
-    """Find the samples, and with `apply` redact them.
-
-    Reads every version's keys; rewrites each shard with denied samples once.
+    """Find the samples, and with `apply` redact them. Reads every version's keys.
 
     raw: deletes sidecar files, then raw objects that nothing else was cut from; None: keep them.
     raw_below: URLs below which raw objects may be deleted; empty: the landing locations of the dataset's batches.
     cluster: reads the keys tables; None: this process.
     trained: finds the runs that trained on the samples, before anything changes; None: no runs are listed.
 
-    Raises: TakedownNotFound; InvalidRuntime as `check_whole`; Corrupt; StoreError; Fenced; with a cluster as
-    `outcomes_anew`.
+    Raises: TakedownNotFound; InvalidRuntime as `check_whole`; Denied as `Steps.take`; Corrupt; StoreError; Fenced; with
+    a cluster as `outcomes_anew`.
     """
     deny = deny_entry(root, n)
     check_whole(root, deny)

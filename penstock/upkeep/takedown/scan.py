@@ -1,9 +1,9 @@
-"""Find every object under a root that a run would rewrite or delete, recorded or not.
+"""Find every object under a root that a run would rewrite or delete, recorded or not."""
 
-After a run and a garbage collection, there is none.
-"""
-
+import re
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from io import BufferedReader
 from typing import Any
@@ -11,8 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from loader import Root
+from loader.dataset.apply_denies import Rows
 from loader.dataset.log.state import VersionRecord
-from loader.dataset.tables.parquet import parse_table, table_facts
+from loader.dataset.tables.manifest import references
+from loader.dataset.tables.parquet import TableFile, get_tables, parse_table, put_named_table, table_facts
+from loader.dataset.versions.version import open_record
+from loader.dataset.writing.redact import redact_rows, rows_of
 from loader.errors import Corrupt, ObjectNotFound, StoreError
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store, is_there
@@ -25,10 +29,126 @@ from ...denied.find import all_datasets, producer_names_some
 from ...denied.hashed_names import Marks
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, TakedownRecord
-from .derived import card_folders, exclusion_without, ledger_without, page_names, plan_is_of
-from .orphans import member_keys
+from ..gc.needed import OURS
+from .derived import (
+    card_folders,
+    exclusion_without,
+    ledger_without,
+    page_names,
+    plan_is_of,
+)
 from .pipeline_files import is_hint, table_without, with_units, without_names
 from .run_records import run_record_without
+
+PART_SAMPLES = "part-samples"
+
+
+def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
+    """Yield record entries for objects in a dataset's transactions that no version names.
+
+    Reads each index, table and manifest among them. The rest of a partly collected version must go too.
+    """
+
+    def named_by(versions: Whole) -> tuple[set[str], set[str]]:
+        whole = {record.txn for record, _ in versions}
+        named = {record.manifest for record, _ in versions}
+        for _, version in versions:
+            named |= {one.path for one in references(root.store, version.manifest)}
+        return whole, named
+
+    # Read the log first, so that a version committed meanwhile is not taken for a partly collected one.
+    txns = [one for one in root.state.txns.values() if one.dataset == dataset]
+    whole, named = over_whole(root, dataset, named_by)
+    for txn in sorted(txns, key=lambda txn: txn.txn):
+        in_part = txn.status == "committed" and txn.txn not in whole
+        keys = {info.key for info in root.store.list(f"data/{txn.txn}/")}
+        for path in sorted(keys - named):
+            known = list(_looked_at(root.store, path, keys, marks, waits=txn.status == "open"))
+            for object_path, what in known or (_rest(path) if in_part else ()):
+                yield {"check": "absent", "what": what, "of": dataset, "path": object_path}
+
+
+def _rest(path: str) -> Iterator[tuple[str, str]]:
+    if re.fullmatch(OURS, path):
+        yield path, "rest of a version that was collected in part"
+
+
+def _looked_at(
+    store: Store, path: str, keys: set[str], marks: Marks, *, waits: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield (path, what) for an object, and an index's shard, with a denied sample."""
+    # waits: it may still be published; if it only names samples, the next run rewrites it.
+    try:
+        for object_path, what in _with_marks(store, path, keys, marks, waits):
+            yield object_path, f"{what} that no version names"
+    except ObjectNotFound:
+        return
+
+
+def _with_marks(
+    store: Store, path: str, keys: set[str], marks: Marks, waits: bool
+) -> Iterator[tuple[str, str]]:
+    if path.endswith(".parquet"):
+        table = parse_table(store.get(path).data, path)
+        if any(taken_rows(table, marks)) or (not waits and scrub(table, marks) is not table):
+            yield path, table_facts(table).get("table", "table")
+            if path.endswith(".index.parquet"):
+                yield path.removesuffix(".index.parquet") + ".tar", "shard"
+    elif path.endswith(".json"):
+        if not waits and producer_names_some(json_object(store.get(path).data, path, store.url), marks):
+            yield path, "manifest"
+    elif path.endswith(".tar") and path.removesuffix(".tar") + ".index.parquet" not in keys:
+        with suppress(Corrupt):  # a proof names an unreadable shard
+            if any(marks.takes("sample", key) for key in member_keys(store, path)):
+                yield path, "shard without an index"
+
+
+def member_keys(store: Store, path: str) -> Iterator[str]:
+    """Yield the keys of a shard's members, as far as it is readable."""
+    try:
+        with (
+            store.open_stream(path) as stream,
+            tarfile.open(fileobj=stream, mode="r|", ignore_zeros=True) as tar,
+        ):
+            for member in tar:
+                folder, slash, name = member.name.rpartition("/")
+                yield folder + slash + name.partition(".")[0]
+    except tarfile.TarError as error:
+        raise Corrupt(f"{store.url}/{path} is no archive that can be read to its end: {error}") from error
+
+
+def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str, dict[str, Any]]:
+    """Return path -> redacted table, for part-samples tables with denied samples."""
+    newest = root.state.newest(dataset)
+    if newest is None or not rows:
+        return {}
+    keys = _keys(root.store, newest, rows)
+    out = {}
+    for place in list(left_over(root, dataset, marks)):
+        if place["what"].startswith(PART_SAMPLES):
+            path = place["path"]
+            try:
+                table = parse_table(root.store.get(path).data, path)
+            except ObjectNotFound:  # it was just collected
+                continue
+            new = scrub(redact_rows(table, rows_of(table, keys)), marks)
+            out[path] = put_named_table(root.store, path.rpartition("/")[0], new, PART_SAMPLES).to_json()
+    return out
+
+
+def _keys(store: Store, record: VersionRecord, rows: Rows) -> dict[str, dict[int, str]]:
+    files = [
+        TableFile.from_json(one)
+        for one in open_record(store, record).manifest["samples"]
+        if one["group"] == "keys"
+    ]
+    out: dict[str, dict[int, str]] = {}
+    for table in get_tables(store, files, ["part", "row", "key"]):
+        for at in table.to_pylist():
+            if at["row"] in rows.get(at["part"], ()):
+                out.setdefault(at["part"], {})[at["row"]] = at["key"]
+    return out
+
 
 SCANNED = (
     "data/",
@@ -256,7 +376,7 @@ class Scan:
         return any(scrubbed(body, one) != body for one in self._marks.values())
 
     def _job(self, path: str) -> bool:
-        """Return whether a data job's object holds a denied name: a whole text in JSON, or a word in a log."""
+        # A whole text in JSON, or a word in a log
         try:
             data = self._get(path)
         except ObjectNotFound:

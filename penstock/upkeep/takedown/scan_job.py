@@ -1,7 +1,4 @@
-"""Scan for a proof on a cluster. A unit is a list of objects.
-
-As in `keys_job`, no name is sent: a worker derives names from the record and its unit's marks and table rows.
-"""
+"""Scan lists of objects for a proof on a cluster, without sending a name."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,7 +135,7 @@ def scan_on(
     findings: Sequence[Findings],
     infos: Iterable[ObjectInfo],
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield (path, verdict) for each object, in order. Units that fail on the cluster are scanned in this process."""
+    """Yield (path, verdict) for each object, in order. Units that fail on the cluster are scanned here."""
     marks = {one.dataset: one.marks for one in findings}
     units = list(_units(root, record, findings, infos))
     if not units:

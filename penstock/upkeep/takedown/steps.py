@@ -14,15 +14,13 @@ from ...denied.keys_tables import KeysTables
 from ...denied.readable_versions import Whole, over_whole
 from ...denied.record import Place, add_to_record, read_record
 from .derived import Edits, derived_edits, do, exclusion_edits, page_edits
-from .orphans import left_over, part_samples
 from .pipeline_files import lifecycle_edits
-from .rewrite import NothingLeft, publish_redacted, zeroed
+from .rewrite import NothingLeft, not_removed, publish_redacted, zeroed
+from .scan import left_over, part_samples
 
 
 @dataclass(slots=True)
 class TakedownReport:
-    """The result of a takedown run."""
-
     n: int
     """Number of the takedown's log entry."""
     applied: bool
@@ -48,15 +46,15 @@ class TakedownReport:
     adopted: list[str] = field(default_factory=list)
     """Paths of adopted objects that hold samples denied by any takedown."""
     trained: list[dict[str, Any]] = field(default_factory=list)
-    """Runs that trained on the samples: run, dataset, samples, steps and checkpoints, and why they are unknown."""
+    """Runs that trained on the samples: run, dataset, samples, steps, checkpoints, error."""
     waiting: int = 0
-    """Number of objects that wait for garbage collection."""
+    """Objects that wait for garbage collection."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def text(self) -> str:
-        """Return human-readable text."""
+        """Return readable text."""
         n = sum(self.samples.values())
         lines = [
             f"takedown {self.n}: {n} samples" + "".join(f", {k} in {d}" for d, k in self.samples.items())
@@ -99,7 +97,7 @@ class TakedownReport:
 class Steps:
     """Performs a takedown's steps in one dataset.
 
-    tables: reader for keys tables. findings: denied samples in the dataset's versions. report: receives the results.
+    findings: denied samples in its versions. report: receives the results.
     """
 
     def __init__(self, tables: KeysTables, findings: Findings, report: TakedownReport) -> None:
@@ -109,15 +107,24 @@ class Steps:
         self._uris = set(findings.uris)
 
     def take(self) -> set[str]:
-        """Take all steps in order; return the URIs of the samples' raw objects. Raises: Corrupt; StoreError; Fenced."""
+        """Take all steps in order; return the URIs of the samples' raw objects.
+
+        Repeats the rewrite for each version with the samples that others publish meanwhile. Raises: Denied if a rewrite
+        changes nothing; Corrupt; StoreError; Fenced.
+        """
         self._note_found()
-        retired = False
-        while not retired:
+        last: VersionRecord | None = None
+        while True:
             nothing_left_of = self._publish()
             self._find_again()
             self._note_found()
             self._delete_pages()
-            retired = self._retire(nothing_left_of)
+            newest = self._retire(nothing_left_of)
+            if newest is None:
+                break
+            if last is not None and newest.id == last.id:
+                raise not_removed(self._root, newest, self._deny, self._where())
+            last = newest
         self._edit_derived()
         adoptions = DeniedBytes(self._root.store, self._root.state.denies)
         self._do(Edits(deletes=tuple(adoptions.left_by_adoption(self._root, self.dataset))))
@@ -132,8 +139,9 @@ class Steps:
         add_to_record(self._root.store, self._deny.n, places, {self.dataset: own} if own else {})
 
     def _publish(self) -> str:
+        record = None
         try:
-            while record := publish_redacted(self._root, self.dataset, self._deny, self.marks):
+            while record := publish_redacted(self._root, self.dataset, self._deny, self.marks, record):
                 self._report.new.append(record.name)
         except NothingLeft as left:
             return left.version
@@ -145,14 +153,18 @@ class Steps:
         self._uris |= self._findings.uris
 
     def _delete_pages(self) -> None:
-        """Delete every gate page while a version with the samples is not retired: a page may show a sample."""
+        # A page may show a sample while a version with the samples is not retired
         # Before that version is retired, so that after a kill the next run still deletes them. A run after the
         # retirement keeps newer pages.
         if any(record.retired is None for record in self._findings.versions):
             self._do(page_edits(self._root.store, self.dataset, self.marks, everything=True))
 
-    def _retire(self, nothing_left_of: str) -> bool:
-        """Retire the versions that had the samples; return False if a version based on one was published since."""
+    def _where(self) -> str:
+        rows = self._findings.rows
+        return f"in parts {', '.join(sorted(rows)[:3])}" if rows else "as names"
+
+    def _retire(self, nothing_left_of: str) -> VersionRecord | None:
+        """Retire the versions that had the samples; return one based on them that was published since."""
         # The newest version is not retired until its other samples are in a version without the denied ones.
         had = {record.id for record in self._findings.versions}
 
@@ -160,19 +172,19 @@ class Steps:
             unretired = [one for one in state.versions(self.dataset) if one.id in had and one.retired is None]
             newest = state.newest(self.dataset)
             if not unretired or newest is None:
-                return Done(True)
+                return Done(None)
             # Checked on the log state that the entry extends. A version based on one with nothing left also has the
             # samples, excluded but not redacted. It must first be found, and published without them.
             moved_on = newest.id != nothing_left_of if nothing_left_of else newest.id in had
             if moved_on:
-                return Done(False)
+                return Done(newest)
             return decide_retire(
                 state, self.dataset, unretired[0].number, f"takedown (log entry {self._deny.n})"
             )
 
         while (outcome := self._root.log.append(retire_next)).entry is not None:
             self._report.retired.append(f"{self.dataset}@{outcome.entry.body['number']}")
-        return outcome.value is True
+        return outcome.value if isinstance(outcome.value, VersionRecord) else None
 
     def _edit_derived(self) -> None:
         self._do(derived_edits(self._root.store, self._had(), self.marks))

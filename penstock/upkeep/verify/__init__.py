@@ -1,1 +1,1 @@
-"""Verify a root, with one module per kind of object: root, log, version, shard, tables, derived objects."""
+"""Verify a root, with one module per kind of object."""

@@ -50,7 +50,7 @@ _REPORT = re.compile(r"reports/training/[^/]+/runs/[^/]+/[0-9a-f]{32}\.json")
 
 
 def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
-    """Yield the problem with an object whose key is below one of `CHECKS`, if any. Costs at most one request."""
+    """Yield the problem with an object below one of `CHECKS`, if any. Costs at most one request."""
     check = CHECKS.get(key.partition("/")[0])
     if check is None or (key.startswith("cards/") and not key.endswith("/card.json")):
         return
@@ -187,7 +187,7 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
 
 
 FOLDERS = frozenset(folder.rstrip("/") for folder in ROOT_FOLDERS if folder != "log/")
-"""A root's folders, besides its marker and log. Anything else is foreign."""
+"""Root's folders, besides its marker and log. Anything else is foreign."""
 _HINT = re.compile(r"log/state-([0-9]{12})\.json")
 SHOWN = 100
 """Most foreign objects that are named; the rest are counted."""
@@ -195,30 +195,28 @@ SHOWN = 100
 
 @dataclass(slots=True)
 class RootReport:
-    """The result of verifying a root."""
-
     root: str
     """Root URL."""
     full: bool
     """True if every byte of the shards was read."""
     entries: int = 0
-    """Number of log entries before the first damaged one."""
+    """Log entries before the first damaged one."""
     versions: int = 0
-    """Number of versions, including retired ones."""
+    """Versions, including retired ones."""
     retired: int = 0
-    """Number of retired versions."""
+    """Retired versions."""
     objects: int = 0
-    """Number of objects under the root."""
+    """Objects under the root."""
     nbytes: int = 0
     """Bytes of these objects."""
     shards: int = 0
-    """Number of checked shards."""
+    """Checked shards."""
     foreign: list[str] = field(default_factory=list)
     """Keys of the first foreign objects."""
     n_foreign: int = 0
-    """Number of objects that penstock did not write."""
+    """Objects that penstock did not write."""
     unreferenced: int = 0
-    """Number of objects under data/ that no version names."""
+    """Objects under data/ that no version names."""
     unreferenced_nbytes: int = 0
     """Bytes of the unreferenced objects."""
     nothing_leased: list[str] = field(default_factory=list)
@@ -235,7 +233,7 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
 
     - The log's entries, chain, rules and hints.
     - Each version's manifest against its commit.
-    - The objects of each version that is not retired, through `check_version`.
+    - The objects of each unretired version, through `check_version`.
     - Derived objects, through `check_stored`.
 
     Costs a listing of the root, a request per log entry, version, lease and table, and each shard's cost in

@@ -1,4 +1,4 @@
-"""Check one shard, registered or not, against its version: size, index, and all bytes or only the last row."""
+"""Check one shard against its version: size, index, and all bytes or only the last row."""
 
 import hashlib
 from collections import deque
@@ -30,13 +30,11 @@ class Problem:
     address: str
     """Version, part, field, byte range and key, as far as known."""
     what: str
-    """Human-readable damage, often with the remedy."""
+    """Damage, often with the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardProblems:
-    """The result of checking a shard."""
-
     problems: list[Problem]
     """All problems."""
     unverified_nbytes: int
@@ -53,7 +51,7 @@ def check_bytes(
 ) -> Iterator[Problem]:
     """Check every byte of a shard against its hash and index, and the index against the part's keys.
 
-    keys: the part's keys according to the samples table; None if unknown.
+    keys: by the samples table; None if unknown.
     """
     pages = index.page_hashes(shard["nbytes"])
     with version.store.open_stream(shard["path"]) as stream:
@@ -82,10 +80,7 @@ def check_bytes(
 
 
 def other_key(address: str, rows: IndexRows, first: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield a problem at the first row of an index, numbered from `first`, whose key differs from `keys`.
-
-    keys: as for `check_bytes`.
-    """
+    """Yield a problem at the first row of an index, numbered from `first`, whose key differs from `keys`."""
     named = rows.keys if keys is None else keys[first : first + len(rows.keys)]
     for position, (got, expected) in enumerate(zip_longest(rows.keys, named)):
         if got != expected:
@@ -97,7 +92,7 @@ def other_key(address: str, rows: IndexRows, first: int, keys: list[str] | None)
 
 
 def too_few_rows(address: str, n_rows: int, keys: list[str] | None) -> Iterator[Problem]:
-    """Yield a problem if an index has fewer rows than its part has keys. keys: as for `check_bytes`."""
+    """Yield a problem if an index has fewer rows than its part has keys."""
     if keys is not None and len(keys) > n_rows:
         yield Problem(address=address, what=f"its index has {n_rows} rows, the samples table {len(keys)}")
 
@@ -105,7 +100,7 @@ def too_few_rows(address: str, n_rows: int, keys: list[str] | None) -> Iterator[
 def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
     """Check the last row's smallest field at the offset that the index states; a swapped shard has another key there.
 
-    Costs one index row group and one range. If the field is larger than `BLOCK_BYTES`, only its header is read.
+    Costs one index row group and one range; only the header of a field above `BLOCK_BYTES`.
     """
     rows = index.read_group(index.row_group_of(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
@@ -149,10 +144,7 @@ def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Ha
 
 
 class _Hashing:
-    """Reads a stream in blocks and hashes it, and unless `page_bytes` is 0 also each page.
-
-    at: number of bytes read. ended: True if the stream was too short.
-    """
+    """Reads a stream in blocks and hashes it, and each page unless `page_bytes` is 0."""
 
     def __init__(self, stream: BinaryIO, page_bytes: int) -> None:
         self._stream, self._page_bytes = stream, page_bytes
@@ -214,7 +206,7 @@ def check_registered(
 ) -> Iterator[Problem]:
     """Read every field of a registered shard, and compare it with its known checksum.
 
-    keys: as for `check_bytes`. unverified: called with the size of each field that has no checksum.
+    keys: as for `check_bytes`. unverified: receives the bytes of each field without a checksum.
     """
     decoded = version.placed.objects(shard["path"])[0].decoded if version.placed else None
     if decoded is not None:

@@ -1,4 +1,4 @@
-"""Read every byte of a version's shards on a cluster. Each shard is a unit."""
+"""Read every byte of a version's shards on a cluster, a unit each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ class ShardUnit:
     version: str
     """Id of the version that names the shard."""
     shard: dict[str, Any]
-    """The shard's row in the shards table."""
+    """Shard's row in the shards table."""
     keys: dict[str, Any] | None
-    """Manifest entry of the samples file with the part's keys; None if there is none."""
+    """Manifest entry of the samples file with the part's keys, or None."""
     keys_are_known: bool
     """False if a samples file is damaged."""
 
@@ -68,9 +68,9 @@ READ_SHARDS = Work(
 
 
 def shards_read_on(cluster: Cluster, version: Version, units: Sequence[ShardUnit]) -> Iterator[ShardProblems]:
-    """Yield the result for each shard, in order. A shard that no worker could finish is a problem.
+    """Yield the result for each shard, in order. One that no worker could finish is a problem.
 
-    An abandoned verification is resumed; a finished one starts again. Raises: as `attach`.
+    An abandoned verification is resumed; a finished one runs again. Raises: as `attach`.
     """
     about = f"verify {version.name}"
     outcomes = outcomes_anew(READ_SHARDS, units, cluster, store=version.store, about=about)

@@ -23,7 +23,7 @@ from .shard import Problem
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 TOLERANCE = 1e-9
-"""Relative and absolute tolerance for sums, since float sums depend on the order of addition."""
+"""Relative and absolute tolerance for sums of floats."""
 
 
 def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
@@ -33,8 +33,7 @@ def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
     - Samples tables name every row of every part once and in order, which defines ordinals.
     - The manifest names their columns and groups.
 
-    bad: paths from `bad_tables`. Checks that need a bad table are skipped: all of them, if it is a shards or exclusions
-    table.
+    bad: paths from `bad_tables`. Checks that need one are skipped: all, if it is a shards or exclusions table.
     """
     if any_in(bad, version.manifest["shards"]) or any_in(bad, version.manifest["exclusions"]):
         return
@@ -48,10 +47,7 @@ def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
 
 
 def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Problem]:
-    """Recompute all columns' statistics and the key hashes from the samples tables, and compare them.
-
-    bad: as for `compare_tables`.
-    """
+    """Recompute all columns' statistics and the key hashes from the samples tables, and compare them. bad: as above."""
     entries, columns = version.manifest["samples"], version.manifest["columns"]
     if any_in(bad, entries):
         return
@@ -99,7 +95,7 @@ def _statistics(
 def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
     """Return path -> problem, for tables that lack the manifest's SHA-256 or number of rows.
 
-    seen: tables found undamaged with other versions; this version's undamaged tables are added.
+    seen: tables found undamaged with other versions; this version's are added.
     """
     bad: dict[str, Problem] = {}
     rows = {

@@ -29,14 +29,12 @@ AT_ONCE = 16
 
 @dataclass(slots=True)
 class VerifyReport:
-    """The result of verifying a version."""
-
     version: str
     """Version name."""
     full: bool
     """True if every byte was read."""
     shards: int = 0
-    """Number of checked shards."""
+    """Checked shards."""
     of_shards: int = 0
     """Number of the version's shards."""
     rows: int = 0
@@ -73,8 +71,7 @@ def check_version(
     Registered objects are checked by size and change token; with `full` their fields are read. A bad table stops only
     the checks that need it. Costs a request per table and, without `full`, 3 per checked shard.
 
-    seen: shards and tables checked before; this version's are added. cluster: reads the shards if `full` is True;
-    None: this process.
+    seen: shards and tables checked before; this version's are added. cluster: reads the shards if `full`.
     """
     report = VerifyReport(version=version.name, full=full)
     bad = bad_tables(version, seen)
@@ -141,7 +138,7 @@ def _shards_on(
 
 
 def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
-    """Return the keys of a part with no undamaged samples file: [], or None if a damaged file may have them."""
+    """[], or None if a damaged file may have them."""
     return None if any_in(bad, version.manifest["samples"]) else []
 
 

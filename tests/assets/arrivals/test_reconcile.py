@@ -21,10 +21,10 @@ from assets.arrivals.make_batches import discover
 from assets.arrivals.progress import TickDataset, paused
 from assets.arrivals.reconcile import read_inventory, reconcile
 from assets.arrivals.tick import tick
-from assets.failures import why_failed
 from assets.sources import BatchLimits, Source
 from assets.spec import DatasetSpec
 from dagster_project.definitions import build_defs
+from dagster_project.sensors.alerting import why_failed
 from loader.dataset.log.denies import Target, hashes
 from loader.dataset.log.state import Deny
 from loader.errors import Corrupt, InvalidStore

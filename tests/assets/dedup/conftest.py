@@ -17,7 +17,7 @@ from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
 from assets.ingest import units
 from assets.release.version_asset import Release, publish_batches
-from assets.samples.samples_asset import samples_stage
+from assets.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from assets.stages import require_published
 from assets.tables import read_table

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import loader
+from assets.dedup import near_duplicates as stretches
 from assets.dedup import near_pairs as blocks
-from assets.dedup import published as stretches
+from assets.dedup.near_duplicates import near_published, published_samples
 from assets.dedup.near_pairs import embeddings_of, near_embeddings
 from assets.dedup.policy import EmbeddingMatch, NearDuplicates
-from assets.dedup.published import near_published, published_samples
 from assets.dedup.settle import candidates_of, table_of
 from loader.errors import FieldMismatch
 

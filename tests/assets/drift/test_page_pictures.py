@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import loader
+from assets.assembly import candidate
 from assets.checks import CheckResult
 from assets.drift import DriftFinding
 from assets.drift import page as examples
@@ -22,8 +23,7 @@ from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
 from assets.release.gate_run import audit_batch
 from assets.release.version_asset import audit_waiting, publish_batches
-from assets.samples.assembly import candidate
-from assets.samples.samples_asset import samples_stage
+from assets.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target
 from loader.errors import StageNotPublished

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.feedback import quarantine
-from assets.feedback.judging import judge
-from assets.feedback.quarantine import (
+from assets import quarantine
+from assets.judging import judge
+from assets.quarantine import (
     MAX_LEDGERS,
     Quarantined,
     quarantine_metadata,

@@ -15,7 +15,7 @@ from assets.ingest import audit_work, units
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
 from assets.media.objects import AuditRequest
-from assets.samples.samples_asset import samples_stage
+from assets.samples_asset import samples_stage
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.tables import read_table
 from loader.errors import Fenced, StageNotPublished, StoreError

@@ -19,7 +19,7 @@ from assets.spec import DatasetSpec
 from loader.dataset.shards.part import part_rows
 from loader.errors import Corrupt, StoreError
 from loader.storage import open_store
-from penstock.compute import blocks, cluster_compute
+from penstock.compute import cluster_compute, submit
 from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.job import JobFolder, job_ids
@@ -62,7 +62,7 @@ def cut(root: loader.Root, place: Path, compute: Compute) -> StageRecord:
 def test_shards_and_tables_have_the_same_bytes_whoever_cuts(
     tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch, at_scale: Callable[..., Iterable[str]]
 ) -> None:
-    monkeypatch.setattr(blocks, "MAX_UNITS", 2)
+    monkeypatch.setattr(submit, "MAX_UNITS", 2)
     (landing / "damaged.jpg").write_bytes(b"\xff\xd8\xff" * 9)
     found = {}
     for way in at_scale(["inline", "2 workers", "local engine, 4 workers"], WAYS):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from assets.pages import plots
+from assets import plots
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

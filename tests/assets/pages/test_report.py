@@ -3,7 +3,7 @@
 import pytest
 from markdown_it import MarkdownIt
 
-from assets.pages.report import Markdown, bars, code_block, link, markdown_table
+from assets.report import Markdown, bars, code_block, link, markdown_table
 
 HOSTILE = [
     "[click](https://evil.example/)",

@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 
 import loader
-from assets.pages.table_columns import LINEAGE, SCHEMA
 from assets.spec import DatasetSpec, Feature
 from assets.stages import require_published
+from assets.table_columns import LINEAGE, SCHEMA
 from assets.tables import read_table
 from penstock.cli import main
 from penstock.lineage import pipeline_runs

@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 
 import loader
+from assets.assembly import candidate
 from assets.checks import CheckResult
 from assets.gate_checks import SUITE, Gate
 from assets.release import version_asset as version
 from assets.release.version_asset import audit_waiting, publish_batches
-from assets.samples.assembly import candidate
 from loader.dataset.log.entries import canonical
 from loader.errors import StageNotPublished
 from penstock.stages import StageRecord, append_record

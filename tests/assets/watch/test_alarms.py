@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.alarms import REMINDER_S, Alarm, alarms, due
 from assets.batches import IngestBatch, Standing
 from assets.upkeep import LIMITS, Limits
+from dagster_project.sensors.alerting import REMINDER_S, Alarm, alarms, due
 from resources.alerts import Alert
 
 NOW_S = 1_800_000_000.0

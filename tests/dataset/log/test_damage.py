@@ -16,7 +16,7 @@ from loader.dataset.log.snapshots import HINT_EVERY, dump_state, hint_key, load_
 from loader.dataset.log.state import State, fold, fold_all
 from loader.errors import Corrupt, PenstockError, Transient
 from loader.storage import open_store
-from penstock.upkeep.migrate.target import make_primary
+from penstock.upkeep.migrate.run import make_primary
 
 
 class Flipped:

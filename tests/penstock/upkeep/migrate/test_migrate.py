@@ -24,8 +24,7 @@ from loader.storage.files import MemoryBudget
 from penstock.cli import main
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.plan import plan_migration
-from penstock.upkeep.migrate.run import migrate
-from penstock.upkeep.migrate.target import copied_entries
+from penstock.upkeep.migrate.run import copied_entries, migrate
 from penstock.upkeep.verify.root import verify_root
 from penstock.upkeep.verify.version import verify
 

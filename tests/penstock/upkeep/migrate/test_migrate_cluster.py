@@ -13,7 +13,7 @@ import pytest
 
 import loader
 from loader.storage import open_store
-from penstock.compute import blocks
+from penstock.compute import submit
 from penstock.compute.cluster import Cluster, Slot
 from penstock.compute.job import JobFolder, job_ids
 from penstock.compute.submit import submitted
@@ -36,7 +36,7 @@ INLINE, LOCAL = Cluster(engine="inline"), Cluster(engine="local")
 def small_units(monkeypatch):
     """Three objects to a unit, two units to a block."""
     monkeypatch.setattr(copy_job, "ITEMS", 3)
-    monkeypatch.setattr(blocks, "MAX_UNITS", 2)
+    monkeypatch.setattr(submit, "MAX_UNITS", 2)
 
 
 @pytest.fixture

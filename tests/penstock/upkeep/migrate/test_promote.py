@@ -15,8 +15,7 @@ from loader.storage import open_store
 from penstock.cli import main
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.promote import promote, promote_alone
-from penstock.upkeep.migrate.run import migrate
-from penstock.upkeep.migrate.target import make_mirror, make_primary
+from penstock.upkeep.migrate.run import make_mirror, make_primary, migrate
 from tests.mortal_store import Death, killed_runs
 
 

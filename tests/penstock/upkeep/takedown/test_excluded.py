@@ -11,7 +11,7 @@ from loader.storage import open_store
 from penstock.cli import main
 from penstock.denied.record import read_record
 from penstock.upkeep.exclusion import FORMAT, exclude, records, standing, withdraw
-from penstock.upkeep.takedown.mirrors import purge_mirror
+from penstock.upkeep.takedown.remains import purge_mirror
 
 SECRET = "ZQALICEZQ"
 

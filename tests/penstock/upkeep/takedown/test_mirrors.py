@@ -13,8 +13,7 @@ from loader.storage import is_local, open_store
 from loader.storage.mirror import MirroredStore
 from penstock.cli import main
 from penstock.denied.record import read_record
-from penstock.upkeep.takedown.mirrors import purge_mirror
-from penstock.upkeep.takedown.noncurrent import Unseen, kept_by_azure, noncurrent
+from penstock.upkeep.takedown.remains import Unseen, kept_by_azure, noncurrent, purge_mirror
 
 SECRET = "ZQALICEZQ"
 _numbers = itertools.count()

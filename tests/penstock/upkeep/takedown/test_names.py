@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import loader
-from assets.pages.report import markdown_table
+from assets.report import markdown_table
 from loader.dataset.log.denies import Target
 from loader.dataset.log.state import Deny
 from loader.dataset.tables.parquet import TableFile, get_table, put_table

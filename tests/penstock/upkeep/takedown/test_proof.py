@@ -16,8 +16,7 @@ from loader.dataset.log.denies import Target
 from loader.errors import Corrupt, InvalidRuntime
 from penstock.cli import main
 from penstock.denied.record import read_record
-from penstock.upkeep.takedown.mirrors import cache_places, purge_cache
-from penstock.upkeep.takedown.noncurrent import delete_noncurrent
+from penstock.upkeep.takedown.remains import cache_places, delete_noncurrent, purge_cache
 
 SECRET = "ZQALICEZQ"
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.log.denies import Target
+from loader.errors import Denied
 from penstock.denied.record import read_record
 from penstock.formats.files_beside import files_beside
+from penstock.upkeep.takedown import rewrite, steps
 from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.verify.version import verify
@@ -204,6 +206,60 @@ def test_another_takedown_of_the_same_part_meanwhile(kit, root):
     assert kit.found(root, SECRET, "bob") == []
     assert sorted(kit.content(root.open("photos"))) == ["p3"]
     assert verify(root, "photos", full=True).problems == []
+
+
+def test_a_rewrite_that_changes_nothing_ends_the_takedown(kit, root, monkeypatch):
+    """Published once, named, and not retired: a rewrite in a loop fills the store."""
+    root, n = begun(kit, root.url)
+    for name in ("redact_rows", "scrub"):
+        monkeypatch.setattr(rewrite, name, lambda table, _: table)
+    monkeypatch.setattr(rewrite, "redact_shards", lambda _store, _prefix, file, *_: file)
+    with pytest.raises(
+        Denied, match=rf"takedown {n}: .* photos@3 \(data/.* in part .*, rows \[1\]"
+    ) as raised:
+        kit.take_down(root, n)
+    assert SECRET not in str(raised.value)
+    assert [(one.name, one.retired) for one in root.versions("photos")] == [
+        (f"photos@{number}", None) for number in (1, 2, 3)
+    ]
+    monkeypatch.undo()
+    check(kit, root, n)
+
+
+def test_a_version_that_no_rewrite_takes_up_ends_the_takedown(kit, root, monkeypatch):
+    root, n = begun(kit, root.url)
+    monkeypatch.setattr(steps, "publish_redacted", lambda *_: None)
+    with pytest.raises(Denied, match=r"photos@2 .* in parts ") as raised:
+        kit.take_down(root, n)
+    assert SECRET not in str(raised.value)
+    assert [(one.name, one.retired) for one in root.versions("photos")] == [
+        ("photos@1", None),
+        ("photos@2", None),
+    ]
+    monkeypatch.undo()
+    check(kit, root, n)
+
+
+def test_versions_that_come_round_after_round_are_followed(kit, root, monkeypatch):
+    """Each names the sample again, behind the takedown's newest version."""
+    root, n = begun(kit, root.url)
+    numbers = iter(range(4))
+
+    def rewritten(*args):
+        record = rewrite.publish_redacted(*args)
+        if record is not None and (number := next(numbers, None)) is not None:
+            with loader.Root(root.url).write("photos", groups={"cls": "labels"}) as writer:
+                writer.add(
+                    f"q{number}", {"txt": "b", "cls": 1}, {"dup_of": f"{SECRET}/one"}, {"subject": "bob"}
+                )
+        return record
+
+    monkeypatch.setattr(steps, "publish_redacted", rewritten)
+    ran = kit.take_down(root, n)
+    assert ran.new == [f"photos@{number}" for number in range(3, 12, 2)]
+    kit.sweep(root)
+    assert kit.found(root, SECRET) == []
+    assert kit.prove(root, n)["result"] == "complete"
 
 
 def test_parts_of_a_dataset_without_versions(kit, root):

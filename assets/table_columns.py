@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pyarrow as pa
 
-from ..tables import TEXTS
+from .tables import TEXTS
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from ..featurizers import Featurizer
-    from ..spec import DatasetSpec
+    from .featurizers import Featurizer
+    from .spec import DatasetSpec
 
 
 MAX_CHARS = 400
@@ -71,11 +71,11 @@ SAMPLE_TEXTS: Mapping[str, str] = {
     "dup_distance_bits": "bits in which its perceptual hash differs from the better copy's",
     "dup_cosine": "cosine of its embedding with the better copy's",
 }
-"""Column of the samples table -> description, if no raw object, media or featurizer column describes it."""
+"""Column of the samples table -> description, if no raw object, media or featurizer column has it."""
 
 
 def feature_texts(featurizer: "Featurizer") -> dict[str, str]:
-    """Return column -> its paragraph or list item in the featurizer's docstring, or else the docstring's first line."""
+    """Return column -> its paragraph or list item in the featurizer's docstring, or else the first line."""
     doc = cleandoc(type(featurizer).__doc__ or "")
     blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|\n(?=\s*- )|(?=Columns?:)", doc)]
     first = blocks[0] if blocks else ""
@@ -165,7 +165,7 @@ def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
 
 
 def sample_texts(spec: "DatasetSpec | None" = None) -> dict[str, str]:
-    """Return column of the samples table -> description. spec: the dataset, for its featurizers' columns."""
+    """Return column of the samples table -> description. spec: for its featurizers' columns."""
     texts = dict(SAMPLE_TEXTS)
     texts |= {name: TEXTS["raw_objects"][column] for name, column in FROM_RAW_OBJECTS.items()}
     texts |= {name: f"of the source: {TEXTS['media'][column]}" for name, column in FROM_MEDIA.items()}

@@ -1,9 +1,6 @@
 """The asset `quarantine`: re-reads samples that training runs reported, and publishes a version without corrupt ones.
 
-A training run appends corrupt samples to a ledger in the root (`loader.read_ledger`). Each ledger is judged once. The
-newest record names the table of all verdicts, which is written before the version:
-
-    stages/<dataset>/quarantine/ledgers/<r>.json    tables/<dataset>/quarantine/ledgers/<hex>.parquet
+stages/<dataset>/quarantine/ledgers/<r>.json    tables/<dataset>/quarantine/ledgers/<hex>.parquet
 """
 
 import time
@@ -28,11 +25,11 @@ from resources.alerts import sample_page, version_page
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 
-from ..pages.report import Metadata, code_block, link, markdown_table, viewer_metadata
-from ..spec import DatasetSpec
-from ..stages import QUARANTINE, VERSION
-from ..tables import read_table, write_table
 from .judging import Judgement, judge
+from .report import Metadata, code_block, link, markdown_table, viewer_metadata
+from .spec import DatasetSpec
+from .stages import QUARANTINE, VERSION
+from .tables import read_table, write_table
 
 
 def excluded_units(
@@ -41,9 +38,7 @@ def excluded_units(
     """Return unit_id -> reason, for rows that an exclusion covers.
 
     rows: have `key`, `unit_id` and `raw_sha256`. An excluded raw object covers all its units, under any policy.
-    rebuild_of: the original dataset, or "".
-
-    Raises: Corrupt; StoreError.
+    rebuild_of: the original dataset, or "". Raises: Corrupt; StoreError.
     """
     why = _reasons(store, dataset)
     if rebuild_of:
@@ -93,7 +88,7 @@ CHECK = "within_limits"
 MAX_LEDGERS = 1000
 """Most ledgers per run."""
 ALLOWANCE = 8
-"""Samples that one run may exclude on top of the allowed share, for small datasets."""
+"""Samples that a run may exclude on top of the allowed share."""
 _TRIES = 5
 _LEDGER_BYTES = 64 * 2**20
 _KEY_BYTES = 1024  # longer than any member's name
@@ -112,15 +107,15 @@ class Quarantined:
     excluded: tuple[str, ...] = ()
     """Keys of excluded samples."""
     version: loader.Version | None = None
-    """Version without the corrupt samples; None if no sample, or too many, are corrupt."""
+    """None if no sample, or too many, are corrupt."""
     judged: loader.Version | None = None
-    """Version whose samples were judged; None before the first."""
+    """Judged version; None before the first."""
 
 
 def unjudged_ledgers(store: Store, dataset: str) -> Iterator[str]:
-    """Yield the keys of ledgers that the dataset has not judged, sorted. Lists `ledgers/`.
+    """Yield the keys of ledgers that the dataset has not judged, sorted.
 
-    Raises: Corrupt; StoreError.
+    Lists `ledgers/`. Raises: Corrupt; StoreError.
     """
     seen = {row["ledger"] for row in verdicts(store, dataset)}
     return (
@@ -134,10 +129,7 @@ def verdicts(store: Store, dataset: str) -> list[Row]:
 
 
 def quarantined_units(store: Store, dataset: str) -> dict[str, str]:
-    """Return unit_id -> reason, for units whose bytes do not decode even if they are cut again.
-
-    A sample with a wrong checksum is not included, since a recut makes it healthy.
-    """
+    """Return unit_id -> reason, for units whose bytes do not decode; a recut heals a wrong checksum."""
     return {
         row["unit_id"]: f"quarantined: {row['code']}: {row['reason']}"
         for row in verdicts(store, dataset)
@@ -197,7 +189,6 @@ def _rows(store: Store, record: StageRecord | None) -> list[Row]:
 
 
 def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
-    """Return a row per line of a ledger; `verdict` is "" for lines to judge."""
     rows: list[Row] = []
     info = root.store.head(path)
     if info.nbytes > _LEDGER_BYTES:
@@ -349,7 +340,6 @@ QuarantineEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
-    """Return the asset [dataset, quarantine] with its check."""
     key = dg.AssetKey([spec.name, QUARANTINE])
 
     @dg.asset(

@@ -1,22 +1,27 @@
-"""Remains of deleted objects that stores keep: noncurrent versions, soft-deleted objects, unfinished uploads.
-
-S3 is listed through boto3, Azure through azure-storage-blob. Google Cloud Storage and fsspec stores are not listed.
-A local folder keeps unfinished files that killed writers left.
-"""
+"""Purge and check remains of deleted objects: in mirrors, in node caches, and versions that stores keep."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from loader.storage import Store
+from loader import Root
+from loader.cache.cached_store import VERIFIED
+from loader.cache.pages import HEADER_BYTES, MARKER, page_name
+from loader.dataset.log.marker import root_id
+from loader.dataset.shards.shard import SEALS
+from loader.errors import InvalidRuntime, PenstockError
+from loader.storage import Store, is_there, open_store
 from loader.storage.cloud.azure import azure_config
 from loader.storage.disk.unlisted_files import is_unfinished, list_with_unfinished
+from loader.storage.external_shards import FOREIGN
 from loader.storage.mirror import primary_of
 from loader.storage.options import bucket_and_prefix
 
-from ...denied.record import Place
+from ...denied.denied_bytes import DeniedBytes
+from ...denied.record import Place, TakedownRecord
 from ..doctor.azure_container import azure_credential, azure_endpoint
 
 
@@ -27,7 +32,7 @@ class Kept:
     path: str
     """Object path."""
     what: str
-    """Human-readable kind."""
+    """Kind."""
     until: str
     """Why it cannot be deleted here, or ""."""
     delete: Callable[[], object] | None = None
@@ -35,16 +40,16 @@ class Kept:
 
 
 class Unseen(Exception):
-    """Raised if a store's remains of deleted objects cannot be listed. The text has the reason."""
+    """Raised, with the reason, if a store's remains of deleted objects cannot be listed."""
 
 
 SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedblobs"]
 
 
 def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
-    """Yield the remains of these paths. Costs a request per path, and one for the account.
+    """Yield the remains of these paths.
 
-    Raises: Unseen if they cannot be listed; InvalidStore.
+    Costs a request per path, and one for the account. Raises: Unseen; InvalidStore.
     """
     try:
         from azure.core.exceptions import AzureError
@@ -98,12 +103,12 @@ _AZURE = ("az://", "abfs://", "abfss://", "azure://")
 def noncurrent(
     store: Store, paths: Sequence[str], client: Any = None, *, stated: bool = False, mirror: str = ""
 ) -> Iterator[Place]:
-    """Yield a check result for each version and upload kept of these paths, or one clean result if there is none.
+    """Yield a check result for each version and upload kept of these paths, or one clean result without any.
 
     Costs a request per path, one per version, and one per 1,000 uploads; a walk for a local folder.
 
-    client: boto3 client for S3. stated: the caller states that an unlistable store keeps nothing. mirror: the
-    mirror's URL, or "".
+    client: boto3 client for S3. stated: the caller states that an unlistable store keeps nothing. mirror: its URL, or
+    "".
     """
     # The URL decides: a store with mirrors counts as local if one of them is.
     if not paths:
@@ -146,9 +151,9 @@ def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
 
 
 def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> int:
-    """Delete what an S3 bucket keeps of these paths, unless locked. Returns the number of deletions.
+    """Delete what an S3 bucket keeps of these paths, unless locked; return the number of deletions.
 
-    Deletes nothing if boto3 or the permission to list is missing. The proof then names the reason.
+    Deletes nothing without boto3 or the permission to list, as the proof then states.
     """
     if not store.url.startswith("s3://") or not paths:
         return 0
@@ -237,3 +242,121 @@ def _locked(client: Any, bucket: str, key: str, id: str) -> str:
     if until := facts.get("ObjectLockRetainUntilDate"):
         return f"an object lock keeps it until {until:%Y-%m-%d}"
     return ""
+
+
+PAGE_SIZES = tuple(2**power for power in range(12, 27))
+"""Page sizes to search for, in bytes, besides those found in the folder."""
+
+
+def purge_cache(folder: str, record: TakedownRecord) -> int:
+    """Delete a takedown's shard pages, and return their number. Raises: InvalidRuntime if there is no node cache."""
+    pages = _pages(folder, record)
+    for path in pages:
+        os.unlink(path)
+    return len(pages)
+
+
+def cache_places(record: TakedownRecord, folders: Sequence[str]) -> Iterator[Place]:
+    """Yield a check result per folder."""
+    for folder in folders:
+        place = {"check": "cache", "what": "a node cache", "path": folder}
+        if pages := _pages(folder, record):
+            yield {
+                **place,
+                "clean": False,
+                "why": f"{len(pages)} pages are there: penstock takedown run --cache",
+            }
+        else:
+            yield {**place, "clean": True, "evidence": "no page of the shards"}
+
+
+def _pages(folder: str, record: TakedownRecord) -> list[str]:
+    if not os.path.isfile(os.path.join(folder, MARKER)):
+        raise InvalidRuntime(
+            f"{folder} is no node cache: it has no {MARKER}; pass the path given to NodeCache"
+        )
+    there: dict[str, str] = {}
+    sizes = set(PAGE_SIZES)
+    for at, _, names in os.walk(os.path.join(folder, "pages")):
+        for name in names:
+            there[name] = os.path.join(at, name)
+            sizes.add(os.path.getsize(there[name]) - HEADER_BYTES)
+    shards = {(place["sha256"], place["nbytes"]) for place in record.having("absent") if "nbytes" in place}
+    shards |= {tuple(place["pages"]) for place in record.having("registered") if "pages" in place}
+    page_names = (
+        page_name(content, size, number)
+        for sha256, nbytes in sorted(shards)
+        for content in (sha256, f"{sha256}{VERIFIED}")
+        for size in sorted(sizes)
+        if size > 0 and there
+        for number in range(-(-nbytes // size))
+    )
+    return sorted({there[name] for name in page_names if name in there})
+
+
+COLLECTED = ("data/", SEALS, FOREIGN)
+"""Prefixes whose objects only the mirror's collector deletes: its readers may need them."""
+
+
+def purge_mirror(url: str, record: TakedownRecord, root: Store) -> int:
+    """Delete a takedown's objects from a mirror; return the number of objects and noncurrent versions.
+
+    Raises: InvalidRuntime if the URL is not a mirror of this root.
+    """
+    store = open_store(url, None)
+    if root_id(store) != root_id(root):
+        raise InvalidRuntime(f"{url} is no mirror of {root.url}: it has another root's id, or none")
+    there = [path for path in _paths_to_delete(store, record, root) if not path.startswith(COLLECTED)]
+    store.delete_many(there)
+    return len(there) + delete_noncurrent(store, record.paths)
+
+
+def still_there(store: Store, places: Iterable[Place]) -> list[str]:
+    """Return the paths of recorded objects that a store has. Costs a request each."""
+    return [place["path"] for place in places if is_there(store, place["path"])]
+
+
+def _paths_to_delete(store: Store, record: TakedownRecord, root: Store) -> list[str]:
+    remade = still_there(store, record.having("remade"))
+    deleted = [path for path in remade if not is_there(root, path)]
+    return still_there(store, record.having("absent")) + deleted + _former(store, record, root)
+
+
+def _former(store: Store, record: TakedownRecord, root: Store) -> list[str]:
+    return [
+        path
+        for path in still_there(store, record.having("replaced"))
+        if not is_there(root, path) or bytes(store.get(path).data) != bytes(root.get(path).data)
+    ]
+
+
+def mirror_places(
+    root: Root, record: TakedownRecord, urls: Sequence[str], keeps_nothing: Sequence[str] = ()
+) -> Iterator[Place]:
+    """Yield check results for each mirror in the log and given URL: the paths are absent, with no remains.
+
+    keeps_nothing: URLs of stores that keep no remains.
+    """
+    denied = DeniedBytes(root.store, root.state.denies)
+    named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}
+    for url in sorted(named | set(urls)):
+        place = {"check": "mirror", "what": "a mirror", "url": url}
+        if url not in urls:
+            yield {**place, "clean": False, "why": "not looked at: pass --mirror with its URL"}
+            continue
+        try:
+            store = open_store(url, None)
+            there = still_there(store, record.having("absent")) + _former(store, record, root.store)
+            there += [info.key for info in store.list(FOREIGN) if denied.has_path(info.key)]
+        except PenstockError as error:
+            yield {**place, "clean": False, "why": f"unreachable: {type(error).__name__}"}
+            continue
+        if there:
+            yield {
+                **place,
+                "clean": False,
+                "why": f"{len(there)} objects are still there, such as {there[0]}",
+            }
+        else:
+            yield {**place, "clean": True, "evidence": "none of the objects that had to go is there"}
+        yield from noncurrent(store, record.paths, stated=url in keeps_nothing, mirror=url)

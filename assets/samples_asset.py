@@ -14,17 +14,17 @@ from loader.storage import Store
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 from resources.storage import RootResource
 
-from ..dedup.policy import NearDuplicates
-from ..feedback.quarantine import excluded_units, quarantined_units
-from ..ingest.limits import rates
-from ..media.unit import OUTCOMES
-from ..pages.report import as_failures, check_and_materialize, check_metadata, samples_metadata
-from ..pages.table_columns import samples_columns
-from ..spec import DatasetSpec, Filter
-from ..stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, require_published, require_read
-from ..tables import CUT_FACTS, facts_of_fields, read_table, write_table
 from .assembly import Assembled, assemble, audit, candidate
-from .near_duplicates import NONE, BatchCopies, copies_among
+from .dedup.near_duplicates import NONE, BatchCopies, copies_among
+from .dedup.policy import NearDuplicates
+from .ingest.limits import rates
+from .media.unit import OUTCOMES
+from .quarantine import excluded_units, quarantined_units
+from .report import as_failures, check_and_materialize, check_metadata, samples_metadata
+from .spec import DatasetSpec, Filter
+from .stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, require_published, require_read
+from .table_columns import samples_columns
+from .tables import CUT_FACTS, facts_of_fields, read_table, write_table
 
 CODE_VERSION = "4"
 CHECK = "accounted_for"
@@ -37,8 +37,8 @@ def samples_stage(
 ) -> tuple[StageRecord, list[Row]]:
     """Assemble a batch and store the verdict; return the record, and a row per landed object.
 
-    A failed audit aborts the batch's transaction for good. A batch is reassembled if an input changed, or if it waits
-    and was compared with an older version, but never once it is published. A batch of only duplicates is given up.
+    A failed audit aborts the batch's transaction for good. Until it is published, a batch is reassembled if an input
+    changed, or if it waits and was compared with an older version. A batch of only duplicates is given up.
 
     Raises: StageNotPublished if an earlier stage has not published.
     """
@@ -131,7 +131,7 @@ def _replaced(units: StageRecord, assembled: Assembled) -> dict[str, str]:
 
 
 def outdated(root: loader.Root, record: StageRecord) -> bool:
-    """Return whether a batch waits for a version and was compared with a version that is no longer the newest."""
+    """Return whether a batch waits for a version and was compared with one that is not the newest."""
     compared_with: str | None = record.body.get("compared_with")
     if compared_with is None or root.state.txns[record.body["txn"]].status != "open":
         return False
@@ -180,7 +180,7 @@ def lineage(
 ) -> list[Row]:
     """Return a batch's lineage: sample <- unit <- raw object, and stage <- stage, in O(samples + stages) rows.
 
-    upstream: the records that the batch read. data_version: the fingerprint of the samples.
+    upstream: the records that the batch read. data_version: the samples' fingerprint.
     """
     units = next(record for record in upstream if record.stage == UNITS)
     own = {
@@ -245,7 +245,6 @@ SamplesEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """Return the asset [dataset, samples] with its check."""
     key = dg.AssetKey([spec.name, SAMPLES])
     stages: Sequence[str] = [UNITS, *(feature.stage for feature in spec.features)]
 
@@ -276,7 +275,7 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
 
 
 def filter_words(rule: Filter) -> str:
-    """Return a human-readable filter: 'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
+    """Return a filter in words: 'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
     bounds = []
     if rule.minimum is not None:
         bounds.append(f"at least {rule.minimum}")
@@ -298,7 +297,7 @@ def batch_provenance(
 
     - policy: kind -> how it was cut
     - features: name, version and parameters of featurizers with samples
-    - filters: human-readable
+    - filters: in words
     - refused: [outcome, stage, code, number of objects] for objects without a sample
     """
     parameters = {feature.build().name: feature.parameters for feature in spec.features}

@@ -11,15 +11,15 @@ import dagster as dg
 from penstock.stages import StageRecord
 from penstock.text import clean, markdown_text
 
-from ..media.media_table import MEDIA
-from ..tables import RAW_OBJECTS, TEXTS, UNITS
 from . import plots
+from .media.media_table import MEDIA
 from .table_columns import arrow_schema, lineage_metadata, schema_metadata
+from .tables import RAW_OBJECTS, TEXTS, UNITS
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from ..release.version_asset import Release
+    from .release.version_asset import Release
 
 
 Metadata = dict[str, dg.MetadataValue[Any]]
@@ -32,12 +32,12 @@ class Markdown(str):
 
 
 def dagster_name(dataset: str) -> str:
-    """Return a dataset's name with only letters, digits and '_', for groups, jobs and sensors."""
+    """Return a dataset's name with only letters, digits and '_'."""
     return re.sub(r"\W", "_", dataset, flags=re.ASCII)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table. Cells are escaped, except `Markdown`; rows beyond 50 are only counted."""
+    """Return a Markdown table. Cells but `Markdown` are escaped; rows beyond 50 are counted."""
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:_MAX_ROWS]]
     if len(rows) > _MAX_ROWS:
@@ -69,7 +69,6 @@ def data_version(record: StageRecord) -> dg.DataVersion:
 
 
 def raw_objects_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Return the metadata of the asset [dataset, raw_objects]."""
     table = [(row["key"], row["mime"] or row["error_code"], row["nbytes"], row["licence"]) for row in rows]
     licences = {row["licence"]: sum(r["licence"] == row["licence"] for r in rows) for row in rows}
     return (
@@ -100,7 +99,6 @@ def samples_metadata(
 
 
 def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Return the metadata of the asset [dataset, media]."""
     rows = [
         (
             row["key"],
@@ -121,7 +119,6 @@ def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
 def units_metadata(
     record: StageRecord, rows: Sequence[Mapping[str, Any]], refusals: Sequence[Mapping[str, Any]]
 ) -> Metadata:
-    """Return the metadata of the asset [dataset, units]."""
     kinds = Counter(str(row["kind"]) for row in rows)
     origins = lineage_metadata(
         record.dataset,

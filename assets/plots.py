@@ -1,8 +1,4 @@
-"""Plots for Dagster's pages, as Markdown images.
-
-An image is a PNG of at most 44 kB, because its data URI takes 60 kB in Dagster's event log. Figures are made without
-pyplot, which would keep every one in memory.
-"""
+"""Plots for Dagster's pages, as Markdown images: PNGs of at most 44 kB, 60 kB as data URIs."""
 
 import base64
 import io
@@ -45,9 +41,9 @@ _UNITS = {
 
 
 def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> str:
-    """Draw a histogram per numeric or boolean column, at most six; "" if there are none.
+    """Draw a histogram per numeric or boolean column, at most six; "" without any.
 
-    Titles count values that are not finite numbers. The end of a column's name gives its unit.
+    Titles count values that are not finite. The end of a column's name gives its unit.
     """
     shown = list(islice(((name, values) for name, values in columns.items() if numbers(values)), MAX_COLUMNS))
     if not shown:
@@ -59,7 +55,7 @@ def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> 
 
 
 def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> str:
-    """Draw a bar per name, at most eight, with the groups side by side; "" if there are none."""
+    """Draw a bar per name, at most eight, with the groups side by side; "" without any."""
     shown = {title: _largest(named) for title, named in groups.items() if named}
     if not shown:
         return ""
@@ -89,7 +85,7 @@ def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
 
 
 def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
-    """Draw the median and 95th percentile of the lag per version number (the newest 30); "" if there are none."""
+    """Draw the median and 95th percentile of the lag per version number (the newest 30); "" without any."""
     newest = dict(sorted(seconds.items())[-MAX_VERSIONS:])
     if not newest:
         return ""
@@ -113,9 +109,9 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
 
 
 def before_and_after(columns: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> str:
-    """Draw each column before and now, as shares, at most six; "" if there are none.
+    """Draw each column before and now, as shares, at most six; "" without any.
 
-    Numbers become histograms over common bins; other values become bars of the eight most frequent.
+    Numbers become histograms over common bins; others bars of the eight most frequent values.
     """
     shown = list(islice(((n, pair) for n, pair in columns.items() if pair[0] and pair[1]), MAX_COLUMNS))
     if not shown:

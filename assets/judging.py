@@ -1,8 +1,4 @@
-"""Re-read samples that a training run reported as corrupt.
-
-Bad memory, a custom decoder or a broken proxy can make a healthy sample look corrupt. So a worker process reads the
-sample from the store, compares its checksums, and decodes it completely.
-"""
+"""Re-read samples that a training run reported as corrupt, in a worker: checksums and a complete decode."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -23,8 +19,8 @@ from loader.storage.disk.scratch import held_folder
 from penstock.compute.pool import Compute, Outcome, Progress
 from penstock.compute.pool.environment import store_variables
 
-from ..media.audit import audit
-from ..media.unit import Unusable
+from .media.audit import audit
+from .media.unit import Unusable
 
 Verdict = Literal["corrupt", "sound", "gone"]
 VIDEOS: Mapping[str, str] = {
@@ -33,7 +29,7 @@ VIDEOS: Mapping[str, str] = {
     "webm": "video/webm",
     "mkv": "video/x-matroska",
 }
-"""Last word of a field -> video type. The audit decodes every frame of these."""
+"""Last word of a field -> type of video whose every frame the audit decodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +47,9 @@ class Judgement:
     """Verdict on one sample."""
 
     verdict: Verdict
-    """The verdict."""
+    """Verdict."""
     code: str = ""
-    """"checksum", "decode", or, if the decoder failed twice, "crashed" or "timeout"; "" unless corrupt."""
+    """"checksum", "decode", "crashed" or "timeout"; "" unless corrupt."""
     reason: str = ""
     """Why the sample is corrupt, or ""."""
     part: str = ""
@@ -108,7 +104,7 @@ def judge(
 ) -> dict[str, Judgement]:
     """Return key -> verdict on the sample in this version. claims: key -> fields that the training run read.
 
-    A sample that is no longer live gets "gone". One that kills its worker or times out is read once more.
+    "gone" means no longer live. A sample that kills its worker or times out is read once more.
 
     Raises: StoreError if a sample could not be read.
     """

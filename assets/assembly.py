@@ -16,12 +16,12 @@ from loader.errors import Conflict
 from loader.storage import Store
 from penstock.stages import StageRecord
 
-from ..ingest.limits import stop_reason
-from ..spec import DatasetSpec
-from ..stages import require_read
-from ..tables import read_table
-from .near_duplicates import CODE as NEAR_DUPLICATE
-from .near_duplicates import NONE, BatchCopies
+from .dedup.near_duplicates import CODE as NEAR_DUPLICATE
+from .dedup.near_duplicates import NONE, BatchCopies
+from .ingest.limits import stop_reason
+from .spec import DatasetSpec
+from .stages import require_read
+from .tables import read_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,11 +38,11 @@ class Assembled:
     parts: tuple[loader.Part, ...]
     """Parts of the batch."""
     exclude: Mapping[str, str]
-    """Sample key -> why it is left out."""
+    """Key -> why left out."""
     samples: tuple[Row, ...]
-    """One row per sample, whether it is left out or not."""
+    """A row per sample, even if left out."""
     objects: tuple[Row, ...]
-    """One row per landed object, with its outcome (used, or one of `OUTCOMES`) and reason."""
+    """Row per landed object, with its outcome (used, or one of `OUTCOMES`) and reason."""
     copies: BatchCopies = NONE
     """Near-duplicates among the samples."""
 
@@ -51,10 +51,7 @@ class Assembled:
         return Counter(row["outcome"] for row in self.objects)
 
     def nothing_new(self) -> str:
-        """Return why there is nothing to publish, or "": all samples are left out, some as duplicates or as known.
-
-        A batch that only filters emptied is left to the checks.
-        """
+        """Return why there is nothing to publish, or "": all samples are duplicates or known, not just filtered out."""
         n_known = sum("dup_of" in row or row["is_known"] for row in self.samples)
         if not n_known or any(not row["left_out"] for row in self.samples):
             return ""
@@ -77,8 +74,8 @@ def assemble(
 ) -> Assembled:
     """Assemble a batch.
 
-    landed: rows of raw_objects. refusals: rows of objects that media or units refused. find_copies: finds
-    near-duplicates among the rest. left_out: unit_id -> why an exclusion or quarantine covers it.
+    landed: rows of raw_objects. refusals: of media or units. find_copies: finds near-duplicates among the rest.
+    left_out: unit_id -> why an exclusion or quarantine covers it.
 
     Raises: StageNotPublished if a feature was computed from other units; Conflict if a column has two owners.
     """
@@ -198,7 +195,7 @@ def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[
 
 
 def audit(spec: DatasetSpec, assembled: Assembled) -> str:
-    """Return why the batch may not be published, or "": every object must be accounted for, within the limits."""
+    """Return why the batch may not be published, or "": every object is accounted for, within the limits."""
     landed = len(assembled.objects)
     lost = [row["key"] for row in assembled.objects if row["outcome"] == "lost"]
     if lost:

@@ -12,8 +12,8 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_usage import recorded_usage
 from resources.alerts import run_page, version_page
 
-from ..pages.report import code_block, link, markdown_table, viewer_metadata
-from ..stages import VERSION
+from .report import code_block, link, markdown_table, viewer_metadata
+from .stages import VERSION
 
 ASSET = "training_run"
 REPORT_TAG = "penstock/report"
@@ -44,7 +44,7 @@ def training_asset(dataset: str) -> dg.AssetSpec:
 
 
 def problem_of(root: loader.Root, report: Report) -> str:
-    """Return why a report is rejected (its version or plan is missing in the root), or "". Raises: StoreError."""
+    """Return why a report is rejected (version or plan missing in the root), or "". Raises: StoreError."""
     known = root.state.ids
     for version in report.versions:
         if version["id"] not in known or "{}@{}".format(*known[version["id"]]) != version["name"]:
@@ -110,7 +110,6 @@ def training_event(root: loader.Root, report: Report) -> dg.AssetMaterialization
 
 
 def _usage(root: loader.Root, run: str) -> dict[str, Any]:
-    """Return starts, goodput and GPU-hours of a run that has a record in this root."""
     try:
         usage = recorded_usage(RunFolder(root.store, run))
     except DAMAGED as error:

@@ -1,0 +1,194 @@
+"""Find and settle a batch's near-duplicates, within it and in the newest version, which is indexed anew."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import loader
+from loader.dataset.reading.verified_bucket_reads import read_fields
+from loader.dataset.versions.samples_table import scan_samples
+from loader.dataset.writing.part_extension import read_part
+from loader.modalities import decoder_for
+from loader.storage import Store
+
+from .hamming import Int64s
+from .near_pairs import Embeddings, NearPairs, embeddings_of, find, index_images, merged, near_embeddings
+from .policy import KINDS, NearDuplicates
+from .settle import Candidates, DuplicateOf, candidates_of, looks, schema, settle, table_of, typed
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+EMBEDDINGS_AT_ONCE = 4096
+"""Samples whose embeddings are read at once: 8 MiB at 512 dimensions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Photos and clips of the newest version."""
+
+    opened: loader.Version | None
+    """Newest version; None before the first."""
+    table: "pl.DataFrame"
+    """Rows of the version's photos and clips."""
+    candidates: Candidates
+    """Samples to compare (see `looks`)."""
+    members: "pl.Series"
+    """Rows of `table` per candidate."""
+    n_unhashed: int
+    """Samples without a hash."""
+
+    @property
+    def version(self) -> str:
+        """Id of the version or ""."""
+        return self.opened.id if self.opened else ""
+
+    def keys(self, row: int) -> list[str]:
+        """Return the keys of all samples that a candidate represents."""
+        keys_: list[str] = self.table["key"].gather(self.members[row]).to_list()
+        return keys_
+
+
+def published_samples(
+    root: loader.Root, dataset: str, policy: NearDuplicates, but: Sequence[str] = ()
+) -> Published:
+    """Return the newest version's photos and clips, in O(n log n). but: keys to leave out.
+
+    Raises: FieldMismatch for an invalid hash.
+    """
+    newest = root.state.newest(dataset)
+    version = root.open(newest.id) if newest else None
+    columns = version.manifest["columns"] if version else {}
+    names = [name for name in schema() if name in columns or name in ("key", "split")]
+    table = typed(scan_samples(version, names).collect()) if version else typed({})
+    table = table.filter(table["kind"].is_in(KINDS) & ~table["key"].is_in(list(but)))
+    candidates, members = looks(table, ungrouped=policy.embedding is not None)
+    return Published(
+        opened=version,
+        table=table,
+        candidates=candidates,
+        members=members,
+        n_unhashed=table["phash"].null_count(),
+    )
+
+
+def near_published(new: Candidates, published: Published, policy: NearDuplicates) -> NearPairs:
+    """Return near pairs (row of `new`, row of `published.candidates`), sorted. Raises: FieldMismatch."""
+    candidates = published.candidates
+    pairs_ = [
+        find(index_images(candidates.pictures, policy.max_distance), new.pictures, mirrored=policy.mirrored)
+    ]
+    if policy.embedding and new.embeddings:
+        for first, embeddings in _embeddings(published, policy.embedding.field):
+            near = near_embeddings(new.embeddings, embeddings, policy.embedding.min_cosine)
+            pairs_.append(near.shifted(first))
+    pairs = merged(*pairs_)
+    kind = new.pictures.kind[pairs.query]
+    return pairs.take((kind == candidates.pictures.kind[pairs.row]) & (kind >= 0))
+
+
+def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddings]]:
+    version = published.opened
+    if version is None or field not in version.fields:
+        return
+    decode, has = decoder_for(field), version.parts.has_group(version.group_of(field))
+    rows: Int64s = published.members.list.first().to_numpy().astype(np.int64)
+    ordinals = published.table["ordinal"].to_numpy()[rows]
+    pins: dict[str, str] = {}
+    for first in range(0, len(ordinals), EMBEDDINGS_AT_ONCE):
+        chunk = ordinals[first : first + EMBEDDINGS_AT_ONCE]
+        present = np.flatnonzero(has[version.parts.locate(chunk)[0]])
+        addresses = version.address(chunk[present], [field])
+        vectors: list[Any] = [None] * len(chunk)
+        for place, read in zip(
+            present.tolist(), read_fields(version.shard_store, addresses, pins=pins), strict=True
+        ):
+            vectors[place] = decode(read[field], None) if read[field] else None
+        yield first, embeddings_of(vectors)
+
+
+CODE = "near_duplicate"
+"""Code of an object whose samples are all near-duplicates."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCopies:
+    """Near-duplicates among a batch's samples."""
+
+    compared_with: str | None = None
+    """Id of the version compared with; "" before the first, None without a policy."""
+    of: Mapping[str, DuplicateOf] = field(default_factory=dict)
+    """Sample key -> its original."""
+    supersede: Mapping[str, str] = field(default_factory=dict)
+    """Published key -> why it is replaced."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Name -> count from the comparison."""
+
+    def columns(self, key: str) -> Row:
+        """Return the sample's dup_of, dup_by and dup_distance_bits or dup_cosine; {} if it is no near-duplicate."""
+        copy = self.of.get(key)
+        if copy is None:
+            return {}
+        by_bits = copy.by != "embedding"
+        near = {"dup_distance_bits": int(copy.distance)} if by_bits else {"dup_cosine": 1 - copy.distance}
+        return {"dup_of": copy.of, "dup_by": copy.by, **near}
+
+
+NONE = BatchCopies()
+
+
+def copies_among(
+    root: loader.Root,
+    dataset: str,
+    policy: NearDuplicates,
+    samples: Sequence[Row],
+    parts: Sequence[loader.Part],
+    landed: Sequence[Row],
+    replaced: Collection[str] = (),
+) -> BatchCopies:
+    """Find a batch's near-duplicates, and decide which samples stay.
+
+    samples: rows that nothing else leaves out. landed: rows of raw_objects, in landing order. replaced: keys of
+    published samples that these replace. Costs as `dedup.near_duplicates` and `dedup.hamming`. Raises: FieldMismatch;
+    Corrupt.
+    """
+    place = {row["key"]: position for position, row in enumerate(landed)}
+    rows = [row for row in samples if row["kind"] in KINDS]
+    rows.sort(key=lambda row: (place.get(row["raw_key"], len(place)), row["key"]))
+    table = table_of(rows)
+    embeddings = None
+    if policy.embedding:
+        embeddings = _embeddings_of_parts(root.store, parts, table["key"].to_list(), policy.embedding.field)
+    new = candidates_of(table, [row["raw_sha256"] for row in rows], embeddings)
+    published = published_samples(root, dataset, policy, but=[*(row["key"] for row in samples), *replaced])
+    settled = settle(new, published.candidates, near_published(new, published, policy), policy)
+    supersede = {key: copy.reason for row, copy in settled.superseded.items() for key in published.keys(row)}
+    return BatchCopies(
+        compared_with=published.version,
+        of=settled.copies,
+        supersede=supersede,
+        counts={
+            "near_duplicates": len(settled.copies),
+            "superseded": len(supersede),
+            "compared_with": len(published.table),
+            "published_without_hash": published.n_unhashed,
+        },
+    )
+
+
+def _embeddings_of_parts(
+    store: Store, parts: Sequence[loader.Part], keys: Sequence[str], name: str
+) -> Embeddings:
+    decode, chosen = decoder_for(name), set(keys)
+    embedding_of: dict[str, Any] = {}
+    for part in parts:
+        if any(name in shard.field_nbytes for shard in part.shards):
+            for key, fields in read_part(store, part, [name]):
+                if key in chosen and fields[name]:
+                    embedding_of[key] = decode(fields[name], None)
+    return embeddings_of(embedding_of.get(key) for key in keys)

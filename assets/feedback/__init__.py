@@ -1,1 +1,0 @@
-"""Training reports, exclusions and the quarantine."""

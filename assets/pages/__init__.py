@@ -1,1 +1,0 @@
-"""Text and plots for Dagster's pages: Markdown tables, charts, column schemas."""

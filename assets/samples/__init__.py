@@ -1,1 +1,0 @@
-"""The samples asset: assembled samples, near-duplicates."""

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "annotations.md").read_text()
 
 
-def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
+def test_examples_print_what_the_page_says(tmp_path: Path) -> None:
     code = re.findall(r"```python (\w+)\n(.*?)```", TEXT, re.S)
     shown = dict(re.findall(r"```text (\w+)\n(.*?)```", TEXT, re.S))
     assert [name for name, _ in code] == list(shown)
@@ -24,7 +24,7 @@ def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     assert (run.returncode, run.stdout, run.stderr) == (0, expected, "")
 
 
-def test_the_options_are_those_of_the_verb() -> None:
+def test_options_are_those_of_the_verb() -> None:
     parser = argparse.ArgumentParser()
     curation._annotate_arguments(parser)
     assert set(re.findall(r"--[a-z][a-z-]+", TEXT)) <= set(re.findall(r"--[a-z-]+", parser.format_help()))

@@ -96,7 +96,7 @@ def test_imports_go_one_way(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_has_at_most_20_modules_of_450_lines(package: str) -> None:
+def test_package_has_at_most_20_modules_of_450_lines(package: str) -> None:
     counted = Counter(path.parent for path in modules(package).values() if path.name != "__init__.py")
     too_many = [
         str(folder) for folder, n in counted.items() if n > 20 and folder != ROOT / "penstock" / "verbs"
@@ -106,7 +106,7 @@ def test_a_package_has_at_most_20_modules_of_450_lines(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_function_has_at_most_60_lines(package: str) -> None:
+def test_function_has_at_most_60_lines(package: str) -> None:
     long = {
         f"{name}.{node.name}"
         for name, path in modules(package).items()
@@ -116,7 +116,7 @@ def test_a_function_has_at_most_60_lines(package: str) -> None:
     assert long == {one for one in LONG if one.startswith(f"{package}.")}
 
 
-def test_a_class_name_has_one_meaning() -> None:
+def test_class_name_has_one_meaning() -> None:
     definitions: dict[str, list[str]] = defaultdict(list)
     for package in PACKAGES:
         for module, path in modules(package).items():
@@ -158,7 +158,7 @@ def test_what_only_moves_bytes_imports_no_arrays() -> None:
     assert imported(code, "numpy", "pyarrow", "loader.api") == "[]"
 
 
-def test_a_name_is_handed_out_on_first_use() -> None:
+def test_name_is_handed_out_on_first_use() -> None:
     assert imported("loader", "loader.api", "pyarrow") == "[]"
     assert imported("loader; loader.Root", "loader.api", "pyarrow") == "['loader.api', 'pyarrow']"
 
@@ -295,7 +295,7 @@ def test_every_public_field_has_its_docstring() -> None:
     assert not {name: fields for name, fields in bare.items() if fields}
 
 
-def test_a_field_without_a_docstring_is_seen() -> None:
+def test_field_without_a_docstring_is_seen() -> None:
     text = "class A:\n  a: int\n  'told'\n  b: int\n  _c: int\n  def __init__(self): self.d, self.a = 1, 2"
     (node,) = ast.parse(text).body
     assert isinstance(node, ast.ClassDef)
@@ -347,7 +347,7 @@ def test_every_public_field_of_a_value_has_its_docstring() -> None:
     assert bare == []
 
 
-def test_a_long_sentence_and_a_bad_opener_are_seen() -> None:
+def test_long_sentence_and_a_bad_opener_are_seen() -> None:
     long = " ".join(["word"] * 31)
     assert [len(one.split()) for one in sentences(f"One.\n\n    a: {long}.\n    b: {long}.")] == [1, 32, 32]
     assert [len(one.split()) for one in sentences(f"One. Raises: {long}.\n\nTwo: {long}.")] == [1, 32]
@@ -355,7 +355,7 @@ def test_a_long_sentence_and_a_bad_opener_are_seen() -> None:
     assert not OPENERS.match("Offset in bytes.")
 
 
-def test_the_error_tree_is_the_one_drawn() -> None:
+def test_error_tree_is_the_one_drawn() -> None:
     from loader import errors
 
     leaves = {name for name, value in vars(errors).items() if isinstance(value, type)}
@@ -370,7 +370,7 @@ def test_names_say_what_is_inside(package: str) -> None:
     assert not vague
 
 
-def test_the_environment_is_read_in_few_places() -> None:
+def test_environment_is_read_in_few_places() -> None:
     allowed = {
         "loader.dataset.root",  # PENSTOCK_ROOT
         "loader.dataset.tables.foreign_objects",  # PENSTOCK_PLACES
@@ -449,7 +449,7 @@ def test_dagster_annotations_are_not_strings() -> None:
     assert not postponed, "Dagster cannot load an asset whose config annotation is a string"
 
 
-def test_the_wheel_holds_loader_and_penstock(tmp_path: Path) -> None:
+def test_wheel_holds_loader_and_penstock(tmp_path: Path) -> None:
     shutil.rmtree(
         ROOT / "build", ignore_errors=True
     )  # setuptools would pack what an earlier build left there

@@ -72,7 +72,7 @@ def test_every_peer_has_a_module() -> None:
     assert set(PEERS) == {path.stem for path in LISTS.glob("*.py")} - {"__init__", "__main__"}
 
 
-def test_the_picture_has_a_bar_per_contestant_as_long_as_it_is_fast() -> None:
+def test_picture_has_a_bar_per_contestant_as_long_as_it_is_fast() -> None:
     svg = ElementTree.fromstring(picture({"X < Y": TURNS}))
     space = "{http://www.w3.org/2000/svg}"
     names = [text.text for text in svg.iter(f"{space}text") if text.get("class") == "n"]
@@ -81,11 +81,11 @@ def test_the_picture_has_a_bar_per_contestant_as_long_as_it_is_fast() -> None:
     assert bars == [460, 273, 153, 153]  # of 675, 400, 225 and 225 samples/s
 
 
-def test_a_ratio_is_of_one_round() -> None:
+def test_ratio_is_of_one_round() -> None:
     assert page.ratios(TURNS, "penstock, 2 threads", "limit, bare") == [0.9, 0.9]
 
 
-def test_a_verdict_names_the_fastest_peer_of_its_kind() -> None:
+def test_verdict_names_the_fastest_peer_of_its_kind() -> None:
     workers = page.verdict(TURNS, Aim(of="workers", at_least=4, ours="workers"))
     assert workers is not None
     assert "torch DataLoader, 2 workers" in workers
@@ -100,7 +100,7 @@ def test_a_verdict_names_the_fastest_peer_of_its_kind() -> None:
     assert page.verdict(TURNS, Aim(of="spdl", at_least=1)) is None
 
 
-def test_a_table_says_what_was_measured_and_who_failed() -> None:
+def test_table_says_what_was_measured_and_who_failed() -> None:
     row = Row(name="x", title="X", kind="tokens", samples=1, limit="bare.", bound="the bus.")
     lines = page.throughput(row, TURNS, {"litdata, in process": 4.2}, {"grain": "ImportError: no"}, 2**30)
     (litdata,) = (line for line in lines if line.startswith("| litdata"))
@@ -127,7 +127,7 @@ def test_table_has_the_fastest_peers_in_their_fastest_setting() -> None:
     assert set(shown) == ours_and_limit | peers
 
 
-def test_the_page_names_the_command_that_made_it() -> None:
+def test_page_names_the_command_that_made_it() -> None:
     assert command_options(parser().parse_args([])) == ""
     given = parser().parse_args(["--rows", "raw", "--rounds", "2", "--folder", "x", "--note", "Busy."])
     assert command_options(given) == "--rows raw --rounds 2"
@@ -147,7 +147,7 @@ def test_the_page_names_the_command_that_made_it() -> None:
     assert "19.2 of a batch of 64" in text
 
 
-def test_a_verdict_on_a_store_is_about_its_figure_and_one_on_ourselves_about_two_ways() -> None:
+def test_verdict_on_a_store_is_about_its_figure_and_one_on_ourselves_about_two_ways() -> None:
     turns = {
         "penstock, 2 threads": [turn(100) | {"steady": 300.0}],
         "litdata, 2 workers": [turn(200) | {"steady": 100.0}],
@@ -164,7 +164,7 @@ def test_a_verdict_on_a_store_is_about_its_figure_and_one_on_ourselves_about_two
     )
 
 
-def test_a_table_of_races_says_when_the_first_batch_came_and_what_was_served() -> None:
+def test_table_of_races_says_when_the_first_batch_came_and_what_was_served() -> None:
     race = turn(100) | {"steady": 300.0, "first_s": 0.5, "bytes": 3e6, "requests": 7}
     racing, resume = ROWS["store"], ROWS["resume"]
     assert isinstance(racing, Store)
@@ -239,14 +239,14 @@ def test_window_is_known_by_consecutive_frames(tmp_path: Path) -> None:
     assert find([first[:15]]) == [None]
 
 
-def test_a_peer_that_does_not_import_says_why(log: Path) -> None:
+def test_peer_that_does_not_import_says_why(log: Path) -> None:
     with Runner("nobody", log) as runner:
         for _ in range(2):
             with pytest.raises(PeerError, match=r"ModuleNotFoundError: .*nobody"):
                 runner.ask("hello")
 
 
-def test_a_peer_whose_environment_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+def test_peer_whose_environment_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
     monkeypatch.setattr("benchmarks.contest.ENVIRONMENTS", log.parent)
     with pytest.raises(PeerError, match=r"python -m benchmarks\.peers"):
         Runner("litdata", log)
@@ -256,7 +256,7 @@ def test_a_peer_whose_environment_is_not_there_says_so(monkeypatch: pytest.Monke
         Runner("litdata", log)
 
 
-def test_a_request_that_fails_and_a_process_that_dies_are_answers(log: Path) -> None:
+def test_request_that_fails_and_a_process_that_dies_are_answers(log: Path) -> None:
     with Runner("limit", log) as runner:
         assert "tokens" in runner.ask("hello")["rows"]
         with pytest.raises(PeerError, match="AttributeError"):
@@ -342,7 +342,7 @@ def test_processor_time_and_memory_are_those_of_all_processes() -> None:
     assert meter.cpu_s(process.pid) == 0
 
 
-def test_a_row_is_measured_end_to_end(tmp_path: Path) -> None:
+def test_row_is_measured_end_to_end(tmp_path: Path) -> None:
     bench = Bench(tmp_path, [LIMIT, "nobody"], scale=0.01)
     turns, spread, failed = throughput.measure(bench, ROWS["tokens"], rounds=2, turn_s=0.05)
     assert not failed
@@ -401,7 +401,7 @@ def test_races_from_a_store_end_to_end(tmp_path: Path) -> None:
         assert all(groups > 17 for groups in spread.values())
 
 
-def test_the_order_of_a_far_step_is_made_alone() -> None:
+def test_order_of_a_far_step_is_made_alone() -> None:
     (line,) = (line for line in alone.first_step(1) if line.startswith("| 10,000,000 |"))
     assert re.fullmatch(r"\| 10,000,000 \| \d+\.\d{3} \| \d+ \|", line)
 

@@ -11,7 +11,7 @@ from benchmarks.view.rows import Row
 from benchmarks.view.world import LONG_RUN, RUN, Sizes, make
 
 
-def test_a_row_says_whether_its_median_reaches_the_goal() -> None:
+def test_row_says_whether_its_median_reaches_the_goal() -> None:
     assert (
         str(Row(what="a", values=[1.0, 9.0, 2.0], unit="s", goal=2))
         == "| a | at most 2 | 2.00 (1.00-9.00) s | yes |"
@@ -22,23 +22,23 @@ def test_a_row_says_whether_its_median_reaches_the_goal() -> None:
     assert str(Row(what="- b", values=[3.0], unit="MiB", digits=0)) == "| - b |  | 3 MiB |  |"
 
 
-def test_the_pages_pictures_are_asked_for_where_the_page_is() -> None:
+def test_pages_pictures_are_asked_for_where_the_page_is() -> None:
     html = '<img loading="lazy" alt="a" src="../../r/x/3/thumb/1/jpg?world=8&amp;rank=3"><img src="b.png"><p src="c">'
     assert pictures_of(html, "/r/x/3") == ["/r/x/3/thumb/1/jpg?world=8&rank=3", "/r/x/b.png"]
 
 
-def test_an_episode_is_asked_for_as_its_page_does(tmp_path: Path) -> None:
+def test_episode_is_asked_for_as_its_page_does(tmp_path: Path) -> None:
     rows = list(episode(tmp_path, rounds=1, seconds=20))
     assert [row.what.startswith("-") for row in rows] == [False, True, True, True, True, True]
     assert all(row.values and min(row.values) > 0 for row in rows)
 
 
-def test_a_percentile_is_one_of_the_values() -> None:
+def test_percentile_is_one_of_the_values() -> None:
     values = [float(i) for i in range(100, 0, -1)]
     assert (percentile(values, 0.5), percentile(values, 0.95), percentile([7.0], 0.95)) == (51, 96, 7)
 
 
-def test_the_page_names_its_command_and_has_every_row() -> None:
+def test_page_names_its_command_and_has_every_row() -> None:
     rows = [Row(what="a", values=[1.0], unit="s", goal=2), Row(what="- b", values=[1.0], unit="s")]
     text = page.page_of(rows, "python -m benchmarks.view --rounds 1", "a machine", "Busy.")
     assert "Made by `python -m benchmarks.view --rounds 1` on a machine. Busy.\n" in text
@@ -51,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("world"), sizes)
 
 
-def test_a_real_server_shows_every_page_that_is_measured(root: Path) -> None:
+def test_real_server_shows_every_page_that_is_measured(root: Path) -> None:
     with Viewer(str(root)) as viewer:
         assert viewer.look("/v/tiny/1").pictures == 24
         assert viewer.look("/v/tiny/1?from=60").pictures == 10
@@ -62,7 +62,7 @@ def test_a_real_server_shows_every_page_that_is_measured(root: Path) -> None:
             viewer.get("/v/none/1")
 
 
-def test_a_root_is_made_once(root: Path) -> None:
+def test_root_is_made_once(root: Path) -> None:
     sizes = Sizes(tiny=70, photos=30, large=2, batch=8, steps=2, long_steps=2_500)
     before = sorted(path.stat().st_mtime_ns for path in root.rglob("*"))
     assert make(root.parent, sizes) == root

@@ -90,7 +90,7 @@ def traced() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(("way", "most"), FILES.items())
-def test_a_way_through_the_loader_enters_few_files(way: str, most: int, traced: dict[str, list[str]]) -> None:
+def test_way_through_the_loader_enters_few_files(way: str, most: int, traced: dict[str, list[str]]) -> None:
     files = traced[way]
     assert ENTERED[way] in files
     # (verbs in Python are a file more, where no compiler was)
@@ -98,14 +98,14 @@ def test_a_way_through_the_loader_enters_few_files(way: str, most: int, traced: 
 
 
 @pytest.mark.parametrize(("module", "most"), MODULES.items())
-def test_an_import_loads_few_modules(module: str, most: int) -> None:
+def test_import_loads_few_modules(module: str, most: int) -> None:
     code = f"import sys, {module}; print(*sorted(m for m in sys.modules if m.split('.')[0] in {PACKAGES!r}))"
     loaded = printed(code).split()
     assert module in loaded
     assert len(loaded) <= most, "\n".join(loaded)
 
 
-def test_a_registration_loads_few_modules(tmp_path: Path) -> None:
+def test_registration_loads_few_modules(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     with tarfile.open(tmp_path / "place" / "0.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("a.txt"))
@@ -118,7 +118,7 @@ def test_a_registration_loads_few_modules(tmp_path: Path) -> None:
     assert len(loaded) <= REGISTER_MODULES, "\n".join(loaded)
 
 
-def test_the_tour_says_these_numbers() -> None:
+def test_tour_says_these_numbers() -> None:
     tour = (ROOT / "docs" / "code-tour.md").read_text()
     assert f"enters {FILES['next']} files of `loader`, and a publish {FILES['publish']}." in tour
     assert f"loads {MODULES['assets.ingest.units']} modules" in tour

@@ -22,7 +22,7 @@ def test_archives_of_numpy_are_those_of_tarfile(tmp_path: Path) -> None:
     assert len(found) == 10
 
 
-def test_a_table_has_row_groups_of_1_mib(tmp_path: Path) -> None:
+def test_table_has_row_groups_of_1_mib(tmp_path: Path) -> None:
     make("latents", tmp_path / "data", 400)
     data = Data("latents", tmp_path / "data")
     place = tables.make(data, tmp_path / "table")
@@ -46,7 +46,7 @@ def test_every_format_that_can_be_imported_has_a_place() -> None:
     assert set(places.MAKERS) == {*REGISTERED, *IMPORTED}
 
 
-def test_a_format_without_its_library_has_a_row_that_says_so(
+def test_format_without_its_library_has_a_row_that_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = {name: places.MAKERS[name] for name in ("webdataset", "lance")}

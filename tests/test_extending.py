@@ -91,7 +91,7 @@ def run_tests(folder: Path, *options: str) -> tuple[dict[str, int], str]:
 
 
 @pytest.mark.parametrize("section", TESTS)
-def test_the_tests_of_a_section_pass(section: str, follow) -> None:
+def test_tests_of_a_section_pass(section: str, follow) -> None:
     outcomes, said = run_tests(follow(section))
     assert outcomes == {"passed": TESTS[section]}, said
 
@@ -102,11 +102,11 @@ BROKEN = {  # section, file -> test that finds it -> what the file says, what it
         "test_put_if_absent": ("OR IGNORE", "OR REPLACE"),
     },
     ("modality", "points.py"): {
-        "test_a_value_outlives_its_bytes": (".copy()", ""),
+        "test_value_outlives_its_bytes": (".copy()", ""),
         "test_garbage_is_refused_with_a_reason": ("raise DecodeFailed(", "raise KeyError("),
     },
     ("featurizer", "mean_colour.py"): {
-        "test_a_spawned_process_makes_the_same": (
+        "test_spawned_process_makes_the_same": (
             *("mean(axis=(0, 1))", "mean(axis=(0, 1)) + __import__('os').getpid()"),
         ),
         "test_rubbish_is_rejected": (
@@ -115,7 +115,7 @@ BROKEN = {  # section, file -> test that finds it -> what the file says, what it
             "def photo(sample, field):\n    return decoder_for(field)(sample[field], None)\n",
         ),
     },
-    ("model", "liking.py"): {"test_the_same_bits_in_any_batch": ("sigmoid()", "softmax(0)")},
+    ("model", "liking.py"): {"test_same_bits_in_any_batch": ("sigmoid()", "softmax(0)")},
 }
 
 
@@ -126,7 +126,7 @@ BROKEN = {  # section, file -> test that finds it -> what the file says, what it
         for at in BROKEN
     ],
 )
-def test_a_suite_finds_what_is_wrong(section: str, file: str, follow) -> None:
+def test_suite_finds_what_is_wrong(section: str, file: str, follow) -> None:
     """Each fault has a test of its own that finds it: one run of a section's tests shows all."""
     path, broken = follow(section) / "my_package" / file, BROKEN[section, file]
     for right, wrong in broken.values():
@@ -153,7 +153,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_training_reads_a_package_s_modality_from_a_package_s_store(follow) -> None:
+def test_training_reads_a_package_s_modality_from_a_package_s_store(follow) -> None:
     folder = follow("store")
     (folder / "my_package" / "points.py").write_text(FILES["modality"]["points.py"])
     (folder / "train.py").write_text(TRAINING)
@@ -161,7 +161,7 @@ def test_a_training_reads_a_package_s_modality_from_a_package_s_store(follow) ->
     assert done.stdout == f"{[float(n) for n in range(8)]}\n", done.stderr
 
 
-def test_the_verb_answers_on_the_command_line(
+def test_verb_answers_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from penstock import verbs
@@ -184,7 +184,7 @@ def test_every_section_is_followed() -> None:
     assert FILES.keys() == {*TESTS, "verb"}
 
 
-def test_a_scheme_whose_package_does_not_import_says_so(
+def test_scheme_whose_package_does_not_import_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, '[project.entry-points."penstock.stores"]\nlost = "no_such_package.store:open_lost"')
@@ -195,7 +195,7 @@ def test_a_scheme_whose_package_does_not_import_says_so(
         loader.storage.open_store("lost://place")
 
 
-def test_the_dataset_is_a_whole_set_of_assets() -> None:
+def test_dataset_is_a_whole_set_of_assets() -> None:
     from dagster_project.definitions import build_defs
 
     spec = example("dataset", "portraits.py")["SPEC"]
@@ -218,7 +218,7 @@ def test_the_dataset_is_a_whole_set_of_assets() -> None:
     }
 
 
-def test_the_dataset_s_own_check_runs() -> None:
+def test_dataset_s_own_check_runs() -> None:
     import polars as pl
 
     check = example("dataset", "portraits.py")["known_licences"]
@@ -227,7 +227,7 @@ def test_the_dataset_s_own_check_runs() -> None:
     assert not check(pl.DataFrame({"licence": ["CC0", "unknown"]}), None).passed
 
 
-def test_the_modality_reads_what_it_writes() -> None:
+def test_modality_reads_what_it_writes() -> None:
     module = example("modality", "points.py")
     points = np.arange(12, dtype=np.float32).reshape(4, 3)
     assert np.array_equal(module["decode"](module["encode"]("a.xyz", points)), points)
@@ -237,7 +237,7 @@ def test_the_modality_reads_what_it_writes() -> None:
         module["encode"]("a.xyz", np.zeros(3))
 
 
-def test_the_model_is_one_file_and_one_feature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_one_file_and_one_feature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
     from assets.featurizers.models import ModelFeaturizer

@@ -16,7 +16,7 @@ def test_every_row_is_measured(tmp_path):
     assert all(isinstance(row.values[0], float) for row in found)
 
 
-def test_a_job_is_disturbed_and_one_is_cancelled(tmp_path, monkeypatch):
+def test_job_is_disturbed_and_one_is_cancelled(tmp_path, monkeypatch):
     monkeypatch.setattr(kills, "KILLS", {"workers": (3, 0.2), "runners": (1, 0.4), "waiting": (1, 0.8)})
     sizes = rows.Sizes(units=600, rounds=1)
     found = [

@@ -22,20 +22,20 @@ def fleet(ranks=200, reads_per_s=110):
     return Fleet(ranks=ranks, reads_per_s=reads_per_s, opening=[2, 63, 2, 4], rest=[1, 8, 8], ahead=100)
 
 
-def test_a_fleet_with_a_plan_from_its_first_rank_loses_no_rank():
+def test_fleet_with_a_plan_from_its_first_rank_loses_no_rank():
     outcome = Simulation(fleet(), CASE[NOW], seed=1).run()
     assert outcome.lost == 0
     assert outcome.throttled > 0
     assert outcome.everywhere_s < 60
 
 
-def test_a_fleet_whose_ranks_each_open_the_root_loses_ranks():
+def test_fleet_whose_ranks_each_open_the_root_loses_ranks():
     outcome = Simulation(fleet(100, 55), CASE["each rank opens the root, budget 60 s"], seed=1).run()
     assert outcome.lost > 0
     assert outcome.everywhere_s is None
 
 
-def test_a_fleet_within_the_rate_is_never_throttled_and_one_seed_is_one_outcome():
+def test_fleet_within_the_rate_is_never_throttled_and_one_seed_is_one_outcome():
     alone = Simulation(fleet(ranks=8, reads_per_s=5500), Case(name="", opens="each"), seed=2)
     outcome = alone.run()
     assert (outcome.throttled, outcome.answered) == (0, 8 * (2 + 63 + 2 + 4 + 1 + 8 + 8))
@@ -43,13 +43,13 @@ def test_a_fleet_within_the_rate_is_never_throttled_and_one_seed_is_one_outcome(
     assert again.first_s == outcome.first_s
 
 
-def test_a_prefix_answers_its_rate_and_a_second_of_burst():
+def test_prefix_answers_its_rate_and_a_second_of_burst():
     prefix = Prefix(100)
     assert sum(prefix.admits(0.0) for _ in range(300)) == 100
     assert sum(prefix.admits(1 + number / 1000) for number in range(1000)) == pytest.approx(200, abs=2)
 
 
-def test_a_rank_with_another_ranks_plan_reads_only_indexes_and_samples(tmp_path, monkeypatch):
+def test_rank_with_another_ranks_plan_reads_only_indexes_and_samples(tmp_path, monkeypatch):
     with loader.Root(tmp_path) as root:
         for number in range(3):  # so that there are several tables of shards
             with root.write("points", part_samples=2) as writer:

@@ -19,6 +19,6 @@ def test_every_figure_is_the_truth_and_no_healthy_node_is_drained(rows):
     assert len(rows) == 14
 
 
-def test_a_node_that_crashes_its_gangs_is_found(rows):
+def test_node_that_crashes_its_gangs_is_found(rows):
     (row,) = (row for what, row in rows.items() if "crash" in what)
     assert row.figure.startswith("1 after")

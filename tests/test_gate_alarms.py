@@ -68,7 +68,7 @@ def test_what_is_judged_is_counted_and_kept(
     assert "| objects 8 | 0 of 4, at most" in capsys.readouterr().out
 
 
-def test_a_batch_that_is_another_is_an_alarm(photos: tuple[Path, Path, Pool]) -> None:
+def test_batch_that_is_another_is_an_alarm(photos: tuple[Path, Path, Pool]) -> None:
     deliveries, rng = Deliveries(photos[2]), np.random.default_rng(2)
     before = alarms.baseline([deliveries.draw(rng, 60, "alike") for _ in range(3)])
     now = deliveries.draw(rng, 60, "alike")

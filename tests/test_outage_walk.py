@@ -129,7 +129,7 @@ def said(running) -> str:
 
 
 @pytest.mark.server
-def test_the_story_as_it_is_written(tmp_path, block, front, far):
+def test_story_as_it_is_written(tmp_path, block, front, far):
     assert list(STORY) == ["publish", "train", "takedown", "after"]
     out = said(block("publish"))
     assert "served by a mirror: 0" in out

@@ -105,7 +105,7 @@ def run(tmp_path: Path):
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=IDS)
-def test_a_bug_can_be_planted(bug: Bug) -> None:
+def test_bug_can_be_planted(bug: Bug) -> None:
     places = places_of(bug)
     assert len(places) == 1, f"should stand in one place, stands in {list(map(str, places))}: {bug.was}"
     for test in bug.red:
@@ -116,7 +116,7 @@ def test_a_bug_can_be_planted(bug: Bug) -> None:
 
 @pytest.mark.mutants
 @pytest.mark.parametrize("bug", BUGS, ids=IDS)
-def test_a_planted_bug_is_caught(bug: Bug, run) -> None:
+def test_planted_bug_is_caught(bug: Bug, run) -> None:
     (place,) = places_of(bug)
     (run.copy / place).write_text(sources()[place].replace(bug.was, bug.becomes))
     done = run(*bug.red)

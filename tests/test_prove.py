@@ -46,7 +46,7 @@ def test_every_part_has_jobs_of_its_own():
     assert "model" not in run("--list", "kills").stdout
 
 
-def test_a_part_that_is_not_there_is_named():
+def test_part_that_is_not_there_is_named():
     done = run("storage")
     assert (done.returncode, done.stdout) == (1, "")
     assert "there is no part storage; there are model, " in done.stderr

@@ -88,7 +88,7 @@ def test_readme_installs_what_its_blocks_need() -> None:
     assert project["name"] in TEXT
 
 
-def test_the_tour_runs_as_it_stands_and_twice(tmp_path: Path) -> None:
+def test_tour_runs_as_it_stands_and_twice(tmp_path: Path) -> None:
     """Every block in order, each in a shell of its own; a block of text behind one is all that it prints."""
     blocks = BLOCK.findall(TOUR)
     assert [name for kind, name, _ in blocks if kind == "python"] == [
@@ -130,7 +130,7 @@ def test_the_tour_runs_as_it_stands_and_twice(tmp_path: Path) -> None:
     assert (tmp_path / "proof.json").stat().st_size
 
 
-def test_the_commands_of_the_tour_are_verbs_of_the_command_line() -> None:
+def test_commands_of_the_tour_are_verbs_of_the_command_line() -> None:
     (block,) = re.findall(r"^```sh commands\n(.*?)^```$", TOUR, re.M | re.S)
     assert len(re.findall(r"^penstock ", block, re.M)) == 6
 

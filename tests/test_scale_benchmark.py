@@ -6,7 +6,7 @@ import sys
 from benchmarks.contest import ROOT
 
 
-def test_the_page_has_a_row_for_each_size_and_each_look(tmp_path):
+def test_page_has_a_row_for_each_size_and_each_look(tmp_path):
     page = tmp_path / "page.md"
     small = (
         "--shards",

@@ -33,12 +33,12 @@ def pages(item: Any) -> Iterator[str]:
         yield from pages(inner)
 
 
-def test_the_navigation_has_every_page_once() -> None:
+def test_navigation_has_every_page_once() -> None:
     named = sorted(pages(yaml.load(SETTINGS, Settings)["nav"]))
     assert named == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
 
 
-def test_a_warning_ends_the_build() -> None:
+def test_warning_ends_the_build() -> None:
     (command,) = re.findall(r"mkdocs build .*", (ROOT / "Makefile").read_text())
     assert command == "mkdocs build --strict"  # with --quiet MkDocs counts no warnings
 
@@ -53,7 +53,7 @@ def test_no_other_host_is_asked() -> None:
 
 @pytest.mark.parametrize("tag", ["script src", "img src", "iframe src"])
 @pytest.mark.parametrize("url", ["https://host.example/x.js", "//host.example/x.js", "http://host.example/"])
-def test_a_page_that_would_ask_another_host_is_seen(tag: str, url: str) -> None:
+def test_page_that_would_ask_another_host_is_seen(tag: str, url: str) -> None:
     from scripts import site_hooks
 
     assert site_hooks.FOREIGN.search(f'<{tag}="{url}">')
@@ -67,7 +67,7 @@ def test_every_public_name_of_the_loader_has_its_place_in_the_api() -> None:
     assert sorted(names) == sorted(loader.__all__)
 
 
-def test_the_lines_of_the_landing_page_print_what_it_says(tmp_path: Path) -> None:
+def test_lines_of_the_landing_page_print_what_it_says(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.S)
     check = "import sys; assert not {'torch', 'dagster'} & set(sys.modules)"

@@ -27,7 +27,7 @@ def endpoint(s3):
 
 
 @pytest.mark.parametrize("name", ["penstock", "obstore", "obstore-etag", "boto3"])
-def test_a_client_reads_what_is_there(endpoint, name):
+def test_client_reads_what_is_there(endpoint, name):
     client = Client(name)
     assert client.open(endpoint, "object", len(DATA), DATA[-16:].hex()) == {}
     assert client.read(1000, 24) == DATA[1000:1024]
@@ -36,7 +36,7 @@ def test_a_client_reads_what_is_there(endpoint, name):
     assert turn["seconds"] > 0
 
 
-def test_a_client_that_reads_another_object_is_told(endpoint):
+def test_client_that_reads_another_object_is_told(endpoint):
     answer = Client("penstock").open(endpoint, "object", len(DATA), "00" * 16)
     assert "where 0000" in answer["error"]
 
@@ -72,7 +72,7 @@ def turn(rate: float) -> dict[str, float]:
     return {"samples": rate * 2, "seconds": 2.0, "cpu_s": 1.0}
 
 
-def test_the_page_says_what_was_reached():
+def test_page_says_what_was_reached():
     of = {
         "penstock": [turn(400), turn(800)],
         "s3fs": [turn(100), turn(150)],
@@ -114,7 +114,7 @@ def test_cores_that_are_taken_apart_are_given_back():
     assert os.sched_getaffinity(0) == before
 
 
-def test_the_page_names_its_command():
+def test_page_names_its_command():
     given = parser().parse_args(["--rounds", "2", "--files", "7", "--note", "It was busy."])
     text = "\n".join(head(given))
     assert "`python -m benchmarks.stores --rounds 2 --files 7`" in text
@@ -126,14 +126,14 @@ def test_no_more_files_than_fit(tmp_path: Path):
     assert 1 <= fitting(10**9, tmp_path) < 10**9
 
 
-def test_an_unknown_part_is_a_mistake():
+def test_unknown_part_is_a_mistake():
     command = [sys.executable, "-m", "benchmarks.stores", "--parts", "nothing"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "nothing" in done.stderr
 
 
-def test_a_program_is_timed_with_its_own_peak():
+def test_program_is_timed_with_its_own_peak():
     held = [sys.executable, "-c", "held = bytearray(b'x' * 64 * 2**20); print(1)"]
     small = [sys.executable, "-c", "print(1)"]
     peaks = [migration._timed(command, 1, {})["peak_bytes"] for command in (held, small)]
@@ -142,7 +142,7 @@ def test_a_program_is_timed_with_its_own_peak():
         migration._timed([sys.executable, "-c", "raise SystemExit(3)"], 1, {})
 
 
-def test_the_page_says_what_a_migration_reached():
+def test_page_says_what_a_migration_reached():
     of = {
         f"{program} {size}, {had}": [turn(rate) | {"peak_bytes": 250 * 2**20}]
         for program, rate in (("penstock", 4), ("penstock-crc32c", 6), ("rclone", 5), (migration.HASHED, 2))

@@ -14,13 +14,13 @@ LONG_IN_CI = {
         "Ray",
     "tests/dagster_project/test_outages.py::test_kills_in_the_middle_lose_and_double_nothing":
         "a real daemon, its sensors, outages and kills",
-    "tests/dagster_project/test_pages.py::test_the_catalog_names_every_asset_with_what_it_is":
+    "tests/dagster_project/test_pages.py::test_catalog_names_every_asset_with_what_it_is":
         "Dagster's pages",
     "tests/penstock/train/test_local.py::test_run_is_preempted_stopped_and_resumed":
         "a run on one machine",
-    "tests/test_outage_walk.py::test_the_story_as_it_is_written":
+    "tests/test_outage_walk.py::test_story_as_it_is_written":
         "the walkthrough",
-    "tests/test_readme.py::test_the_tour_runs_as_it_stands_and_twice":
+    "tests/test_readme.py::test_tour_runs_as_it_stands_and_twice":
         "the tour",
     "tests/trainings/test_trainings.py::test_training_goes_through_each_fault_with_every_step_as_undisturbed":
         "trainings under faults",

@@ -100,7 +100,7 @@ def test_packed_documents(place: Path, do: Any) -> None:
         ),
     ],
 )
-def test_a_script_goes_on_where_it_stopped(place: Path, do: Any, name: str) -> None:
+def test_script_goes_on_where_it_stopped(place: Path, do: Any, name: str) -> None:
     Path("train.py").write_text(SCRIPTS[name])
     for steps in (range(4), range(4, 7)):
         done = do(place / "train.py", steps.stop, folder=place)
@@ -121,7 +121,7 @@ def test_ranks_under_torchrun_may_change_in_number(
 
 
 @pytest.mark.gpu
-def test_a_rank_under_torchrun_trains_on_its_gpu(place: Path, scripts: Any) -> None:
+def test_rank_under_torchrun_trains_on_its_gpu(place: Path, scripts: Any) -> None:
     begin = "    torch.manual_seed(0)"
     told = "    print('on', torch.distributed.get_backend(), run.device)\n"
     Path("train.py").write_text(SCRIPTS["run"].replace(begin, told + begin))

@@ -93,7 +93,7 @@ class FeaturizerConformance:
                 if "dims" in facts and field in values:
                     assert np.ndim(values[field]) == len(facts["dims"])
 
-    def test_the_same_bytes_give_the_same_features(self, featurizer: Featurizer, samples: Samples) -> None:
+    def test_same_bytes_give_the_same_features(self, featurizer: Featurizer, samples: Samples) -> None:
         copy = pickled(featurizer)
         for kind in featurizer.kinds:
             for sample in samples[kind]:
@@ -103,7 +103,7 @@ class FeaturizerConformance:
                     first, copy(kind, {name: bytes(bytearray(data)) for name, data in sample.items()})
                 )
 
-    def test_a_kind_that_is_not_its_own_is_a_mistake(self, featurizer: Featurizer) -> None:
+    def test_kind_that_is_not_its_own_is_a_mistake(self, featurizer: Featurizer) -> None:
         with pytest.raises(ValueError, match="a sample of kind 'smell'; accepted: "):
             featurizer("smell", {})
 
@@ -135,7 +135,7 @@ class FeaturizerConformance:
                     assert features.fields.keys() == whole.fields.keys()
             assert n_refused >= (1 if kind == "text" else 90)  # every truncated medium
 
-    def test_a_spawned_process_makes_the_same(
+    def test_spawned_process_makes_the_same(
         self, featurizer: Featurizer, samples: Samples, other_process: ProcessPoolExecutor
     ) -> None:
         for kind in featurizer.kinds:
@@ -148,7 +148,7 @@ class FeaturizerConformance:
 class ModelConformance(FeaturizerConformance):
     """The contract of a `ModelFeaturizer`, which also needs the same bits in any batch."""
 
-    def test_the_same_bits_in_any_batch(self, featurizer: Featurizer, samples: Samples) -> None:
+    def test_same_bits_in_any_batch(self, featurizer: Featurizer, samples: Samples) -> None:
         for kind in featurizer.kinds:
             in_any_batch(featurizer, kind, [*samples[kind], *samples[kind]])
 

@@ -82,14 +82,14 @@ class ModalityConformance:
                 for buffer in (bytearray(data), memoryview(data), mapped):
                     assert same(modality.decode(buffer, None), expected), type(buffer)
 
-    def test_a_value_outlives_its_bytes(self, modality: Modality) -> None:
+    def test_value_outlives_its_bytes(self, modality: Modality) -> None:
         for data in modality.samples:
             buffer = bytearray(data)
             value = modality.decode(buffer, None)
             buffer[:] = bytes(len(buffer))
             assert same(value, modality.decode(data, None))
 
-    def test_the_same_bytes_and_numbers_give_the_same_value(self, modality: Modality) -> None:
+    def test_same_bytes_and_numbers_give_the_same_value(self, modality: Modality) -> None:
         for data in modality.samples:
             first, second = (modality.decode(data, np.random.default_rng(7)) for _ in range(2))
             assert same(first, second)

@@ -75,7 +75,7 @@ class StoreReads:
                 read()
             assert isinstance(caught.value, FileNotFoundError)
 
-    def test_a_folder_is_no_object(self, store: Store) -> None:
+    def test_folder_is_no_object(self, store: Store) -> None:
         store.put("folder/a", b"x")
         with pytest.raises(ObjectNotFound):
             store.get("folder")
@@ -89,7 +89,7 @@ class StoreReads:
             assert blob.data == DATA[offset : offset + nbytes]
             assert store.get_range("k", offset, nbytes, blob.etag) == blob
 
-    def test_a_range_past_the_end_is_corrupt(self, store: Store) -> None:
+    def test_range_past_the_end_is_corrupt(self, store: Store) -> None:
         store.put("k", b"0123456789")
         for past in map(ByteRange, (0, 9, 10, 500, 11), (11, 2, 1, 1, 0)):
             with pytest.raises(Corrupt, match="k"):
@@ -97,7 +97,7 @@ class StoreReads:
             with pytest.raises(Corrupt):
                 store.get_ranges("k", [ByteRange(0, 1), past] if past.nbytes else [past, ByteRange(11, 1)])
 
-    def test_a_negative_range_is_refused(self, store: Store) -> None:
+    def test_negative_range_is_refused(self, store: Store) -> None:
         store.put("k", b"0123456789")
         for negative in (ByteRange(-1, 2), ByteRange(0, -1)):
             with pytest.raises(InvalidStore):
@@ -105,7 +105,7 @@ class StoreReads:
             with pytest.raises(InvalidStore):
                 store.get_ranges("k", [negative])
 
-    def test_a_replaced_object_is_changed(self, store: Store) -> None:
+    def test_replaced_object_is_changed(self, store: Store) -> None:
         store.put("k", b"first")
         pinned = store.get_range("k", 0, 2).etag
         store.put("k", b"second one")
@@ -147,7 +147,7 @@ class StoreReads:
         with store.open_stream("empty") as stream:
             assert stream.read() == b""
 
-    def test_a_closed_store_can_be_used_again(self, store: Store) -> None:
+    def test_closed_store_can_be_used_again(self, store: Store) -> None:
         store.put("k", DATA)
         store.get_ranges("k", [ByteRange(0, 1), ByteRange(100, 1)], max_gap=0)
         store.close()
@@ -185,12 +185,12 @@ class StoreReads:
                 expected = sorted(k for k in keys if k.startswith(prefix) and k > after)
                 assert [info.key for info in store.list(prefix, start_after=after)] == expected
 
-    def test_a_fresh_store_is_empty(self, store: Store) -> None:
+    def test_fresh_store_is_empty(self, store: Store) -> None:
         assert list(store.list()) == []
         assert list(store.list("some/prefix")) == []
         store.delete_many(["nothing"])
 
-    def test_a_listing_that_goes_on_and_when_objects_were_written(
+    def test_listing_that_goes_on_and_when_objects_were_written(
         self, backend: Backend, store: Store
     ) -> None:
         """`list_from` returns what `list` returns after a key; both return modification times if the store has them."""
@@ -332,7 +332,7 @@ class StoreWrites:
         store.copy("a", "new/c")
         assert [store.get(key).data for key in ("a", "deep/er/b", "new/c")] == [b"original"] * 3
 
-    def test_a_key_is_any_text(self, backend: Backend, store: Store) -> None:
+    def test_key_is_any_text(self, backend: Backend, store: Store) -> None:
         written = []
         for key in ODD_KEYS:
             if set(key) & backend.refused:

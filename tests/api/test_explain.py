@@ -122,7 +122,7 @@ def test_what_cannot_be_explained(plan, arguments, wanted):
         loader.explain(plan, **{"step": 2, **arguments})
 
 
-def test_a_synthetic_source_has_no_bytes():
+def test_synthetic_source_has_no_bytes():
     plan = loader.plan({"s": loader.synthetic(50)}, seed=1, global_batch=5)
     with pytest.raises(InvalidRuntime, match=r"source 's' has no bytes to explain; it is a SyntheticView"):
         loader.explain(plan, 0)
@@ -158,7 +158,7 @@ def test_another_process_explains_a_saved_plan_alike(root, plan):
     ]
 
 
-def test_an_unknown_plan(root, plan):
+def test_unknown_plan(root, plan):
     plan.save(root)
     for unknown in ("p-" + "0" * 64, "latest", plan.hash[:-1]):
         with pytest.raises(InvalidPlan, match=r"has no plan .*plan\.save\(root\) stores one"):

@@ -52,7 +52,7 @@ def taken(batches: Any, stop: int | None = None) -> dict[int, int]:
     return out
 
 
-def test_a_newer_version_is_picked_up_at_a_boundary(root: loader.Root) -> None:
+def test_newer_version_is_picked_up_at_a_boundary(root: loader.Root) -> None:
     with begin(root) as batches:
         before = taken(batches, 6)
         first = batches.plan
@@ -69,7 +69,7 @@ def test_a_newer_version_is_picked_up_at_a_boundary(root: loader.Root) -> None:
     ]
 
 
-def test_a_restart_reads_the_same_though_there_is_more_by_then(root: loader.Root) -> None:
+def test_restart_reads_the_same_though_there_is_more_by_then(root: loader.Root) -> None:
     states = {}
     with begin(root) as batches:
         digests = taken(batches, 6)
@@ -144,7 +144,7 @@ def test_what_cannot_be_picked_up_is_passed_over(root: loader.Root, caplog: pyte
     assert "stays with photos@1 at step 4" in caplog.text
 
 
-def test_an_alias_is_followed(root: loader.Root) -> None:
+def test_alias_is_followed(root: loader.Root) -> None:
     root.alias("photos@1", "prod")
     add(root, 60, 30)
     with begin(root, refs={"p": "photos@prod"}, run="prod") as batches:

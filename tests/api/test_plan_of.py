@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Iterator[loader.Root]:
         yield made
 
 
-def test_a_hash_and_a_trail(root: loader.Root) -> None:
+def test_hash_and_a_trail(root: loader.Root) -> None:
     plan = planned(root)
     trained(plan, range(3), trail=loader.Trail(root, "big"))
     for step in (None, 0, 1000):
@@ -62,7 +62,7 @@ def test_of_several_plans_on_a_trail_it_is_the_last_that_did_the_step(root: load
         loader.plan_of(root, "big", 8)
 
 
-def test_a_run_that_follows(root: loader.Root) -> None:
+def test_run_that_follows(root: loader.Root) -> None:
     first = planned(root)
     with loader.follow(root, first, run="big", every=4, rank=0, world_size=1, **OPTIONS) as batches:
         for _ in range(6):
@@ -79,7 +79,7 @@ def test_a_run_that_follows(root: loader.Root) -> None:
     assert loader.plan_of(root, json.loads(json.dumps(state))) == grown
 
 
-def test_a_run_that_follows_keeps_one_trail(root: loader.Root) -> None:
+def test_run_that_follows_keeps_one_trail(root: loader.Root) -> None:
     first, trail = planned(root), loader.Trail(root, "big")
     with loader.follow(
         root, first, run="big", every=4, rank=0, world_size=1, trail=trail, **OPTIONS
@@ -98,7 +98,7 @@ def test_a_run_that_follows_keeps_one_trail(root: loader.Root) -> None:
     assert [loader.plan_of(root, "big", step) for step in (3, 4, 100)] == [first, grown, grown]
 
 
-def test_a_run_that_reported(root: loader.Root) -> None:
+def test_run_that_reported(root: loader.Root) -> None:
     first = planned(root)
     other = first.quarantined({"p": ["003"]}, 4)
     for plan, steps in ((first, (0, 9)), (other, (4, 12))):
@@ -108,7 +108,7 @@ def test_a_run_that_reported(root: loader.Root) -> None:
         loader.plan_of(root, "big", 13)
 
 
-def test_a_run_that_saved_checkpoints(root: loader.Root) -> None:
+def test_run_that_saved_checkpoints(root: loader.Root) -> None:
     plan = planned(root)
     plan.save(root)
     with loader.Loader(plan, 0, 1, **OPTIONS) as batches, Checkpoints(root, "big") as checkpoints:
@@ -117,7 +117,7 @@ def test_a_run_that_saved_checkpoints(root: loader.Root) -> None:
     assert loader.plan_of(root, "big", 0) == plan
 
 
-def test_a_bare_state_is_held_against_the_plans(root: loader.Root) -> None:
+def test_bare_state_is_held_against_the_plans(root: loader.Root) -> None:
     plans = [planned(root, seed=seed) for seed in (1, 2, 3)]
     states = [trained(plan, range(3)) for plan in plans]
     with pytest.raises(NotRecorded, match=r"plan\.save"):
@@ -134,7 +134,7 @@ def test_a_bare_state_is_held_against_the_plans(root: loader.Root) -> None:
         loader.plan_of(root, {"model": 1})
 
 
-def test_a_run_that_left_nothing(root: loader.Root) -> None:
+def test_run_that_left_nothing(root: loader.Root) -> None:
     trained(planned(root), range(1), trail=loader.Trail(root, "small"))
     with pytest.raises(RunNotFound, match="trail: small"):
         loader.plan_of(root, "big", 0)
@@ -143,7 +143,7 @@ def test_a_run_that_left_nothing(root: loader.Root) -> None:
             loader.plan_of(root, name)  # type: ignore[arg-type]
 
 
-def test_a_retired_version_opens_to_look_at_until_it_is_deleted(root: loader.Root, tmp_path: Path) -> None:
+def test_retired_version_opens_to_look_at_until_it_is_deleted(root: loader.Root, tmp_path: Path) -> None:
     plan = planned(root)
     state = trained(plan, range(2), trail=loader.Trail(root, "big"))
     digest = next(loader.Loader(plan, 0, 1, **OPTIONS)).digest

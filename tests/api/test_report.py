@@ -70,7 +70,7 @@ def test_again_is_the_same_file(root: loader.Root, plan: loader.Plan) -> None:
     assert len(told(root, after=2)) == 1
 
 
-def test_a_grown_plan_names_what_its_steps_could_read(root: loader.Root, plan: loader.Plan) -> None:
+def test_grown_plan_names_what_its_steps_could_read(root: loader.Root, plan: loader.Plan) -> None:
     with root.write("photos") as writer:
         writer.add("later", {"cls": 1})
     grown = plan.grow({"p": root.open("photos@2")}, 10)
@@ -96,7 +96,7 @@ def test_a_grown_plan_names_what_its_steps_could_read(root: loader.Root, plan: l
         ({"plan": "p-123"}, InvalidRuntime),
     ],
 )
-def test_a_mistake_is_logged_or_with_strict_raised(
+def test_mistake_is_logged_or_with_strict_raised(
     root: loader.Root,
     plan: loader.Plan,
     given: dict,
@@ -112,7 +112,7 @@ def test_a_mistake_is_logged_or_with_strict_raised(
     assert told(root) == []
 
 
-def test_a_place_that_is_no_root_ends_no_training(
+def test_place_that_is_no_root_ends_no_training(
     tmp_path: Path, plan: loader.Plan, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, "loader.api.report"):
@@ -124,7 +124,7 @@ def test_a_place_that_is_no_root_ends_no_training(
         loader.report(other, plan, run="r", steps=(0, 1), strict=True)
 
 
-def test_a_root_that_may_only_be_read_ends_no_training(root: loader.Root, plan: loader.Plan) -> None:
+def test_root_that_may_only_be_read_ends_no_training(root: loader.Root, plan: loader.Plan) -> None:
     folder = Path(root.url) / "reports"
     folder.write_text(
         "a file where the folder would be"
@@ -159,9 +159,7 @@ def test_what_was_changed_or_lost_stops_nobody(root: loader.Root, plan: loader.P
     assert whole == made[3]
 
 
-def test_a_newer_report_and_one_with_other_fields_are_told_apart(
-    root: loader.Root, plan: loader.Plan
-) -> None:
+def test_newer_report_and_one_with_other_fields_are_told_apart(root: loader.Root, plan: loader.Plan) -> None:
     one = loader.report(root, plan, run="r", steps=(0, 0), strict=True)[0]
     body = json.loads(root.store.get(one.key).data)
     for fields, error in (({"format": 99, "mood": "fine"}, FormatTooNew), ({"mood": "fine"}, Corrupt)):
@@ -181,9 +179,7 @@ SPOILT = [
 
 
 @pytest.mark.parametrize("data", SPOILT, ids=range(len(SPOILT)))
-def test_a_number_that_names_no_report_stops_nobody(
-    root: loader.Root, plan: loader.Plan, data: bytes
-) -> None:
+def test_number_that_names_no_report_stops_nobody(root: loader.Root, plan: loader.Plan, data: bytes) -> None:
     (one,) = [
         one
         for one in loader.report(root, plan, run="r", steps=(0, 0), strict=True)
@@ -215,9 +211,7 @@ def test_a_number_that_names_no_report_stops_nobody(
     ],
     ids=str,
 )
-def test_a_report_of_other_types_is_none_under_whatever_name(
-    root: loader.Root, fields: dict[str, Any]
-) -> None:
+def test_report_of_other_types_is_none_under_whatever_name(root: loader.Root, fields: dict[str, Any]) -> None:
     """Its name fits its content: who can write reports can compute that too."""
     sound = {"run": "r", "plan": "p-" + "0" * 64, "first_step": 0, "last_step": 0, "versions": ()}
     body = {"dataset": "photos", **sound, **fields}
@@ -232,7 +226,7 @@ def test_a_report_of_other_types_is_none_under_whatever_name(
 @pytest.mark.parametrize(
     "data", [b'{"format":' * 5000, rb'{"format": 1, "run": "\ud800"}', b'{"format": 1e999}']
 )
-def test_a_report_that_is_damaged_is_told(root: loader.Root, plan: loader.Plan, data: bytes) -> None:
+def test_report_that_is_damaged_is_told(root: loader.Root, plan: loader.Plan, data: bytes) -> None:
     (one, *_) = loader.report(root, plan, run="r", steps=(0, 0), strict=True)
     root.store.put(one.key, data)
     (found,) = told(root)
@@ -266,7 +260,7 @@ def test_mlflow_is_told_the_same(root: loader.Root, plan: loader.Plan) -> None:
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(n=st.integers(0, 300))
-def test_the_newest_number_is_found_in_few_requests(n: int) -> None:
+def test_newest_number_is_found_in_few_requests(n: int) -> None:
     class Counting:
         asked = 0
 
@@ -280,7 +274,7 @@ def test_the_newest_number_is_found_in_few_requests(n: int) -> None:
     assert store.asked <= 2 * math.ceil(math.log2(n + 2)) + 1
 
 
-def test_the_store_is_opened_by_its_url_alone(root: loader.Root, plan: loader.Plan) -> None:
+def test_store_is_opened_by_its_url_alone(root: loader.Root, plan: loader.Plan) -> None:
     """Without Dagster, by a process that knows the URL: plain JSON under the name that the docs give."""
     (made,) = loader.report(root, plan, run="r", steps=(0, 1), strict=True)[:1]
     store = open_store(root.url)

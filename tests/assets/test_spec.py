@@ -52,7 +52,7 @@ def test_what_is_unknown_passes_unless_it_is_required() -> None:
         {"allowed": "cat"},
     ],
 )
-def test_a_filter_that_cannot_be_meant(options: dict[str, Any]) -> None:
+def test_filter_that_cannot_be_meant(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="filter 'score'"):
         Filter(column="score", **options)
 
@@ -77,11 +77,11 @@ def test_a_filter_that_cannot_be_meant(options: dict[str, Any]) -> None:
     ],
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )
-def test_a_limit_is_a_finite_number(made: Any, name: str, value: float) -> None:
+def test_limit_is_a_finite_number(made: Any, name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         replace(made, **{name: value})
 
 
-def test_a_share_of_a_split_is_a_number() -> None:
+def test_share_of_a_split_is_a_number() -> None:
     with pytest.raises(ValueError, match="splits"):
         DatasetSpec(name="demo", splits={"train": NAN})

@@ -110,13 +110,13 @@ def test_batches_that_wait_together(
     assert len(root.open("demo@2")) == 6
 
 
-def test_the_version_alone_without_anything(run: Run, root: loader.Root, failure_of: Told) -> None:
+def test_version_alone_without_anything(run: Run, root: loader.Root, failure_of: Told) -> None:
     result = run("release", SPEC)
     assert not result.success
     assert "materialize [demo, samples] first" in failure_of(result)
 
 
-def test_a_batch_that_nobody_discovered(
+def test_batch_that_nobody_discovered(
     run: Run, arrive: Arrive, landing: Path, tmp_path: Path, failure_of: Told
 ) -> None:
     for batch in ("b1", "000001-00000000"):
@@ -129,7 +129,7 @@ def test_a_batch_that_nobody_discovered(
     assert "point it to the objects" in failure_of(result)
 
 
-def test_a_batch_of_which_nothing_is_new_makes_no_version(
+def test_batch_of_which_nothing_is_new_makes_no_version(
     run: Run, arrive: Arrive, landing: Path, numbers: Numbers, failure_of: Told
 ) -> None:
     assert run("ingest", SPEC, arrive(landing)).success
@@ -142,7 +142,7 @@ def test_a_batch_of_which_nothing_is_new_makes_no_version(
 
 
 @pytest.mark.parametrize("stage", STAGES[1:])
-def test_a_stage_alone_before_its_upstream(
+def test_stage_alone_before_its_upstream(
     run: Run, arrive: Arrive, landing: Path, failure_of: Told, stage: str
 ) -> None:
     result = run([stage], replace(SPEC, max_reject_rate=1.0), arrive(landing))

@@ -48,7 +48,7 @@ def test_records_are_numbered_and_the_last_one_counts(store: Store) -> None:
     assert require_published(store, "demo", "samples", "b1") == second
 
 
-def test_a_record_cannot_be_replaced(store: Store) -> None:
+def test_record_cannot_be_replaced(store: Store) -> None:
     record = append_record(store, RECORD)
     with pytest.raises(AlreadyExists):
         store.put_if_absent(record.path, b"{}")
@@ -72,7 +72,7 @@ def test_writers_at_once_lose_nothing(store: Store) -> None:
     assert newest.r == 40
 
 
-def test_a_listing_that_lags_is_caught_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_that_lags_is_caught_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         append_record(store, RECORD)
     everything = list(store.list("stages/"))
@@ -97,7 +97,7 @@ def test_partition_keys_are_path_segments(store: Store, name: str) -> None:
         write_table(store, "demo", "refusals", name, [])
 
 
-def test_a_damaged_record_is_named(store: Store) -> None:
+def test_damaged_record_is_named(store: Store) -> None:
     store.put("stages/demo/samples/b1/000000000001.json", b'{"verdict": "published"}')
     with pytest.raises(Corrupt, match=r"000000000001\.json"):
         current_record(store, "demo", "samples", "b1")

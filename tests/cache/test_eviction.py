@@ -40,7 +40,7 @@ def opened(folder, limit_pages, counts=None):
     return OpenCache(spec, lambda what, n: counts.update({what: counts.get(what, 0) + n}))
 
 
-def test_the_limit_is_never_passed(folder, page_files):
+def test_limit_is_never_passed(folder, page_files):
     cache = opened(folder, 32)
     for number in range(150):
         cache.write(name(number), bytes(PAGE))
@@ -67,7 +67,7 @@ def test_several_jobs_share_the_limit(folder, page_files):
         assert len(page_files()) <= 64
 
 
-def test_a_smaller_limit_of_the_next_job(folder, page_files):
+def test_smaller_limit_of_the_next_job(folder, page_files):
     first = opened(folder, 100)
     fill(first, 80)
     first.close()
@@ -79,7 +79,7 @@ def test_a_smaller_limit_of_the_next_job(folder, page_files):
     assert counts["cache_evicted"] == 80 - len(left)
 
 
-def test_a_read_is_a_use(folder, page_files):
+def test_read_is_a_use(folder, page_files):
     first = opened(folder, 100)
     fill(first, 40)
     for number in (3, 17):
@@ -116,7 +116,7 @@ def test_what_a_running_job_needs_soon_stays(folder, page_files):
     assert not numbers(page_files) & {0, 1, 2}  # it needs nothing any more
 
 
-def test_a_dead_job_needs_nothing(folder, page_files):
+def test_dead_job_needs_nothing(folder, page_files):
     first = opened(folder, 100)
     fill(first, 60)
     first._next_beat_s, first._pressed = 0.0, True
@@ -130,7 +130,7 @@ def test_a_dead_job_needs_nothing(folder, page_files):
     assert not hint.exists()
 
 
-def test_a_damaged_hint_is_no_harm(folder, page_files):
+def test_damaged_hint_is_no_harm(folder, page_files):
     first = opened(folder, 100)
     fill(first, 60)
     (folder / "hints" / "somebody").write_bytes(bytes.fromhex(name(0)) + b"half a name"[:7])
@@ -140,7 +140,7 @@ def test_a_damaged_hint_is_no_harm(folder, page_files):
     assert left - {0} == set(range(61 - len(left), 60))
 
 
-def test_a_hint_is_bounded_and_that_of_a_cache_with_room_is_empty(folder):
+def test_hint_is_bounded_and_that_of_a_cache_with_room_is_empty(folder):
     cache = opened(folder, 100)
     (hint,) = (folder / "hints").iterdir()
     cache._next_beat_s = 0.0

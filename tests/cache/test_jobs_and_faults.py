@@ -47,7 +47,7 @@ def test_two_jobs_at_once_share_pages(on_disk, start, folder, reader, body, tmp_
     assert (third.counts["hits"], origin.asked) == (PAGES, [])
 
 
-def test_a_job_killed_in_mid_write_leaves_no_page(on_disk, start, folder, reader, body, page_files):
+def test_job_killed_in_mid_write_leaves_no_page(on_disk, start, folder, reader, body, page_files):
     origin = on_disk(SIZES)
     job = start("stop in mid-write", sizes=SIZES, page_bytes=PAGE, limit_pages=100)
     assert job.stdout.readline() == "half\n"
@@ -87,7 +87,7 @@ def test_jobs_killed_anywhere_leave_whole_pages(on_disk, start, folder, page_fil
     assert seen
 
 
-def test_a_claim_of_a_killed_job_only_costs_a_wait(make_origin, reader, folder, body, monkeypatch):
+def test_claim_of_a_killed_job_only_costs_a_wait(make_origin, reader, folder, body, monkeypatch):
     """While it is fresh it is respected; the page is read all the same."""
     origin = make_origin(SIZES)
     one = reader(origin, folder, page_bytes=PAGE)
@@ -99,7 +99,7 @@ def test_a_claim_of_a_killed_job_only_costs_a_wait(make_origin, reader, folder, 
     assert one.counts["failed"] == 0
 
 
-def test_a_full_disk_fails_no_batch(on_disk, start, folder, page_files):
+def test_full_disk_fails_no_batch(on_disk, start, folder, page_files):
     """The kernel refuses the second half of every page (EFBIG): no half is left, everything comes from the origin."""
     on_disk(SIZES)
     arguments = {"sizes": SIZES, "page_bytes": PAGE, "limit_pages": 100, "most_bytes": PAGE // 2}
@@ -113,7 +113,7 @@ def test_a_full_disk_fails_no_batch(on_disk, start, folder, page_files):
     assert list((folder / "claims").iterdir()) == []
 
 
-def test_a_disk_that_refuses_is_not_read_for_in_vain(on_disk, start, tmp_path):
+def test_disk_that_refuses_is_not_read_for_in_vain(on_disk, start, tmp_path):
     """Whole pages that nobody can keep are not fetched again and again: after the first, only what is asked for."""
     sizes = {"data/0.tar": 8 * PAGE}
     on_disk(sizes)
@@ -124,7 +124,7 @@ def test_a_disk_that_refuses_is_not_read_for_in_vain(on_disk, start, tmp_path):
 
 
 @pytest.mark.parametrize("flip", [0, 3, 13, 16, PAGE, -1])
-def test_a_corrupt_page_is_found_and_read_again(flip, make_origin, reader, folder, page_files, body, caplog):
+def test_corrupt_page_is_found_and_read_again(flip, make_origin, reader, folder, page_files, body, caplog):
     origin = make_origin(SIZES)
     assert everything(reader(origin, folder, page_bytes=PAGE), body)
     damaged = page_files()[:2]
@@ -144,7 +144,7 @@ def test_a_corrupt_page_is_found_and_read_again(flip, make_origin, reader, folde
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "other page"])
-def test_a_page_that_is_another_file(damage, make_origin, reader, folder, page_files, body):
+def test_page_that_is_another_file(damage, make_origin, reader, folder, page_files, body):
     origin = make_origin(SIZES)
     assert everything(reader(origin, folder, page_bytes=PAGE), body)
     first, second = page_files()[:2]
@@ -173,7 +173,7 @@ def test_pages_that_vanish_are_read_again(make_origin, reader, folder, page_file
 
 
 @pytest.mark.parametrize("place", ["file/below", "/proc/penstock-cache"])
-def test_a_place_that_cannot_be_written(place, make_origin, reader, tmp_path, body, caplog):
+def test_place_that_cannot_be_written(place, make_origin, reader, tmp_path, body, caplog):
     """Below a file, and where the kernel makes no folders: refused whoever asks."""
     (tmp_path / "file").write_bytes(b"a file")
     origin = make_origin(SIZES)
@@ -188,7 +188,7 @@ def test_a_place_that_cannot_be_written(place, make_origin, reader, tmp_path, bo
     assert len(said) == len({text.split(":")[1] for text in said})
 
 
-def test_a_cache_that_became_read_only_still_serves(make_origin, reader, folder, body):
+def test_cache_that_became_read_only_still_serves(make_origin, reader, folder, body):
     """Its pages are read; new ones are not kept. (A file stands where the temporary files would be.)"""
     origin = make_origin(SIZES)
     reader(origin, folder, page_bytes=PAGE).get("data/0.tar", (0, SIZES["data/0.tar"]))

@@ -89,7 +89,7 @@ def test_memory_holds_what_was_allowed_whatever_is_done(script, limit):
     assert held.taken_bytes == PAGE * len(claimed)
 
 
-def test_a_page_without_a_known_use_goes_before_those_with_one():
+def test_page_without_a_known_use_goes_before_those_with_one():
     uses = NextUses()
     for name in "abc":
         uses.hold(name)

@@ -43,7 +43,7 @@ def reads(draw):
     whole=True,
     limit=8,
 )
-def test_the_same_bytes_as_without_a_cache(script, whole, limit, make_origin, reader, body, tmp_path_factory):
+def test_same_bytes_as_without_a_cache(script, whole, limit, make_origin, reader, body, tmp_path_factory):
     """Any pattern of access, by two jobs in turn, also while pages are evicted; hits and misses are pages touched."""
     origin = make_origin(SIZES)
     origin.sizes = {key: size for key, size in SIZES.items() if key.startswith("data/")}
@@ -74,7 +74,7 @@ def test_what_was_read_is_not_asked_for_again(make_origin, reader, folder):
     assert origin.asked == []
 
 
-def test_the_cost_is_that_of_the_pages_touched(make_origin, reader, folder, monkeypatch):
+def test_cost_is_that_of_the_pages_touched(make_origin, reader, folder, monkeypatch):
     """Not that of the pages that the cache holds, or of the object."""
     import loader.cache.pages as pages
 
@@ -138,9 +138,7 @@ def test_threads_that_want_one_page_ask_once(make_origin, reader, folder, body):
     assert sorted(origin.asked) == [("data/a.tar", at, PAGE) for at in range(0, 4 * PAGE, PAGE)]
 
 
-def test_a_page_that_comes_just_before_the_claim_is_not_fetched_again(
-    make_origin, reader, folder, monkeypatch
-):
+def test_page_that_comes_just_before_the_claim_is_not_fetched_again(make_origin, reader, folder, monkeypatch):
     origin = make_origin(SIZES)
     one, other = reader(origin, folder), reader(origin, folder)
     claim = one.cache.claim
@@ -166,7 +164,7 @@ def test_one_range_comes_from_the_origin_and_drops_its_pages(make_origin, reader
     assert len(page_files()) == 1
 
 
-def test_a_replaced_object_is_an_error(make_origin, reader, folder):
+def test_replaced_object_is_an_error(make_origin, reader, folder):
     origin = make_origin(SIZES)
     one = reader(origin, folder)
     one.get("data/a.tar", (0, 5))
@@ -180,7 +178,7 @@ def test_a_replaced_object_is_an_error(make_origin, reader, folder):
         one.store.get_ranges("data/a.tar", [(0, 5)], etag="another")
 
 
-def test_a_range_behind_the_end(make_origin, reader, folder):
+def test_range_behind_the_end(make_origin, reader, folder):
     one = reader(make_origin(SIZES), folder)
     with pytest.raises(Corrupt, match="ends"):
         one.get("data/c.tar", (30, 11))

@@ -83,7 +83,7 @@ def one_sample():
 
 @pytest.mark.parametrize("bits", [0o777, 0o775, 0o702])
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_folder_that_others_write_to_is_refused(folder, bits, empty):
+def test_folder_that_others_write_to_is_refused(folder, bits, empty):
     folder.mkdir() if empty else opened(folder)
     os.chmod(folder, bits)
     with pytest.raises(InvalidRuntime, match=rf"has the mode {bits:o}: others may write there.*shared=True"):
@@ -91,7 +91,7 @@ def test_a_folder_that_others_write_to_is_refused(folder, bits, empty):
     assert mode(folder) == bits
 
 
-def test_a_folder_that_is_no_cache_keeps_its_mode(folder):
+def test_folder_that_is_no_cache_keeps_its_mode(folder):
     folder.mkdir()
     (folder / "mine.txt").write_text("x")
     os.chmod(folder, 0o755)
@@ -100,7 +100,7 @@ def test_a_folder_that_is_no_cache_keeps_its_mode(folder):
     assert mode(folder) == 0o755
 
 
-def test_a_link_of_ones_own_leads_to_it(folder, tmp_path, another_user):
+def test_link_of_ones_own_leads_to_it(folder, tmp_path, another_user):
     opened(folder)
     (tmp_path / "link").symlink_to(folder)
     opened(tmp_path / "link")
@@ -109,7 +109,7 @@ def test_a_link_of_ones_own_leads_to_it(folder, tmp_path, another_user):
         opened(tmp_path / "link")
 
 
-def test_a_page_that_another_user_made_is_none(make_origin, reader, folder, another_user):
+def test_page_that_another_user_made_is_none(make_origin, reader, folder, another_user):
     """Whatever its checksum: also where the folder became another's while it was open."""
     one = reader(make_origin(SIZES), folder, page_bytes=PAGE)
     name = one.store.page_name("data/0.tar", 0)
@@ -133,7 +133,7 @@ def test_users_who_trust_one_another_share_one(folder, another_user):
         NodeCache(path=folder, shared="yes")
 
 
-def test_a_pipe_in_a_pages_place_is_waited_for_by_nobody(tmp_path):
+def test_pipe_in_a_pages_place_is_waited_for_by_nobody(tmp_path):
     pages, name, failed = Pages(str(tmp_path), shared=True), "ab" * 32, []
     os.makedirs(os.path.dirname(pages.path(name)), exist_ok=True)
     os.mkfifo(pages.path(name))

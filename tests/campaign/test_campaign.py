@@ -27,20 +27,20 @@ def test_nothing_is_lost_half_visible_or_left():
     assert all(done[f"faults: {kind}"] for kind in faults.KINDS), done
 
 
-def test_a_world_without_faults():
+def test_world_without_faults():
     came = campaign.world_of(1, ())
     assert came.violation == ""
     assert came.world.faults.seen == []
 
 
-def test_a_world_is_the_same_each_time():
+def test_world_is_the_same_each_time():
     first, second = (campaign.world_of(4) for _ in range(2))
     assert first.world.trace == second.world.trace
     assert first.world.faults.seen == second.world.faults.seen
     assert first.world.bucket.bytes() == second.world.bucket.bytes()
 
 
-def test_a_world_ignores_the_other_threads_of_its_process():
+def test_world_ignores_the_other_threads_of_its_process():
     done = threading.Event()
 
     def read_clocks():
@@ -66,7 +66,7 @@ def test_it_runs_as_a_script_from_another_folder() -> None:
     assert done.stdout.endswith(": none bad\n")
 
 
-def test_a_world_that_goes_wrong_is_told_with_few_faults(capsys):
+def test_world_that_goes_wrong_is_told_with_few_faults(capsys):
     with planted.BUGS["no_grace"]():
         came = next(filter(lambda came: came.violation, map(campaign.world_of, range(10))))
         least = campaign.smallest(came)
@@ -77,11 +77,11 @@ def test_a_world_that_goes_wrong_is_told_with_few_faults(capsys):
 
 @pytest.mark.mutants
 @pytest.mark.parametrize("name", planted.BUGS)
-def test_a_planted_bug_is_found(name):
+def test_planted_bug_is_found(name):
     assert planted.caught_at(name) is not None
 
 
-def test_the_judge_shares_nothing_with_what_it_judges():
+def test_judge_shares_nothing_with_what_it_judges():
     for path in (HERE / "judge").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

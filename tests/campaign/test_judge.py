@@ -71,7 +71,7 @@ def test_it_notices_every_object_that_is_gone_or_changed(written):
                 read(objects)
 
 
-def test_an_entry_that_breaks_a_rule_is_none(written):
+def test_entry_that_breaks_a_rule_is_none(written):
     last = json.loads(written[max(key for key in written if log.ENTRY.fullmatch(key))])
     n = last["n"] + 1
     prev = log.hashlib.sha256(written[f"log/{n - 1:012d}.json"]).hexdigest()

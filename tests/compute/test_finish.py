@@ -89,13 +89,13 @@ def test_parts_have_the_same_bytes_whoever_computes_them(tmp_path):
     assert [Part.from_json(block.part.part).n_rows for block in blocks] == [1, 2, 3, 1]
 
 
-def test_a_part_of_which_the_runner_vanished_has_all_other_units(tmp_path):
+def test_part_of_which_the_runner_vanished_has_all_other_units(tmp_path):
     (first, second) = on_cluster(texts(tmp_path, 4, {2: "kill the runner"}), LOCAL)
     assert [one.error and one.error.code for one in second.outcomes] == [None, "crashed", None]
     assert [Part.from_json(block.part.part).n_rows for block in (first, second)] == [1, 2]
 
 
-def test_a_store_at_fault_under_a_part_begins_the_block_again_with_all_units(tmp_path):
+def test_store_at_fault_under_a_part_begins_the_block_again_with_all_units(tmp_path):
     units, found = texts(tmp_path, 4, {2: "wait for the store"}), []
     folder = JobFolder(open_store(str(tmp_path)), job_in(tmp_path).id)
     waiting = threading.Thread(target=lambda: found.extend(on_cluster(units, LOCAL)))
@@ -109,7 +109,7 @@ def test_a_store_at_fault_under_a_part_begins_the_block_again_with_all_units(tmp
     assert len((tmp_path / "begun-1").read_text().split()) >= 2, "what it left was gone with its runner"
 
 
-def test_a_block_that_cannot_be_finished_says_why(tmp_path):
+def test_block_that_cannot_be_finished_says_why(tmp_path):
     units = texts(tmp_path, 2, {1: "finish badly"})
     for way in ("inline engine", "here, inline"):
         with pytest.raises(Fault, match="block 1 could not be finished: ValueError: no part comes of it"):

@@ -64,7 +64,7 @@ def first_ids(root, monkeypatch) -> list[str]:
 @pytest.mark.parametrize(
     ("cluster", "into_root"), [(INLINE, True), (LOCAL, False)], ids=["inline-root", "local-packages"]
 )
-def test_a_job_that_was_forged_before_its_submission_is_named_and_never_run(
+def test_job_that_was_forged_before_its_submission_is_named_and_never_run(
     node, tmp_path, cluster, into_root, monkeypatch, caplog
 ):
     secrets, packages, root = node
@@ -92,7 +92,7 @@ def forging(forge):
     return Forging()
 
 
-def test_a_description_that_is_replaced_behind_its_submission_is_refused(node, tmp_path):
+def test_description_that_is_replaced_behind_its_submission_is_refused(node, tmp_path):
     secrets, packages, _ = node
     job = job_in(tmp_path / "jobs")
     folder = folder_of(job)
@@ -103,7 +103,7 @@ def test_a_description_that_is_replaced_behind_its_submission_is_refused(node, t
     assert folder.done() == []
 
 
-def test_a_runner_of_a_replaced_description_ends_for_good_and_says_why(node, tmp_path, capsys):
+def test_runner_of_a_replaced_description_ends_for_good_and_says_why(node, tmp_path, capsys):
     secrets, packages, _ = node
     job = job_in(tmp_path / "jobs")
     there = submitted(job, numbers(4))
@@ -144,7 +144,7 @@ def test_units_that_are_replaced_behind_the_description_are_refused(tmp_path):
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_a_description_with_another_field_is_left_alone(tmp_path, change, caplog):
+def test_description_with_another_field_is_left_alone(tmp_path, change, caplog):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
     there = submitted(job, numbers(3))
     job.store.put(folder.key("job.json"), to_json(replace(there.description, **change)))
@@ -161,7 +161,7 @@ def job_with_attempt(job, attempt):
     return replace(job, attempt=attempt).id
 
 
-def test_a_description_that_differs_in_what_may_differ_is_taken(tmp_path, caplog):
+def test_description_that_differs_in_what_may_differ_is_taken(tmp_path, caplog):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
     there = submitted(job, numbers(3))
     other = replace(there.description, about="in other words", at_us=1, token="12345678")
@@ -185,7 +185,7 @@ def test_a_description_that_differs_in_what_may_differ_is_taken(tmp_path, caplog
     ],
     ids=lambda text: str(text)[:20],
 )
-def test_a_description_that_is_none_is_left_alone(tmp_path, text, caplog):
+def test_description_that_is_none_is_left_alone(tmp_path, text, caplog):
     """Also one whose token or name of units leads out of the folder, and one of other bytes than ours."""
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
     there = submitted(job, numbers(3))
@@ -211,7 +211,7 @@ def test_ids_forged_in_advance_for_many_attempts_end_in_a_job_that_names_them(tm
     assert len(caplog.records) == submit.MAX_OTHERS
 
 
-def test_a_folder_that_is_begun_again_is_emptied_up_to_its_links(tmp_path, caplog):
+def test_folder_that_is_begun_again_is_emptied_up_to_its_links(tmp_path, caplog):
     """Whoever may write `jobs/` may lay a description without units there, and a link to files of somebody else."""
     job, folder, other = job_in(tmp_path / "root"), folder_of(job_in(tmp_path / "root")), tmp_path / "other"
     there = submitted(job, numbers(3))
@@ -244,7 +244,7 @@ def test_forged_folders_do_not_stop_a_list_of_jobs(node, capsys):
 
 
 @pytest.mark.parametrize("id_", ["..", "../x", "", ".", "a/b", "0" * 31 + "/", "A" * 32])
-def test_an_id_that_leads_elsewhere_is_refused(tmp_path, id_):
+def test_id_that_leads_elsewhere_is_refused(tmp_path, id_):
     store = open_store(str(tmp_path))
     with pytest.raises(InvalidRuntime, match="32 hex digits"):
         JobFolder(store, id_)

@@ -75,7 +75,7 @@ def test_outcomes_are_the_same_bytes_on_every_engine(tmp_path, workers):
     assert list(bytes_done(local).values()) == list(bytes_done(inline).values())
 
 
-def test_a_runner_has_a_worker_for_each_gpu_that_it_sees(tmp_path, monkeypatch):
+def test_runner_has_a_worker_for_each_gpu_that_it_sees(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-7")
     assert_a_gpu_has_a_worker(
         tmp_path / "4", replace(LOCAL, slot=replace(LOCAL.slot, cpus=4)), {"4", "GPU-7"}
@@ -86,14 +86,14 @@ def test_a_runner_has_a_worker_for_each_gpu_that_it_sees(tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_runner_has_a_worker_for_each_gpu_of_its_machine(tmp_path, monkeypatch):
+def test_runner_has_a_worker_for_each_gpu_of_its_machine(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     there = visible_gpus()
     assert there
     assert_a_gpu_has_a_worker(tmp_path, replace(LOCAL, slot=replace(LOCAL.slot, cpus=4)), set(there))
 
 
-def test_a_slot_with_fewer_gpus_than_its_file_says_is_refused(tmp_path, monkeypatch):
+def test_slot_with_fewer_gpus_than_its_file_says_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     job = job_in(tmp_path)
     sha256 = submitted(job, numbers(1)).description.sha256
@@ -115,7 +115,7 @@ def test_units_that_hang_or_die_cost_themselves(tmp_path):
     assert told == [0, 1, "timeout", 9, "crashed", 25]
 
 
-def test_a_unit_that_kills_its_runner_costs_no_other_block(tmp_path):
+def test_unit_that_kills_its_runner_costs_no_other_block(tmp_path):
     job = job_in(tmp_path)
     first, *others = numbers(7, {2: "kill the runner"}, where=str(tmp_path), seconds=0.2)()
     units = [
@@ -129,7 +129,7 @@ def test_a_unit_that_kills_its_runner_costs_no_other_block(tmp_path):
     assert len((tmp_path / "begun-2").read_text().split()) == 4
 
 
-def test_a_store_at_fault_refuses_no_unit(tmp_path):
+def test_store_at_fault_refuses_no_unit(tmp_path):
     job = job_in(tmp_path)
     units = numbers(3, {2: "wait for the store"}, where=str(tmp_path))
     found: list[object] = []
@@ -148,7 +148,7 @@ def test_a_store_at_fault_refuses_no_unit(tmp_path):
     assert len((tmp_path / "begun-1").read_text().split()) == 1, "its outcome was kept"
 
 
-def test_a_disk_that_stays_full_fails_the_job_with_its_words(tmp_path):
+def test_disk_that_stays_full_fails_the_job_with_its_words(tmp_path):
     with pytest.raises(JobFailed, match=rf"block.* 1 .*{MAX_STARTS} times.*No space left"):
         done_by(job_in(tmp_path), numbers(2, {1: "fill the disk"}), LOCAL)
 
@@ -203,7 +203,7 @@ def test_two_wait_for_one_job(tmp_path):
     assert list(job_ids(job.store)) == [job.id]
 
 
-def test_the_first_outcomes_of_a_block_stay(tmp_path):
+def test_first_outcomes_of_a_block_stay(tmp_path):
     job = job_in(tmp_path)
     done_by(job, numbers(4), INLINE)
     before, folder = bytes_done(job), folder_of(job)
@@ -240,7 +240,7 @@ def test_outcomes_that_were_kept_have_the_same_bytes(tmp_path):
     assert to_json(folder.kept(0, Unsorted)[7]) == to_json(stored)
 
 
-def test_a_job_that_is_cancelled_goes_on_if_it_is_run_again(tmp_path):
+def test_job_that_is_cancelled_goes_on_if_it_is_run_again(tmp_path):
     job, engine = job_in(tmp_path), LOCAL.open()
     units = numbers(5, {4: "wait for the store"}, where=str(tmp_path), seconds=0.2)
     waiting = attach(job, units, engine, LOCAL)
@@ -253,7 +253,7 @@ def test_a_job_that_is_cancelled_goes_on_if_it_is_run_again(tmp_path):
     assert told_of(done_by(job, units, LOCAL)) == [0, 1, 4, 9, 16]
 
 
-def test_an_intent_without_an_engine_is_overtaken(tmp_path, monkeypatch):
+def test_intent_without_an_engine_is_overtaken(tmp_path, monkeypatch):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
     submitted(job, numbers(3))
     given = attaching.AttemptRecord(by="gone:1", at_us=attaching.now_us(), n_begun=0)
@@ -264,7 +264,7 @@ def test_an_intent_without_an_engine_is_overtaken(tmp_path, monkeypatch):
     assert folder.newest_attempt()[0] == 2
 
 
-def test_an_attempt_of_which_nothing_is_known_has_not_ended(tmp_path):
+def test_attempt_of_which_nothing_is_known_has_not_ended(tmp_path):
     class Silent(LocalEngine):
         looks = 0
 
@@ -281,7 +281,7 @@ def test_an_attempt_of_which_nothing_is_known_has_not_ended(tmp_path):
     assert (len(blocks), folder_of(job).newest_attempt()[0]) == (3, 1)
 
 
-def test_an_engine_is_asked_once_more_behind_the_last_block(tmp_path):
+def test_engine_is_asked_once_more_behind_the_last_block(tmp_path):
     """Slurm holds what it began twice until somebody looks."""
     asked = []
 
@@ -299,7 +299,7 @@ def test_an_engine_is_asked_once_more_behind_the_last_block(tmp_path):
     assert told[-1].status == AttemptStatus(state="ended", place="Slurm job 3 in partition long")
 
 
-def test_a_runner_of_a_job_that_is_over_and_deleted_is_not_begun_again(tmp_path, capsys):
+def test_runner_of_a_job_that_is_over_and_deleted_is_not_begun_again(tmp_path, capsys):
     job = job_in(tmp_path)
     told = INLINE.runner(folder_of(job), 1, "0" * 64)[3:]
     assert runner_process.main([*told, "--element", "0", "--elements", "1"]) in FINAL
@@ -324,7 +324,7 @@ def test_another_source_tree_fails_the_job_before_a_block_begins(tmp_path, monke
         done_by(job, numbers(3), LOCAL)
 
 
-def test_a_description_in_a_bucket_runs_no_code_of_other_packages(tmp_path):
+def test_description_in_a_bucket_runs_no_code_of_other_packages(tmp_path):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
     description = submitted(job, numbers(3)).description
     for place, why in (("os:system", "accepted are works"), ("penstock.compute.job:job_ids", "is no work")):
@@ -350,20 +350,20 @@ def test_secrets_stay_at_home(tmp_path):
         assert not any(secret in text for secret in secrets.values())
 
 
-def test_a_job_of_a_store_in_memory_is_refused():
+def test_job_of_a_store_in_memory_is_refused():
     job = Job(store=open_store("memory://jobs"), work=SQUARES, about="", fingerprint="")
     with pytest.raises(InvalidRuntime, match="cannot be opened by a node"):
         submitted(job, numbers(1))
 
 
-def test_a_work_that_no_module_holds_is_refused(tmp_path):
+def test_work_that_no_module_holds_is_refused(tmp_path):
     nameless = Work(name="n", version="1", function=square, unit=Number, result=Square, timeout_s=1)
     with pytest.raises(InvalidRuntime, match="top level of a module"):
         submitted(replace(job_in(tmp_path), work=nameless), numbers(1))
 
 
 @pytest.mark.parametrize("name", ["done/0.jsonl.zst", "begun/0-1.json"])
-def test_a_damaged_object_is_named(tmp_path, name):
+def test_damaged_object_is_named(tmp_path, name):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
     done_by(job, numbers(3), INLINE)
     job.store.put(folder.key(name), b"{]")
@@ -392,7 +392,7 @@ def test_requests_per_block_do_not_grow(tmp_path, n_blocks, monkeypatch):
     assert sum(counted.values()) <= 6 * n_blocks + 20, counted
 
 
-def test_a_start_says_what_it_was(tmp_path):
+def test_start_says_what_it_was(tmp_path):
     job = job_in(tmp_path)
     done_by(job, numbers(1), INLINE)
     (start,) = folder_of(job).starts(0)

@@ -25,7 +25,7 @@ def test_what_a_file_does_not_take_is_told(text, said, tmp_path):
 
 
 @pytest.mark.parametrize("image", ["registry.example/penstock:latest", ""])
-def test_an_image_is_named_by_its_digest(image, tmp_path):
+def test_image_is_named_by_its_digest(image, tmp_path):
     (tmp_path / "cluster.toml").write_text(f'engine = "kubernetes"\nimage = "{image}"\n')
     with pytest.raises(InvalidCluster, match="by its digest"):
         read_cluster(tmp_path / "cluster.toml").open()

@@ -67,7 +67,7 @@ def test_scratch_of_a_killed_runner_is_removed_by_the_next_runner(tmp_path, monk
     assert list(temporary.glob("penstock-*")) == []
 
 
-def test_the_hash_of_the_code_is_the_same_in_every_folder(tmp_path):
+def test_hash_of_the_code_is_the_same_in_every_folder(tmp_path):
     """Packages that a work cannot import count for nothing, though `python -m` finds them in the checkout."""
     work = "penstock.upkeep.verify.shards_job:READ_SHARDS"
     paths = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -114,7 +114,7 @@ sys.exit(main(["verify", "d", "--full", "--cluster", sys.argv[2], "--root", sys.
     assert (ran.returncode, ran.stdout.endswith("nothing wrong\n")) == (0, True), ran.stderr
 
 
-def test_a_runner_imports_nothing_from_the_folder_that_it_runs_in(tmp_path, monkeypatch):
+def test_runner_imports_nothing_from_the_folder_that_it_runs_in(tmp_path, monkeypatch):
     """Anybody may write to /tmp, where Slurm begins it."""
     trap = tmp_path / "trap"
     trap.mkdir()
@@ -128,7 +128,7 @@ def test_a_runner_imports_nothing_from_the_folder_that_it_runs_in(tmp_path, monk
     assert not (tmp_path / "sprung").exists()
 
 
-def test_the_folder_of_local_runners_is_no_link(tmp_path, monkeypatch):
+def test_folder_of_local_runners_is_no_link(tmp_path, monkeypatch):
     from loader.errors import EngineUnreachable
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -33,7 +33,7 @@ def answering(origin):
         yield RayEngine(server.endpoint, slots=1, cpus=1)
 
 
-def test_a_404_of_something_before_the_head_is_no_end():
+def test_404_of_something_before_the_head_is_no_end():
     def proxy(_):
         return 404, b"no backend", {}
 
@@ -47,7 +47,7 @@ def test_a_404_of_something_before_the_head_is_no_end():
         assert engine.status("pk-a-1").state == "ended"
 
 
-def test_a_token_goes_to_the_head_alone(monkeypatch):
+def test_token_goes_to_the_head_alone(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "planted-token")
     seen = []
 
@@ -65,7 +65,7 @@ def test_a_token_goes_to_the_head_alone(monkeypatch):
     assert not seen
 
 
-def test_a_job_that_does_not_end_is_no_cancelled_one(monkeypatch):
+def test_job_that_does_not_end_is_no_cancelled_one(monkeypatch):
     monkeypatch.setattr(ray_engine, "CANCEL_S", 0.0)
 
     def head(_):
@@ -75,7 +75,7 @@ def test_a_job_that_does_not_end_is_no_cancelled_one(monkeypatch):
         engine.cancel("pk-a-1")
 
 
-def test_a_token_that_cannot_be_read_is_told(monkeypatch, tmp_path):
+def test_token_that_cannot_be_read_is_told(monkeypatch, tmp_path):
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
     with pytest.raises(InvalidCluster, match="RAY_AUTH_TOKEN_PATH"):
@@ -103,6 +103,6 @@ def test_what_a_file_of_ray_does_not_take_is_told(text, said, tmp_path):
         read_cluster(tmp_path / "cluster.toml")
 
 
-def test_a_runner_of_ray_has_one_processor_unless_told(tmp_path):
+def test_runner_of_ray_has_one_processor_unless_told(tmp_path):
     (tmp_path / "cluster.toml").write_text(RAY)
     assert read_cluster(tmp_path / "cluster.toml").cpus == 1

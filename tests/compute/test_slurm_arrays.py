@@ -56,7 +56,7 @@ def test_options_name_what_a_slot_gets():
 @pytest.mark.parametrize(
     "wrong", [{"slots": 0}, {"slots": 1, "cpus": 0}, {"slots": 1, "gpus": -1}, {"slots": "4"}]
 )
-def test_a_number_that_is_none_is_named(wrong):
+def test_number_that_is_none_is_named(wrong):
     with pytest.raises(InvalidCluster, match=list(wrong)[-1]):
         SlurmCluster(**wrong)
 
@@ -78,7 +78,7 @@ def test_why_elements_wait_is_told_in_words_of_slurm_and_in_plain_ones():
     assert found.place == "Slurm job 7 in partition long and 1 more"
 
 
-def test_an_element_gives_up_after_eight_runners(tmp_path):
+def test_element_gives_up_after_eight_runners(tmp_path):
     begun = tmp_path / "be'gun $HOME"
     script = element_script(
         ["sh", "-c", 'echo "$4" >> "$0"; exit 9', str(begun)], environment="", first=40, elements=50

@@ -48,7 +48,7 @@ def test_dg_lists_what_definitions_assembles(tmp_path: Path) -> None:
         assert f'"{name}"' in said
 
 
-def test_the_workspace_validates_from_any_directory(tmp_path: Path) -> None:
+def test_workspace_validates_from_any_directory(tmp_path: Path) -> None:
     elsewhere = tmp_path / "a folder elsewhere"
     elsewhere.mkdir()
     command = [sys.executable, "-m", "dagster", "definitions", "validate", "-w", str(WORKSPACE)]

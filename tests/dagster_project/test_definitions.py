@@ -22,7 +22,7 @@ def python(code: str, cwd: Path = REPOSITORY) -> str:
     return done.stdout.strip()
 
 
-def test_the_definitions_load_without_anything_heavy() -> None:
+def test_definitions_load_without_anything_heavy() -> None:
     code = (
         "import dagster_project.definitions, sys;"
         "print([n for n in ('torch', 'great_expectations', 'av', 'polars', 'PIL') if n in sys.modules])"
@@ -30,7 +30,7 @@ def test_the_definitions_load_without_anything_heavy() -> None:
     assert python(code) == "[]"
 
 
-def test_the_graph() -> None:
+def test_graph() -> None:
     graph = defs.resolve_asset_graph()
     features = {stage_name(feature.name) for feature in SPEC.features}
     parents = {
@@ -78,7 +78,7 @@ def test_the_graph() -> None:
     assert by_batch == set(parents) - {"version", "refresh", "quarantine", "reconciliation"}
 
 
-def test_a_featurizer_with_other_parameters_is_stale_in_the_graph() -> None:
+def test_featurizer_with_other_parameters_is_stale_in_the_graph() -> None:
     tokens = {
         "tokens": defs,
         "other": build_defs(
@@ -127,7 +127,7 @@ def test_assets_have_groups_owners_and_tags() -> None:
 
 
 @pytest.mark.parametrize("owner", ["ann", "team:", "team:a b", "ann@", "ann@lab", ""])
-def test_an_owner_that_dagster_refuses_is_refused_by_the_spec(owner: str) -> None:
+def test_owner_that_dagster_refuses_is_refused_by_the_spec(owner: str) -> None:
     with pytest.raises(ValueError, match="accepted: a tuple of e-mail addresses and of 'team:<name>'"):
         Upkeep(owners=(owner,))
 

@@ -101,7 +101,7 @@ def test_broken_datasets_are_named_by_file_and_line_and_stop_no_other(
         assert any(where in line and error in line for line in caplog.messages), name
 
 
-def test_a_second_dataset_of_one_name_is_named(lab: Lab) -> None:
+def test_second_dataset_of_one_name_is_named(lab: Lab) -> None:
     """Names of jobs and sensors have letters, digits and `_` only: `my.set` and `my_set` clash."""
     folder = lab({"lab_one.py": HEALTHY.format("my.set"), "lab_two.py": HEALTHY.format("my_set")})
     loaded, (broken,) = load_datasets()
@@ -124,7 +124,7 @@ def test_helpers_and_tests_define_no_dataset(lab: Lab) -> None:
     assert ([one.spec.name for one in loaded], broken) == (["birds"], [])
 
 
-def test_a_module_names_its_dataset_and_a_package_those_of_its_files(
+def test_module_names_its_dataset_and_a_package_those_of_its_files(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = lab(
@@ -155,7 +155,7 @@ def test_a_module_names_its_dataset_and_a_package_those_of_its_files(
         ("{empty}", "the folder has no Python file with a SPEC"),
     ],
 )
-def test_a_variable_that_names_nothing_is_shown(
+def test_variable_that_names_nothing_is_shown(
     value: str, reason: str, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()

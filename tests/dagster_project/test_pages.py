@@ -96,13 +96,13 @@ GROUPS = ("raw", "ingest", "features", "release")
 STAGES = ("raw_objects", "media", "units", "feature_phash", "samples", "version")
 
 
-def test_the_catalog_names_every_asset_with_what_it_is(pages: Pages) -> None:
+def test_catalog_names_every_asset_with_what_it_is(pages: Pages) -> None:
     pages.page.open(f"{pages.url}/assets", *(f"small / {stage}" for stage in STAGES), "Materialized")
     pages.page.wait_for("An immutable version of the dataset, from batches that passed their checks.")
     pages.page.wait_until("five are partitioned", lambda: pages.page.text().count("2 partitions") == 5)
 
 
-def test_the_lineage_is_one_line_from_raw_objects_to_the_version(pages: Pages) -> None:
+def test_lineage_is_one_line_from_raw_objects_to_the_version(pages: Pages) -> None:
     pages.page.open(f"{pages.url}/asset-groups", "Global asset lineage", *GROUPS)
     upstream = "view=lineage&lineageScope=upstream&lineageDepth=5"
     pages.page.open(f"{pages.url}/assets/small/version?{upstream}", *STAGES, *GROUPS)
@@ -115,7 +115,7 @@ def test_the_lineage_is_one_line_from_raw_objects_to_the_version(pages: Pages) -
     assert drawn == sorted(set(drawn))
 
 
-def test_a_batch_that_was_stopped_is_red_among_the_partitions(pages: Pages) -> None:
+def test_batch_that_was_stopped_is_red_among_the_partitions(pages: Pages) -> None:
     place = f"{pages.url}/assets/small/samples?view=partitions&partition="
     pages.page.open(place + pages.bad, "Failed (1)", "Materialized (1)", "Missing (0)", pages.good)
     pages.page.wait_for(f"Run {pages.stopped[:8]} failed, and did not materialize this asset.")
@@ -125,25 +125,25 @@ def test_a_batch_that_was_stopped_is_red_among_the_partitions(pages: Pages) -> N
     pages.page.wait_for("verdict\n\t\npublished", "used\n\t\n4", *became)
 
 
-def test_the_failed_check_says_so_in_its_history(pages: Pages) -> None:
+def test_failed_check_says_so_in_its_history(pages: Pages) -> None:
     pages.page.open(f"{pages.url}/assets/small/media?view=checks", "Checks (1)", "readable", "blocking")
     pages.page.click("Execution history")
     pages.page.wait_for("Failed", "Passed")
 
 
-def test_the_run_of_a_stopped_batch_names_its_bad_objects(pages: Pages) -> None:
+def test_run_of_a_stopped_batch_names_its_bad_objects(pages: Pages) -> None:
     reason = "3 of 4 objects are unreadable, allowed are 50.0%: 'later-1.jpg'"
     pages.page.open(f"{pages.url}/runs/{pages.stopped}", "Failure", reason)
     pages.page.wait_for(f"partition: {pages.bad}", "Errored (1)", "Succeeded (1)", "Not executed (3)")
     pages.page.open(f"{pages.url}/runs", pages.stopped[:8], pages.made[:8], pages.released[:8])
 
 
-def test_the_ticks_of_discovery_say_what_was_made(pages: Pages) -> None:
+def test_ticks_of_discovery_say_what_was_made(pages: Pages) -> None:
     pages.page.open(f"{pages.url}/locations/penstock/sensors/small_discovery", "2 runs requested")
     pages.page.wait_for("(2 partitions created)", "Find new objects of small")
 
 
-def test_the_version_is_shown_by_numbers_plots_and_links(pages: Pages) -> None:
+def test_version_is_shown_by_numbers_plots_and_links(pages: Pages) -> None:
     page = pages.page
     page.open(f"{pages.url}/assets/small/version", "Row count\n4", "to_the_samples", "card_html")
     # The table of groups is one, and not folded into a dialog.

@@ -87,7 +87,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
             yield made
 
 
-def test_a_new_featurizer_is_refreshed_night_by_night_and_nothing_else_is_stale(place: Place) -> None:
+def test_new_featurizer_is_refreshed_night_by_night_and_nothing_else_is_stale(place: Place) -> None:
     first, second = spec_of(1, upkeep=UPKEEP), spec_of(2, upkeep=UPKEEP)
     for batch in place.batches:
         place.run("ingest", first, batch)
@@ -127,7 +127,7 @@ def column_of(place: Place, number: int) -> tuple[str, str]:
     return "feature_lengths", place.batches[number]
 
 
-def test_the_schedules_are_off_and_keep_to_the_dataset_s_clock(place: Place) -> None:
+def test_schedules_are_off_and_keep_to_the_dataset_s_clock(place: Place) -> None:
     made = place.defs(spec_of(1, upkeep=UPKEEP))
     mine = [one for one in made.schedules or () if one.name.startswith("notes")]
     assert {(one.name, one.cron_schedule, one.execution_timezone) for one in mine} == {
@@ -175,7 +175,7 @@ def test_what_upkeep_refuses(wrong: dict[str, Any]) -> None:
         Upkeep(**wrong)
 
 
-def test_the_collector_looks_and_deletes_nothing(place: Place) -> None:
+def test_collector_looks_and_deletes_nothing(place: Place) -> None:
     place.run("ingest", spec_of(1), place.batches[0])
     (txn,) = place.root.state.txns
     place.root.abort(txn, "given up")

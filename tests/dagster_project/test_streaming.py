@@ -39,7 +39,7 @@ def test_what_lands_becomes_trainable_by_itself(tmp_path: Path, at_scale: Callab
         assert len(root.open("stream@latest").samples().collect()["raw_key"].unique()) == n_photos
 
 
-def test_the_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
+def test_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# The pipeline\n\n## Before\n\na\n\n{HEADING}\n\nold\n\n## Behind\n\nb\n")
     text = section(Measured(arrival_s=(50.0, 20.0, 30.0), cpu_s=90.0), "quiet")

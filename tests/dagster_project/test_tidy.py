@@ -94,7 +94,7 @@ def test_runs_of_other_code_locations_are_theirs_to_delete(instance: dg.DagsterI
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_the_job_deletes_and_pages_still_show_every_partition(
+def test_job_deletes_and_pages_still_show_every_partition(
     instance: dg.DagsterInstance, dry_run: bool
 ) -> None:
     old = go(instance, "ingest", "1")
@@ -110,7 +110,7 @@ def test_the_job_deletes_and_pages_still_show_every_partition(
     assert instance.get_materialized_partitions(dg.AssetKey("per_batch")) == {"1"}
 
 
-def test_a_retention_that_makes_no_sense_is_refused(instance: dg.DagsterInstance) -> None:
+def test_retention_that_makes_no_sense_is_refused(instance: dg.DagsterInstance) -> None:
     with pytest.raises(ValueError, match="keep_days"):
         DEFS.resolve_job_def("penstock_tidy").execute_in_process(
             instance=instance, run_config={"ops": {"tidy": {"config": {"keep_days": 0}}}}

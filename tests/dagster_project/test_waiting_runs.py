@@ -102,7 +102,7 @@ def assert_ends_alone(
     assert not folder.stopped
 
 
-def test_a_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
+def test_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
     tmp_path: Path, world: World
 ) -> None:
     """The first is told to end and the second is killed, while both wait for the same job; the third is left alone."""
@@ -138,7 +138,7 @@ def test_a_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
     assert not list(job_ids(world.store))
 
 
-def test_a_person_who_ends_the_run_ends_the_job(tmp_path: Path, world: World) -> None:
+def test_person_who_ends_the_run_ends_the_job(tmp_path: Path, world: World) -> None:
     run_id, process, folder = world.waiting()
     with waiting_run.instance_of(tmp_path) as instance:
         instance.report_run_canceling(world.dagster_run(run_id))

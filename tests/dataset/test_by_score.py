@@ -32,7 +32,7 @@ def drawn(plan, steps):
     return Counter(key for step in range(steps) for _, key in plan.batch_ids(step))
 
 
-def test_a_sample_comes_as_often_as_its_weight_says(version):
+def test_sample_comes_as_often_as_its_weight_says(version):
     sources = loader.by_score("d", version, "aesthetic", [1, 2, 4], edges=[0, 5, 9, 10])
     assert {name: len(one.view) for name, one in sources.items()} == {"d:0..5": 5, "d:5..9": 4, "d:9..10": 3}
     plan = loader.plan(sources, seed=3, global_batch=5, allow_repeats=True)
@@ -93,7 +93,7 @@ def test_every_world_size_and_resume_gives_the_same(version, world_sizes):
     assert all(key == f"k{value}" for step in found for (_, key), value in step)
 
 
-def test_the_plan_is_stored_and_names_its_bands(version, root):
+def test_plan_is_stored_and_names_its_bands(version, root):
     plan = loader.plan(
         loader.by_score("d", version, "aesthetic", [0, 1, 2], edges=[0, 1, 6, float("inf")]),
         seed=1,
@@ -145,7 +145,7 @@ def test_what_is_refused(version, root):
         loader.by_score("d", gone, "aesthetic", [1, 2], edges=edges)
 
 
-def test_a_weight_per_sample_in_the_loss(version, root):
+def test_weight_per_sample_in_the_loss(version, root):
     """As docs/annotations.md says: a field, which every batch, executor and micro batch brings along."""
     scores = dict(version.samples().select("key", "aesthetic").collect().iter_rows())
     weights = {"weight.npy": lambda sample: np.float32(scores[sample["__key__"]] / 10)}

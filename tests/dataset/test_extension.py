@@ -88,7 +88,7 @@ def test_what_somebody_else_changed_meanwhile_is_a_conflict(
     assert len(made.state.versions("d")) == before
 
 
-def test_a_takedown_in_between_leaves_nothing_of_the_sample(made: loader.Root) -> None:
+def test_takedown_in_between_leaves_nothing_of_the_sample(made: loader.Root) -> None:
     old = made.open("d")
     txn = made.begin("d", txn="a" * 32)
     extension = extension_of(made, old, txn)

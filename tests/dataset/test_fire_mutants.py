@@ -108,7 +108,7 @@ MUTANTS = [
 
 @pytest.mark.mutants
 @pytest.mark.parametrize(("plant", "kinds"), MUTANTS, ids=lambda case: getattr(case, "__name__", ""))
-def test_a_planted_bug_does_not_outlive_the_interleavings(monkeypatch, shared, plant, kinds):
+def test_planted_bug_does_not_outlive_the_interleavings(monkeypatch, shared, plant, kinds):
     """The first actor is interrupted by the others, at one request after the other."""
     step = 8 if plant is a_takedown_does_not_begin_again else 1
     runs = shared("dataset/actors").interrupted_everywhere(kinds, step=step)

@@ -194,7 +194,7 @@ def machine(properties):
     return Dataset
 
 
-def test_a_dataset_is_its_model(properties, at_scale):
+def test_dataset_is_its_model(properties, at_scale):
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(

@@ -36,7 +36,7 @@ def test_reading_a_place_that_is_not_there(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_folder_of_other_things_is_neither_read_nor_written(tmp_path):
+def test_folder_of_other_things_is_neither_read_nor_written(tmp_path):
     (tmp_path / "holiday.jpg").write_bytes(b"x")
     root = loader.Root(tmp_path)
     for action in (root.datasets, lambda: write(root, "k"), root.create, lambda: root.begin("d")):
@@ -45,13 +45,13 @@ def test_a_folder_of_other_things_is_neither_read_nor_written(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
 
 
-def test_a_place_that_holds_only_the_record_of_a_training_becomes_a_root(tmp_path):
+def test_place_that_holds_only_the_record_of_a_training_becomes_a_root(tmp_path):
     root = loader.Root(tmp_path)
     root.store.put("trainings/big-7/attempts/000000.json", b"{}")
     assert len(write(root, "k")) == 1
 
 
-def test_a_file_is_not_a_root(tmp_path):
+def test_file_is_not_a_root(tmp_path):
     (tmp_path / "f").write_bytes(b"")
     with pytest.raises(InvalidStore, match="is a file"):
         loader.Root(tmp_path / "f")
@@ -60,13 +60,13 @@ def test_a_file_is_not_a_root(tmp_path):
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"{}", b'{"format":"x"}', b'{"format":null}', b"null", b"\xff"]
 )
-def test_a_damaged_marker(root, data):
+def test_damaged_marker(root, data):
     root.store.put("penstock.json", data)
     with pytest.raises(NotARoot, match=r"penstock\.json is not a root's marker"):
         root.datasets()
 
 
-def test_a_newer_root(root):
+def test_newer_root(root):
     root.store.put("penstock.json", b'{"format":2,"id":"x"}')
     for action in (root.datasets, lambda: write(root, "k"), root.create):
         with pytest.raises(FormatTooNew, match=r"penstock\.json has format 2; .* reads up to 1\. Upgrade"):
@@ -79,7 +79,7 @@ def test_no_root_given(monkeypatch):
         loader.Root()
 
 
-def test_the_environments_root(monkeypatch, url):
+def test_environments_root(monkeypatch, url):
     write(loader.Root(url), "k")
     monkeypatch.setenv("PENSTOCK_ROOT", url)
     assert loader.Root().datasets() == ["d"]
@@ -94,7 +94,7 @@ def test_creating_twice_is_no_change(root):
     assert [info.key for info in root.store.list("")] == ["penstock.json"]
 
 
-def test_a_store_that_replaces_on_create_is_refused(url, stores):
+def test_store_that_replaces_on_create_is_refused(url, stores):
     """Some servers ignore the condition of a conditional write; two publishers there would lose a version."""
 
     class Replacing(stores.Counting):
@@ -159,7 +159,7 @@ def test_bad_tags(root, name):
             action("d@1", name)
 
 
-def test_a_tag_does_not_move_an_alias_does(root):
+def test_tag_does_not_move_an_alias_does(root):
     write(root, "a")
     write(root, "b")
     root.tag("d@1", "t")
@@ -173,7 +173,7 @@ def test_a_tag_does_not_move_an_alias_does(root):
     assert root.open("d@a").number == 2
 
 
-def test_a_retired_version_cannot_be_opened(root):
+def test_retired_version_cannot_be_opened(root):
     write(root, "a")
     second = write(root, "b")
     root.tag("d@2", "t")
@@ -222,7 +222,7 @@ def test_everything_pickles(root):
     )
 
 
-def test_a_lease_is_left_and_given_back(root):
+def test_lease_is_left_and_given_back(root):
     version = write(root, "a")
     reader = loader.Root(root.url)
     reader.open("d")
@@ -235,7 +235,7 @@ def test_a_lease_is_left_and_given_back(root):
     assert list(root.store.list("leases/")) == []
 
 
-def test_a_lease_is_given_back_at_the_end_of_the_process(tmp_path):
+def test_lease_is_given_back_at_the_end_of_the_process(tmp_path):
     write(loader.Root(tmp_path), "a")
     code = "import loader, sys; r = loader.Root(sys.argv[1]); r.open('d'); print(len(list(r.store.list('leases/'))))"
     run = subprocess.run(

@@ -57,11 +57,11 @@ def refused(root, error, match, *samples, **options):
         _ = writer.version
 
 
-def test_a_duplicate_key(root):
+def test_duplicate_key(root):
     refused(root, DuplicateKey, "key 'k' comes twice in this version", ("k", {"cls": 1}), ("k", {"cls": 2}))
 
 
-def test_a_duplicate_key_that_only_the_publisher_can_see(root):
+def test_duplicate_key_that_only_the_publisher_can_see(root):
     txn = root.begin("d")
     parts = [loader.write_part(root, txn, [("k", {"cls": i}), (f"x{i}", {"cls": i})]) for i in range(2)]
     with pytest.raises(DuplicateKey, match="key 'k' comes twice"):
@@ -69,18 +69,18 @@ def test_a_duplicate_key_that_only_the_publisher_can_see(root):
     assert root.datasets() == []
 
 
-def test_a_key_that_the_dataset_has(root):
+def test_key_that_the_dataset_has(root):
     write(root, [("k", {"cls": 1})])
     with pytest.raises(DuplicateKey, match=r"key 'k' is already in d@1.*root\.exclude"):
         write(root, [("new", {"cls": 1}), ("k", {"cls": 2})])
     assert len(root.versions("d")) == 1
 
 
-def test_a_bad_key(root):
+def test_bad_key(root):
     refused(root, InvalidKey, r"key 'a\.jpg' has a '\.'", ("good", {"cls": 1}), ("a.jpg", {"cls": 1}))
 
 
-def test_a_refused_field(root):
+def test_refused_field(root):
     refused(root, InvalidField, r"field name 'x\.pkl'", ("k", {"x.pkl": b""}))
 
 
@@ -89,7 +89,7 @@ def test_fields_that_are_none(root, fields):
     refused(root, InvalidSample, "sample 'k' has no fields; pass a dict", ("k", fields))
 
 
-def test_a_value_that_its_field_does_not_take(root):
+def test_value_that_its_field_does_not_take(root):
     with pytest.raises(InvalidField, match="field 'jpg' cannot hold") as caught, root.write("d") as writer:
         writer.add("cat", {"jpg": 3})
     assert "in sample 'cat'" in caught.value.__notes__
@@ -122,7 +122,7 @@ def test_fields_that_differ_from_the_datasets(root):
     assert len(root.versions("d")) == 1
 
 
-def test_an_empty_version(root):
+def test_empty_version(root):
     refused(root, EmptyVersion, "no sample was added to 'd'")
 
 
@@ -140,7 +140,7 @@ def test_sizes_out_of_range(root, options):
 
 
 @pytest.mark.parametrize("producer", [{"a": 1.5}, {1: 2}, {"a": object()}, {"a": "\udcff"}])
-def test_a_producer_that_json_cannot_hold(root, producer):
+def test_producer_that_json_cannot_hold(root, producer):
     """Told before anything is written."""
     with pytest.raises(InvalidSample, match="producer="):
         root.write("d", producer=producer)
@@ -148,7 +148,7 @@ def test_a_producer_that_json_cannot_hold(root, producer):
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
-def test_an_exception_publishes_nothing_and_comes_through(root, error):
+def test_exception_publishes_nothing_and_comes_through(root, error):
     def samples():
         yield "k", {"cls": 1}
         raise error
@@ -206,7 +206,7 @@ def test_groups_of_fields_are_shards_of_their_own(root, properties):
     assert [shard["group"] for shard in version.parts.shard_rows().to_pylist()] == ["labels", "media"]
 
 
-def test_the_same_samples_written_twice_give_the_same_shard_bytes(tmp_path):
+def test_same_samples_written_twice_give_the_same_shard_bytes(tmp_path):
     """In another order, in another root, spilled or not."""
     shards = []
     for name, step in (("a", 1), ("b", -1)):
@@ -220,13 +220,13 @@ def test_the_same_samples_written_twice_give_the_same_shard_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("sample", [("k",), (), "k", 3, ("k", {"cls": 1}, {}, {}, {})])
-def test_a_part_of_things_that_are_not_samples(root, sample):
+def test_part_of_things_that_are_not_samples(root, sample):
     txn = root.begin("d")
     with pytest.raises(InvalidSample, match=r"a sample is a tuple \(key, fields\)"):
         loader.write_part(root, txn, [sample])
 
 
-def test_an_empty_part(root):
+def test_empty_part(root):
     with pytest.raises(EmptyVersion, match="a part needs at least one sample"):
         loader.write_part(root, root.begin("d"), [])
 
@@ -252,7 +252,7 @@ def test_provenance_and_metadata_are_columns(root):
     assert writer.version.manifest["producer"] == {"run": 7}
 
 
-def test_a_folder_of_shards_has_only_what_the_format_says(tmp_path):
+def test_folder_of_shards_has_only_what_the_format_says(tmp_path):
     root = loader.Root(tmp_path)
     with root.write("d") as writer:
         writer.add("a", {"cls": 1})

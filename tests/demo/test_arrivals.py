@@ -133,7 +133,7 @@ def test_half_of_the_third_arrival_is_at_half_the_rate(media: Path, tmp_path: Pa
     assert audio_rate(pl.DataFrame({"source_sample_rate_hz": found}), (16_000,)).value == 0.5
 
 
-def test_the_arrivals_become_two_versions_and_the_third_none(
+def test_arrivals_become_two_versions_and_the_third_none(
     media: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("PENSTOCK_ROOT", "PENSTOCK_LANDING"):

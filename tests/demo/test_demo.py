@@ -111,7 +111,7 @@ def test_own_files(tmp_path: Path, source: Path, demo: Demo) -> None:
     assert stored(into / "root") == kept
 
 
-def test_a_source_that_is_empty_or_not_there(tmp_path: Path, demo: Demo) -> None:
+def test_source_that_is_empty_or_not_there(tmp_path: Path, demo: Demo) -> None:
     for place in (tmp_path / "empty", tmp_path / "nowhere"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         done, _, err = demo(tmp_path / "demo", place)
@@ -120,7 +120,7 @@ def test_a_source_that_is_empty_or_not_there(tmp_path: Path, demo: Demo) -> None
         assert "Traceback" not in err
 
 
-def test_the_planted_file_opens_and_is_refused(tmp_path: Path, source: Path) -> None:
+def test_planted_file_opens_and_is_refused(tmp_path: Path, source: Path) -> None:
     plant_truncated(source / "grey.mp4", tmp_path / "broken.mp4")
     with av.open(str(tmp_path / "broken.mp4")) as container:
         assert container.streams.video[0].frames == 60

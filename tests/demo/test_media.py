@@ -68,7 +68,7 @@ def test_named_members_arrive_and_nothing_else(tmp_path: Path, packages: list[di
     assert fetch(into, tmp_path / "nowhere", packages).n_new == 0  # the second time no archive is looked for
 
 
-def test_a_changed_file_is_brought_back(tmp_path: Path, packages: list[dict[str, Any]]) -> None:
+def test_changed_file_is_brought_back(tmp_path: Path, packages: list[dict[str, Any]]) -> None:
     into = tmp_path / "raw"
     fetch(into, tmp_path / "cache", packages)
     (into / "speech/b.wav").write_bytes(b"spoilt")
@@ -101,7 +101,7 @@ def test_what_cannot_be_had_does_not_stop_the_rest(
     assert (tmp_path / "raw/speech/b.wav").exists()
 
 
-def test_a_package_that_pip_cannot_find_is_reported(
+def test_package_that_pip_cannot_find_is_reported(
     tmp_path: Path, packages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # pip is asked, and has nowhere to look
@@ -113,7 +113,7 @@ def test_a_package_that_pip_cannot_find_is_reported(
     assert not [path for path in (tmp_path / "cache").iterdir() if path.name == "penstock-test-package-9.9"]
 
 
-def test_the_list_names_everything_a_reader_of_licences_wants() -> None:
+def test_list_names_everything_a_reader_of_licences_wants() -> None:
     files = [file for package in listed() for file in package["file"]]
     assert {Path(file["path"]).parts[0] for file in files} == {"photos", "videos", "speech"}
     assert len({file["path"] for file in files}) == len(files)

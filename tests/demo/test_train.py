@@ -134,7 +134,7 @@ def test_each_checkpoint_is_told_to_the_pipeline(root: Path, tmp_path: Path) -> 
     )
 
 
-def test_a_checkpoint_of_another_order_is_refused(root: Path, whole: Path) -> None:
+def test_checkpoint_of_another_order_is_refused(root: Path, whole: Path) -> None:
     other = alone(root, whole, "--run", "whole", "--seed", "8")
     assert other.returncode != 0
     assert "PlanMismatch" in other.stderr
@@ -168,7 +168,7 @@ def test_comparing_finds_every_kind_of_difference(tmp_path: Path, monkeypatch: p
     assert training.compare(tmp_path).different == (2,)  # never done
 
 
-def test_the_trail_of_a_run_proves_its_steps(root: Path, whole: Path) -> None:
+def test_trail_of_a_run_proves_its_steps(root: Path, whole: Path) -> None:
     expected = training.digests(whole)
     with loader.Root(root) as opened:
         found = loader.read_trail(opened, "whole")

@@ -61,7 +61,7 @@ def test_without_a_demo_there_is_nothing_to_show(tmp_path: Path) -> None:
     assert "run make demo first" in said
 
 
-def test_a_port_in_use_is_said_at_once(tmp_path: Path) -> None:
+def test_port_in_use_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

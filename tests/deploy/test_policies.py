@@ -142,7 +142,7 @@ def test_no_prefix_of_the_format_is_forgotten(make):
     assert all(f"| `{name}`" in page for name in names)
 
 
-def test_the_page_says_what_the_policies_do(make):
+def test_page_says_what_the_policies_do(make):
     """A row of its table: prefix, what it is, then create, put, delete: the roles that may."""
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]

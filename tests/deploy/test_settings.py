@@ -24,7 +24,7 @@ def settings(name: str) -> dict[str, Any]:
     return found
 
 
-def test_an_instance_of_one_machine_starts_from_its_settings(tmp_path: Path) -> None:
+def test_instance_of_one_machine_starts_from_its_settings(tmp_path: Path) -> None:
     (tmp_path / "dagster.yaml").write_bytes((DEPLOY / "one_machine" / "dagster.yaml").read_bytes())
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         assert not instance.telemetry_enabled

@@ -20,7 +20,7 @@ def saved():
     return json.loads((GOLDEN / f"format-{marker.FORMAT}.json").read_text(encoding="utf-8"))
 
 
-def test_the_code_gives_the_golden_file(saved, regenerate):
+def test_code_gives_the_golden_file(saved, regenerate):
     made = json.loads(json.dumps(regenerate.golden()))
     for part in saved:
         assert made[part] == saved[part], part
@@ -37,7 +37,7 @@ def test_one_number_for_root_manifest_and_log():
     assert marker.FORMAT == manifest.FORMAT == entries.FORMAT == 1
 
 
-def test_a_golden_file_is_never_overwritten():
+def test_golden_file_is_never_overwritten():
     before = (GOLDEN / f"format-{marker.FORMAT}.json").read_bytes()
     run = subprocess.run(
         [sys.executable, str(GOLDEN / "regenerate.py")], capture_output=True, text=True, check=False
@@ -47,7 +47,7 @@ def test_a_golden_file_is_never_overwritten():
     assert (GOLDEN / f"format-{marker.FORMAT}.json").read_bytes() == before
 
 
-def test_the_golden_shards_are_what_tarfile_says(saved, regenerate):
+def test_golden_shards_are_what_tarfile_says(saved, regenerate):
     """The golden file itself, against an independent reader."""
     import io
     import tarfile
@@ -68,7 +68,7 @@ def test_the_golden_shards_are_what_tarfile_says(saved, regenerate):
         ]
 
 
-def test_the_log_is_what_the_format_says(regenerate):
+def test_log_is_what_the_format_says(regenerate):
     """Chained canonical JSON, create-only numbers, the manifest named by its sha256."""
     import hashlib
 
@@ -91,7 +91,7 @@ def test_the_log_is_what_the_format_says(regenerate):
     assert kinds == ["begin", "commit"] * 3
 
 
-def test_a_key_keeps_its_place_whatever_comes_later(saved, regenerate):
+def test_key_keeps_its_place_whatever_comes_later(saved, regenerate):
     """Ordinals of a version do not move when a later one adds samples."""
     root = regenerate.write("memory://golden-later")
     with root.write("golden", groups={"cls": "labels"}) as writer:

@@ -88,7 +88,7 @@ def check_sound(seeds: tuple[str, ...], numbers: Sequence[int]) -> None:
             assert report.cut in ("cut", "dropped", ""), (path.name, report)
 
 
-def test_the_files_to_begin_with_are_sound(seeds: tuple[str, ...]) -> None:
+def test_files_to_begin_with_are_sound(seeds: tuple[str, ...]) -> None:
     check_sound(seeds, range(1))
 
 
@@ -98,7 +98,7 @@ def test_they_are_under_any_policy(seeds: tuple[str, ...], at_scale: Any) -> Non
     check_sound(seeds, at_scale((1, 3, 4, 6), range(1, 9)))
 
 
-def test_a_case_is_the_same_in_any_process_and_can_be_run_again(seeds: tuple[str, ...]) -> None:
+def test_case_is_the_same_in_any_process_and_can_be_run_again(seeds: tuple[str, ...]) -> None:
     wanted = cases(seeds, range(20))
     again = []
     for one in wanted:
@@ -185,7 +185,7 @@ def test_what_a_worker_does_wrong_is_told(
         assert path.with_suffix(".json").exists()
 
 
-def test_a_case_answers_for_its_own_memory(seeds: tuple[str, ...]) -> None:
+def test_case_answers_for_its_own_memory(seeds: tuple[str, ...]) -> None:
     """Neither for that of the process that starts the workers, nor for what came before it in its own."""
     held = np.ones(600 * 2**20, np.uint8)
     (report,) = reports([Case(number=0, seed=0, data=b"no media")])
@@ -273,7 +273,7 @@ def test_what_cannot_be_is_told(
     assert any(said in one for one in monkeyed), monkeyed
 
 
-def test_the_fields_of_units_are_read(tmp_path: Path) -> None:
+def test_fields_of_units_are_read(tmp_path: Path) -> None:
     from assets.media.unit import Unit
 
     (tmp_path / "x.jpg").write_bytes(b"no picture")

@@ -28,7 +28,7 @@ def test_every_format_has_a_place() -> None:  # a sound one: tests/penstock/form
     assert unwritten() == set()
 
 
-def test_a_case_of_every_format(places: tuple[str, ...]) -> None:
+def test_case_of_every_format(places: tuple[str, ...]) -> None:
     tally = campaign(cases(places, range(len(PLACE_FORMATS))), workers=1, timeout_s=60, run=run_place_case)
     assert (tally.broken, tally.contained, tally.n_cases) == ([], [], len(PLACE_FORMATS))
 

@@ -57,7 +57,7 @@ def test_what_numpy_saves_is_read_as_numpy_reads_it(array):
     assert back.tobytes() == theirs.tobytes()
 
 
-def test_the_array_owns_its_memory():
+def test_array_owns_its_memory():
     data = bytearray(encode("npy", np.arange(12.0).reshape(3, 4)))
     back = decode(data, None)
     data[-8:] = b"\0" * 8
@@ -67,7 +67,7 @@ def test_the_array_owns_its_memory():
     assert back[2, 3] == 11
 
 
-def test_a_numpy_scalar_has_rank_0():
+def test_numpy_scalar_has_rank_0():
     assert decode(encode("npy", np.float32(2.5)), None).shape == ()
 
 
@@ -130,7 +130,7 @@ def test_flipped_and_cut_bytes_decode_or_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, [("a", ml_dtypes.bfloat16)]])
-def test_a_dtype_that_the_file_would_forget_is_refused(dtype):
+def test_dtype_that_the_file_would_forget_is_refused(dtype):
     with pytest.raises(InvalidField, match=r"view\(np.uint16\)"):
         encode("npy", np.zeros(3, dtype))
 
@@ -144,6 +144,6 @@ def test_flat_values_are_the_bytes_as_they_lie(array):
     assert found.flags.writeable
 
 
-def test_a_part_of_a_flat_value_is_refused():
+def test_part_of_a_flat_value_is_refused():
     with pytest.raises(DecodeFailed, match="u4: 7 bytes are no whole values of 4 bytes"):
         decoder_for("tokens.u4")(bytes(7), None)

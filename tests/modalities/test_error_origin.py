@@ -30,19 +30,19 @@ def stored(pillow_format: str) -> bytes:
     return sink.getvalue()
 
 
-def test_a_jpeg_that_finds_no_memory_is_no_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jpeg_that_finds_no_memory_is_no_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image.simplejpeg, "decode_jpeg", full)
     with pytest.raises(MemoryError, match="no memory left"):
         decoder_for("jpg")(stored("JPEG"), None)
 
 
-def test_a_png_that_finds_no_memory_is_no_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_png_that_finds_no_memory_is_no_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", full)
     with pytest.raises(MemoryError, match="no memory left"):
         decoder_for("png")(stored("PNG"), None)
 
 
-def test_an_array_that_finds_no_memory_is_no_damaged_one() -> None:
+def test_array_that_finds_no_memory_is_no_damaged_one() -> None:
     sink = io.BytesIO()
     np.save(sink, np.arange(3))
     with pytest.raises(MemoryError, match="no memory left"):
@@ -60,7 +60,7 @@ def test_sound_and_video_that_find_no_memory_are_no_damaged_ones(
 
 
 @pytest.mark.parametrize(("trial_bytes", "error"), [(1, DecodeFailed), (2**62, MemoryError)])
-def test_a_header_that_asks_for_more_than_any_machine_has_is_damage(
+def test_header_that_asks_for_more_than_any_machine_has_is_damage(
     trial_bytes: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FFmpeg says the same of both: whether there is memory all the same is asked."""
@@ -70,7 +70,7 @@ def test_a_header_that_asks_for_more_than_any_machine_has_is_damage(
         decoder_for("wav")(bytes(100), None)
 
 
-def test_an_error_is_ours_where_our_code_raised_it() -> None:
+def test_error_is_ours_where_our_code_raised_it() -> None:
     def caught(call: object) -> Exception:
         try:
             call()  # type: ignore[operator]

@@ -56,7 +56,7 @@ def test_pickles_are_refused_everywhere(name):
             refuses(name)
 
 
-def test_a_name_of_80_bytes_is_the_longest():
+def test_name_of_80_bytes_is_the_longest():
     check_field("x" * 80)
 
 
@@ -66,7 +66,7 @@ def test_every_known_extension_loads_and_pickles():
         assert pickle.loads(pickle.dumps(decoder)) == decoder  # noqa: S301
 
 
-def test_an_unknown_last_word_gives_the_bytes():
+def test_unknown_last_word_gives_the_bytes():
     assert decoder_for("jpg.packets")(memoryview(b"abc"), None) == b"abc"
     assert decoder_for("noword")(b"", None) == b""
 
@@ -119,7 +119,7 @@ def test_row_blocks_are_of_arrays_only():
     assert without_row_blocks(fields) == ("a.npy", "b.npy.rows", "table", "table.rows")
 
 
-def test_a_cycle_is_not_json():
+def test_cycle_is_not_json():
     cycle: list[object] = []
     cycle.append(cycle)
     with pytest.raises(InvalidField, match="json"):

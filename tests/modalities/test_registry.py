@@ -113,7 +113,7 @@ def test_every_word_has_its_examples(samples):
         ("pytest", "import loader.testing", "testing"),
     ],
 )
-def test_a_missing_package_is_named_with_its_pip_line(absent, call, extra):
+def test_missing_package_is_named_with_its_pip_line(absent, call, extra):
     code = (
         f"import sys; sys.modules[{absent!r}] = None\n"
         "from loader.errors import MissingDependency\n"

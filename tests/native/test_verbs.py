@@ -59,7 +59,7 @@ def opened(folder, contents, mapped=False):
 
 
 @each
-def test_the_check_value_of_crc_32c(verbs):
+def test_check_value_of_crc_32c(verbs):
     """Of RFC 3720, appendix B.4."""
     assert verbs.crc32c(b"123456789") == 0xE3069283
     assert verbs.crc32c(bytes(32)) == 0x8A9136AA
@@ -220,7 +220,7 @@ def test_copies_are_their_own(verbs, n):
 
 
 @each
-def test_the_interpreter_is_free_while_large_bytes_are_copied(verbs):
+def test_interpreter_is_free_while_large_bytes_are_copied(verbs):
     """This thread gets the lock if the other one gives it away: Python does not take it from it here."""
     data, done, before = memoryview(bytes(2**24)), threading.Event(), sys.getswitchinterval()
 
@@ -283,7 +283,7 @@ def test_texts_lie_in_their_data(verbs, ends):
 
 @each
 @given(data=st.binary(max_size=2000), cuts=st.lists(st.integers(0, 2000), max_size=5))
-def test_a_checksum_goes_on_where_another_ended(verbs, data, cuts):
+def test_checksum_goes_on_where_another_ended(verbs, data, cuts):
     crc = 0
     for begin, end in pairwise([0, *sorted(cuts), 2000]):
         crc = verbs.crc32c(data[begin:end], crc)
@@ -358,7 +358,7 @@ def test_both_do_the_same(of, mapped, tmp_path):
 
 @each
 @mapped
-def test_a_checksum_that_is_not_known_is_told_and_not_compared(verbs, mapped, tmp_path):
+def test_checksum_that_is_not_known_is_told_and_not_compared(verbs, mapped, tmp_path):
     """Also of the first items of a call, which are read, and of the others, which are copied where there are maps."""
     contents, n = [b"headAAAAhoadBBBB"], 9
     every = np.tile(np.arange(2), n)
@@ -461,7 +461,7 @@ def test_places_that_no_file_has(verbs, mapped, begin, tmp_path):
 
 @each
 @pytest.mark.parametrize("begin", [-1, 4, 2**62])
-def test_an_empty_item_beyond_what_lies_in_memory(verbs, begin):
+def test_empty_item_beyond_what_lies_in_memory(verbs, begin):
     """Its bytes cannot be wrong, and its place can."""
     status, none = np.full(2, 9, np.uint8), int64(0, 0)
     places, crcs = int64(3, begin), int64(0, UNKNOWN_CRC)
@@ -472,7 +472,7 @@ def test_an_empty_item_beyond_what_lies_in_memory(verbs, begin):
 
 
 @each
-def test_a_descriptor_that_is_none(verbs):
+def test_descriptor_that_is_none(verbs):
     status, memory = np.full(1, 9, np.uint8), np.zeros(3, np.uint8)
     for descriptor in (-1, 10**6):
         files = [(descriptor, None)]
@@ -565,7 +565,7 @@ if sys.argv[2] == "other":
 
 
 @pytest.mark.parametrize("others", ["none", "faulthandler", "other"])
-def test_a_map_of_a_file_that_was_cut_short(others, tmp_path):
+def test_map_of_a_file_that_was_cut_short(others, tmp_path):
     """It is an item that was not read, not the end of the process; a SIGBUS that others raise ends it as ever."""
     (tmp_path / "file").write_bytes(bytes(40_960))
     ran = subprocess.run(
@@ -578,7 +578,7 @@ def test_a_map_of_a_file_that_was_cut_short(others, tmp_path):
 
 @each
 @mapped
-def test_the_interpreter_is_free_meanwhile(verbs, mapped, tmp_path):
+def test_interpreter_is_free_meanwhile(verbs, mapped, tmp_path):
     """A thread counts while another gathers; with the lock held it could not before the end."""
     n = 300
     zeros, memory, status = np.zeros(n, np.int64), np.zeros(1 << 20, np.uint8), np.zeros(n, np.uint8)

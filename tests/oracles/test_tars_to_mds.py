@@ -226,7 +226,7 @@ def test_every_verb_killed_at_random_moments_ends_in_the_same(tmp_path, peer, bu
     assert next(exported) == next(exported)
 
 
-def test_an_archive_replaced_under_a_training_ends_it(tmp_path, peer, bucket):
+def test_archive_replaced_under_a_training_ends_it(tmp_path, peer, bucket):
     write_files(tmp_path / "files")
     peer("webdataset", "write", tmp_path / "files", tmp_path / "tars")
     place = open_store("s3://bucket/replaced", bucket)

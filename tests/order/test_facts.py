@@ -120,7 +120,7 @@ def test_bytes_requests_and_working_set():
     assert few.facts()["live_bytes"] == 100_000
 
 
-def test_the_words_are_the_numbers():
+def test_words_are_the_numbers():
     photos = synthetic(300, "p", {"b0": 120, "b1": 180})
     made = make_plan({"a": photos}, seed=7, global_batch=20, bucket_by=bucket("shape", batch={"b0": 10}))
     text = made.describe(world_size=5, steps_per_s=2)

@@ -18,7 +18,7 @@ def saved():
     return json.loads((GOLDEN / f"order-{ORDER_VERSION}.json").read_text(encoding="utf-8"))
 
 
-def test_the_code_gives_the_golden_file(saved, regenerate):
+def test_code_gives_the_golden_file(saved, regenerate):
     made = json.loads(json.dumps(regenerate.golden()))
     for part in saved:
         assert made[part] == saved[part], part
@@ -31,7 +31,7 @@ def test_every_order_version_so_far_has_its_file():
     }
 
 
-def test_the_reference_gives_the_golden_numbers(saved, reference):
+def test_reference_gives_the_golden_numbers(saved, reference):
     for one in saved["keys"]:
         seed, *rest = one["fields"]
         assert reference.key(int(seed, 16), *rest) == int(one["key"], 16)
@@ -49,7 +49,7 @@ def test_the_reference_gives_the_golden_numbers(saved, reference):
         assert [name for name, _ in reference.table(one["weights"])] == one["table"]
 
 
-def test_the_reference_gives_the_golden_batches(saved, reference):
+def test_reference_gives_the_golden_batches(saved, reference):
     for one in saved["plans"].values():
         made = one["plan"]
         shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
@@ -71,7 +71,7 @@ def test_the_reference_gives_the_golden_batches(saved, reference):
                 assert got == wanted
 
 
-def test_the_reference_gives_the_golden_batches_of_buckets(saved, reference):
+def test_reference_gives_the_golden_batches_of_buckets(saved, reference):
     for one in saved["bucketed plans"].values():
         made = one["plan"]
         shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
@@ -93,7 +93,7 @@ def test_the_reference_gives_the_golden_batches_of_buckets(saved, reference):
             assert rows[-4:] == batch["last"]
 
 
-def test_the_reference_gives_the_golden_quarantine(saved, reference):
+def test_reference_gives_the_golden_quarantine(saved, reference):
     made = saved["quarantine"]["plan"]
     (one,), ((name, shape),) = made["quarantine"], made["sources"].items()
     bad = {ordinal for ordinal, _ in one["samples"]}
@@ -115,7 +115,7 @@ def test_the_reference_gives_the_golden_quarantine(saved, reference):
     assert max(attempt for _, _, attempt, _ in wanted) > 1
 
 
-def test_the_reference_gives_the_golden_quarantine_of_what_came_with_growths(saved, reference):
+def test_reference_gives_the_golden_quarantine_of_what_came_with_growths(saved, reference):
     """Nothing was removed, so a sample's ordinal is the same in every version."""
     made = saved["quarantine of what came with growths"]["plan"]
     shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
@@ -147,7 +147,7 @@ def test_the_reference_gives_the_golden_quarantine_of_what_came_with_growths(sav
     )
 
 
-def test_the_reference_gives_the_golden_boundary(saved, reference):
+def test_reference_gives_the_golden_boundary(saved, reference):
     one = saved["boundary"]
     ((name, shape),) = one["plan"]["sources"].items()
     shape, size = (shape["n"], shape["chunk"], shape["lanes"], shape["h"]), one["plan"]["global_batch"]
@@ -158,7 +158,7 @@ def test_the_reference_gives_the_golden_boundary(saved, reference):
         assert rows[-4:] == batch["last"]
 
 
-def test_the_reference_gives_the_golden_packing(saved, reference):
+def test_reference_gives_the_golden_packing(saved, reference):
     one = saved["packing"][0]
     tokens = [i * 7919 % 613 * (9 if i % 10 == 0 else 1) for i in range(one["documents"])]
     rows = [
@@ -172,7 +172,7 @@ def test_the_reference_gives_the_golden_packing(saved, reference):
     assert hashlib.sha256(data).hexdigest() == one["sha256"]
 
 
-def test_the_reference_gives_the_golden_batches_of_ramps_and_growths(saved, reference):
+def test_reference_gives_the_golden_batches_of_ramps_and_growths(saved, reference):
     for one in (*saved["ramped plans"].values(), *saved["grown plans"].values()):
         made = one["plan"]
         shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
@@ -207,7 +207,7 @@ def test_the_reference_gives_the_golden_batches_of_ramps_and_growths(saved, refe
                 assert got == wanted
 
 
-def test_the_reference_gives_the_golden_batches_of_buckets_that_grow_and_ramp(saved, reference):
+def test_reference_gives_the_golden_batches_of_buckets_that_grow_and_ramp(saved, reference):
     for one in (*saved["grown bucketed plans"].values(), *saved["ramped bucketed plans"].values()):
         made, sizes, wholes = one["plan"], [], {}
         shapes = {name: (s["n"], s["chunk"], s["lanes"], s["h"]) for name, s in made["sources"].items()}
@@ -264,7 +264,7 @@ def test_golden_plans_and_states_are_still_read(saved):
         assert made.check_state(one["state"]) == one["batches"][1]["step"]
 
 
-def test_a_golden_file_is_never_overwritten(tmp_path, regenerate, monkeypatch, capsys):
+def test_golden_file_is_never_overwritten(tmp_path, regenerate, monkeypatch, capsys):
     path = tmp_path / f"order-{ORDER_VERSION}.json"
     assert regenerate.main(tmp_path) == 0
     assert path.read_bytes() == (GOLDEN / path.name).read_bytes()

@@ -70,7 +70,7 @@ def test_batches_are_the_reference(properties, reference, seed, batch, sizes, at
     properties.batch_matches_reference(reference, made, [(0, first), (at, later)], step)
 
 
-def test_an_epoch_is_every_sample_once():
+def test_epoch_is_every_sample_once():
     made = make_plan({"a": source(synthetic(960), chunk=4, lanes=8)}, seed=1, global_batch=32)
     for epoch in range(3):
         seen = np.concatenate([made.slots(epoch * 30 + step).ordinal for step in range(30)])
@@ -109,7 +109,7 @@ def test_version_ordinals_and_keys_come_from_the_view():
     assert made.batch_ids(1) == want
 
 
-def test_a_predicate_that_leaves_everything_does_not_change_the_order():
+def test_predicate_that_leaves_everything_does_not_change_the_order():
     one = make_plan({"a": Odd(50)}, seed=3, global_batch=20).slots(2)
     other = make_plan({"a": synthetic(50)}, seed=3, global_batch=20).slots(2)
     assert np.array_equal(one.view_ordinal, other.view_ordinal)
@@ -127,7 +127,7 @@ def test_names_not_places_of_sources_decide(properties):
     properties.assert_same_slots(one.slots(3), other.slots(3))
 
 
-def test_the_hash_covers_what_changes_data(properties):
+def test_hash_covers_what_changes_data(properties):
     view = synthetic(100)
     base = {"views": {"a": view}, "seed": 3, "global_batch": 20}
     changes = [
@@ -153,7 +153,7 @@ def test_the_hash_covers_what_changes_data(properties):
     assert make_plan({"a": source(view, 7)}, seed=3, global_batch=20).hash == hashes[0]
 
 
-def test_a_plan_survives_json_and_pickle(properties):
+def test_plan_survives_json_and_pickle(properties):
     made = make_plan(
         {"é/b3": source(Odd(64), 0.3, 4, 8), "web": source(synthetic(90), "0.7")},
         seed=2**64 - 1,
@@ -194,7 +194,7 @@ def test_frozen_chunk_and_lanes_are_not_chosen_again():
     assert through_json(made).sources["a"].shape == made.sources["a"].shape
 
 
-def test_a_saved_plan_is_named_by_its_bytes(properties, tmp_path):
+def test_saved_plan_is_named_by_its_bytes(properties, tmp_path):
     made = properties.two_sources_plan()
     root = SimpleNamespace(store=open_store(str(tmp_path)))
     assert made.save(root) == made.hash
@@ -209,7 +209,7 @@ def edited(made, **changes):
     return content | changes
 
 
-def test_a_plan_that_cannot_be_reopened(properties):
+def test_plan_that_cannot_be_reopened(properties):
     made = properties.two_sources_plan(schedule=[(9, {"web": 1})])
     content = made.to_json()
     for name in ("format", "order"):
@@ -290,7 +290,7 @@ def test_small_sources_are_taken_on_request_or_when_nothing_reads_them():
     assert make_plan({"a": synthetic(20)}, seed=3, global_batch=20, quarantine=[]).slots(0)
 
 
-def test_a_schedule_entry_at_step_0_replaces_the_weights():
+def test_schedule_entry_at_step_0_replaces_the_weights():
     made = make_plan(
         {"a": synthetic(50), "b": synthetic(50)}, seed=3, global_batch=20, schedule=[(0, {"b": 2})]
     )
@@ -330,7 +330,7 @@ def test_no_table_grows_with_n_or_with_the_step():
     assert peak_bytes < 4 * 2**20
 
 
-def test_a_batch_at_1e9_samples_is_the_reference(properties, reference):
+def test_batch_at_1e9_samples_is_the_reference(properties, reference):
     made = make_plan({"big": synthetic(10**9)}, seed=7, global_batch=32)
     for step in (0, 10**7, 31_250_000 - 1, 31_250_000):
         properties.batch_matches_reference(reference, made, [(0, {"big": 1})], step)
@@ -344,7 +344,7 @@ def test_numpy_integers_are_integers():
     assert type(made.seed) is type(made.global_batch) is type(made.segments[1].start_step) is int
 
 
-def test_a_plan_is_frozen(properties):
+def test_plan_is_frozen(properties):
     made = properties.two_sources_plan()
     with pytest.raises(FrozenInstanceError):
         made.seed = 8

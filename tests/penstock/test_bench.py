@@ -95,7 +95,7 @@ def test_every_limit_has_its_advice():
     assert ADVICE.keys() == {*LIMITS.values(), "consumer"}
 
 
-def test_a_slow_store_is_named(tmp_path):
+def test_slow_store_is_named(tmp_path):
     """Every range of a real root takes 5 ms more."""
     waiting = threading.Event()
 

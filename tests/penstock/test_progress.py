@@ -99,7 +99,7 @@ class KilledAt:
         self.store.put_if_absent(key, data)
 
 
-def test_a_migration_that_is_resumed_ends_at_100(tmp_path, monkeypatch, terminal):
+def test_migration_that_is_resumed_ends_at_100(tmp_path, monkeypatch, terminal):
     monkeypatch.setattr("penstock.upkeep.copying.journal.LINES", 5)
     root = loader.Root(str(tmp_path / "primary"))
     with root.write("d", part_samples=5) as writer:
@@ -121,7 +121,7 @@ def test_a_migration_that_is_resumed_ends_at_100(tmp_path, monkeypatch, terminal
     assert terminal.shown[-1] == (100, 0)
 
 
-def test_a_migration_tells_nothing_where_nobody_looks(tmp_path, capsys):
+def test_migration_tells_nothing_where_nobody_looks(tmp_path, capsys):
     root = loader.Root(str(tmp_path / "primary"))
     with root.write("d") as writer:
         writer.add("k", {"cls": 1})

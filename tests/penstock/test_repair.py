@@ -77,7 +77,7 @@ def repaired(root, cli, *options):
     return planned.out
 
 
-def test_a_whole_log_is_left_alone(root, cli):
+def test_whole_log_is_left_alone(root, cli):
     before = [info.key for info in root.store.list("")]
     assert (
         cli("repair", "--by", "ann", "--apply", root=root.url).out == "the log is intact: nothing to repair\n"
@@ -85,7 +85,7 @@ def test_a_whole_log_is_left_alone(root, cli):
     assert [info.key for info in root.store.list("")] == before
 
 
-def test_an_entry_that_was_sealed_on_a_flipped_bit(root, cli):
+def test_entry_that_was_sealed_on_a_flipped_bit(root, cli):
     """Nothing is replaced; the record says which link, by whom and why; verify names that entry until then."""
     old(root)
     versions, txns = contents(again(root))
@@ -111,7 +111,7 @@ def test_an_entry_that_was_sealed_on_a_flipped_bit(root, cli):
     assert contents(loader.Root(f"{root.url}-mirror")) == contents(again(root))
 
 
-def test_a_damaged_record_of_a_repair_counts_for_nothing(root, cli):
+def test_damaged_record_of_a_repair_counts_for_nothing(root, cli):
     old(root)
     n = sealed_on(root, time_flipped, BEGIN)
     repaired(root, cli)
@@ -126,7 +126,7 @@ def test_a_damaged_record_of_a_repair_counts_for_nothing(root, cli):
 
 
 @pytest.mark.parametrize("of_old_release", [True, False])
-def test_a_damaged_entry_is_restored_without_a_mirror(root, cli, of_old_release):
+def test_damaged_entry_is_restored_without_a_mirror(root, cli, of_old_release):
     """One changed byte, proved by the hash in the next entry, or by its own checksum where it is the last."""
     if of_old_release:
         old(root)
@@ -144,7 +144,7 @@ def test_a_damaged_entry_is_restored_without_a_mirror(root, cli, of_old_release)
 
 
 @pytest.mark.parametrize("damage", [time_flipped, lambda data: b"", lambda data: data[:-9], None])
-def test_a_damaged_or_lost_entry_is_restored_from_a_mirror(root, cli, tmp_path, damage):
+def test_damaged_or_lost_entry_is_restored_from_a_mirror(root, cli, tmp_path, damage):
     mirror = str(tmp_path / "mirror")
     assert cli("migrate", "run", mirror, root=root.url).code == 0
     good = root.store.get(entry_key(4)).data
@@ -158,7 +158,7 @@ def test_a_damaged_or_lost_entry_is_restored_from_a_mirror(root, cli, tmp_path, 
 
 
 @pytest.mark.parametrize("damaged_at_rest", [False, True])
-def test_a_copy_of_the_root_says_which_of_two_readings_is_right(root, cli, tmp_path, damaged_at_rest):
+def test_copy_of_the_root_says_which_of_two_readings_is_right(root, cli, tmp_path, damaged_at_rest):
     """Of an entry of an earlier release, which says nothing of itself; the readings differ in a name."""
     old(root)
     copy = tmp_path / "copy"
@@ -193,7 +193,7 @@ def test_what_was_read_may_be_believed(root):
     assert ("d", "gnod") in state.refs
 
 
-def test_an_edit_by_hand_is_not_blessed(root, cli, tmp_path):
+def test_edit_by_hand_is_not_blessed(root, cli, tmp_path):
     """More than one byte, with a right checksum: only a copy of the root tells what was there."""
     good = root.store.get(entry_key(3)).data
     value = {**json.loads(good), "at_us": 1}
@@ -224,7 +224,7 @@ def test_two_broken_places_far_apart(root):
     assert apply_repair(root.store, steps, by="ann").n == log.state.n
 
 
-def test_a_mirror_of_a_repaired_root_is_whole(root, cli, tmp_path):
+def test_mirror_of_a_repaired_root_is_whole(root, cli, tmp_path):
     """The record of the repair goes with the entries; what the mirror becomes reads without the primary."""
     old(root)
     n = sealed_on(root, time_flipped, BEGIN)
@@ -239,7 +239,7 @@ def test_a_mirror_of_a_repaired_root_is_whole(root, cli, tmp_path):
     assert contents(copy) == contents(again(root))
 
 
-def test_a_damaged_entry_that_is_not_listed_yet_is_restored(root, monkeypatch):
+def test_damaged_entry_that_is_not_listed_yet_is_restored(root, monkeypatch):
     """A listing that came late: the end of the log is where no entry is."""
     n = root.state.n
     good = root.store.get(entry_key(n)).data

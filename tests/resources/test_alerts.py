@@ -57,7 +57,7 @@ ALERT = Alert(
 )
 
 
-def test_a_webhook_gets_every_field_and_where_to_read_on(hook: Hook) -> None:
+def test_webhook_gets_every_field_and_where_to_read_on(hook: Hook) -> None:
     assert send(ALERT, channels(f"webhook+{hook.url}")) == []
     assert hook.taken == [
         {
@@ -80,7 +80,7 @@ def test_slack_gets_one_escaped_text(hook: Hook) -> None:
     assert "a &amp; b" in message["text"]
 
 
-def test_a_hook_that_fails_for_a_moment_is_tried_again(hook: Hook) -> None:
+def test_hook_that_fails_for_a_moment_is_tried_again(hook: Hook) -> None:
     hook.answers = [503, 429]
     assert send(ALERT, channels(f"webhook+{hook.url}")) == []
     assert len(hook.taken) == 1
@@ -98,7 +98,7 @@ def test_one_that_refuses_is_told_without_its_secret_and_keeps_no_other_from_its
     assert SECRET not in caplog.text + problem
 
 
-def test_a_hook_that_is_not_there_is_told_without_its_secret(caplog: pytest.LogCaptureFixture) -> None:
+def test_hook_that_is_not_there_is_told_without_its_secret(caplog: pytest.LogCaptureFixture) -> None:
     with Hook() as gone:
         url = gone.url
     gone.server_close()
@@ -112,7 +112,7 @@ def test_a_hook_that_is_not_there_is_told_without_its_secret(caplog: pytest.LogC
 @pytest.mark.parametrize(
     "setting", ["slack", "mail+http://x/T0KEN", "slack+T0KEN", "log,webhook+ftp://x/T0KEN"]
 )
-def test_a_setting_that_is_none_is_refused_without_being_shown(
+def test_setting_that_is_none_is_refused_without_being_shown(
     setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_ALERTS", setting)

@@ -25,7 +25,7 @@ def test_without_a_viewer_there_are_none(monkeypatch: pytest.MonkeyPatch, set_to
     "url",
     ["javascript:x", "view.example", "http://ann:secret@view.example", "http://x/?token=secret", "http:///v"],
 )
-def test_an_address_that_is_not_for_everybody(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_address_that_is_not_for_everybody(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("PENSTOCK_VIEW_URL", url)
     with pytest.raises(InvalidRuntime, match="PENSTOCK_VIEW_URL") as caught:
         viewer_url()

@@ -28,7 +28,7 @@ def one(values, name="x.npy"):
     return collate(columns, "jax")[0][name]
 
 
-def test_the_batches_are_those_of_numpy(plan):
+def test_batches_are_those_of_numpy(plan):
     for rank in range(2):
         with (
             loader.Loader(plan, rank, 2, framework="jax", workers=2, steps=5) as batches,
@@ -101,7 +101,7 @@ def test_what_jax_has_no_dtype_for_stays_numpy():
     assert got.dtype == "M8[D]"
 
 
-def test_a_jitted_step_takes_a_batch(plan):
+def test_jitted_step_takes_a_batch(plan):
     @jax.jit
     def total(cls, x, mask):
         return (cls * mask).sum() + x.sum()
@@ -187,13 +187,13 @@ def check(batches, wanted, devices):
                     assert item == other
 
 
-def test_a_device_that_jax_does_not_have_is_refused(plan):
+def test_device_that_jax_does_not_have_is_refused(plan):
     for device in ("cpu:7", "cuda", "cpu:one", 3):
         with pytest.raises(InvalidRuntime, match=f"device = {device!r}"):
             loader.Loader(plan, 0, 1, framework="jax", device=device)
 
 
-def test_a_number_that_jax_would_change_is_an_error_of_its_step(plan):
+def test_number_that_jax_would_change_is_an_error_of_its_step(plan):
     def huge(sample, rng):
         return {"x": np.int64(2**40) if sample["cls"] == 5 else np.int64(1)}
 
@@ -209,7 +209,7 @@ def loader_ids(plan, step):
         return batches.batch_at(step).ids
 
 
-def test_a_trail_has_the_same_checksums_with_a_device(plan, tmp_path):
+def test_trail_has_the_same_checksums_with_a_device(plan, tmp_path):
     found = {}
     for run, more in {"host": {}, "device": {"device": "cpu:1"}}.items():
         root = loader.Root(str(tmp_path / run))

@@ -79,7 +79,7 @@ def train(root, tmp_path, do):
     return trained
 
 
-def test_a_registered_loader_is_saved_with_two_processes_and_resumed_with_one(train, wanted):
+def test_registered_loader_is_saved_with_two_processes_and_resumed_with_one(train, wanted):
     done = train(2, "loader", 0, SAVED)
     assert (done.codes, done.took) == ([0, 0], wanted[:SAVED]), done.errors
     done = train(1, "loader", SAVED, 0)
@@ -102,7 +102,7 @@ def test_one_process_is_saved_and_resumed(train, wanted, way, device):
 
 
 @pytest.mark.parametrize("way", ["prepared", "default"])
-def test_a_prepared_dataloader_of_two_processes_gives_no_batch(train, way):
+def test_prepared_dataloader_of_two_processes_gives_no_batch(train, way):
     """It would be split among the processes a second time; the package fails before the first batch."""
     done = train(2, way, 0, SAVED)
     assert 0 not in done.codes

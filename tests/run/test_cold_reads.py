@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_the_first_batches_read_their_samples_and_little_else(folder, shared):
+def test_first_batches_read_their_samples_and_little_else(folder, shared):
     """Neither what the kernel would read ahead nor around them: all is 47 MiB, a batch half of one."""
     counts = shared("run/small_samples")
     with loader.Root(folder) as root:

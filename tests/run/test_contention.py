@@ -66,7 +66,7 @@ def asked(probe, compute):
     return probe.drain()
 
 
-def test_the_probe_finds_a_thread_that_computes_in_python():
+def test_probe_finds_a_thread_that_computes_in_python():
     probe = LockProbe()
     try:
         assert probe.drain() == 0.0, "too few are no share"
@@ -79,7 +79,7 @@ def test_the_probe_finds_a_thread_that_computes_in_python():
     assert not probes()
 
 
-def test_the_probe_ends_with_the_choice(plan, monkeypatch):
+def test_probe_ends_with_the_choice(plan, monkeypatch):
     monkeypatch.setattr(Contention, "saw", lambda *_: True)
     monkeypatch.setattr(executor, "choice", lambda *_: None)
     with loader.Loader(plan, 0, 1, workers=1, framework="numpy") as batches:
@@ -98,7 +98,7 @@ def test_the_probe_ends_with_the_choice(plan, monkeypatch):
     assert not probe.is_alive(), "nor does it outlive the loader"
 
 
-def test_a_probe_is_not_left_by_a_loader_that_is_dropped(plan):
+def test_probe_is_not_left_by_a_loader_that_is_dropped(plan):
     batches = loader.Loader(plan, 0, 1, workers=1, framework="numpy")
     next(batches)
     (probe,) = probes()
@@ -127,7 +127,7 @@ print(any(one.name == "penstock-lock-probe" for one in __import__("threading").e
 
 
 @pytest.mark.parametrize(("how", "out"), [("ends", "True\n"), ("forks", "1\n3\nTrue\n")])
-def test_an_interpreter_ends_while_the_lock_is_probed(plan, tmp_path, how, out):
+def test_interpreter_ends_while_the_lock_is_probed(plan, tmp_path, how, out):
     plan.save(loader.Root(str(tmp_path / "root")))
     script = tmp_path / "ends.py"
     script.write_text(ENDS)
@@ -303,7 +303,7 @@ def test_threads_that_were_asked_for_become_one_at_least(plan, recorded, cores):
         assert (batches.executor, batches.workers) == ("threads", 1)
 
 
-def test_the_number_of_threads_that_was_asked_for_stays(plan, recorded):
+def test_number_of_threads_that_was_asked_for_stays(plan, recorded):
     recorded(Measurement(0.0, COPIES))
     with loader.Loader(plan, 0, 1, workers=2, framework="numpy") as batches:
         assert [next(batches).step for _ in range(6)] == list(range(6))
@@ -376,7 +376,7 @@ def in_a_daemon(url, plan_hash, answers):
         answers.put(tuple(why_not(batches._assembler.recipe)))
 
 
-def test_a_daemonic_process_starts_no_others(plan, tmp_path):
+def test_daemonic_process_starts_no_others(plan, tmp_path):
     plan.save(loader.Root(str(tmp_path / "root")))
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()

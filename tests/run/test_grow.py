@@ -57,7 +57,7 @@ def test_stops_and_resumes(grown, properties, script):
     )
 
 
-def test_a_run_goes_on_from_the_state_of_the_plan_it_began_with(grown):
+def test_run_goes_on_from_the_state_of_the_plan_it_began_with(grown):
     before = loader.plan({"photos": grown.open("photos@1")}, seed=5, global_batch=6)
     with loader.Loader(before, 0, 1, steps=2, framework="numpy") as batches:
         first = [batch.digest for batch in batches]
@@ -100,7 +100,7 @@ def test_buckets_grow_and_resume(grown, samples, properties, world_size, workers
     properties.resumes_exactly(made, script, workers=workers, framework="numpy")
 
 
-def test_a_ledger_becomes_a_list_from_a_step_on(grown):
+def test_ledger_becomes_a_list_from_a_step_on(grown):
     """Old and new samples that a run met as corrupt, in quarantine: the plan has the batches that the run delivered."""
 
     def refuses(data, rng):

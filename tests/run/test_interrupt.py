@@ -52,7 +52,7 @@ def train(*arguments):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_transform_that_hangs(tmp_path, samples):
+def test_transform_that_hangs(tmp_path, samples):
     root = loader.Root(str(tmp_path / "root"))
     samples.write(root, "photos", range(10), fields=("cls",))
     process = train(root.url, "{}", "2", "alone")
@@ -80,7 +80,7 @@ def silent_store(tmp_path, samples, range_server):
     server.stop()
 
 
-def test_a_store_that_does_not_answer(silent_store):
+def test_store_that_does_not_answer(silent_store):
     url, options, asked = silent_store
     process = train(url, options, "2", "with")
     assert asked.wait(300)

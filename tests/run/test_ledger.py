@@ -77,7 +77,7 @@ def test_each_attempt_is_a_line_with_the_address_of_what_was_corrupt(memory_root
     assert json.loads(lines[0])["format"] == 1
 
 
-def test_a_step_made_again_is_not_listed_again(memory_root, plan, chain):
+def test_step_made_again_is_not_listed_again(memory_root, plan, chain):
     _, own, first = chain
     options = {"decode": {"cls": refuse({own, first})}, "corrupt_budget": 1.0}
     with loader.Loader(plan, 0, 1, **options) as batches:
@@ -132,7 +132,7 @@ def gated(root, plan, error=None):
     return root.store, loader.plan({"photos": view}, seed=5, global_batch=8)
 
 
-def test_the_step_does_not_wait_for_the_store_and_the_state_does(memory_root, plan, monkeypatch):
+def test_step_does_not_wait_for_the_store_and_the_state_does(memory_root, plan, monkeypatch):
     store, plan = gated(memory_root, plan)
     bad = refuse({numbers_of(plan, 0)[2]})
     with loader.Loader(plan, 0, 1, decode={"cls": bad}, workers=0) as batches:
@@ -148,7 +148,7 @@ def test_the_step_does_not_wait_for_the_store_and_the_state_does(memory_root, pl
 
 
 @pytest.mark.parametrize("at", [next, loader.Loader.state_dict, loader.Loader.close])
-def test_a_ledger_that_cannot_be_written_is_an_error(at, memory_root, plan):
+def test_ledger_that_cannot_be_written_is_an_error(at, memory_root, plan):
     store, plan = gated(memory_root, plan, Forbidden("this account only reads"))
     store.open.set()
     batches = loader.Loader(plan, 0, 1, decode={"cls": refuse({numbers_of(plan, 0)[2]})}, workers=0)
@@ -204,7 +204,7 @@ def test_ledgers_of_other_plans_and_roots_are_apart(memory_root, plan, tmp_path,
     assert loader.read_ledger(here, plan) == []
 
 
-def test_a_process_that_just_ends_has_written_its_ledger(tmp_path, samples):
+def test_process_that_just_ends_has_written_its_ledger(tmp_path, samples):
     root = loader.Root(str(tmp_path / "root"))
     version = samples.write(root, "photos", range(12))
     plan = loader.plan({"photos": version.select("cls")}, seed=5, global_batch=8)

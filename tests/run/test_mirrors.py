@@ -86,7 +86,7 @@ def wanted(primary):
 @pytest.mark.parametrize(
     "options", [{"workers": 2}, {"workers": 2, "cache": 0}, {"executor": "processes", "workers": 1}]
 )
-def test_a_store_that_is_killed_in_mid_training_costs_no_batch(
+def test_store_that_is_killed_in_mid_training_costs_no_batch(
     primary, mirror, served, wanted, options, caplog
 ):
     process, url, own = served(primary.url)
@@ -130,7 +130,7 @@ def test_opening_and_planning_go_on_without_the_primary(primary, mirror, served,
         assert digests(root)[0] == wanted
 
 
-def test_a_mirror_that_lags_lends_what_it_has(primary, mirror, samples, tmp_path):
+def test_mirror_that_lags_lends_what_it_has(primary, mirror, samples, tmp_path):
     samples.write(primary, "photos", range(N, N + 30), part_samples=10)
     two = loader.Root(primary.url).open("photos@2")
     with loader.Root(primary.url, mirrors=[str(mirror)]) as root:
@@ -179,7 +179,7 @@ def test_nothing_is_said_of_mirrors_where_the_primary_answers(primary, lagging):
         assert root.open("photos@2").number == 2
 
 
-def test_a_mirror_that_lags_says_so_where_the_primary_is_down(lagging, served):
+def test_mirror_that_lags_says_so_where_the_primary_is_down(lagging, served):
     process, url, own = served(lagging)
     process.kill()
     process.wait()
@@ -211,7 +211,7 @@ def test_wrong_bytes_in_a_mirror_change_no_batch(primary, mirror, served, wanted
         loader.Root(str(mirror)).open("photos@1")
 
 
-def test_a_near_folder_is_mapped_and_a_shard_that_goes_missing_is_read_elsewhere(
+def test_near_folder_is_mapped_and_a_shard_that_goes_missing_is_read_elsewhere(
     primary, mirror, served, wanted
 ):
     _, url, own = served(primary.url)
@@ -279,7 +279,7 @@ def test_with_a_mirror_as_the_nearest_publishing_goes_to_the_primary(far_and_nea
     assert loader.Root(primary.url).open("photos@good").number == 2
 
 
-def test_a_mirror_is_not_written_to_because_its_primary_is_nearer(far_and_near, tmp_path, samples):
+def test_mirror_is_not_written_to_because_its_primary_is_nearer(far_and_near, tmp_path, samples):
     primary, near = far_and_near
     far = loader.Root(f"memory://far-mirror-of-{tmp_path.name}")
     for path in near.rglob("*"):
@@ -333,7 +333,7 @@ def test_no_store_has_the_shard(primary, mirror, tmp_path):
         digests(root)
 
 
-def test_a_version_travels_with_its_mirrors(primary, mirror, served):
+def test_version_travels_with_its_mirrors(primary, mirror, served):
     _, url, own = served(primary.url)
     with loader.Root(url, options=own, mirrors=[str(mirror)]) as root:
         again = pickle.loads(pickle.dumps(root))  # noqa: S301

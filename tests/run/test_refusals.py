@@ -67,14 +67,14 @@ def test_numpy_integers_are_whole_numbers(plan):
         assert batches.world.rank == 1
 
 
-def test_a_view_without_bytes(plan):
+def test_view_without_bytes(plan):
     planned = loader.plan({"s": loader.synthetic(100)}, seed=1, global_batch=4)
     with pytest.raises(InvalidRuntime, match=r"source 's' is a SyntheticView without bytes.*planning only"):
         loader.Loader(planned, 0, 1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_closed_loader(plan, workers):
+def test_closed_loader(plan, workers):
     batches = loader.Loader(plan, 0, 1, workers=workers)
     next(batches)
     batches.close()
@@ -86,7 +86,7 @@ def test_a_closed_loader(plan, workers):
     assert batches.metrics()["batches_total"] >= 1
 
 
-def test_a_plan_of_views_on_a_disk_pickles(tmp_path, samples, properties):
+def test_plan_of_views_on_a_disk_pickles(tmp_path, samples, properties):
     root = loader.Root(str(tmp_path / "root"))
     view = samples.write(root, "photos", range(9)).select("cls").where("i < 7")
     plan = loader.plan({"p": view}, seed=1, global_batch=6)
@@ -126,7 +126,7 @@ batches.close()
 
 
 @pytest.mark.parametrize(("workers", "used"), [(2, "used"), (0, "used"), (2, "unused")])
-def test_a_forked_child_is_told_and_may_make_its_own(tmp_path, samples, workers, used):
+def test_forked_child_is_told_and_may_make_its_own(tmp_path, samples, workers, used):
     root = loader.Root(str(tmp_path / "root"))
     plan = loader.plan({"p": samples.write(root, "photos", range(9))}, seed=1, global_batch=6)
     plan.save(root)
@@ -147,7 +147,7 @@ def test_what_is_no_plan(given):
         loader.Loader(given, 0, 1)
 
 
-def test_a_version_instead_of_a_mapping_or_a_plan(versions):
+def test_version_instead_of_a_mapping_or_a_plan(versions):
     with pytest.raises(InvalidPlan, match="a mapping of names to views is needed"):
         loader.plan(versions["photos"], seed=1, global_batch=2)
     with pytest.raises(InvalidRuntime, match="a plan is needed"):
@@ -161,19 +161,19 @@ def test_names_of_fields_in_a_list(versions, names):
             whole.select(names)
 
 
-def test_a_transform_that_is_no_function_and_a_ledger_that_is_no_root(plan):
+def test_transform_that_is_no_function_and_a_ledger_that_is_no_root(plan):
     with pytest.raises(InvalidRuntime, match="transform = 'flip'"):
         loader.Loader(plan, 0, 1, transform="flip")
     with pytest.raises(InvalidRuntime, match="ledger = 'here'"):
         loader.Loader(plan, 0, 1, ledger="here")
 
 
-def test_a_field_that_the_batch_does_not_have(plan):
+def test_field_that_the_batch_does_not_have(plan):
     with loader.Loader(plan, 0, 1, workers=0) as batches, pytest.raises(KeyError, match="it has 'cls'"):
         next(batches)["image"]
 
 
-def test_a_loader_is_not_sent_or_copied(plan):
+def test_loader_is_not_sent_or_copied(plan):
     with loader.Loader(plan, 0, 1, workers=0) as batches:
         for move in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(Unpicklable, match="send the plan"):

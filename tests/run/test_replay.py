@@ -141,7 +141,7 @@ def test_what_was_substituted_is_delivered_again(root, views, damage, later, tra
     assert writes.keys == []
 
 
-def test_a_sample_that_has_rotted_since_keeps_its_slot(root, views, damage, samples, monkeypatch):
+def test_sample_that_has_rotted_since_keeps_its_slot(root, views, damage, samples, monkeypatch):
     plan = loader.plan(views, seed=7, global_batch=13)
     before = trained(plan)
     damage({"photos": [9]})
@@ -169,7 +169,7 @@ def test_a_sample_that_has_rotted_since_keeps_its_slot(root, views, damage, samp
     assert any(key.startswith("ledgers/") for key in writes.keys), "a Loader's look substitutes, and writes"
 
 
-def test_a_batch_of_nothing_but_rotten_samples_is_an_error(views, damage):
+def test_batch_of_nothing_but_rotten_samples_is_an_error(views, damage):
     plan = loader.plan({"photos": views["photos"]}, seed=7, global_batch=4)
     damage({"photos": range(31)})
     with (
@@ -269,7 +269,7 @@ def test_more_choices_than_can_be_tried_are_undecided(root, views, damage, monke
         check_same(replay, plan, before)
 
 
-def test_the_last_epoch_is_padded_as_it_was(root, views):
+def test_last_epoch_is_padded_as_it_was(root, views):
     plan = loader.plan({"web": views["web"]}, seed=1, global_batch=8)
     with loader.Loader(plan, 0, 1, epochs=1, framework="numpy", workers=0) as batches:
         digests = [batch.digest for batch in batches]
@@ -279,7 +279,7 @@ def test_the_last_epoch_is_padded_as_it_was(root, views):
         assert replay.slots(2).valid.sum() == 8, "the plan goes on"
 
 
-def test_a_closed_replay_says_so(views):
+def test_closed_replay_says_so(views):
     with loader.Replay(loader.plan(views, seed=7, global_batch=13), framework="numpy") as replay:
         assert len(replay.slots(3, 1, 4)) == 3
     for ask in (replay.digest, replay.batch, replay.slots, lambda step: replay.slot(step, 0)):
@@ -297,7 +297,7 @@ def test_entries_of_another_plan_are_refused(root, views, damage):
 
 
 @pytest.mark.parametrize("transform", [None, doubled])
-def test_a_slot_is_the_row_of_its_batch(root, views, damage, transform, monkeypatch):
+def test_slot_is_the_row_of_its_batch(root, views, damage, transform, monkeypatch):
     plan = loader.plan(views, seed=7, global_batch=13)
     damage(BAD)
     trained(plan)
@@ -329,7 +329,7 @@ def test_a_slot_is_the_row_of_its_batch(root, views, damage, transform, monkeypa
     assert writes.keys == []
 
 
-def test_a_slot_of_documents_is_a_sequence(root, damage):
+def test_slot_of_documents_is_a_sequence(root, damage):
     plan = test_packed_slots.plan_of(test_packed_slots.write(root))
     with loader.Replay(plan, framework="numpy") as replay:
         batch, seen = replay.batch(2), replay.slot(2, 1)
@@ -339,7 +339,7 @@ def test_a_slot_of_documents_is_a_sequence(root, damage):
             np.testing.assert_array_equal(seen.trained[name], values[1])
 
 
-def test_a_slot_tells_what_is_wrong_with_it(views, damage, samples):
+def test_slot_tells_what_is_wrong_with_it(views, damage, samples):
     plan = loader.plan({"photos": views["photos"]}, seed=7, global_batch=4)
     noise = np.random.default_rng()
 
@@ -417,7 +417,7 @@ def test_samples_one_by_one_are_let_go(views, damage, monkeypatch):
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_the_next_sample_is_made_while_one_is_looked_at(views, monkeypatch, large):
+def test_next_sample_is_made_while_one_is_looked_at(views, monkeypatch, large):
     """A large one is not. A transform fails where its sample would have come."""
     plan = loader.plan({"photos": views["photos"]}, seed=3, global_batch=6)
     if large:

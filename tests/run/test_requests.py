@@ -92,7 +92,7 @@ def opened(watched, n):
     return kinds, samples
 
 
-def test_a_rank_opens_a_saved_plan_without_reading_samples_or_shards(watched):
+def test_rank_opens_a_saved_plan_without_reading_samples_or_shards(watched):
     """However many samples: the plan, of each version its manifest and tables of shards, a select table per view."""
     seen = {n: opened(watched, n) for n in (400, 3200)}
     kinds, samples = seen[400]
@@ -105,7 +105,7 @@ def test_a_rank_opens_a_saved_plan_without_reading_samples_or_shards(watched):
     }
 
 
-def test_a_large_index_is_read_by_row_group(tmp_path, watched):
+def test_large_index_is_read_by_row_group(tmp_path, watched):
     """Of an index above its whole-read limit, the footer and one row group are read, not the file."""
     root = loader.Root(str(tmp_path / "root"))
     rows = 40 * ROW_GROUP_ROWS
@@ -145,7 +145,7 @@ print(json.dumps([after, after - before, len(set(ids))]))
 """
 
 
-def test_a_billion_samples_need_no_table():
+def test_billion_samples_need_no_table():
     """Peak memory of a process that plans 1e9 samples and finds any step, also of a run that changed its batch and its
     version: well under 1 GiB."""
     done = subprocess.run(

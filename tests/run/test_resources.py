@@ -97,7 +97,7 @@ def test_nothing_is_left_of_a_loader_that_is_dropped(local, versions, transform,
     assert assembler() is None
 
 
-def test_an_error_that_was_handled_is_gone_without_a_garbage_collection(local):
+def test_error_that_was_handled_is_gone_without_a_garbage_collection(local):
     """A cycle through its traceback would keep a dropped loader's threads until somebody collects."""
     with loader.Loader(local, 0, 1, workers=2, transform=raising) as batches:
         gc.disable()
@@ -113,7 +113,7 @@ def test_an_error_that_was_handled_is_gone_without_a_garbage_collection(local):
             gc.enable()
 
 
-def test_a_dropped_loader_does_not_finish_its_queue(local):
+def test_dropped_loader_does_not_finish_its_queue(local):
     """One batch is being made when the loader goes; the others that were queued are not made."""
     entered, release, begun = threading.Semaphore(0), threading.Event(), []
 
@@ -165,7 +165,7 @@ assert len(batches._execution.prefetch()._pending) > 1
 """
 
 
-def test_a_process_that_ends_without_close_does_not_finish_the_queue(local, tmp_path):
+def test_process_that_ends_without_close_does_not_finish_the_queue(local, tmp_path):
     """The end waits for the batch that is being made; of those queued none is begun."""
     local.save(loader.Root(str(tmp_path / "root")))
     command = [sys.executable, "-c", EXIT, str(tmp_path / "root"), local.hash]
@@ -206,7 +206,7 @@ def test_closing_while_another_thread_waits_for_a_batch(local):
 @pytest.mark.parametrize(
     ("workers", "bound", "ahead"), [(1, 0, 2), (3, 0, 4), (1, 5 * 240, 5), (2, 10**9, 64)]
 )
-def test_the_prefetch_bound(local, workers, bound, ahead, monkeypatch):
+def test_prefetch_bound(local, workers, bound, ahead, monkeypatch):
     """Batches of 6 float64 [5], 240 bytes, made one by one: how many beyond the one that was handed out."""
     monkeypatch.setattr("loader.run.making.prefetch.MAX_STEPS", 1)
     done, batch = threading.Semaphore(0), 6
@@ -283,7 +283,7 @@ def test_prefetch_by_need_fits_more_workers_than_segments(local, monkeypatch):
 
 
 @pytest.mark.parametrize(("workers", "bound"), [(1, 0), (2, 20 * 240), (2, 10**9)])
-def test_the_bound_holds_for_steps_made_together(local, workers, bound):
+def test_bound_holds_for_steps_made_together(local, workers, bound):
     most = max(MAX_AHEAD, (workers + 2) * MAX_STEPS) if bound else workers + 1
     counted, together = 0, 0
     with loader.Loader(

@@ -39,7 +39,7 @@ def test_at_the_end_of_an_epoch(versions, properties):
     properties.resumes_exactly(plan, [(2, 1, False), (3, 1, True), (1, 1, False)], workers=2)
 
 
-def test_the_state_counts_what_was_handed_out(plan):
+def test_state_counts_what_was_handed_out(plan):
     with loader.Loader(plan, 0, 1, workers=2) as batches:
         assert batches.state_dict()["step"] == batches.step == 0
         for taken in range(1, 4):
@@ -77,7 +77,7 @@ def test_steps_that_cannot_be(step, plan):
         assert next(batches).step == 0
 
 
-def test_the_state_of_another_plan_names_what_differs(plan, versions):
+def test_state_of_another_plan_names_what_differs(plan, versions):
     view = versions["photos"].select("cls")
     state = loader.plan({"photos": view}, seed=1, global_batch=9).state(4)
     others = {
@@ -93,7 +93,7 @@ def test_the_state_of_another_plan_names_what_differs(plan, versions):
             assert batches.step == 0
 
 
-def test_a_state_read_with_other_fields_or_a_later_schedule_goes_on(versions):
+def test_state_read_with_other_fields_or_a_later_schedule_goes_on(versions):
     """What decided the past is the same: the fields are not among it, nor segments that have not begun."""
     photos, web = versions["photos"], versions["web"]
     begun = loader.plan({"p": photos.select("cls"), "w": web}, seed=1, global_batch=9)

@@ -94,7 +94,7 @@ def plan_of(root):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_same_batches_as_from_a_disk(tmp_path, samples, properties, s3, workers):
+def test_same_batches_as_from_a_disk(tmp_path, samples, properties, s3, workers):
     local, remote = copied(tmp_path, samples, s3, f"same-{workers}")
     near, far = plan_of(local), plan_of(remote)
     assert near.hash == far.hash
@@ -109,7 +109,7 @@ def test_the_same_batches_as_from_a_disk(tmp_path, samples, properties, s3, work
     remote.close()
 
 
-def test_a_store_that_goes_away_is_an_error_after_the_budget(tmp_path, samples, properties, s3):
+def test_store_that_goes_away_is_an_error_after_the_budget(tmp_path, samples, properties, s3):
     line = Line(s3["endpoint_url"])
     local, remote = copied(tmp_path, samples, {**s3, "endpoint_url": line.url}, "cut")
     wanted = properties.uninterrupted(plan_of(local), 20)

@@ -71,7 +71,7 @@ def test_every_world_size_and_every_thread_count(world_size, in_ci, versions, tr
 
 
 @pytest.mark.parametrize("start", [0, 1, 10**7])
-def test_a_batch_that_holds_a_sample_twice(start, versions, truth, properties):
+def test_batch_that_holds_a_sample_twice(start, versions, truth, properties):
     few = versions["web"].where("i < 3")
     plan = loader.plan({"web": few}, seed=3, global_batch=8, allow_repeats=True)
     assert len(set(plan.batch_ids(start))) < 8
@@ -103,11 +103,11 @@ def test_another_epoch_draws_anew(versions, properties):
     properties.augments_anew_each_epoch(versions["web"])
 
 
-def test_the_digest_covers_the_bytes_read(memory_root, samples, properties):
+def test_digest_covers_the_bytes_read(memory_root, samples, properties):
     properties.digest_covers_the_bytes(memory_root, samples)
 
 
-def test_a_lost_byte_is_never_delivered(memory_root, samples, watched, properties):
+def test_lost_byte_is_never_delivered(memory_root, samples, watched, properties):
     samples.write(memory_root, "photos", range(8))
     store = watched(memory_root)
     properties.refuses_changed_bytes(memory_root.open("photos@latest"), store, "x.npy")

@@ -61,7 +61,7 @@ def test_samples_are_copied_out_of_maps_without_reads(counts):
     assert reads < 1 if native.KIND != "Python" else reads > 30
 
 
-def test_a_cold_first_batch_reads_little_more_than_its_samples(counts):
+def test_cold_first_batch_reads_little_more_than_its_samples(counts):
     """Neither what the kernel would read ahead nor around them: all is 64 MiB, a batch one of them."""
     assert counts("cold")["read_of_wanted"] < 2
 

@@ -59,7 +59,7 @@ def check(got, wanted):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")  # on a small machine
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_the_loaders_batches_in_order(plan, wanted, workers, forkserver):
+def test_loaders_batches_in_order(plan, wanted, workers, forkserver):
     dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
     context = {0: None, 1: "spawn"}.get(workers, forkserver)
     check(
@@ -70,7 +70,7 @@ def test_the_loaders_batches_in_order(plan, wanted, workers, forkserver):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataloader_pins_whole_batches(plan, wanted, workers, forkserver):
+def test_dataloader_pins_whole_batches(plan, wanted, workers, forkserver):
     got = list(
         DataLoader(
             loader.torch_dataset(plan, 1, 2, steps=STEPS),
@@ -103,7 +103,7 @@ def test_resuming_after_the_last_batch_used(plan, wanted, forkserver):
     check(list(DataLoader(resumed, batch_size=None)), wanted[5:])
 
 
-def test_the_position_of_the_dataset_itself(plan, wanted):
+def test_position_of_the_dataset_itself(plan, wanted):
     dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
     assert dataset.state_dict() == plan.state(0)
     iterator = iter(dataset)
@@ -146,13 +146,13 @@ def test_each_workers_own_state(plan, wanted, monkeypatch, n_workers):
         check(sorted(rest, key=lambda batch: batch.step), wanted[taken:])
 
 
-def test_a_state_of_another_plan(plan):
+def test_state_of_another_plan(plan):
     other = loader.plan({"photos": plan.sources["photos"].view}, seed=9, global_batch=6)
     with pytest.raises(PlanMismatch, match="seed"):
         loader.torch_dataset(plan, 0, 1).load_state_dict(other.state(3))
 
 
-def test_a_transform_that_can_be_sent(plan):
+def test_transform_that_can_be_sent(plan):
     transform = functools.partial(noisy, scale=2.0)
     with loader.Loader(plan, 0, 1, steps=2, transform=transform) as batches:
         wanted = [batch["noise"].tolist() for batch in batches]
@@ -168,7 +168,7 @@ def test_a_transform_that_can_be_sent(plan):
         ("decode", {"decode": {"cls": lambda data, rng: 1}}),
     ],
 )
-def test_a_lambda_cannot_be_sent_to_a_process(plan, name, option):
+def test_lambda_cannot_be_sent_to_a_process(plan, name, option):
     dataset = loader.torch_dataset(plan, 0, 1, steps=1, **option)
     assert len(list(DataLoader(dataset, batch_size=None))) == 1
     processes = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
@@ -189,7 +189,7 @@ def test_options_are_checked_when_the_dataset_is_made(plan):
         loader.torch_dataset(plan, 0, 1, framework="jax")
 
 
-def test_the_environment_is_read_where_the_dataset_is_made(plan, wanted, monkeypatch):
+def test_environment_is_read_where_the_dataset_is_made(plan, wanted, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     dataset = loader.torch_dataset(plan, steps=STEPS)

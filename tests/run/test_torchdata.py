@@ -90,7 +90,7 @@ def test_spawned_workers_and_a_resume_of_a_resume(plan, wanted):
 @needs_torchdata
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
 @pytest.mark.parametrize("every", [1, 3])
-def test_the_dataset_takes_it_for_any_number_of_workers(plan, wanted, before, every, at_scale):
+def test_dataset_takes_it_for_any_number_of_workers(plan, wanted, before, every, at_scale):
     stops = range(STEPS + 1)  # of every third step alone too: between two of its own states is the harder
     if every == 1:
         stops = at_scale((0, 3, STEPS), stops)
@@ -105,7 +105,7 @@ def test_the_dataset_takes_it_for_any_number_of_workers(plan, wanted, before, ev
 
 
 @needs_torchdata
-def test_the_package_refuses_another_number_of_workers_itself(plan):
+def test_package_refuses_another_number_of_workers_itself(plan):
     """Were it to accept one day, each worker would go on at another worker's step."""
     for before, after in ((2, 1), (2, 3), (0, 1), (1, 0)):
         resumed = stateful(bounded(plan), after)
@@ -115,7 +115,7 @@ def test_the_package_refuses_another_number_of_workers_itself(plan):
 
 
 @needs_torchdata
-def test_a_finished_pass_begins_anew_by_its_state_and_not_by_the_datasets(plan, wanted):
+def test_finished_pass_begins_anew_by_its_state_and_not_by_the_datasets(plan, wanted):
     """With workers, the package takes a finished pass for an epoch; docs/training.md says so."""
     state = saved_after(plan, STEPS, 2)
     finished = stateful(bounded(plan), 2)
@@ -148,7 +148,7 @@ def test_one_ranks_state_serves_any_world_size(plan, wanted, properties):
 
 
 @needs_torchdata
-def test_a_state_of_another_plan(plan):
+def test_state_of_another_plan(plan):
     other = loader.plan({"photos": plan.sources["photos"].view}, seed=9, global_batch=6)
     for workers in (0, 2):
         with pytest.raises(PlanMismatch, match="seed"):

@@ -53,7 +53,7 @@ def on_piece(faulty, number: int, fault: object, times: int = 1) -> None:
 
 @pytest.mark.parametrize("fault", [503, "drop", "reset", "stall", "short"])
 @pytest.mark.parametrize("number", AT)
-def test_a_fault_at_any_piece_is_cured(faulty, faulty_options, tmp_path, number, fault):
+def test_fault_at_any_piece_is_cured(faulty, faulty_options, tmp_path, number, fault):
     """What arrived is kept: after a reset in mid-body the other half is asked for, and no byte is seen twice."""
     store = open_store("s3://bucket", {**faulty_options, "timeout_s": 0.5 if fault == "stall" else 20})
     faulty.origin.hold("k", DATA)
@@ -67,7 +67,7 @@ def test_a_fault_at_any_piece_is_cured(faulty, faulty_options, tmp_path, number,
     store.close()
 
 
-def test_a_broken_answer_is_taken_up_where_it_broke(faulty, faulty_store):
+def test_broken_answer_is_taken_up_where_it_broke(faulty, faulty_store):
     faulty.origin.hold("k", DATA)
     faulty.faults.append("short")
     view = memoryview(bytearray(1000))
@@ -85,9 +85,7 @@ def test_what_broke_is_not_taken_up_of_another_object(faulty, faulty_store):
 
 
 @pytest.mark.parametrize("number", AT)
-def test_an_object_replaced_at_any_piece_is_changed_and_no_file_is_left(
-    faulty, faulty_store, tmp_path, number
-):
+def test_object_replaced_at_any_piece_is_changed_and_no_file_is_left(faulty, faulty_store, tmp_path, number):
     faulty.origin.hold("k", DATA)
     (tmp_path / "file").write_bytes(b"before")
     on_piece(faulty, number, "etag")
@@ -98,7 +96,7 @@ def test_an_object_replaced_at_any_piece_is_changed_and_no_file_is_left(
 
 
 @pytest.mark.parametrize("number", AT)
-def test_a_flipped_byte_is_in_what_is_hashed(faulty, faulty_store, tmp_path, number):
+def test_flipped_byte_is_in_what_is_hashed(faulty, faulty_store, tmp_path, number):
     faulty.origin.hold("k", DATA)
     on_piece(faulty, number, "flip")
     digest = hashlib.sha256()
@@ -108,7 +106,7 @@ def test_a_flipped_byte_is_in_what_is_hashed(faulty, faulty_store, tmp_path, num
 
 
 @pytest.mark.parametrize("number", AT)
-def test_a_piece_that_failed_can_be_asked_for_again(faulty, faulty_options, number):
+def test_piece_that_failed_can_be_asked_for_again(faulty, faulty_options, number):
     store = open_store("s3://bucket", {**faulty_options, "retry_deadline_s": 0})
     faulty.origin.hold("k", DATA)
     on_piece(faulty, number, 503)
@@ -123,7 +121,7 @@ def test_a_piece_that_failed_can_be_asked_for_again(faulty, faulty_options, numb
     store.close()
 
 
-def test_a_large_object_is_asked_for_once(faulty, faulty_store):
+def test_large_object_is_asked_for_once(faulty, faulty_store):
     """No request is abandoned, none is larger than 16 MiB, and a reset in any of them is taken up."""
     data = DATA * 4
     faulty.origin.hold("k", data)
@@ -137,7 +135,7 @@ def test_a_large_object_is_asked_for_once(faulty, faulty_store):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_large_object_is_all_of_one(faulty, faulty_store, number):
+def test_large_object_is_all_of_one(faulty, faulty_store, number):
     """It is replaced before its second and before its third request."""
     faulty.origin.hold("k", bytes(33 * MIB))
     asked = []
@@ -151,7 +149,7 @@ def test_a_large_object_is_all_of_one(faulty, faulty_store, number):
     assert faulty_store.get("k").data == b"\1" * (33 * MIB)
 
 
-def test_an_empty_object_that_is_filled_meanwhile_is_read(faulty, faulty_store):
+def test_empty_object_that_is_filled_meanwhile_is_read(faulty, faulty_store):
     faulty.origin.hold("k", b"")
     faulty.fault_of = lambda request: faulty.origin.hold("k", DATA) if request.method == "HEAD" else None
     assert faulty_store.get("k").data == DATA
@@ -170,7 +168,7 @@ def test_who_holds_the_error_holds_no_connection(faulty, faulty_store):
     assert "replaced" in str(caught.value)
 
 
-def test_an_answer_with_more_than_was_asked_for_is_tried_again(faulty, faulty_store):
+def test_answer_with_more_than_was_asked_for_is_tried_again(faulty, faulty_store):
     faulty.origin.hold("k", DATA)
     small, left = faulty.origin, [b"and more"]
 
@@ -185,7 +183,7 @@ def test_an_answer_with_more_than_was_asked_for_is_tried_again(faulty, faulty_st
     assert left == []
 
 
-def test_an_object_that_ends_early_is_corrupt_at_once(faulty, faulty_options):
+def test_object_that_ends_early_is_corrupt_at_once(faulty, faulty_options):
     store = open_store("s3://bucket", {**faulty_options, "retry_deadline_s": 0})
     faulty.origin.hold("k", DATA)
     with pytest.raises(Corrupt, match=f"the object ends at byte {len(DATA)}"):
@@ -211,7 +209,7 @@ def test_after_an_error_no_more_is_read():
     assert len(asked) <= 2
 
 
-def test_a_large_object_is_in_memory_once():
+def test_large_object_is_in_memory_once():
     tracemalloc.start()
     try:
         with ThreadPoolExecutor(2) as threads:
@@ -223,13 +221,13 @@ def test_a_large_object_is_in_memory_once():
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 16 * MIB, 16 * MIB + 1])
-def test_an_object_is_one_request_up_to_16_mib(faulty, faulty_store, nbytes):
+def test_object_is_one_request_up_to_16_mib(faulty, faulty_store, nbytes):
     faulty.origin.hold("k", bytes(nbytes))
     assert faulty_store.get("k").data == bytes(nbytes)
     assert len(faulty.requests) == (2 if nbytes in (0, 16 * MIB + 1) else 1)
 
 
-def test_a_large_object_that_cannot_be_read_says_so(faulty, faulty_options):
+def test_large_object_that_cannot_be_read_says_so(faulty, faulty_options):
     store = open_store("s3://bucket", {**faulty_options, "retry_deadline_s": 0})
     faulty.origin.hold("k", DATA * 3)
     faulty.faults.extend([None, *["drop"] * 4])  # a connection that was idle is not asked twice
@@ -274,7 +272,7 @@ def test_memory_is_not_filled_again_while_it_is_looked_at(
     assert (tmp_path / "file").read_bytes() == data
 
 
-def test_a_disk_that_is_full_is_said_and_nothing_is_left(faulty, faulty_store, tmp_path, monkeypatch):
+def test_disk_that_is_full_is_said_and_nothing_is_left(faulty, faulty_store, tmp_path, monkeypatch):
     faulty.origin.hold("k", DATA)
 
     def full(*_):
@@ -286,7 +284,7 @@ def test_a_disk_that_is_full_is_said_and_nothing_is_left(faulty, faulty_store, t
     assert os.listdir(tmp_path) == []
 
 
-def test_a_disk_that_takes_less_at_once_gets_all(faulty, faulty_store, tmp_path, monkeypatch):
+def test_disk_that_takes_less_at_once_gets_all(faulty, faulty_store, tmp_path, monkeypatch):
     faulty.origin.hold("k", DATA)
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:10_000]))
@@ -362,9 +360,7 @@ def test_every_store_gives_files(tmp_path, place):
 
 @pytest.mark.parametrize("nbytes", [0, 5, 2**18, len(DATA)])
 @pytest.mark.parametrize("held", [2**26, 1000], ids=["held", "by the store"])
-def test_a_file_goes_up_and_every_byte_is_seen_once(
-    faulty_store, faulty, tmp_path, monkeypatch, nbytes, held
-):
+def test_file_goes_up_and_every_byte_is_seen_once(faulty_store, faulty, tmp_path, monkeypatch, nbytes, held):
     monkeypatch.setattr("loader.storage.files.HELD_BYTES", held)
     (tmp_path / "file").write_bytes(DATA[:nbytes])
     faulty.faults.extend([503, "drop"])
@@ -388,7 +384,7 @@ def test_every_store_takes_files(tmp_path, place):
 
 @pytest.mark.parametrize("held", [2**26, 1000], ids=["held", "by the store"])
 @pytest.mark.parametrize("change", ["longer", "shorter", "other bytes"])
-def test_a_file_that_is_written_to_meanwhile_is_changed(faulty_store, tmp_path, monkeypatch, held, change):
+def test_file_that_is_written_to_meanwhile_is_changed(faulty_store, tmp_path, monkeypatch, held, change):
     monkeypatch.setattr("loader.storage.files.HELD_BYTES", held)
     path, pieces = tmp_path / "file", []
     path.write_bytes(DATA)
@@ -403,7 +399,7 @@ def test_a_file_that_is_written_to_meanwhile_is_changed(faulty_store, tmp_path, 
         upload(faulty_store, path, "k", seen=write)
 
 
-def test_a_file_that_has_more_than_it_says_is_not_cut(faulty, faulty_store, tmp_path):
+def test_file_that_has_more_than_it_says_is_not_cut(faulty, faulty_store, tmp_path):
     with pytest.raises(Changed):
         put_held(faulty_store, "k", "/proc/self/status", 0)
     assert faulty.origin.held() == {}
@@ -436,7 +432,7 @@ def test_memory_of_uploads_is_used_again_while_any_is_under_way():
     assert sys.getrefcount(memory) == 2, "nobody keeps it"
 
 
-def test_a_room_lasts_where_there_is_no_memory():
+def test_room_lasts_where_there_is_no_memory():
     """Else every later download of the process would wait for what nobody has."""
     room = MemoryBudget(2**62)
     for _ in range(2):

@@ -34,7 +34,7 @@ def fsspec_store(protocol: str, fsspec_options) -> Store:
 
 
 @pytest.mark.parametrize("fault", ["commit-drop", "drop"])
-def test_a_create_is_decided_by_what_is_stored(faulty, fsspec_store, fault):
+def test_create_is_decided_by_what_is_stored(faulty, fsspec_store, fault):
     """The client repeats it, and its own first write refuses the second: that is success."""
     faulty.faults.append(fault)
     fsspec_store.put_if_absent("log/1", b"ours")
@@ -44,7 +44,7 @@ def test_a_create_is_decided_by_what_is_stored(faulty, fsspec_store, fault):
     assert faulty.origin.held() == {"log/1": b"ours"}
 
 
-def test_a_replaced_object_is_changed(faulty, fsspec_store):
+def test_replaced_object_is_changed(faulty, fsspec_store):
     faulty.origin.hold("k", DATA)
     pinned = fsspec_store.get_range("k", 0, 1).etag
     faulty.origin.hold("k", DATA + b"more")
@@ -53,7 +53,7 @@ def test_a_replaced_object_is_changed(faulty, fsspec_store):
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refusal_is_forbidden_and_shows_no_secret(faulty, fsspec_store, protocol, status):
+def test_refusal_is_forbidden_and_shows_no_secret(faulty, fsspec_store, protocol, status):
     code = {"s3": b"AccessDenied", "gs": b"Forbidden", "az": b"AuthenticationFailed"}[protocol]
     headers = {"content-type": "application/xml", "x-ms-error-code": code.decode()}
     faulty.origin = lambda _: (
@@ -72,7 +72,7 @@ def test_missing_is_not_found(faulty, fsspec_store):
 
 
 @pytest.mark.parametrize("protocol", ["az"])
-def test_a_container_is_looked_for_once_and_only_where_something_was_missing(faulty, fsspec_store):
+def test_container_is_looked_for_once_and_only_where_something_was_missing(faulty, fsspec_store):
     """What adlfs lists and looks up does not tell whether there is a container."""
     container = "GET /lab/bucket?restype=container"
     fsspec_store.put("log/1", DATA)
@@ -119,7 +119,7 @@ def test_only_a_store_without_its_secrets_is_told_of_workers(faulty, fsspec_stor
 
 
 @pytest.mark.parametrize("protocol", ["gs"])
-def test_a_project_to_bill_is_named(faulty, fsspec_options):
+def test_project_to_bill_is_named(faulty, fsspec_options):
     """What the doctor advises for a bucket whose requesters pay."""
     own = {**fsspec_options["fsspec"], "requester_pays": "lab-project"}
     store = open_store("gs://bucket", {**fsspec_options, "fsspec": own})

@@ -46,7 +46,7 @@ def kill(process):
     process.wait()
 
 
-def test_a_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path, holder, monkeypatch):
+def test_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path, holder, monkeypatch):
     process, left = holder()
     living, held = holder()
     kill(process)
@@ -60,7 +60,7 @@ def test_a_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path, holde
     assert list(tmp_path.iterdir()) == [held]
 
 
-def test_a_folder_that_a_child_inherited_stays_until_the_child_ends(tmp_path):
+def test_folder_that_a_child_inherited_stays_until_the_child_ends(tmp_path):
     folder = HeldFolder("test", str(tmp_path))
     child = subprocess.Popen(["sleep", "600"], pass_fds=[folder.descriptor])
     os.close(folder.descriptor)  # as the kernel does for a process that is killed
@@ -100,7 +100,7 @@ def test_links_other_names_and_other_users_are_left_alone(tmp_path, monkeypatch)
     assert (other / "data").exists(), "a link inside is removed, and not followed"
 
 
-def test_a_folder_that_was_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+def test_folder_that_was_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
     made = []
     true = tempfile.mkdtemp
 
@@ -118,7 +118,7 @@ def test_a_folder_that_was_removed_before_it_was_locked_is_made_again(tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_there_until_the_end_and_gone_after_an_error(tmp_path):
+def test_file_is_there_until_the_end_and_gone_after_an_error(tmp_path):
     def fail():
         with held_file("test", str(tmp_path)) as file:
             file.write(b"abc")
@@ -131,12 +131,12 @@ def test_a_file_is_there_until_the_end_and_gone_after_an_error(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_whose_owner_forgot_it_is_removed(tmp_path):
+def test_folder_whose_owner_forgot_it_is_removed(tmp_path):
     folder = HeldFolder("test", str(tmp_path))
     path = folder.path
     del folder
     assert not path.exists()
 
 
-def test_a_place_that_is_not_there_is_no_error(tmp_path):
+def test_place_that_is_not_there_is_no_error(tmp_path):
     assert remove_left_folders(str(tmp_path / "nowhere")) == 0

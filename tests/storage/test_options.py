@@ -121,7 +121,7 @@ def profiles(tmp_path, monkeypatch) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("options", "environ"), [({"profile": "lab"}, {}), ({}, {"AWS_PROFILE": "lab"})])
-def test_a_profile_gives_credentials_and_region(tmp_path, monkeypatch, options, environ):
+def test_profile_gives_credentials_and_region(tmp_path, monkeypatch, options, environ):
     environ = {**environ, **profiles(tmp_path, monkeypatch)}
     config, provider = s3_config("s3://b", options, environ)
     assert provider()["access_key_id"] == "AKLAB"
@@ -149,7 +149,7 @@ def test_region_and_endpoint_of_a_profile_serve_keys_of_the_environment(tmp_path
     assert found == {"region": "r", "endpoint": "http://other"}
 
 
-def test_the_default_profile_is_found(tmp_path, monkeypatch):
+def test_default_profile_is_found(tmp_path, monkeypatch):
     here = profiles(tmp_path, monkeypatch)
     assert s3_config("s3://b", {}, here)[1] is None, "no [default] in it"
     (tmp_path / "credentials").write_text(
@@ -298,12 +298,12 @@ def test_what_is_no_address_is_refused_by_its_option(url: str, option: str, more
     assert "PLANTED" not in str(caught.value)
 
 
-def test_an_address_of_the_environment_is_named_by_its_variable():
+def test_address_of_the_environment_is_named_by_its_variable():
     with pytest.raises(InvalidStore, match=r"AWS_ENDPOINT_URL='127\.0\.0\.1:9000' is no address"):
         s3_config("s3://b", {}, {**NO_FILE, "AWS_ENDPOINT_URL": "127.0.0.1:9000"})
 
 
-def test_an_empty_address_is_none():
+def test_empty_address_is_none():
     assert s3_config("s3://b", {"endpoint_url": ""}, NO_FILE)[0] == {"region": "us-east-1"}
 
 

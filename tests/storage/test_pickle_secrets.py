@@ -58,7 +58,7 @@ def test_no_secret_is_shown_or_pickled(url: str, options):
     assert spec.dropped
 
 
-def test_a_fsspec_store_drops_what_looks_like_a_secret():
+def test_fsspec_store_drops_what_looks_like_a_secret():
     spec = spec_of(*STORES[-1])
     assert spec.dropped == ("fsspec.nested.api_token", "fsspec.password")
     assert spec.options == {"fsspec": {"nested": {}, "custom": [PLANTED]}}, (
@@ -118,7 +118,7 @@ def test_what_is_secret():
 
 
 @pytest.mark.parametrize(("module", "prefix"), [(s3, "aws_"), (gcs, "google_"), (azure, "azure_")])
-def test_a_name_and_its_prefixed_form_are_as_secret(module, prefix: str):
+def test_name_and_its_prefixed_form_are_as_secret(module, prefix: str):
     for name in module.NAMES:
         bare = name.removeprefix(prefix)
         assert is_secret(prefix + bare) == is_secret(bare), name
@@ -130,7 +130,7 @@ def test_files_of_tokens_travel_under_every_name():
     assert spec_of("s3://b/p", files) == StoreSpec(url="s3://b/p", options=files)
 
 
-def test_a_password_in_the_url_of_an_option_is_dropped():
+def test_password_in_the_url_of_an_option_is_dropped():
     options = {"endpoint_url": f"https://user:{PLANTED}@h", "fsspec": {"proxy": f"http://u:{PLANTED}@h"}}
     spec = spec_of("s3://b/p", options)
     assert spec.dropped == ("endpoint_url", "fsspec.proxy")
@@ -138,7 +138,7 @@ def test_a_password_in_the_url_of_an_option_is_dropped():
     assert not hidden_in(redact(f"at {options['endpoint_url']}", runtime_of("s3://b", options).secrets))
 
 
-def test_a_private_key_of_sftp_is_dropped():
+def test_private_key_of_sftp_is_dropped():
     spec = spec_of("sftp://h/p", {"fsspec": {"host": "h", "pkey": PLANTED}})
     assert spec == StoreSpec(url="sftp://h/p", options={"fsspec": {"host": "h"}}, dropped=("fsspec.pkey",))
 
@@ -170,7 +170,7 @@ def test_redact_hides_odd_passwords_and_no_version(text: str, shown: str) -> Non
     assert redact(text) == shown
 
 
-def test_a_provider_function_travels_by_name():
+def test_provider_function_travels_by_name():
     store = open_store("s3://bucket", {"credential_provider": provider, "endpoint": NOWHERE})
     pickled = pickle.dumps(store)
     assert PLANTED.encode() not in pickled
@@ -198,7 +198,7 @@ def read_elsewhere(store: Store, environ: dict[str, str]) -> str:
     return done.stdout.decode().strip()
 
 
-def test_a_worker_finds_its_own_credentials(s3_options):
+def test_worker_finds_its_own_credentials(s3_options):
     options = {**s3_options, "metadata_endpoint": NOWHERE, "retry_deadline_s": 0}
     store = open_store("s3://bucket/pickled", options)
     store.put("k", b"read by a worker")

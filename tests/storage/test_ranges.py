@@ -16,7 +16,7 @@ SPANS = st.lists(st.builds(ByteRange, st.integers(0, 1500), st.integers(0, 500))
 
 @settings(max_examples=300, derandomize=True, deadline=None)
 @given(spans=SPANS, max_gap=st.integers(0, 200), max_span=st.integers(1, 700))
-def test_the_reads_serve_every_span(spans: list[ByteRange], max_gap: int, max_span: int):
+def test_reads_serve_every_span(spans: list[ByteRange], max_gap: int, max_span: int):
     reads = plan_reads(spans, max_gap, max_span)
     data = [DATA[read.offset : read.offset + read.nbytes] for read in reads]
     assert slice_reads(spans, reads, data) == [DATA[o : o + n] for o, n in spans]
@@ -59,7 +59,7 @@ def test_plans(spans, max_gap: int, max_span: int, reads):
     ]
 
 
-def test_a_span_that_is_a_read_is_not_copied():
+def test_span_that_is_a_read_is_not_copied():
     body = b"x" * 100
     assert slice_reads([ByteRange(7, 100)], [ByteRange(7, 100)], [body])[0] is body
 

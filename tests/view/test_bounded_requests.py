@@ -44,7 +44,7 @@ def serve():
         (f"/?{'a&' * (MOST_HEAD_BYTES // 2)}", {}),
     ],
 )
-def test_a_request_with_a_long_head_is_refused_before_it_is_read(serve, trained, path, headers):
+def test_request_with_a_long_head_is_refused_before_it_is_read(serve, trained, path, headers):
     answer = serve(trained).ask("GET", path, **headers)
     assert answer.status_code == 431
     assert f"up to {MOST_HEAD_BYTES:,} bytes" in answer.text
@@ -62,7 +62,7 @@ def test_a_request_with_a_long_head_is_refused_before_it_is_read(serve, trained,
         ("penstock-8497=\xff", 403),
     ],
 )
-def test_the_token_is_found_among_other_cookies(serve, trained, cookie, status):
+def test_token_is_found_among_other_cookies(serve, trained, cookie, status):
     assert serve(trained).ask("GET", "/", cookie=cookie).status_code == status
 
 
@@ -85,7 +85,7 @@ def bare(tmp_path):
         ("where=size+=+3", ["k3"]),
     ],
 )
-def test_a_version_without_label_kind_and_split_is_filtered_and_sorted(serve, bare, query, keys):
+def test_version_without_label_kind_and_split_is_filtered_and_sorted(serve, bare, query, keys):
     served = serve(bare)
     record = served.get(f"/v/bare/1.json?{query}")
     assert record.status_code == 200
@@ -109,7 +109,7 @@ def wrong(table, how):
 
 
 @pytest.mark.parametrize("how", ["text", "note", "missing", "null", "largest"])
-def test_a_trail_with_other_columns_is_named_as_damaged(serve, root, plan, how, tmp_path, capsys):
+def test_trail_with_other_columns_is_named_as_damaged(serve, root, plan, how, tmp_path, capsys):
     train(root, plan, "one")
     (start,) = loader.read_trail(root, "one").starts
     rows = [
@@ -127,7 +127,7 @@ def test_a_trail_with_other_columns_is_named_as_damaged(serve, root, plan, how, 
     assert "is no table of a trail" in capsys.readouterr().err
 
 
-def test_a_trail_with_a_column_of_a_later_release_is_read(root, plan):
+def test_trail_with_a_column_of_a_later_release_is_read(root, plan):
     train(root, plan, "one")
     (start,) = loader.read_trail(root, "one").starts
     row = StepRow(step=6, at_us=start.at_us + 9, digest=6, substituted=0, wait_us=5)
@@ -152,7 +152,7 @@ sys.exit(main(["view", "--port", "0", "--root", sys.argv[2]]))
 """
 
 
-def test_a_server_ends_while_a_thread_decodes(trained, tmp_path):
+def test_server_ends_while_a_thread_decodes(trained, tmp_path):
     command = [sys.executable, "-c", BUSY, str(tmp_path / "decodes"), str(trained)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     address = server.stdout.readline().strip()
@@ -192,7 +192,7 @@ def test_a_server_ends_while_a_thread_decodes(trained, tmp_path):
         ("tui", "textual_image"),
     ],
 )
-def test_a_package_that_is_missing_is_named_with_its_extra(trained, verb, package):
+def test_package_that_is_missing_is_named_with_its_extra(trained, verb, package):
     code = (
         f"import sys; sys.modules[{package!r}] = None; from penstock.cli import main; "
         f"sys.exit(main({[verb, 'one@2', '--root', str(trained)]!r}))"

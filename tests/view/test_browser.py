@@ -168,7 +168,7 @@ def test_every_page_fits_a_narrow_window(viewer: Viewer) -> None:
         viewer.page.ask("Emulation.clearDeviceMetricsOverride")
 
 
-def test_a_server_that_only_reads_tells_the_command_of_a_basket(viewer: Viewer) -> None:
+def test_server_that_only_reads_tells_the_command_of_a_basket(viewer: Viewer) -> None:
     viewer.open("/v/odd/1/s/0", "Provenance")
     told = viewer.page.value_of(_READ_ONLY)
     command = told.partition("run instead: ")[2]
@@ -176,7 +176,7 @@ def test_a_server_that_only_reads_tells_the_command_of_a_basket(viewer: Viewer) 
     assert words_of(command) == ["exclude", "--reason", "R", "--by", "WHO", "--", "odd", ODD_KEY]
 
 
-def test_a_step_is_found_walked_and_excluded_by_keyboard(viewer: Viewer, folder: Path) -> None:
+def test_step_is_found_walked_and_excluded_by_keyboard(viewer: Viewer, folder: Path) -> None:
     viewer.page.problems.clear()
     viewer.open("/r/one", "Starts")
     viewer.press("g")
@@ -229,7 +229,7 @@ def test_a_step_is_found_walked_and_excluded_by_keyboard(viewer: Viewer, folder:
     assert viewer.page.problems == []
 
 
-def test_a_click_on_the_chart_opens_its_step(viewer: Viewer) -> None:
+def test_click_on_the_chart_opens_its_step(viewer: Viewer) -> None:
     viewer.open("/r/one", "Starts")
     there = "document.querySelector('.u-over') !== null"
     viewer.page.wait_until("the chart is drawn", lambda: viewer.page.value_of(there))
@@ -263,7 +263,7 @@ def test_each_metric_has_a_chart_with_an_axis_of_its_own(viewer: Viewer) -> None
     assert 30 < norm[0] <= 40 < 45 <= norm[1] < 60
 
 
-def test_a_filter_and_a_facet_by_mouse_and_key(viewer: Viewer) -> None:
+def test_filter_and_a_facet_by_mouse_and_key(viewer: Viewer) -> None:
     viewer.open("/v/photos/1", "14 found")
     viewer.press("/")
     viewer.type("width >= 43")

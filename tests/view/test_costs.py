@@ -123,13 +123,13 @@ def a_slot(opened):
 
 
 @pytest.mark.parametrize("look", [first_paint, another_page, a_slot, a_sample, an_explained_slot])
-def test_a_page_of_many_costs_as_many_requests_as_one_of_few(roots, look):
+def test_page_of_many_costs_as_many_requests_as_one_of_few(roots, look):
     few, many = (cost(folder, look)[0] for folder in roots)
     assert many == few
 
 
 @pytest.mark.parametrize("look", [first_paint, another_page, a_slot, a_sample, an_explained_slot])
-def test_a_page_of_many_reads_the_same_media_and_tables(roots, look):
+def test_page_of_many_reads_the_same_media_and_tables(roots, look):
     """What grows is the index of a part, up to a part's size, the footers of tables, and the trail of a training."""
     few, many = (cost(folder, look)[1] for folder in roots)
     one, other = (sum(path.stat().st_size for path in folder.rglob("*.index.parquet")) for folder in roots)
@@ -144,7 +144,7 @@ def test_a_page_of_many_reads_the_same_media_and_tables(roots, look):
     assert bool(many["samples-"]) is (look in (a_slot, a_sample, an_explained_slot))
 
 
-def test_a_step_reads_at_most_a_row_group_of_a_table_for_each_sample(roots):
+def test_step_reads_at_most_a_row_group_of_a_table_for_each_sample(roots):
     few, many = (cost(folder, a_step) for folder in roots)
     assert few[0]["get_range"] == many[0]["get_range"]
     assert many[0]["get_ranges"] == few[0]["get_ranges"]
@@ -155,7 +155,7 @@ def test_a_step_reads_at_most_a_row_group_of_a_table_for_each_sample(roots):
     assert largest[0] < many[1]["samples-"] <= BATCH * sum(largest)
 
 
-def test_a_filter_reads_each_table_once(roots):
+def test_filter_reads_each_table_once(roots):
     def filtered(opened):
         record = version_record(opened.version("photos", 1), where="label = 'cat'", sort="-key")
         assert record.rows[0].columns == {"label": "cat"}

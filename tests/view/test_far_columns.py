@@ -36,7 +36,7 @@ def marked(version):
     return {one.key: [(mark.name, mark.field) for mark in one.marks] for one in found if one.marks}
 
 
-def test_the_sample_with_the_planted_width_alone_is_marked(root):
+def test_sample_with_the_planted_width_alone_is_marked(root):
     version = write(root, 60)
     assert marked(version) == {"k007": [("column_far", "width")]}
     (ordinal,) = (i for i, key in enumerate(version.keys(np.arange(60))) if key == "k007")
@@ -83,7 +83,7 @@ def test_its_step_is_marked_and_others_are_not(root):
         assert stepped(root, plan, step) == wanted
 
 
-def test_a_step_reads_no_annotation_and_says_where_a_table_cannot_be_read(root):
+def test_step_reads_no_annotation_and_says_where_a_table_cannot_be_read(root):
     write(root, 60)
     root.annotate("wide", "widths", {"k007": {"width": 105}}, author="ada")
     plan = loader.plan({"wide": root.open("wide@latest").select("jpg", "cls")}, seed=3, global_batch=60)

@@ -31,7 +31,7 @@ def version(trained):
         ("length(lpad(note, 2000000000, 'x')) > 3", r"lpad\(\.\.\.\) may make"),
     ],
 )
-def test_a_filter_that_costs_by_powers_is_refused_before_polars_sees_it(version, where, told):
+def test_filter_that_costs_by_powers_is_refused_before_polars_sees_it(version, where, told):
     for asked in ({"where": where}, {"sort": where}, {"sort": f"-{where}"}):
         with pytest.raises(FieldNotFound, match=told):
             version_record(version, **asked)

@@ -39,7 +39,7 @@ def check_held(root, run, delivered, version):
     return len(set(delivered.values()) & set(keys))
 
 
-def test_a_run_that_went_on_under_another_plan_is_asked_by_both(root, plan):
+def test_run_that_went_on_under_another_plan_is_asked_by_both(root, plan):
     delivered = carry_out(root, plan, "one", steps=4)
     other = plan.quarantined({"photos": sorted(set(delivered.values()))[:5]}, 3)
     delivered |= carry_out(root, other, "one", steps=8, start=3)
@@ -48,7 +48,7 @@ def test_a_run_that_went_on_under_another_plan_is_asked_by_both(root, plan):
     assert again != {key for _, key in plan.batch_ids(3)}
 
 
-def test_a_substitute_is_told_in_the_slot_that_it_filled(root, tmp_path):
+def test_substitute_is_told_in_the_slot_that_it_filled(root, tmp_path):
     version = write_photos(root)
     (address,) = version.address(np.array([2]), ["jpg"])
     path = tmp_path / "root" / address.fields["jpg"].path
@@ -73,7 +73,7 @@ def test_a_substitute_is_told_in_the_slot_that_it_filled(root, tmp_path):
     assert planned
 
 
-def test_a_version_of_other_ordinals_is_looked_up_by_key(root, plan):
+def test_version_of_other_ordinals_is_looked_up_by_key(root, plan):
     delivered = carry_out(root, plan, "one", steps=3)
     gone = delivered[0, 0]
     later = root.exclude("photos@1", [gone], reason="r")
@@ -82,7 +82,7 @@ def test_a_version_of_other_ordinals_is_looked_up_by_key(root, plan):
     assert check_held(root, "two", carry_out(root, fewer, "two", steps=3), root.open("photos@1"))
 
 
-def test_the_last_200_slots_are_told(root):
+def test_last_200_slots_are_told(root):
     with root.write("few") as writer:
         writer.add("k", {"cls": 1})
     plan = loader.plan({"few": root.open("few@1").select()}, seed=1, global_batch=4, allow_repeats=True)
@@ -127,7 +127,7 @@ def test_trainings_that_are_open_are_asked(root, plan, opened):
     }
 
 
-def test_a_plan_that_is_gone_is_said_and_the_others_are_told(root, opened, tmp_path):
+def test_plan_that_is_gone_is_said_and_the_others_are_told(root, opened, tmp_path):
     for path in (tmp_path / "root" / "plans").iterdir():
         if path.name.startswith(opened.training("two").plan_hash(0)):
             path.unlink()
@@ -180,7 +180,7 @@ def asked(served, path):
     )
 
 
-def test_a_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp_path, monkeypatch):
+def test_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp_path, monkeypatch):
     runs = [f"run-{i}" for i in range(7)]
     step, slot, *_ = plan.steps_of("photos", "p/3", before=3)[0]
     served = Served(tmp_path / "root", recipe=None)
@@ -209,6 +209,6 @@ def test_a_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp
         served.close()
 
 
-def test_a_slot_as_text_tells_that_other_runs_were_not_asked(many, root, capsys):
+def test_slot_as_text_tells_that_other_runs_were_not_asked(many, root, capsys):
     assert main(["batch", "run-2@1", "--slot", "0", "--root", root.url]) == 0
     assert "not searched for the sample: 6 other runs of the root" in capsys.readouterr().out

@@ -53,20 +53,20 @@ def texts(marks):
     return [one.text for one in marks if one.name == "lengths_differ"]
 
 
-def test_a_film_whose_sound_ends_early() -> None:
+def test_film_whose_sound_ends_early() -> None:
     assert texts(shown_value("mp4", film(3, 3), Facts(field="mp4")).marks) == []
     assert texts(shown_value("mp4", film(3), Facts(field="mp4")).marks) == []
     (text,) = texts(shown_value("mp4", film(3, 2), Facts(field="mp4")).marks)
     assert text.startswith("the video takes 3.0 s, its audio takes 2.0 s")
 
 
-def test_a_film_of_few_frames_may_end_with_its_last_one() -> None:
+def test_film_of_few_frames_may_end_with_its_last_one() -> None:
     assert texts(shown_value("mp4", film(4, 3.2, fps=2), Facts(field="mp4")).marks) == []
     assert texts(shown_value("mp4", film(4, 2.5, fps=2), Facts(field="mp4")).marks) != []
 
 
 @pytest.mark.parametrize(("sound_s", "marked"), [(2.0, False), (2.2, False), (2.6, True), (1.0, True)])
-def test_a_sound_beside_its_film(root, sound_s, marked) -> None:
+def test_sound_beside_its_film(root, sound_s, marked) -> None:
     with root.write("films") as writer:
         writer.add("a", {"mp4": film(2), "wav": wave(sound_s)})
     record = sample_record(root.open("films@latest"), 0)

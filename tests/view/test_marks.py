@@ -36,7 +36,7 @@ def test_marks_of_one_name_stand_together(n, said):
     assert mark.slots == tuple(range(n))
 
 
-def test_the_page_of_marks_tells_every_mark_and_no_other():
+def test_page_of_marks_tells_every_mark_and_no_other():
     (section,) = re.findall(r"^## Marks.*?(?=^## )", PAGE.read_text(), re.M | re.S)
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", section, re.M)
     told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]

@@ -53,7 +53,7 @@ def test_every_form_gives_the_same_numbers(tmp_path, name, write):
 
 @pytest.mark.parametrize("digest", [7, 2**63 + 5, 2**64 - 1, 0x1234567812345678])
 @pytest.mark.parametrize("form", ["{0}", "{1}", "{0:016x}", "{0:#x}", " {0:016X} "])
-def test_a_digest_is_read_in_every_form(tmp_path, digest, form):
+def test_digest_is_read_in_every_form(tmp_path, digest, form):
     signed = digest - 2**64 if digest >= 2**63 else digest
     (tmp_path / "m.csv").write_text(f"step,digest\n4,{form.format(digest, signed)}\n")
     found = read_metrics(tmp_path / "m.csv")
@@ -122,7 +122,7 @@ def test_metrics_stand_beside_the_notes_of_the_trail(trained, tmp_path):
     assert record.starts == bare.starts
 
 
-def test_a_plan_with_metrics_alone_has_a_chart_and_unusual_steps(root, plan, tmp_path):
+def test_plan_with_metrics_alone_has_a_chart_and_unusual_steps(root, plan, tmp_path):
     plan.save(root)
     rows = "".join(f"{step},{step % 3 if step != 20 else 900}\n" for step in range(40))
     training = Training(root, plan.hash, metrics=metrics(tmp_path, f"step,loss\n{rows}"))
@@ -133,7 +133,7 @@ def test_a_plan_with_metrics_alone_has_a_chart_and_unusual_steps(root, plan, tmp
     assert (record.first_step, record.last_step, record.starts) == (0, 39, ())
 
 
-def test_a_digest_of_the_file_proves_the_bytes_of_a_plan(root, plan, tmp_path):
+def test_digest_of_the_file_proves_the_bytes_of_a_plan(root, plan, tmp_path):
     plan.save(root)
     with loader.Replay(plan, decode=False, framework="numpy") as replay:
         whole, first = replay.digest(2), replay.digest(3, 0, 2)

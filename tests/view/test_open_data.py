@@ -28,7 +28,7 @@ def opened(trained):
         made.close()
 
 
-def test_a_value_is_made_once_and_others_are_not_held_up():
+def test_value_is_made_once_and_others_are_not_held_up():
     kept, made, begun, goes_on = LruCache(10), [], threading.Event(), threading.Event()
 
     def slowly():
@@ -49,7 +49,7 @@ def test_a_value_is_made_once_and_others_are_not_held_up():
     assert (found, made) == (["slow"] * 3, [1])
 
 
-def test_the_value_that_was_not_asked_for_the_longest_goes_first():
+def test_value_that_was_not_asked_for_the_longest_goes_first():
     kept = LruCache(10, len)
     for key in ("aaaa", "bbbb"):
         kept.get(key, lambda key=key: key)
@@ -59,7 +59,7 @@ def test_the_value_that_was_not_asked_for_the_longest_goes_first():
     assert kept.get("bbbb", lambda: "made anew") == "made anew"
 
 
-def test_a_failure_is_no_value():
+def test_failure_is_no_value():
     kept = LruCache(10)
     with pytest.raises(ZeroDivisionError):
         kept.get("a", lambda: 1 / 0)
@@ -82,7 +82,7 @@ def test_pictures_count_by_their_bytes(opened, monkeypatch):
     assert opened.media.get("a", lambda: "made anew") == "made anew"
 
 
-def test_a_version_that_nobody_looks_at_is_given_back(root, plan, monkeypatch):
+def test_version_that_nobody_looks_at_is_given_back(root, plan, monkeypatch):
     monkeypatch.setattr(open_data, "SWEEP_S", 0.005)
     monkeypatch.setattr(open_data, "IDLE_S", 0.0)
     made = OpenData(root)
@@ -100,7 +100,7 @@ def setting(trained):
         return Setting(plan=loader.read_trail(root, "one").starts[0].plan)
 
 
-def test_a_replay_in_use_is_closed_by_its_user(trained, setting):
+def test_replay_in_use_is_closed_by_its_user(trained, setting):
     with loader.Root(trained) as root:
         replays = Replays(root)
         with replays.open_replay(setting) as replay:
@@ -167,7 +167,7 @@ class Counting:
         return self.replays.part(*given)
 
 
-def test_a_step_is_made_once_for_its_page_and_pictures(opened, monkeypatch):
+def test_step_is_made_once_for_its_page_and_pictures(opened, monkeypatch):
     monkeypatch.setattr(opened, "replayers", Replayers(plain=Counting(opened.replayers.plain)))
     training = opened.training("one")
     for _ in range(3):
@@ -231,7 +231,7 @@ def test_pictures_of_later_slots_are_those_of_the_whole_part(opened, monkeypatch
         opened.thumbnails("one", 2, 0, 1, 6)
 
 
-def test_a_run_that_goes_on_is_seen_to_go_on(root, plan, monkeypatch):
+def test_run_that_goes_on_is_seen_to_go_on(root, plan, monkeypatch):
     train(root, plan, "live", steps=2)
     made = OpenData(root)
     assert made.training("live").last_step == 1

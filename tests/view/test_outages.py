@@ -45,7 +45,7 @@ def together(served, paths):
     "fault",
     [pytest.param(one, marks=() if one in (503, "commit-stall") else pytest.mark.nightly) for one in DOWN],
 )
-def test_the_page_tells_the_store_and_what_to_do_and_comes_back_by_itself(serve, bucket, fault, monkeypatch):
+def test_page_tells_the_store_and_what_to_do_and_comes_back_by_itself(serve, bucket, fault, monkeypatch):
     monkeypatch.setattr(outage, "OUTAGE_S", 0)
     served = serve(timeout_s=0.1 if fault == "commit-stall" else 20)
     assert 200 in (served.get("/r/one").status_code for _ in range(50))
@@ -81,7 +81,7 @@ def test_pictures_of_one_step_wait_for_one_load(serve, bucket, stale, monkeypatc
     assert len(bucket.requests) - before < 12  # three shards, read side by side
 
 
-def test_a_store_that_is_known_to_be_down_is_asked_once(serve, bucket, monkeypatch):
+def test_store_that_is_known_to_be_down_is_asked_once(serve, bucket, monkeypatch):
     monkeypatch.setattr(outage, "OUTAGE_S", 3600)
     served = serve(retry_deadline_s=1e6)
     assert served.get("/r/one").status_code == 200
@@ -108,7 +108,7 @@ def test_files_and_pages_in_memory_answer_while_all_pictures_wait(serve, bucket)
         assert {one.result().status_code for one in found} == {200}
 
 
-def test_a_run_is_shown_as_it_was_read_and_says_so(serve, bucket, monkeypatch):
+def test_run_is_shown_as_it_was_read_and_says_so(serve, bucket, monkeypatch):
     monkeypatch.setattr(outage, "OUTAGE_S", 0)
     monkeypatch.setattr(open_data, "FRESH_S", -1.0)
     served = serve()
@@ -153,7 +153,7 @@ def test_mirrors_show_versions_while_the_primary_is_down(bucket, tmp_path, monke
         served.close()
 
 
-def test_a_raw_bucket_that_is_down_breaks_no_page(trained, bucket, monkeypatch):
+def test_raw_bucket_that_is_down_breaks_no_page(trained, bucket, monkeypatch):
     monkeypatch.setattr(raw_source, "PATIENCE_S", 0.0)
     monkeypatch.setattr(outage, "OUTAGE_S", 3600)
     for name, value in (
@@ -184,7 +184,7 @@ def test_a_raw_bucket_that_is_down_breaks_no_page(trained, bucket, monkeypatch):
         served.close()
 
 
-def test_a_failure_is_told_for_a_few_seconds_and_not_longer(monkeypatch):
+def test_failure_is_told_for_a_few_seconds_and_not_longer(monkeypatch):
     clock, asked = [100.0], []
     monkeypatch.setattr(outage.time, "monotonic", lambda: clock[0])
     one = Outage()
@@ -211,7 +211,7 @@ def test_a_failure_is_told_for_a_few_seconds_and_not_longer(monkeypatch):
     assert not one.is_known
 
 
-def test_a_recipe_tells_that_the_store_is_down_and_goes_on(bucket, monkeypatch):
+def test_recipe_tells_that_the_store_is_down_and_goes_on(bucket, monkeypatch):
     """It has an answer before its own limit, which would end it, and would blame it."""
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
         monkeypatch.setenv(f"AWS_{name}", "k")

@@ -93,12 +93,12 @@ def marked(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [*ONE_VALUE, *SEVERAL])
-def test_a_step_marks_the_planted_samples_alone(marked, name) -> None:
+def test_step_marks_the_planted_samples_alone(marked, name) -> None:
     planted = [f"{name}/{i}" for i in range(len(SEVERAL.get(name, " ")))]
     assert [keys for mark, keys in marked if mark == name] == [planted]
 
 
-def test_a_step_has_no_mark_beside(marked) -> None:
+def test_step_has_no_mark_beside(marked) -> None:
     assert sorted(name for name, _ in marked) == sorted([*ONE_VALUE, *SEVERAL])
 
 
@@ -138,7 +138,7 @@ LOST = {
 }
 
 
-def test_a_slot_marks_tokens_that_do_not_give_their_text_back(root) -> None:
+def test_slot_marks_tokens_that_do_not_give_their_text_back(root) -> None:
     told = {"special": {"0": "<pad>", "2": "<eos>"}, "text_fields": ["txt", "caption.txt", "none.txt"]}
     with root.write("texts", facts={"tokens.npy": told}) as writer:
         for name, ids in {**RESTORED, **LOST}.items():
@@ -155,7 +155,7 @@ def test_a_slot_marks_tokens_that_do_not_give_their_text_back(root) -> None:
     assert "from character 0 “the café sat” for “The café sat”" in marked["lower case"].text
 
 
-def test_a_slot_says_that_the_text_of_its_tokens_cannot_be_read(root, tmp_path) -> None:
+def test_slot_says_that_the_text_of_its_tokens_cannot_be_read(root, tmp_path) -> None:
     with root.write("texts", facts={"tokens.npy": {"text_fields": ["txt"]}}) as writer:
         writer.add("k", {"tokens.npy": tokens_of(TEXT), "txt": TEXT})
     version = root.open("texts@1")
@@ -168,7 +168,7 @@ def test_a_slot_says_that_the_text_of_its_tokens_cannot_be_read(root, tmp_path) 
 
 
 @pytest.mark.parametrize("repeats", [True, False])
-def test_a_slot_says_that_the_transform_is_no_function_of_its_sample(root, plan, repeats) -> None:
+def test_slot_says_that_the_transform_is_no_function_of_its_sample(root, plan, repeats) -> None:
     train(root, plan, "run", plain, steps=1)
     calls = count()
 

@@ -42,7 +42,7 @@ def wait_for(path):
         time.sleep(0.02)
 
 
-def test_a_page_shows_that_the_recipe_starts_and_then_itself(trained, tmp_path, recipe, monkeypatch):
+def test_page_shows_that_the_recipe_starts_and_then_itself(trained, tmp_path, recipe, monkeypatch):
     monkeypatch.setattr(page, "PATIENCE_S", 0.1)
     served = Served(trained, recipe=recipe)
     try:
@@ -69,7 +69,7 @@ def test_a_page_shows_that_the_recipe_starts_and_then_itself(trained, tmp_path, 
         served.close()
 
 
-def test_a_second_request_waits_for_the_same_page(trained, tmp_path, recipe, monkeypatch):
+def test_second_request_waits_for_the_same_page(trained, tmp_path, recipe, monkeypatch):
     monkeypatch.setattr(page, "PATIENCE_S", 0.1)
     served = Served(trained, recipe=recipe)
     made = []
@@ -87,7 +87,7 @@ def test_a_second_request_waits_for_the_same_page(trained, tmp_path, recipe, mon
         served.close()
 
 
-def test_a_script_waits_for_the_page(trained, tmp_path, recipe, monkeypatch):
+def test_script_waits_for_the_page(trained, tmp_path, recipe, monkeypatch):
     monkeypatch.setattr(page, "PATIENCE_S", 0.0)
     (tmp_path / "go").touch()
     served = Served(trained, recipe=recipe)
@@ -98,7 +98,7 @@ def test_a_script_waits_for_the_page(trained, tmp_path, recipe, monkeypatch):
         served.close()
 
 
-def test_the_server_starts_the_recipe_before_a_page_is_asked_for(trained, tmp_path, recipe):
+def test_server_starts_the_recipe_before_a_page_is_asked_for(trained, tmp_path, recipe):
     command = [sys.executable, "-m", "penstock", "view", "--root", str(trained), "--port", "0"]
     server = subprocess.Popen([*command, "--recipe", recipe], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -113,7 +113,7 @@ def test_the_server_starts_the_recipe_before_a_page_is_asked_for(trained, tmp_pa
         server.communicate()
 
 
-def test_a_terminal_shows_that_the_recipe_starts(trained, tmp_path, recipe):
+def test_terminal_shows_that_the_recipe_starts(trained, tmp_path, recipe):
     async def running():
         data = OpenData(loader.Root(trained), recipe, quiet=True)
         try:

@@ -109,7 +109,7 @@ def test_other_world_sizes_prove_the_bytes_by_the_sum_of_the_ranks(trained, worl
                 assert "rank 0 of 3" in text_of(one, "tensors")
 
 
-def test_a_picture_has_the_pixels_of_the_tensor(trained):
+def test_picture_has_the_pixels_of_the_tensor(trained):
     with loader.Root(trained) as root, Viewed(root, "one") as viewed:
         for step in range(STEPS):
             values, record = viewed.step(step, 0, 1)
@@ -124,7 +124,7 @@ def test_a_picture_has_the_pixels_of_the_tensor(trained):
                 np.testing.assert_array_equal(drawn, value.transpose(1, 2, 0))
 
 
-def test_a_slot_is_the_one_of_its_batch(trained):
+def test_slot_is_the_one_of_its_batch(trained):
     with loader.Root(trained) as root, Viewed(root, "floats", recipes.floats) as viewed:
         batch, step = viewed.step(2, 0, 1)
         for row in step.slots:
@@ -161,7 +161,7 @@ def test_another_transform_is_told(trained):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_step_with_another_digest_is_told(trained, tmp_path, world_size):
+def test_step_with_another_digest_is_told(trained, tmp_path, world_size):
     shutil.copytree(trained, tmp_path / "root")
     (rows,) = (tmp_path / "root/trails/one/0-of-1").glob("*.parquet")
     table = pq.read_table(rows)
@@ -173,13 +173,13 @@ def test_a_step_with_another_digest_is_told(trained, tmp_path, world_size):
     assert found == [True, True, False, True, True, True]
 
 
-def test_a_training_without_a_transform_is_proved_without_a_recipe(root, plan):
+def test_training_without_a_transform_is_proved_without_a_recipe(root, plan):
     train(root, plan, "plain", recipe=recipes.plain)
     with Viewed(root, "plain", None) as viewed:
         assert proved(viewed.step(3, 0, 1)[1]) == ALL
 
 
-def test_a_sample_that_was_bad_and_is_repaired_keeps_its_substitute(tmp_path):
+def test_sample_that_was_bad_and_is_repaired_keeps_its_substitute(tmp_path):
     """What was written by a store that flips bytes is looked at through one that does not."""
     with loader.Root(tmp_path / "root") as root:
         version = write_photos(root)
@@ -264,7 +264,7 @@ def test_each_run_of_a_plan_is_proved_with_the_substitutes_that_it_had(histories
         assert (attempts > {0}) == had
 
 
-def test_the_verbs_and_windows_know_a_runs_own_substitutes(histories, capsys):
+def test_verbs_and_windows_know_a_runs_own_substitutes(histories, capsys):
     for run in RUNS:
         assert main(["trail", "verify", run, "--root", str(histories)]) == 0, capsys.readouterr().out
     with loader.Root(histories) as root:
@@ -281,7 +281,7 @@ def test_the_verbs_and_windows_know_a_runs_own_substitutes(histories, capsys):
     assert told["sound"] == told["repaired"] == told["again"] == 0 < told["sick"] < told["worse"]
 
 
-def test_a_sample_that_rotted_since_is_named_in_its_slot(tmp_path):
+def test_sample_that_rotted_since_is_named_in_its_slot(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         version = write_photos(root)
         plan = loader.plan({"photos": version.select("jpg", "cls")}, seed=3, global_batch=BATCH)
@@ -307,7 +307,7 @@ def test_a_sample_that_rotted_since_is_named_in_its_slot(tmp_path):
         assert all(proved(one) == ALL for one in others)
 
 
-def test_a_retired_version_is_looked_at(root, plan):
+def test_retired_version_is_looked_at(root, plan):
     train(root, plan, "old")
     write_photos(root, numbers=range(20, 24))
     root.retire("photos@1", reason="too small")
@@ -315,7 +315,7 @@ def test_a_retired_version_is_looked_at(root, plan):
         assert proved(viewed.step(4, 0, 1)[1]) == ALL
 
 
-def test_a_plan_alone_shows_its_steps(trained):
+def test_plan_alone_shows_its_steps(trained):
     with loader.Root(trained) as root:
         name = loader.read_trail(root, "one").starts[0].plan
         with Viewed(root, name, None) as viewed:
@@ -325,7 +325,7 @@ def test_a_plan_alone_shows_its_steps(trained):
             assert len(record.slots) == len(values.ids) == BATCH
 
 
-def test_a_place_is_a_run_a_step_a_plan_or_a_state(trained, tmp_path):
+def test_place_is_a_run_a_step_a_plan_or_a_state(trained, tmp_path):
     with loader.Root(trained) as root:
         assert run_and_step(root, "one") == ("one", None)
         assert run_and_step(root, "one@5") == ("one", 5)

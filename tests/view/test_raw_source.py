@@ -76,7 +76,7 @@ def test_objects_of_a_root_are_no_raw_objects(root, tmp_path, landing):
         RawSource(root, str(tmp_path)).read(f"{tmp_path}/root/penstock.json")
 
 
-def test_a_pipe_is_not_waited_for(root, landing):
+def test_pipe_is_not_waited_for(root, landing):
     os.mkfifo(landing / "pipe.jpg")
     with pytest.raises(InvalidRuntime, match="it is not a file"):
         RawSource(root, str(landing)).read(f"{landing}/pipe.jpg")
@@ -90,12 +90,12 @@ def test_large_objects_are_not_fetched(root, landing):
 
 
 @pytest.mark.parametrize("url", ["landing", "../landing", "/data/../etc"])
-def test_the_place_is_written_in_full(root, url):
+def test_place_is_written_in_full(root, url):
     with pytest.raises(InvalidRuntime, match="absolute path"):
         RawSource(root, url)
 
 
-def test_the_slot_page_shows_the_raw_object(root, landing, tmp_path):
+def test_slot_page_shows_the_raw_object(root, landing, tmp_path):
     with root.write("photos", part_samples=5) as writer:
         uris = [f"{landing}/a/1.jpg", f"{landing}/page.html", f"file://{landing}/../secret.txt", ""]
         for i, uri in enumerate(uris):
@@ -139,7 +139,7 @@ def test_the_slot_page_shows_the_raw_object(root, landing, tmp_path):
         assert "Raw object" not in pages[3]
 
 
-def test_an_object_that_no_browser_shows_is_told_in_lines(root, landing, tmp_path):
+def test_object_that_no_browser_shows_is_told_in_lines(root, landing, tmp_path):
     (landing / "long.txt").write_text("x" * MOST_DESCRIBED_BYTES + "x")
     (landing / "note.txt").write_text("a note <b>\u202e of raw text")
     names = {"note": "note.txt", "long": "long.txt", "page": "page.html"}

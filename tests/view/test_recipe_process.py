@@ -57,7 +57,7 @@ def test_values_of_the_process_are_those_of_this_one(asked, trained):
         here.close()
 
 
-def test_a_transform_that_hangs_is_ended_and_decoded_values_are_shown(asked, trained):
+def test_transform_that_hangs_is_ended_and_decoded_values_are_shown(asked, trained):
     process, training = asked("tests.view.recipes:hanging", limit_s=2.0)
     replayers = Replayers(plain=Replays(training.root), recipe=process)
     shown, trouble = step_values(training, replayers, 1, 0, 1, shown_batch)
@@ -73,7 +73,7 @@ def test_a_transform_that_hangs_is_ended_and_decoded_values_are_shown(asked, tra
     replayers.plain.close()
 
 
-def test_a_process_that_dies_is_told_and_replaced(asked):
+def test_process_that_dies_is_told_and_replaced(asked):
     process, training = asked("tests.view.recipes:dying")
     setting = training.setting(1, recipe=True)
     for _ in range(2):
@@ -82,7 +82,7 @@ def test_a_process_that_dies_is_told_and_replaced(asked):
     assert process.functions(setting).transforms
 
 
-def test_a_value_that_cannot_leave_its_process_is_told(asked):
+def test_value_that_cannot_leave_its_process_is_told(asked):
     process, training = asked("tests.view.recipes:unsendable")
     with pytest.raises(TransformFailed):
         process.slot(training.setting(1, recipe=True), 1, 0, itself)
@@ -103,7 +103,7 @@ def test_a_value_that_cannot_leave_its_process_is_told(asked):
         (f"{FILE.parent}/nowhere.py:recipe", InvalidRuntime, "no such file"),
     ],
 )
-def test_a_recipe_that_cannot_be_had_is_told(asked, recipe, error, message):
+def test_recipe_that_cannot_be_had_is_told(asked, recipe, error, message):
     process, training = asked(recipe)
     with pytest.raises(error, match=message):
         process.functions(training.setting(1, recipe=True))
@@ -120,7 +120,7 @@ PLAIN = "def recipe():\n    return {'decode': True}\n"
         ("import os\ndef recipe(): os._exit(0)", WorkerFailed, "died while starting"),
     ],
 )
-def test_a_recipe_that_ends_its_process_is_told(asked, tmp_path, code, error, message):
+def test_recipe_that_ends_its_process_is_told(asked, tmp_path, code, error, message):
     (tmp_path / "train.py").write_text(code)
     process, training = asked(f"{tmp_path}/train.py:recipe")
     replayers = Replayers(plain=Replays(training.root), recipe=process)
@@ -132,7 +132,7 @@ def test_a_recipe_that_ends_its_process_is_told(asked, tmp_path, code, error, me
     replayers.plain.close()
 
 
-def test_a_file_of_a_package_may_use_its_relative_imports(asked, tmp_path):
+def test_file_of_a_package_may_use_its_relative_imports(asked, tmp_path):
     package = tmp_path / "lab" / "vision"
     package.mkdir(parents=True)
     for folder in (package.parent, package):
@@ -148,13 +148,13 @@ def test_a_file_of_a_package_may_use_its_relative_imports(asked, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["loader", "json", "numpy"])
-def test_a_file_with_the_name_of_a_module_in_use_takes_no_place_of_it(asked, tmp_path, name):
+def test_file_with_the_name_of_a_module_in_use_takes_no_place_of_it(asked, tmp_path, name):
     (tmp_path / f"{name}.py").write_text(PLAIN)
     process, training = asked(f"{tmp_path}/{name}.py:recipe")
     assert process.slot(training.setting(1, recipe=True), 1, 0, itself).decoded["jpg"].ndim == 3
 
 
-def test_a_recipe_that_moves_to_another_folder_finds_the_root(asked, trained, tmp_path, monkeypatch):
+def test_recipe_that_moves_to_another_folder_finds_the_root(asked, trained, tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(f"import os\nos.chdir('/')\n{PLAIN}")
     monkeypatch.chdir(trained.parent)
     with loader.Root(trained.name) as root:
@@ -164,7 +164,7 @@ def test_a_recipe_that_moves_to_another_folder_finds_the_root(asked, trained, tm
         training.close()
 
 
-def test_a_recipe_prints_to_stderr_alone(asked, tmp_path, capfd):
+def test_recipe_prints_to_stderr_alone(asked, tmp_path, capfd):
     (tmp_path / "train.py").write_text(f"import os\nprint('loud')\nos.system('echo louder')\n{PLAIN}")
     process, training = asked(f"{tmp_path}/train.py:recipe")
     process.functions(training.setting(1, recipe=True))
@@ -173,7 +173,7 @@ def test_a_recipe_prints_to_stderr_alone(asked, tmp_path, capfd):
     assert (out, "louder" in err) == ("", True)
 
 
-def test_a_recipe_may_start_processes_and_they_end_with_it(asked, tmp_path):
+def test_recipe_may_start_processes_and_they_end_with_it(asked, tmp_path):
     (tmp_path / "train.py").write_text(
         "import multiprocessing, os, pathlib, time\n"
         "def recipe():\n"
@@ -206,7 +206,7 @@ def test_ctrl_c_is_the_viewers_business(asked, capfd):
     assert "KeyboardInterrupt" not in capfd.readouterr().err
 
 
-def test_a_recipe_that_hangs_is_not_waited_for_at_the_end(asked, tmp_path):
+def test_recipe_that_hangs_is_not_waited_for_at_the_end(asked, tmp_path):
     (tmp_path / "train.py").write_text(
         "import pathlib, time\n"
         "def recipe():\n"
@@ -233,7 +233,7 @@ def test_a_recipe_that_hangs_is_not_waited_for_at_the_end(asked, tmp_path):
     assert "ended with the viewer" in str(told[1])
 
 
-def test_a_value_of_a_class_of_the_recipes_module_is_told(asked, tmp_path):
+def test_value_of_a_class_of_the_recipes_module_is_told(asked, tmp_path):
     (tmp_path / "train.py").write_text(
         "class Own:\n    pass\n"
         "def recipe():\n    return {'transform': made}\n"
@@ -250,7 +250,7 @@ def test_another_form_is_refused(trained, recipe):
         RecipeProcess(root, recipe)
 
 
-def test_a_name_of_a_trail_is_never_imported(trained, monkeypatch):
+def test_name_of_a_trail_is_never_imported(trained, monkeypatch):
     """A look without --recipe runs nothing of the user's."""
     monkeypatch.delitem(sys.modules, "tests.view.recipes", raising=False)
     with loader.Root(trained) as root:

@@ -40,7 +40,7 @@ def training(root, plan):
     made.close()
 
 
-def test_a_step_is_found_among_many(training):
+def test_step_is_found_among_many(training):
     assert training.last_step == LAST - 1
     for step in (0, 5, 6, 99, 30_000, LAST - 1):
         (row,) = training.rows(step)
@@ -51,7 +51,7 @@ def test_a_step_is_found_among_many(training):
     assert training.start(LAST + 5).plan == training.trail.starts[0].plan
 
 
-def test_the_page_of_a_long_run_has_its_unusual_steps_and_a_thin_chart(training):
+def test_page_of_a_long_run_has_its_unusual_steps_and_a_thin_chart(training):
     record = run_record(training)
     assert (record.n_steps, record.first_step, record.last_step) == (LAST, 0, LAST - 1)
     assert (record.differing, record.substituted) == ((100,), (77,))
@@ -63,7 +63,7 @@ def test_the_page_of_a_long_run_has_its_unusual_steps_and_a_thin_chart(training)
     assert sorted(set(record.chart["step"])) == list(record.chart["step"])
 
 
-def test_the_spread_of_a_note_is_of_its_finite_values():
+def test_spread_of_a_note_is_of_its_finite_values():
     values = np.random.default_rng(0).normal(5, 2, 20_000)
     found = spread_of(np.concatenate([values, [np.nan, np.inf, 1e9]]))
     assert found.n == 20_001
@@ -72,7 +72,7 @@ def test_the_spread_of_a_note_is_of_its_finite_values():
     assert spread_of(np.array([np.nan])).n == 0
 
 
-def test_a_note_is_held_against_the_spread_of_its_run():
+def test_note_is_held_against_the_spread_of_its_run():
     spread = {"loss": Spread(MIN_STEPS, 1.0, 0.1)}
     assert note_marks(3, {"loss": 1.39, "lr": 7.0}, spread) == []
     (far,) = note_marks(3, {"loss": 1.42}, spread)

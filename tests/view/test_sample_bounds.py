@@ -56,14 +56,14 @@ def decoded_lines(site):
     return {one.field: one.decoded.lines if one.decoded else (one.error,) for one in record.fields}
 
 
-def test_a_sample_within_the_limits_is_decoded_whole(site):
+def test_sample_within_the_limits_is_decoded_whole(site):
     told = decoded_lines(site)
     assert told["flac"][:2] == ("1 channel, 1:00 min at 8,000 Hz", "float32 [1, 480000]")
     assert told["png"][0].startswith("600 x 400 px")
     assert told["txt"][0] == "900 characters"
 
 
-def test_a_sample_beyond_them_is_decoded_to_the_limit(site, monkeypatch):
+def test_sample_beyond_them_is_decoded_to_the_limit(site, monkeypatch):
     for name, most in {
         "MAX_AUDIO_BYTES": 4 * 8000,
         "MAX_IMAGE_PX": 600 * 399,
@@ -115,7 +115,7 @@ class Sizes:
         return found
 
 
-def test_a_training_on_long_sounds_is_shown_by_their_beginning(root, monkeypatch):
+def test_training_on_long_sounds_is_shown_by_their_beginning(root, monkeypatch):
     """Two hours of silence are a megabyte and a half of FLAC: as much of them is decoded as of a minute."""
     short, long = (measured(root, seconds, f"s{seconds}", monkeypatch) for seconds in (60, 600))
     assert short == long
@@ -127,7 +127,7 @@ def test_a_training_on_long_sounds_is_shown_by_their_beginning(root, monkeypatch
     assert long[3] <= 4 * 8000 * 40
 
 
-def test_a_sound_that_was_cut_is_known_as_long_as_it_lives(monkeypatch):
+def test_sound_that_was_cut_is_known_as_long_as_it_lives(monkeypatch):
     monkeypatch.setattr(replays, "MOST_AUDIO_BYTES", 4 * 8000 * 2)
     starts = replays.AudioStarts()
     long, short = (starts.start(flac(seconds), None) for seconds in (3, 1))

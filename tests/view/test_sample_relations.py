@@ -42,7 +42,7 @@ def flipped(n, seed=0):
     return f"{OWN ^ sum(1 << int(bit) for bit in bits):016x}"
 
 
-def test_the_nearest_come_first_and_far_ones_not_at_all(root):
+def test_nearest_come_first_and_far_ones_not_at_all(root):
     wanted = [5, 0, MAX_DISTANCE + 1, 1, MAX_DISTANCE, 3]
     version = write(root, [flipped(0), *(flipped(n, seed=n) for n in wanted)])
     assert neighbours(version, 0) == [("k02", 0), ("k04", 1), ("k06", 3), ("k01", 5), ("k05", MAX_DISTANCE)]
@@ -58,7 +58,7 @@ def test_of_several_pictures_the_one_that_differs_most_counts(root):
     assert neighbours(write(root, [own, far, near, flipped(0)]), 0) == [("k02", 4)]
 
 
-def test_a_hash_that_says_nothing_has_no_neighbours(root):
+def test_hash_that_says_nothing_has_no_neighbours(root):
     version = write(root, [flipped(0)] * 3, flat=[True, False, False])
     assert neighbours(version, 0) == []
     assert neighbours(version, 1) == [("k02", 0)]
@@ -106,7 +106,7 @@ def near(root):
     return plan, version
 
 
-def test_a_slot_has_the_edits_and_neighbours_of_its_sample(root, near, tmp_path):
+def test_slot_has_the_edits_and_neighbours_of_its_sample(root, near, tmp_path):
     plan, version = near
     slot = [key for _, key in plan.batch_ids(0)].index("k01")
     opened = OpenData(root)
@@ -126,7 +126,7 @@ def test_a_slot_has_the_edits_and_neighbours_of_its_sample(root, near, tmp_path)
     assert f'href="/v/near/3/s/{of_key(version, 2)}"' in page
 
 
-def test_a_packed_sequence_has_no_edits_of_the_sample_of_its_number(root):
+def test_packed_sequence_has_no_edits_of_the_sample_of_its_number(root):
     with root.write("texts") as writer:
         for i in range(3):
             writer.add(f"k{i}", {"tokens.npy": np.arange(4)}, metadata={"phash": flipped(0)})

@@ -231,7 +231,7 @@ def test_every_setting_is_proved_to_its_tensors(tmp_path, setting, capsys):
         check_seen(folder, got, capsys)
 
 
-def test_a_part_that_is_asked_for_is_shown(tmp_path, capsys):
+def test_part_that_is_asked_for_is_shown(tmp_path, capsys):
     with loader.Root(tmp_path) as root:
         one_rank(root, {})
         training = Training(root, "it")
@@ -260,7 +260,7 @@ def test_ranks_of_two_plans_are_no_whole_batch(tmp_path):
         assert whole["digest"].to_list()[1:] == sums
 
 
-def test_a_start_that_is_lost_is_named(tmp_path):
+def test_start_that_is_lost_is_named(tmp_path):
     with loader.Root(tmp_path) as root:
         carry(root, planned(root), {})
         (start,) = (tmp_path / "trails/it").glob("start-*.json")
@@ -293,7 +293,7 @@ def test_substitutions_of_a_training_that_runs_are_found(tmp_path, monkeypatch):
         training.close()
 
 
-def test_a_run_is_shown_without_its_plan(tmp_path, capsys):
+def test_run_is_shown_without_its_plan(tmp_path, capsys):
     with loader.Root(tmp_path) as root:
         rewound(root, {})
         first, other = loader.read_trail(root, "it").starts

@@ -37,7 +37,7 @@ def test_names_of_what_is_no_token_are_passed_over(told) -> None:
     assert facts_of({}, "tokens.npy", version).special == {2: "<two>"}
 
 
-def test_the_rate_of_a_sound_is_read(root) -> None:
+def test_rate_of_a_sound_is_read(root) -> None:
     with root.write("sounds", facts={"wave.npy": {"rate": 8000}}) as writer:
         writer.add("a", {"wave.npy": np.zeros((1, 4000), np.float32)})
     value = np.ones((1, 4000), np.float32)

@@ -78,7 +78,7 @@ def test_values_of_a_transform_that_is_no_function_are_not_trained(root, plan):
         assert viewed.slot(0, 1)[1].stage == "transformed"
 
 
-def test_a_plan_alone_is_not_trained(root, plan):
+def test_plan_alone_is_not_trained(root, plan):
     plan.save(root)
     for recipe, stage in ((recipes.recipe, "transformed"), (None, "decoded")):
         with Viewed(root, plan.hash, recipe) as viewed:
@@ -87,7 +87,7 @@ def test_a_plan_alone_is_not_trained(root, plan):
 
 
 @pytest.mark.parametrize("recipe", [recipes.recipe, None])
-def test_a_step_that_never_happened_is_said(trained, recipe):
+def test_step_that_never_happened_is_said(trained, recipe):
     with loader.Root(trained) as root, Viewed(root, "one", recipe) as viewed:
         _, record = viewed.step(FAR, 0, 1)
         _, slot = viewed.slot(FAR, 1)
@@ -99,7 +99,7 @@ def test_a_step_that_never_happened_is_said(trained, recipe):
         assert viewed.step(STEPS - 1, 0, 1)[1].untrained == viewed.slot(0, 1)[1].untrained == ""
 
 
-def test_a_step_in_a_gap_of_the_trail_is_said(root, plan, tmp_path):
+def test_step_in_a_gap_of_the_trail_is_said(root, plan, tmp_path):
     train(root, plan, "one")
     (rows,) = (tmp_path / "root/trails/one/0-of-1").glob("*.parquet")
     table = pq.read_table(rows)
@@ -153,7 +153,7 @@ def test_pages_name_the_stage_of_their_values(trained, recipe, stage, shown):
         (["--recipe", "tests.view.recipes:floats"], "transformed"),
     ],
 )
-def test_a_slot_as_text_names_the_stage_of_its_values(trained, capsys, recipe, stage):
+def test_slot_as_text_names_the_stage_of_its_values(trained, capsys, recipe, stage):
     command = ["batch", "one@2", "--slot", "3", "--root", str(trained), *recipe]
     assert main(command) == 0
     told = capsys.readouterr().out

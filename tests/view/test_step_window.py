@@ -36,7 +36,7 @@ def test_samples_that_came_twice_are_listed_with_their_slots(window, first, last
     assert {(one.source, one.version) for one in record.repeated} <= {("photos", "photos@1")}
 
 
-def test_the_mixture_is_the_planned_one_and_the_weights_may_change(root):
+def test_mixture_is_the_planned_one_and_the_weights_may_change(root):
     a, b = (write_photos(root, name, numbers=range(40)).select() for name in ("a", "b"))
     plan = loader.plan(
         {"a": loader.source(a, weight=3), "b": b}, seed=1, global_batch=8, schedule=[(4, {"a": 1, "b": 1})]
@@ -84,11 +84,11 @@ def test_substitutes_are_listed_with_their_slots(root, tmp_path):
     assert key not in {one.key for one in (*record.substituted, *record.repeated)}
 
 
-def test_a_window_that_is_not_asked_for_is_the_last_of_the_run(window):
+def test_window_that_is_not_asked_for_is_the_last_of_the_run(window):
     assert [(one.first, one.last) for one, _ in (window(), window(3))] == [(0, STEPS - 1), (3, 102)]
 
 
 @pytest.mark.parametrize(("first", "last"), [(4, 3), (0, MOST_STEPS), (None, -1)])
-def test_a_window_has_a_limit(window, first, last):
+def test_window_has_a_limit(window, first, last):
     with pytest.raises(InvalidRuntime, match="1 to 2,000 steps"):
         window(first, last)

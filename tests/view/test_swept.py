@@ -67,7 +67,7 @@ def test_pages_that_were_open_tell_the_reason_once_their_version_is_swept(serve,
     assert not served.get("/v/photos/1.json").json()["recorded"]
 
 
-def test_the_record_of_a_swept_step_has_what_the_trail_has(serve, folder, recorded):
+def test_record_of_a_swept_step_has_what_the_trail_has(serve, folder, recorded):
     sweep(folder)
     served = serve(recipe=None)
     digests, loss = recorded(3)
@@ -84,7 +84,7 @@ def test_the_record_of_a_swept_step_has_what_the_trail_has(serve, folder, record
     assert served.get("/r/three/999999.json").json()["recorded"] is None
 
 
-def test_the_verb_tells_the_trails_digests_and_notes(folder, recorded, capsys):
+def test_verb_tells_the_trails_digests_and_notes(folder, recorded, capsys):
     sweep(folder)
     capsys.readouterr()
     digests, loss = recorded(1)
@@ -98,7 +98,7 @@ def test_the_verb_tells_the_trails_digests_and_notes(folder, recorded, capsys):
     assert f"{digests[2]:016x}" in json.loads(capsys.readouterr().out)["message"]
 
 
-def test_a_version_that_lies_in_memory_whole_is_looked_at_again(folder, monkeypatch):
+def test_version_that_lies_in_memory_whole_is_looked_at_again(folder, monkeypatch):
     with loader.Root(folder) as root:
         opened = OpenData(root)
         version = opened.version("photos", 1)
@@ -112,7 +112,7 @@ def test_a_version_that_lies_in_memory_whole_is_looked_at_again(folder, monkeypa
         opened.close()
 
 
-def test_a_missing_object_that_nobody_swept_is_told_as_such(serve, folder):
+def test_missing_object_that_nobody_swept_is_told_as_such(serve, folder):
     served = serve(recipe=None)
     assert served.get("/v/photos/1/s/3").status_code == 200
     for path in folder.glob("data/*/*/media-*.tar"):

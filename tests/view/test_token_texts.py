@@ -68,7 +68,7 @@ def asked(root, tmp_path):
         one.close()
 
 
-def test_a_step_and_a_slot_show_text(asked) -> None:
+def test_step_and_a_slot_show_text(asked) -> None:
     training, replayers = asked(RECIPE)
     shown, trouble = step_values(training, replayers, 1, 0, 1, shown_batch)
     record = step_record(training, shown, None, trouble)

@@ -110,7 +110,7 @@ def test_steps_are_those_that_have_marks(root, plan, tmp_path):
         training.close()
 
 
-def test_a_chart_strikes_steps_that_stand_for_all(root, plan):
+def test_chart_strikes_steps_that_stand_for_all(root, plan):
     train(root, plan, "nan", recipe=plain, tensors_every=0)
     (start,) = loader.read_trail(root, "nan").starts
     add_rows(root, "nan", [row(start, step, loss=float("nan")) for step in range(6, 10_000)])

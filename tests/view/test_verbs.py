@@ -26,7 +26,7 @@ def told(capsys, *arguments):
     return status, capsys.readouterr().out
 
 
-def test_a_step_as_text_names_proofs_marks_and_slots(trained, capsys):
+def test_step_as_text_names_proofs_marks_and_slots(trained, capsys):
     status, out = told(capsys, "batch", "one@2", "--root", trained, "--recipe", RECIPE)
     lines = out.splitlines()
     assert status == 0
@@ -39,7 +39,7 @@ def test_a_step_as_text_names_proofs_marks_and_slots(trained, capsys):
     assert [line.split()[2] for line in lines if line.startswith("slot ")] == keys
 
 
-def test_a_part_of_a_step_and_its_json(trained, capsys):
+def test_part_of_a_step_and_its_json(trained, capsys):
     status, out = told(
         capsys, "batch", "three", "--step", 1, "--world", 3, "--rank", 2, "--root", trained, "--json"
     )
@@ -49,7 +49,7 @@ def test_a_part_of_a_step_and_its_json(trained, capsys):
     assert [one["slot"] for one in body["slots"]] == [4, 5]
 
 
-def test_a_part_of_a_step_is_saved(trained, tmp_path, capsys):
+def test_part_of_a_step_is_saved(trained, tmp_path, capsys):
     part = "three", "--step", 1, "--world", 3, "--rank", 2, "--root", trained
     assert told(capsys, "batch", *part, "--save", tmp_path)[0] == 0
     record = json.loads((tmp_path / "record.json").read_text())
@@ -106,7 +106,7 @@ def test_what_cannot_be_shown_is_said(trained, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_run_as_text_lists_the_largest_notes(trained, capsys):
+def test_run_as_text_lists_the_largest_notes(trained, capsys):
     status, out = told(capsys, "trail", "show", "one", "--root", trained)
     lines = out.splitlines()
     assert status == 0
@@ -126,7 +126,7 @@ def test_a_run_as_text_lists_the_largest_notes(trained, capsys):
         ("one", 3, "r/one/3"),
     ],
 )
-def test_the_first_page_is_that_of_its_place(trained, where, step, address):
+def test_first_page_is_that_of_its_place(trained, where, step, address):
     with loader.Root(trained) as root:
         assert _first(root, where, step) == address
 
@@ -158,7 +158,7 @@ def test_metrics_of_another_tool_are_told_with_the_step_of_their_run(trained, ca
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_ends_at_once_while_a_recipe_hangs(trained, tmp_path, number):
+def test_server_ends_at_once_while_a_recipe_hangs(trained, tmp_path, number):
     (tmp_path / "train.py").write_text(
         "import pathlib, time\n"
         "def recipe():\n"

@@ -147,7 +147,7 @@ def test_nobody_is_let_in_without_the_token(served, path):
     assert served.ask("GET", f"{path}{'&' if '?' in path else '?'}token=wrong").status_code == 403
 
 
-def test_the_token_becomes_a_cookie_and_leaves_the_address(served):
+def test_token_becomes_a_cookie_and_leaves_the_address(served):
     answer = served.ask("GET", f"/r/three/2?world=3&token={TOKEN}&rank=1")
     assert answer.status_code == 303
     assert answer.headers["location"] == "./2?world=3&rank=1"
@@ -167,13 +167,13 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(served):
         ("/a%0d%0aset-cookie:%20b", "./a%0D%0Aset-cookie%3A%20b"),
     ],
 )
-def test_the_first_address_leads_nowhere_else(served, path, location):
+def test_first_address_leads_nowhere_else(served, path, location):
     answer = served.ask("GET", f"{path}?token={TOKEN}")
     assert (answer.status_code, answer.headers["location"]) == (303, location)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:80", "127.0.0.1.evil.example", ""])
-def test_a_foreign_host_is_refused(served, host):
+def test_foreign_host_is_refused(served, host):
     answer = served.get("/", host=host)
     assert answer.status_code == 421
     assert "photos" not in answer.text
@@ -189,7 +189,7 @@ def test_every_answer_has_the_headers(served, path):
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_is_its_record(served, path):
+def test_page_is_its_record(served, path):
     at, _, query = path.partition("?")
     told = served.get(f"{at if at != '/' else '/index'}.json?{query}")
     assert told.status_code == 200
@@ -225,14 +225,14 @@ def test_links_of_every_page_are_relative_and_lead_somewhere(serve, prefix):
                 sound.add(target)
 
 
-def test_the_step_page_shows_all_slots_their_labels_and_proofs(served):
+def test_step_page_shows_all_slots_their_labels_and_proofs(served):
     page = served.get("/r/one/2").text
     assert page.count(">proved<") == 4
     assert len(re.findall('class="card( bad)?"', page)) == BATCH
     assert all(label in page for label in LABELS)
 
 
-def test_a_marked_slot_stands_out_on_its_step_and_its_own_page(served):
+def test_marked_slot_stands_out_on_its_step_and_its_own_page(served):
     with loader.Root(served.root.url) as root:
         plan = loader.open_plan(root, loader.read_trail(root, "one").starts[0].plan)
         step, slot = next(iter(plan.steps_of("photos", "p/0", before=6)))[:2]
@@ -253,7 +253,7 @@ def test_runs_are_held_against_each_other(served, plan):
     assert (answer.status_code, answer.headers["location"]) == (303, "against/a%2Fb%3F")
 
 
-def test_the_first_step_that_differs_is_shown_with_both_samples(serve, root, plan):
+def test_first_step_that_differs_is_shown_with_both_samples(serve, root, plan):
     train(root, plan, "one")
     other = loader.plan({"pictures": plan.sources["photos"].view}, seed=4, global_batch=BATCH)
     train(root, other, "seeded")
@@ -377,7 +377,7 @@ def test_what_is_not_there_is_said(served, path, status, text):
     assert "root:x:" not in answer.text
 
 
-def test_the_grid_is_filtered_and_sorted(served):
+def test_grid_is_filtered_and_sorted(served):
     record = served.get("/v/photos/1.json?where=note+%3D+%27n1%27&sort=-width").json()
     numbers = [int(row["key"][2:]) for row in record["rows"]]
     assert record["n_found"] == len(numbers) == 7
@@ -386,7 +386,7 @@ def test_the_grid_is_filtered_and_sorted(served):
     assert widths == sorted(widths, reverse=True)
 
 
-def test_a_retired_version_is_shown_and_named_as_such(serve, tmp_path):
+def test_retired_version_is_shown_and_named_as_such(serve, tmp_path):
     with loader.Root(tmp_path / "root") as root:
         write_photos(root)
         write_photos(root, numbers=range(20, 24))
@@ -397,7 +397,7 @@ def test_a_retired_version_is_shown_and_named_as_such(serve, tmp_path):
     assert served.get("/").text.count(">retired<") == 1
 
 
-def test_a_version_whose_data_is_deleted_is_gone_by_name(serve, tmp_path):
+def test_version_whose_data_is_deleted_is_gone_by_name(serve, tmp_path):
     with loader.Root(tmp_path / "root") as root:
         write_photos(root)
         write_photos(root, numbers=range(20, 24))
@@ -468,7 +468,7 @@ ODD_KEYS = [
 ]
 
 
-def test_a_copied_command_gives_a_shell_the_key_and_the_root_as_they_are(serve, tmp_path):
+def test_copied_command_gives_a_shell_the_key_and_the_root_as_they_are(serve, tmp_path):
     folder = tmp_path / "my $(root)"
     with loader.Root(folder) as root, root.write("odd") as writer:
         for key in [*ODD_KEYS, "kept"]:
@@ -490,7 +490,7 @@ def test_a_copied_command_gives_a_shell_the_key_and_the_root_as_they_are(serve, 
         assert version.keys(np.arange(len(version))) == ["kept"]
 
 
-def test_a_card_names_its_key_as_it_is(serve, tmp_path):
+def test_card_names_its_key_as_it_is(serve, tmp_path):
     with loader.Root(tmp_path / "root") as root:
         with root.write("odd") as writer:
             for key in [*ODD_KEYS, "kept"]:
@@ -559,7 +559,7 @@ def test_writes_are_off_unless_asked_for(served):
         {"host": "evil.example"},
     ],
 )
-def test_a_post_of_another_page_excludes_nothing(serve, tmp_path, change):
+def test_post_of_another_page_excludes_nothing(serve, tmp_path, change):
     with loader.Root(tmp_path / "root") as root:
         write_photos(root)
     served = serve(tmp_path / "root", writes=True, recipe=None)
@@ -568,7 +568,7 @@ def test_a_post_of_another_page_excludes_nothing(serve, tmp_path, change):
     assert [one.number for one in served.root.versions("photos")] == [1]
 
 
-def test_a_basket_becomes_one_version_with_who_and_why(serve, tmp_path):
+def test_basket_becomes_one_version_with_who_and_why(serve, tmp_path):
     with loader.Root(tmp_path / "root") as root:
         write_photos(root)
     served = serve(tmp_path / "root", writes=True, recipe=None)
@@ -595,7 +595,7 @@ def test_a_basket_becomes_one_version_with_who_and_why(serve, tmp_path):
         {"samples": [{"version": f"photos@{LONG}", "key": "p/1"}], "reason": "r", "by": "a", "page": ""},
     ],
 )
-def test_a_bad_basket_is_refused_whole(serve, tmp_path, body):
+def test_bad_basket_is_refused_whole(serve, tmp_path, body):
     with loader.Root(tmp_path / "root") as root:
         write_photos(root)
     served = serve(tmp_path / "root", writes=True, recipe=None)
@@ -604,7 +604,7 @@ def test_a_bad_basket_is_refused_whole(serve, tmp_path, body):
     assert [one.number for one in served.root.versions("photos")] == [1]
 
 
-def test_a_look_writes_leases_alone(trained, monkeypatch):
+def test_look_writes_leases_alone(trained, monkeypatch):
     served = Served(trained, recipe=None)
     keys = []
     for verb in ("put", "put_if_absent", "put_file", "delete_many"):
@@ -644,7 +644,7 @@ def test_pictures_that_are_without_the_recipe_are_not_those_with_it(serve, tmp_p
 @pytest.mark.parametrize(
     "path", ["/r/one/2/thumb/3/jpg", "/r/one/2/3/transformed/jpg/0", "/v/photos/1/s/3/stored/jpg"]
 )
-def test_a_browser_asks_whether_a_picture_is_still_the_same(served, path):
+def test_browser_asks_whether_a_picture_is_still_the_same(served, path):
     """The next server at this address may have another recipe, or another root."""
     first = served.get(path)
     assert first.headers["cache-control"] == "private, no-cache"

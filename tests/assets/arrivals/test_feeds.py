@@ -92,7 +92,7 @@ def test_files_of_notices(name: str) -> None:
     assert world.batches() == [["b", "a"], ["a"]]
 
 
-def test_a_file_stays_until_all_that_it_names_is_in_a_batch(name: str) -> None:
+def test_file_stays_until_all_that_it_names_is_in_a_batch(name: str) -> None:
     world = World(name, BatchLimits(max_objects=3, max_wait_s=3600))
     for key in "abcdefgh":
         world.place.put(key, b"x")
@@ -114,7 +114,7 @@ def test_a_file_stays_until_all_that_it_names_is_in_a_batch(name: str) -> None:
     assert world.batches()[2:] == [["g"]]
 
 
-def test_a_listing_beside_a_feed_finds_the_same_objects_once(name: str) -> None:
+def test_listing_beside_a_feed_finds_the_same_objects_once(name: str) -> None:
     world = World(name, listed=True)
     for key in "abc":
         world.place.put(key, b"x")
@@ -123,7 +123,7 @@ def test_a_listing_beside_a_feed_finds_the_same_objects_once(name: str) -> None:
     assert (step.n_new, world.batches(), world.files()) == (3, [["a", "b", "c"]], [])
 
 
-def test_a_listing_and_a_feed_share_the_rate(name: str) -> None:
+def test_listing_and_a_feed_share_the_rate(name: str) -> None:
     world = World(name, listed=True, objects_per_hour=3)
     for key in "abcde":
         world.place.put(key, b"x")
@@ -154,7 +154,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_notice_that_makes_no_sense_is_set_aside_and_the_others_go_on(name: str, what: str) -> None:
+def test_notice_that_makes_no_sense_is_set_aside_and_the_others_go_on(name: str, what: str) -> None:
     world, bad = World(name, listed=False), BAD[what]
     for key in ("a", "b", "hidden"):
         world.place.put(key, b"x")
@@ -177,7 +177,7 @@ def test_a_notice_that_makes_no_sense_is_set_aside_and_the_others_go_on(name: st
     assert found.batches
 
 
-def test_a_file_that_is_too_large_is_set_aside(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_is_too_large_is_set_aside(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from assets.arrivals import feeds
 
     world = World(name)
@@ -190,14 +190,14 @@ def test_a_file_that_is_too_large_is_set_aside(name: str, monkeypatch: pytest.Mo
     assert "at most 1000" in step.set_aside[0]
 
 
-def test_a_name_with_a_line_separator_is_one_notice(name: str) -> None:
+def test_name_with_a_line_separator_is_one_notice(name: str) -> None:
     world = World(name)
     world.place.put("a\u2028b", b"x")
     world.drop("1", '{"key": "a\u2028b"}')
     assert (world.tick().not_taken, world.batches()) == ({}, [["a\u2028b"]])
 
 
-def test_a_feed_that_cannot_be_read_does_not_hold_up_its_source(name: str) -> None:
+def test_feed_that_cannot_be_read_does_not_hold_up_its_source(name: str) -> None:
     world = World(name, listed=True)
     for key in "abc":
         world.place.put(key, b"x")
@@ -259,7 +259,7 @@ def test_any_history(history: list[tuple[str, int, int]], max_objects: int, max_
     assert world.files() == []
 
 
-def test_a_tick_that_ends_anywhere_loses_no_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tick_that_ends_anywhere_loses_no_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from assets.arrivals import feeds
 
     for n in range(1, 100):
@@ -304,7 +304,7 @@ def queue(s3: dict[str, Any], name: str) -> Iterator[Any]:
     client.close()
 
 
-def test_a_queue(s3: dict[str, Any], name: str, queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue(s3: dict[str, Any], name: str, queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEUE_KEY", s3["key"])
     monkeypatch.setenv("QUEUE_SECRET", s3["secret"])
     options = {

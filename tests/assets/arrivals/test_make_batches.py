@@ -69,7 +69,7 @@ def test_objects_are_grouped_in_key_order_and_named_by_what_they_are(store: Stor
     assert body == read_manifest(store, "d", keys[0]).to_json()
 
 
-def test_a_second_look_finds_only_what_is_new(store: Store, place: Store) -> None:
+def test_second_look_finds_only_what_is_new(store: Store, place: Store) -> None:
     assert discover(store, place, "d") == []
     assert list(store.list()) == []
     put(place, "m", "z/1")
@@ -82,7 +82,7 @@ def test_a_second_look_finds_only_what_is_new(store: Store, place: Store) -> Non
     assert exactly_once(store, place)
 
 
-def test_an_overwritten_object_lands_again(store: Store, place: Store) -> None:
+def test_overwritten_object_lands_again(store: Store, place: Store) -> None:
     put(place, "a", "b")
     discover(store, place, "d")
     place.put("a", b"other")
@@ -117,7 +117,7 @@ def test_bytes_limit_a_batch_too(store: Store, place: Store) -> None:
         BatchLimits(max_objects=0)
 
 
-def test_a_call_may_be_bounded(store: Store, place: Store) -> None:
+def test_call_may_be_bounded(store: Store, place: Store) -> None:
     put(place, *(f"k{number}" for number in range(10)))
     limits = BatchLimits(max_objects=2, max_batches=2)
     assert [len(discover(store, place, "d", limits)) for _ in range(4)] == [2, 2, 1, 0]
@@ -282,7 +282,7 @@ def test_hints_spare_the_manifests_and_are_not_believed_blindly(
     assert exactly_once(store, place)
 
 
-def test_a_book_goes_on_where_an_earlier_one_was(store: Store, place: Store) -> None:
+def test_book_goes_on_where_an_earlier_one_was(store: Store, place: Store) -> None:
     reads: list[str] = []
 
     class Counting(Meddling):
@@ -315,7 +315,7 @@ def test_a_book_goes_on_where_an_earlier_one_was(store: Store, place: Store) -> 
     assert book(earlier)._hint == 16
 
 
-def test_a_book_forgets_what_a_takedown_has_renamed(store: Store, place: Store) -> None:
+def test_book_forgets_what_a_takedown_has_renamed(store: Store, place: Store) -> None:
     """What it keeps is never written into a hint again."""
     put(place, *(f"{number:03d}" for number in range(20)))
     discover(store, place, "d", BatchLimits(max_objects=2))
@@ -328,7 +328,7 @@ def test_a_book_forgets_what_a_takedown_has_renamed(store: Store, place: Store) 
     assert not any(uri.endswith("007") for uri in Book(store, "d", earlier).seen()["uri"].to_pylist())
 
 
-def test_a_book_whose_hint_was_taken_away_is_of_no_use(store: Store, place: Store) -> None:
+def test_book_whose_hint_was_taken_away_is_of_no_use(store: Store, place: Store) -> None:
     """A takedown takes the hint away after the manifests are replaced: whoever read it in between has the old names."""
     put(place, *(f"{number:03d}" for number in range(20)))
     discover(store, place, "d", BatchLimits(max_objects=1))
@@ -343,7 +343,7 @@ def test_a_book_whose_hint_was_taken_away_is_of_no_use(store: Store, place: Stor
     assert not any(uri.endswith("003") for uri in Book(store, "d", between).seen()["uri"].to_pylist())
 
 
-def test_a_listing_of_manifests_that_lags(store: Store, place: Store) -> None:
+def test_listing_of_manifests_that_lags(store: Store, place: Store) -> None:
     put(place, *"ab")
     discover(store, place, "d", BatchLimits(max_objects=1))
 
@@ -372,7 +372,7 @@ def test_batches_that_are_not_there(store: Store, place: Store) -> None:
         read_manifest(store, "d", "000001-00000000")
 
 
-def test_a_manifest_that_was_changed(store: Store, place: Store) -> None:
+def test_manifest_that_was_changed(store: Store, place: Store) -> None:
     put(place, "a")
     (key,) = discover(store, place, "d")
     path = "tables/d/manifests/000001.json"
@@ -388,7 +388,7 @@ def test_a_manifest_that_was_changed(store: Store, place: Store) -> None:
         discover(store, place, "d")
 
 
-def test_a_batch_cannot_be_written_twice(store: Store) -> None:
+def test_batch_cannot_be_written_twice(store: Store) -> None:
     made = Manifest(
         dataset="d",
         number=1,
@@ -402,7 +402,7 @@ def test_a_batch_cannot_be_written_twice(store: Store) -> None:
         store.put_if_absent(other.path, other.to_json())
 
 
-def test_a_bucket(s3: dict[str, Any]) -> None:
+def test_bucket(s3: dict[str, Any]) -> None:
     client = boto3.client(
         "s3",
         endpoint_url=s3["endpoint_url"],

@@ -35,7 +35,7 @@ def told(version: loader.Version) -> dict[str, tuple[str, int]]:
     return {sha256: (split, height) for sha256, split, height in rows}
 
 
-def test_a_rebuild_has_the_same_objects_and_splits_and_the_old_versions_stay(
+def test_rebuild_has_the_same_objects_and_splits_and_the_old_versions_stay(
     run: Run, arrive: Callable[[Path], str], root: loader.Root, landing: Path, instance: dg.DagsterInstance
 ) -> None:
     batch = arrive(landing)
@@ -91,7 +91,7 @@ def test_taking_over_can_be_killed_and_leaves_out_what_was_taken_down(
     assert keys == [["0.jpg", "1.jpg", "2.jpg", "4.jpg", "5.jpg"], ["more.txt"]]
 
 
-def test_a_rebuild_of_a_rebuild_is_of_the_first_and_none_is_of_itself() -> None:
+def test_rebuild_of_a_rebuild_is_of_the_first_and_none_is_of_itself() -> None:
     again = rebuild_of(SMALL, "third")
     assert (again.rebuild_of, again.split_of("a")) == ("demo", SPEC.split_of("a"))
     with pytest.raises(ValueError, match="a name of its own"):

@@ -108,7 +108,7 @@ def test_what_is_young_or_waits_is_left_to_the_sensor(work: TickDataset, place: 
     assert differences(reconcile(late, Source(), place)) == [("late", "a", 0)]
 
 
-def test_the_sensor_goes_on_beside_it(work: TickDataset, place: Store) -> None:
+def test_sensor_goes_on_beside_it(work: TickDataset, place: Store) -> None:
     from contextlib import nullcontext
 
     put(place, *"abc")
@@ -240,7 +240,7 @@ def test_plain_tables_and_what_is_none(tmp_path: Path) -> None:
             read(name, data)
 
 
-def test_the_jobs(tmp_path: Path) -> None:
+def test_jobs(tmp_path: Path) -> None:
     raw = open_store(str(tmp_path / "raw"))
     for key in ("a.txt", "b.txt"):
         raw.put(key, key.encode())
@@ -277,7 +277,7 @@ def test_the_jobs(tmp_path: Path) -> None:
             assert not run("d_reconcile", "d__reconciliation", source="other").success
 
 
-def test_a_source_that_cannot_be_compared_does_not_hold_up_the_others(tmp_path: Path) -> None:
+def test_source_that_cannot_be_compared_does_not_hold_up_the_others(tmp_path: Path) -> None:
     open_store(str(tmp_path / "raw")).put("a.txt", b"a")
     os.utime(tmp_path / "raw" / "a.txt", (1_600_000_000, 1_600_000_000))
     nowhere = Source(name="nowhere", url=dg.EnvVar("PENSTOCK_TEST_OF_NO_PLACE"))

@@ -53,7 +53,7 @@ def test_what_fills_no_batch_waits_until_it_has_waited_long_enough(store: Store)
     assert go(10_000)[0].batches == []
 
 
-def test_a_tick_lists_no_more_than_its_budget_and_the_next_goes_on(store: Store) -> None:
+def test_tick_lists_no_more_than_its_budget_and_the_next_goes_on(store: Store) -> None:
     place = Place()
     place.put(*(f"{number:02d}" for number in range(20)))
     go = Ticking(store, BatchLimits(max_objects=5, max_wait_s=0), landing=place)
@@ -210,7 +210,7 @@ class Broken(Place):
         raise InvalidStore("no such bucket")
 
 
-def test_a_source_that_is_down_holds_up_no_other(store: Store) -> None:
+def test_source_that_is_down_holds_up_no_other(store: Store) -> None:
     up = Place()
     up.put("a")
     go = Ticking(store, AT_ONCE, Source(name="down"), Source(name="up"), down=Broken(), up=up)
@@ -235,7 +235,7 @@ def test_what_is_taken_down_lands_no_more_though_it_waited(store: Store) -> None
     assert go()[0].not_taken == {"taken_down": 1}
 
 
-def test_an_overwritten_object_waits_once_as_what_it_is_now(store: Store) -> None:
+def test_overwritten_object_waits_once_as_what_it_is_now(store: Store) -> None:
     place = Place()
     place.put("a", "b")
     go = Ticking(store, BatchLimits(max_objects=9, max_wait_s=60), landing=place)

@@ -95,7 +95,7 @@ def test_ticks_count_and_name_what_is_not_listed_once_a_pass(place, root, max_li
     assert len([line for step in until for line in step.unlisted]) == 3
 
 
-def test_a_source_that_excludes_such_objects_does_not_count_them(place, root):
+def test_source_that_excludes_such_objects_does_not_count_them(place, root):
     (step,) = _ticked(place, root, TickBudget(), Source(exclude=("b*", "d*", "x.jpg", "docs")))
     assert "not_listed" not in step.not_taken
     assert step.unlisted == []
@@ -112,7 +112,7 @@ def test_discovery_and_reconciliation_go_on_beside_them(place, root):
     assert _batched(root) == ["a.jpg", "c.jpg", "e.jpg"]
 
 
-def test_a_key_of_an_inventory_that_no_store_takes_is_not_listed():
+def test_key_of_an_inventory_that_no_store_takes_is_not_listed():
     assert Source().sieve()(ObjectInfo(key="raw//x.jpg", nbytes=1, etag="")) == "not_listed"
     assert Source(exclude=("raw/",)).sieve()(ObjectInfo(key="raw//x.jpg", nbytes=1, etag="")) == "excluded"
 
@@ -121,7 +121,7 @@ def test_a_key_of_an_inventory_that_no_store_takes_is_not_listed():
     ("key", "name"),
     [("t/_delta_log/0.json", "Delta"), ("t/.hoodie/x", "Hudi"), ("t/metadata/v1.metadata.json", "Iceberg")],
 )
-def test_a_source_of_tables_with_a_log_of_their_own_is_refused(tmp_path, root, key, name):
+def test_source_of_tables_with_a_log_of_their_own_is_refused(tmp_path, root, key, name):
     for path in ("t/0.parquet", key):
         (tmp_path / "lake" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "lake" / path).write_bytes(b"x")

@@ -115,7 +115,7 @@ def test_what_is_told_to_a_person(report: CheckReport) -> None:
     canonical(check.to_json())
 
 
-def test_a_suite_that_passes_and_one_of_nothing() -> None:
+def test_suite_that_passes_and_one_of_nothing() -> None:
     good = run_expectations(TABLE, [expectation for expectation, status in SUITE if status == "passed"])
     assert good.passed
     assert not good.broken
@@ -198,7 +198,7 @@ def test_half_of_the_audio_at_the_wrong_rate_is_stopped() -> None:
     assert audio_rate(units, {8000, 16000}).passed
 
 
-def test_an_unknown_rate_is_a_wrong_one() -> None:
+def test_unknown_rate_is_a_wrong_one() -> None:
     assert not audio_rate(pl.DataFrame({"source_sample_rate_hz": [16000, None]}), {16000}).passed
     assert not audio_rate(pl.DataFrame({"other": [16000]}), {16000}).passed
     assert audio_rate(pl.DataFrame({"source_sample_rate_hz": []}), {16000}).passed
@@ -250,7 +250,7 @@ def test_without_audio_there_is_no_rate_to_be_wrong() -> None:
 
 
 @pytest.mark.parametrize("severity", ["ERROR", "critical", "warning", "WARN", "", None, 1, Kind.ERROR])
-def test_a_severity_that_nobody_knows_is_refused(severity: Any) -> None:
+def test_severity_that_nobody_knows_is_refused(severity: Any) -> None:
     with pytest.raises(ValueError, match=r"accepted: 'error', 'warn', or Dagster's AssetCheckSeverity"):
         CheckResult(name="x", passed=True, severity=severity)
 
@@ -282,20 +282,20 @@ def test_numbers_of_numpy_are_stored_as_numbers() -> None:
 
 
 @pytest.mark.parametrize("severity", ["error", "ERROR", "critical", "AssetCheckSeverity.WARN", None])
-def test_a_stored_failure_stops_unless_it_is_known_to_be_a_warning(severity: Any) -> None:
+def test_stored_failure_stops_unless_it_is_known_to_be_a_warning(severity: Any) -> None:
     body = CheckResult(name="x", passed=False).to_json() | {"severity": severity}
     assert CheckResult.from_json(body).stops
     assert not CheckResult.from_json(body | {"severity": "warn"}).stops
 
 
 @pytest.mark.parametrize("passed", ["true", 1, None])
-def test_a_stored_result_passed_only_where_it_says_so(passed: Any) -> None:
+def test_stored_result_passed_only_where_it_says_so(passed: Any) -> None:
     body = CheckResult(name="x", passed=True).to_json() | {"passed": passed}
     assert CheckResult.from_json(body).stops
     assert not CheckResult.from_json(body | {"approvable": "yes"}).approvable
 
 
-def test_a_check_that_gives_something_else_could_not_run() -> None:
+def test_check_that_gives_something_else_could_not_run() -> None:
     results, broken = run_checks({"mine": lambda: dg.AssetCheckResult(passed=True)})  # type: ignore[dict-item,return-value]
     assert broken
     assert (results[0].stops, results[0].approvable) == (True, False)
@@ -303,12 +303,12 @@ def test_a_check_that_gives_something_else_could_not_run() -> None:
 
 
 @pytest.mark.parametrize("options", [{"kind": "betwen"}, {"low": float("nan")}, {"high": float("inf")}])
-def test_an_expectation_that_would_hold_of_everything_is_refused(options: dict[str, Any]) -> None:
+def test_expectation_that_would_hold_of_everything_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="accepted"):
         Expectation(**{"kind": "between", "column": "width_px", "low": 1, **options})
 
 
-def test_a_limit_that_is_no_number_lets_nothing_pass() -> None:
+def test_limit_that_is_no_number_lets_nothing_pass() -> None:
     nan = float("nan")
     assert nulls(TABLE, {"score": nan}).stops
     assert reject_rate(2, {}, nan).stops

@@ -63,7 +63,7 @@ def test_copies_in_one_batch(dataset: Any, make: Any) -> None:
     assert told["other.jpg"] == (None, None)
 
 
-def test_a_better_copy_takes_the_place_of_a_published_one(dataset: Any, make: Any) -> None:
+def test_better_copy_takes_the_place_of_a_published_one(dataset: Any, make: Any) -> None:
     original = make.scene(1)
     dataset.batch(
         SPEC, {"small.jpg": make.jpeg(make.scaled(original, 0.5)), "a.jpg": make.jpeg(make.scene(2))}
@@ -92,7 +92,7 @@ def test_a_better_copy_takes_the_place_of_a_published_one(dataset: Any, make: An
     assert dataset.root.state.txns[record.body["txn"]].status == "aborted"
 
 
-def test_a_copy_saved_again_does_not_take_the_place(dataset: Any, make: Any) -> None:
+def test_copy_saved_again_does_not_take_the_place(dataset: Any, make: Any) -> None:
     """A few more bytes are no reason: published samples would change for nothing."""
     picture = make.scene(1)
     first, again = make.jpeg(picture), make.jpeg(picture, comment=b"saved again")
@@ -104,7 +104,7 @@ def test_a_copy_saved_again_does_not_take_the_place(dataset: Any, make: Any) -> 
     assert dataset.names("photos@2") == {"first.jpg", "a.jpg", "b.jpg"}
 
 
-def test_the_first_copy_stays_where_the_dataset_says_so(dataset: Any, make: Any) -> None:
+def test_first_copy_stays_where_the_dataset_says_so(dataset: Any, make: Any) -> None:
     spec = replace(SPEC, near_duplicates=NearDuplicates(keep="first"))
     original = make.scene(1)
     files = {"1.jpg": make.jpeg(make.scaled(original, 0.5)), "2.jpg": make.jpeg(original)}
@@ -143,7 +143,7 @@ def test_batches_that_wait_together(dataset: Any, make: Any) -> None:
     assert {info.key for info in dataset.root.store.list()} == before
 
 
-def test_a_published_batch_put_together_again_is_no_copy_of_itself(dataset: Any, make: Any) -> None:
+def test_published_batch_put_together_again_is_no_copy_of_itself(dataset: Any, make: Any) -> None:
     original = make.scene(1)
     files = {"small.jpg": make.jpeg(make.scaled(original, 0.5)), "a.jpg": make.jpeg(make.scene(2))}
     first = dataset.batch(SPEC, files)
@@ -196,7 +196,7 @@ def test_without_the_spec_a_batch_compared_with_an_older_version_is_held_back(
     assert dataset.release(SPEC).published == (second,)
 
 
-def test_a_copy_that_a_filter_drops_costs_no_other(dataset: Any, make: Any) -> None:
+def test_copy_that_a_filter_drops_costs_no_other(dataset: Any, make: Any) -> None:
     """The larger copy is left out for its size, so the smaller one stays."""
     spec = replace(SPEC, filters=(Filter(column="source_nbytes", maximum=30_000),))
     original = make.scene(1, 640, 480)
@@ -260,7 +260,7 @@ def test_no_copies_on_two_sides_of_a_split(dataset: Any, make: Any, of_split: Of
 
 
 @pytest.mark.parametrize("policy", [None, NearDuplicates(action="mark")])
-def test_a_dataset_that_keeps_copies_is_stopped_where_they_leak(
+def test_dataset_that_keeps_copies_is_stopped_where_they_leak(
     dataset: Any, make: Any, of_split: OfSplit, policy: NearDuplicates | None
 ) -> None:
     original = make.scene(1)
@@ -349,7 +349,7 @@ def test_published_samples_without_a_hash_are_counted(dataset: Any, make: Any) -
         ),
     ],
 )
-def test_a_dataset_that_has_nothing_to_compare_by(
+def test_dataset_that_has_nothing_to_compare_by(
     features: tuple[Feature, ...], policy: NearDuplicates, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
@@ -365,6 +365,6 @@ def test_a_dataset_that_has_nothing_to_compare_by(
         (lambda: EmbeddingMatch(min_cosine=0.0), "accepted: above 0, at most 1"),
     ],
 )
-def test_a_policy_that_makes_no_sense(made: Callable[[], object], words: str) -> None:
+def test_policy_that_makes_no_sense(made: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         made()

@@ -21,7 +21,7 @@ def table(rows: list[Row]) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def test_a_copy_in_another_split_is_named() -> None:
+def test_copy_in_another_split_is_named() -> None:
     found = near_duplicates_across_splits(
         table([row("a", 5, "train"), row("b", 7, "validation"), row("c", 2**40 - 1, "train")]), None
     )
@@ -38,7 +38,7 @@ def test_copies_in_one_split_pass() -> None:
     assert near_duplicates_across_splits(table(rows), None).passed
 
 
-def test_a_copy_of_what_is_published_is_named() -> None:
+def test_copy_of_what_is_published_is_named() -> None:
     """With columns that the published version has not, and a mirrored one."""
     published = table([row("p", 5, "validation")]).drop("phash_mirrored", "phash_flat_mask")
     batch = table([row("a", 5 ^ (2**64 - 1), "train"), row("b", 2**40 - 1, "train")])
@@ -47,7 +47,7 @@ def test_a_copy_of_what_is_published_is_named() -> None:
     assert near_duplicates_across_splits(batch, published.lazy(), mirrored=False).passed
 
 
-def test_the_distance_is_the_datasets_own() -> None:
+def test_distance_is_the_datasets_own() -> None:
     batch = table([row("a", 0, "train"), row("b", 2**9 - 1, "validation")])
     assert near_duplicates_across_splits(batch, None).passed
     assert not near_duplicates_across_splits(batch, None, max_distance=9).passed

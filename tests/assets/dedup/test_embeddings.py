@@ -25,7 +25,7 @@ def unit_vectors(n: int, d: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("n_queries", "n_rows", "rows_at_once"), [(7, 50, 16), (33, 16, 16), (40, 200, 64)])
-def test_the_blocks_are_one_product(
+def test_blocks_are_one_product(
     monkeypatch: pytest.MonkeyPatch, n_queries: int, n_rows: int, rows_at_once: int
 ) -> None:
     monkeypatch.setattr(blocks, "ROWS_AT_ONCE", rows_at_once)

@@ -44,7 +44,7 @@ def near_families(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(near_families())
-def test_the_search_is_exact(family: tuple[np.ndarray, np.ndarray, int]) -> None:
+def test_search_is_exact(family: tuple[np.ndarray, np.ndarray, int]) -> None:
     filed, queries, max_distance = family
     assert found(filed, queries, max_distance) == brute_force(filed, queries, max_distance)
 
@@ -68,7 +68,7 @@ def test_exact_among_many_whatever_the_cut(n_filed: int) -> None:
 
 @pytest.mark.parametrize("n_chunks", range(1, 17))
 @pytest.mark.parametrize("max_distance", [0, 1, 7, 8, 9, 16])
-def test_the_worst_spread_of_differences_is_within_one_chunk(n_chunks: int, max_distance: int) -> None:
+def test_worst_spread_of_differences_is_within_one_chunk(n_chunks: int, max_distance: int) -> None:
     """However max_distance bits are dealt out over all chunks, one is within its radius."""
     kept = {chunk.shift: chunk for chunk in cut(n_chunks, max_distance)}
     whole = cut(n_chunks, 64 * n_chunks)  # radii so large that no chunk is left out
@@ -83,7 +83,7 @@ def test_masks_are_all_values_within_the_radius() -> None:
         assert sorted(masks(bits, radius).tolist()) == expected
 
 
-def test_the_cost_grows_far_slower_than_what_is_filed() -> None:
+def test_cost_grows_far_slower_than_what_is_filed() -> None:
     """Hashes looked at and compared per query, of bits thrown by a coin, at two sizes."""
     draw = np.random.default_rng(5)
     queries = draw.integers(0, 2**64, (64, 1), np.uint64)
@@ -120,6 +120,6 @@ def test_nothing_filed_and_nothing_asked() -> None:
 
 
 @pytest.mark.parametrize("max_distance", [-1, 17, 64])
-def test_a_distance_that_makes_no_sense(max_distance: int) -> None:
+def test_distance_that_makes_no_sense(max_distance: int) -> None:
     with pytest.raises(ValueError, match="accepted: 0 to 16 bits"):
         build(np.zeros((1, 1), np.uint64), max_distance)

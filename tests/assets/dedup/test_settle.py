@@ -157,7 +157,7 @@ def batches(draw: st.DrawFn) -> tuple[list[Row], list[Row], NearDuplicates]:
 
 @settings(derandomize=True, max_examples=70, deadline=None)
 @given(batches())
-def test_the_rule(batch: tuple[list[Row], list[Row], NearDuplicates]) -> None:
+def test_rule(batch: tuple[list[Row], list[Row], NearDuplicates]) -> None:
     new, published, policy = batch
     copies, superseded = settled(new, published, policy)
     expected_copies, expected_superseded = by_the_rule(new, published, policy)
@@ -244,7 +244,7 @@ def test_pieces_of_one_object_are_not_compared() -> None:
     assert settled(pieces, [other]) == ({"n0": "p", "n1": "p", "n2": "p"}, {})
 
 
-def test_a_better_one_of_another_split_does_not_take_the_place() -> None:
+def test_better_one_of_another_split_does_not_take_the_place() -> None:
     published = row("p", 5, split="validation")
     better = row("n0", 4, source_width_px=2000)
     assert settled([better], [published]) == ({"n0": "p"}, {})
@@ -254,7 +254,7 @@ def test_a_better_one_of_another_split_does_not_take_the_place() -> None:
     assert settled([better, best], [published]) == ({"n0": "p", "n1": "p"}, {})
 
 
-def test_the_reason_says_how_near_and_why_the_other_stays() -> None:
+def test_reason_says_how_near_and_why_the_other_stays() -> None:
     mine = candidates_of(
         table_of(new := [row("a", 1, source_width_px=200), row("b", 2**64 - 2), row("c", 2**60)]),
         [one["raw_sha256"] for one in new],
@@ -292,7 +292,7 @@ def test_what_makes_a_copy_the_better_one(told: Mapping[str, Any], better: str) 
         assert [copy.why for copy in found.superseded.values()] == [f"the other {better}"]
 
 
-def test_a_video_is_judged_by_its_bytes_per_second() -> None:
+def test_video_is_judged_by_its_bytes_per_second() -> None:
     longer = row("n", 5, 5, 5, source_nbytes=40_000, source_duration_s=40.0)
     shorter = row("p", 5, 5, 5, source_nbytes=20_000, source_duration_s=2.0)
     assert settled([longer], [shorter]) == ({"n": "p"}, {})

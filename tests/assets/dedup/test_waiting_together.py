@@ -58,7 +58,7 @@ def test_near_duplicates_across_splits_in_two_batches(dataset: Any, make: Any, o
         dataset.release(SPEC)
 
 
-def test_the_same_bytes_in_two_batches(dataset: Any, make: Any) -> None:
+def test_same_bytes_in_two_batches(dataset: Any, make: Any) -> None:
     data = make.jpeg(make.scene(1))
     first, second = (dataset.batch(SPEC, {name: data}) for name in ("a.jpg", "b.jpg"))
     release = dataset.release(SPEC)
@@ -88,7 +88,7 @@ def test_somebody_publishes_a_leak_after_the_verdict(
     assert verdict_of(dataset.root, mine).verdict == "failed"
 
 
-def test_a_release_goes_on_where_another_was_killed(
+def test_release_goes_on_where_another_was_killed(
     dataset: Any, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No batch is judged again before it is its turn: each verdict is followed by its version."""
@@ -112,7 +112,7 @@ def test_a_release_goes_on_where_another_was_killed(
     assert verdicts == [[1, 2, 1], [1, 2, 2]]
 
 
-def test_a_protected_version_that_grew_after_the_verdict(dataset: Any, make: Any) -> None:
+def test_protected_version_that_grew_after_the_verdict(dataset: Any, make: Any) -> None:
     gate = Gate(suite=(), thresholds=Thresholds(), protected=("eval@latest",))
     spec = replace(SPEC, gate=gate)
     batch = dataset.batch(spec, {"a.jpg": make.jpeg(make.scene(1))})

@@ -57,7 +57,7 @@ def published(run: Run, arrive: Callable[[Path], str], tmp_path: Path) -> list[s
     return batches
 
 
-def test_a_feed_and_what_it_must_not_become(
+def test_feed_and_what_it_must_not_become(
     run: Run, arrive: Callable[[Path], str], root: loader.Root, tmp_path: Path, published: list[str]
 ) -> None:
     # Versions that are no batch of their own are passed by.

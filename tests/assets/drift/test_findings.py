@@ -148,7 +148,7 @@ def test_levels_of_few_or_skewed_numbers_differ_as_seldom_as_is_said(name: str, 
     assert max(alarms) <= ALPHA * DRAWS + 3 * math.sqrt(ALPHA * DRAWS)
 
 
-def test_a_level_that_moved_is_seen_at_any_size() -> None:
+def test_level_that_moved_is_seen_at_any_size() -> None:
     draw = np.random.default_rng(5)
     for n, moved in ((30, 2.5), (300, 0.7), (3_000, 0.25)):
         before = Drawn(values=np.sort(draw.normal(0, 1, 3 * n)), objects=3 * n)
@@ -158,7 +158,7 @@ def test_a_level_that_moved_is_seen_at_any_size() -> None:
 
 @pytest.mark.parametrize("n", [8, 30, 300])
 @pytest.mark.parametrize("n_values", [3, 30, 150])
-def test_a_mix_of_many_rare_values_differs_as_seldom_as_is_said(n: int, n_values: int) -> None:
+def test_mix_of_many_rare_values_differs_as_seldom_as_is_said(n: int, n_values: int) -> None:
     draw, alarms = np.random.default_rng(6), 0
     weights = 1 / np.arange(1, n_values + 1)
     weights /= weights.sum()
@@ -180,12 +180,12 @@ def shoots(*shares: int) -> dict[str, Counted]:
 SHOOTS = count()
 
 
-def test_a_new_shoot_is_usual_where_every_batch_had_new_ones() -> None:
+def test_new_shoot_is_usual_where_every_batch_had_new_ones() -> None:
     batches = [shoots(80, 70, 50), shoots(120, 80), shoots(60, 50, 50, 40), shoots(100, 60, 40)]
     assert mix(shoots(90, 60, 50), batches, 1e-5, (0.1, 0.2), what="share", column="source") == []
 
 
-def test_a_value_that_never_came_stands_out_where_batches_are_alike() -> None:
+def test_value_that_never_came_stands_out_where_batches_are_alike() -> None:
     batches = [{"a": counted(k, 200), "b": counted(200 - k, 200)} for k in (96, 103, 100, 108)]
     now = {"a": counted(70, 200), "b": counted(70, 200), "c": counted(60, 200)}
     found = mix(now, batches, 1e-5, (0.1, 0.2), what="share", column="source")

@@ -66,7 +66,7 @@ def test_one_thing_in_two_splits_stops_a_batch(
     assert judged(root, "splits", [*honest, row(30, **{**planted, "split": "train"})]).passed
 
 
-def test_a_sample_that_the_version_leaves_out_leaks_nowhere(root: loader.Root) -> None:
+def test_sample_that_the_version_leaves_out_leaks_nowhere(root: loader.Root) -> None:
     planted = [row(30, raw_sha256=f"{3:064x}", split="validation")]
     assert judged(root, "splits", planted).stops
     root.exclude("photos@latest", ["photo/0003"], reason="a copy")
@@ -99,7 +99,7 @@ def test_what_lies_in_a_protected_version_cannot_be_approved(
     assert judged(root, "protected", [*honest, row(30, **planted)]).passed  # nothing is protected
 
 
-def test_a_picture_farther_than_the_limit_is_another_one(root: loader.Root) -> None:
+def test_picture_farther_than_the_limit_is_another_one(root: loader.Root) -> None:
     far = [row(30, phash=flipped(row(3)["phash"], 9))]
     assert judged(root, "protected", far, "photos@1").passed
 

@@ -37,7 +37,7 @@ def compared(feed: Feed) -> GateInputs:
     )
 
 
-def test_a_page_of_what_was_found() -> None:
+def test_page_of_what_was_found() -> None:
     feed = delivery(77, 1_000)
     for name in PLANTED:
         feed = REGRESSIONS[name].plant(feed)
@@ -58,7 +58,7 @@ def test_a_page_of_what_was_found() -> None:
     assert "<span class=passed>passed</span>" in html
 
 
-def test_a_page_without_a_baseline_or_findings() -> None:
+def test_page_without_a_baseline_or_findings() -> None:
     looked_at = replace(compared(delivery(77, 60)), baseline=None)
     results = [DRIFT_CHECKS["drift"](looked_at)]
     assert plotted(looked_at, results) == ""

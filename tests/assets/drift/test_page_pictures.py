@@ -110,7 +110,7 @@ def test_nothing_of_a_sample_is_read_by_a_browser_as_markup(root: loader.Root, c
     assert [one[:22] for one in tags.pictures] == ["data:image/jpeg;base64"]
 
 
-def test_a_takedown_reaches_the_page_of_a_batch_that_no_version_has(
+def test_takedown_reaches_the_page_of_a_batch_that_no_version_has(
     root: loader.Root, cut: StageRecord, landing: Path
 ) -> None:
     with root.write("eval") as out:
@@ -160,7 +160,7 @@ def test_what_was_there_before_stands_below_by_kind(root: loader.Root, cut: Stag
     assert raw_key not in [one.facts["raw_key"] for _, one in before_of(root, baseline, shown)]
 
 
-def test_a_picture_that_cannot_be_drawn_stops_no_verdict(
+def test_picture_that_cannot_be_drawn_stops_no_verdict(
     root: loader.Root, cut: StageRecord, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish_batches(root, "demo", "r", Gate(suite=()))

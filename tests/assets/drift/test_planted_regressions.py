@@ -25,12 +25,12 @@ def honest() -> Feed:
     return delivery(PLANTED_SEED)
 
 
-def test_the_batch_that_they_are_planted_in_is_honest(honest: Feed) -> None:
+def test_batch_that_they_are_planted_in_is_honest(honest: Feed) -> None:
     assert all(result.passed for result in judged(honest).values())
 
 
 @pytest.mark.parametrize("name", REGRESSIONS)
-def test_a_regression_is_seen_as_what_it_is(name: str, honest: Feed) -> None:
+def test_regression_is_seen_as_what_it_is(name: str, honest: Feed) -> None:
     one = REGRESSIONS[name]
     found = judged(one.plant(honest), names=[one.check])[one.check]
     assert seen(found, one.finding, one.by), found.explanation
@@ -38,7 +38,7 @@ def test_a_regression_is_seen_as_what_it_is(name: str, honest: Feed) -> None:
 
 
 @pytest.mark.parametrize("seed", HONEST)
-def test_an_honest_batch_passes(seed: int) -> None:
+def test_honest_batch_passes(seed: int) -> None:
     stopped = [one.explanation for one in judged(delivery(seed, HONEST[seed])).values() if not one.passed]
     assert stopped == []
 
@@ -67,7 +67,7 @@ def test_with_too_few_batches_a_difference_is_shown_and_stops_nothing(honest: Fe
     assert DRIFT_CHECKS["drift"](_against(honest, None)).passed
 
 
-def test_a_feed_that_varies_by_itself_is_given_more_room(honest: Feed) -> None:
+def test_feed_that_varies_by_itself_is_given_more_room(honest: Feed) -> None:
     """The same scale is unusual of a steady column and usual of one whose every batch has another one."""
 
     def scaled(feed: Feed, factor: float) -> Feed:
@@ -104,7 +104,7 @@ def test_thresholds_are_the_datasets_own(honest: Feed) -> None:
     assert judged(planted, Thresholds(), ["drift"])["drift"].findings
 
 
-def test_a_smaller_delivery_of_a_feed_whose_deliveries_are_of_one_size() -> None:
+def test_smaller_delivery_of_a_feed_whose_deliveries_are_of_one_size() -> None:
     def table(n: int) -> pl.DataFrame:
         return pl.DataFrame({"kind": ["image"] * n, "split": ["train"] * n})
 

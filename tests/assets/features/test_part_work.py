@@ -115,7 +115,7 @@ class Mixed(ClusterCompute):
             yield replace(block, outcomes=[one, replace(two, value=other)])
 
 
-def test_a_model_computes_on_nodes_and_gives_the_bytes_of_one_process(cut: Path, model: Feature) -> None:
+def test_model_computes_on_nodes_and_gives_the_bytes_of_one_process(cut: Path, model: Feature) -> None:
     found = {}
     nodes = replace(LOCAL, packages=("tests_networks",))
     for n in (0, 1, 4):
@@ -134,9 +134,7 @@ def test_a_model_computes_on_nodes_and_gives_the_bytes_of_one_process(cut: Path,
     assert found[0] == found[1] == found[4]
 
 
-def test_a_model_on_two_kinds_of_nodes_or_none_that_loads_it_stops_the_batch(
-    cut: Path, model: Feature
-) -> None:
+def test_model_on_two_kinds_of_nodes_or_none_that_loads_it_stops_the_batch(cut: Path, model: Feature) -> None:
     nodes, said = replace(LOCAL, engine="inline", packages=("tests_networks",)), SAID.append
     with pytest.raises(
         ModelFailed, match=r"was computed on .*device cpu.*part .* on .*ANOTHER.*: they may differ"
@@ -149,7 +147,7 @@ def test_a_model_on_two_kinds_of_nodes_or_none_that_loads_it_stops_the_batch(
         assert not list(job_ids(open_store(str(cut.parent / way))))
 
 
-def test_a_refresh_has_the_same_bytes_on_a_cluster(
+def test_refresh_has_the_same_bytes_on_a_cluster(
     cut: Path, publish_alone: Callable[[loader.Root, StageRecord], loader.Version]
 ) -> None:
     found = {}
@@ -170,7 +168,7 @@ def test_a_refresh_has_the_same_bytes_on_a_cluster(
 
 
 @pytest.mark.parametrize("packages", [("tests_poison",), ()])
-def test_a_poison_sample_costs_itself_on_a_cluster_too(
+def test_poison_sample_costs_itself_on_a_cluster_too(
     cut: Path, monkeypatch: pytest.MonkeyPatch, packages: tuple[str, ...]
 ) -> None:
     poison = str(Path(__file__).parent.parent / "poison")
@@ -190,7 +188,7 @@ class Odd(Mel):
     words: object = lambda: None
 
 
-def test_a_featurizer_travels_by_class_and_parameters_alone() -> None:
+def test_featurizer_travels_by_class_and_parameters_alone() -> None:
     made = Feature(name="mel", parameters={"n_mels": 40}).build()
     plain = plain_featurizer(made)
     assert plain is not None
@@ -200,7 +198,7 @@ def test_a_featurizer_travels_by_class_and_parameters_alone() -> None:
     assert plain_featurizer(Odd()) is None
 
 
-def test_a_network_is_code_of_the_packages_too(model: Feature) -> None:
+def test_network_is_code_of_the_packages_too(model: Feature) -> None:
     plain = plain_featurizer(model.build())
     assert plain is not None
     assert plain.build(["assets", "tests_networks"]) == model.build()

@@ -65,7 +65,7 @@ def test_before_it_is_published(run: Run, arrive: Arrive, root: loader.Root, lan
     )  # of photos, no more of clips
 
 
-def test_a_feature_alone_without_the_samples_behind_it(
+def test_feature_alone_without_the_samples_behind_it(
     run: Run, arrive: Arrive, root: loader.Root, landing: Path
 ) -> None:
     """What was put together before stays as it was, and can be published."""

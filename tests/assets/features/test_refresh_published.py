@@ -160,7 +160,7 @@ def test_featurizer_gets_the_facts_of_its_fields(
     assert {row["dims_named"] for row in rows(root.open("demo@2")).values()} == {2 * "row+column+channel"}
 
 
-def test_a_new_version_has_the_new_features_and_the_old_one_stays(
+def test_new_version_has_the_new_features_and_the_old_one_stays(
     root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None], run: Run
 ) -> None:
     batch = publish(spec_of(1))
@@ -246,7 +246,7 @@ def test_what_the_new_values_leave_out_is_left_out_and_an_unknown_value_is_taken
     assert values(root.open("demo@2"), "sizes.r2.npy") == [3 * size]
 
 
-def test_a_sample_that_was_excluded_is_not_computed(
+def test_sample_that_was_excluded_is_not_computed(
     root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None]
 ) -> None:
     batch = publish(spec_of(1))
@@ -256,7 +256,7 @@ def test_a_sample_that_was_excluded_is_not_computed(
     assert list(rows(root.open("demo@3"))) == ["large.jpg"]
 
 
-def test_a_sample_that_is_back_before_the_release_is_computed_first(
+def test_sample_that_is_back_before_the_release_is_computed_first(
     root: loader.Root,
     publish: Callable[..., str],
     refresh: Callable[..., None],
@@ -314,7 +314,7 @@ def test_refused_samples_are_left_out_and_too_many_stop_the_batch(
     assert stale(root, spec) == []  # what was refused waits for a person
 
 
-def test_a_refresh_that_fails_the_gate_is_given_up_until_somebody_makes_it_again(
+def test_refresh_that_fails_the_gate_is_given_up_until_somebody_makes_it_again(
     root: loader.Root, publish: Callable[..., str], run: Run, failure_of: Told
 ) -> None:
     def small(table: Any, baseline: Any) -> CheckResult:
@@ -363,7 +363,7 @@ def test_what_a_collector_gave_up_or_a_publish_overlooked_is_computed_again(
     assert [one.partition for one in stale(root, spec)] == [batch]
 
 
-def test_a_feature_that_was_not_there_is_added_and_one_like_a_column_of_something_else_is_not(
+def test_feature_that_was_not_there_is_added_and_one_like_a_column_of_something_else_is_not(
     root: loader.Root, publish: Callable[..., str], refresh: Callable[..., None], run: Run, failure_of: Told
 ) -> None:
     plain = replace(spec_of(1), features=())

@@ -77,7 +77,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"name": "picture"}, "name 'picture', and so has featurizer 'picture'"),
     ],
 )
-def test_a_dataset_with_two_owners_of_a_name_cannot_be_described(
+def test_dataset_with_two_owners_of_a_name_cannot_be_described(
     other: str, parameters: Mapping[str, str], what: str
 ) -> None:
     features = (Feature(name="picture"), Feature(name="phash"), Feature(name="tokens"))
@@ -86,12 +86,12 @@ def test_a_dataset_with_two_owners_of_a_name_cannot_be_described(
         DatasetSpec(name="demo", features=(*features, Feature(name=other, parameters=parameters)))
 
 
-def test_a_name_that_is_no_path_segment_is_refused(other: str) -> None:
+def test_name_that_is_no_path_segment_is_refused(other: str) -> None:
     with pytest.raises(InvalidName, match=r"featurizer name 'Other/Score'"):
         check_distinct_names("demo", [make(other, name="Other/Score")])
 
 
-def test_a_featurizer_has_one_stage_whatever_it_is_named_by(other: str) -> None:
+def test_featurizer_has_one_stage_whatever_it_is_named_by(other: str) -> None:
     assert Feature(name=other).stage == "feature_other_score"
     assert Feature(name="picture").stage == "feature_picture"
 

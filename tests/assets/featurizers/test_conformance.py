@@ -55,7 +55,7 @@ def test_another_field_is_read_when_told(samples: Samples) -> None:
         ),
     ],
 )
-def test_the_registry_names_what_is_there(
+def test_registry_names_what_is_there(
     registry: Mapping[str, str], folder: str, not_one: set[str], models: Models
 ) -> None:
     here = Path(make.__code__.co_filename).parent / folder

@@ -156,7 +156,7 @@ def test_what_is_no_episode_is_rejected(fields: dict[str, Any], code: str, reaso
     assert (refused.value.outcome, refused.value.stage, refused.value.code) == ("rejected", "featurize", code)
 
 
-def test_an_infinite_value_widens_no_band() -> None:
+def test_infinite_value_widens_no_band() -> None:
     rows = np.random.default_rng(3).normal(0, 1, (60, 2))
     rows[30, 0] = np.inf
     assert features({"action.npy": rows}).columns["idle_ratio"] == 0.0
@@ -178,7 +178,7 @@ def test_parameters_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
         make("episode_sync", **wrong)
 
 
-def test_a_log_is_measured_by_its_topics(tmp_path: Path) -> None:
+def test_log_is_measured_by_its_topics(tmp_path: Path) -> None:
     joints = [("arm/joints", row * 20 * MS, {"position": [min(row, 100) / 10, 0.0]}) for row in range(200)]
     lamp = [
         ("lamp", 300 * MS + row * 100 * MS, {"on": row % 2}) for row in range(36) if row not in (9, 10, 11)

@@ -36,7 +36,7 @@ def _starts(n_samples: int) -> range:
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000, 44_100, 48_000, 96_000])
-def test_a_sine_of_1_khz_has_its_known_loudness(make: Any, rate_hz: int) -> None:
+def test_sine_of_1_khz_has_its_known_loudness(make: Any, rate_hz: int) -> None:
     # BS.1770-4: a 997 Hz sine at 0 dBFS in one channel reads -3.01 LKFS; on two channels 3.01 more.
     tone = make.sine(10 ** (-20 / 20), 3.0, rate_hz)
     mono, stereo = measured(make, tone, rate_hz), measured(make, np.stack([tone, tone]), rate_hz)
@@ -68,13 +68,13 @@ def test_true_peak_lies_between_the_samples(make: Any) -> None:
 
 
 @pytest.mark.parametrize("level_db", [0, -20, -50, -80])
-def test_the_peak_of_a_quiet_sound_is_as_exact_as_that_of_a_loud_one(make: Any, level_db: int) -> None:
+def test_peak_of_a_quiet_sound_is_as_exact_as_that_of_a_loud_one(make: Any, level_db: int) -> None:
     tone = make.sine(1.0, 1.0, hz=997) * np.hanning(48_000) * 10 ** (level_db / 20)
     assert measured(make, tone)["true_peak_dbtp"] == pytest.approx(level_db, abs=0.1)
 
 
 @pytest.mark.parametrize("place", [0, 30_000, -600, -1])
-def test_a_click_is_found_wherever_it_is(make: Any, place: int) -> None:
+def test_click_is_found_wherever_it_is(make: Any, place: int) -> None:
     click = np.zeros(49_234)
     click[place] = 0.5
     assert measured(make, click)["true_peak_dbtp"] == pytest.approx(-6.02, abs=0.3)
@@ -112,7 +112,7 @@ def test_clipping(make: Any, bits: int) -> None:
     assert measured(make, single, bits=bits)["clipped_ratio"] == pytest.approx(3 / 96_000, abs=1e-6)
 
 
-def test_the_rear_channels_of_5_1_count_more_and_its_lfe_does_not(make: Any) -> None:
+def test_rear_channels_of_5_1_count_more_and_its_lfe_does_not(make: Any) -> None:
     tone = make.sine(0.1, 2.0)
     in_one = []
     for channel in range(6):
@@ -126,7 +126,7 @@ def test_the_rear_channels_of_5_1_count_more_and_its_lfe_does_not(make: Any) -> 
     assert rear == pytest.approx(-21.5, abs=0.1)
 
 
-def test_a_clip_beside_its_sound_and_one_without(make: Any) -> None:
+def test_clip_beside_its_sound_and_one_without(make: Any) -> None:
     loudness = featurizer("loudness", video="flac")
     assert loudness.kinds == {"audio", "video"}
     data = make.flac(make.sine(0.1, 1.0)[None])
@@ -168,6 +168,6 @@ def test_float_samples_of_any_size_are_measured(value: float) -> None:
 
 
 @pytest.mark.parametrize("silence_dbfs", [0, 3, -300])
-def test_a_threshold_of_silence_that_is_none(silence_dbfs: float) -> None:
+def test_threshold_of_silence_that_is_none(silence_dbfs: float) -> None:
     with pytest.raises(ValueError, match="silence_dbfs"):
         featurizer("loudness", silence_dbfs=silence_dbfs)

@@ -47,7 +47,7 @@ def test_logarithms() -> None:
     assert Mel(log="ln", floor=1e-3).of(np.zeros(1000, np.float32)).max() == pytest.approx(np.log(1e-3))
 
 
-def test_the_default_is_what_whisper_is_fed() -> None:
+def test_default_is_what_whisper_is_fed() -> None:
     """log_mel_spectrogram of openai/whisper: the last frame is left out, log10 of at least 1e-10, at most 8 below
     the largest, plus 4, over 4."""
     decades = np.log10(np.maximum(GOLDEN["whisper"][:, :-1].astype(float), 1e-10))
@@ -81,7 +81,7 @@ def test_stereo_at_another_rate_is_mixed_and_resampled(make: Any) -> None:
     assert np.abs(found - wanted).max() < 1e-3
 
 
-def test_a_clip_may_have_its_sound_beside_it(make: Any) -> None:
+def test_clip_may_have_its_sound_beside_it(make: Any) -> None:
     mel = Mel(audio=None, video="sound.flac")
     assert mel.kinds == {"video"}
     without = mel("video", {"mp4": b""}).fields["mel.npy"]
@@ -90,7 +90,7 @@ def test_a_clip_may_have_its_sound_beside_it(make: Any) -> None:
     assert mel("video", {"sound.flac": sound}).fields["mel.npy"].shape == (80, 100)  # type: ignore[union-attr]
 
 
-def test_a_tone_lies_in_its_band(make: Any) -> None:
+def test_tone_lies_in_its_band(make: Any) -> None:
     found = Mel(log="db").of(make.sine(0.5, 1.0, 16_000, hz=1000.0).astype(np.float32))
     centres = mel_filters(16_000, 400, 80, 0.0, 8000.0, "slaney", "none").argmax(axis=1) * 40
     assert abs(centres[int(found[:, 50].argmax())] - 1000) <= 60

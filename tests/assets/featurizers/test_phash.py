@@ -38,7 +38,7 @@ def test_its_shape_and_its_column(make: Any) -> None:
 
 @pytest.mark.parametrize("quality", [20, 50, 85])
 @pytest.mark.parametrize("scale", [0.5, 1.0, 1.7])
-def test_a_recompressed_copy_lies_near(make: Any, quality: int, scale: float) -> None:
+def test_recompressed_copy_lies_near(make: Any, quality: int, scale: float) -> None:
     for seed in range(12):
         pixels = make.scene(seed, 240, 320)
         copy = Image.fromarray(pixels).resize((round(320 * scale), round(240 * scale)))
@@ -53,7 +53,7 @@ def test_other_pictures_lie_far(make: Any) -> None:
     assert min(distances(one, other)[0] for one, other in combinations(every, 2)) >= FAR
 
 
-def test_a_reencoded_clip_lies_near_and_its_frames_are_start_middle_and_end(make: Any) -> None:
+def test_reencoded_clip_lies_near_and_its_frames_are_start_middle_and_end(make: Any) -> None:
     scenes = [make.scene(seed, 128, 192) for seed in (1, 1, 2, 2, 3)]
     fine, coarse = hashes("video", make.mp4(scenes, crf=12)), hashes("video", make.mp4(scenes, crf=36))
     assert max(distances(fine, coarse)) <= NEAR
@@ -63,7 +63,7 @@ def test_a_reencoded_clip_lies_near_and_its_frames_are_start_middle_and_end(make
 
 
 @pytest.mark.parametrize("level", [0, 16, 200])
-def test_a_flat_picture_is_marked(make: Any, level: int) -> None:
+def test_flat_picture_is_marked(make: Any, level: int) -> None:
     rng = np.random.default_rng(level)
     pixels = np.uint8(np.clip(rng.normal(level, 1, (96, 128, 3)), 0, 255))
     assert featurizer("phash")("image", {"jpg": make.jpeg(pixels)}).columns["phash_flat"] is True
@@ -72,7 +72,7 @@ def test_a_flat_picture_is_marked(make: Any, level: int) -> None:
     assert featurizer("phash")("video", {"mp4": clip}).columns["phash_flat_mask"] == 0b011
 
 
-def test_a_mirrored_copy_is_found_by_its_other_hash(make: Any) -> None:
+def test_mirrored_copy_is_found_by_its_other_hash(make: Any) -> None:
     for seed in range(12):
         pixels = make.scene(seed, 240, 320)
         copy = featurizer("phash")("image", {"jpg": make.jpeg(pixels[:, ::-1], 50)}).columns
@@ -94,7 +94,7 @@ def as_hashes(text: str) -> np.ndarray:
     ],
     ids=["gradient across", "gradient down", "two halves"],
 )
-def test_a_drawing_of_two_tones_has_a_hash_of_noise_and_is_marked(make: Any, pixels: np.ndarray) -> None:
+def test_drawing_of_two_tones_has_a_hash_of_noise_and_is_marked(make: Any, pixels: np.ndarray) -> None:
     """Its standard deviation is that of a photo; all but a few of its frequencies are nought."""
     assert pixels.std() > 50
     assert featurizer("phash")("image", {"jpg": make.jpeg(pixels)}).columns["phash_flat"] is True

@@ -58,7 +58,7 @@ def test_chroma(make: Any) -> None:
     assert image(make, flat(120, 60, 60))["chroma_mean_ratio"] == pytest.approx(60 / 255, abs=0.02)
 
 
-def test_the_laplacian_is_scipys() -> None:
+def test_laplacian_is_scipys() -> None:
     luma = np.random.default_rng(0).random((40, 30), np.float32)
     expected = ndimage.laplace(luma.astype(np.float64) * 255)[1:-1, 1:-1].var()
     assert laplacian_variance(luma) == pytest.approx(expected, rel=1e-5)
@@ -106,7 +106,7 @@ def test_motion_is_what_numpy_says_of_the_frames(make: Any) -> None:
     assert columns["motion_mean_ratio"] == pytest.approx(expected, abs=0.006)
 
 
-def test_a_single_frame_does_not_move(make: Any) -> None:
+def test_single_frame_does_not_move(make: Any) -> None:
     columns = video(make, [make.scene(1)])
     assert columns["motion_mean_ratio"] is None
     assert columns["frozen_ratio"] is None

@@ -26,7 +26,7 @@ def features(text: str) -> Any:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_text_comes_back(text: str) -> None:
+def test_text_comes_back(text: str) -> None:
     from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
 
     made = features(text)
@@ -79,7 +79,7 @@ def test_text_that_is_refused(data: bytes, code: str) -> None:
     assert refused.value.code == code
 
 
-def test_a_million_blanks_in_a_row_are_refused() -> None:
+def test_million_blanks_in_a_row_are_refused() -> None:
     with pytest.raises(Unusable) as refused:
         features(" " * 1_000_000)
     assert refused.value.code == "untokenizable"

@@ -63,7 +63,7 @@ def test_probabilities_are_those_of_the_original_model() -> None:
     assert np.delete(found, slice(30, 73)).max() < 0.02
 
 
-def test_a_long_sound_is_one_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_sound_is_one_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     """More frames than one call takes: the state goes on."""
     sound = np.tile(spoken(), 2)
     whole = probabilities(sound)
@@ -101,7 +101,7 @@ def test_stereo_at_another_rate(make: Any) -> None:
     assert found.columns["speech_ratio"] == pytest.approx(0.37, abs=0.04)
 
 
-def test_a_clip_may_have_its_sound_beside_it(make: Any) -> None:
+def test_clip_may_have_its_sound_beside_it(make: Any) -> None:
     one = VoiceActivity(audio=None, video="sound.flac")
     assert one("video", {"mp4": b""}).columns == {"speech_ratio": None, "n_speech_segments": None}
     assert one("video", {"sound.flac": make.flac(spoken()[None], RATE_HZ)}).columns["n_speech_segments"] == 1

@@ -92,7 +92,7 @@ def test_no_rebuild_brings_a_sample_back(
     assert shown(result)["excluded_by_people"] == "none"
 
 
-def test_a_release_finishes_what_a_killed_exclusion_began(
+def test_release_finishes_what_a_killed_exclusion_began(
     run: Any,
     root: loader.Root,
     landing: Path,
@@ -136,7 +136,7 @@ def row(key: str, unit: str = "u", raw: str = "r") -> dict[str, str]:
     return {"key": key, "unit_id": unit, "raw_sha256": raw * 64}
 
 
-def test_a_part_of_an_object_is_excluded_alone_unless_the_whole_object_is(root: loader.Root) -> None:
+def test_part_of_an_object_is_excluded_alone_unless_the_whole_object_is(root: loader.Root) -> None:
     write(root, "a1", "a2", "b1")
     rows = [row("a1", "u-a1", "a"), row("cut-anew", "u-new", "a"), row("b-anew", "u-b", "b")]
     exclude(root, "demo@1", ["a1", "b1"], **TOLD)
@@ -158,7 +158,7 @@ def test_whole_objects_take_all_of_their_samples(root: loader.Root) -> None:
     assert excluded_units(root.store, "demo", "", rows).keys() == {"u-a1"}
 
 
-def test_a_release_obeys_what_stands(root: loader.Root) -> None:
+def test_release_obeys_what_stands(root: loader.Root) -> None:
     write(root, "a1", "a2", "b1")
     assert obey(root, "demo") is None
     exclude(root, "demo@1", ["a1", "a2"], **TOLD)

@@ -158,7 +158,7 @@ def _killed(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_sample_that_was_cut_again_is_not_taken_out_for_the_old_one(
+def test_sample_that_was_cut_again_is_not_taken_out_for_the_old_one(
     root: loader.Root, version: loader.Version, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(root, version, "007")
@@ -188,7 +188,7 @@ def test_too_many_at_once_stop_everything(root: loader.Root) -> None:
     assert len(stage(root, replace(SPEC, max_quarantine_rate=0.05)).excluded) == 9
 
 
-def test_a_store_that_does_not_answer_says_nothing_about_a_sample(
+def test_store_that_does_not_answer_says_nothing_about_a_sample(
     root: loader.Root, version: loader.Version, tmp_path: Path
 ) -> None:
     train(root, version)
@@ -210,7 +210,7 @@ class Evicted(InlineCompute):
         return [Outcome(error=Failure(code=code, reason="the machine went away")) for _ in units]
 
 
-def test_a_failure_that_nobody_knows_condemns_no_sample(version: loader.Version) -> None:
+def test_failure_that_nobody_knows_condemns_no_sample(version: loader.Version) -> None:
     with pytest.raises(StoreError, match="could not be judged: the machine went away"):
         judge(version, {"005": ["jpg"]}, Evicted(), timeout_s=60)
 
@@ -265,7 +265,7 @@ def test_one_line_of_one_ledger_ends_nobodys_run(
     assert list(unjudged_ledgers(root.store, "demo")) == []
 
 
-def test_a_clip_is_decoded_to_its_end(
+def test_clip_is_decoded_to_its_end(
     root: loader.Root, make_video: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A decoder of the loader's shows some frames; what is broken in another one is found here."""
@@ -280,7 +280,7 @@ def test_a_clip_is_decoded_to_its_end(
     assert {key: one.verdict for key, one in found.items()} == {"whole": "sound", "torn": "corrupt"}
 
 
-def test_the_sensor_asks_once_a_day_until_it_is_judged(
+def test_sensor_asks_once_a_day_until_it_is_judged(
     root: loader.Root, version: loader.Version, instance: dg.DagsterInstance
 ) -> None:
     sensor = quarantine_sensor(SPEC)
@@ -299,7 +299,7 @@ def test_the_sensor_asks_once_a_day_until_it_is_judged(
     assert MAX_LEDGERS >= 1
 
 
-def test_the_asset_publishes_and_ingest_keeps_the_unit_out(
+def test_asset_publishes_and_ingest_keeps_the_unit_out(
     run: Any, root: loader.Root, landing: Path, arrive: Callable[[Path], str], checks_of: Any
 ) -> None:
     spec = DatasetSpec(name="demo", max_reject_rate=1.0)

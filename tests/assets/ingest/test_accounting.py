@@ -150,7 +150,7 @@ def test_what_is_published_can_be_trained_and_followed_back(
     assert [row["in_id"] for row in mine] == [told["unit_id"]]
 
 
-def test_an_object_that_changes_or_goes_after_discovery_is_a_row(
+def test_object_that_changes_or_goes_after_discovery_is_a_row(
     root: loader.Root, trouble: Path, compute: Compute, make_jpeg: Callable[..., bytes]
 ) -> None:
     store = open_store(str(trouble))
@@ -166,7 +166,7 @@ def test_an_object_that_changes_or_goes_after_discovery_is_a_row(
     assert record.counts["landed"] == sum(record.counts[name] for name in ("used", "rejected", "dropped"))
 
 
-def test_a_filter_drops_with_its_reason(
+def test_filter_drops_with_its_reason(
     root: loader.Root, landing: Path, compute: Compute, publish_alone: Publish
 ) -> None:
     spec = DatasetSpec(
@@ -215,7 +215,7 @@ def test_taking_the_damaged_files_away_lets_the_batch_through(
     assert record.counts["landed"] == sum(record.counts[name] for name in ("used", "rejected", "dropped"))
 
 
-def test_a_failed_samples_audit_fences_its_parts(
+def test_failed_samples_audit_fences_its_parts(
     root: loader.Root, trouble: Path, compute: Compute, publish_alone: Publish
 ) -> None:
     store = open_store(str(trouble))
@@ -233,7 +233,7 @@ def test_a_failed_samples_audit_fences_its_parts(
         publish_alone(root, record)
 
 
-def test_a_second_run_writes_nothing(root: loader.Root, trouble: Path, compute: Compute) -> None:
+def test_second_run_writes_nothing(root: loader.Root, trouble: Path, compute: Compute) -> None:
     first, _ = ingest(root, trouble, compute)
     folder = Path(root.url)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
@@ -243,7 +243,7 @@ def test_a_second_run_writes_nothing(root: loader.Root, trouble: Path, compute: 
     assert {path for path in after if after[path] != before.get(path)} == set()
 
 
-def test_a_run_that_died_is_finished_in_its_own_transaction(
+def test_run_that_died_is_finished_in_its_own_transaction(
     root: loader.Root, landing: Path, compute: Compute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dies(*_: object) -> None:
@@ -311,7 +311,7 @@ def test_one_poison_sample_costs_itself(
     assert record.verdict == "published"
 
 
-def test_a_fault_of_this_machine_is_nobodys_reject_row(
+def test_fault_of_this_machine_is_nobodys_reject_row(
     root: loader.Root, landing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(str(landing))

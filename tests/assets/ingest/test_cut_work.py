@@ -88,7 +88,7 @@ def test_shards_and_tables_have_the_same_bytes_whoever_cuts(
     assert all(one == found["inline"] for one in found.values()), found
 
 
-def test_an_object_that_no_node_could_read_is_read_again_by_the_next_run(
+def test_object_that_no_node_could_read_is_read_again_by_the_next_run(
     tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> hash_work.Hashed:
@@ -136,7 +136,7 @@ def cut_by_runs(
     return run
 
 
-def test_a_run_goes_on_with_the_cut_of_a_run_that_was_killed(
+def test_run_goes_on_with_the_cut_of_a_run_that_was_killed(
     tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though its own units would name another run."""
@@ -166,7 +166,7 @@ def test_a_run_goes_on_with_the_cut_of_a_run_that_was_killed(
         ("txn", "other"),
     ],
 )
-def test_a_forged_outcome_names_no_file_of_others(
+def test_forged_outcome_names_no_file_of_others(
     tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch, where: str, path: str
 ) -> None:
     with loader.Root(tmp_path / "root") as root:

@@ -34,7 +34,7 @@ def naming(request: CutRequest) -> CutResult:
 
 
 @pytest.mark.parametrize("how", ["own", "link", "hard link", "elsewhere", "above"])
-def test_a_unit_is_a_file_that_its_worker_made(
+def test_unit_is_a_file_that_its_worker_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(cut_work, "cut_object", naming)

@@ -147,7 +147,7 @@ def entry_of(index: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("format", ["litdata", "litdata-compressed", "mds", "mds-compressed"])
-def test_an_index_that_is_wrong_of_one_object_refuses_it_alone(
+def test_index_that_is_wrong_of_one_object_refuses_it_alone(
     format: str, tmp_path: Path, root: loader.Root
 ) -> None:
     texts = [[b"a" * n] for n in (1, 2, 3)]
@@ -192,7 +192,7 @@ def test_an_index_that_is_wrong_of_one_object_refuses_it_alone(
 
 
 @KEEPS
-def test_a_check_that_fails_stops_archives_as_any_batch(
+def test_check_that_fails_stops_archives_as_any_batch(
     keep: str, place: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     wrong = Expectation(kind="in_set", column="kind", values=("audio",))
@@ -226,7 +226,7 @@ def test_parts_in_place_are_published_with_the_table_that_the_gate_saw(
     assert len(root.publish("demo", parts, verdict=verdict.path, foreign=record.body["foreign"])) == 6
 
 
-def test_a_takedown_of_an_archive_leaves_its_samples_out(
+def test_takedown_of_an_archive_leaves_its_samples_out(
     place: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     demo = spec("in place")
@@ -238,7 +238,7 @@ def test_a_takedown_of_an_archive_leaves_its_samples_out(
     assert set(root.open("demo@latest").samples().collect()["raw_key"]) == {"1.tar"}
 
 
-def test_an_archive_that_lands_again_is_new_samples(
+def test_archive_that_lands_again_is_new_samples(
     place: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     """Its keys repeat those of its earlier samples; the same bytes under another name are a duplicate."""
@@ -257,7 +257,7 @@ def test_an_archive_that_lands_again_is_new_samples(
 
 
 @KEEPS
-def test_an_archive_that_grows_brings_new_samples_and_changed_ones_take_their_place(
+def test_archive_that_grows_brings_new_samples_and_changed_ones_take_their_place(
     keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     """Nobody reads the bytes of samples in place: the new index stands for all of the object but what was left out."""

@@ -172,7 +172,7 @@ def test_episode_sync_is_added_to_published_episodes(
     assert windows.rows(np.arange(len(windows))).tolist() == [row for rows in rows_kept for row in rows]
 
 
-def test_a_video_that_is_replaced_makes_another_object(
+def test_video_that_is_replaced_makes_another_object(
     place: Path, root: loader.Root, land: Callable[[Path | str], str]
 ) -> None:
     before = {info.key: info for info in seen(place).list() if info.key.startswith("data/")}
@@ -193,7 +193,7 @@ def test_a_video_that_is_replaced_makes_another_object(
     assert len(root.open("demo@2")) == 3
 
 
-def test_a_file_that_grows_brings_its_new_episodes_alone(
+def test_file_that_grows_brings_its_new_episodes_alone(
     tmp_path: Path, root: loader.Root, land: Callable[[Path], str]
 ) -> None:
     old, place = v21(tmp_path / "old", cameras=[CAMERA]), tmp_path / "in"
@@ -237,7 +237,7 @@ def test_one_that_is_gone_or_replaced_after_it_was_discovered_is_dropped_by_name
 
 @pytest.mark.parametrize("format", ["lerobot", "rosbag"])
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)  # the server that tells its requests
-def test_a_tick_reads_of_a_place_that_is_as_before_its_listing_alone(
+def test_tick_reads_of_a_place_that_is_as_before_its_listing_alone(
     format: str, place: Path, tmp_path: Path, s3_answers: deque[tuple[str, str, int]], bucket: str
 ) -> None:
     if format == "rosbag":
@@ -263,7 +263,7 @@ def test_a_tick_reads_of_a_place_that_is_as_before_its_listing_alone(
     assert read() == (first if format == "lerobot" else ["metadata.yaml"])
 
 
-def test_an_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path: Path) -> None:
+def test_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path: Path) -> None:
     (place / film(0)).rename(tmp_path / "late.mp4")
     assert data(0) not in {info.key for info in seen(place).list()}
     with pytest.raises(ObjectNotFound, match="is incomplete"):
@@ -296,14 +296,14 @@ def test_neither_notices_nor_an_inventory_tell_of_objects_of_several_files(
     assert (report.n_there, report.n_batched, report.not_taken) == (3, 0, {"not_media": 7})
 
 
-def test_a_place_without_rows_has_no_objects(place: Path) -> None:
+def test_place_without_rows_has_no_objects(place: Path) -> None:
     for path in (place / "data").rglob("*.parquet"):
         path.unlink()
     (place / "meta/info.json").unlink()
     assert [*seen(place).list()] == []
 
 
-def test_a_takedown_of_an_object_reaches_its_videos(
+def test_takedown_of_an_object_reaches_its_videos(
     place: Path, root: loader.Root, land: Callable[[Path | str], str], bucket: str
 ) -> None:
     store = upload(place, bucket)
@@ -330,7 +330,7 @@ def text_of(root: loader.Root, batch: str) -> str:
     return bytes(root.store.get(f"tables/demo/manifests/{batch[:6]}.json").data).decode()
 
 
-def test_a_takedown_of_a_further_file_that_nobody_knew_names_the_object_to_ask_for(
+def test_takedown_of_a_further_file_that_nobody_knew_names_the_object_to_ask_for(
     place: Path, root: loader.Root
 ) -> None:
     """It was requested when its object was not discovered yet, or as it was."""
@@ -359,7 +359,7 @@ def bag(folder: Path, text: str, plugin: StoragePlugin) -> None:
         out.write(to, 0, types.serialize_cdr(types.types[kind](data=text), kind))
 
 
-def test_a_bag_of_ros_2_is_one_raw_object(tmp_path: Path, root: loader.Root, run: Run, bucket: str) -> None:
+def test_bag_of_ros_2_is_one_raw_object(tmp_path: Path, root: loader.Root, run: Run, bucket: str) -> None:
     place, source = tmp_path / "in", Source(format="rosbag")
     place.mkdir()
     for name, plugin in (("five", StoragePlugin.SQLITE3), ("six", StoragePlugin.MCAP)):

@@ -113,7 +113,7 @@ def cut(
 
 
 @KEEPS
-def test_a_batch_is_cut_again_whose_columns_others_had_published_with_other_types(
+def test_batch_is_cut_again_whose_columns_others_had_published_with_other_types(
     keep: str, tmp_path: Path, root: loader.Root, run: Run
 ) -> None:
     place, said = tmp_path / "in", list[str]()

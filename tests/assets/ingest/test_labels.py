@@ -5,7 +5,7 @@ from assets.ingest.cut import labels_of
 from assets.ingest.units import published_labels
 
 
-def test_a_version_made_by_hand_loses_no_class_name(root: loader.Root) -> None:
+def test_version_made_by_hand_loses_no_class_name(root: loader.Root) -> None:
     assert published_labels(root, "demo") == []
     with root.write("demo", producer={"labels": ["dog", "cat"]}) as writer:
         for number in range(3):

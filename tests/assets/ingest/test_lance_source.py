@@ -74,7 +74,7 @@ def test_fragments_bring_new_rows_and_changed_ones_and_no_row_twice(
     assert texts(root) == {"n0": "t0", "n1": "t1", "n2": "new", "n3": "t3", "n4": "t4"}
 
 
-def test_a_takedown_leaves_fragments_to_lance(place: Path, root: loader.Root, land: Land) -> None:
+def test_takedown_leaves_fragments_to_lance(place: Path, root: loader.Root, land: Land) -> None:
     lance.write_dataset(rows(0, 1), str(place), max_rows_per_file=1)
     land()
     (one, _) = sorted(set(root.open("demo@1").samples().collect()["raw_uri"]))

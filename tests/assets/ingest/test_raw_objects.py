@@ -29,7 +29,7 @@ def codes(rows: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {key: row["error_code"] for key, row in rows.items() if row["error_code"]}
 
 
-def test_a_row_per_object(store: Store, landing: Path) -> None:
+def test_row_per_object(store: Store, landing: Path) -> None:
     place = open_store(str(landing))
     (batch,) = discover(store, place, "d")
     record, rows = land(store, place, dataset="d", partition=batch, run_id="r")
@@ -93,7 +93,7 @@ def test_changed_gone_and_unreadable_objects_are_rows(store: Store, landing: Pat
     assert set(landed(store, place, again)) == {"photos/cats/a cat.jpg", "empty and replaced"}
 
 
-def test_an_object_replaced_between_two_reads_is_not_mixed(store: Store, tmp_path: Path) -> None:
+def test_object_replaced_between_two_reads_is_not_mixed(store: Store, tmp_path: Path) -> None:
     place = open_store(str(tmp_path / "place"))
     place.put("big", bytes(20 * 2**20))
 
@@ -110,7 +110,7 @@ def test_an_object_replaced_between_two_reads_is_not_mixed(store: Store, tmp_pat
     assert codes(landed(store, Replacing(), batch)) == {"big": "Changed"}
 
 
-def test_a_store_that_does_not_answer_is_no_reason_to_reject(store: Store, landing: Path) -> None:
+def test_store_that_does_not_answer_is_no_reason_to_reject(store: Store, landing: Path) -> None:
     place = open_store(str(landing))
 
     class Silent:
@@ -185,7 +185,7 @@ def test_what_is_said_of_one_object_and_makes_no_sense_is_its_own_problem(
     assert rows["speech/tone.wav"]["licence"] == "CC0-1.0"
 
 
-def test_a_batch_of_another_place(store: Store, landing: Path, tmp_path: Path) -> None:
+def test_batch_of_another_place(store: Store, landing: Path, tmp_path: Path) -> None:
     (batch,) = discover(store, open_store(str(landing)), "d")
     with pytest.raises(StageNotPublished, match="was discovered in"):
         land(store, open_store(str(tmp_path)), dataset="d", partition=batch, run_id="r")
@@ -195,7 +195,7 @@ def test_a_batch_of_another_place(store: Store, landing: Path, tmp_path: Path) -
         land(store, open_store(str(landing)), dataset="d", partition="media", run_id="r")
 
 
-def test_a_row_stands_for_one_object_version(store: Store, landing: Path) -> None:
+def test_row_stands_for_one_object_version(store: Store, landing: Path) -> None:
     place = open_store(str(landing))
     (item, *_) = undiscovered(store, place, "d")
     with pytest.raises(Changed):

@@ -218,7 +218,7 @@ def test_rows_with_pictures_get_features_and_are_taken_down(
 
 
 @pytest.mark.parametrize("without", [(), ("split",)])
-def test_a_split_that_a_format_names_is_the_samples(
+def test_split_that_a_format_names_is_the_samples(
     without: tuple[str, ...], tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     place = tmp_path / "in"
@@ -235,7 +235,7 @@ def test_a_split_that_a_format_names_is_the_samples(
     assert found == (dict.fromkeys(named, "train") if without else named)
 
 
-def test_an_object_that_grows_brings_new_rows_and_changed_ones_take_their_place(
+def test_object_that_grows_brings_new_rows_and_changed_ones_take_their_place(
     tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     place, demo = tmp_path / "in", spec("jsonl", splits={"a": 0.5, "b": 0.5})
@@ -282,7 +282,7 @@ def test_an_object_that_grows_brings_new_rows_and_changed_ones_take_their_place(
     assert len(live()) == 3
 
 
-def test_a_batch_that_waits_beside_another_of_the_same_object_is_cut_again(
+def test_batch_that_waits_beside_another_of_the_same_object_is_cut_again(
     tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     place, demo = tmp_path / "in", spec("jsonl")
@@ -348,7 +348,7 @@ def test_choices_are_checked_where_a_source_is_made() -> None:
         )
 
 
-def test_a_key_that_comes_twice_refuses_its_object(
+def test_key_that_comes_twice_refuses_its_object(
     tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     place = tmp_path / "in"

@@ -80,7 +80,7 @@ def laid_out(record: StageRecord) -> list[object]:
     return [record.files["units"].sha256, tables, shards]
 
 
-def test_an_object_that_kills_its_reader_costs_itself_alone(
+def test_object_that_kills_its_reader_costs_itself_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The audit, in this process, has found it sound."""
@@ -131,7 +131,7 @@ def test_parts_have_the_same_bytes_whoever_reads_and_the_groups_of_the_whole_bat
     assert found["here"] == found["there"] != found["one unit"]
 
 
-def test_a_batch_that_was_killed_is_finished_by_whoever_does_it_again(
+def test_batch_that_was_killed_is_finished_by_whoever_does_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the second reading of a unit, whose fields lie in other groups than it knew."""

@@ -114,7 +114,7 @@ def test_where_the_length_is_estimated_the_bytes_count(
     assert found[0] >= landing.head("x").nbytes / 2000
 
 
-def test_a_limit_is_the_base_and_what_there_is_to_decode_up_to_the_ceiling() -> None:
+def test_limit_is_the_base_and_what_there_is_to_decode_up_to_the_ceiling() -> None:
     nothing = DecodeWork(duration_s=0, pixels=0, values=0)
     assert nothing.limit_s(100, 5000) == 100
     sound = DecodeWork(duration_s=1, pixels=0, values=50 * VALUES_PER_S)
@@ -124,7 +124,7 @@ def test_a_limit_is_the_base_and_what_there_is_to_decode_up_to_the_ceiling() -> 
     assert sound.limit_s(100, 10) == 100, "the ceiling is of what is added"
 
 
-def test_an_audit_is_given_the_time_that_its_sound_asks_for(landing: Store, tmp_path: Path) -> None:
+def test_audit_is_given_the_time_that_its_sound_asks_for(landing: Store, tmp_path: Path) -> None:
     engine, said = Told(), []
     n_samples = 36_000 * RATE_HZ
     rows = landed(landing, flac(tmp_path / "long.flac", n_samples), flac(tmp_path / "short.flac"))
@@ -138,7 +138,7 @@ def test_an_audit_is_given_the_time_that_its_sound_asks_for(landing: Store, tmp_
     ]
 
 
-def test_a_cut_is_given_the_time_that_was_decoded(landing: Store, tmp_path: Path) -> None:
+def test_cut_is_given_the_time_that_was_decoded(landing: Store, tmp_path: Path) -> None:
     engine, said = Told(), []
     row = {"kind": "audio", "key": "a", "sha256": "0", "mime": "audio/flac", "duration_s": 36_000.0}
     row |= {"n_samples": 36_000 * 44_100, "channels": 2}
@@ -180,7 +180,7 @@ def test_what_is_cut_gets_as_much_time_as_what_is_audited(landing: Store, tmp_pa
     assert work_of(admitted[0]).values == RATE_HZ
 
 
-def test_an_object_that_takes_longer_is_refused_with_its_length(landing: Store, tmp_path: Path) -> None:
+def test_object_that_takes_longer_is_refused_with_its_length(landing: Store, tmp_path: Path) -> None:
     """The ceiling holds, whatever a header tells: this one's audit is given less time than any takes."""
     spec = DatasetSpec(name="demo", work_timeout_s=30.0, max_work_timeout_s=30.0)
     rows = landed(landing, flac(tmp_path / "a.flac", 10 * RATE_HZ))
@@ -203,6 +203,6 @@ def _hang(_: int) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_a_ceiling_is_above_nothing(seconds: float) -> None:
+def test_ceiling_is_above_nothing(seconds: float) -> None:
     with pytest.raises(ValueError, match="max_work_timeout_s"):
         DatasetSpec(name="demo", max_work_timeout_s=seconds)

@@ -34,7 +34,7 @@ def without_turning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "upright", lambda picture, pending: picture)
 
 
-def test_a_mistake_in_the_cut_stops_the_batch_by_its_name(
+def test_mistake_in_the_cut_stops_the_batch_by_its_name(
     run: Run,
     arrive: Callable[[Path], str],
     root: loader.Root,
@@ -61,7 +61,7 @@ def test_a_mistake_in_the_cut_stops_the_batch_by_its_name(
     assert len(root.open("demo@1")) == 3
 
 
-def test_a_dataset_may_go_on_without_the_objects_that_came_out_wrong(
+def test_dataset_may_go_on_without_the_objects_that_came_out_wrong(
     run: Run, arrive: Callable[[Path], str], root: loader.Root, turned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = DatasetSpec(name="demo", max_untrue_rate=0.5, max_reject_rate=0.5)

@@ -36,7 +36,7 @@ def refused(path: str, mime: str = MP4) -> tuple[str, str, str]:
     return caught.value.outcome, caught.value.stage, caught.value.code
 
 
-def test_a_plain_video(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+def test_plain_video(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
     row = audit(encode_video(numbered_frames(50)), MP4)
     assert list(row) == MEDIA.names
     pa.Table.from_pylist([row], schema=MEDIA)
@@ -159,7 +159,7 @@ def test_orientation_says_how_to_make_it_upright(degrees: int, flipped: bool) ->
     assert orientation(None) == (0, False)
 
 
-def test_a_turned_video_is_told_upright(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
+def test_turned_video_is_told_upright(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
     matrix = tuple(value * 65536 for value in (0, 1, 0, -1, 0, 0, 0, 0, 16384))
     row = audit(encode_video(numbered_frames(5), matrix=matrix), MP4)
     assert (row["width_px"], row["upright_width_px"], row["rotation_deg"]) == (96, 64, 90)
@@ -210,7 +210,7 @@ def test_frames_of_avi_get_their_times_in_order(
     assert row["min_pts_gap"] == row["max_pts_gap"]
 
 
-def test_a_picture_that_nobody_decodes_is_not_taken_for_sound(
+def test_picture_that_nobody_decodes_is_not_taken_for_sound(
     encode_video: EncodeVideo, numbered_frames: MakeFrames
 ) -> None:
     tone = (8000 * np.sin(np.arange(16000) / 5)).astype(np.int16)
@@ -220,7 +220,7 @@ def test_a_picture_that_nobody_decodes_is_not_taken_for_sound(
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.9])
-def test_a_truncated_video(encode_video: EncodeVideo, noise_frames: MakeFrames, share: float) -> None:
+def test_truncated_video(encode_video: EncodeVideo, noise_frames: MakeFrames, share: float) -> None:
     path = Path(encode_video(noise_frames(75)))
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
@@ -268,7 +268,7 @@ def packets_of(path: str, kind: str) -> list[tuple[int, int]]:
         return [(packet.pos or 0, packet.size) for packet in container.demux(stream) if packet.size]
 
 
-def test_the_picture_may_be_the_second_stream(
+def test_picture_may_be_the_second_stream(
     tmp_path: Path, encode_video: EncodeVideo, noise_frames: MakeFrames
 ) -> None:
     """The frames that a decoder holds back come out at the end, whichever stream they belong to."""
@@ -297,7 +297,7 @@ def test_the_picture_may_be_the_second_stream(
     assert (first["n_frames_decoded"], first["n_samples"], first["has_b_frames"]) == (30, 24000, True)
 
 
-def test_a_video_with_damaged_sound_is_admitted_without_it(
+def test_video_with_damaged_sound_is_admitted_without_it(
     tmp_path: Path, encode_video: EncodeVideo, numbered_frames: MakeFrames
 ) -> None:
     tone = (8000 * np.sin(np.arange(32000) / 5)).astype(np.int16)
@@ -349,7 +349,7 @@ def test_sound_that_nobody_can_place_is_told(
     assert (row["n_samples"], row["n_frames_decoded"]) == (None, 25)
 
 
-def test_a_damaged_slice_of_hevc_is_not_passed_over(
+def test_damaged_slice_of_hevc_is_not_passed_over(
     encode_video: EncodeVideo, noise_frames: MakeFrames
 ) -> None:
     options = {"crf": "10", "x265-params": "log-level=none:hash=1", "g": "20"}
@@ -380,7 +380,7 @@ OPEN = {"crf": "28", "x265-params": "log-level=none:keyint=12:min-keyint=12:open
         ("mpeg4", {"b": "900k", "g": "12"}, None),
     ],
 )
-def test_a_recording_that_begins_in_the_middle(
+def test_recording_that_begins_in_the_middle(
     encode_video: EncodeVideo,
     noise_frames: MakeFrames,
     codec: str,
@@ -403,7 +403,7 @@ def test_a_recording_that_begins_in_the_middle(
     assert row["n_packets"] > n_frames
 
 
-def test_the_first_damaged_frame_is_told(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
+def test_first_damaged_frame_is_told(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
     path = Path(encode_video(noise_frames(12), options={"crf": "10", "g": "1"}))
     data = bytearray(path.read_bytes())
     for place, size in packets_of(str(path), "video")[5:9:3]:

@@ -56,7 +56,7 @@ def test_sound_without_samples(tmp_path: Path, make_wav: Callable[[float], bytes
     assert caught.value.outcome == "rejected"
 
 
-def test_a_photo(tmp_path: Path) -> None:
+def test_photo(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     exif.get_ifd(0x8825)[1] = "N"

@@ -55,7 +55,7 @@ def parsed(name: str) -> tuple[int, int, int | None]:
     return int(found[1]), int(found[2]), int(found[3]) if found[3] else None
 
 
-def test_the_default_sizes_at_1024_are_those_of_the_published_table() -> None:
+def test_default_sizes_at_1024_are_those_of_the_published_table() -> None:
     ours = {(height, width) for width, height in sizes(DEFAULT, 1024)}
     assert ours <= SDXL
     assert len(SDXL - ours) == 7
@@ -93,7 +93,7 @@ def test_given_aspects_become_the_nearest_sizes(base: int) -> None:
 
 @PLENTY
 @given(width=SIDES, height=SIDES)
-def test_the_nearest_aspect_of_the_largest_base_that_is_filled(width: int, height: int) -> None:
+def test_nearest_aspect_of_the_largest_base_that_is_filled(width: int, height: int) -> None:
     """Found again in floating point, by looking at every size."""
 
     def covers(size: tuple[int, int]) -> bool:
@@ -135,7 +135,7 @@ def test_nothing_is_enlarged_or_cut_more_than_allowed(
     assert 1 - to_width * to_height / (width * height * scale**2) <= crop + 1e-9
 
 
-def test_a_picture_on_its_side_gets_the_bucket_on_its_side() -> None:
+def test_picture_on_its_side_gets_the_bucket_on_its_side() -> None:
     for width, height in ((341, 256), (1920, 1080), (4000, 3000), (700, 511), (3000, 900)):
         there = bucket_of(DEFAULT, width, height)
         back = bucket_of(DEFAULT, height, width)

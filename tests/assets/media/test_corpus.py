@@ -157,7 +157,7 @@ def check_unit(kind: str, unit: Unit, expected: Row) -> None:
         ), expected["file"]
 
 
-def test_the_golden_table_keeps_the_promise() -> None:
+def test_golden_table_keeps_the_promise() -> None:
     """At least 90 % of the files that play come through."""
     rows = golden()
     assert len(rows) == 180
@@ -169,16 +169,16 @@ def test_the_golden_table_keeps_the_promise() -> None:
     assert all(row["because"] for row in rows if row["outcome"] != "admitted")
 
 
-def test_the_core_of_the_corpus_is_audited_as_the_golden_table_says(audited: Audited) -> None:
+def test_core_of_the_corpus_is_audited_as_the_golden_table_says(audited: Audited) -> None:
     check_audits("core", audited)
 
 
-def test_the_core_of_the_corpus_is_cut(tmp_path: Path) -> None:
+def test_core_of_the_corpus_is_cut(tmp_path: Path) -> None:
     check_cuts("core", tmp_path)
 
 
 @pytest.mark.server
-def test_the_whole_corpus_is_cut(tmp_path: Path, audited: Audited, left_out: frozenset[str]) -> None:
+def test_whole_corpus_is_cut(tmp_path: Path, audited: Audited, left_out: frozenset[str]) -> None:
     """After its audit, as the pipeline does. What the audits say is compared with other tools, in
     `test_corpus_peers.py`."""
     check_cuts("extended", tmp_path, audited, left_out)

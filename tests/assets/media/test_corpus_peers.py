@@ -173,7 +173,7 @@ def explained(row: Row) -> set[str]:
     return {name.strip() for name in names.split(",") if name}
 
 
-def test_the_audit_says_what_the_golden_table_says(present: Present, audited: Audited) -> None:
+def test_audit_says_what_the_golden_table_says(present: Present, audited: Audited) -> None:
     for path, row in present:
         told = audited(path)
         if row["code"] == "animation":  # a policy decides, in the cutter
@@ -359,7 +359,7 @@ CUTS = {
 }  # fmt: skip
 
 
-def test_the_shots_of_real_films(audited: Audited) -> None:
+def test_shots_of_real_films(audited: Audited) -> None:
     """All 18 boundaries, and no other; ffmpeg's own scene filter has the hard ones among its highest scores."""
     folder = os.environ.get("PENSTOCK_MEDIA")
     for name, boundaries in CUTS.items() if folder else ():

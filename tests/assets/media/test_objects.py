@@ -69,7 +69,7 @@ def test_every_kind_in_another_process(
     assert files == set((tmp_path / "new" / "scratch").iterdir())  # its files, and no copy of the raw object
 
 
-def test_a_bad_object_is_a_row_and_leaves_no_file(landing: Path, tmp_path: Path) -> None:
+def test_bad_object_is_a_row_and_leaves_no_file(landing: Path, tmp_path: Path) -> None:
     whole = (landing / "videos/clip.mp4").read_bytes()
     (landing / "videos/half.mp4").write_bytes(whole[: len(whole) // 2])
     scratch = tmp_path / "scratch"
@@ -89,7 +89,7 @@ def test_a_bad_object_is_a_row_and_leaves_no_file(landing: Path, tmp_path: Path)
         assert not scratch.exists() or not list(scratch.iterdir())
 
 
-def test_an_object_that_changed_or_went(landing: Path, tmp_path: Path) -> None:
+def test_object_that_changed_or_went(landing: Path, tmp_path: Path) -> None:
     ask = request(landing, "speech/tone.wav", tmp_path / "a", b"what landed")
     result = cut_object(ask)
     assert result.refusal is not None
@@ -111,7 +111,7 @@ def test_scratch_that_cannot_be_written_is_no_fault_of_the_object(landing: Path,
 
 
 @pytest.mark.parametrize("room", [-1000, 1000])
-def test_a_full_disk_is_no_fault_of_the_object(
+def test_full_disk_is_no_fault_of_the_object(
     landing: Path, tmp_path: Path, room: int, encode_video: Callable[..., str], noise_frames: MakeFrames
 ) -> None:
     # The kernel lets no file grow above a size, which is the same path through the code as a full disk. There is
@@ -133,7 +133,7 @@ def test_a_full_disk_is_no_fault_of_the_object(
     assert not (tmp_path / "scratch").exists()
 
 
-def test_a_refusal_pickles_whole() -> None:
+def test_refusal_pickles_whole() -> None:
     whole = pickle.loads(pickle.dumps(rejected("decode", "corrupt", "x", at_frame=7)))  # noqa: S301
     assert (whole.at_frame, str(whole)) == (7, "x")
     again = pickle.loads(pickle.dumps(dropped("probe", "hdr", "HDR")))  # noqa: S301

@@ -66,7 +66,7 @@ TGA = bytes([0, 0, 2]) + bytes(9) + struct.pack("<HHBB", 8, 8, 24, 0) + bytes(19
         (b"\0\0\0\1\x40\1\x0c\1\xff\xff", "raw HEVC"),
     ],
 )
-def test_a_known_format_is_not_supported_by_its_name(tmp_path: Path, data: bytes, name: str) -> None:
+def test_known_format_is_not_supported_by_its_name(tmp_path: Path, data: bytes, name: str) -> None:
     outcome, code, said = refused(tmp_path / "x", data)
     assert (outcome, code) == ("not_supported", "not_supported")
     assert said.startswith(f"{name}")
@@ -77,7 +77,7 @@ def test_a_known_format_is_not_supported_by_its_name(tmp_path: Path, data: bytes
     ("container", "codec", "name"),
     [("wv", "wavpack", "WavPack"), ("tta", "tta", "True Audio"), ("au", "pcm_s16be", "AU")],
 )
-def test_a_known_sound_is_not_supported_by_its_name(
+def test_known_sound_is_not_supported_by_its_name(
     tmp_path: Path, sound_file: SoundFile, container: str, codec: str, name: str
 ) -> None:
     path = Path(sound_file(np.zeros(8000), 8000, container=container, codec=codec))
@@ -96,7 +96,7 @@ def test_a_known_sound_is_not_supported_by_its_name(
         ("asf", "wmv2", "Windows Media video (wmv2)"),
     ],
 )
-def test_a_known_video_is_not_supported_by_its_name(
+def test_known_video_is_not_supported_by_its_name(
     encode_video: EncodeVideo, numbered_frames: MakeFrames, container: str, codec: str, name: str
 ) -> None:
     path = Path(encode_video(numbered_frames(3), container=container, codec=codec, options={"g": "25"}))
@@ -107,7 +107,7 @@ def test_a_known_video_is_not_supported_by_its_name(
 
 
 @pytest.mark.parametrize("text", [b"caffeine", b"FWS is short", b"MAC address", b"P1 and P2", b"DSD or PCM?"])
-def test_a_text_that_begins_as_a_format_is_text(text: bytes) -> None:
+def test_text_that_begins_as_a_format_is_text(text: bytes) -> None:
     assert sniff(text) == "text/plain"
 
 
@@ -135,7 +135,7 @@ def test_codecs_without_a_decoder_are_not_supported(
         ("model.bin", bytes(range(1, 200)), "unknown_type"),
     ],
 )
-def test_a_page_or_an_archive_in_the_place_of_media_is_no_media(name: str, data: bytes, code: str) -> None:
+def test_page_or_an_archive_in_the_place_of_media_is_no_media(name: str, data: bytes, code: str) -> None:
     with pytest.raises(Unusable) as caught:
         check_is_media(name, sniff(data))
     assert (caught.value.outcome, caught.value.code) == ("not_media", code)
@@ -157,7 +157,7 @@ def test_a_page_or_an_archive_in_the_place_of_media_is_no_media(name: str, data:
         ("no suffix", UNKNOWN),
     ],
 )
-def test_a_name_that_fits_or_says_nothing_decides_nothing(name: str, mime: str) -> None:
+def test_name_that_fits_or_says_nothing_decides_nothing(name: str, mime: str) -> None:
     check_is_media(name, mime)
 
 
@@ -200,7 +200,7 @@ def test_want_of_memory_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPatc
         audit(str(photo), "image/png")
 
 
-def test_a_disk_at_fault_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_at_fault_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def many(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -209,13 +209,13 @@ def test_a_disk_at_fault_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPat
         audit(str(photo), "image/png")
 
 
-def test_a_bug_of_ours_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_of_ours_is_no_damage(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media_audit, "bit_depth", None)
     with pytest.raises(TypeError, match="not callable"):
         audit(str(photo), "image/png")
 
 
-def test_the_same_error_in_the_code_of_a_decoder_is_damage(photo: Path) -> None:
+def test_same_error_in_the_code_of_a_decoder_is_damage(photo: Path) -> None:
     """Pillow calls what it may not, for damaged files: see `DAMAGE`."""
     with pytest.raises(Unusable) as caught, media_audit.photo(str(photo)):
         Image.new("RGB", (1, 1)).crop((None, 0, 1, 1))  # type: ignore[arg-type]

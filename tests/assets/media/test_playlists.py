@@ -49,7 +49,7 @@ def asked():
 @pytest.mark.parametrize("tag", [b"", ID3], ids=["bare", "behind a tag"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["file", "http"])
-def test_a_file_that_names_others_is_no_media(
+def test_file_that_names_others_is_no_media(
     tmp_path: Path, encode_video, numbered_frames, asked, kind: str, tag: bytes, where: str
 ) -> None:
     secret = tmp_path / "secret.ts"

@@ -21,13 +21,13 @@ from assets.media.policy import AudioPolicy, CutPolicy, ImagePolicy, VideoPolicy
         (AudioPolicy, {"segment_s": 0.1}),
     ],
 )
-def test_a_policy_out_of_range_is_refused(policy: Callable[..., Any], wrong: dict[str, Any]) -> None:
+def test_policy_out_of_range_is_refused(policy: Callable[..., Any], wrong: dict[str, Any]) -> None:
     ((name, value),) = wrong.items()
     with pytest.raises(ValueError, match=f"{name}={value}; accepted: "):
         policy(**wrong)
 
 
-def test_a_kind_depends_on_its_own_policy_only() -> None:
+def test_kind_depends_on_its_own_policy_only() -> None:
     before, after = CutPolicy(), CutPolicy(video=VideoPolicy(clip_s=4.0))
     assert before.of("video") != after.of("video")
     assert all(before.of(kind) == after.of(kind) for kind in ("image", "audio", "text"))

@@ -71,7 +71,7 @@ SOUND = parquet([{"key": "a.mp4", "start_s": 0.5, "end_s": 2.0, "label": "walk"}
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_the_same_table_in_three_formats(tmp_path: Path, name: str) -> None:
+def test_same_table_in_three_formats(tmp_path: Path, name: str) -> None:
     rows = [
         {"key": key, "start_s": one.start_s, "end_s": one.end_s, "label": one.label, "caption": one.caption}
         for key, some in EXPECTED.items()
@@ -104,7 +104,7 @@ def test_without_a_table_there_are_none(tmp_path: Path) -> None:
         ("a,0.0,1.0", "row 2 (key 'a'): 0.0 to 1.0 s is there twice"),
     ],
 )
-def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, row: str, told: str) -> None:
+def test_row_that_makes_no_sense_is_named(tmp_path: Path, row: str, told: str) -> None:
     place = place_with(tmp_path / "place", "_segments.csv", f"key,start_s,end_s\na,0,1\n{row}\n".encode())
     given = read_segments(place, {"a"})
     assert given.by_key == {}
@@ -113,7 +113,7 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, row: str, told: str)
     assert read_segments(place, {"b"}) == GivenSegments()
 
 
-def test_a_row_that_makes_no_sense_is_its_objects_problem(tmp_path: Path) -> None:
+def test_row_that_makes_no_sense_is_its_objects_problem(tmp_path: Path) -> None:
     table = b"key,start_s,end_s\na,0,1\nb,0,x\nb,0,1\n"
     given = read_segments(place_with(tmp_path / "place", "_segments.csv", table), {"a", "b"})
     assert given.by_key == {"a": (Segment(start_s=0, end_s=1),)}
@@ -137,7 +137,7 @@ def test_a_row_that_makes_no_sense_is_its_objects_problem(tmp_path: Path) -> Non
         ("_segments.parquet", b"PAR1", "cannot be read"),
     ],
 )
-def test_a_table_that_is_none(tmp_path: Path, name: str, data: bytes, told: str) -> None:
+def test_table_that_is_none(tmp_path: Path, name: str, data: bytes, told: str) -> None:
     with pytest.raises(Corrupt, match=told.replace("(", r"\(")):
         read_segments(place_with(tmp_path / "place", name, data), {"a"})
 
@@ -151,7 +151,7 @@ def test_a_table_that_is_none(tmp_path: Path, name: str, data: bytes, told: str)
         (b'{"key": "a", "start_s": {}, "end_s": 1}', "start_s={}; accepted"),
     ],
 )
-def test_a_line_that_makes_no_sense_is_named(tmp_path: Path, row: bytes, told: str) -> None:
+def test_line_that_makes_no_sense_is_named(tmp_path: Path, row: bytes, told: str) -> None:
     given = read_segments(place_with(tmp_path / "place", "_segments.jsonl", row), {"a"})
     assert told in given.problems["a"]
 
@@ -172,7 +172,7 @@ def bomb(nbytes: int) -> bytes:
     return written(table, compression="zstd", use_dictionary=False)
 
 
-def test_a_small_parquet_file_of_huge_rows_takes_no_memory(tmp_path: Path) -> None:
+def test_small_parquet_file_of_huge_rows_takes_no_memory(tmp_path: Path) -> None:
     data = wide("x" * 60_000, 100_000)  # 6 GB when it is read as it is
     assert len(data) < 100_000
     given = read_segments(place_with(tmp_path / "place", "_segments.parquet", data), {"a"})
@@ -200,7 +200,7 @@ def test_a_small_parquet_file_of_huge_rows_takes_no_memory(tmp_path: Path) -> No
         ),
     ],
 )
-def test_a_parquet_file_beyond_the_limits_is_refused_unread(
+def test_parquet_file_beyond_the_limits_is_refused_unread(
     tmp_path: Path, data: Callable[[], bytes], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "MAX_DECODED_BYTES", 2_000_000)
@@ -210,7 +210,7 @@ def test_a_parquet_file_beyond_the_limits_is_refused_unread(
         read_segments(place, {"a"})
 
 
-def test_a_footer_that_lies_is_not_believed(tmp_path: Path) -> None:
+def test_footer_that_lies_is_not_believed(tmp_path: Path) -> None:
     """Pages are counted by their own headers."""
     data = bomb(3_000_000)
     metadata = pa.parquet.ParquetFile(io.BytesIO(data)).metadata
@@ -235,7 +235,7 @@ def _zigzag(number: int) -> bytes:
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6))
-def test_a_damaged_parquet_file_is_refused_or_read(changes: list[tuple[int, int]]) -> None:
+def test_damaged_parquet_file_is_refused_or_read(changes: list[tuple[int, int]]) -> None:
     data = bytearray(SOUND)
     for at, value in changes:
         data[at % len(data)] = value
@@ -246,14 +246,14 @@ def test_a_damaged_parquet_file_is_refused_or_read(changes: list[tuple[int, int]
         read_segments(place, {"a.mp4"})
 
 
-def test_a_table_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = place_with(tmp_path / "place", "_segments.csv", CSV.encode())
     monkeypatch.setattr(segments, "MAX_TABLE_BYTES", 50)
     with pytest.raises(Corrupt, match="accepted are 50"):
         read_segments(place, {"a.mp4"})
 
 
-def test_a_table_that_cannot_be_read_costs_videos_and_sounds_alone(landing: Path, tmp_path: Path) -> None:
+def test_table_that_cannot_be_read_costs_videos_and_sounds_alone(landing: Path, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "root"))
     place = place_with(landing, "_segments.jsonl", b'{"key": ' + b"[" * 100_000)
     (batch,) = discover(store, place, "d")
@@ -287,7 +287,7 @@ def test_segments_land_with_their_object(landing: Path, tmp_path: Path) -> None:
     assert (again.r, again.fingerprint != first.fingerprint) == (first.r + 1, True)
 
 
-def test_a_table_becomes_clips_and_another_one_other_clips(
+def test_table_becomes_clips_and_another_one_other_clips(
     run: Run, arrive: Arrive, root: loader.Root, landing: Path
 ) -> None:
     policy = CutPolicy(video=VideoPolicy(units="segments", short_side_px=64))

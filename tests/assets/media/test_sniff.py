@@ -80,13 +80,13 @@ def test_others(head: bytes, mime: str) -> None:
     assert sniff(head[:4096]) == mime
 
 
-def test_a_letter_cut_by_the_end_of_the_head_is_still_text() -> None:
+def test_letter_cut_by_the_end_of_the_head_is_still_text() -> None:
     text = ("x" + "ü" * 4000).encode()[:4096]
     assert text[-1:] == b"\xc3"
     assert sniff(text) == "text/plain"
 
 
-def test_the_name_plays_no_part(make_jpeg: Callable[..., bytes]) -> None:
+def test_name_plays_no_part(make_jpeg: Callable[..., bytes]) -> None:
     assert sniff(make_jpeg()[:4096]) == "image/jpeg"  # whatever suffix the file had
 
 

@@ -103,7 +103,7 @@ def test_video_of_four_seconds_without_its_last_fifth_is_truncated(
     )
 
 
-def test_an_mxf_of_four_seconds_without_its_last_fifth_is_truncated(
+def test_mxf_of_four_seconds_without_its_last_fifth_is_truncated(
     tmp_path: Path, numbered_frames: MakeFrames
 ) -> None:
     check_video(mxf(tmp_path / "video", numbered_frames(100, 48, 64)))
@@ -142,7 +142,7 @@ def test_dv_without_the_end_of_its_last_frame_is_truncated(encode_video: EncodeV
         audited(path)
 
 
-def test_a_live_matroska_states_no_size_and_passes(
+def test_live_matroska_states_no_size_and_passes(
     encode_video: EncodeVideo, numbered_frames: MakeFrames
 ) -> None:
     path = Path(encode_video(numbered_frames(30, 48, 64), container="matroska", options={"g": "10"}))
@@ -152,7 +152,7 @@ def test_a_live_matroska_states_no_size_and_passes(
     assert audited(path)["n_frames_decoded"] == 30
 
 
-def test_an_ogg_that_was_stopped_between_two_pages_passes(sound_file: SoundFile) -> None:
+def test_ogg_that_was_stopped_between_two_pages_passes(sound_file: SoundFile) -> None:
     path = Path(sound_file(np.resize(TONE, 4 * 48000), 48000, container="ogg", codec="libopus"))
     data = path.read_bytes()
     path.write_bytes(data[: data.rindex(b"OggS")])
@@ -162,9 +162,7 @@ def test_an_ogg_that_was_stopped_between_two_pages_passes(sound_file: SoundFile)
 
 
 @pytest.mark.parametrize(("container", "codec"), [("ogg", "libopus"), ("w64", "pcm_s16le")])
-def test_a_training_refuses_a_sound_without_its_tail(
-    sound_file: SoundFile, container: str, codec: str
-) -> None:
+def test_training_refuses_a_sound_without_its_tail(sound_file: SoundFile, container: str, codec: str) -> None:
     data = Path(sound_file(np.resize(TONE, 2 * 48000), 48000, container=container, codec=codec)).read_bytes()
     assert decode_sound(data).shape == (1, 2 * 48000)
     with pytest.raises(DecodeFailed, match=f"{container}: truncated"):
@@ -184,7 +182,7 @@ def passes(path: Path, data: bytes) -> None:
     check_sizes(str(path))
 
 
-def test_the_second_part_of_a_large_avi_is_compared(tmp_path: Path) -> None:
+def test_second_part_of_a_large_avi_is_compared(tmp_path: Path) -> None:
     part = b"RIFF" + struct.pack("<I", 104) + b"AVI " + bytes(100)
     second = b"RIFF" + struct.pack("<I", 204) + b"AVIX" + bytes(200)
     passes(tmp_path / "x", part + second)
@@ -192,7 +190,7 @@ def test_the_second_part_of_a_large_avi_is_compared(tmp_path: Path) -> None:
     passes(tmp_path / "x", part[:4] + bytes(4) + part[8:-50])  # its writer could not go back
 
 
-def test_an_mxf_without_a_footer_was_not_closed(tmp_path: Path, numbered_frames: MakeFrames) -> None:
+def test_mxf_without_a_footer_was_not_closed(tmp_path: Path, numbered_frames: MakeFrames) -> None:
     path = mxf(tmp_path / "video", numbered_frames(5, 48, 64))
     data = bytearray(path.read_bytes())
     data[20 + 24 : 20 + 32] = bytes(
@@ -233,7 +231,7 @@ class Header:
         (40.0, 38.9, 5.0, False),
     ],
 )
-def test_the_tolerance_of_a_duration_follows_the_length(
+def test_tolerance_of_a_duration_follows_the_length(
     announced_s: float, found_s: float, step_s: float, is_whole: bool
 ) -> None:
     header = Header(announced_s)
@@ -245,7 +243,7 @@ def test_the_tolerance_of_a_duration_follows_the_length(
         check_duration(header, found_s, step_s)  # type: ignore[arg-type]
 
 
-def test_a_live_matroska_with_a_duration_is_held_against_it(
+def test_live_matroska_with_a_duration_is_held_against_it(
     encode_video: EncodeVideo, numbered_frames: MakeFrames
 ) -> None:
     path = Path(encode_video(numbered_frames(100, 48, 64), container="matroska", options={"g": "10"}))

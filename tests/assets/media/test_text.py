@@ -34,7 +34,7 @@ def refused(tmp_path: Path, data: bytes) -> tuple[str, str]:
     return caught.value.outcome, caught.value.code
 
 
-def test_a_text_is_one_document_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_text_is_one_document_and_stays_as_it_is(tmp_path: Path) -> None:
     told = "# Títle\r\n\n  語 - emoji 🙂\t\n"
     (unit,) = cut(tmp_path, told.encode())
     assert unit.fields["txt"] == told
@@ -51,7 +51,7 @@ def test_every_line_of_jsonl_is_a_document(tmp_path: Path) -> None:
     assert units[0].fields["json"] == {"raw": {"source": "a"}, "line": 1}
 
 
-def test_a_long_line_is_refused_without_reading_it_whole(
+def test_long_line_is_refused_without_reading_it_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "raw"

@@ -50,7 +50,7 @@ LARGEST: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", LARGEST)
-def test_the_largest_picture_is_small_and_always_the_same(name: str) -> None:
+def test_largest_picture_is_small_and_always_the_same(name: str) -> None:
     first = LARGEST[name]()
     picture = decoded(first)
     assert 300 < picture.width <= 1000
@@ -80,7 +80,7 @@ def test_at_most_six_columns_have_a_histogram() -> None:
     ],
     ids=lambda values: str(values[:3])[:30],
 )
-def test_a_histogram_of_odd_values(values: list[object]) -> None:
+def test_histogram_of_odd_values(values: list[object]) -> None:
     decoded(plots.histograms({"score_db": values}))
 
 

@@ -30,7 +30,7 @@ PLAIN = kinds_of(markdown_table(("a", "b"), [("x", "y")])) | {"text_special"}
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_cell_is_text(text):
+def test_cell_is_text(text):
     for made in (markdown_table(("object", "licence"), [(text, "x"), ("y", text)]), bars({text: 3, "y": 4})):
         assert kinds_of(made) <= PLAIN
         assert RENDERED.render(made).count("<tr>") == 3
@@ -39,18 +39,18 @@ def test_a_cell_is_text(text):
         )  # found in plain text too
 
 
-def test_a_link_of_our_own_is_one():
+def test_link_of_our_own_is_one():
     assert "link_open" in kinds_of(markdown_table(("batch",), [(Markdown("[b](/assets/b)"),)]))
 
 
 @pytest.mark.parametrize("line", ["```\n![](https://evil.example/x)\n```", "`````", "x\r\n```\n# y"])
-def test_a_block_of_lines_is_ended_by_none(line):
+def test_block_of_lines_is_ended_by_none(line):
     block = code_block("sh", "penstock ls", line)
     assert [token.type for token in RENDERED.parse(block)] == ["fence"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_link_leads_where_it_was_made_to(text):
+def test_link_leads_where_it_was_made_to(text):
     made = markdown_table(("sample",), [(link(text, "http://view.example/v/photos/3/s/1"),)])
     opened = [
         one.attrs["href"]

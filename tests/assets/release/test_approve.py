@@ -62,7 +62,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, Any]:
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_an_approved_batch_becomes_a_version_that_says_so(
+def test_approved_batch_becomes_a_version_that_says_so(
     run: Run,
     root: loader.Root,
     stopped: str,
@@ -113,7 +113,7 @@ def test_an_approved_batch_becomes_a_version_that_says_so(
     assert (status, nothing) == (0, [])
 
 
-def test_an_approval_is_of_the_verdict_that_was_looked_at(
+def test_approval_is_of_the_verdict_that_was_looked_at(
     run: Run, root: loader.Root, stopped: str, photos: Path
 ) -> None:
     with pytest.raises(Conflict, match="is not the newest, which is 1"):
@@ -130,7 +130,7 @@ def test_an_approval_is_of_the_verdict_that_was_looked_at(
     assert (found.r, found.upstream[0].r, found.reason) == (1, 2, WHY)
 
 
-def test_a_failure_of_a_severity_that_nobody_knows_is_among_those_that_stopped_it(
+def test_failure_of_a_severity_that_nobody_knows_is_among_those_that_stopped_it(
     root: loader.Root, stopped: str
 ) -> None:
     """As an earlier release wrote it, which took any word."""

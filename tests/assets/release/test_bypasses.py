@@ -84,7 +84,7 @@ def failed(
     return batch, stopped.run_id
 
 
-def test_a_run_that_is_executed_again_from_its_failure(
+def test_run_that_is_executed_again_from_its_failure(
     root: loader.Root, instance: dg.DagsterInstance, failed: tuple[str, str]
 ) -> None:
     batch, run_id = failed
@@ -130,7 +130,7 @@ def test_automation_that_asks_for_a_version(
     assert not root.state.versions("demo")
 
 
-def test_a_check_that_is_overwritten_by_hand_opens_nothing(
+def test_check_that_is_overwritten_by_hand_opens_nothing(
     root: loader.Root, instance: dg.DagsterInstance, failed: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dagster can be told that the check passed, and the gate that it would pass now: the parts are given up."""
@@ -190,7 +190,7 @@ def photo(seed: int, *, torn: bool = False) -> bytes:
 
 
 @pytest.mark.server
-def test_a_daemon_that_runs_every_stage_by_itself_and_automation_beside_it(tmp_path: Path) -> None:
+def test_daemon_that_runs_every_stage_by_itself_and_automation_beside_it(tmp_path: Path) -> None:
     """Of three batches one is sound, one has torn files (media stops it), one regressed (the last gate stops it)."""
     landing = tmp_path / "landing"
     landing.mkdir()

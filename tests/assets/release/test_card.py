@@ -57,7 +57,7 @@ def photos(tmp_path: Path, make_jpeg) -> Path:
     return place
 
 
-def test_a_release_leaves_a_card_and_does_not_depend_on_it(run, root, arrive, photos, monkeypatch):
+def test_release_leaves_a_card_and_does_not_depend_on_it(run, root, arrive, photos, monkeypatch):
     batch = arrive(photos)
     assert run("ingest", SPEC, batch, photos).success
     released = run("release", SPEC)
@@ -162,7 +162,7 @@ def test_what_a_batch_writes_down():
     assert made["features"] == []
 
 
-def test_the_page_escapes():
+def test_page_escapes():
     body = {
         "splits": {"a|b": 1},
         "warnings": ["<b>[x](https://evil.example)"],

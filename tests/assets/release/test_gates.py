@@ -42,7 +42,7 @@ def bad(tmp_path: Path, make_jpeg: Jpeg) -> Path:
     return place
 
 
-def test_a_failed_media_check_stops_every_way_round_it(
+def test_failed_media_check_stops_every_way_round_it(
     run: Run,
     arrive: Arrive,
     root: loader.Root,
@@ -84,7 +84,7 @@ def test_a_failed_media_check_stops_every_way_round_it(
     assert len(root.open("demo@1")) == 1
 
 
-def test_a_backfill_with_one_bad_batch(
+def test_backfill_with_one_bad_batch(
     run: Run,
     arrive: Arrive,
     root: loader.Root,
@@ -114,7 +114,7 @@ def test_a_backfill_with_one_bad_batch(
     assert not set(table["raw_uri"]) & {path.as_posix() for path in bad.rglob("*.jpg")}
 
 
-def test_a_batch_whose_media_fail_after_its_samples_were_made(
+def test_batch_whose_media_fail_after_its_samples_were_made(
     run: Run, arrive: Arrive, root: loader.Root, landing: Path, numbers: Numbers, failure_of: Told
 ) -> None:
     whole = (landing / "photos/dogs/狗.jpg").read_bytes()
@@ -147,7 +147,7 @@ def test_samples_of_other_media_than_the_current_ones(
     assert run("release", lenient).success
 
 
-def test_a_failed_samples_audit(
+def test_failed_samples_audit(
     run: Run, arrive: Arrive, root: loader.Root, bad: Path, numbers: Numbers, checks_of: Checks
 ) -> None:
     """The limit was lowered between two stages. By hand it cannot be published either."""
@@ -171,7 +171,7 @@ def test_a_failed_samples_audit(
     assert numbers() == [1]
 
 
-def test_a_batch_at_the_wrong_rate_is_held_back_and_another_goes(
+def test_batch_at_the_wrong_rate_is_held_back_and_another_goes(
     run: Run,
     arrive: Arrive,
     root: loader.Root,

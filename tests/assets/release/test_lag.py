@@ -24,7 +24,7 @@ SPEC = DatasetSpec(name="demo", max_reject_rate=1.0)
 HOUR_S = 3600
 
 
-def test_the_lag_of_a_batch_is_that_of_its_used_objects(
+def test_lag_of_a_batch_is_that_of_its_used_objects(
     run: Any, root: loader.Root, landing: Path, arrive: Callable[[Path], str]
 ) -> None:
     now = time.time()
@@ -75,7 +75,7 @@ def test_versions_that_no_batch_became_have_none(tmp_path: Path) -> None:
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(times=st.lists(st.integers(0, 1000), min_size=1, max_size=60), percent=st.integers(1, 100))
-def test_a_quantile_is_the_nearest_rank(times: list[int], percent: int) -> None:
+def test_quantile_is_the_nearest_rank(times: list[int], percent: int) -> None:
     times.sort()
     found = _quantile(times, percent)
     assert found in times
@@ -85,12 +85,12 @@ def test_a_quantile_is_the_nearest_rank(times: list[int], percent: int) -> None:
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(values=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), min_size=1, max_size=12))
-def test_the_median_counts_objects(values: list[tuple[int, int]]) -> None:
+def test_median_counts_objects(values: list[tuple[int, int]]) -> None:
     written_out = sorted(value for value, n in values for _ in range(n))
     assert _median([(float(value), n) for value, n in values]) == written_out[(len(written_out) - 1) // 2]
 
 
-def test_a_streaming_dataset_waits_for_no_full_batch() -> None:
+def test_streaming_dataset_waits_for_no_full_batch() -> None:
     with pytest.raises(ValueError, match="max_wait_s"):
         replace(SPEC, streaming=True)
     streaming = replace(SPEC, streaming=True, batch=BatchLimits(max_wait_s=0))

@@ -36,7 +36,7 @@ def event(result: dg.ExecuteInProcessResult, stage: str) -> dg.AssetMaterializat
     return found
 
 
-def test_the_table_has_every_run_code_and_data_version(made: Any, root: loader.Root) -> None:
+def test_table_has_every_run_code_and_data_version(made: Any, root: loader.Root) -> None:
     batch, ingest, _ = made
     record = require_published(root.store, "demo", "samples", batch)
     rows = read_table(root.store, record.files["lineage"])
@@ -138,7 +138,7 @@ def test_columns_are_followed_where_dagster_shows_them(made: Any) -> None:
     assert way_back("width_px")[0] == "units"
 
 
-def test_the_pages_lead_to_each_other(made: Any, root: loader.Root, instance: dg.DagsterInstance) -> None:
+def test_pages_lead_to_each_other(made: Any, root: loader.Root, instance: dg.DagsterInstance) -> None:
     batch, ingest, release = made
     shown = event(release, "version").metadata
     assert f"[{batch}](/assets/demo/samples?view=partitions&partition={batch})" in shown["made_of"].value

@@ -71,7 +71,7 @@ def grow(root: loader.Root, to: int) -> None:
         append_record(root.store, record(f"{number:06d}-x", publish(root, number, 1)))
 
 
-def test_a_published_batch_costs_two_requests_until_it_is_remembered(root: loader.Root) -> None:
+def test_published_batch_costs_two_requests_until_it_is_remembered(root: loader.Root) -> None:
     found = {}
     for n in (4, 12):
         grow(root, n)
@@ -79,7 +79,7 @@ def test_a_published_batch_costs_two_requests_until_it_is_remembered(root: loade
     assert found[12] - found[4] == 2 * 8
 
 
-def test_a_release_costs_the_same_after_any_number_of_batches(root: loader.Root) -> None:
+def test_release_costs_the_same_after_any_number_of_batches(root: loader.Root) -> None:
     for n in (NOTED_AT_ONCE, 2 * NOTED_AT_ONCE):
         grow(root, n)
         publish_batches(root, "d", "r")  # remembers
@@ -99,7 +99,7 @@ def test_what_is_remembered_may_be_lost_or_damaged(root: loader.Root) -> None:
     assert requests_of_a_release(root) == 1 + NOTED_AT_ONCE + 1
 
 
-def test_a_record_that_was_replaced_is_read_again(root: loader.Root) -> None:
+def test_record_that_was_replaced_is_read_again(root: loader.Root) -> None:
     plain = root.store
     grow(root, NOTED_AT_ONCE)
     publish_batches(root, "d", "r")
@@ -108,7 +108,7 @@ def test_a_record_that_was_replaced_is_read_again(root: loader.Root) -> None:
     assert requests_of_a_release(root) == 2 * (1 + 1)
 
 
-def test_a_batch_that_was_published_and_failed_since_is_seen(root: loader.Root) -> None:
+def test_batch_that_was_published_and_failed_since_is_seen(root: loader.Root) -> None:
     grow(root, NOTED_AT_ONCE)
     publish_batches(root, "d", "r")
     append_record(root.store, record("000000-x", root.begin("d"), verdict="failed"))
@@ -116,14 +116,14 @@ def test_a_batch_that_was_published_and_failed_since_is_seen(root: loader.Root) 
         publish_batches(root, "d", "r")
 
 
-def test_a_batch_of_copies_is_settled(root: loader.Root) -> None:
+def test_batch_of_copies_is_settled(root: loader.Root) -> None:
     grow(root, NOTED_AT_ONCE - 1)
     append_record(root.store, replace(record("000099-x", ""), body={"txn": "", "parts": []}))
     publish_batches(root, "d", "r")
     assert requests_of_a_release(root) == 2
 
 
-def test_a_batch_that_another_release_has_settled_meanwhile_is_taken(root: loader.Root) -> None:
+def test_batch_that_another_release_has_settled_meanwhile_is_taken(root: loader.Root) -> None:
     grow(root, NOTED_AT_ONCE)
     (record_of_first, *_) = existing_records(root.store, newest_listed(root.store, "d", "samples")).values()
     verdict = replace(record_of_first, stage="version")
@@ -134,7 +134,7 @@ def test_a_batch_that_another_release_has_settled_meanwhile_is_taken(root: loade
     assert [one.number for one in release.versions] == [1]
 
 
-def test_a_hint_that_cannot_be_written_stops_nothing(
+def test_hint_that_cannot_be_written_stops_nothing(
     root: loader.Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any) -> None:
@@ -155,7 +155,7 @@ def requests_of_a_release(root: loader.Root, store: type[Counting] = Counting) -
     return counting.under("stages")
 
 
-def test_a_failure_that_is_not_listed_yet_is_seen(root: loader.Root) -> None:
+def test_failure_that_is_not_listed_yet_is_seen(root: loader.Root) -> None:
     grow(root, 1)
     waiting = root.begin("d")
     append_record(root.store, record("000009-y", waiting))

@@ -30,7 +30,7 @@ from tests.assets.release.gated import (
 )
 
 
-def test_a_stored_verdict_that_let_an_unknown_severity_pass_is_made_again(
+def test_stored_verdict_that_let_an_unknown_severity_pass_is_made_again(
     root: loader.Root, landing: Path
 ) -> None:
     bad: list[str] = []
@@ -98,7 +98,7 @@ def good(root: loader.Root, tmp_path: Path, make_jpeg: Callable[..., bytes]) -> 
 
 
 @pytest.mark.parametrize("earlier", [False, True], ids=["", "of a package before gated transactions"])
-def test_a_batch_that_was_stopped_and_collected_holds_nothing_up(
+def test_batch_that_was_stopped_and_collected_holds_nothing_up(
     root: loader.Root, landing: Path, release: Release, good: Callable[[], str], earlier: bool
 ) -> None:
     """Nor a takedown in it: what was given up is not looked at again."""
@@ -118,7 +118,7 @@ def test_a_batch_that_was_stopped_and_collected_holds_nothing_up(
     assert verdict_of(root, bad).r == 1
 
 
-def test_a_batch_that_was_given_up_while_its_gate_was_broken_holds_nothing_up(
+def test_batch_that_was_given_up_while_its_gate_was_broken_holds_nothing_up(
     root: loader.Root, landing: Path, release: Release, good: Callable[[], str]
 ) -> None:
     bad = cut(root, landing)
@@ -141,7 +141,7 @@ def test_a_batch_that_was_given_up_while_its_gate_was_broken_holds_nothing_up(
     assert event.metadata["held_back_batches"].value == bad
 
 
-def test_a_release_that_is_killed_while_it_stops_a_batch(
+def test_release_that_is_killed_while_it_stops_a_batch(
     root: loader.Root, landing: Path, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its parts are given up first: a batch that was stopped can be cut again."""
@@ -162,7 +162,7 @@ def test_a_release_that_is_killed_while_it_stops_a_batch(
     assert release(Gate()).success
 
 
-def test_a_batch_that_was_collected_before_a_gate_looked_at_it(
+def test_batch_that_was_collected_before_a_gate_looked_at_it(
     root: loader.Root, landing: Path, release: Release, good: Callable[[], str]
 ) -> None:
     """It waited for longer than a collector does: that is said once, and the others go."""
@@ -181,7 +181,7 @@ def test_a_batch_that_was_collected_before_a_gate_looked_at_it(
     assert numbers(root) == [1, 2]
 
 
-def test_a_record_that_says_something_else_than_the_verdict_is_of(root: loader.Root, landing: Path) -> None:
+def test_record_that_says_something_else_than_the_verdict_is_of(root: loader.Root, landing: Path) -> None:
     """A takedown changed what is left out since: the batch is judged again, and published."""
     batch = cut(root, landing)
     (audit,) = audit_waiting(root, "demo", "r", Gate())
@@ -195,7 +195,7 @@ def test_a_record_that_says_something_else_than_the_verdict_is_of(root: loader.R
     assert len(done.version) == len(table) - 1
 
 
-def test_a_verdict_that_another_release_renews_meanwhile(
+def test_verdict_that_another_release_renews_meanwhile(
     root: loader.Root, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = cut(root, landing)

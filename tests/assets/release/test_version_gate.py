@@ -34,7 +34,7 @@ def checks(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
     return {found.check_name: found.passed for found in result.get_asset_check_evaluations()}
 
 
-def test_a_batch_that_keeps_to_everything(root: loader.Root, landing: Path, release: Release) -> None:
+def test_batch_that_keeps_to_everything(root: loader.Root, landing: Path, release: Release) -> None:
     batch = cut(root, landing)
     done = release(Gate())
     assert done.success
@@ -50,7 +50,7 @@ def test_a_batch_that_keeps_to_everything(root: loader.Root, landing: Path, rele
     assert {info.key for info in root.store.list()} == before
 
 
-def test_an_expectation_that_fails_stops_it_before_anything_is_published(
+def test_expectation_that_fails_stops_it_before_anything_is_published(
     root: loader.Root, landing: Path, release: Release
 ) -> None:
     batch = cut(root, landing)
@@ -164,7 +164,7 @@ def test_own_checks_have_names_and_a_baseline(
         Gate(checks={"expectations": rates})
 
 
-def test_a_batch_is_held_back_by_what_the_batch_before_it_became(
+def test_batch_is_held_back_by_what_the_batch_before_it_became(
     root: loader.Root, landing: Path, release: Release, tmp_path: Path, make_jpeg: Callable[..., bytes]
 ) -> None:
     def alone(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
@@ -190,7 +190,7 @@ def test_a_batch_is_held_back_by_what_the_batch_before_it_became(
     assert "alone: only the first one may come" in failure_of(release(gate))
 
 
-def test_a_check_that_raises_is_closed(root: loader.Root, landing: Path, release: Release) -> None:
+def test_check_that_raises_is_closed(root: loader.Root, landing: Path, release: Release) -> None:
     def broken(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:
         raise ZeroDivisionError("oh")
 
@@ -202,7 +202,7 @@ def test_a_check_that_raises_is_closed(root: loader.Root, landing: Path, release
 
 
 @pytest.mark.parametrize("severity", ["ERROR", "critical", dg.AssetCheckSeverity.ERROR])
-def test_a_failed_check_stops_a_batch_whatever_it_calls_its_severity(
+def test_failed_check_stops_a_batch_whatever_it_calls_its_severity(
     root: loader.Root, landing: Path, release: Release, severity: Any
 ) -> None:
     def mine(table: pl.DataFrame, baseline: pl.LazyFrame | None) -> CheckResult:

@@ -32,7 +32,7 @@ def test_every_stopped_batch_is_named_with_its_reason() -> None:
     ]
 
 
-def test_the_backlog_is_old_when_its_oldest_batch_is() -> None:
+def test_backlog_is_old_when_its_oldest_batch_is() -> None:
     limits = Limits(backlog_s=100)
     assert names(batch("1-a", "ready", 101), batch("2-b", "in_progress", 5), limits=limits) == ["backlog-old"]
     assert names(batch("1-a", "ready", 99), limits=limits) == []
@@ -49,7 +49,7 @@ def test_silence_counts_from_the_newest_landing() -> None:
     assert names(limits=limits) == []  # a dataset that never had any is not silent: it is new
 
 
-def test_a_version_gets_old() -> None:
+def test_version_gets_old() -> None:
     assert names(published_s=NOW_S - 101, limits=Limits(version_s=100)) == ["version-old"]
     assert names(published_s=NOW_S - 99, limits=Limits(version_s=100)) == []
 
@@ -61,7 +61,7 @@ def test_limits_that_make_no_sense_are_refused() -> None:
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.floats(1.0, REMINDER_S), st.sets(st.sampled_from("abc"))), max_size=30))
-def test_an_alarm_is_told_at_its_beginning_daily_and_at_its_end(looks: list[tuple[float, set[str]]]) -> None:
+def test_alarm_is_told_at_its_beginning_daily_and_at_its_end(looks: list[tuple[float, set[str]]]) -> None:
     """Against a model that keeps, of each lasting alarm, when it was last told."""
     told, at_s, last = "", 0.0, dict[str, float]()
     for after_s, lasting in looks:

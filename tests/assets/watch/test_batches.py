@@ -29,7 +29,7 @@ def standings(root: loader.Root) -> list[str]:
     return [batch.standing for batch in look(root)]
 
 
-def test_a_batch_from_discovery_to_its_version(
+def test_batch_from_discovery_to_its_version(
     root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run
 ) -> None:
     assert look(root) == []
@@ -48,7 +48,7 @@ def test_a_batch_from_discovery_to_its_version(
     assert standings(root) == ["published"]
 
 
-def test_a_verdict_that_nobody_knows_has_stopped_its_batch(
+def test_verdict_that_nobody_knows_has_stopped_its_batch(
     root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run
 ) -> None:
     batch = arrive(landing)
@@ -61,7 +61,7 @@ def test_a_verdict_that_nobody_knows_has_stopped_its_batch(
     assert (stopped.standing, stopped.stopped_by) == ("stopped", "raw_objects: it is bad")
 
 
-def test_a_batch_that_was_stopped_says_by_what_and_goes_on_when_repaired(
+def test_batch_that_was_stopped_says_by_what_and_goes_on_when_repaired(
     root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run
 ) -> None:
     broken = landing / "photos/cats/a cat.jpg"
@@ -78,7 +78,7 @@ def test_a_batch_that_was_stopped_says_by_what_and_goes_on_when_repaired(
     assert standings(root) == ["stopped"]
 
 
-def test_a_batch_without_a_sample_is_not_waited_for(
+def test_batch_without_a_sample_is_not_waited_for(
     root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run
 ) -> None:
     run("ingest", SPEC, arrive(landing))
@@ -88,7 +88,7 @@ def test_a_batch_without_a_sample_is_not_waited_for(
     assert standings(root) == ["published", "nothing_new"]
 
 
-def test_a_second_look_reads_only_what_is_new(
+def test_second_look_reads_only_what_is_new(
     root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book, read = IngestBatches("demo"), list[str]()
@@ -161,7 +161,7 @@ def test_metrics_count_every_object_once(
     assert not failed
 
 
-def test_a_root_that_cannot_be_read_is_down_and_has_no_old_numbers(
+def test_root_that_cannot_be_read_is_down_and_has_no_old_numbers(
     root: loader.Root, landing: Path, arrive: Callable[[Path], str], run: Run
 ) -> None:
     run(["raw_objects"], SPEC, arrive(landing))

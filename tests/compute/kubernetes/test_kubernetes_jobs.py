@@ -79,7 +79,7 @@ def test_outcomes_are_the_same_bytes_as_here_and_no_secret_is_anywhere(cluster, 
     assert {one.node for one in folder_of(there).starts(0)} <= {"node-0", "node-1", "node-2"}
 
 
-def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt(cluster, tmp_path):
+def test_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt(cluster, tmp_path):
     job = job_in(tmp_path)
     units = numbers(4, {2: "kill the runner"}, where=str(tmp_path))
     assert told_of(done_by(job, units, cluster)) == [0, 1, "crashed", 9]
@@ -114,7 +114,7 @@ def test_while_pods_who_waits_and_the_api_server_go_away(cluster, server, tmp_pa
     assert folder_of(there).newest_attempt()[0] == 1
 
 
-def test_a_job_is_cancelled_to_its_last_process(cluster, server, tmp_path):
+def test_job_is_cancelled_to_its_last_process(cluster, server, tmp_path):
     job, engine = job_in(tmp_path), cluster.open()
     waiting = attach(job, numbers(7, {4: "sleep"}), engine, cluster)
     next(waiting)
@@ -126,7 +126,7 @@ def test_a_job_is_cancelled_to_its_last_process(cluster, server, tmp_path):
         list(waiting)
 
 
-def test_a_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, server, tmp_path):
+def test_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, server, tmp_path):
     def runners():
         with server.cluster.lock:
             pods = [pod.process for pod in server.cluster.pods.values()]
@@ -159,7 +159,7 @@ def test_why_pods_wait_is_told_in_the_words_of_who_lets_them_wait(cluster, serve
         engine.status("pk-a-1")
 
 
-def test_a_job_has_the_schema_of_the_release():
+def test_job_has_the_schema_of_the_release():
     for more in ({}, {"gpus": 2, "queue": "team", "secret": "s", "memory_bytes": 2**30}):
         body = job_object(KubernetesCluster(slots=2, image=IMAGE, **more), "pk-a-1", ["python"], 9, (0, 3))
         assert not wrong_in(body)

@@ -91,7 +91,7 @@ def test_numbers_and_arrays_come_back_as_they_were(value) -> None:
     )
 
 
-def test_a_mapping_is_a_dict_and_a_text_of_a_class_of_its_own_a_text() -> None:
+def test_mapping_is_a_dict_and_a_text_of_a_class_of_its_own_a_text() -> None:
     class Version(str):
         __slots__ = ()
 
@@ -113,7 +113,7 @@ def test_dataclasses_are_those_that_the_annotation_names(engine, units) -> None:
         assert "(compute_units:Named)" in other.error.summary
 
 
-def test_a_worker_that_was_taken_over_makes_its_parent_run_nothing(engine, units, tmp_path) -> None:
+def test_worker_that_was_taken_over_makes_its_parent_run_nothing(engine, units, tmp_path) -> None:
     """Its answer is a pickle that makes a file, as a value, as a failure, and as the head of plain data."""
     pickled = pickle.dumps(Touch(str(tmp_path / "ran")))
     bodies = [pickled, struct.pack(">Q", len(pickled)) + pickled]
@@ -125,7 +125,7 @@ def test_a_worker_that_was_taken_over_makes_its_parent_run_nothing(engine, units
     assert os.listdir(tmp_path) == []
 
 
-def test_an_announced_size_takes_no_memory(engine, units, children) -> None:
+def test_announced_size_takes_no_memory(engine, units, children) -> None:
     """Of more than there is: the unit has failed, not the map."""
     header = struct.pack(">cQ", b"v", 2**62)
     (outcome,) = engine.map(units.taken_over, [(header,)], timeout_s=TIMEOUT_S)
@@ -155,7 +155,7 @@ def test_what_is_no_answer_is_refused(head) -> None:
         decoded(struct.pack(">Q", len(head)) + head, {})
 
 
-def test_a_function_without_an_annotation_returns_no_dataclass(units) -> None:
+def test_function_without_an_annotation_returns_no_dataclass(units) -> None:
     assert answer_types(units.double) == {}
     assert answer_types(units.answer) == {"compute_units:Named": units.Named}
 
@@ -163,7 +163,7 @@ def test_a_function_without_an_annotation_returns_no_dataclass(units) -> None:
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "PARTNER_KEY", "PENSTOCK_ALERTS_URL", "HF_TOKEN", "CUDA_REGISTRY_TOKEN")
 
 
-def test_a_worker_gets_a_short_list_of_variables(engine, units, monkeypatch) -> None:
+def test_worker_gets_a_short_list_of_variables(engine, units, monkeypatch) -> None:
     for name in (*SECRETS, "TZ", "LC_TIME", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SOMETHING"):
         monkeypatch.setenv(name, f"is {name}")
     (outcome,) = engine.map(units.environment, [0], timeout_s=TIMEOUT_S)
@@ -173,7 +173,7 @@ def test_a_worker_gets_a_short_list_of_variables(engine, units, monkeypatch) -> 
     assert not {*SECRETS, "SOMETHING"} & {*seen, *started}
 
 
-def test_a_map_names_what_its_workers_need_besides(units, monkeypatch, children) -> None:
+def test_map_names_what_its_workers_need_besides(units, monkeypatch, children) -> None:
     for name in SECRETS:
         monkeypatch.setenv(name, f"is {name}")
     engine = LocalCompute(1, variables=["PARTNER_*"])

@@ -29,7 +29,7 @@ def test_inside_a_run(engine, units, children) -> None:
     assert children() == before
 
 
-def test_the_resource_opens_what_it_names() -> None:
+def test_resource_opens_what_it_names() -> None:
     with ComputeResource().opened() as compute:
         assert isinstance(compute, LocalCompute)
     with ComputeResource(engine="inline").opened() as compute:

@@ -46,16 +46,16 @@ def test_outcomes_come_in_the_order_of_the_units(compute, units, n_units) -> Non
     assert found == [2 * x for x in range(n_units)]
 
 
-def test_a_value_may_be_none(compute, units) -> None:
+def test_value_may_be_none(compute, units) -> None:
     assert list(compute.map(units.nothing, [1], timeout_s=TIMEOUT_S)) == [Outcome(value=None, error=None)]
 
 
-def test_a_function_with_arguments(compute, units) -> None:
+def test_function_with_arguments(compute, units) -> None:
     cube = functools.partial(units.power, exponent=3)
     assert values(compute.map(cube, [1, 2, 3], timeout_s=TIMEOUT_S)) == [1, 8, 27]
 
 
-def test_a_unit_is_the_workers_own(compute, units) -> None:
+def test_unit_is_the_workers_own(compute, units) -> None:
     given = [["a"], ["b"]]
     assert values(compute.map(units.grow, given, timeout_s=TIMEOUT_S)) == [["a", "grown"], ["b", "grown"]]
     assert given == [["a"], ["b"]]
@@ -90,7 +90,7 @@ def test_every_way_to_fail(compute, units, how, code, says) -> None:
     assert len(failed.error.reason) < 2100
 
 
-def test_a_unit_that_does_not_pickle_fails_alone(compute, units) -> None:
+def test_unit_that_does_not_pickle_fails_alone(compute, units) -> None:
     found = list(
         compute.map(units.nothing, [1, threading.Lock(), units.Unsendable(), 3], timeout_s=TIMEOUT_S)
     )
@@ -99,13 +99,13 @@ def test_a_unit_that_does_not_pickle_fails_alone(compute, units) -> None:
     assert "not from bytes" in found[2].error.summary
 
 
-def test_a_function_that_does_not_pickle_is_refused_at_once(compute) -> None:
+def test_function_that_does_not_pickle_is_refused_at_once(compute) -> None:
     with pytest.raises(Unpicklable, match="at the top level of a module"):
         compute.map(lambda x: x, [1], timeout_s=TIMEOUT_S)
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan"), None, "10", [0], [None]])
-def test_a_timeout_is_a_number_of_seconds(compute, units, timeout_s) -> None:
+def test_timeout_is_a_number_of_seconds(compute, units, timeout_s) -> None:
     with pytest.raises(InvalidRuntime, match="timeout_s="):
         compute.map(units.double, [1], timeout_s=timeout_s)
 
@@ -183,14 +183,14 @@ def test_two_maps_at_once_from_two_threads(compute, units) -> None:
     assert found == {"double": [2 * x for x in range(300)], "nothing": [None] * 200}
 
 
-def test_a_map_inside_another_ones_loop(compute, units) -> None:
+def test_map_inside_another_ones_loop(compute, units) -> None:
     found = []
     for outer in compute.map(units.double, range(3), timeout_s=TIMEOUT_S):
         found += values(compute.map(units.double, [outer.value] * 2, timeout_s=TIMEOUT_S))
     assert found == [0, 0, 4, 4, 8, 8]
 
 
-def test_a_closed_engine_says_so(compute, units) -> None:
+def test_closed_engine_says_so(compute, units) -> None:
     halfway = compute.map(units.double, range(5000), timeout_s=TIMEOUT_S)
     next(halfway)
     compute.close()
@@ -201,7 +201,7 @@ def test_a_closed_engine_says_so(compute, units) -> None:
         list(halfway)
 
 
-def test_an_unknown_engine() -> None:
+def test_unknown_engine() -> None:
     with pytest.raises(InvalidRuntime, match="compute engine 'cloud'; accepted: inline, local"):
         open_compute("cloud")
 
@@ -217,7 +217,7 @@ def test_an_unknown_engine() -> None:
         ("close", "its process was killed"),
     ],
 )
-def test_a_process_that_dies_costs_its_unit_only(isolating, units, how, says) -> None:
+def test_process_that_dies_costs_its_unit_only(isolating, units, how, says) -> None:
     given = ["a", "b", how, "c", "d", "e"]
     found = list(isolating.map(units.die, given, timeout_s=TIMEOUT_S))
     assert [outcome.value for outcome in found] == ["a", "b", None, "c", "d", "e"]
@@ -225,7 +225,7 @@ def test_a_process_that_dies_costs_its_unit_only(isolating, units, how, says) ->
     assert says in found[2].error.reason
 
 
-def test_a_process_dies_by_a_signal_that_its_parent_ignores(isolating, units) -> None:
+def test_process_dies_by_a_signal_that_its_parent_ignores(isolating, units) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         (outcome,) = isolating.map(units.die, ["SIGTERM"], timeout_s=TIMEOUT_S)
@@ -235,7 +235,7 @@ def test_a_process_dies_by_a_signal_that_its_parent_ignores(isolating, units) ->
 
 
 @pytest.mark.parametrize("how", ["hang", "hold the lock"])
-def test_a_unit_that_takes_too_long_is_killed(isolating, units, how) -> None:
+def test_unit_that_takes_too_long_is_killed(isolating, units, how) -> None:
     found = list(isolating.map(units.die, ["a", how, "b", "c"], timeout_s=SHORT_S))
     assert [outcome.value for outcome in found] == ["a", None, "b", "c"]
     assert found[1].error == Failure(code="timeout", reason="took longer than 2 s and was killed")
@@ -299,7 +299,7 @@ def test_closing_the_iterator_ends_what_runs(isolating, units, children, fifo) -
     assert children() == before
 
 
-def test_an_exception_in_the_consumer_ends_what_runs(isolating, units, children, fifo) -> None:
+def test_exception_in_the_consumer_ends_what_runs(isolating, units, children, fifo) -> None:
     before = children()
 
     def consume():
@@ -325,7 +325,7 @@ def test_closing_the_engine_ends_what_runs(isolating, units, children, fifo) -> 
     assert children() == before
 
 
-def test_a_timeout_ends_what_the_unit_started(isolating, units, fifo) -> None:
+def test_timeout_ends_what_the_unit_started(isolating, units, fifo) -> None:
     outcomes = isolating.map(units.hold, [fifo], timeout_s=SHORT_S)
     with open(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), encoding="ascii") as there:
         (outcome,) = outcomes
@@ -349,7 +349,7 @@ def test_there_are_as_many_timeouts_as_units(compute, units) -> None:
     assert list(compute.map(units.double, [], timeout_s=[])) == []
 
 
-def test_a_killed_unit_leaves_no_temporary_files(isolating, units, capfd) -> None:
+def test_killed_unit_leaves_no_temporary_files(isolating, units, capfd) -> None:
     for how in ("hang", "SIGKILL", ""):
         assert len(list(isolating.map(units.leave_files, [how], timeout_s=SHORT_S))) == 1
     isolating.close()
@@ -364,7 +364,7 @@ def test_what_a_unit_prints_comes_out_with_its_outcome(isolating, units, capfd, 
     assert capfd.readouterr().out == "hello\n"
 
 
-def test_a_killed_idle_worker_costs_nothing(isolating, units) -> None:
+def test_killed_idle_worker_costs_nothing(isolating, units) -> None:
     for pid in set(values(isolating.map(units.pid, range(20), timeout_s=TIMEOUT_S))):
         os.kill(pid, signal.SIGKILL)
     assert values(isolating.map(units.double, range(5), timeout_s=TIMEOUT_S)) == [0, 2, 4, 6, 8]

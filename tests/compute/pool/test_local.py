@@ -47,7 +47,7 @@ class Watched(Sequence):
         return self.value
 
 
-def test_a_worker_imports_what_the_function_needs_and_nothing_else(engine, units) -> None:
+def test_worker_imports_what_the_function_needs_and_nothing_else(engine, units) -> None:
     import dagster  # the parent has it
 
     assert dagster.__name__ in sys.modules
@@ -58,7 +58,7 @@ def test_a_worker_imports_what_the_function_needs_and_nothing_else(engine, units
     assert path == sys.path, "and not the folder of the worker's own file"
 
 
-def test_the_pool_does_not_import_dagster() -> None:
+def test_pool_does_not_import_dagster() -> None:
     code = "import sys, penstock.compute.pool; assert 'dagster' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ def test_two_maps_share_the_workers(engine, units) -> None:
 @pytest.mark.parametrize(
     ("nbytes", "ahead"), [(8, AHEAD_UNITS), (2**22, AHEAD_BYTES // 2**22 + 2)], ids=["many", "large"]
 )
-def test_a_slow_consumer_bounds_what_runs_ahead(engine, units, nbytes, ahead) -> None:
+def test_slow_consumer_bounds_what_runs_ahead(engine, units, nbytes, ahead) -> None:
     watched = Watched(3 * AHEAD_UNITS, nbytes)
     outcomes = engine.map(units.noise, watched, timeout_s=TIMEOUT_S)
     for consumed in range(1, 4):
@@ -120,13 +120,13 @@ def test_values_that_were_consumed_count_no_more(engine, units, tmp_path) -> Non
     assert [outcome.value for outcome in outcomes[-2:]] == ["left", "right"]
 
 
-def test_a_long_unit_among_short_ones_holds_no_other_one_up(engine, units, tmp_path) -> None:
+def test_long_unit_among_short_ones_holds_no_other_one_up(engine, units, tmp_path) -> None:
     pair = [(str(tmp_path), "left", "right"), (str(tmp_path), "right", "left")]
     outcomes = list(engine.map(units.noise_or_meet, [1] * 200 + pair + [1] * 200, timeout_s=TIMEOUT_S))
     assert [outcome.value for outcome in outcomes[200:202]] == ["left", "right"]
 
 
-def test_a_worker_is_free_before_its_last_answer_is_told(units) -> None:
+def test_worker_is_free_before_its_last_answer_is_told(units) -> None:
     """A map may end with that answer, and kills whoever still works for it."""
     pool = Pool(1, threading.RLock())
     task = MapTask(function=pickle.dumps(units.double), environment=worker_environment())
@@ -144,7 +144,7 @@ def test_what_a_sequence_raises_comes_through(engine, units, children) -> None:
         list(engine.map(units.double, Broken(3, 1), timeout_s=TIMEOUT_S))
 
 
-def test_a_function_that_only_this_process_has(engine, monkeypatch) -> None:
+def test_function_that_only_this_process_has(engine, monkeypatch) -> None:
     nowhere = types.ModuleType("nowhere_on_the_path")
     exec("def work(x):\n    return x", nowhere.__dict__)
     monkeypatch.setitem(sys.modules, nowhere.__name__, nowhere)
@@ -157,7 +157,7 @@ def test_a_function_that_only_this_process_has(engine, monkeypatch) -> None:
     ("body", "says"),
     [("import os; os._exit(3)", "exited with status 3 while it imported"), ("1 / 0", "ZeroDivisionError")],
 )
-def test_a_module_that_breaks_its_workers(engine, units, tmp_path, monkeypatch, body, says, children) -> None:
+def test_module_that_breaks_its_workers(engine, units, tmp_path, monkeypatch, body, says, children) -> None:
     name = f"breaks_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(
         "import sys\n"
@@ -180,7 +180,7 @@ def test_no_room_for_a_worker(units, monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("function", ["hold", "hold_the_lock"])
-def test_a_killed_parent_leaves_no_orphan(function, fifo, units) -> None:
+def test_killed_parent_leaves_no_orphan(function, fifo, units) -> None:
     """Nobody can tell the worker; with the interpreter's lock taken, no thread of it could listen either."""
     with start_driver(function, fifo) as parent, open(fifo, encoding="ascii") as there:
         assert int(there.readline()) > 0
@@ -210,7 +210,7 @@ def start_driver(function, fifo):
     )
 
 
-def test_an_abandoned_map_ends_what_runs(engine, units, fifo) -> None:
+def test_abandoned_map_ends_what_runs(engine, units, fifo) -> None:
     outcomes = engine.map(units.hold, ["", fifo], timeout_s=TIMEOUT_S)
     assert next(outcomes).ok
     with open(fifo, encoding="ascii") as there:
@@ -220,7 +220,7 @@ def test_an_abandoned_map_ends_what_runs(engine, units, fifo) -> None:
 
 
 @pytest.mark.parametrize("asked", [None, "2"])
-def test_a_workers_products_have_one_thread_unless_more_are_asked_for(
+def test_workers_products_have_one_thread_unless_more_are_asked_for(
     engine, units, monkeypatch, asked
 ) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
@@ -233,7 +233,7 @@ def test_a_workers_products_have_one_thread_unless_more_are_asked_for(
 @pytest.mark.gpu
 @pytest.mark.parametrize("named_by", ["number", "uuid"])
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_worker_sees_its_gpu_alone_and_gives_its_memory_back(units, monkeypatch, named_by, killed) -> None:
+def test_worker_sees_its_gpu_alone_and_gives_its_memory_back(units, monkeypatch, named_by, killed) -> None:
     import torch
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -261,7 +261,7 @@ def test_a_worker_sees_its_gpu_alone_and_gives_its_memory_back(units, monkeypatc
         os.sched_yield()
 
 
-def test_a_gpu_has_one_unit_and_one_worker_at_a_time(units) -> None:
+def test_gpu_has_one_unit_and_one_worker_at_a_time(units) -> None:
     engine, found = LocalCompute(4), []
 
     def mapped() -> None:

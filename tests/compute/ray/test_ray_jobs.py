@@ -95,7 +95,7 @@ def test_ray_gives_a_runner_gpus_and_each_has_a_worker(cluster, tmp_path):
     assert_a_gpu_has_a_worker(tmp_path / "gpus", replace(cluster, slot=slot), {"0", "1"})
 
 
-def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt(cluster, tmp_path):
+def test_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt(cluster, tmp_path):
     job = job_in(tmp_path, "five")
     units = numbers(4, {2: "kill the runner"}, where=str(tmp_path))
     assert told_of(done_by(job, units, cluster)) == [0, 1, "crashed", 9]
@@ -110,7 +110,7 @@ def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt
     assert folder_of(job).newest_attempt()[0] == 2
 
 
-def test_a_job_is_looked_at_and_cancelled_to_its_last_process_by_commands(cluster, ray_cluster, tmp_path):
+def test_job_is_looked_at_and_cancelled_to_its_last_process_by_commands(cluster, ray_cluster, tmp_path):
     job, engine = job_in(tmp_path, "cancelled"), cluster.open()
     waiting = attach(job, numbers(7, {4: "sleep"}, seconds=0.0), engine, cluster)
     next(waiting)
@@ -147,14 +147,14 @@ def test_while_a_node_the_driver_runners_and_who_waits_are_killed(cluster, ray_c
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
 
 
-def test_a_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, ray_cluster, tmp_path):
+def test_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, ray_cluster, tmp_path):
     def runners():
         return [pid for pid in ray_cluster.processes() if b"runner_process" in _command(pid)]
 
     assert_same_batch(cluster, tmp_path, runners)
 
 
-def test_a_head_that_begins_anew_knows_no_attempt_and_one_that_is_away_says_nothing(
+def test_head_that_begins_anew_knows_no_attempt_and_one_that_is_away_says_nothing(
     cluster, ray_cluster, tmp_path
 ):
     """The last test of the module: it takes the head away, and gives it back."""

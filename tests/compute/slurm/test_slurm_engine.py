@@ -86,7 +86,7 @@ def waited(engine, name):
     raise AssertionError(f"{name} has not ended: {engine.status(name)}")
 
 
-def test_a_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(placed, slurm_cluster):
+def test_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(placed, slurm_cluster):
     engine, runner, folder, name = placed()
     until(lambda: len(done(folder)) > 8)
     for pid in slurm_cluster.processes("m1"):
@@ -145,7 +145,7 @@ def test_who_submits_is_killed_and_another_one_finds_the_attempt(placed, tmp_pat
     assert other.logs(name, 16) == ""
 
 
-def test_an_attempt_keeps_to_its_slots_and_is_cancelled_to_the_last_process(placed, slurm_cluster):
+def test_attempt_keeps_to_its_slots_and_is_cancelled_to_the_last_process(placed, slurm_cluster):
     engine, _, folder, name = placed(slots=3, each_s=60)
     until(lambda: engine.status(name).running == 3)
     look = engine.status(name)

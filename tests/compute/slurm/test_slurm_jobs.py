@@ -73,7 +73,7 @@ def test_slurm_gives_a_runner_gpus_and_each_has_a_worker(cluster, quick, tmp_pat
     assert_a_gpu_has_a_worker(tmp_path / "gpus", replace(cluster, slot=slot), {"0", "1"})
 
 
-def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt(cluster, quick, tmp_path):
+def test_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt(cluster, quick, tmp_path):
     job = job_in(tmp_path)
     units = numbers(4, {2: "kill the runner"}, where=str(tmp_path))
     assert told_of(done_by(job, units, cluster)) == [0, 1, "crashed", 9]
@@ -108,7 +108,7 @@ def test_while_runners_a_node_the_controller_and_who_waits_are_killed(
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
 
 
-def test_a_job_is_cancelled_to_its_last_process(cluster, quick, slurm_cluster, tmp_path):
+def test_job_is_cancelled_to_its_last_process(cluster, quick, slurm_cluster, tmp_path):
     job, engine = job_in(tmp_path), cluster.open()
     waiting = attach(job, numbers(7, {4: "sleep"}, seconds=0.0), engine, cluster)
     next(waiting)
@@ -118,12 +118,12 @@ def test_a_job_is_cancelled_to_its_last_process(cluster, quick, slurm_cluster, t
         list(waiting)
 
 
-def test_a_cluster_of_one_slot(cluster, quick, tmp_path):
+def test_cluster_of_one_slot(cluster, quick, tmp_path):
     one = replace(cluster, slot=Slot(number=1, cpus=2))
     assert told_of(done_by(job_in(tmp_path), numbers(6), one)) == [n**2 for n in range(6)]
 
 
-def test_a_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, quick, slurm_cluster, tmp_path):
+def test_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, quick, slurm_cluster, tmp_path):
     def runners():
         return [pid for pid in slurm_cluster.processes() if command_of(pid).startswith("python")]
 

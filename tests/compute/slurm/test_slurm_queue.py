@@ -73,27 +73,27 @@ def test_elements_are_placed_found_and_end(submitted):
     assert not queue.elements(name + "0").states
 
 
-def test_a_prefix_gets_one_line_for_a_shell(submitted):
+def test_prefix_gets_one_line_for_a_shell(submitted):
     queue, name, begun = submitted("short", through=SlurmQueue(["sh", "-c"]))
     until(lambda: ended(queue, name))
     assert len(list(begun.iterdir())) == 1
 
 
-def test_a_runner_that_was_killed_begins_again_at_once(submitted, slurm_cluster):
+def test_runner_that_was_killed_begins_again_at_once(submitted, slurm_cluster):
     queue, name, begun = submitted("once-dies", elements=2)
     until(lambda: ended(queue, name))
     assert queue.elements(name).states == {"COMPLETED": 2}
     assert len(list(begun.iterdir())) == 4
 
 
-def test_a_final_exit_begins_no_other_runner(submitted, tmp_path):
+def test_final_exit_begins_no_other_runner(submitted, tmp_path):
     queue, name, begun = submitted("fails", final=(0, 5))
     until(lambda: ended(queue, name))
     assert queue.elements(name).states == {"FAILED": 1}
     assert len(list(begun.iterdir())) == 1 < BEGUN
 
 
-def test_an_element_that_waits_says_why(submitted):
+def test_element_that_waits_says_why(submitted):
     queue, name, _ = submitted("long", elements=12)
     until(lambda: queue.elements(name).count(RUNNING) == 8)
     until(lambda: "Resources" in queue.elements(name).reason)
@@ -119,7 +119,7 @@ def test_cancel_ends_a_runner_that_ignores_it(submitted, slurm_cluster):
     until(lambda: not slurm_cluster.processes())  # the kernel takes them away a moment after Slurm's word
 
 
-def test_a_controller_out_of_reach_is_not_an_end(submitted, slurm_cluster):
+def test_controller_out_of_reach_is_not_an_end(submitted, slurm_cluster):
     queue, name, begun = submitted("long", elements=4)
     until(lambda: len(list(begun.iterdir())) == 4)
     until(
@@ -150,7 +150,7 @@ def test_secrets_of_who_submits_reach_neither_slurm_nor_the_nodes(submitted, slu
     assert "PLANTED" not in slurm_cluster.told("scontrol", "show", "job", "-d")
 
 
-def test_a_job_that_slurm_refuses_names_its_reason(submitted):
+def test_job_that_slurm_refuses_names_its_reason(submitted):
     with pytest.raises(InvalidCluster, match="partition"):
         submitted("short", options=["--partition=nowhere"])
 

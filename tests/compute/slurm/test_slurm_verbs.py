@@ -44,7 +44,7 @@ def root(tmp_path):
     return root
 
 
-def test_a_mirror_and_findings_are_those_of_one_process(cluster, root, tmp_path, monkeypatch):
+def test_mirror_and_findings_are_those_of_one_process(cluster, root, tmp_path, monkeypatch):
     monkeypatch.setattr(copy_job, "ITEMS", 4)
     place = open_store(str(tmp_path / "mirror"))
     report = migrate(root, place, Pace(requests_per_s=400), cluster=cluster)

@@ -122,7 +122,7 @@ def photo(shade: int) -> bytes:
         ({"a/0.jpg": 10, "a/1.jpg": 20, "b/2.jpg": 30, "b/3.jpg": 40}, ["a", "b"]),  # both have a new class
     ],
 )
-def test_a_batch_that_another_one_has_overtaken_is_cut_again(
+def test_batch_that_another_one_has_overtaken_is_cut_again(
     daemon: Daemon, place: Store, tmp_path: Path, landed: dict[str, int], labels: list[str]
 ) -> None:
     for name, shade in landed.items():
@@ -146,7 +146,7 @@ def test_a_batch_that_another_one_has_overtaken_is_cut_again(
         assert not list(recut_requests(root.store, DATASET))
 
 
-def test_a_run_that_was_made_and_not_launched_is_asked_for_again(
+def test_run_that_was_made_and_not_launched_is_asked_for_again(
     daemon: Daemon, place: Store, instance: dg.DagsterInstance
 ) -> None:
     """As the daemon leaves it whose database goes away in between: it launches that run when it is asked again."""
@@ -160,7 +160,7 @@ def test_a_run_that_was_made_and_not_launched_is_asked_for_again(
     assert request.run_key not in [one.run_key for one in daemon.tick()]
 
 
-def test_a_tick_that_died_after_its_manifests_is_made_up_for(
+def test_tick_that_died_after_its_manifests_is_made_up_for(
     daemon: Daemon, place: Store, tmp_path: Path
 ) -> None:
     place.put("a.txt", b"a")
@@ -171,7 +171,7 @@ def test_a_tick_that_died_after_its_manifests_is_made_up_for(
     assert request.partition_key == batch
 
 
-def test_an_instance_that_has_lost_everything_is_given_its_partitions_back_and_runs_nothing_twice(
+def test_instance_that_has_lost_everything_is_given_its_partitions_back_and_runs_nothing_twice(
     daemon: Daemon, place: Store, tmp_path: Path
 ) -> None:
     for number in range(4):
@@ -188,7 +188,7 @@ def test_an_instance_that_has_lost_everything_is_given_its_partitions_back_and_r
         assert daemon.tick() == []
 
 
-def test_a_failed_run_is_not_started_again_by_itself_and_does_not_hold_up_others(
+def test_failed_run_is_not_started_again_by_itself_and_does_not_hold_up_others(
     daemon: Daemon, place: Store, instance: dg.DagsterInstance
 ) -> None:
     for number in range(10):
@@ -207,7 +207,7 @@ def test_a_failed_run_is_not_started_again_by_itself_and_does_not_hold_up_others
     assert instance.get_runs_count() == 5
 
 
-def test_the_sensor_is_off_until_somebody_starts_it() -> None:
+def test_sensor_is_off_until_somebody_starts_it() -> None:
     sensor = discovery_sensor("my.data-set", BATCHES, "demo_ingest", minimum_interval_s=5)
     assert sensor.name == "my_data_set_discovery"
     assert sensor.minimum_interval_seconds == 5

@@ -60,7 +60,7 @@ def tick(instance: dg.DagsterInstance, root: Path, cursor: str, cluster: str = "
     return context.cursor or ""
 
 
-def test_a_person_is_told_of_a_job_that_was_left_once_and_when_it_is_over(
+def test_person_is_told_of_a_job_that_was_left_once_and_when_it_is_over(
     root: Path, instance: dg.DagsterInstance, sent: list[Alert]
 ) -> None:
     young, old = submitted_before(root, 5), submitted_before(root, 7, "old")
@@ -84,7 +84,7 @@ def test_somebody_who_waits_keeps_a_job(root: Path, instance: dg.DagsterInstance
 
 
 @pytest.mark.parametrize("on_cluster", [False, True])
-def test_a_job_that_was_left_for_a_day_ends(
+def test_job_that_was_left_for_a_day_ends(
     tmp_path: Path, root: Path, instance: dg.DagsterInstance, sent: list[Alert], on_cluster: bool
 ) -> None:
     (tmp_path / "cluster.toml").write_text(INLINE_FILE)

@@ -108,7 +108,7 @@ def status(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     return found.status.value
 
 
-def test_a_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
+def test_run_whose_process_was_killed_is_ended_and_one_that_lives_is_not(
     instance: dg.DagsterInstance,
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -149,7 +149,7 @@ def test_runs_that_may_live_elsewhere_are_left_alone(instance: dg.DagsterInstanc
     assert status(instance, by_hand) == "NOT_STARTED"
 
 
-def test_a_code_server_of_dagsters_own_is_known_by_its_socket(
+def test_code_server_of_dagsters_own_is_known_by_its_socket(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     pid, later = gone(), time.time() + 60
@@ -185,7 +185,7 @@ def test_many_runs_elsewhere_hide_none_here(
     assert end_orphans(instance, time.time() + 60, HERE) == [mine.run_id]
 
 
-def test_the_sensor_knows_where_it_is_evaluated(instance: dg.DagsterInstance) -> None:
+def test_sensor_knows_where_it_is_evaluated(instance: dg.DagsterInstance) -> None:
     at = GrpcServerCodeLocationOrigin(host="code", port=4266, location_name="here")
     with dg.SensorEvaluationContext(
         instance_ref=None,
@@ -201,7 +201,7 @@ def test_the_sensor_knows_where_it_is_evaluated(instance: dg.DagsterInstance) ->
     assert code_location_of(dg.build_sensor_context(instance=instance)) is None
 
 
-def test_a_batch_that_another_code_location_ran_is_still_to_be_run_here(instance: dg.DagsterInstance) -> None:
+def test_batch_that_another_code_location_ran_is_still_to_be_run_here(instance: dg.DagsterInstance) -> None:
     run = started(instance, gone(), "elsewhere", tags={"dagster/run_key": "000001-1f0c99ab"})
     asked = partial(_without_run, instance, ["000001-1f0c99ab"])
     assert run.tags["dagster/run_key"] == "000001-1f0c99ab"
@@ -220,7 +220,7 @@ def test_what_another_code_location_lost_is_its_own_to_ask_for(instance: dg.Dags
     ]
 
 
-def test_a_process_that_is_not_waited_for_is_dead_too() -> None:
+def test_process_that_is_not_waited_for_is_dead_too() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert is_alive(process.pid, time.time())
     process.send_signal(signal.SIGKILL)
@@ -230,7 +230,7 @@ def test_a_process_that_is_not_waited_for_is_dead_too() -> None:
     process.communicate()
 
 
-def test_a_number_that_was_given_away_again_is_not_the_process() -> None:
+def test_number_that_was_given_away_again_is_not_the_process() -> None:
     assert is_alive(os.getpid(), time.time())
     assert not is_alive(os.getpid(), time.time() - 10 * 365 * 24 * HOUR_S)
 
@@ -245,13 +245,13 @@ def test_what_no_step_is_to_blame_for_is_lost(instance: dg.DagsterInstance) -> N
     assert lost(instance, "cats_ingest", time.time() + 25 * HOUR_S) == []
 
 
-def test_a_check_that_said_no_is_not(instance: dg.DagsterInstance) -> None:
+def test_check_that_said_no_is_not(instance: dg.DagsterInstance) -> None:
     run = go(instance, refuse="yes")
     assert lost(instance, "cats_ingest", time.time() + HOUR_S) == []
     assert not will_start_again(instance, run)
 
 
-def test_a_store_that_did_not_answer_is(instance: dg.DagsterInstance) -> None:
+def test_store_that_did_not_answer_is(instance: dg.DagsterInstance) -> None:
     run = go(instance, store="yes")
     assert [found.run_id for found in lost(instance, "cats_ingest", time.time() + 1)] == [run.run_id]
 
@@ -267,7 +267,7 @@ def test_what_dagster_starts_again_or_somebody_did_is_left_alone(instance: dg.Da
     assert lost(instance, "cats_ingest", time.time() + 1) == []
 
 
-def test_a_retry_that_was_promised_and_never_came_is_asked_for(instance: dg.DagsterInstance) -> None:
+def test_retry_that_was_promised_and_never_came_is_asked_for(instance: dg.DagsterInstance) -> None:
     run = go(instance, store="yes", **{WILL_RETRY: "true"})
     late = time.time() + PROMISE_S + 5
     assert [found.run_id for found in lost(instance, "cats_ingest", late)] == [run.run_id]
@@ -275,7 +275,7 @@ def test_a_retry_that_was_promised_and_never_came_is_asked_for(instance: dg.Dags
     assert lost(instance, "cats_ingest", late) == []
 
 
-def test_a_promise_that_was_kept_or_taken_back_is_left_alone(instance: dg.DagsterInstance) -> None:
+def test_promise_that_was_kept_or_taken_back_is_left_alone(instance: dg.DagsterInstance) -> None:
     late = time.time() + PROMISE_S + 5
     other = go(instance)
     go(instance, store="yes", **{WILL_RETRY: "true", "dagster/auto_retry_run_id": other.run_id})
@@ -298,7 +298,7 @@ def test_attempts_wait_longer_each_time_and_end(instance: dg.DagsterInstance) ->
     assert not will_start_again(instance, last)
 
 
-def test_a_step_that_could_not_tell_dagsters_database_is_asked_for(instance: dg.DagsterInstance) -> None:
+def test_step_that_could_not_tell_dagsters_database_is_asked_for(instance: dg.DagsterInstance) -> None:
     run = go(instance, database="yes")
     assert run.tags.get("dagster/failure_reason") == "STEP_FAILURE"
     assert [found.run_id for found in lost(instance, "cats_ingest", time.time() + 1)] == [run.run_id]
@@ -311,7 +311,7 @@ def test_each_is_asked_for_with_the_next_attempt(instance: dg.DagsterInstance) -
     assert request.tags[ATTEMPT] == "2"
 
 
-def test_a_long_wait_for_a_clusters_job_uses_up_no_attempt(
+def test_long_wait_for_a_clusters_job_uses_up_no_attempt(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "WAITED_S", 0.0)
@@ -325,5 +325,5 @@ def test_a_long_wait_for_a_clusters_job_uses_up_no_attempt(
 
 @settings(deadline=None)
 @given(st.integers(2**22, 2**30))
-def test_a_process_that_never_was_is_not_alive(pid: int) -> None:
+def test_process_that_never_was_is_not_alive(pid: int) -> None:
     assert not is_alive(pid, time.time())

@@ -67,7 +67,7 @@ def daemon(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Dae
     return made
 
 
-def test_the_last_batch_is_published_however_often_its_release_failed(daemon: Daemon) -> None:
+def test_last_batch_is_published_however_often_its_release_failed(daemon: Daemon) -> None:
     BROKEN["now"] = True
     daemon.tick(), daemon.tick()
     assert len(daemon.keys) == 2  # at once: a batch that its gate stopped is held back by then
@@ -106,7 +106,7 @@ def test_what_somebody_released_meanwhile_is_not_asked_for_again(daemon: Daemon)
     assert len(daemon.keys) == 2
 
 
-def test_the_cursor_of_an_earlier_release_goes_on(daemon: Daemon) -> None:
+def test_cursor_of_an_earlier_release_goes_on(daemon: Daemon) -> None:
     BROKEN["now"] = True
     daemon.tick(), daemon.tick()
     event = int(daemon.keys[0].rpartition("-")[2])

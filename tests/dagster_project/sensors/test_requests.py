@@ -35,7 +35,7 @@ def requests(world: World) -> dict[str, int]:
     return {name: cost(world, step).requests for name, step in steps.items()}
 
 
-def test_a_tick_asks_as_much_of_many_batches_as_of_few(world: World) -> None:
+def test_tick_asks_as_much_of_many_batches_as_of_few(world: World) -> None:
     grown(world, FEW)
     few = requests(world)
     for upto in (MANY - FEW, MANY):
@@ -47,7 +47,7 @@ def test_a_tick_asks_as_much_of_many_batches_as_of_few(world: World) -> None:
     assert max(few.values()) <= 12
 
 
-def test_a_tick_reads_what_came_since_the_one_before(world: World) -> None:
+def test_tick_reads_what_came_since_the_one_before(world: World) -> None:
     grown(world, FEW)
     before = requests(world)
     grown(world, FEW + 1)
@@ -61,7 +61,7 @@ def test_a_tick_reads_what_came_since_the_one_before(world: World) -> None:
         assert cost(world, step).requests <= before[name] + more + 2  # probes behind the newest entry
 
 
-def test_a_release_reads_each_batch_and_not_the_log_for_each(world: World) -> None:
+def test_release_reads_each_batch_and_not_the_log_for_each(world: World) -> None:
     asked = []
     for upto in (FEW, MANY):
         grown(world, upto)

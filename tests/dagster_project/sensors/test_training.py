@@ -67,7 +67,7 @@ def tell(root: loader.Root, plan: loader.Plan, run: str, first: int, last: int, 
     assert loader.report(root, plan, run=run, steps=(first, last), strict=True, **more)
 
 
-def test_a_report_becomes_a_materialization(
+def test_report_becomes_a_materialization(
     root: loader.Root, plan: loader.Plan, instance: dg.DagsterInstance
 ) -> None:
     daemon = Daemon(root, instance)
@@ -86,7 +86,7 @@ def test_a_report_becomes_a_materialization(
     assert told["version_asset"] == dg.AssetKey([DATASET, "version"])
 
 
-def test_a_training_with_a_trail_leads_to_its_page(
+def test_training_with_a_trail_leads_to_its_page(
     root: loader.Root, plan: loader.Plan, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = loader.Loader(
@@ -139,7 +139,7 @@ def test_report_of_a_recorded_run_shows_its_usage(
 
 
 @pytest.mark.parametrize("dies_after", [0, 1, 2, 5])
-def test_a_tick_that_dies_shows_nothing_twice_and_loses_nothing(
+def test_tick_that_dies_shows_nothing_twice_and_loses_nothing(
     root: loader.Root, plan: loader.Plan, instance: dg.DagsterInstance, dies_after: int
 ) -> None:
     daemon = Daemon(root, instance, per_tick=3)
@@ -179,7 +179,7 @@ def test_what_is_not_true_is_not_shown(
     assert daemon.cursor == "4"
 
 
-def test_the_page_of_trainings_depends_on_the_version(root: loader.Root) -> None:
+def test_page_of_trainings_depends_on_the_version(root: loader.Root) -> None:
     graph = build_defs({"root": RootResource(url=root.url)}).resolve_asset_graph()
     node = graph.get(KEY)
     assert node.parent_keys == {dg.AssetKey([DATASET, "version"])}

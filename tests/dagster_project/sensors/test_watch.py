@@ -59,7 +59,7 @@ def stopped_run(
     )
 
 
-def test_a_stopped_batch_is_told_once_and_its_end_too(
+def test_stopped_batch_is_told_once_and_its_end_too(
     tmp_path: Path, instance: dg.DagsterInstance, resources: dict[str, object], sent: list[Alert]
 ) -> None:
     defs = build_defs(resources, [SPEC])
@@ -96,7 +96,7 @@ def failure_context(
     ).for_run_failure()
 
 
-def test_a_failed_run_is_told_with_what_its_check_said(
+def test_failed_run_is_told_with_what_its_check_said(
     tmp_path: Path,
     instance: dg.DagsterInstance,
     resources: dict[str, object],
@@ -114,7 +114,7 @@ def test_a_failed_run_is_told_with_what_its_check_said(
     assert alert.url == f"https://dagster.example/runs/{result.run_id}"
 
 
-def test_a_run_that_is_started_again_by_itself_is_not_told(
+def test_run_that_is_started_again_by_itself_is_not_told(
     tmp_path: Path, instance: dg.DagsterInstance, resources: dict[str, object], sent: list[Alert]
 ) -> None:
     defs = build_defs(resources, [SPEC])

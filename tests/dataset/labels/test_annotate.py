@@ -72,7 +72,7 @@ def test_who_and_when(made):
     assert "annotated_by" not in version.samples().collect().columns
 
 
-def test_a_null_says_nothing_unless_it_is_to_remove(made):
+def test_null_says_nothing_unless_it_is_to_remove(made):
     rows = {"k1": {"label": None, "w": 100}, "k2": {"label": "b"}}
     kept = made.annotate("d", "labels", rows, author="ann").version
     assert [column(kept, "label")[key] for key in ("k1", "k2")] == ["a", "b"]
@@ -145,7 +145,7 @@ def test_statistics_are_of_what_the_column_says_now(made):
     assert statistics(made.open("d@1"))["w"]["max"] == 9.0
 
 
-def test_a_changed_type_is_refused(made):
+def test_changed_type_is_refused(made):
     for value, kind in ((1.5, "double"), ("x", "string"), (True, "bool"), ([1], "list")):
         said = rf"^row 2 of the rows given has {re.escape(repr(value))} for 'w': column 'w' is {kind}.* here and int64"
         with pytest.raises(FieldMismatch, match=said):
@@ -191,7 +191,7 @@ def test_keys_without_a_sample_are_told(made):
     assert len(made.versions("d")) == 3
 
 
-def test_a_key_twice(made):
+def test_key_twice(made):
     rows = [{"key": "k1", "label": "b", "w": 1}, {"key": "k2", "label": "c"}, {"key": "k1", "label": "d"}]
     with pytest.raises(
         DuplicateKey, match=r"'k1' is given twice, at row 1 of the rows given and row 3 of .*\(1 rows repeat"
@@ -276,7 +276,7 @@ def test_lists_and_times(made):
     assert [column(version, "seen")[f"k{i}"] for i in (1, 2)] == [at, None]
 
 
-def test_a_polars_frame(made):
+def test_polars_frame(made):
     frame = pl.DataFrame({"key": ["k1", "k2"], "label": ["b", None], "n": pl.Series([1, 2], dtype=pl.UInt8)})
     version = made.annotate("d", "x", frame, author="ann").version
     assert [column(version, "label")[f"k{i}"] for i in (1, 2)] == ["b", "a"]

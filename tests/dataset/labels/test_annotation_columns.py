@@ -71,7 +71,7 @@ NAMES = (
 
 @pytest.mark.parametrize("part_samples", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_column_of_any_name_is_of_its_samples(root, name, part_samples):
+def test_column_of_any_name_is_of_its_samples(root, name, part_samples):
     """Whatever its values are: numbers of parts, all of them alike, or beyond all parts."""
     write(root, range(6), part_samples=part_samples)
     for values in ([0, 1, 2, 0, 1, 2], [0] * 6, [9] * 6):

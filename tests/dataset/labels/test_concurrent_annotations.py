@@ -38,7 +38,7 @@ def test_two_people_annotate_other_samples_or_columns(made):
     assert (found["w"]["n"], found["w"]["nulls"], found["w"]["mean"]) == (10, 0, (45 + 6) / 10)
 
 
-def test_the_same_value_twice_is_no_conflict(made):
+def test_same_value_twice_is_no_conflict(made):
     other = loader.Root(made.url)
     other.annotate("d@1", "theirs", {"k1": {"label": "b", "score": float("nan")}}, author="ben")
     version = made.annotate("d@1", "ours", {"k2": {"label": "b"}}, author="ann").version
@@ -69,7 +69,7 @@ def test_parts_and_exclusions_come_meanwhile(made):
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_the_version_with_the_samples_was_retired_meanwhile(made, published):
+def test_version_with_the_samples_was_retired_meanwhile(made, published):
     """What was said of them would lie in a version that has no such part: verify fails, no takedown finds it."""
     with made.write("d") as writer:
         writer.add("later", {"cls": 1})

@@ -206,7 +206,7 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
-def test_a_planted_bug_is_found(model, monkeypatch, bug):
+def test_planted_bug_is_found(model, monkeypatch, bug):
     bug(monkeypatch)
     with pytest.raises(AssertionError):
         model.run(SCRIPTS[BUGS[bug]])

@@ -44,7 +44,7 @@ def csv(tmp_path, text):
     return path
 
 
-def test_the_same_rows_in_every_kind_of_file(tmp_path):
+def test_same_rows_in_every_kind_of_file(tmp_path):
     rows = [
         {"key": "a", "n": 1, "x": 1.5, "s": "é", "b": True},
         {"key": "b,c", "n": 2, "x": 2.0, "s": 'q"', "b": False},
@@ -70,7 +70,7 @@ def test_the_same_rows_in_every_kind_of_file(tmp_path):
     assert [row for _, row in read(by_key)[0]] == rows
 
 
-def test_a_file_behind_a_url(tmp_path):
+def test_file_behind_a_url(tmp_path):
     store = loader.Root("memory://labels-of-a-url").store
     store.put("in/labels.jsonl", b'{"key": "a", "n": 1}\n')
     assert read("memory://labels-of-a-url/in/labels.jsonl")[0] == [(1, {"key": "a", "n": 1})]
@@ -107,7 +107,7 @@ def signed(shared):
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
-def test_a_file_behind_a_signed_url(signed, name):
+def test_file_behind_a_signed_url(signed, name):
     """Also where the signature is of GET alone, as S3's are."""
     signed.fault_of = lambda request: 403 if request.method == "HEAD" else None
     url = f"{signed.endpoint}/c/{name}?{QUERY}"
@@ -117,7 +117,7 @@ def test_a_file_behind_a_signed_url(signed, name):
             assert (source.name, source.n_rows()) == (name, 2 if name.endswith("csv") else 1)
 
 
-def test_a_signature_is_in_no_message(signed):
+def test_signature_is_in_no_message(signed):
     def refused(error, match, name):
         with pytest.raises(error, match=match) as caught:
             read(f"{signed.endpoint}/c/{name}?{QUERY}")
@@ -133,7 +133,7 @@ def test_a_signature_is_in_no_message(signed):
 
 
 @pytest.mark.parametrize("place", ["s3://c/labels.csv", "az://c/labels.csv", "memory://c/labels.csv"])
-def test_a_query_of_what_is_not_signed_so_is_refused(place):
+def test_query_of_what_is_not_signed_so_is_refused(place):
     with pytest.raises(InvalidSample, match=f"^{place} has a query") as caught:
         read(f"{place}?{QUERY}")
     assert "SECRET" not in str(caught.value)
@@ -302,7 +302,7 @@ def test_text_of_a_column_that_the_dataset_has(tmp_path):
         st.one_of(st.integers(), st.floats(), st.text("0123456789.eE+-_ax", max_size=6)).map(str), min_size=1
     )
 )
-def test_a_number_gives_its_text_back(texts):
+def test_number_gives_its_text_back(texts):
     """What is read as numbers means what stood there; else the text is kept as it is."""
     import tempfile
     from pathlib import Path
@@ -321,7 +321,7 @@ def test_a_number_gives_its_text_back(texts):
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
-def test_a_damaged_parquet_file_is_named(tmp_path, compression):
+def test_damaged_parquet_file_is_named(tmp_path, compression):
     """Cut anywhere, or with any byte changed: it is refused by its name, or reads as what it was or other values."""
     table = pa.table({"key": [f"k{i}" for i in range(300)], "s": [f"text {i}" for i in range(300)]})
     path = tmp_path / "labels.parquet"
@@ -347,7 +347,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path, compression):
     assert refused > len(cut)
 
 
-def test_a_page_with_another_checksum_is_refused(tmp_path):
+def test_page_with_another_checksum_is_refused(tmp_path):
     table = pa.table({"key": ["a", "b"], "s": ["text one", "text two"]})
     path = tmp_path / "labels.parquet"
     options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
@@ -358,7 +358,7 @@ def test_a_page_with_another_checksum_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("value", [0.5, "cat", None, ["cat"]])
-def test_a_mapping_of_keys_to_values_without_columns(value):
+def test_mapping_of_keys_to_values_without_columns(value):
     with pytest.raises(InvalidSample) as caught:
         read({"k0": {"score": 1.5}, "k1": value})
     said = f"row 2 of the rows given is {value!r} for key 'k1'; a mapping of columns to values is needed for each key"

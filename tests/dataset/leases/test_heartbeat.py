@@ -38,7 +38,7 @@ def warned(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
 
-def test_a_heartbeat_counts(store):
+def test_heartbeat_counts(store):
     heartbeat = Heartbeat(store, "t1", holder="me")
     assert read_heartbeat(store, "t1") is None
     assert heartbeat.beat()
@@ -54,7 +54,7 @@ def test_another_attempt_moves_it_too(store):
     assert read_heartbeat(store, "t1") != first
 
 
-def test_the_thread_beats_and_is_gone_after_close(store):
+def test_thread_beats_and_is_gone_after_close(store):
     before = threading.active_count()
     with Heartbeat(store, "t1", every_s=0.001) as heartbeat:
         for _ in range(5):
@@ -67,7 +67,7 @@ def test_the_thread_beats_and_is_gone_after_close(store):
     assert read_heartbeat(store, "t1") == beat
 
 
-def test_a_beat_that_fails_is_logged_and_the_next_one_counts(store, caplog):
+def test_beat_that_fails_is_logged_and_the_next_one_counts(store, caplog):
     heartbeat = Heartbeat(store, "t1")
     store.error = Transient
     assert not heartbeat.beat()
@@ -105,7 +105,7 @@ def test_whatever_goes_wrong_with_a_beat_the_next_one_follows(store, caplog, mon
         pytest.param(b"[" * 200_000, id="brackets"),
     ],
 )
-def test_a_sign_of_life_that_was_damaged_never_moves(store, caplog, data):
+def test_sign_of_life_that_was_damaged_never_moves(store, caplog, data):
     store.put("heartbeats/t1.json", data)
     assert read_heartbeat(store, "t1") == Beat(beat=0, holder="")
     assert "heartbeats/t1.json" in warned(caplog)[0]

@@ -120,7 +120,7 @@ def test_renewing_a_mixture_of_32_versions_is_one_request(store, lease):
     assert [len(versions) for versions, _ in claimed(store)] == [32]
 
 
-def test_a_thread_renews_and_is_gone_with_the_last_lease(store, at_once):
+def test_thread_renews_and_is_gone_with_the_last_lease(store, at_once):
     before = renewing()
     one, two = Lease(store), Lease(store)
     one.add(IDS[0])
@@ -146,7 +146,7 @@ def test_nothing_is_renewed_before_a_version_is_opened_or_after_the_root_is_clos
     assert renewing() == others
 
 
-def test_a_running_loader_renews_whatever_its_batch_rate(tmp_path, at_once):
+def test_running_loader_renews_whatever_its_batch_rate(tmp_path, at_once):
     """And the lease is that of the root that opened the version: made once, however many batches are made."""
     root = loader.Root(tmp_path)
     with root.write("d") as writer:
@@ -164,7 +164,7 @@ def test_a_running_loader_renews_whatever_its_batch_rate(tmp_path, at_once):
     assert now.beat > first.beat + 3
 
 
-def test_the_thread_takes_over_what_a_failing_store_did_not_take(store, lease, at_once, caplog):
+def test_thread_takes_over_what_a_failing_store_did_not_take(store, lease, at_once, caplog):
     store.error = Transient
     assert lease.add(IDS[0])
     assert not lease.active
@@ -240,7 +240,7 @@ def test_read_only_credentials_are_warned_once(store, caplog):
     assert "without a lease" in warned(caplog)[0]
 
 
-def test_a_lease_that_cannot_be_removed_is_logged(store, lease, caplog):
+def test_lease_that_cannot_be_removed_is_logged(store, lease, caplog):
     lease.add(IDS[0])
     store.error = Transient
     lease.close()
@@ -268,7 +268,7 @@ def test_leases_are_read_again_only_where_they_moved(store):
         one.close()
 
 
-def test_a_lease_that_a_listing_lacks_is_asked_for_where_it_was_seen_before(store):
+def test_lease_that_a_listing_lacks_is_asked_for_where_it_was_seen_before(store):
     held = Lease(store)
     held.add(IDS[0])
     known, fresh = Leases(store), Leases(store)
@@ -305,7 +305,7 @@ def write(path):
     return root
 
 
-def test_a_forked_child_neither_renews_nor_gives_back_what_its_parent_holds(tmp_path):
+def test_forked_child_neither_renews_nor_gives_back_what_its_parent_holds(tmp_path):
     root = write(tmp_path)
     version = root.open("d")
     before = claimed(root.store)
@@ -351,7 +351,7 @@ def test_worker_processes_hold_no_leases(tmp_path):
     root.close()
 
 
-def test_the_lease_of_a_killed_reader_stays_and_moves_no_more(tmp_path):
+def test_lease_of_a_killed_reader_stays_and_moves_no_more(tmp_path):
     root = write(tmp_path)
     code = (
         "import sys, loader; from loader.dataset import leases as lease; lease.RENEW_EVERY_S = 0.001\n"
@@ -375,7 +375,7 @@ def test_the_lease_of_a_killed_reader_stays_and_moves_no_more(tmp_path):
     assert leases.read() == [last]
 
 
-def test_a_dropped_root_is_renewed_as_long_as_its_version(store, tmp_path):
+def test_dropped_root_is_renewed_as_long_as_its_version(store, tmp_path):
     root = write(tmp_path)
     version = root.open("d")
     del root
@@ -404,7 +404,7 @@ def test_renewal_starts_its_thread_without_its_lock(monkeypatch):
     assert removed == [True]
 
 
-def test_the_renewing_thread_collects_a_lease_as_its_wait_begins(store, at_once, monkeypatch):
+def test_renewing_thread_collects_a_lease_as_its_wait_begins(store, at_once, monkeypatch):
     """In the middle of a wait of `threading`, which holds a lock there."""
     one, two, real, collected = Lease(store), Lease(store), threading.Condition.wait, threading.Event()
     one.add(IDS[0])
@@ -424,7 +424,7 @@ def test_the_renewing_thread_collects_a_lease_as_its_wait_begins(store, at_once,
     one.close()
 
 
-def test_a_process_gives_its_leases_back_at_its_end(tmp_path):
+def test_process_gives_its_leases_back_at_its_end(tmp_path):
     root = write(tmp_path)
     code = "import sys, loader; root = loader.Root(sys.argv[1]); version = root.open('d'); print(root._lease.active)"
     done = subprocess.run(

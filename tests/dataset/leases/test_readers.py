@@ -15,7 +15,7 @@ from loader.dataset.leases import list_leases
 from loader.errors import ObjectNotFound, VersionRetired
 
 
-def test_a_version_keeps_its_lease_when_the_root_is_dropped(tmp_path: Path) -> None:
+def test_version_keeps_its_lease_when_the_root_is_dropped(tmp_path: Path) -> None:
     root = loader.Root(tmp_path / "root")
     with root.write("photos") as writer:
         writer.add("a", {"cls": 1})
@@ -51,7 +51,7 @@ class Sees:
 
 
 @pytest.mark.parametrize("collected", [False, True])
-def test_a_version_that_is_retired_before_the_lease_is_there_is_not_handed_out(
+def test_version_that_is_retired_before_the_lease_is_there_is_not_handed_out(
     url: str, collected: bool
 ) -> None:
     """By whoever did not see the lease: also where a collector has deleted what is read beside it."""
@@ -71,7 +71,7 @@ def test_a_version_that_is_retired_before_the_lease_is_there_is_not_handed_out(
         reader.open("photos@1")
 
 
-def test_a_version_is_handed_out_when_its_lease_is_there(url: str) -> None:
+def test_version_is_handed_out_when_its_lease_is_there(url: str) -> None:
     """And the log was read again after it, whatever else is read meanwhile."""
     root = loader.Root(url)
     with root.write("photos") as writer:
@@ -89,7 +89,7 @@ def test_a_version_is_handed_out_when_its_lease_is_there(url: str) -> None:
     assert [lease.versions for lease in list_leases(root.store)] == [(version.id,)]
 
 
-def test_an_open_does_not_fail_for_tables_that_it_reads_ahead_of_their_use(url: str) -> None:
+def test_open_does_not_fail_for_tables_that_it_reads_ahead_of_their_use(url: str) -> None:
     root = loader.Root(url)
     with root.write("photos") as writer:
         writer.add("a", {"cls": 1})
@@ -118,7 +118,7 @@ class Locked:
         return call
 
 
-def test_a_root_is_collected_while_its_thread_holds_a_lock_of_the_store(tmp_path: Path) -> None:
+def test_root_is_collected_while_its_thread_holds_a_lock_of_the_store(tmp_path: Path) -> None:
     root = loader.Root(tmp_path)
     with root.write("photos") as writer:
         writer.add("a", {"cls": 1})

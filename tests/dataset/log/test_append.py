@@ -78,7 +78,7 @@ def kinds(store):
 
 @pytest.mark.parametrize("fault", [lost_before, lost_after, conflict_after, conflict_before])
 @pytest.mark.parametrize("k", [0, 1, 2])
-def test_a_write_with_a_wrong_answer_happens_once(store, fault, k):
+def test_write_with_a_wrong_answer_happens_once(store, fault, k):
     log = Log(Faulty(store, {("put_if_absent", k): fault, ("put_if_absent", k + 1): fault}))
     log.append(lambda state: {"kind": "begin", "txn": "x", "dataset": "x", "parent": None})
     version = publish(log)
@@ -88,7 +88,7 @@ def test_a_write_with_a_wrong_answer_happens_once(store, fault, k):
 
 @pytest.mark.parametrize("fault", [lost_before, lost_after, conflict_after, conflict_before])
 @pytest.mark.parametrize("k", [0, 1])
-def test_a_write_with_a_wrong_answer_and_another_writer(store, fault, k):
+def test_write_with_a_wrong_answer_and_another_writer(store, fault, k):
     def others_first(call):
         publish(Log(store))
         return fault(call)
@@ -100,7 +100,7 @@ def test_a_write_with_a_wrong_answer_and_another_writer(store, fault, k):
     assert log.state == Log(store).verify()
 
 
-def test_a_delayed_write_that_lands_before_the_next_try_is_our_own(store):
+def test_delayed_write_that_lands_before_the_next_try_is_our_own(store):
     delayed = []
 
     def later(call):
@@ -124,7 +124,7 @@ def test_reads_that_fail_after_a_write_are_tried_again(store):
     assert kinds(store) == ["begin"]
 
 
-def test_a_store_that_is_gone_after_a_write_says_that_nothing_is_known(store):
+def test_store_that_is_gone_after_a_write_says_that_nothing_is_known(store):
     faults = {("put_if_absent", 0): lost_after} | {("get", k): lost_before for k in range(1, 99)}
     log = Log(Faulty(store, faults))
     with pytest.raises(Transient) as caught:
@@ -134,7 +134,7 @@ def test_a_store_that_is_gone_after_a_write_says_that_nothing_is_known(store):
 
 
 @pytest.mark.parametrize("fault", [lost_before, conflict_before])
-def test_a_store_that_takes_no_writes_ends_the_append(store, fault):
+def test_store_that_takes_no_writes_ends_the_append(store, fault):
     faulty = Faulty(store, {"put_if_absent": fault})
     with pytest.raises(Transient):
         Log(faulty).begin("photos")
@@ -153,7 +153,7 @@ def test_what_no_retry_mends_is_raised_at_once(store, error):
     assert faulty.calls["put_if_absent"] == 1
 
 
-def test_the_loser_of_a_race_decides_again(store):
+def test_loser_of_a_race_decides_again(store):
     publish(Log(store))
     publish(Log(store))
 
@@ -167,7 +167,7 @@ def test_the_loser_of_a_race_decides_again(store):
     assert kinds(store).count("ref") == 1
 
 
-def test_an_alias_moved_back_meanwhile_is_not_moved_twice(store):
+def test_alias_moved_back_meanwhile_is_not_moved_twice(store):
     """The answer is lost, then somebody moves the alias back: moving it again would undo him."""
     for _ in range(2):
         publish(Log(store))
@@ -202,14 +202,14 @@ def test_errors_behind_the_end_of_the_log_do_not_matter(store):
     assert entry_key(6) in seen
 
 
-def test_an_error_inside_the_log_is_raised(store):
+def test_error_inside_the_log_is_raised(store):
     for _ in range(2):
         publish(Log(store))
     with pytest.raises(Transient):
         Log(Faulty(store, {("get", 1): lost_before})).refresh()
 
 
-def test_an_entry_created_while_others_are_read_is_no_gap(store):
+def test_entry_created_while_others_are_read_is_no_gap(store):
     """The probe of n finds nothing, then n and n+1 are written, then the probe of n+1 finds one."""
     publish(Log(store))
 
@@ -260,7 +260,7 @@ def test_nothing_is_appended_in_the_place_of_a_missing_entry(any_store, gone):
     assert [info.key for info in any_store.list("log/")] == left
 
 
-def test_the_place_of_a_missing_entry_is_listed_before_it_is_taken(store):
+def test_place_of_a_missing_entry_is_listed_before_it_is_taken(store):
     """By who had read up to it, and asks only for the next."""
     early = without(store, [7])
     with pytest.raises(

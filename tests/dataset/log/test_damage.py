@@ -82,7 +82,7 @@ def sound(store):
     "change", [digit_of_time, name_of_checksum, lambda data: data[:-3], lambda data: b"[]"]
 )
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_flip_on_the_way_leaves_the_log_whole(store, change, at):
+def test_flip_on_the_way_leaves_the_log_whole(store, change, at):
     for name in "abc":
         Log(store).begin("photos", txn=name)
     Log(Flipped(store, entry_key(3), change, at)).begin("photos", txn="d")
@@ -91,7 +91,7 @@ def test_a_flip_on_the_way_leaves_the_log_whole(store, change, at):
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_flip_in_the_newest_entry_of_an_earlier_release_is_not_sealed(store, at):
+def test_flip_in_the_newest_entry_of_an_earlier_release_is_not_sealed(store, at):
     """It has no checksum: it is read twice before anything rests on it."""
     old_release(store, *map(begun, "abc"))
     Log(Flipped(store, entry_key(3), digit_of_time, at)).begin("photos", txn="d")
@@ -100,7 +100,7 @@ def test_a_flip_in_the_newest_entry_of_an_earlier_release_is_not_sealed(store, a
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_flip_in_an_entry_that_came_first_is_not_sealed(store, at):
+def test_flip_in_an_entry_that_came_first_is_not_sealed(store, at):
     """The loser of a race reads what came first, and writes behind it."""
     Log(store).begin("photos", txn="a")
     log = Log(Flipped(store, entry_key(2), digit_of_time, at))
@@ -111,7 +111,7 @@ def test_a_flip_in_an_entry_that_came_first_is_not_sealed(store, at):
     assert sound(store)
 
 
-def test_a_flip_where_a_writer_looks_for_his_own_entry(store):
+def test_flip_where_a_writer_looks_for_his_own_entry(store):
     """His write is stored and its answer lost: he reads it, damaged on the way, and again."""
 
     class Lost(Flipped):
@@ -148,7 +148,7 @@ def test_whatever_flips_nothing_wrong_is_believed(store, seed):
     assert sound(store)
 
 
-def test_an_entry_that_was_damaged_where_it_lies_is_named_by_itself(store):
+def test_entry_that_was_damaged_where_it_lies_is_named_by_itself(store):
     for name in "abc":
         Log(store).begin("photos", txn=name)
     store.put(entry_key(2), digit_of_time(store.get(entry_key(2)).data))
@@ -159,7 +159,7 @@ def test_an_entry_that_was_damaged_where_it_lies_is_named_by_itself(store):
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-3], lambda data: data.replace(b'"format":1', b'"format":3')]
 )
-def test_a_marker_that_is_damaged_on_its_way_is_read_again(tmp_path, damage):
+def test_marker_that_is_damaged_on_its_way_is_read_again(tmp_path, damage):
     loader.Root(tmp_path).create()
     store = open_store(str(tmp_path))
     assert check_root(Flipped(store, MARKER, damage)) == check_root(store)
@@ -181,7 +181,7 @@ def test_no_marker_is_written_after_a_flipped_one(tmp_path, at):
     assert store.get(MARKER).data == good
 
 
-def test_a_commit_that_is_not_of_its_manifest_is_not_opened(tmp_path):
+def test_commit_that_is_not_of_its_manifest_is_not_opened(tmp_path):
     """Edited by somebody who knows the format: the entry's checksum and the manifest's hash are right."""
     root = loader.Root(tmp_path)
     root.begin("d", txn="older")
@@ -214,7 +214,7 @@ def forged(data):
 
 
 @pytest.mark.parametrize("entries", [HINT_EVERY + 1, HINT_EVERY + 9])
-def test_a_forged_hint_is_not_believed(store, entries, caplog):
+def test_forged_hint_is_not_believed(store, entries, caplog):
     log = grown(store, entries)
     good = store.get(hint_key(HINT_EVERY)).data
     assert load_state(forged(good)).prev == load_state(good).prev
@@ -226,7 +226,7 @@ def test_a_forged_hint_is_not_believed(store, entries, caplog):
     assert sound(store)
 
 
-def test_a_hint_behind_the_last_entry_is_not_believed(store):
+def test_hint_behind_the_last_entry_is_not_believed(store):
     """No entry vouches for it yet."""
     log = grown(store, HINT_EVERY)
     before = log.state

@@ -19,7 +19,7 @@ def rewritten(entry, **change):
 
 @pytest.mark.parametrize("k", range(1, 7))
 @pytest.mark.parametrize("change", [{"at_us": 1}, {"nonce": "ee"}, {"at_us": 1, "prev": "0" * 64}])
-def test_an_edited_entry_is_named_exactly(store, k, change):
+def test_edited_entry_is_named_exactly(store, k, change):
     history(store)
     store.put(entry_key(k), rewritten(all_entries(store)[k - 1], **change))
     with pytest.raises(Corrupt):
@@ -29,7 +29,7 @@ def test_an_edited_entry_is_named_exactly(store, k, change):
     assert f"chain of hashes: {entry_key(k)}" in caught.value.__notes__[0]
 
 
-def test_an_edited_entry_is_told_with_the_root_and_what_to_do(store):
+def test_edited_entry_is_told_with_the_root_and_what_to_do(store):
     """Whoever opens the root meets it: a commit by another number, an entry that is no JSON, one that is gone."""
     history(store)
     entries = all_entries(store)
@@ -69,7 +69,7 @@ def test_several_edits_are_told_apart(store):
     assert edited(all_entries(store)) == []
 
 
-def test_an_edit_with_an_editor_is_noticed_in_the_last_entry_too(store):
+def test_edit_with_an_editor_is_noticed_in_the_last_entry_too(store):
     state = history(store)
     pretty = json.dumps(json.loads(store.get(entry_key(state.n)).data), indent=2).encode()
     store.put(entry_key(state.n), pretty)
@@ -78,7 +78,7 @@ def test_an_edit_with_an_editor_is_noticed_in_the_last_entry_too(store):
 
 
 @pytest.mark.parametrize("k", [2, 3, 5, 6])
-def test_a_deleted_entry_is_missed(store, k):
+def test_deleted_entry_is_missed(store, k):
     history(store)
     store.delete_many([entry_key(k)])
     with pytest.raises(Corrupt, match=f"{entry_key(k)} is missing"):

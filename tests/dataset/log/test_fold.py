@@ -170,7 +170,7 @@ def test_any_cut_of_any_history_folds_to_the_same_state(data):
     assert fold_all(load_state(dump_state(half)), entries[cut:]) == log.state == log.verify()
 
 
-def test_an_entry_is_a_value():
+def test_entry_is_a_value():
     entry = seal(1, "", "aa", 5, {"kind": "hold"})
     assert isinstance(entry, Entry)
     assert parse(1, entry.data) == entry

@@ -7,7 +7,7 @@ from loader.errors import Corrupt, InvalidName, VersionNotFound, VersionRetired
 from tests.dataset.log.histories import publish
 
 
-def test_a_hold_is_placed_once_and_released(store):
+def test_hold_is_placed_once_and_released(store):
     log = Log(store)
     publish(log)
     publish(log)

@@ -33,7 +33,7 @@ def test_versions_are_numbered_from_one_and_chained_to_their_parent(store):
     assert log.verify() == log.state
 
 
-def test_an_entry_is_canonical_json_with_the_hash_of_the_one_before(store):
+def test_entry_is_canonical_json_with_the_hash_of_the_one_before(store):
     publish(Log(store))
     first, second = store.get("log/000000000001.json").data, store.get("log/000000000002.json").data
     assert json.loads(first)["prev"] == ""
@@ -41,7 +41,7 @@ def test_an_entry_is_canonical_json_with_the_hash_of_the_one_before(store):
     assert first == canonical(json.loads(first))
 
 
-def test_a_transaction_is_begun_and_committed_once(store):
+def test_transaction_is_begun_and_committed_once(store):
     log, calls = Log(store), []
     first = log.begin("photos", txn="step7")
     assert log.begin("photos", txn="step7") == first
@@ -57,7 +57,7 @@ def test_a_transaction_is_begun_and_committed_once(store):
 @pytest.mark.parametrize(
     "name", ["../x", "a/b", ".", "-a", "größe 7", " ", "t\n", "t" * 201, "\udcff", 5, b"t"]
 )
-def test_a_transaction_that_could_have_no_keys_is_not_begun(store, name):
+def test_transaction_that_could_have_no_keys_is_not_begun(store, name):
     with pytest.raises(InvalidName, match="cannot be a transaction's name: accepted are 1 to 200 of"):
         Log(store).begin("photos", txn=name)
     assert all_entries(store) == []
@@ -89,7 +89,7 @@ def test_words_that_are_no_text_are_refused(store, words):
     assert log.state.n == n
 
 
-def test_an_aborted_transaction_is_fenced(store):
+def test_aborted_transaction_is_fenced(store):
     log = Log(store)
     txn = log.begin("photos").txn
     assert log.abort(txn, "no heartbeat").status == "aborted"
@@ -104,13 +104,13 @@ def test_an_aborted_transaction_is_fenced(store):
         log.abort(txn, "too late")
 
 
-def test_an_unknown_transaction_is_named(store):
+def test_unknown_transaction_is_named(store):
     for verb in (lambda log: log.commit("nope", builder("nope")), lambda log: log.abort("nope", "x")):
         with pytest.raises(TransactionNotFound, match="'nope'"):
             verb(Log(store))
 
 
-def test_a_commit_is_rebased_on_the_newest_version_and_on_new_takedowns(store):
+def test_commit_is_rebased_on_the_newest_version_and_on_new_takedowns(store):
     log, calls = Log(store), []
     one = publish(log)
     txn = log.begin("photos").txn
@@ -133,7 +133,7 @@ def test_a_commit_is_rebased_on_the_newest_version_and_on_new_takedowns(store):
     assert log.state.txns[txn].parent == one.id
 
 
-def test_a_manifest_built_on_something_else_is_refused(store):
+def test_manifest_built_on_something_else_is_refused(store):
     log = Log(store)
     publish(log)
     txn = log.begin("photos").txn
@@ -151,7 +151,7 @@ def test_two_versions_cannot_share_an_id(store):
 
 
 @pytest.mark.parametrize("change", [{"sha256": "0" * 64}, {"id": "v-" + "0" * 64}, {"id": "0" * 64}])
-def test_a_version_has_the_id_of_its_manifest(store, change):
+def test_version_has_the_id_of_its_manifest(store, change):
     """Who writes such a commit is refused; so is, by every reader, an entry that another tool wrote."""
     log = Log(store)
     txn = log.begin("photos").txn
@@ -166,7 +166,7 @@ def test_a_version_has_the_id_of_its_manifest(store, change):
         Log(store).refresh()
 
 
-def test_a_retired_version_is_no_parent_and_no_latest(store):
+def test_retired_version_is_no_parent_and_no_latest(store):
     log = Log(store)
     one, two = publish(log), publish(log)
     txn = log.begin("photos").txn
@@ -210,7 +210,7 @@ def test_refs(store):
     assert log.state.n == n + 1
 
 
-def test_a_mirror_is_said_once_for_what_was_written(store):
+def test_mirror_is_said_once_for_what_was_written(store):
     log = Log(store)
     history(store)
     assert log.mirror("az://b/p", 7) == 8

@@ -38,12 +38,12 @@ def test_no_interleaving_ends_badly(record_property):
         ("an alias there and back", ("appended 2", "appended 1")),
     ],
 )
-def test_the_model_reaches(scenario, ends):
+def test_model_reaches(scenario, ends):
     assert ends in explore(SCENARIOS[scenario], world.Rules()).ends
 
 
 @pytest.mark.parametrize("mutant", scenarios.MUTANTS, ids=lambda m: m.name)
-def test_a_mutant_is_found(mutant):
+def test_mutant_is_found(mutant):
     with mutant.lax(), pytest.raises(world.Violation, match=mutant.says):
         explore(SCENARIOS[mutant.scenario], mutant.rules)
 

@@ -115,12 +115,12 @@ def test_what_is_not_found_says_what_there_is(state, text, says):
         resolve(state, text)
 
 
-def test_an_empty_root_says_so():
+def test_empty_root_says_so():
     with pytest.raises(VersionNotFound, match="datasets here: none"):
         resolve(State(), "photos")
 
 
-def test_a_beginning_of_two_ids_is_refused(state):
+def test_beginning_of_two_ids_is_refused(state):
     twin = record("twin", 1, "a")
     twin_id = "v-" + "a" * 20 + "0" * 44
     both = State(datasets={**state.datasets, "twin": (twin,)}, ids={**state.ids, twin_id: ("twin", 1)})
@@ -129,13 +129,13 @@ def test_a_beginning_of_two_ids_is_refused(state):
 
 
 @pytest.mark.parametrize("text", ["photos@3", "photos@2026.11.20", "v-cccccccc"])
-def test_a_retired_version_gives_its_reason(state, text):
+def test_retired_version_gives_its_reason(state, text):
     with pytest.raises(VersionRetired, match=r"photos@3 .*bad labels"):
         resolve(state, text)
     assert resolve(state, text, retired=True).number == 3
 
 
-def test_a_dataset_of_retired_versions_has_no_latest(state):
+def test_dataset_of_retired_versions_has_no_latest(state):
     with pytest.raises(VersionRetired, match="every version of old was retired"):
         resolve(state, "old")
     assert resolve(state, "old@1", retired=True).retired == "gone"

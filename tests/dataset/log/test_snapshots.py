@@ -84,7 +84,7 @@ def warned(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
 
 
-def test_a_file_that_is_no_hint_is_none_and_takes_the_place_of_none(store):
+def test_file_that_is_no_hint_is_none_and_takes_the_place_of_none(store):
     """Whatever lies beside them: a collector deletes it no more than it keeps it for one of the newest."""
     named = [hint_key(256 * n) for n in range(1, 6)]
     odd = [
@@ -126,7 +126,7 @@ def test_opening_costs_the_entries_since_the_hint_whatever_the_log_has(store):
     assert counts[HINT_EVERY + 10] == 2 + 10 + 1
 
 
-def test_a_refresh_costs_one_request_when_there_is_nothing_new(store):
+def test_refresh_costs_one_request_when_there_is_nothing_new(store):
     log, other = Log(store), Log(store)
     grow(log, 20)
     other.refresh()
@@ -137,7 +137,7 @@ def test_a_refresh_costs_one_request_when_there_is_nothing_new(store):
     assert store.requests == [("get", entry_key(21))]
 
 
-def test_an_append_costs_one_probe_one_listing_and_one_put(store):
+def test_append_costs_one_probe_one_listing_and_one_put(store):
     log = Log(store)
     grow(log, 5)
     store.requests.clear()
@@ -162,7 +162,7 @@ def of_another_log(data):
 @pytest.mark.parametrize(
     "damage", [broken, flipped, of_another_log, lambda data: b"[]", lambda data: b"\xff"]
 )
-def test_a_hint_that_is_not_of_this_log_is_ignored_and_replaced(store, damage, caplog):
+def test_hint_that_is_not_of_this_log_is_ignored_and_replaced(store, damage, caplog):
     log = Log(store)
     grow(log, 270)
     good = store.get(hint_key(256)).data
@@ -173,7 +173,7 @@ def test_a_hint_that_is_not_of_this_log_is_ignored_and_replaced(store, damage, c
     assert store.get(hint_key(256)).data == good
 
 
-def test_a_hint_of_a_newer_format_is_ignored_and_left_alone(store, caplog):
+def test_hint_of_a_newer_format_is_ignored_and_left_alone(store, caplog):
     log = Log(store)
     grow(log, 270)
     newer = canonical(json.loads(store.get(hint_key(256)).data) | {"format": 3})
@@ -184,7 +184,7 @@ def test_a_hint_of_a_newer_format_is_ignored_and_left_alone(store, caplog):
 
 
 @pytest.mark.parametrize("name", ["log/state-x.json", "log/state-000000000999.json", "log/state-1.json"])
-def test_a_stray_hint_is_ignored(store, name):
+def test_stray_hint_is_ignored(store, name):
     log = Log(store)
     grow(log, 3)
     store.put(name, b"{}")
@@ -192,7 +192,7 @@ def test_a_stray_hint_is_ignored(store, name):
 
 
 @pytest.mark.parametrize("error", [Forbidden, Transient])
-def test_a_hint_that_cannot_be_written_listed_or_read_is_done_without(store, error, caplog):
+def test_hint_that_cannot_be_written_listed_or_read_is_done_without(store, error, caplog):
     log = Log(store)
     store.fails = [("put", "log/state-", error)]
     grow(log, 257)
@@ -208,7 +208,7 @@ def test_a_hint_that_cannot_be_written_listed_or_read_is_done_without(store, err
     assert opened(store)[0] == log.state
 
 
-def test_a_hint_is_canonical_json_and_the_old_ones_can_be_collected(store):
+def test_hint_is_canonical_json_and_the_old_ones_can_be_collected(store):
     log = Log(store)
     grow(log, 6 * HINT_EVERY)
     log.append(lambda state: {"kind": "begin", "txn": "ü", "dataset": "d", "parent": None})
@@ -221,7 +221,7 @@ def test_a_hint_is_canonical_json_and_the_old_ones_can_be_collected(store):
 
 
 @pytest.mark.parametrize("n", [2 * HINT_EVERY + 3, 4 * HINT_EVERY + 3])
-def test_a_log_on_a_disk_is_opened_by_its_hints_alone(store, tmp_path, n):
+def test_log_on_a_disk_is_opened_by_its_hints_alone(store, tmp_path, n):
     """Of n entries: the names of their hints are looked at, the newest hint is read, and what comes behind it. Then
     whatever lies behind the last entry, up to the first hint."""
     grow(Log(store), n)
@@ -251,7 +251,7 @@ def resumed(store, known):
 
 
 @pytest.mark.parametrize("n", [3, HINT_EVERY + 3])
-def test_a_log_that_was_read_before_costs_two_requests_and_what_is_new(store, n):
+def test_log_that_was_read_before_costs_two_requests_and_what_is_new(store, n):
     log = Log(store)
     grow(log, n)
     known = log.known

@@ -54,7 +54,7 @@ def test_publishing_a_transaction_twice_gives_its_version(root):
     assert len(root.versions("d")) == 2
 
 
-def test_an_attempt_that_lost_gives_the_winners_version(root, properties):
+def test_attempt_that_lost_gives_the_winners_version(root, properties):
     """Two publishers of one transaction: the second finds it committed when it appends."""
     txn = root.begin("d")
     mine, theirs = part(root, txn, "a"), part(root, txn, "a")
@@ -63,13 +63,13 @@ def test_an_attempt_that_lost_gives_the_winners_version(root, properties):
     assert found.parts.ids.to_pylist() == [theirs.id]
 
 
-def test_a_txn_of_the_callers_name_may_be_begun_again(root):
+def test_txn_of_the_callers_name_may_be_begun_again(root):
     assert root.begin("d", txn="step-7") == root.begin("d", txn="step-7") == "step-7"
     with pytest.raises(Conflict, match="step-7 was begun for d, not for e"):
         root.begin("e", txn="step-7")
 
 
-def test_an_aborted_transaction_is_fenced(root):
+def test_aborted_transaction_is_fenced(root):
     txn = root.begin("d")
     parts = [part(root, txn, "a")]
     root.abort(txn, "the collector thought it dead")
@@ -104,13 +104,13 @@ def test_no_parts(root):
         root.publish("d", [])
 
 
-def test_a_transaction_of_another_dataset(root):
+def test_transaction_of_another_dataset(root):
     txn = root.begin("d")
     with pytest.raises(Conflict, match="begun for dataset 'd', not 'e'"):
         root.publish("e", [part(root, txn, "a")])
 
 
-def test_a_transaction_that_was_never_begun(root):
+def test_transaction_that_was_never_begun(root):
     root.create()
     with pytest.raises(TransactionNotFound, match="'nope' was never begun"):
         root.publish("d", [part(root, "nope", "a")])
@@ -158,11 +158,11 @@ def test_parent_is_checked_not_imposed(root):
         root.begin("d", parent="other@1")
 
 
-def test_a_late_publisher_is_laid_on_the_newest(properties):
+def test_late_publisher_is_laid_on_the_newest(properties):
     properties.later_publisher_keeps_the_earlier()
 
 
-def test_a_key_comes_once(properties):
+def test_key_comes_once(properties):
     properties.a_key_is_refused_the_second_time()
 
 
@@ -178,7 +178,7 @@ def test_keys_of_excluded_samples_may_come_again(root, properties):
     assert len(properties.content(found)) == 2
 
 
-def test_a_retirement_that_brings_back_an_excluded_sample(root):
+def test_retirement_that_brings_back_an_excluded_sample(root):
     """The check of keys is asked again on each version it is laid on: v2 excludes 'a', then v2 is retired."""
     first = version(root, "a", "b")
     second = root.exclude("d", ["a"], reason="blurred")
@@ -188,7 +188,7 @@ def test_a_retirement_that_brings_back_an_excluded_sample(root):
         check(first)
 
 
-def test_a_retirement_between_check_and_commit(root, properties):
+def test_retirement_between_check_and_commit(root, properties):
     version(root, "a", "b")
     root.exclude("d", ["a"], reason="blurred")
     mine = part(root, root.begin("d"), "a")
@@ -196,7 +196,7 @@ def test_a_retirement_between_check_and_commit(root, properties):
         properties.overtaken(root, mine, lambda: root.retire("d@2", reason="x"))
 
 
-def test_a_column_that_changed_type_meanwhile(root, properties):
+def test_column_that_changed_type_meanwhile(root, properties):
     txn = root.begin("d")
     mine = loader.write_part(root, txn, [("a", {"cls": 1}, {"w": 3})])
 

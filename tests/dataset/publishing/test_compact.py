@@ -114,7 +114,7 @@ def test_annotations_keep_their_place_between_runs(root):
     assert (w["n"], w["max"]) == (40, 1026.0)
 
 
-def test_a_plan_grows_over_merged_tables(root, properties):
+def test_plan_grows_over_merged_tables(root, properties):
     grow(root, 3, properties)
     old = root.open("d").select("x")
     grown = [f"later{i}" for i in range(12)]
@@ -130,7 +130,7 @@ def test_a_plan_grows_over_merged_tables(root, properties):
     assert sorted(delta.view.keys(delta.view.version_ordinals(np.arange(12)))) == sorted(grown)
 
 
-def test_a_publish_that_is_overtaken_merges_again(root, properties):
+def test_publish_that_is_overtaken_merges_again(root, properties):
     """Eight runs are there; both would merge them. The later one lies on what the earlier one made of it."""
     for run in range(7):
         with root.write("d") as writer:

@@ -157,7 +157,7 @@ def test_rows_are_found_by_what_was_hashed(data):
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.text(max_size=40), st.sampled_from(["jpg", "a.very.long_field.json"]), st.integers(0, 40))
-def test_a_placeholder_takes_the_place_of_its_key(text, field, depth):
+def test_placeholder_takes_the_place_of_its_key(text, field, depth):
     key = "/".join([*["deep"] * (depth % 4), loader.escape_key(text)])
     try:
         member_name(check_key(key), field)
@@ -195,7 +195,7 @@ def test_placeholders_where_no_letter_is_free():
 
 
 @pytest.mark.parametrize("target", [{"value": "\udcff"}, {"value": "a", "dataset": "\udcff"}])
-def test_a_target_that_is_no_text(target):
+def test_target_that_is_no_text(target):
     with pytest.raises(InvalidName, match="UTF-8"):
         Target(kind="subject", **target)
 
@@ -229,7 +229,7 @@ def test_new_samples_that_are_denied_are_dropped(root, target):
     assert reason == f"taken down (log entry {one.n})"
 
 
-def test_a_deny_of_another_dataset_is_none(root):
+def test_deny_of_another_dataset_is_none(root):
     write(root, a="bob")
     deny(root, Target(kind="subject", value="alice", dataset="other"))
     assert sorted(texts(write(root, b="alice"))) == ["a", "b"]
@@ -265,7 +265,7 @@ def test_statistics_are_of_what_is_left(root):
     assert dict({row["column"]: row for row in rows}["who"]["categories"]) == {"name of carol": 1}
 
 
-def test_the_parents_samples_are_left_out_by_the_next_commit_of_any_kind(root):
+def test_parents_samples_are_left_out_by_the_next_commit_of_any_kind(root):
     write(root, a="alice", b="bob", c="carol", e="dave")
     one = deny(root)
     version = write(root, f="frank")
@@ -318,7 +318,7 @@ def test_nothing_left_is_denied(root):
     assert "d" not in root.datasets()
 
 
-def test_a_deny_that_comes_first_is_applied_to_parts(root, interrupted):
+def test_deny_that_comes_first_is_applied_to_parts(root, interrupted):
     write(root, a="bob")
     mine = interrupted(root, lambda: deny(root))
     version = write(mine, b="alice", c="carol")
@@ -327,7 +327,7 @@ def test_a_deny_that_comes_first_is_applied_to_parts(root, interrupted):
     sound(root, "d")
 
 
-def test_a_deny_that_comes_first_is_applied_to_a_group(root, interrupted):
+def test_deny_that_comes_first_is_applied_to_a_group(root, interrupted):
     write(root, a="alice", b="bob", c="carol", e="dave")
     mine = interrupted(root, lambda: deny(root))
     version = mine.add_group("d", "more", {"up.txt": lambda sample: "UP-" + sample["txt"]})
@@ -339,7 +339,7 @@ def test_a_deny_that_comes_first_is_applied_to_a_group(root, interrupted):
     sound(root, "d")
 
 
-def test_a_deny_that_comes_first_is_applied_to_exclusions(root, interrupted):
+def test_deny_that_comes_first_is_applied_to_exclusions(root, interrupted):
     write(root, a="alice", b="bob", c="carol")
     mine = interrupted(root, lambda: deny(root))
     version = mine.exclude("d", ["c"], reason="blurred")
@@ -347,7 +347,7 @@ def test_a_deny_that_comes_first_is_applied_to_exclusions(root, interrupted):
     sound(root, "d")
 
 
-def test_a_group_beside_an_exclusion_keeps_nothing_of_it(root, interrupted):
+def test_group_beside_an_exclusion_keeps_nothing_of_it(root, interrupted):
     write(root, a="alice", b="bob", c="carol")
     deny(root, Target(kind="subject", value="nobody"))
     mine = interrupted(root, lambda: root.exclude("d", ["a"], reason="blurred"))

@@ -40,13 +40,13 @@ def test_facts_are_kept_by_every_later_version(root):
     assert "facts" in last.manifest
 
 
-def test_a_version_without_facts_is_what_it_was(root):
+def test_version_without_facts_is_what_it_was(root):
     version = add(root, 0)
     assert version.facts == {}
     assert "facts" not in version.manifest
 
 
-def test_a_list_may_get_longer_and_nothing_else_changes(root):
+def test_list_may_get_longer_and_nothing_else_changes(root):
     add(root, 0, TOLD)
     longer = {"cls": {"labels": ["cat", "dog", "fox"]}}
     assert add(root, 3, longer).facts["cls"]["labels"] == ["cat", "dog", "fox"]

@@ -79,20 +79,20 @@ def test_nothing_of_it_is_published_without(root, waiting):
         ),
     ],
 )
-def test_a_verdict_lets_pass_what_it_is_of(root, waiting, change, why):
+def test_verdict_lets_pass_what_it_is_of(root, waiting, change, why):
     parts, said = change(waiting, verdict(root, waiting))
     with pytest.raises(StageNotPublished, match=why):
         root.publish("photos", parts, **said)
     assert not root.state.versions("photos")
 
 
-def test_the_verdict_on_another_batch_lets_nothing_pass(root, waiting):
+def test_verdict_on_another_batch_lets_nothing_pass(root, waiting):
     other = parts_of(root, root.begin("photos", gated=True))
     with pytest.raises(StageNotPublished, match="of other parts"):
         root.publish("photos", waiting, verdict=verdict(root, other))
 
 
-def test_a_verdict_is_of_what_is_left_out_of_earlier_versions_too(root, waiting):
+def test_verdict_is_of_what_is_left_out_of_earlier_versions_too(root, waiting):
     with root.write("photos") as writer:
         writer.add("worse", {"cls": 1})
     shown = verdict(root, waiting, supersede={"worse": "x"})
@@ -120,26 +120,26 @@ def test_parts_that_were_given_up_stay_so(root, waiting):
             root.publish("photos", waiting, **said)
 
 
-def test_a_package_that_knows_no_gates_reads_no_further(root, waiting, monkeypatch):
+def test_package_that_knows_no_gates_reads_no_further(root, waiting, monkeypatch):
     """It would pass them by, and write an entry that nobody may read."""
     monkeypatch.setattr("loader.dataset.log.entries.KINDS", KINDS - {"gated"})
     with pytest.raises(FormatTooNew, match=r"unknown kind 'gated'; a newer penstock wrote it"):
         loader.Root(root.url).open("photos")
 
 
-def test_a_verdict_that_failed_lets_nothing_pass(root, waiting):
+def test_verdict_that_failed_lets_nothing_pass(root, waiting):
     with pytest.raises(StageNotPublished, match=r"is 'failed': because"):
         root.publish("photos", waiting, verdict=verdict(root, waiting, says="failed"))
 
 
-def test_a_verdict_holds_until_the_next(root, waiting):
+def test_verdict_holds_until_the_next(root, waiting):
     first = verdict(root, waiting)
     verdict(root, waiting, says="failed", r=2)
     with pytest.raises(Conflict, match=r"000002\.json came after"):
         root.publish("photos", waiting, verdict=first)
 
 
-def test_a_verdict_is_of_the_version_that_it_was_made_against(root, waiting):
+def test_verdict_is_of_the_version_that_it_was_made_against(root, waiting):
     shown = verdict(root, waiting, against=[""])
     with root.write("photos") as writer:
         writer.add("other", {"cls": 1})
@@ -149,13 +149,13 @@ def test_a_verdict_is_of_the_version_that_it_was_made_against(root, waiting):
     assert len(root.publish("photos", waiting, verdict=again)) == 4
 
 
-def test_a_verdict_that_is_no_record_is_named(root, waiting):
+def test_verdict_that_is_no_record_is_named(root, waiting):
     root.store.put_if_absent(f"{FOLDER}/{1:012d}.json", b"[]")
     with pytest.raises(Corrupt, match="is not a stage record"):
         root.publish("photos", waiting, verdict=f"{FOLDER}/{1:012d}.json")
 
 
-def test_an_entry_that_commits_without_is_no_entry(root, waiting):
+def test_entry_that_commits_without_is_no_entry(root, waiting):
     """Whoever wrote it, with whatever tool."""
     state, hexes = root.state, hashlib.sha256(b"").hexdigest()
     body = {
@@ -176,7 +176,7 @@ def test_an_entry_that_commits_without_is_no_entry(root, waiting):
     assert [one.number for one in named.versions("photos")] == [1]
 
 
-def test_a_gate_stays_with_its_transaction(root):
+def test_gate_stays_with_its_transaction(root):
     """Begun again, by whoever does not ask for one; remembered by hints; told by the log."""
     txn = root.begin("photos", gated=True)
     assert root.begin("photos", txn=txn) == txn
@@ -188,7 +188,7 @@ def test_a_gate_stays_with_its_transaction(root):
     assert not load_state(dump_state(root.state)).txns[free].gated
 
 
-def test_a_log_without_gates_has_the_bytes_it_had(root):
+def test_log_without_gates_has_the_bytes_it_had(root):
     txn = root.begin("photos", txn="t")
     root.publish("photos", parts_of(root, txn))
     assert all(b"gated" not in root.store.get(info.key).data for info in root.store.list("log/"))
@@ -196,7 +196,7 @@ def test_a_log_without_gates_has_the_bytes_it_had(root):
     assert b"verdict" not in root.store.get("log/000000000002.json").data
 
 
-def test_the_bytes_of_it():
+def test_bytes_of_it():
     """What other tools read, and other releases of this one."""
     begun = seal(1, "", "n", 5, decide_begin(State(), "t", "d", None, gated=True))
     rest = b'"dataset":"d","format":1,"kind":"gated","n":1,"nonce":"n","parent":null,"prev":"","txn":"t"}'

@@ -47,7 +47,7 @@ def test_two_that_merge_at_once(actors):
         assert all(len(version.manifest["shards"]) <= 2 for version in results.values())
 
 
-def test_a_clock_that_is_a_year_off_changes_nothing_but_the_times(actors, monkeypatch):
+def test_clock_that_is_a_year_off_changes_nothing_but_the_times(actors, monkeypatch):
     import time
 
     real = time.time_ns
@@ -98,7 +98,7 @@ def keys_not_asked_again(patch):
         (keys_not_asked_again, ["again", "again"]),
     ],
 )
-def test_a_planted_bug_is_found(actors, monkeypatch, plant, kinds):
+def test_planted_bug_is_found(actors, monkeypatch, plant, kinds):
     """In turns: both read the log before either writes."""
     plant(monkeypatch)
     with pytest.raises((AssertionError, PenstockError)):

@@ -56,7 +56,7 @@ def test_killed_by_a_server(kills, do, places, at_scale):
             assert kills.kill_everywhere(place, do, change, [k]) == 2
 
 
-def test_a_disk_that_is_full_leaves_nothing_half_visible(place):
+def test_disk_that_is_full_leaves_nothing_half_visible(place):
     """No file may grow past 4 KB: the shard does not fit. The error names the place, and the next try succeeds."""
     with place.copy() as copy:
         a_write_that_does_not_fit(copy.root())
@@ -84,7 +84,7 @@ def a_write_that_does_not_fit(root):
 
 
 @pytest.mark.server
-def test_a_file_system_that_is_full(tmp_path):
+def test_file_system_that_is_full(tmp_path):
     """A tmpfs of 2 MiB, in a mount namespace of its own."""
     script = Path(__file__).parent.parent / "full_disk.py"
     inside = 'mount -t tmpfs -o size=2m tmpfs "$1" && exec "$2" "$3" "$1"'

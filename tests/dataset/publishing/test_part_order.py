@@ -68,7 +68,7 @@ def published_at_random(root, seed):
     assert verify(root, "d", full=True).problems == []
 
 
-def test_a_merge_out_of_the_order_of_parts_is_refused(root, monkeypatch):
+def test_merge_out_of_the_order_of_parts_is_refused(root, monkeypatch):
     """Whatever puts it there: nothing is published."""
     monkeypatch.setattr(compact, "to_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 3 else 0))
     monkeypatch.setattr(

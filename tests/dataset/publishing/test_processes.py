@@ -82,7 +82,7 @@ def sweep(killer, what, roots, options, properties):
 
 
 @pytest.mark.parametrize("what", ["write", "publish", "group"])
-def test_a_process_killed_at_any_step_leaves_a_root_that_verifies(
+def test_process_killed_at_any_step_leaves_a_root_that_verifies(
     tmp_path, properties, killer, what, monkeypatch, at_scale
 ):
     """The disk is real, the kill is SIGKILL. Nothing is fsynced, which only a power cut would notice."""
@@ -98,7 +98,7 @@ def test_a_process_killed_at_any_step_leaves_a_root_that_verifies(
     assert len(sweep(killer, what, roots(), {}, properties)) > 20 // every
 
 
-def test_a_process_killed_on_s3_leaves_a_root_that_verifies(bucket, properties, killer, at_scale):
+def test_process_killed_on_s3_leaves_a_root_that_verifies(bucket, properties, killer, at_scale):
     url, options = bucket
 
     def roots():

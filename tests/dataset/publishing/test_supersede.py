@@ -47,7 +47,7 @@ def test_one_version_does_both(made, properties):
     assert len(made.open("d").samples().filter(pl.col("key") == "k3").collect()) == 0
 
 
-def test_an_older_one_may_come_back_under_its_key(made, properties):
+def test_older_one_may_come_back_under_its_key(made, properties):
     made.publish("d", [part_of(made, "new")], supersede={"k3": "new is better"})
     version = made.publish("d", [part_of(made, "k3")], supersede={"new": "k3 is better after all"})
     assert len(properties.content(version)) == 10
@@ -68,14 +68,14 @@ def test_refused(made, supersede, error, words):
     assert len(made.versions("d")) == 1
 
 
-def test_the_first_version_supersedes_nothing(root):
+def test_first_version_supersedes_nothing(root):
     part = part_of(root, "new")
     with pytest.raises(VersionNotFound, match="no version yet"):
         root.publish("d", [part], supersede={"k3": "x"})
     assert len(root.publish("d", [part], onto="")) == 1
 
 
-def test_a_key_cannot_supersede_itself(made):
+def test_key_cannot_supersede_itself(made):
     with pytest.raises(DuplicateKey):
         made.publish("d", [part_of(made, "k3")], supersede={"k3": "x"})
 

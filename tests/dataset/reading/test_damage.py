@@ -75,7 +75,7 @@ def address_of(root, row, field, part=1):
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("field", ["cls", "x"])
-def test_a_flipped_byte(made, reader, field):
+def test_flipped_byte(made, reader, field):
     place, names = address_of(made, 2, field)
     change(made, place.path, flip(place.offset + place.nbytes - 1))
     with pytest.raises(Corrupt, match="CRC-32C") as caught:
@@ -90,7 +90,7 @@ def test_a_flipped_byte(made, reader, field):
     assert "SHA-256" in problems[1].what
 
 
-def test_a_flip_in_a_tar_header_or_padding_is_found_by_verify(made):
+def test_flip_in_a_tar_header_or_padding_is_found_by_verify(made):
     """No reader of ours looks there; other tools do."""
     place, names = address_of(made, 2, "x")
     change(made, place.path, flip(place.offset - 500))
@@ -106,7 +106,7 @@ def test_a_flip_in_a_tar_header_or_padding_is_found_by_verify(made):
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_truncated_shard(made, reader):
+def test_truncated_shard(made, reader):
     place, names = address_of(made, 2, "x")
     change(made, place.path, lambda data: data[: place.offset + 10])
     with pytest.raises(Corrupt) as caught:
@@ -148,7 +148,7 @@ def test_swapped_indexes(made, reader):
     assert any(a["index_path"] in problem.what for problem in verify(made, "d").problems)
 
 
-def test_an_index_of_another_group(made):
+def test_index_of_another_group(made):
     """Right checksum, wrong fields: what a hand-edited shards table could do."""
     made.add_group("d", "g", {"t.txt": lambda sample: "x"})
     version = made.open("d")
@@ -165,7 +165,7 @@ def test_an_index_of_another_group(made):
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_missing_shard(made, reader):
+def test_missing_shard(made, reader):
     path = shard(made)["path"]
     made.store.delete_many([path])
     with pytest.raises(ObjectNotFound, match=re.escape(path)):
@@ -178,7 +178,7 @@ TABLES = ["shards.parquet", "samples-keys-0.parquet", "samples-metadata-0.parque
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_damaged_table(made, name):
+def test_damaged_table(made, name):
     (path,) = [info.key for info in made.store.list("data/") if info.key.endswith(f"/{name}")]
     change(made, path, flip(100))
     problems = verify(made, "d").problems
@@ -194,7 +194,7 @@ def test_a_damaged_table(made, name):
             reads[name]()
 
 
-def test_a_damaged_exclusions_table(made):
+def test_damaged_exclusions_table(made):
     made.exclude("d", ["k1"], reason="x")
     (path,) = [info.key for info in made.store.list("data/") if info.key.endswith("/exclusions.parquet")]
     change(made, path, flip(100))
@@ -204,7 +204,7 @@ def test_a_damaged_exclusions_table(made):
         read_all(made)
 
 
-def test_a_newer_table(made, monkeypatch):
+def test_newer_table(made, monkeypatch):
     from loader.dataset.tables import parquet
 
     monkeypatch.setattr(parquet, "SCHEMA_VERSION", 2)
@@ -222,7 +222,7 @@ def read_all_of(root, dataset):
     return version.address(np.array([0]), ["cls"])
 
 
-def test_a_newer_index(made, monkeypatch):
+def test_newer_index(made, monkeypatch):
     """Its shards table is of this format, its index of the next."""
     from loader.dataset.shards import index
     from loader.dataset.tables import parquet
@@ -242,7 +242,7 @@ def test_a_newer_index(made, monkeypatch):
         read_all_of(made, "new")
 
 
-def test_a_newer_manifest(made, monkeypatch):
+def test_newer_manifest(made, monkeypatch):
     from loader.dataset.tables import manifest
 
     made.annotate("d", "labels", {"k1": {"label": "cat"}}, author="ann")
@@ -253,7 +253,7 @@ def test_a_newer_manifest(made, monkeypatch):
     assert made.open("d@1").manifest["format"] == 1
 
 
-def test_an_edited_manifest(made):
+def test_edited_manifest(made):
     path = made.record("d@1").manifest
     change(made, path, lambda data: data.replace(b'"n_live":10', b'"n_live":11'))
     for action in (
@@ -265,7 +265,7 @@ def test_an_edited_manifest(made):
             action()
 
 
-def test_an_edited_log_entry(made):
+def test_edited_log_entry(made):
     with made.write("d") as writer:
         writer.add("new", {"cls": 1, "x": b""})
     change(made, "log/000000000002.json", lambda data: data.replace(b'"number":1', b'"number":7'))
@@ -284,7 +284,7 @@ def test_tables_that_do_not_fit_the_manifest(made):
         version.address(np.array([0]), ["cls"])
 
 
-def test_an_edited_plan(made):
+def test_edited_plan(made):
     plan = loader.plan({"d": made.open("d").select("cls")}, seed=1, global_batch=5)
     plan.save(made)
     path = f"plans/{plan.hash}.json"
@@ -299,7 +299,7 @@ def test_an_edited_plan(made):
         loader.open_plan(made, plan.hash)
 
 
-def test_a_sound_version_has_no_problems(made):
+def test_sound_version_has_no_problems(made):
     made.add_group("d", "g", {"t.txt": lambda sample: "x"})
     made.exclude("d", ["k1"], reason="x")
     for ref in ("d@1", "d@2", "d@3"):
@@ -309,7 +309,7 @@ def test_a_sound_version_has_no_problems(made):
 
 
 @pytest.mark.parametrize("kind", ["shards", "samples-keys-0"])
-def test_a_damaged_table_among_many_runs_is_named(root, kind):
+def test_damaged_table_among_many_runs_is_named(root, kind):
     """They are fetched side by side; the one that is wrong is the one in the message."""
     for run in range(20):
         with root.write("d") as writer:

@@ -92,14 +92,14 @@ def samples(url, verify="sha256", cache=None, epochs=1, workers=0, **how):
         ]
 
 
-def test_the_samples_are_those_of_the_default(url):
+def test_samples_are_those_of_the_default(url):
     write(url)
     assert samples(url, epochs=2) == samples(url, "crc32c", epochs=2)
 
 
 @pytest.mark.parametrize("field", ["b.bin", "x.npy"])
 @pytest.mark.parametrize("cache", [None, 0, "folder"])
-def test_a_shard_with_forged_checksums_is_read_by_default_and_refused_by_sha256(url, field, cache, tmp_path):
+def test_shard_with_forged_checksums_is_read_by_default_and_refused_by_sha256(url, field, cache, tmp_path):
     """Also from a node cache that readers by CRC-32C have filled."""
     write(url)
     cache = str(tmp_path / "cache") if cache == "folder" else cache
@@ -215,7 +215,7 @@ def test_what_lies_behind_the_shard_is_not_read(origin):
             way([ByteRange(85, 10)], None)
 
 
-def test_a_page_is_read_whole_once(origin, stores):
+def test_page_is_read_whole_once(origin, stores):
     data = np.random.default_rng(0).bytes(1000)
     origin.put("s", data)
     counted = stores.Counting(origin)
@@ -244,7 +244,7 @@ def test_another_object_is_verified_anew(origin):
         assert bytes(ways(store)[way]([ByteRange(490, 20)], None)[0][0]) == data[490:510]
 
 
-def test_a_mirror_that_has_the_right_bytes_is_asked(tmp_path):
+def test_mirror_that_has_the_right_bytes_is_asked(tmp_path):
     """As where a CRC-32C is wrong; and what one store gave says nothing of what another gives."""
     url, mirror = str(tmp_path / "root"), str(tmp_path / "mirror")
     write(url)
@@ -267,7 +267,7 @@ def as_an_earlier_release(patch):
     patch.setattr(run_tables, "SHARDS_SCHEMA", pa.schema(list(run_tables.SHARDS_SCHEMA)[:10]))
 
 
-def test_a_shard_of_an_earlier_release_is_read_but_not_proved(url, monkeypatch):
+def test_shard_of_an_earlier_release_is_read_but_not_proved(url, monkeypatch):
     """Nor silently taken for proved; the same dataset's newer shards are."""
     with monkeypatch.context() as patch:
         as_an_earlier_release(patch)
@@ -286,7 +286,7 @@ def test_a_shard_of_an_earlier_release_is_read_but_not_proved(url, monkeypatch):
         assert [batch["b.bin"] for batch in batches] == [[b"1"]]
 
 
-def test_a_redacted_shard_has_hashes_of_its_own():
+def test_redacted_shard_has_hashes_of_its_own():
     url = f"memory://verified-{next(_numbers)}"
     version = write(url)
     row = version.parts.shard_rows().to_pylist()[0]
@@ -297,7 +297,7 @@ def test_a_redacted_shard_has_hashes_of_its_own():
     assert new["index_footer_sha256"] != row["index_footer_sha256"]
 
 
-def test_a_run_of_packets_is_verified(origin):
+def test_run_of_packets_is_verified(origin):
     """Parts of a field, which have checksums of their own."""
     data = np.random.default_rng(3).bytes(1000)
     origin.put("s", data[:500] + forged(data[500:600]) + data[600:])

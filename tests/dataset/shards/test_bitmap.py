@@ -47,7 +47,7 @@ def test_select_of_nothing():
     assert len(SelectTable(b"", 0)) == 0
 
 
-def test_a_table_costs_an_eighth_of_a_byte_per_row():
+def test_table_costs_an_eighth_of_a_byte_per_row():
     n = 10_000_000
     table = SelectTable(pack(np.random.default_rng(0).random(n) < 0.5), n)
     assert table._bytes.nbytes + table._before.nbytes < n / 8 * 1.02 + 64
@@ -77,19 +77,19 @@ def test_locate_in_many_parts(properties):
 
 
 @pytest.mark.parametrize("ordinal", [-1, 5, 2**40])
-def test_an_ordinal_out_of_range_is_refused(properties, ordinal):
+def test_ordinal_out_of_range_is_refused(properties, ordinal):
     made = properties.parts_of([2, 4], [(1, np.array([True, False, False, False]))])
     with pytest.raises(InvalidRuntime, match=f"test@1 has no ordinal {ordinal}; its samples are 0 to 4"):
         made.locate(np.array([0, ordinal], np.int64))
 
 
-def test_a_part_without_the_group_is_refused(properties):
+def test_part_without_the_group_is_refused(properties):
     made = properties.parts_of([2, 4], [])
     with pytest.raises(FieldNotFound, match="part p1 has no group 'latents'"):
         made.shard("latents", 1)
 
 
-def test_an_exclusion_of_an_unknown_part_is_corrupt(properties):
+def test_exclusion_of_an_unknown_part_is_corrupt(properties):
     with pytest.raises(Corrupt, match="names part 'p7'"):
         properties.parts_of([2], [(7, np.array([True]))])
 

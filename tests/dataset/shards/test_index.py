@@ -95,7 +95,7 @@ def test_row_groups_have_2048_rows(put):
     assert rows == [2048, 2048, 904]
 
 
-def test_a_small_index_is_read_in_one_request(put):
+def test_small_index_is_read_in_one_request(put):
     keys, fields, data = made(5000)
     assert len(data) < WHOLE_BELOW_BYTES
     store, place = put(data)
@@ -106,7 +106,7 @@ def test_a_small_index_is_read_in_one_request(put):
 
 
 @pytest.mark.parametrize("names", [("jpg",), tuple(f"field{i}.bin" for i in range(12))])
-def test_a_large_index_is_read_by_row_group(put, names):
+def test_large_index_is_read_by_row_group(put, names):
     """Also where its footer is larger than the tail read first (12 fields: 37 columns in 30 row groups)."""
     keys, fields, data = made(60_000, names)
     assert len(data) > WHOLE_BELOW_BYTES
@@ -124,7 +124,7 @@ def test_a_large_index_is_read_by_row_group(put, names):
     assert [index.row_group_of(row) for row in (0, 2047, 2048, 59_999)] == [0, 0, 1, 29]
 
 
-def test_the_footer_case_is_tested():
+def test_footer_case_is_tested():
     _, _, data = made(60_000, tuple(f"field{i}.bin" for i in range(12)))
     assert int.from_bytes(data[-8:-4], "little") > module.TAIL_BYTES
 
@@ -135,7 +135,7 @@ def read_all(store, place):
 
 
 @pytest.mark.parametrize("earlier", [False, True])
-def test_a_damaged_small_index_is_corrupt(put, earlier):
+def test_damaged_small_index_is_corrupt(put, earlier):
     _, _, data = made(300)
     damaged = bytearray(data)
     damaged[len(data) // 4] ^= 1
@@ -146,7 +146,7 @@ def test_a_damaged_small_index_is_corrupt(put, earlier):
 
 
 @pytest.mark.parametrize("earlier", [False, True])
-def test_a_flipped_page_of_a_large_index_is_corrupt(put, earlier):
+def test_flipped_page_of_a_large_index_is_corrupt(put, earlier):
     keys, fields, data = made(60_000)
     metadata = pq.ParquetFile(io.BytesIO(data)).metadata
     column = metadata.row_group(5).column(3)
@@ -191,7 +191,7 @@ def forged():
     return index_bytes(keys, {name: table[::-1].copy() for name, table in fields.items()})
 
 
-def test_an_index_of_other_rows_with_the_checksums_of_the_first_is_corrupt(put):
+def test_index_of_other_rows_with_the_checksums_of_the_first_is_corrupt(put):
     """Whoever replaces it can have any CRC-32C; by that alone, as of earlier releases, it is read."""
     _, fields, data = made(300)
     other = forged()
@@ -205,7 +205,7 @@ def test_an_index_of_other_rows_with_the_checksums_of_the_first_is_corrupt(put):
 
 
 @pytest.mark.parametrize("n", [300, 60_000])
-def test_the_hashes_of_pages_are_read_by_those_who_want_them(put, n):
+def test_hashes_of_pages_are_read_by_those_who_want_them(put, n):
     """Whoever reads rows reads no more than Parquet looks at to find its footer."""
     keys, fields, _ = made(n)
     pages = np.random.default_rng(1).bytes(32 * 8000)
@@ -228,7 +228,7 @@ def test_the_hashes_of_pages_are_read_by_those_who_want_them(put, n):
 
 
 @pytest.mark.parametrize("cut", [1, 100, 3000])
-def test_a_truncated_index_is_corrupt(put, cut):
+def test_truncated_index_is_corrupt(put, cut):
     _, _, data = made(5000)
     store, place = put(data[:-cut], data)
     with pytest.raises(Corrupt, match=r"i\.parquet"):
@@ -245,7 +245,7 @@ def test_row_groups_of_another_size_are_corrupt(put, monkeypatch):
         IndexFile(store, place)
 
 
-def test_a_replaced_index_is_noticed(put, monkeypatch):
+def test_replaced_index_is_noticed(put, monkeypatch):
     monkeypatch.setattr(module, "WHOLE_BELOW_BYTES", 1)
     _, _, data = made(8000)
     store, place = put(data)
@@ -255,7 +255,7 @@ def test_a_replaced_index_is_noticed(put, monkeypatch):
         index.read_group(0)
 
 
-def test_the_cache_is_bounded_and_shared_by_threads(put):
+def test_cache_is_bounded_and_shared_by_threads(put):
     from concurrent.futures import ThreadPoolExecutor
 
     keys, fields, data = made(9000)
@@ -270,7 +270,7 @@ def test_the_cache_is_bounded_and_shared_by_threads(put):
     assert cache._file_bytes == sum(file.held_bytes for file in cache._files.values())
 
 
-def test_a_warm_cache_asks_nothing(put):
+def test_warm_cache_asks_nothing(put):
     _, _, data = made(9000)
     store, place = put(data)
     cache = IndexCache(store)
@@ -310,7 +310,7 @@ def test_what_threads_want_at_once_is_read_once(put):
         assert rows.keys[row - rows.first_row] == keys[row]
 
 
-def test_a_read_that_failed_is_nobodys_turn(put):
+def test_read_that_failed_is_nobodys_turn(put):
     keys, _, data = made(100, ("jpg",))
     store, place = put(data)
     failures = iter([Transient("no answer")])

@@ -66,7 +66,7 @@ def test_new_keys_read_the_row_groups_they_fall_into(url, stores, n):
     assert set(some[found].tolist()) == set(hashes[[0, n // 2, n - 1]].tolist())
 
 
-def test_a_damaged_table_of_hashes_is_named(url):
+def test_damaged_table_of_hashes_is_named(url):
     store = open_store(url)
     _, file = table_of(store, 200_000)
     good = store.get(file["path"]).data
@@ -79,7 +79,7 @@ def test_a_damaged_table_of_hashes_is_named(url):
                 known(store, [one], asked)
 
 
-def test_a_table_of_other_hashes_with_the_checksum_of_the_first_is_refused(url):
+def test_table_of_other_hashes_with_the_checksum_of_the_first_is_refused(url):
     """By its SHA-256, though nobody reads all of it; those of earlier releases have a CRC-32C alone."""
     store = open_store(url)
     _, file = table_of(store, 200_000)
@@ -93,7 +93,7 @@ def test_a_table_of_other_hashes_with_the_checksum_of_the_first_is_refused(url):
     assert known(store, [forged], asked)[0].all()
 
 
-def test_a_dataset_of_an_older_release_gets_its_hashes(root, monkeypatch, properties):
+def test_dataset_of_an_older_release_gets_its_hashes(root, monkeypatch, properties):
     """Its manifests have none: keys are compared, and the next publish leaves the hashes of all."""
     with monkeypatch.context() as patch:
         patch.setattr(compact, "compacted", None)

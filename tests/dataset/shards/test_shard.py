@@ -55,7 +55,7 @@ def test_tarfile_reads_it_and_offsets_point_at_payloads(properties, made):
 
 @CI
 @given(samples(), st.randoms(use_true_random=False))
-def test_the_order_of_adding_changes_no_byte(properties, made, random):
+def test_order_of_adding_changes_no_byte(properties, made, random):
     order = list(made)
     random.shuffle(order)
     properties.same_bytes_in_any_order(made, [order, order[::-1]])
@@ -126,7 +126,7 @@ def test_webdataset_reads_it(properties, made):
     assert found == {key: {f.lower(): data for f, data in row.items()} for key, row in made.items()}
 
 
-def test_the_order_of_fields_changes_no_byte(properties):
+def test_order_of_fields_changes_no_byte(properties):
     made = {f"k{i}": {"b.bin": b"%d" % i * 99, "a": b"%d" % i} for i in range(12)}
     backwards = {key: dict(reversed(fields.items())) for key, fields in made.items()}
     assert properties.shard_of(made)[0] == properties.shard_of(backwards)[0]
@@ -218,7 +218,7 @@ def test_fields_that_differ_in_case_only():
         make_sample("k", {"JPG": b"", "jpg": b""})
 
 
-def test_a_field_of_5_gib_is_refused_before_it_is_copied():
+def test_field_of_5_gib_is_refused_before_it_is_copied():
     """The memory is reserved, never touched: had a byte-wise copy begun, this would need 5 GiB."""
     import mmap
 

@@ -103,7 +103,7 @@ def test_int_meets_float_as_float(root, part_samples):
     assert column(version, "x") == {"a": 1.0, "b": 1.5, "c": None, "d": None}
 
 
-def test_a_later_run_of_ints_becomes_the_floats_of_the_dataset(root):
+def test_later_run_of_ints_becomes_the_floats_of_the_dataset(root):
     write(root, {"a": {"x": 1.5}})
     version = write(root, {"b": {"x": 2}})
     assert column(version, "x") == {"a": 1.5, "b": 2.0}
@@ -118,7 +118,7 @@ def test_floats_do_not_fit_an_int_column(root, value):
     assert len(root.versions("d")) == 1
 
 
-def test_an_int_that_a_float_cannot_hold_is_refused(root):
+def test_int_that_a_float_cannot_hold_is_refused(root):
     write(root, {"a": {"x": 1.5}})
     with pytest.raises(FieldMismatch, match="column 'x' is int64 here and double"):
         write(root, {"b": {"x": 2**60 + 1}})
@@ -126,7 +126,7 @@ def test_an_int_that_a_float_cannot_hold_is_refused(root):
 
 @pytest.mark.parametrize("part_samples", [None, 1])
 @pytest.mark.parametrize("big", [2**53 + 1, -(2**53) - 1, 2**63 - 1])
-def test_an_int_beside_floats_that_a_float_cannot_hold_is_refused(root, big, part_samples):
+def test_int_beside_floats_that_a_float_cannot_hold_is_refused(root, big, part_samples):
     with pytest.raises(FieldMismatch, match=rf"{big}"):
         write(root, {"a": {"x": 1.5}, "b": {"x": big}, "c": {"x": None}}, part_samples)
     with pytest.raises(FieldMismatch, match=rf"{big}"):
@@ -134,7 +134,7 @@ def test_an_int_beside_floats_that_a_float_cannot_hold_is_refused(root, big, par
     assert not root.datasets()
 
 
-def test_an_int_beside_floats_that_a_float_holds_is_taken(root):
+def test_int_beside_floats_that_a_float_holds_is_taken(root):
     assert column(write(root, {"a": {"x": 2**53}, "b": {"x": 2**60}, "c": {"x": 0.5}}), "x") == {
         "a": float(2**53),
         "b": float(2**60),
@@ -143,7 +143,7 @@ def test_an_int_beside_floats_that_a_float_holds_is_taken(root):
 
 
 @pytest.mark.parametrize("other", ["text", "5", True, [1], AT])
-def test_a_changed_type_is_refused(root, other):
+def test_changed_type_is_refused(root, other):
     write(root, {"a": {"x": 1}})
     with pytest.raises(FieldMismatch, match=r"column 'x' is .* in the dataset"):
         write(root, {"b": {"x": other}})
@@ -158,12 +158,12 @@ def test_two_kinds_in_one_run_are_refused(root, part_samples):
         write(root, {"a": {"x": 1}, "b": {"x": "text"}}, part_samples)
 
 
-def test_an_odd_value_is_named_by_its_sample(root):
+def test_odd_value_is_named_by_its_sample(root):
     with pytest.raises(FieldMismatch, match=r"column 'x' holds different kinds: .*str in sample 'b'"):
         write(root, {"a": {"x": 1}, "b": {"x": "text"}})
 
 
-def test_a_column_of_nulls_takes_any_type_later(root):
+def test_column_of_nulls_takes_any_type_later(root):
     assert write(root, {"a": {"x": None}}).manifest["columns"]["x"]["type"] == "null"
     assert write(root, {"b": {"x": "text"}}).manifest["columns"]["x"]["type"] == "string"
     version = write(root, {"c": {"x": None}, "d": {"y": 1}})

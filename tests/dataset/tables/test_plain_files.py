@@ -62,7 +62,7 @@ def test_duckdb_joins_samples_with_exclusions_as_the_loader_does(made):
     assert len(expected) == 7
 
 
-def test_an_index_points_into_a_tar_for_anybody(made):
+def test_index_points_into_a_tar_for_anybody(made):
     import duckdb
     import polars
 
@@ -88,7 +88,7 @@ def test_every_table_says_what_it_is(made):
             assert metadata[b"penstock.schema"] == b"1"
 
 
-def test_the_manifest_is_canonical_and_its_hash_is_the_id(made):
+def test_manifest_is_canonical_and_its_hash_is_the_id(made):
     import hashlib
 
     for record in made.versions("d"):

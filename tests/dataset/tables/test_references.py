@@ -32,7 +32,7 @@ def test_every_object_is_named_with_its_size_and_hash(version):
         assert one.sha256 == (None if one.kind == "index" else hashlib.sha256(data).hexdigest())
 
 
-def test_a_copy_of_what_is_named_is_a_whole_version(version, root, tmp_path):
+def test_copy_of_what_is_named_is_a_whole_version(version, root, tmp_path):
     copy = loader.Root(str(tmp_path))
     paths = [one.path for one in references(version.store, version.manifest)]
     # Parents are versions of their own: a copy of the last alone has the log, and its own manifest.
@@ -50,7 +50,7 @@ def test_lists_of_a_newer_release_are_named_too(version):
     assert Reference(path="data/x/y/new.parquet", nbytes=7, sha256="0" * 64, kind="novelties") in found
 
 
-def test_a_damaged_shards_table_is_not_believed(version):
+def test_damaged_shards_table_is_not_believed(version):
     path = version.manifest["shards"][0]["path"]
     version.store.put(path, b"x" + version.store.get(path).data[1:])
     with pytest.raises(Corrupt, match=path):

@@ -72,7 +72,7 @@ def test_rows_come_in_the_order_asked_for(tables, n):
     assert get_rows(store, file, edges, ["sha"]).to_pylist() == table.select(["sha"]).take(edges).to_pylist()
 
 
-def test_a_row_of_many_costs_as_much_as_one_of_few(tables):
+def test_row_of_many_costs_as_much_as_one_of_few(tables):
     costs = []
     for n in SIZES:
         store, file, table = tables[n]
@@ -84,7 +84,7 @@ def test_a_row_of_many_costs_as_much_as_one_of_few(tables):
     assert costs[0][1] < tables[SIZES[0]][1].nbytes
 
 
-def test_a_footer_larger_than_the_tail_is_read_in_two():
+def test_footer_larger_than_the_tail_is_read_in_two():
     store = open_store("memory://table-rows-footer")
     table = table_of(SIZES[0])
     file = put_table(store, "t", table, "samples-keys", 32)
@@ -94,7 +94,7 @@ def test_a_footer_larger_than_the_tail_is_read_in_two():
     assert counted.requests == 3
 
 
-def test_a_table_that_names_no_footer_is_read_whole(tables):
+def test_table_that_names_no_footer_is_read_whole(tables):
     store, file, table = tables[SIZES[0]]
     counted = Counted(store)
     earlier = TableFile.from_json({k: v for k, v in file.to_json().items() if k != "footer_sha256"})
@@ -114,7 +114,7 @@ def test_only_large_tables_of_samples_name_their_footer():
     assert get_table(store, file).equals(many)
 
 
-def test_a_flipped_byte_of_what_is_read_is_told(tables):
+def test_flipped_byte_of_what_is_read_is_told(tables):
     """A damaged footer would end the process in Arrow's reader: it is checked before."""
     _, file, table = tables[SIZES[0]]
     good = tables[SIZES[0]][0].get("t").data

@@ -84,7 +84,7 @@ def test_old_samples_keep_their_places_and_new_ones_follow(script, below, at):
                 assert set(keys(delta.view.where("w % 2 = 0"))) == {i for i in fresh if i % 2 == 0}
 
 
-def test_a_plan_grows_by_the_version_alone_and_is_opened_again(root):
+def test_plan_grows_by_the_version_alone_and_is_opened_again(root):
     first = add(root, range(40))
     view = first.select("cls").where("w % 4 <> 1")
     before = loader.plan({"d": view}, seed=3, global_batch=8)
@@ -144,7 +144,7 @@ BATCHES = {"a": 4, "b": 3, "c": 2, "0..30": 4, "30..50": 3, "50..99": 2}
     ],
 )
 @pytest.mark.parametrize("predicate", [None, "w % 5 <> 2"])
-def test_a_plan_with_buckets_grows_by_the_version_alone(root, by, edges, label_of, came, predicate):
+def test_plan_with_buckets_grows_by_the_version_alone(root, by, edges, label_of, came, predicate):
     """Each bucket goes on with its own samples of three versions; one comes with the first growth, and all of another
     is excluded before the second."""
 
@@ -246,7 +246,7 @@ def test_samples_that_a_later_group_brings_into_the_view_are_refused(root):
         new.since(old)
 
 
-def test_a_version_edited_in_its_history_is_refused(root):
+def test_version_edited_in_its_history_is_refused(root):
     add(root, range(20))
     root.exclude("d@1", ["k3"], reason="bad")
     old, new = root.open("d@2").select(), root.open("d@2")

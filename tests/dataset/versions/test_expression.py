@@ -88,7 +88,7 @@ def test_wherever_an_expression_stands(version, tmp_path):
             make()
 
 
-def test_a_stored_plan_does_not_read(tmp_path):
+def test_stored_plan_does_not_read(tmp_path):
     root = loader.Root(str(tmp_path / "root"))
     with root.write("d") as writer:
         writer.add("k", {"cls": 1}, metadata={"w": 3})
@@ -246,7 +246,7 @@ def test_every_function_of_the_list_is_one_of_polars():
         assert "unsupported function" not in told, name
 
 
-def test_a_polars_that_reads_texts_otherwise_sees_none_of_them(monkeypatch):
+def test_polars_that_reads_texts_otherwise_sees_none_of_them(monkeypatch):
     seen = []
 
     def reads_escapes(text):

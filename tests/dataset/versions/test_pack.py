@@ -83,7 +83,7 @@ def test_views_exclusions_and_missing_groups(root):
     assert held(packed(later.select(FIELD))) == live
 
 
-def test_the_table_is_a_file_that_anybody_reads(root):
+def test_table_is_a_file_that_anybody_reads(root):
     view = packed(write(root).select(FIELD))
     (info,) = root.store.list("packs/")
     table = pq.read_table(io.BytesIO(root.store.get(info.key).data))
@@ -109,7 +109,7 @@ def test_it_is_made_once_and_reads_one_document(root, stores):
     assert calls == [[2, parts + 1, 1], [2, 0, 0]]
 
 
-def test_a_root_that_cannot_be_written_only_costs_each_process_the_work(root, caplog):
+def test_root_that_cannot_be_written_only_costs_each_process_the_work(root, caplog):
     version = write(root)
     inner = root.store
 
@@ -128,7 +128,7 @@ def test_a_root_that_cannot_be_written_only_costs_each_process_the_work(root, ca
     assert not list(inner.list("packs/"))
 
 
-def test_the_table_that_was_stored_first_is_taken(root):
+def test_table_that_was_stored_first_is_taken(root):
     """Two processes at once: both go on with one table."""
     version = write(root)
     inner = root.store
@@ -175,7 +175,7 @@ def test_the_table_that_was_stored_first_is_taken(root):
         (lambda data: without_its_last_row(data), "sha256 of its rows"),
     ],
 )
-def test_a_damaged_table_is_refused(tmp_path, change, says):
+def test_damaged_table_is_refused(tmp_path, change, says):
     with loader.Root(str(tmp_path)) as root:
         version = write(root)
         packed(version.select(FIELD))
@@ -241,17 +241,17 @@ def test_arrays_that_cannot_be_packed(root, arrays, says):
         loader.plan({"d": writer.version}, seed=1, global_batch=1, pack=loader.pack(FIELD, 8))
 
 
-def test_an_unknown_column_is_named(root):
+def test_unknown_column_is_named(root):
     with pytest.raises(FieldNotFound, match="'n_tokens'"):
         packed(write(root).select(FIELD), lengths="n_tokens")
 
 
-def test_a_view_without_samples(root):
+def test_view_without_samples(root):
     with pytest.raises(InvalidPlan, match="no samples"):
         packed(write(root).select(FIELD).where("n > 99"))
 
 
-def test_a_damaged_index_is_refused(tmp_path):
+def test_damaged_index_is_refused(tmp_path):
     with loader.Root(str(tmp_path)) as root:
         write(root)
         path = sorted(tmp_path.glob("data/*/*/media-*.index.parquet"))[0]
@@ -317,7 +317,7 @@ def again(views):
     return lambda number: packed(views[number])
 
 
-def test_a_sequence_is_named_by_its_number(root):
+def test_sequence_is_named_by_its_number(root):
     view = packed(write(root).select(FIELD))
     assert view.keys(np.array([0, 12])) == ["sequence-000000000000", "sequence-000000000012"]
     assert view.ordinals(["k03", "nothing"]).tolist() == [

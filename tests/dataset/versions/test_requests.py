@@ -115,7 +115,7 @@ def test_keys_are_read_where_their_hashes_were_there_before(url, stores, runs):
 
 
 @pytest.mark.parametrize("runs", [1, 5])
-def test_a_version_of_many_runs_opens_with_one_table_each(url, stores, runs):
+def test_version_of_many_runs_opens_with_one_table_each(url, stores, runs):
     root = loader.Root(url)
     for run in range(runs):
         write(root, f"run{run}-", 2)

@@ -53,7 +53,7 @@ def test_one_row_is_that_of_the_whole_table(version):
         live_row(version, 29)
 
 
-def test_a_row_that_is_not_there_is_told(version, monkeypatch):
+def test_row_that_is_not_there_is_told(version, monkeypatch):
     monkeypatch.setattr(
         type(version.parts), "locate", lambda self, ordinals: (ordinals * 0, ordinals * 0 + 99)
     )

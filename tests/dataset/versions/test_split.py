@@ -86,7 +86,7 @@ def test_ranges_hold_low_and_not_high(version, edges):
     assert all(found.values())
 
 
-def test_a_bucket_is_the_view_with_its_predicate(version, root):
+def test_bucket_is_the_view_with_its_predicate(version, root):
     for label, part in version.select().where("n >= 0").split("shape", None).items():
         again = version.select().where("n >= 0").where(part.predicate.partition(" AND ")[2][1:-1])
         assert (again.id, numbers(again)) == (part.id, numbers(part))
@@ -101,14 +101,14 @@ def test_a_bucket_is_the_view_with_its_predicate(version, root):
     [("shape", None), ("n", None), ("even", None), ("t", ("0", "2.5", "inf")), ("t", ("0", "2.5", "10"))],
 )
 @pytest.mark.parametrize("predicate", [None, "n >= 0", "(n >= 0) AND (t < 8)"])
-def test_a_bucket_knows_the_view_that_it_is_of(version, by, edges, predicate):
+def test_bucket_knows_the_view_that_it_is_of(version, by, edges, predicate):
     view = version.select("cls") if predicate is None else version.select("cls").where(predicate)
     for label, part in view.split(by, edges).items():
         again = part.unsplit(by, edges, label)
         assert (again.predicate, again.fields, again.id) == (view.predicate, view.fields, view.id)
 
 
-def test_a_saved_plan_opens_without_a_scan_of_the_samples(root, version, monkeypatch):
+def test_saved_plan_opens_without_a_scan_of_the_samples(root, version, monkeypatch):
     asked = loader.bucket("t", edges=[0, 4, 10])
     plan = loader.plan({"d": version}, seed=1, global_batch=5, bucket_by=asked)
     plan.save(root)
@@ -175,12 +175,12 @@ def test_too_many_values(version, monkeypatch):
         version.select().split("CAST(t * 4 AS BIGINT)", None)
 
 
-def test_an_empty_range_is_left_out(version):
+def test_empty_range_is_left_out(version):
     assert list(version.select().split("t", ("0", "3", "3.1", "3.2", "20"))) == ["0..3", "3..3.1", "3.2..20"]
 
 
 @pytest.mark.parametrize("asked", [("shape", None), ("t", ("0", "2.5", "5", "7.5", "10"))])
-def test_the_samples_table_is_read_once_however_many_buckets(version, stores, asked):
+def test_samples_table_is_read_once_however_many_buckets(version, stores, asked):
     again = pickle.loads(pickle.dumps(version))  # noqa: S301
     tables = {file["path"] for file in version.manifest["samples"]}
     read, get = [], version.store.get

@@ -35,7 +35,7 @@ def run(plan, steps, state=None, *, workers=0, **options):
         return [[key for _, key in batch.ids] for batch in batches], batches.state_dict()
 
 
-def test_a_training_reads_the_list_then_shuffles_it(root):
+def test_training_reads_the_list_then_shuffles_it(root):
     version = write(root)
     plan = planned(root, loader.listed(version, LIST))
     keys, _ = run(plan, 12)
@@ -99,7 +99,7 @@ def test_samples_that_a_later_version_lacks_are_refused_by_place(root):
         plan.grow({"photos": later}, 3)
 
 
-def test_the_file_is_plain_and_made_once(root):
+def test_file_is_plain_and_made_once(root):
     view = loader.listed(write(root), LIST)
     (info,) = root.store.list("lists/")
     assert info.key == list_path(view.list_sha256)
@@ -109,7 +109,7 @@ def test_the_file_is_plain_and_made_once(root):
     assert root.store.get(info.key).data == before
 
 
-def test_a_damaged_or_missing_list_stops_the_plan(root):
+def test_damaged_or_missing_list_stops_the_plan(root):
     version = write(root)
     plan = planned(root, loader.listed(version, LIST))
     (info,) = root.store.list("lists/")

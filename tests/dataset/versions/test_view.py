@@ -120,7 +120,7 @@ def fresh(version, store):
     return again
 
 
-def test_a_saved_view_is_not_scanned_again(version, stores):
+def test_saved_view_is_not_scanned_again(version, stores):
     expected = keys(version.where("w > 3"))
     counting = stores.Counting(version.store)
     view = fresh(version, counting).where("w > 3")
@@ -129,7 +129,7 @@ def test_a_saved_view_is_not_scanned_again(version, stores):
     assert keys(view) == expected
 
 
-def test_an_empty_view_is_saved_too(version, stores):
+def test_empty_view_is_saved_too(version, stores):
     assert len(version.where("w > 99")) == 0
     counting = stores.Counting(version.store)
     assert len(fresh(version, counting).where("w > 99")) == 0
@@ -145,7 +145,7 @@ def test_only_the_column_groups_named_are_read(version, stores):
     assert (read_for_keys, counting.of("get")) == (3, 4)  # the view itself, shards, then one file per group
 
 
-def test_a_view_that_another_process_saved_differently_is_followed(version, stores):
+def test_view_that_another_process_saved_differently_is_followed(version, stores):
     """Were two polars to disagree about a predicate, all ranks would still train on one selection."""
     other, path = version.where("w > 20"), version.where("w > 10")._path
     len(other)
@@ -163,7 +163,7 @@ def test_a_view_that_another_process_saved_differently_is_followed(version, stor
     assert keys(view) == keys(other)
 
 
-def test_a_root_that_may_not_be_written_costs_a_scan(version, stores, caplog):
+def test_root_that_may_not_be_written_costs_a_scan(version, stores, caplog):
     class ReadOnly(stores.Counting):
         def put_if_absent(self, key, data):
             raise Forbidden("no")
@@ -175,7 +175,7 @@ def test_a_root_that_may_not_be_written_costs_a_scan(version, stores, caplog):
 
 
 @pytest.mark.parametrize("damage", [b"", b"not parquet", None])
-def test_a_damaged_saved_view_is_corrupt(version, root, damage):
+def test_damaged_saved_view_is_corrupt(version, root, damage):
     view = version.where("w > 3")
     len(view)
     if damage is None:
@@ -204,7 +204,7 @@ def test_addresses_without_fields_name_the_keys(version):
     assert addresses[0].describe() == f"d@1/{addresses[0].part} row 3 sample {addresses[0].key!r}"
 
 
-def test_a_flipped_bit_of_a_saved_view_is_named_or_changes_nothing(version):
+def test_flipped_bit_of_a_saved_view_is_named_or_changes_nothing(version):
     """Wherever it lies in the file: in the bits, their checksums, or what Parquet says about them."""
     view = version.where("w > 3 AND w <> 17")
     expected, path = keys(view), view._path
@@ -260,7 +260,7 @@ def test_two_saved_views_exchanged_are_refused(version):
     assert keys(fresh(version, version.store).where("w < 4")) == [0, 1, 2, 3]
 
 
-def test_a_view_saved_without_its_path_is_read(version):
+def test_view_saved_without_its_path_is_read(version):
     view = version.where("w > 3")
     expected = keys(view)
     table = parse_table(version.store.get(view._path).data, view._path)
@@ -269,7 +269,7 @@ def test_a_view_saved_without_its_path_is_read(version):
     assert keys(fresh(version, version.store).where("w > 3")) == expected
 
 
-def test_a_view_saved_without_checksums_is_read(version):
+def test_view_saved_without_checksums_is_read(version):
     view = version.where("w > 3")
     expected = keys(view)
     table = parse_table(version.store.get(view._path).data, view._path)
@@ -277,7 +277,7 @@ def test_a_view_saved_without_checksums_is_read(version):
     assert keys(fresh(version, version.store).where("w > 3")) == expected
 
 
-def test_a_version_brings_the_small_tables_it_has_read(version, stores):
+def test_version_brings_the_small_tables_it_has_read(version, stores):
     expected = len(version.parts)
     counting = stores.Counting(version.store)
     assert len(fresh(version, counting).parts) == expected

@@ -9,7 +9,7 @@ KEYS = ("a", "b/c", "long" * 24 + "/d", "e", "f")
 """The third does not fit into a header of ustar."""
 
 
-def test_a_block_is_its_samples_one_behind_the_other() -> None:
+def test_block_is_its_samples_one_behind_the_other() -> None:
     rng = np.random.default_rng(1)
     samples = [
         make_sample(

@@ -38,7 +38,7 @@ def test_they_add_up(made, properties):
     assert version.manifest["n_rows"] == 10
 
 
-def test_a_whole_part_may_go(made, properties):
+def test_whole_part_may_go(made, properties):
     first = made.open("d").keys(np.arange(4))
     version = made.exclude("d", first, reason="one camera")
     assert version.parts.n_live.tolist() == [0, 4, 2]
@@ -107,7 +107,7 @@ def test_two_exclude_one_sample(made, properties):
     assert len(properties.content(made.open("d"))) == 8
 
 
-def test_the_part_is_gone_meanwhile(made):
+def test_part_is_gone_meanwhile(made):
     """d@2's part is excluded from, d@2 is retired: the exclusion does not go onto d@1."""
     with made.write("d") as writer:
         writer.add("new", {"cls": 1})
@@ -120,6 +120,6 @@ def test_the_part_is_gone_meanwhile(made):
         check(None)
 
 
-def test_an_excluded_sample_has_no_field_for_a_view(made):
+def test_excluded_sample_has_no_field_for_a_view(made):
     with pytest.raises(FieldNotFound, match="no field 'jpg'; it has cls"):
         made.exclude("d", ["k1"], reason="x").select("jpg")

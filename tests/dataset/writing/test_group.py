@@ -73,7 +73,7 @@ def test_only_the_fields_asked_for_are_read(made, stores):
     assert counting.of("get_ranges") == 3
 
 
-def test_the_sample_is_a_mapping(made):
+def test_sample_is_a_mapping(made):
     seen = []
 
     def look(sample):
@@ -94,7 +94,7 @@ def test_the_sample_is_a_mapping(made):
     assert sorted(seen) == [(["cls", "x.npy"], 2, True, True, False, 5, i) for i in range(10)]
 
 
-def test_a_second_time_fills_only_what_is_missing(made):
+def test_second_time_fills_only_what_is_missing(made):
     made.add_group("d", "emb", {"emb.npy": emb})
     more(made, 10, 11)
     computed = []
@@ -110,7 +110,7 @@ def test_a_second_time_fills_only_what_is_missing(made):
         made.add_group("d", "emb", {"emb.npy": emb})
 
 
-def test_the_missing_share_is_named(made):
+def test_missing_share_is_named(made):
     made.add_group("d", "emb", {"emb.npy": emb})
     version = more(made, 10, 11)
     with pytest.raises(
@@ -205,7 +205,7 @@ def test_excluded_samples_keep_their_row_and_are_not_computed(made):
     assert version.manifest["groups"]["emb"]["n_rows"] == 10
 
 
-def test_a_compute_that_raises(made):
+def test_compute_that_raises(made):
     def broken(sample):
         return bytes(1 // (sample["cls"] - 3) * 0)
 
@@ -217,7 +217,7 @@ def test_a_compute_that_raises(made):
     assert [txn.status for txn in made.state.txns.values()] == ["committed", "aborted"]
 
 
-def test_a_compute_that_asks_for_a_field_that_is_not_there(made):
+def test_compute_that_asks_for_a_field_that_is_not_there(made):
     with pytest.raises(
         FieldNotFound, match=r"these samples have cls, x\.npy; 'nope' was asked for"
     ) as caught:
@@ -225,7 +225,7 @@ def test_a_compute_that_asks_for_a_field_that_is_not_there(made):
     assert "while computing 'e.npy' of d@1/" in caught.value.__notes__[0]
 
 
-def test_a_compute_over_a_damaged_shard(made):
+def test_compute_over_a_damaged_shard(made):
     version = made.open("d")
     path = version.parts.shard("media", 1)["path"]
     data = bytearray(made.store.get(path).data)
@@ -235,7 +235,7 @@ def test_a_compute_over_a_damaged_shard(made):
         made.add_group("d", "e", {"e.npy": emb})
 
 
-def test_a_value_that_the_field_does_not_take(made):
+def test_value_that_the_field_does_not_take(made):
     with pytest.raises(InvalidField, match="field 'jpg' cannot hold"):
         made.add_group("d", "e", {"jpg": lambda sample: 3})
 

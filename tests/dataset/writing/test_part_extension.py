@@ -18,7 +18,7 @@ def write(root: loader.Root, n: int = 150) -> loader.Part:
     return loader.write_part(root, txn, samples, name="00000")
 
 
-def test_a_part_reads_back_in_its_order(tmp_path: Path) -> None:
+def test_part_reads_back_in_its_order(tmp_path: Path) -> None:
     root = loader.Root(tmp_path / "root")
     part = write(root)
     rows = list(read_part(root.store, part, ["txt", "cls"]))

@@ -43,7 +43,7 @@ def tables_of(sizes):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(sizes=SIZES, rows=st.integers(1, 7))
-def test_a_table_that_comes_in_pieces_is_stored_as_it_would_be_whole(sizes, rows):
+def test_table_that_comes_in_pieces_is_stored_as_it_would_be_whole(sizes, rows):
     store = open_store(f"memory://run-samples-{uuid4().hex}")
     tables = tables_of(sizes)
     whole = pa.concat_tables(tables)
@@ -78,7 +78,7 @@ def test_statistics_of_pieces_are_those_of_the_whole(sizes):
     assert stats.table().equals(column_stats(whole))
 
 
-def test_a_column_of_many_values_is_not_counted_in_pieces_either(monkeypatch):
+def test_column_of_many_values_is_not_counted_in_pieces_either(monkeypatch):
     monkeypatch.setattr("loader.dataset.tables.stats.MAX_CATEGORIES", 3)
     tables = [pa.table({"a": values}) for values in (["x", "y"], ["z", "x"], ["w"], ["x"])]
     stats = RunStats([])
@@ -88,7 +88,7 @@ def test_a_column_of_many_values_is_not_counted_in_pieces_either(monkeypatch):
     assert stats.table().to_pylist()[0]["categories_complete"] is False
 
 
-def test_the_first_key_that_repeats_is_named(monkeypatch):
+def test_first_key_that_repeats_is_named(monkeypatch):
     """Keys decide: with one hash for all, too."""
     tables = [table_of(5), table_of(5, 5), table_of(3, 7)]
     for hashes in (hashes_of, lambda keys: np.zeros(len(keys), np.int64)):

@@ -61,7 +61,7 @@ def test_memory_is_bounded(tmp_path):
     spill.close()
 
 
-def test_a_duplicate_in_memory_is_found_at_once():
+def test_duplicate_in_memory_is_found_at_once():
     spill = Spill()
     spill.add(make_sample("k", {"x": b"1"}))
     with pytest.raises(DuplicateKey, match="'k' comes twice"):
@@ -70,7 +70,7 @@ def test_a_duplicate_in_memory_is_found_at_once():
 
 
 @pytest.mark.parametrize("between", [0, 50])
-def test_a_duplicate_across_flushes_is_found_when_read_back(between):
+def test_duplicate_across_flushes_is_found_when_read_back(between):
     spill = Spill(memory_bytes=1)
     spill.add(make_sample("k", {"x": b"1"}))
     for i in range(between):
@@ -135,7 +135,7 @@ print(sorted(root.state.datasets), [t.status for t in root.state.txns.values()])
     [(20_000, 5_000, True), (2**28, 30_000, False), (2**28, 30_000, True)],
     ids=["the spill", "a shard on scratch", "a shard in its place"],
 )
-def test_a_full_disk_is_a_clear_error(tmp_path, spill_bytes, limit, in_place):
+def test_full_disk_is_a_clear_error(tmp_path, spill_bytes, limit, in_place):
     """The file size limit stands for a full disk: every write beyond it fails, in a process of its own."""
     scratch, root = tmp_path / "scratch", tmp_path / "root"
     scratch.mkdir()
@@ -164,7 +164,7 @@ def test_a_full_disk_is_a_clear_error(tmp_path, spill_bytes, limit, in_place):
     assert list(scratch.iterdir()) == []
 
 
-def test_a_missing_temporary_directory_is_a_clear_error(tmp_path):
+def test_missing_temporary_directory_is_a_clear_error(tmp_path):
     from loader.errors import StoreError
 
     spill = Spill(memory_bytes=1, directory=str(tmp_path / "gone"))
@@ -184,7 +184,7 @@ def test_metadata_survives_the_spill_as_it_was():
 
 
 @pytest.mark.parametrize("value", ["2026-11-20", "noon", 5, None, ["x"], datetime(2026, 11, 20, tzinfo=UTC)])
-def test_a_column_may_have_any_name(value):
+def test_column_may_have_any_name(value):
     """Also that under which a time is spilled, alone."""
     spill = Spill(memory_bytes=1)
     spill.add(make_sample("k", {"x": b""}, {"datetime": value}, {"split": "a"}))

@@ -106,14 +106,14 @@ def test_encoder_padding_is_cut(codec, container_format, sample_format, exact_le
 
 
 @pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFFFFF])
-def test_a_wav_written_to_a_pipe_is_read_to_its_end(size):
+def test_wav_written_to_a_pipe_is_read_to_its_end(size):
     good = wav(RNG.integers(-9, 9, (500, 1)), 2)
     at = good.index(b"data") + 4
     got = decode(good[:at] + struct.pack("<I", size) + good[at + 4 :], None)
     assert got.shape == (1, 500)
 
 
-def test_a_wav_with_a_long_comment_is_read():
+def test_wav_with_a_long_comment_is_read():
     good = wav(RNG.integers(-9999, 9999, (500, 2)), 2)
     comment = b"LIST" + struct.pack("<I", 50_000) + b"INFOICMT" + struct.pack("<I", 49_988) + b"x" * 49_988
     size = struct.pack("<I", len(good) - 8 + len(comment))
@@ -136,7 +136,7 @@ def test_truncated_files_are_refused(data, share):
         decode(data[: int(len(data) * share)], None)
 
 
-def test_a_flac_cut_between_two_frames_is_refused():
+def test_flac_cut_between_two_frames_is_refused():
     """FLAC frames start with a sync code; FFmpeg takes the cut for the end."""
     at = FLAC.index(b"\xff\xf8", len(FLAC) // 2)
     with pytest.raises(DecodeFailed):
@@ -160,7 +160,7 @@ def test_other_bytes_are_refused(data):
         decode(data, None)
 
 
-def test_a_video_without_sound_is_refused(videos):
+def test_video_without_sound_is_refused(videos):
     with pytest.raises(DecodeFailed, match="no audio stream"):
         decode(videos["gop12"][0], None)
 
@@ -179,7 +179,7 @@ def test_flipped_and_cut_bytes_decode_or_are_refused(good):
             assert got.ndim == 2
 
 
-def test_a_flipped_bit_in_flac_is_found_by_its_checksum():
+def test_flipped_bit_in_flac_is_found_by_its_checksum():
     rng = np.random.default_rng(17)
     for place in rng.integers(len(FLAC) // 2, len(FLAC) - 100, 20):
         data = bytearray(FLAC)

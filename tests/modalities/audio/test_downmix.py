@@ -26,7 +26,7 @@ def rows(layout: str, wanted: str) -> tuple[np.ndarray, float]:
     return np.array(mix.matrix) / 10 ** (mix.gain_db / 20), mix.gain_db
 
 
-def test_the_coefficients_are_those_of_bs_775() -> None:
+def test_coefficients_are_those_of_bs_775() -> None:
     stereo, gain_db = rows("5.1(side)", "stereo")
     assert np.allclose(stereo, [[1, 0, HALF, 0, HALF, 0], [0, 1, HALF, 0, 0, HALF]])
     assert gain_db == pytest.approx(-20 * np.log10(1 + 2 * HALF))
@@ -73,7 +73,7 @@ def test_channels_without_names_are_a_guess_from_three_on() -> None:
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(LAYOUTS)), st.sampled_from(CHANNELS), st.integers(0, 50), st.integers(0, 9))
-def test_a_mix_is_its_matrix(layout: str, wanted: str, n: int, seed: int) -> None:
+def test_mix_is_its_matrix(layout: str, wanted: str, n: int, seed: int) -> None:
     mix = mix_for(LAYOUTS[layout], layout, wanted)  # type: ignore[arg-type]
     samples = np.random.default_rng(seed).uniform(-1, 1, (len(LAYOUTS[layout]), n)).astype(np.float32)
     matrix = np.eye(len(samples)) if mix.matrix is None else np.array(mix.matrix)

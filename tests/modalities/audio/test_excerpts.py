@@ -51,9 +51,7 @@ def sounds() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", ["flac", "wav", "wav24", "mp3", "m4a", "opus"])
 @pytest.mark.parametrize("rate_hz", [None, 16_000, 44_099])
-def test_an_excerpt_is_the_slice_of_the_whole(
-    sounds: dict[str, bytes], name: str, rate_hz: int | None
-) -> None:
+def test_excerpt_is_the_slice_of_the_whole(sounds: dict[str, bytes], name: str, rate_hz: int | None) -> None:
     data = sounds[name]
     stored_hz = 48_000 if name == "opus" else RATE_HZ
     whole = decode(data, None)
@@ -114,7 +112,7 @@ def test_seconds_count_at_the_rate_that_comes_out(sounds: dict[str, bytes]) -> N
     assert loader.audio(seconds=0.5, rate_hz=16_000)(sounds["flac"]).shape == (2, 8_000)
 
 
-def test_a_header_that_promises_more_is_refused(sounds: dict[str, bytes]) -> None:
+def test_header_that_promises_more_is_refused(sounds: dict[str, bytes]) -> None:
     for name in ("wav", "flac"):
         with pytest.raises(DecodeFailed):
             loader.audio(100, at=2.9)(sounds[name][: len(sounds[name]) // 2])
@@ -124,7 +122,7 @@ def test_a_header_that_promises_more_is_refused(sounds: dict[str, bytes]) -> Non
         loader.audio(100, at=4)(bytes(flac))
 
 
-def test_a_rate_that_no_sound_has_is_refused(sounds: dict[str, bytes]) -> None:
+def test_rate_that_no_sound_has_is_refused(sounds: dict[str, bytes]) -> None:
     for rate_hz in (3, 2**31 - 1):
         data = bytearray(sounds["wav"])
         data[24:28] = rate_hz.to_bytes(4, "little")

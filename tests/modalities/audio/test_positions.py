@@ -107,7 +107,7 @@ TOLD = [
 
 
 @pytest.mark.parametrize(("codec", "container", "rate_hz", "untold"), TOLD)
-def test_a_sound_lies_where_it_lay_and_is_as_long(
+def test_sound_lies_where_it_lay_and_is_as_long(
     tmp_path: Path, codec: str, container: str, rate_hz: int, untold: int
 ) -> None:
     source = noise(rate_hz)
@@ -203,7 +203,7 @@ def test_itunes_gapless_comment_says_how_long(tmp_path: Path, says: int) -> None
 
 
 @pytest.mark.parametrize(("timescale", "untold"), [("44100", 0), ("1000", 44)])
-def test_the_edit_list_says_how_long(tmp_path: Path, timescale: str, untold: int) -> None:
+def test_edit_list_says_how_long(tmp_path: Path, timescale: str, untold: int) -> None:
     source = noise(44_100)
     data = without_short_end(encoded(tmp_path, source, 44_100, "aac", "mp4", movie_timescale=timescale))
     found, _ = heard_in(data)
@@ -239,7 +239,7 @@ def test_boxes_of_nonsense_end(tmp_path: Path) -> None:
 # --- MP3 headers
 
 
-def test_an_mp3_says_how_many_samples_it_holds(tmp_path: Path) -> None:
+def test_mp3_says_how_many_samples_it_holds(tmp_path: Path) -> None:
     for rate_hz in (44_100, 22_050, 8_000):
         source = noise(rate_hz)
         data = encoded(tmp_path, source, rate_hz, "libmp3lame", "mp3")
@@ -251,7 +251,7 @@ def test_an_mp3_says_how_many_samples_it_holds(tmp_path: Path) -> None:
     assert mp3_samples(encoded(tmp_path, source, 8_000, "libmp3lame", "mp3", write_xing="0")) is None
 
 
-def test_a_variable_rate_without_a_header_is_as_long_as_it_decodes(tmp_path: Path) -> None:
+def test_variable_rate_without_a_header_is_as_long_as_it_decodes(tmp_path: Path) -> None:
     loud = noise(44_100)
     loud[:, : loud.shape[1] // 2] *= 1e-4
     data = encoded(tmp_path, loud, 44_100, "libmp3lame", "mp3", write_xing="0")
@@ -260,7 +260,7 @@ def test_a_variable_rate_without_a_header_is_as_long_as_it_decodes(tmp_path: Pat
     assert found.shape[1] % 1152 == 0
 
 
-def test_a_flac_of_unknown_length_is_read_to_its_end(tmp_path: Path) -> None:
+def test_flac_of_unknown_length_is_read_to_its_end(tmp_path: Path) -> None:
     source = noise(44_100)
     data = bytearray(encoded(tmp_path, source, 44_100, "flac", "flac"))
     assert flac_samples(data) == source.shape[1]
@@ -313,7 +313,7 @@ def corpus(*suffixes: str) -> list[Path]:
 
 
 @pytest.mark.server
-def test_the_corpus_sounds_as_in_the_ffmpeg_of_the_command_line() -> None:
+def test_corpus_sounds_as_in_the_ffmpeg_of_the_command_line() -> None:
     for path in corpus(".wav", ".flac", ".mp3", ".ogg", ".opus"):
         if "garbage" in path.name or "adpcm" in path.name:
             continue  # refused here; rounded otherwise by FFmpeg 5, and as here by libsndfile
@@ -326,7 +326,7 @@ def test_the_corpus_sounds_as_in_the_ffmpeg_of_the_command_line() -> None:
 
 
 @pytest.mark.server
-def test_the_corpus_sounds_as_in_libsndfile() -> None:
+def test_corpus_sounds_as_in_libsndfile() -> None:
     for path in corpus(".wav", ".flac", ".mp3"):
         if path.parent.name == "broken":
             continue  # see golden_corpus.csv

@@ -94,7 +94,7 @@ def test_blocks_and_windows_change_nothing(
     assert np.array_equal(part[:, begin : begin + stop - first], whole[:, first:stop])
 
 
-def test_a_window_is_as_long_as_what_is_asked_for_and_no_longer() -> None:
+def test_window_is_as_long_as_what_is_asked_for_and_no_longer() -> None:
     hour = 3600 * 44_100
     low, high = window(16_000 * 1800, 16_000 * 1801, 44_100, 16_000, hour)
     assert high - low < 44_100 + 3_000

@@ -31,7 +31,7 @@ def count(frame: int, n: int, start: int = 0) -> list[int]:
     return [1000 * frame + i for i in range(start, n)]
 
 
-def test_a_gap_is_silent_and_an_overlap_is_the_later_frames() -> None:
+def test_gap_is_silent_and_an_overlap_is_the_later_frames() -> None:
     found, heard = laid((0, 500), (700, 500), (1200, 500), (1700, 500))
     assert found == [*count(0, 500), *[0] * 200, *count(1, 500), *count(2, 500), *count(3, 500)]
     assert (heard.n_source, heard.n_filled, heard.n_samples) == (2000, 200, 2200)
@@ -42,13 +42,13 @@ def test_a_gap_is_silent_and_an_overlap_is_the_later_frames() -> None:
     assert len(laid((0, 500), (1100, 500))[0]) == 1600
 
 
-def test_a_jump_far_back_leaves_the_later_out() -> None:
+def test_jump_far_back_leaves_the_later_out() -> None:
     found, heard = laid((0, 500), (500, 500), (0, 500), (500, 500), (1000, 100))
     assert found == [*count(0, 500), *count(1, 500), *count(4, 100)]
     assert heard.n_overlapping == 1000
 
 
-def test_a_single_timestamp_that_is_off_moves_nothing() -> None:
+def test_single_timestamp_that_is_off_moves_nothing() -> None:
     """As FFmpeg gives them for Vorbis: by 448 samples at the start of an Ogg page."""
     found, heard = laid((0, 500), (948, 500), (1000, 500), (1500, 100))
     assert found == [*count(0, 500), *count(1, 500), *count(2, 500), *count(3, 100)]
@@ -84,7 +84,7 @@ def test_where_no_timestamps_are_kept_they_do_not_count() -> None:
     assert (len(found), heard.n_filled, heard.n_overlapping) == (2000, 0, 0)
 
 
-def test_the_end_is_where_the_file_says() -> None:
+def test_end_is_where_the_file_says() -> None:
     n = (0, 500), (500, 500)
     assert len(laid(*n, ends=Ends(n_samples=700))[0]) == 700
     assert len(laid(*n, ends=Ends(end=Fraction(600, 48_000)))[0]) == 600

@@ -83,7 +83,7 @@ def test_cmyk_jpeg_becomes_rgb():
     assert np.abs(got[:, 9:] - [127, 127, 127]).max() < 20
 
 
-def test_a_png_with_imagemagick_s_exif_comes_upright():
+def test_png_with_imagemagick_s_exif_comes_upright():
     profile = PngInfo()
     profile.add_text("Raw profile type exif", f"\nexif\n{len(exif(8)):8}\n{exif(8).hex()}\n", zip=True)
     assert np.array_equal(decode(saved(PIXELS, "PNG", pnginfo=profile), None), np.rot90(PIXELS, 1))
@@ -193,7 +193,7 @@ def test_16_bit_samples_keep_their_high_byte():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 8])
-def test_a_transparent_grey_is_found_at_every_depth(depth):
+def test_transparent_grey_is_found_at_every_depth(depth):
     levels = RNG.integers(0, 2**depth, (6, 16), dtype=np.uint8)
     bits = np.packbits(levels[..., None] >> np.arange(depth - 1, -1, -1, dtype=np.uint8) & 1, axis=None)
     key = int(levels[3, 5])
@@ -207,17 +207,17 @@ def test_a_transparent_grey_is_found_at_every_depth(depth):
     assert np.array_equal(got[..., 3] == 0, levels == key)
 
 
-def test_a_transparent_colour_of_16_bits_is_refused():
+def test_transparent_colour_of_16_bits_is_refused():
     with pytest.raises(DecodeFailed, match="store it with an alpha channel"):
         decode(png16(np.zeros((2, 2, 3), np.uint16), 2, bytes(6)), None)
 
 
-def test_the_bytes_decide_not_the_suffix():
+def test_bytes_decide_not_the_suffix():
     data = saved(PIXELS, "PNG")
     assert np.array_equal(decoder_for("photo.jpg")(data, None), PIXELS)
 
 
-def test_a_truncated_jpeg_is_refused_wherever_it_ends():
+def test_truncated_jpeg_is_refused_wherever_it_ends():
     for n in [*range(2, 700, 23), len(JPEG) // 2, len(JPEG) - 100, len(JPEG) - 2]:
         with pytest.raises(DecodeFailed, match="jpg"):
             decode(JPEG[:n], None)
@@ -318,7 +318,7 @@ def test_flipped_and_cut_bytes_decode_or_are_refused(kind):
             assert got.ndim == 3
 
 
-def test_a_header_that_is_known_is_the_one_that_is_walked():
+def test_header_that_is_known_is_the_one_that_is_walked():
     """Whatever is flipped in it, cut off it or put into it, and also the second time."""
 
     def outcome(read, data):
@@ -363,7 +363,7 @@ def test_real_images_decode_or_are_refused_as_the_corpus_says():
             assert decode(path.read_bytes(), None).shape[2] in (3, 4), path.name
 
 
-def test_the_same_scene_in_every_orientation_looks_the_same():
+def test_same_scene_in_every_orientation_looks_the_same():
     """exif_Portrait_<n>.jpg of the corpus are one picture stored under several orientations."""
     folder = os.environ.get("PENSTOCK_MEDIA")
     paths = sorted(Path(folder, "image").glob("exif_Portrait_[1-8].jpg")) if folder else []

@@ -46,7 +46,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("crop", [None, "center", "random"])
 @pytest.mark.parametrize("size", [(64, 64), (33, 200), (300, 20), (1, 1), (96, 160)])
-def test_the_shape_is_the_one_asked_for(kind, crop, size):
+def test_shape_is_the_one_asked_for(kind, crop, size):
     for orientation in (1, 3, 6):
         data = saved(PIXELS, kind, exif=exif(orientation), **KINDS[kind])
         got = loader.image(size=size, crop=crop)(data, np.random.default_rng(1))
@@ -74,7 +74,7 @@ def test_stretched_to_a_size(orientation):
     ("size", "whole"), [((48, 48), (48, 80)), ((40, 80), (48, 80)), ((96, 96), (96, 160))]
 )
 @pytest.mark.parametrize("orientation", [1, 2, 4, 6, 7])
-def test_the_centre_is_cut_from_a_picture_that_covers(size, whole, orientation):
+def test_centre_is_cut_from_a_picture_that_covers(size, whole, orientation):
     data = saved(PIXELS, exif=exif(orientation))
     upright = decode(data, None)
     if orientation > 4:
@@ -88,7 +88,7 @@ def test_the_centre_is_cut_from_a_picture_that_covers(size, whole, orientation):
     )  # at the cut edge nothing of what lies beyond is mixed in
 
 
-def test_a_random_place_is_the_generators_and_reaches_every_edge():
+def test_random_place_is_the_generators_and_reaches_every_edge():
     data = saved(PIXELS)
     decoder = loader.image(size=(96, 96), crop="random")
     first = decoder(data, np.random.default_rng(5))
@@ -104,7 +104,7 @@ def test_a_random_place_is_the_generators_and_reaches_every_edge():
     assert len(places) > 55
 
 
-def test_a_crop_of_the_stored_size_is_not_resampled():
+def test_crop_of_the_stored_size_is_not_resampled():
     for orientation in (1, 8):
         data = saved(PIXELS, "JPEG", quality=90, exif=exif(orientation))
         whole = decode(data, None)
@@ -112,7 +112,7 @@ def test_a_crop_of_the_stored_size_is_not_resampled():
         assert np.array_equal(loader.image(size=size, crop="center")(data)[:, 3], whole[5:-5, 3])
 
 
-def test_a_bucket_is_a_size_width_first():
+def test_bucket_is_a_size_width_first():
     assert loader.image(size="w48h96").size == (96, 48)
     assert loader.image(size="w48h96")(saved(PIXELS)).shape == (96, 48, 3)
 
@@ -173,7 +173,7 @@ def test_gray_jpegs_are_shrunk_too():
     assert np.abs(got - resized(decode(data, None), 50, 50)).mean() <= 0.8
 
 
-def test_the_bits_are_the_same_on_every_machine():
+def test_bits_are_the_same_on_every_machine():
     """Of a PNG: what a codec gives is its own affair, the filter is ours. Bicubic, fixed point."""
     steps = np.arange(90 * 130 * 3, dtype=np.uint32).reshape(90, 130, 3)
     pixels = (steps * 2654435761 >> 13 & 255).astype(np.uint8)
@@ -222,7 +222,7 @@ def test_what_it_takes(wrong):
 
 @pytest.mark.parametrize("make", [loader.image, loader.video])
 @pytest.mark.parametrize("size", [224, (224,), (224.0, 224), (1, 2, 3)])
-def test_a_size_that_is_no_pair_is_told_what_is_accepted(make, size):
+def test_size_that_is_no_pair_is_told_what_is_accepted(make, size):
     with pytest.raises(InvalidRuntime, match=r"\(height, width\) in whole px"):
         make(size=size)
 

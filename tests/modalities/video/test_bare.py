@@ -103,7 +103,7 @@ def test_turns_and_colours_come_with_the_table(videos, media):
     assert np.array_equal(upright[0], np.rot90(next_frame(media, data, 3), -1))
 
 
-def test_a_clip_lies_where_there_is_a_place_for_it(videos):
+def test_clip_lies_where_there_is_a_place_for_it(videos):
     """Not where it is turned: what is decoded has another shape then."""
     data = videos["gop12"][0]
     for one, asked in ((data, [(3, 64, 96, 3)]), (quarter_turned(data), [])):
@@ -122,7 +122,7 @@ def test_a_clip_lies_where_there_is_a_place_for_it(videos):
         assert np.array_equal(got, bare(one, frames, table=table))
 
 
-def test_a_picture_tells_where_the_decoder_is_told_something_else(videos):
+def test_picture_tells_where_the_decoder_is_told_something_else(videos):
     """How a picture is turned comes with a decoded one alone, and is taken over from a file of the same encoder."""
     data = videos["gop12"][0]
     turned = quarter_turned(data)
@@ -240,7 +240,7 @@ def test_concealed_damage_is_known(media):
         read_clip(damaged, lambda _: [n])
 
 
-def test_a_decoder_that_is_not_here_is_known(videos):
+def test_decoder_that_is_not_here_is_known(videos):
     data = videos["gop12"][0]
     table = read_packets(index_packets(data))
     for codec in ("h267", "aac", ""):

@@ -54,7 +54,7 @@ class TestWhichFrames:
         with pytest.raises(InvalidRuntime, match="video"):
             video(**wrong)
 
-    def test_a_drawn_start_covers_every_place_and_follows_its_generator(self):
+    def test_drawn_start_covers_every_place_and_follows_its_generator(self):
         decoder = video(frames=4, stride=3)
         rng = np.random.Generator(np.random.Philox(1))
         starts = [decoder.choose_frames(frames_at(14), rng)[0] for _ in range(200)]
@@ -89,7 +89,7 @@ def test_every_random_access_is_the_sequential_decode(videos, media):
                     assert np.array_equal(got, wanted), (name, frames, stride, start)
 
 
-def test_a_clip_is_an_owned_uint8_array(videos):
+def test_clip_is_an_owned_uint8_array(videos):
     data, _ = videos["gop12"]
     got = video(3)(memoryview(data))
     assert got.dtype == np.uint8
@@ -165,7 +165,7 @@ TURNS = [
 
 
 @pytest.mark.parametrize("matrix", TURNS)
-def test_the_display_matrix_is_applied(videos, matrix):
+def test_display_matrix_is_applied(videos, matrix):
     data, _ = videos["gop12"]
     a, b, c, d = matrix
     plain = video(2)(data)
@@ -180,7 +180,7 @@ def test_the_display_matrix_is_applied(videos, matrix):
     assert video(2, size=(20, 30))(turned).shape == (2, 20, 30, 3)
 
 
-def test_a_quarter_turn_agrees_with_ffmpeg_s_angle(videos):
+def test_quarter_turn_agrees_with_ffmpeg_s_angle(videos):
     data = with_matrix(videos["gop12"][0], 0, 1, -1, 0)
     with av.open(io.BytesIO(data)) as container:
         angle = next(container.decode(video=0)).rotation
@@ -302,7 +302,7 @@ class TestRefusals:
         with pytest.raises(DecodeFailed, match="no video stream"):
             video(1)(file.getvalue())
 
-    def test_a_clip_too_large(self, videos):
+    def test_clip_too_large(self, videos):
         with pytest.raises(DecodeFailed, match="bytes, more than"):
             video(60, size=(10_000, 10_000))(videos["gop12"][0])
 
@@ -355,7 +355,7 @@ def test_only_what_is_needed_is_decoded(videos):
 
 
 @pytest.mark.parametrize("level", [16, 100, 198, 255])
-def test_a_resized_grey_keeps_its_level(level, tmp_path):
+def test_resized_grey_keeps_its_level(level, tmp_path):
     path = tmp_path / "grey.mp4"
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=25, options={"crf": "1", "bf": "0"})

@@ -155,7 +155,7 @@ def test_kept_decoders_give_what_new_ones_give(coded, data):
 
 
 @pytest.mark.parametrize("name", ["plain", "vlc", "slices", "hevc, small blocks", "av1"])
-def test_a_damaged_picture_shows_nothing_of_other_clips(coded, name):
+def test_damaged_picture_shows_nothing_of_other_clips(coded, name):
     """A decoder of HEVC reports no fault for most of these, and leaves the rest of the picture as its memory is."""
     video = coded[name]
     frames = window(video, 12, 1)
@@ -170,7 +170,7 @@ def test_a_damaged_picture_shows_nothing_of_other_clips(coded, name):
 
 
 @pytest.mark.parametrize("name", sorted(HOW))
-def test_a_clip_is_the_same_behind_any_other(coded, media, name):
+def test_clip_is_the_same_behind_any_other(coded, media, name):
     video = coded[name]
     shown = list(media.sequential(video.data))
     frames = window(video, 5, 12)
@@ -202,7 +202,7 @@ def test_clips_that_leave_something_behind_have_a_decoder_of_their_own(coded):
     assert not coded["open gop"].can_be_kept(window(coded["open gop"], 30))
 
 
-def test_a_decoder_is_for_parameter_sets_that_it_was_told(coded):
+def test_decoder_is_for_parameter_sets_that_it_was_told(coded):
     """The pictures' parameters of "plain" come in its first packet; of "vlc", which has the same extradata, never."""
     for _ in range(2):
         for name in ("told vlc, says cabac", "vlc"):
@@ -221,7 +221,7 @@ def test_any_bytes_have_a_preamble_or_none(coded, name, n_zeros, body):
     assert found is None or found in body or found in bytes(n_zeros) + body
 
 
-def test_a_damaged_clip_takes_its_decoder_along(coded):
+def test_damaged_clip_takes_its_decoder_along(coded):
     video = coded["plain"]
     frames = window(video, 14)
     video.clip(frames)

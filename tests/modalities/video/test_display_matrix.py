@@ -10,7 +10,7 @@ from loader.errors import DecodeFailed
 from loader.modalities.video.demux import matrix_of, side_data_of
 
 
-def test_a_kind_that_pyav_does_not_know_is_told():
+def test_kind_that_pyav_does_not_know_is_told():
     """FFmpeg 8 hands on EXIF, which PyAV 18 has no name for; it then shows nothing, an orientation included."""
     exif = Image.Exif()
     exif[0x0112], exif[0x010F] = 6, "maker"

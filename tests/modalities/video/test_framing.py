@@ -25,7 +25,7 @@ def rng(seed=0):
 
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.data(), sides, sides, st.sampled_from(TURNS))
-def test_a_box_of_the_upright_picture_whatever_its_turn(data, height, width, turn):
+def test_box_of_the_upright_picture_whatever_its_turn(data, height, width, turn):
     stored = np.arange(height * width * 3, dtype=np.uint32).astype(np.uint8).reshape(height, width, 3)
     stored[..., 0], stored[..., 1] = np.arange(height)[:, None], np.arange(width)
     upright = turned(stored, turn)
@@ -79,7 +79,7 @@ def test_center_is_the_middle_of_the_scaled_picture(videos):
     assert np.array_equal(video(3, start=20, size=(80, 40), crop="center")(data), tall[:, :, 40:80])
 
 
-def test_a_random_place_is_one_for_the_clip_and_covers_all(videos):
+def test_random_place_is_one_for_the_clip_and_covers_all(videos):
     data = videos["gop12"][0]
     scaled = video(2, start=20, size=(32, 48))(data)
     decoder = video(2, start=20, size=(32, 32), crop="random")
@@ -94,7 +94,7 @@ def test_a_random_place_is_one_for_the_clip_and_covers_all(videos):
     assert np.array_equal(decoder(data), scaled[:, :, 8:40])  # without a generator
 
 
-def test_a_crop_does_not_change_the_drawn_place(videos):
+def test_crop_does_not_change_the_drawn_place(videos):
     data = videos["gop12"][0]
     for seed in range(5):
         plain = video(4, size=(32, 48))(data, rng(seed))
@@ -104,7 +104,7 @@ def test_a_crop_does_not_change_the_drawn_place(videos):
         assert any(np.array_equal(drawn, plain[:, :, x : x + 32]) for x in range(17))
 
 
-def test_a_box_as_it_is(videos):
+def test_box_as_it_is(videos):
     data = videos["gop12"][0]
     whole = video(2, start=7)(data)
     for box in ((0, 0, 64, 96), (3, 5, 21, 33), (63, 95, 1, 1)):
@@ -131,7 +131,7 @@ def lossless(pixels, format="yuv444p"):
     return file.getvalue()
 
 
-def test_a_box_that_is_resized_is_cut_first():
+def test_box_that_is_resized_is_cut_first():
     """The box alone as a video gives the same, and no pixel from outside of it has a part in it."""
     generator = rng(5)
     for format, (top, left, high, wide) in product(
@@ -196,12 +196,12 @@ class TestRefusals:
             video(**wrong)
 
     @pytest.mark.parametrize("box", [(0, 0, 65, 10), (60, 0, 5, 10), (0, 90, 10, 7)])
-    def test_a_box_that_reaches_out(self, videos, box):
+    def test_box_that_reaches_out(self, videos, box):
         for size in (None, (8, 8)):
             with pytest.raises(DecodeFailed, match="reaches out of a frame of 64 x 96 px"):
                 video(1, crop=box, size=size)(videos["gop12"][0])
 
     @pytest.mark.parametrize("box", [(1, 0, 10, 10), (0, 3, 10, 10)])
-    def test_a_resized_box_that_splits_samples_of_colour(self, videos, box):
+    def test_resized_box_that_splits_samples_of_colour(self, videos, box):
         with pytest.raises(DecodeFailed, match="in yuv420p a crop that is resized begins at a multiple of 2"):
             video(1, crop=box, size=(8, 8))(videos["gop12"][0])

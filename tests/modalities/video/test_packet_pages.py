@@ -109,7 +109,7 @@ def test_small_tables_and_whole_videos_have_no_pages() -> None:
     assert read_head(packets_bytes(whole)) is None
 
 
-def test_a_long_head_says_how_long_it_is() -> None:
+def test_long_head_says_how_long_it_is() -> None:
     table = long_table(PAGE_PACKETS + 12, 12)
     data = packets_bytes(replace(table, facts=replace(table.facts, extradata=bytes(30_000))))
     needed = read_head(data[:HEAD_BYTES])
@@ -117,7 +117,7 @@ def test_a_long_head_says_how_long_it_is() -> None:
     assert isinstance(read_head(data[:needed]), PacketPages)
 
 
-def test_a_damaged_head_is_none_and_another_page_is_refused() -> None:
+def test_damaged_head_is_none_and_another_page_is_refused() -> None:
     data = packets_bytes(long_table(3 * PAGE_PACKETS, 12))
     head, _ = pages_of(data)
     refused = 0
@@ -148,7 +148,7 @@ def test_a_damaged_head_is_none_and_another_page_is_refused() -> None:
         {"last_pts": str(2**63 - 1)},
     ],
 )
-def test_a_forged_head_is_none(forged: dict[str, str]) -> None:
+def test_forged_head_is_none(forged: dict[str, str]) -> None:
     data = packets_bytes(long_table(2 * PAGE_PACKETS, 12))
     schema = pa.ipc.read_schema(pa.py_buffer(data[:HEAD_BYTES]))
     metadata = {**schema.metadata, **{name.encode(): value.encode() for name, value in forged.items()}}

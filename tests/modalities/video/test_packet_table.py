@@ -71,7 +71,7 @@ def same(a, b):
     )
 
 
-def test_the_bytes_are_the_golden_file():
+def test_bytes_are_the_golden_file():
     """A change leaves them alone, or raises `packets.TABLE_VERSION` and adds a file; this one stays readable."""
     assert packets_bytes(table_of()) == GOLDEN.read_bytes()
     assert same(read_packets(GOLDEN.read_bytes()), table_of())
@@ -159,7 +159,7 @@ def test_equal_bytes_give_equal_tables_in_another_process(videos, tmp_path):
     assert run.stdout == index_packets(videos["hevc"][0])
 
 
-def test_a_file_of_an_encoder_that_was_tried_has_the_same_table(videos):
+def test_file_of_an_encoder_that_was_tried_has_the_same_table(videos):
     """Where a decoder is told something else than of the file that was tried, pictures are compared after all."""
     for data, _ in videos.values():
         facts = read_packets(index_packets(data)).facts
@@ -260,7 +260,7 @@ def test_another_table_is_refused(change):
         read_packets(rewritten(change))
 
 
-def test_a_newer_table_is_refused_by_its_number():
+def test_newer_table_is_refused_by_its_number():
     newer = rewritten(
         lambda table: table.replace_schema_metadata({**table.schema.metadata, b"penstock.schema": b"3"})
     )

@@ -21,7 +21,7 @@ def timeline(pts, time_base=Fraction(1, 1000), *, lasts=40, hidden=()):
     return Timeline.of(np.array(pts, np.int64), np.arange(n) == 0, discard, time_base, max(shown) + lasts)
 
 
-def test_the_frame_shown_is_the_last_that_has_begun():
+def test_frame_shown_is_the_last_that_has_begun():
     clock = timeline([0, 120, 40, 80, 1000])
     for time_s, frame in (
         (0, 0),
@@ -55,7 +55,7 @@ def test_floats_that_were_meant_for_a_frame_find_it(rate):
     assert below > 50 or rate == 10 or rate == 50
 
 
-def test_the_slack_is_for_floats_alone():
+def test_slack_is_for_floats_alone():
     clock = timeline([0, 40, 80])
     early = Fraction(40, 1000) - FLOAT_SLACK_S / 2
     assert clock.frame_at(float(early)) == 1
@@ -127,7 +127,7 @@ class TestWhichFrames:
         with pytest.raises(InvalidRuntime, match=match):
             video(**wrong)
 
-    def test_a_follower_needs_its_sample(self):
+    def test_follower_needs_its_sample(self):
         with pytest.raises(InvalidRuntime, match="give it to a Loader"):
             video(at="cam_high.mp4")(b"")
 
@@ -162,7 +162,7 @@ class TestTogether:
         assert chosen["b"].frames == [int(time * 10) for time in times]
         assert chosen["c"].frames == [int(time * 30000 / 1001) for time in times]
 
-    def test_the_drawn_place_is_the_leaders_alone(self):
+    def test_drawn_place_is_the_leaders_alone(self):
         """The same generator gives a leader the same place with or without followers that cover it."""
         clock = timeline([40 * n for n in range(50)])
         alone = choose({"a": video(4)}, {"a": clock}, {"a": np.random.default_rng(3)})
@@ -173,7 +173,7 @@ class TestTogether:
         )
         assert alone["a"].frames == both["a"].frames == both["b"].frames
 
-    def test_the_span_in_which_all_show_something(self):
+    def test_span_in_which_all_show_something(self):
         leader = timeline([40 * n for n in range(50)])
         assert common_span(leader, [timeline([0, 100, 1900], lasts=100)]) == (0, 50)
         assert common_span(leader, [timeline([100, 200]), timeline([50, 1000], lasts=1)]) == (3, 6)
@@ -227,6 +227,6 @@ def test_any_runs_are_what_their_definition_says(data):
     assert all(run.first <= packet < run.stop for run in runs for packet in run.positions)
 
 
-def test_a_decoder_is_a_value():
+def test_decoder_is_a_value():
     assert video(at=[0, 0.5]) == VideoDecoder(frames=2, at=(0, 0.5))
     assert hash(video(at="a.mp4", crop=None)) == hash(video(at="a.mp4"))

@@ -45,7 +45,7 @@ def files(media):
 
 
 @pytest.mark.parametrize("name", HOW)
-def test_a_header_without_packets_is_refused(files, name):
+def test_header_without_packets_is_refused(files, name):
     data = bytearray(files[name])
     number = data.index(b"\x83\x81\x01", data.index(b"\x16\x54\xae\x6b"))  # TrackType: video
     track = data.rindex(b"\xd7\x81\x01", 0, number)

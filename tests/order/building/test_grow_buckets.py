@@ -224,7 +224,7 @@ def test_what_is_told_is_what_a_count_finds(properties):
             assert segment["steps_per_epoch"]["a"] == pytest.approx(30 / segment["samples_per_step"])
 
 
-def test_a_step_far_away_in_1e9_samples_of_a_hundred_buckets():
+def test_step_far_away_in_1e9_samples_of_a_hundred_buckets():
     def view(scale):
         sizes = {f"w{64 + 32 * k}h512": scale * (k + 1) for k in range(100)}
         return synthetic(sum(sizes.values()), "p", sizes)
@@ -258,7 +258,7 @@ def test_opening_a_plan_asks_once_per_growth_what_is_new(properties, reopened, m
     assert [made.bucket(step) for step in range(5, 9)] == ["é"] * 4
 
 
-def test_a_bucket_that_comes_again_has_an_order_of_its_own(properties):
+def test_bucket_that_comes_again_has_an_order_of_its_own(properties):
     views = properties.labelled_versions(
         [{"b0": 12, "b1": 10}, {"b0": 3}, {"b1": 10}, {"b1": 4}], [{"b1"}, set(), set()]
     )
@@ -368,7 +368,7 @@ def test_labels_that_end_like_growths_are_labels(properties, reopened):
         lambda body: body["sources"]["a/b0#1"].update(growth=2),
     ],
 )
-def test_an_edited_plan_is_refused(properties, reopened, change):
+def test_edited_plan_is_refused(properties, reopened, change):
     body = json.loads(json.dumps(grown(properties)[1].to_json()))
     change(body)
     with pytest.raises((InvalidPlan, PlanMismatch)):

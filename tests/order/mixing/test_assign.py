@@ -55,7 +55,7 @@ def test_bit_reversal():
     assert bit_reversed(np.array([0]), 0).tolist() == [0]
 
 
-def test_a_full_shuffle_keeps_its_stream_order():
+def test_full_shuffle_keeps_its_stream_order():
     order = canonical_order(np.zeros(50, dtype=np.int64), np.arange(50), np.array([1]))
     assert order.tolist() == list(range(50))
 

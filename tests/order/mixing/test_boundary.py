@@ -58,7 +58,7 @@ def test_ranks_resumes_and_json_give_the_same_batches(n, batch, step, data):
     assert [one != ("", "") for one in ids] == slots.valid.tolist()
 
 
-def test_an_epochs_last_batch_by_hand():
+def test_epochs_last_batch_by_hand():
     """10 samples in batches of 4: 4, 4 and 2, then the next epoch."""
     made = masked(10, 4)
     assert [made.slots(step).valid.sum() for step in range(7)] == [4, 4, 2, 4, 4, 2, 4]
@@ -73,7 +73,7 @@ def test_an_epochs_last_batch_by_hand():
     assert "padded at the end of an epoch" in made.describe()
 
 
-def test_a_digest_tells_padding_from_samples():
+def test_digest_tells_padding_from_samples():
     """Step 2 of 10 samples in batches of 4 holds two; of 12 samples it holds four."""
     made = masked(10, 4)
     slots = made.slots(2)
@@ -84,14 +84,14 @@ def test_a_digest_tells_padding_from_samples():
     assert planned_digest(2, slots, made) != digest
 
 
-def test_a_far_step_costs_what_a_near_one_does():
+def test_far_step_costs_what_a_near_one_does():
     made = masked(10**9, 1000, chunk=512)
     far = made.slots(10**12)
     assert far.valid.all()
     assert int(far.epoch[0]) == 10**12 // 10**6
 
 
-def test_a_small_source_is_one_padded_batch():
+def test_small_source_is_one_padded_batch():
     """With "fill" it would be refused: a batch could hold a sample twice."""
     slots = masked(3, 8).slots(5)
     assert sorted(slots.ordinal.tolist()) == [-1] * 5 + [0, 1, 2]
@@ -112,7 +112,7 @@ def test_quarantine_and_substitutes_are_those_of_the_position():
                 assert slots.ordinal[slot] == taken[1]
 
 
-def test_a_state_of_another_boundary_is_refused():
+def test_state_of_another_boundary_is_refused():
     fill = make_plan({"photos": synthetic(100, "photos")}, seed=7, global_batch=32)
     with pytest.raises(PlanMismatch, match="boundary: 'fill' in the state, 'mask'"):
         masked().check_state(fill.state(3))

@@ -79,7 +79,7 @@ def test_nothing_repeats_and_every_epoch_is_whole(properties, first, most, budge
 
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(at=st.integers(1, 20), kind=st.sampled_from(("budget", "batch", "global batch")))
-def test_a_change_at_a_step_leaves_the_prefix_alone(properties, at, kind):
+def test_change_at_a_step_leaves_the_prefix_alone(properties, at, kind):
     cost = {"b0": 3, "b1": 5, "é": 2}
     before, after = {
         "budget": lambda: [plan_of(bucket("s", budget=b, cost=cost)) for b in (20, [(0, 20), (at, 40)])],
@@ -205,7 +205,7 @@ def test_growths_and_ramps_together(properties, reference):
         before.grow({"a": new}, 7, bucket_by=wrong)
 
 
-def test_a_step_far_away_in_1e9_samples():
+def test_step_far_away_in_1e9_samples():
     sizes = {f"w{64 + 32 * k}h512": 10**6 * (k + 1) for k in range(44)}
     budgets = [(step, 64 * 512 * (256 + step)) for step in range(0, 500, 50)]
     made = make_plan(
@@ -236,7 +236,7 @@ def test_ramps_that_are_refused(arguments, says):
         plan_of(bucket("s", **arguments))
 
 
-def test_a_later_batch_may_not_outgrow_a_bucket():
+def test_later_batch_may_not_outgrow_a_bucket():
     views = {"a": synthetic(50, "p", {"b0": 20, "b1": 30})}
     by = bucket("s", batch={"b0": [(0, 4), (9, 21)]})
     with pytest.raises(
@@ -259,7 +259,7 @@ def test_a_later_batch_may_not_outgrow_a_bucket():
         lambda by: by["ramp"].append({"start_step": 9, "batch": {"b0": 8}}),
     ],
 )
-def test_an_edited_plan_is_refused(change):
+def test_edited_plan_is_refused(change):
     made = plan_of(bucket("s", batch={"b0": [(0, 4), (6, 8)]}))
     content = json.loads(json.dumps(made.to_json()))
     change(content["bucket_by"])

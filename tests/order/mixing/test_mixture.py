@@ -36,7 +36,7 @@ def test_every_prefix_is_within_one_of_exact(properties, weights, prefix):
 
 
 @pytest.mark.parametrize("weights", [{"a": 65_535, "b": 1}, {"a": 40_000, "b": 20_000, "c": 5_521}])
-def test_the_largest_tables_are_within_one_too(properties, weights):
+def test_largest_tables_are_within_one_too(properties, weights):
     properties.counts_stay_within_one(weights, 70_000)
 
 
@@ -116,7 +116,7 @@ def test_streams_over_segments_are_the_reference(reference, batch, cuts, first, 
         max_size=4,
     )
 )
-def test_a_schedule_repeats_nothing_and_leaves_no_gap(properties, cuts):
+def test_schedule_repeats_nothing_and_leaves_no_gap(properties, cuts):
     schedule, at = [], 0
     for gap, photos, web in cuts:
         at += gap

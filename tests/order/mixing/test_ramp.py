@@ -99,7 +99,7 @@ def test_nothing_repeats_and_nothing_is_left_out(properties, first, gaps):
     properties.schedule_repeats_nothing(made, 40)
 
 
-def test_a_change_at_a_step_leaves_the_prefix_alone(properties):
+def test_change_at_a_step_leaves_the_prefix_alone(properties):
     before, after = plan_of(24), plan_of([(0, 24), (9, 40)])
     properties.prefix_is_untouched(before, after, 9)
     assert (before.batch_size(8), after.batch_size(8), after.batch_size(9)) == (24, 24, 40)
@@ -116,7 +116,7 @@ def test_one_number_and_entries_that_change_nothing_are_the_same_plan():
     assert "batch" not in plan_of([(0, 24), (4, 8), (9, 24)]).to_json()["segments"][2]
 
 
-def test_a_later_batch_may_change_and_an_earlier_one_may_not():
+def test_later_batch_may_change_and_an_earlier_one_may_not():
     plain, ramped = plan_of(24), plan_of([(0, 24), (10, 40)])
     for step in (0, 1, 10):
         assert ramped.state(step) == plain.state(step)
@@ -161,7 +161,7 @@ def test_what_is_told_is_what_a_count_finds(first, gaps):
     assert all(f"global batch {one['global_batch']}:" in text for one in facts["segments"])
 
 
-def test_a_step_far_away_costs_what_a_near_one_does():
+def test_step_far_away_costs_what_a_near_one_does():
     made = make_plan({"big": synthetic(10**9)}, seed=7, global_batch=[(s, 256 + s) for s in range(0, 500, 5)])
     used = sum(256 + 5 * (step // 5) for step in range(495))
     for step in (495, 10**7, 10**12):
@@ -187,14 +187,14 @@ def test_ramps_that_are_refused(given, says):
         plan_of(given)
 
 
-def test_a_later_batch_may_not_outgrow_a_source_that_is_read_then():
+def test_later_batch_may_not_outgrow_a_source_that_is_read_then():
     with pytest.raises(BatchTooLarge, match="'web' has 70 samples, fewer than global_batch = 71"):
         plan_of([(0, 20), (10, 71)])
     assert plan_of([(0, 20), (10, 71)], allow_repeats=True)
     assert plan_of([(0, 20), (10, 71)], [(10, {"photos": 1})]).batch_size(10) == 71
 
 
-def test_a_damaged_batch_is_refused():
+def test_damaged_batch_is_refused():
     content = plan_of([(0, 24), (9, 40)]).to_json()
     for wrong in (0, "40", None, 24):
         content["segments"][1]["batch"] = wrong

@@ -28,13 +28,13 @@ def test_every_test_that_guarantees_name_exists():
             assert f"def {function}" in code, (file, function)
 
 
-def test_the_example_of_a_keys_fields():
+def test_example_of_a_keys_fields():
     example = "".join(keyed_permutation.framed(field).hex() for field in (7, "photos", "P", 0))
     written = re.search(r"hashes the bytes\s+`([0-9a-f ]+)`", TEXT)
     assert written.group(1).replace(" ", "") == example
 
 
-def test_the_document_shows_every_field_of_plan_and_state():
+def test_document_shows_every_field_of_plan_and_state():
     made = make_plan({"a": source(synthetic(50), chunk=4)}, seed=7, global_batch=20)
     content, state = made.to_json(), made.state(3)
     parts = [content, content["sources"]["a"], content["segments"][0], state, state["past"]]

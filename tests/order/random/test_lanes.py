@@ -159,7 +159,7 @@ def test_adjacent_pairs_over_epochs_are_those_of_a_uniform_shuffle(properties, f
     properties.adjacent_pairs_are_uniform(shape, positions)
 
 
-def test_a_small_full_shuffle_has_no_favourites(properties):
+def test_small_full_shuffle_has_no_favourites(properties):
     properties.table_is_a_uniform_shuffle()
 
 

@@ -109,7 +109,7 @@ def test_shares_are_the_sizes_or_the_nearest_65536th_above(sizes, batch):
         assert all(Fraction(shares[label], given_out) == exact[label] / total for label in sizes)
 
 
-def test_a_bucket_of_one_sample_among_1e9_has_its_turns():
+def test_bucket_of_one_sample_among_1e9_has_its_turns():
     sizes = {"big": {"a": 10**9}, "tiny": {"a": 1}}
     assert interleave.turn_shares({"a": 1}, sizes, {"big": 1000, "tiny": 1}) == {"big": 65_534, "tiny": 1}
 
@@ -120,7 +120,7 @@ def test_every_world_sizes_ranks_are_the_batch_and_of_one_bucket(properties, wor
     properties.ranks_take_one_bucket(mixed(), 40, world_size)
 
 
-def test_a_schedule_repeats_nothing_over_buckets(properties):
+def test_schedule_repeats_nothing_over_buckets(properties):
     made = mixed([(5, {"web": 1}), (6, {"photos": 1}), (7, {"photos": 5, "web": 1}), (30, {"web": 1})])
     properties.schedule_repeats_nothing(made, 60)
     properties.prefix_is_untouched(made, mixed([(5, {"web": 1})]), 6)
@@ -169,7 +169,7 @@ def test_another_past_of_buckets_is_refused_and_named():
         make_plan({"a": synthetic(100)}, seed=7, global_batch=16).check_state(state)
 
 
-def test_a_step_far_away_takes_the_calls_of_a_near_one():
+def test_step_far_away_takes_the_calls_of_a_near_one():
     """Which bucket's turn it is and what its slots are: the same function calls at step 10^7 and at 2^50."""
     made = mixed()
     for step in range(200):
@@ -210,7 +210,7 @@ def test_any_step_is_found_in_1e9_samples_of_a_hundred_buckets():
         assert 0 <= slots.view_ordinal.min() <= slots.view_ordinal.max() < own.shape.n
 
 
-def test_a_plan_with_buckets_survives_json_and_pickle(properties):
+def test_plan_with_buckets_survives_json_and_pickle(properties):
     made = mixed()
     content = json.loads(json.dumps(made.to_json()))
     for again in (plan_from_json(content, reopen), pickle.loads(pickle.dumps(made))):  # noqa: S301
@@ -233,14 +233,14 @@ def test_a_plan_with_buckets_survives_json_and_pickle(properties):
         ({"batch": {"b0": 16, "b1": 8, "b2": 24, "b3": 16}}, PlanMismatch, "bucket_by differs"),
     ],
 )
-def test_an_edited_plan_is_refused(changes, error, says):
+def test_edited_plan_is_refused(changes, error, says):
     content = json.loads(json.dumps(mixed().to_json()))
     content["bucket_by"] |= changes
     with pytest.raises(error, match=says):
         plan_from_json(content, reopen)
 
 
-def test_the_hash_covers_the_buckets():
+def test_hash_covers_the_buckets():
     plain = make_plan({"photos": synthetic(400, "p")}, seed=7, global_batch=16)
     hashes = {plain.hash, mixed().hash, mixed(b2=25).hash, mixed(seed=8).hash, mixed(None).hash}
     assert len(hashes) == 5
@@ -334,7 +334,7 @@ def test_plans_with_buckets_that_are_refused():
         synthetic(6, "p", {"b0": 0, "b1": 6})
 
 
-def test_the_last_step_follows_from_the_largest_batch():
+def test_last_step_follows_from_the_largest_batch():
     made = mixed()
     assert len(made.slots(2**63 // 24 - 1)) == made.batch_size(2**63 // 24 - 1)
     with pytest.raises(InvalidRuntime, match="global batch of 24"):

@@ -52,7 +52,7 @@ class Another(SyntheticView):
     growths=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, 5)), max_size=4),
     more=st.integers(1, 60),
 )
-def test_a_stream_is_the_one_written_out(properties, reference, n, growths, more):
+def test_stream_is_the_one_written_out(properties, reference, n, growths, more):
     properties.grown_stream_is_written_out(reference, n, growths, more)
 
 
@@ -158,7 +158,7 @@ def test_another_growth_is_another_past(properties):
     properties.growths_are_part_of_the_past()
 
 
-def test_an_old_plans_states_go_on_and_later_ones_too(properties):
+def test_old_plans_states_go_on_and_later_ones_too(properties):
     old = synthetic(400, "p")
     web = source(synthetic(90, "w"), 2)
     before = make_plan({"photos": old, "web": web}, seed=7, global_batch=[(0, 20), (7, 30)])
@@ -210,7 +210,7 @@ def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(versions, 
     assert state == whole.state(steps)
 
 
-def test_a_quarantined_sample_stays_so_under_the_later_versions(properties):
+def test_quarantined_sample_stays_so_under_the_later_versions(properties):
     properties.held_back_under_later_versions()
 
 
@@ -278,7 +278,7 @@ def test_exhaustion_is_the_step_that_a_count_finds(versions, counts, gaps, batch
         assert growth["whole_from_step"] == (min(begun) if begun else None)
 
 
-def test_a_step_far_away_costs_what_a_near_one_does():
+def test_step_far_away_costs_what_a_near_one_does():
     made = make_plan({"big": synthetic(10**9, "b")}, seed=7, global_batch=1024)
     for number in range(1, 40):
         made = made.grow({"big": synthetic(10**9 + number * 10**7, "b")}, step=number * 1000)
@@ -340,14 +340,14 @@ def test_plans_that_do_not_grow():
         taken.grow({"a": synthetic(60, "p")}, 3)
 
 
-def test_a_version_that_shrank_below_the_batch_is_refused(versions):
+def test_version_that_shrank_below_the_batch_is_refused(versions):
     views = versions([30, 1], [set(range(29))])
     made = make_plan({"a": views[0]}, seed=1, global_batch=10)
     with pytest.raises(BatchTooLarge, match="'a#1' has 2 samples"):
         made.grow({"a": views[1]}, 2)
 
 
-def test_a_growth_at_an_epochs_end_or_of_nothing_new(versions):
+def test_growth_at_an_epochs_end_or_of_nothing_new(versions):
     views = versions([40, 20], [set()])
     made = make_plan({"a": views[0]}, seed=1, global_batch=10).grow({"a": views[1]}, 4)
     assert list(made.sources) == ["a", "a#1"]  # nothing is left to mix with

@@ -47,7 +47,7 @@ def rows(slots):
 
 @SETTINGS
 @given(ordinals=LISTS, seed=st.integers(0, 2**64 - 1), batch=st.integers(1, 12))
-def test_the_first_epoch_is_the_list_and_later_ones_are_the_orders(ordinals, seed, batch):
+def test_first_epoch_is_the_list_and_later_ones_are_the_orders(ordinals, seed, batch):
     made, n = planned(ordinals, seed, batch), len(ordinals)
     entries = sorted((ordinal, place) for place, ordinal in enumerate(ordinals))
     shape = made.sources["a"].shape
@@ -106,7 +106,7 @@ def test_beside_another_source_it_is_read_in_its_order():
     assert check_found(made, 12)
 
 
-def test_the_id_is_that_of_the_golden_file():
+def test_id_is_that_of_the_golden_file():
     for case in json.loads(GOLDEN.read_text()):
         view = listed(case["ordinals"], case["n"], case["name"])
         assert (view.list_sha256, view.listed.id, view.id) == (case["list"], case["view"], case["id"])
@@ -116,7 +116,7 @@ def test_the_id_is_that_of_the_golden_file():
         assert case["list"] == hashlib.sha256(data).hexdigest()
 
 
-def test_a_plan_comes_back_and_its_list_is_part_of_its_hash():
+def test_plan_comes_back_and_its_list_is_part_of_its_hash():
     ordinals = [3, 3, 0, *range(20)]
     made = planned(ordinals)
     body = json.loads(json.dumps(made.to_json()))

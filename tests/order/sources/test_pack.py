@@ -30,7 +30,7 @@ def small_blocks(monkeypatch):
 
 @exact
 @given(tokens=tokens_of, length=st.integers(1, 40))
-def test_the_table_is_the_reference(reference, properties, tokens, length):
+def test_table_is_the_reference(reference, properties, tokens, length):
     properties.packing_is_the_reference(reference, tokens, length)
 
 
@@ -49,7 +49,7 @@ def test_every_token_is_in_one_place(properties, tokens, length):
     properties.every_token_is_in_one_place(tokens, length)
 
 
-def test_a_block_by_hand():
+def test_block_by_hand():
     """Sequences of 10: 25 is 10 + 10 + 5; then 7, 5, 4, 3, 3, 2 best-fit decreasing."""
     made = pack_table.pack_documents(
         np.array([40, 41, 42, 43, 44, 45, 46]), np.array([3, 25, 0, 7, 4, 3, 2]), 10
@@ -66,7 +66,7 @@ def test_a_block_by_hand():
     ]
 
 
-def test_a_million_documents_hold_few_bytes_and_waste_little():
+def test_million_documents_hold_few_bytes_and_waste_little():
     rng = np.random.default_rng(3)
     tokens = np.maximum(1, rng.lognormal(6, 1.2, 2**15)).astype(np.int64)
     made = pack_table.pack_documents(np.arange(len(tokens)), tokens, 2048)
@@ -109,7 +109,7 @@ def test_ranks_resumes_and_json_give_the_same_sequences(documents_of, tokens, st
 
 
 @pytest.mark.parametrize("boundary", ["fill", "mask"])
-def test_an_epoch_of_a_plan_is_every_token_once(documents_of, boundary):
+def test_epoch_of_a_plan_is_every_token_once(documents_of, boundary):
     tokens = [int(n) for n in np.random.default_rng(5).integers(0, 50, 300)]
     made = plan_of(documents_of(tokens), boundary=boundary)
     view = made.sources["docs"].view
@@ -141,7 +141,7 @@ def test_facts_tell_how_full_the_sequences_are(documents_of):
     assert made.facts()["segments"][0]["per_s"]["requests"] == pytest.approx(2 * 6 / 5)
 
 
-def test_the_layout_is_part_of_the_plan_and_the_past(documents_of):
+def test_layout_is_part_of_the_plan_and_the_past(documents_of):
     view = documents_of([5, 9, 16, 20])
     made, other = plan_of(view, 2), plan_of(view, 2, pack("t.npy", 16, pad_id=3))
     assert made.hash != other.hash
@@ -154,14 +154,14 @@ def test_the_layout_is_part_of_the_plan_and_the_past(documents_of):
         longer.check_state(made.state(2))
 
 
-def test_a_table_that_changed_is_refused(documents_of):
+def test_table_that_changed_is_refused(documents_of):
     made = plan_of(documents_of([5, 9, 16, 20]), 2)
     other = documents_of([5, 9, 15, 20])
     with pytest.raises(PlanMismatch, match="source 'docs' is not the view that was planned: id was"):
         plan_from_json(made.to_json(), lambda spec: other.packed(pack("t.npy", 16)))
 
 
-def test_a_quarantined_document_moves_nothing(documents_of):
+def test_quarantined_document_moves_nothing(documents_of):
     view = documents_of([5, 9, 16, 20] * 9)
     made = plan_of(view)
     bad = plan_of(view, quarantine=[(2, {"docs": ["000000000003"]})])

@@ -88,7 +88,7 @@ def test_buckets_are_quarantined_by_their_sources_name():
 
 @SETTINGS
 @given(bad=st.sets(st.integers(0, 49), max_size=6), start=st.integers(0, 5))
-def test_a_saved_plan_comes_back_with_its_quarantine(bad, start):
+def test_saved_plan_comes_back_with_its_quarantine(bad, start):
     made = make_plan(
         {"a": synthetic(50)}, seed=3, global_batch=20, quarantine=[(start, {"a": [key(o) for o in bad]})]
     )
@@ -107,7 +107,7 @@ def test_nothing_quarantined_is_the_plan_without():
         assert made.state(5) == plain.state(5)
 
 
-def test_the_list_is_in_the_hash_whatever_its_order():
+def test_list_is_in_the_hash_whatever_its_order():
     def made(quarantine):
         return make_plan(
             {"a": synthetic(50), "b": synthetic(50)}, seed=3, global_batch=20, quarantine=quarantine
@@ -128,11 +128,11 @@ def test_the_list_is_in_the_hash_whatever_its_order():
     ]
 
 
-def test_a_run_may_quarantine_from_where_it_stopped_on(properties):
+def test_run_may_quarantine_from_where_it_stopped_on(properties):
     properties.quarantine_is_part_of_the_past()
 
 
-def test_a_sample_listed_twice_counts_from_the_earlier_step():
+def test_sample_listed_twice_counts_from_the_earlier_step():
     views = {"a": synthetic(20)}
     made = make_plan(
         views,
@@ -143,7 +143,7 @@ def test_a_sample_listed_twice_counts_from_the_earlier_step():
     assert [("a", key(3)) in made.batch_ids(step) for step in range(5)] == [True, False, False, False, False]
 
 
-def test_a_view_of_some_samples():
+def test_view_of_some_samples():
     """Ordinals of the list are the version's; a sample that the view leaves out may be listed."""
 
     class Even:
@@ -213,7 +213,7 @@ def test_any_lists_and_growths_hold_back_their_samples(properties, counts, gone,
     assert [again.batch_ids(step) for step in range(12)] == [made.batch_ids(step) for step in range(12)]
 
 
-def test_a_list_of_new_samples_belongs_to_the_past_once_its_step_is_over(properties):
+def test_list_of_new_samples_belongs_to_the_past_once_its_step_is_over(properties):
     views = properties.versions([40, 20], [{3}])
     plain = make_plan({"a": views[0]}, seed=3, global_batch=10).grow({"a": views[1]}, 2)
     made = plain.quarantined({"a": ["1/3", "0/9"]}, 5)
@@ -295,7 +295,7 @@ def test_lists_that_are_refused(quarantine, says):
         make_plan({"a": synthetic(50)}, seed=3, global_batch=20, quarantine=quarantine)
 
 
-def test_a_source_of_which_too_much_is_quarantined_is_refused_at_its_step():
+def test_source_of_which_too_much_is_quarantined_is_refused_at_its_step():
     made = make_plan(
         {"a": synthetic(20)}, seed=3, global_batch=20, quarantine=[(2, {"a": [key(o) for o in range(20)]})]
     )
@@ -325,7 +325,7 @@ def test_damaged_json_is_refused(change):
         plan_from_json(body, lambda spec: synthetic(spec["n"], spec["name"]))
 
 
-def test_a_state_of_a_run_without_the_list_is_refused_by_name():
+def test_state_of_a_run_without_the_list_is_refused_by_name():
     views = {"a": synthetic(50)}
     plain = make_plan(views, seed=3, global_batch=20)
     made = make_plan(views, seed=3, global_batch=20, quarantine={"a": [key(1)]})

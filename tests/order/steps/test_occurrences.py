@@ -119,7 +119,7 @@ def test_documents_are_found_in_their_sequences(properties):
         made.steps_of("docs", made.batch_ids(0)[0][1], before=12)
 
 
-def test_a_bucket_is_named_too(properties):
+def test_bucket_is_named_too(properties):
     made = with_growing_buckets(properties)
     name, key = made.batch_ids(3)[0]
     assert made.sources[name].source != name

@@ -40,7 +40,7 @@ PLANS = [with_schedule, with_ramp, with_buckets, with_padding, with_growth]
 @pytest.mark.parametrize("made", PLANS)
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(first=st.integers(0, 30), n=st.integers(1, 12), world_size=st.integers(1, 8))
-def test_a_stack_is_its_steps(properties, made, first, n, world_size):
+def test_stack_is_its_steps(properties, made, first, n, world_size):
     properties.stack_is_the_steps(made(properties), range(first, first + n), world_size)
 
 

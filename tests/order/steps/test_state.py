@@ -22,7 +22,7 @@ def plan_of(seed=7, global_batch=48, schedule=((10, {"photos": 1, "web": 1}),), 
     return make_plan(views(**sizes), seed=seed, global_batch=global_batch, schedule=schedule)
 
 
-def test_a_state_is_small_json_and_accepted_by_its_own_plan():
+def test_state_is_small_json_and_accepted_by_its_own_plan():
     made = plan_of()
     for step in (0, 1, 10, 11, 10**9):
         state = json.loads(json.dumps(made.state(step)))
@@ -31,7 +31,7 @@ def test_a_state_is_small_json_and_accepted_by_its_own_plan():
         assert len(json.dumps(state)) < 700
 
 
-def test_the_state_holds_the_digest_of_the_batch_before():
+def test_state_holds_the_digest_of_the_batch_before():
     made = plan_of()
     assert made.state(0)["digest"] == ""
     assert made.state(6)["digest"] == planned_digest(5, made.slots(5), made)
@@ -67,7 +67,7 @@ def test_later_segments_may_change_up_to_the_step_they_begin_at(schedule, proper
             other.check_state(made.state(20))
 
 
-def test_a_source_added_later_does_not_disturb_a_state():
+def test_source_added_later_does_not_disturb_a_state():
     made = plan_of()
     more = views() | {"audio": source(synthetic(500, "a"), 0)}
     later = [(10, {"photos": 1, "web": 1}), (30, {"audio": 1})]
@@ -95,7 +95,7 @@ def test_another_past_is_refused_and_named(change, says):
         assert words in str(caught.value)
 
 
-def test_a_renamed_source_is_another_past():
+def test_renamed_source_is_another_past():
     state = plan_of().state(20)
     renamed = {"pictures" if name == "photos" else name: view for name, view in views().items()}
     with pytest.raises(PlanMismatch, match=r"'photos'.*None in this plan"):
@@ -107,7 +107,7 @@ def test_even_before_the_first_step_another_seed_is_refused():
         plan_of(seed=8).check_state(plan_of().state(0))
 
 
-def test_an_edited_state_is_refused():
+def test_edited_state_is_refused():
     made = plan_of()
     state = made.state(20)
     with pytest.raises(PlanMismatch, match="edited"):
@@ -121,7 +121,7 @@ def test_an_edited_state_is_refused():
 
 
 @pytest.mark.parametrize("name", ["format", "plan", "step", "segments", "past", "digest"])
-def test_a_state_without_a_field_is_refused_by_name(name):
+def test_state_without_a_field_is_refused_by_name(name):
     made = plan_of()
     state = made.state(20)
     for broken in ({key: value for key, value in state.items() if key != name}, state | {name: None}):

@@ -9,7 +9,7 @@ from loader.order.sources.views import synthetic
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(n=st.integers(2, 300), position=st.integers(0, 2000), seed=st.integers(0, 2**64 - 1))
-def test_a_substitute_is_the_formula_and_another_sample(reference, n, position, seed):
+def test_substitute_is_the_formula_and_another_sample(reference, n, position, seed):
     views = {"a": synthetic(5), "b": source(synthetic(n), chunk=2, lanes=4)}
     made = make_plan(views, seed=seed, global_batch=1)
     epoch, i = divmod(position, n)
@@ -29,6 +29,6 @@ def test_attempts_differ_and_are_spread_over_the_source():
     assert max(drawn) > 950
 
 
-def test_a_source_of_one_sample_has_no_other():
+def test_source_of_one_sample_has_no_other():
     made = make_plan({"a": synthetic(1)}, seed=7, global_batch=1)
     assert substitute(made, 0, 5, 1) == (0, 0)

@@ -122,7 +122,7 @@ def test_reasons_are_counted_without_the_samples_own_value(reason, told):
     assert reason_class(reason) == told
 
 
-def test_an_unknown_licence_is_told_loudly(card, blank):
+def test_unknown_licence_is_told_loudly(card, blank):
     (first, second) = card.warnings
     assert first.startswith("The licence of 16 of 38 samples is unknown")
     assert second == "The licence of 4 samples allows no commercial use (NC)."
@@ -198,7 +198,7 @@ def test_examples_show_their_sample(card):
     assert all(not one.trouble for one in card.examples)
 
 
-def test_a_damaged_example_says_so_and_the_others_are_shown(tmp_path, media):
+def test_damaged_example_says_so_and_the_others_are_shown(tmp_path, media):
     with loader.Root(tmp_path / "root") as root:
         with root.write("d") as writer:
             for i in range(6):
@@ -212,7 +212,7 @@ def test_a_damaged_example_says_so_and_the_others_are_shown(tmp_path, media):
     assert "not shown: jpg: " in render_markdown(card)
 
 
-def test_a_field_that_is_too_large_is_not_read(tmp_path, media, monkeypatch):
+def test_field_that_is_too_large_is_not_read(tmp_path, media, monkeypatch):
     from penstock.card import examples
 
     monkeypatch.setattr(examples, "MAX_FIELD_BYTES", 100)
@@ -224,7 +224,7 @@ def test_a_field_that_is_too_large_is_not_read(tmp_path, media, monkeypatch):
 
 
 @pytest.mark.parametrize("wanted", [-1, 25])
-def test_a_number_of_examples_out_of_range(opened, wanted):
+def test_number_of_examples_out_of_range(opened, wanted):
     with pytest.raises(InvalidRuntime, match="accepted: 0 to 24"):
         build_card(*opened, n_examples=wanted)
 
@@ -235,7 +235,7 @@ def test_without_examples(opened):
     assert "<h2>Examples" not in render_html(card)
 
 
-def test_the_same_version_gives_the_same_bytes_in_any_process(mixed, card):
+def test_same_version_gives_the_same_bytes_in_any_process(mixed, card):
     code = (
         "import loader, sys, hashlib\n"
         "from penstock.card.build import build_card\n"
@@ -281,7 +281,7 @@ def test_whole_numbers_in_a_float_column(tmp_path):
     assert len(column.numbers.counts) > 4
 
 
-def test_the_hubs_metadata(card):
+def test_hubs_metadata(card):
     head = yaml.safe_load(render_markdown(card).split("---\n")[1])
     assert head == {
         "pretty_name": "mixed",
@@ -293,7 +293,7 @@ def test_the_hubs_metadata(card):
     }
 
 
-def test_the_document_is_complete(card):
+def test_document_is_complete(card):
     body = card_document(card)
     assert body["card"] == 1
     assert body["samples"] == 38

@@ -54,7 +54,7 @@ def test_every_count_is_that_of_the_live_samples(root):
     agrees(root)
 
 
-def test_a_card_that_lays_nothing_over_is_found(root, monkeypatch):
+def test_card_that_lays_nothing_over_is_found(root, monkeypatch):
     root.annotate("d", "labels", ROWS, author="ann", nulls="remove")
     agrees(root)
     monkeypatch.setattr(AnnotatedCells, "laid_over", lambda self, rows, batch: batch)
@@ -62,14 +62,14 @@ def test_a_card_that_lays_nothing_over_is_found(root, monkeypatch):
         agrees(root)
 
 
-def test_a_card_that_takes_annotations_for_samples_is_found(root, monkeypatch):
+def test_card_that_takes_annotations_for_samples_is_found(root, monkeypatch):
     root.annotate("d", "labels", ROWS, author="ann", nulls="remove")
     monkeypatch.setattr(scan, "files_of", lambda entries, names, annotations: entries)
     with pytest.raises(AssertionError):
         agrees(root)
 
 
-def test_a_kind_that_came_later_is_a_kind(tmp_path):
+def test_kind_that_came_later_is_a_kind(tmp_path):
     """Also of samples whose files have no such column."""
     with loader.Root(tmp_path / "root") as root:
         with root.write("d") as writer:

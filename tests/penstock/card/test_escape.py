@@ -134,7 +134,7 @@ def everywhere(blank, text):
 
 @bounded
 @given(text=texts)
-def test_a_page_shows_texts_and_reads_none(blank, text):
+def test_page_shows_texts_and_reads_none(blank, text):
     page = Page(render_html(everywhere(blank, text)))
     if clean(text):
         assert page.quotes == [clean(text)] * 2
@@ -142,7 +142,7 @@ def test_a_page_shows_texts_and_reads_none(blank, text):
         assert clean(text, 60) in page.shown
 
 
-def test_a_page_asks_for_nothing_and_runs_nothing(blank):
+def test_page_asks_for_nothing_and_runs_nothing(blank):
     page = render_html(everywhere(blank, "<script src=//evil.example></script>"))
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
     assert "default-src 'none'" in policy
@@ -168,7 +168,7 @@ def plain(children):
 
 @bounded
 @given(cells=st.lists(texts, min_size=3, max_size=3))
-def test_a_table_keeps_its_shape_and_its_texts(cells):
+def test_table_keeps_its_shape_and_its_texts(cells):
     made = table(["a", "b", "c"], [cells, ["x", "y", "z"]])
     types, found = inlines(made)
     assert types.count("table_open") == 1
@@ -184,7 +184,7 @@ def test_a_table_keeps_its_shape_and_its_texts(cells):
 
 @bounded
 @given(text=texts)
-def test_a_line_is_a_paragraph(text):
+def test_line_is_a_paragraph(text):
     types, found = inlines(markdown_text(text))
     told = clean(text).replace(WORD_JOINER, "")
     if not told.strip():
@@ -206,7 +206,7 @@ def test_no_address_is_left_for_a_renderer_that_looks_for_them(text):
 
 @bounded
 @given(text=texts)
-def test_a_markdown_card_holds_no_link_no_html_and_only_its_own_picture(blank, text):
+def test_markdown_card_holds_no_link_no_html_and_only_its_own_picture(blank, text):
     made = render_markdown(everywhere(blank, text), {"image": "examples-image.jpg"})
     head, _, body = made.removeprefix("---\n").partition("\n---\n")
     types, found = inlines(body)
@@ -257,12 +257,12 @@ def test_json_and_clean(blank, text):
         ("Ours, 2.0!", ["other", "unknown"]),
     ],
 )
-def test_the_hub_knows_the_licence(blank, licence, told):
+def test_hub_knows_the_licence(blank, licence, told):
     head = yaml.safe_load(front_matter(blank(licence=licence)).strip("-\n"))
     assert head["license"] == told
     assert head.get("license_name") == ("ours-2.0" if told[0] == "other" else None)
     assert head["size_categories"] == ["n<1K"]
 
 
-def test_a_long_text_ends_somewhere():
+def test_long_text_ends_somewhere():
     assert clean("x" * 10**7, 20) == "x" * 19 + "…"

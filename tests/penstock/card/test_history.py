@@ -70,13 +70,13 @@ def test_only_what_the_version_builds_on(root):
     assert made.run["dagster_run_id"] == "run 1"
 
 
-def test_a_check_that_failed_is_a_warning(root):
+def test_check_that_failed_is_a_warning(root):
     version = publish(root, 1, record(made_of=MADE), {"body": {"checks": CHECKS}})
     warnings = " ".join(build_card(root, version, n_examples=0).warnings)
     assert "The check audio_rate did not pass for 1 of 1 batches." in warnings
 
 
-def test_a_record_of_before_says_what_it_does_not_know(root):
+def test_record_of_before_says_what_it_does_not_know(root):
     version = publish(root, 1, record())
     card = build_card(root, version, n_examples=0)
     assert (card.history.batches, card.history.accounted) == (1, 0)
@@ -94,7 +94,7 @@ def test_versions_that_were_collected_are_counted_as_unknown(root):
     assert "How 1 of 2 versions were made is no longer known." in card.unknown
 
 
-def test_a_record_that_is_gone_is_unknown(root):
+def test_record_that_is_gone_is_unknown(root):
     version = publish(root, 1, record(made_of=MADE), {"body": {"checks": CHECKS}})
     root.store.delete_many(version.manifest["producer"][name] for name in ("stage_record", "audit_record"))
     made = history(root, version)
@@ -102,7 +102,7 @@ def test_a_record_that_is_gone_is_unknown(root):
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b"{}", b'{"body": 3}'])
-def test_a_damaged_record_is_named(root, data):
+def test_damaged_record_is_named(root, data):
     version = publish(root, 1, data)
     with pytest.raises(Corrupt, match=r"stages/d/samples/1/000000000001\.json is not a stage record"):
         history(root, version)

@@ -24,7 +24,7 @@ def own(tmp_path, media):
         yield root
 
 
-def test_a_card_is_created_once(own):
+def test_card_is_created_once(own):
     version = own.open("d")
     card = build_card(own, version)
     saved = save_card(own.store, card)
@@ -75,7 +75,7 @@ def test_into_a_folder(own, tmp_path):
         write_html(tmp_path / "file" / "card.html", card)
 
 
-def test_the_command(own, cli, tmp_path):
+def test_command(own, cli, tmp_path):
     root = own.url
     shown = cli("card", "d", root=root)
     assert (shown.code, shown.err) == (0, "")
@@ -164,12 +164,12 @@ def test_media_read_do_not_grow_with_the_dataset(cost):
     assert store.media < 400_000
 
 
-def test_a_quiet_terminal(own, capsys):
+def test_quiet_terminal(own, capsys):
     build_card(own, own.open("d"))
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_batch_of_rows_is_all_that_is_unpacked(tmp_path, monkeypatch):
+def test_batch_of_rows_is_all_that_is_unpacked(tmp_path, monkeypatch):
     """Rows of one file are counted batch by batch, and come out the same."""
     from penstock.card import scan
 

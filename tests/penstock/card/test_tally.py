@@ -28,7 +28,7 @@ def spread(pieces, whole=False):
 
 @bounded
 @given(pieces=st.lists(st.lists(numbers, max_size=30), max_size=6))
-def test_a_spread_is_that_of_all_numbers_however_they_come(pieces):
+def test_spread_is_that_of_all_numbers_however_they_come(pieces):
     every = [value for piece in pieces for value in piece]
     finite = np.array([value if abs(value) >= 1e-150 else 0.0 for value in every if abs(value) < 1e150])
     told = spread(pieces).result(len(every))
@@ -100,7 +100,7 @@ def test_names_are_counted_largest_first():
     assert (short.counts, short.n_others, short.others) == ((("a", 2),), 2, 3)
 
 
-def test_a_last_name_is_not_called_others():
+def test_last_name_is_not_called_others():
     made = NameTally()
     made.add(pa.array(["a", "a", "b"]))
     assert made.result(3, listed=1).counts == (("a", 2), ("b", 1))

@@ -19,7 +19,7 @@ def rendered(folder, name, text, **values):
 @pytest.mark.parametrize(
     ("name", "told"), [("a.html.j2", "a|&lt;b&gt; [1m*"), ("a.md.j2", "a&#124;&lt;b&gt; \\[1m\\*")]
 )
-def test_the_file_says_which_language_a_text_is_escaped_for(tmp_path, name, told):
+def test_file_says_which_language_a_text_is_escaped_for(tmp_path, name, told):
     assert rendered(tmp_path, name, "{{ x }}", x=HOSTILE) == told
     assert (
         rendered(tmp_path, f"2{name}", "{% autoescape false %}{{ x }}{% endautoescape %}", x=HOSTILE) == told
@@ -30,7 +30,7 @@ def test_the_file_says_which_language_a_text_is_escaped_for(tmp_path, name, told
     assert rendered(tmp_path, f"4{name}", block, x=HOSTILE) == told
 
 
-def test_a_file_of_no_known_language_shows_nothing(tmp_path):
+def test_file_of_no_known_language_shows_nothing(tmp_path):
     with pytest.raises(KeyError):
         rendered(tmp_path, "a.js.j2", "{{ x }}", x="1")
 
@@ -41,12 +41,12 @@ def test_no_template_says_that_a_text_is_safe(tmp_path, name):
         rendered(tmp_path, "a.html.j2", f"{{{{ x | {name} }}}}", x=HOSTILE)
 
 
-def test_a_name_that_is_not_given_is_an_error(tmp_path):
+def test_name_that_is_not_given_is_an_error(tmp_path):
     with pytest.raises(UndefinedError):
         rendered(tmp_path, "a.html.j2", "{{ missing }}")
 
 
-def test_a_missing_engine_is_named_with_its_pip_line():
+def test_missing_engine_is_named_with_its_pip_line():
     code = (
         "import sys; sys.modules['jinja2'] = None\n"
         "from loader.errors import MissingDependency\n"

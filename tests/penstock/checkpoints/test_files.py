@@ -50,7 +50,7 @@ def test_boxes_fill_an_array_each_one_run_of_it(sizes, most):
 
 @given(st.data(), SIZES.filter(lambda sizes: 0 not in sizes))
 @settings(derandomize=True, deadline=None)
-def test_the_extent_of_a_box_is_the_shortest_run_that_holds_it(data, sizes):
+def test_extent_of_a_box_is_the_shortest_run_that_holds_it(data, sizes):
     offsets = [data.draw(st.integers(0, size - 1)) for size in sizes]
     lengths = [data.draw(st.integers(1, size - low)) for size, low in zip(sizes, offsets, strict=True)]
     whole = np.arange(prod(sizes)).reshape(sizes)
@@ -65,7 +65,7 @@ def piece(label, dtype, array):
     )
 
 
-def test_a_part_is_a_safetensors_file_whose_pieces_are_where_the_index_says():
+def test_part_is_a_safetensors_file_whose_pieces_are_where_the_index_says():
     arrays = {
         "odd": np.frombuffer(b"abc", np.uint8),
         "wide": np.arange(7, dtype=np.float64),
@@ -99,7 +99,7 @@ def test_parts_keep_to_their_size_and_have_no_name_twice(drawn, most):
         assert len({one.label for one in part}) == len(part)
 
 
-def test_the_markers_bytes_are_these():
+def test_markers_bytes_are_these():
     made = checkpoint(12, "a-index.json", "b-00000.safetensors")
     assert marker.marker_key("run", 12) == "checkpoints/run/steps/000000000012.json"
     assert made.key(made.parts[0]) == "checkpoints/run/parts/000000000012/b-00000.safetensors"
@@ -113,7 +113,7 @@ def test_the_markers_bytes_are_these():
     assert marker.decode(marker.encode(made), "x") == made
 
 
-def test_a_marker_edited_by_hand_or_of_another_step_or_newer_is_refused():
+def test_marker_edited_by_hand_or_of_another_step_or_newer_is_refused():
     store = open_store("memory://markers-refused")
     data = marker.encode(checkpoint(12, "a-index.json"))
     store.put(marker.marker_key("run", 12), data.replace(b'"nbytes":3', b'"nbytes":4'))
@@ -250,7 +250,7 @@ def test_no_checkpoint_loses_its_parts_to_a_listing_without_its_marker(steps, da
     assert all(made[step].key(part) in keys for step in left for part in made[step].objects)
 
 
-def test_a_marker_that_is_listed_and_not_there_takes_the_place_of_none():
+def test_marker_that_is_listed_and_not_there_takes_the_place_of_none():
     store, made = committed("retention-of-a-late-listing", 1, 2, 3, 6)
     late = Listed(store, ghosts=[marker.marker_key("run", step) for step in (4, 5)])
     retention.apply(late, CheckpointRetention(keep_last=3), made[6])

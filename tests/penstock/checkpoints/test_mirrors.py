@@ -46,7 +46,7 @@ def fail(root, monkeypatch):
     return fail
 
 
-def test_a_primary_that_is_down_is_not_a_run_without_checkpoints(root, fail):
+def test_primary_that_is_down_is_not_a_run_without_checkpoints(root, fail):
     fail(Transient)
     checkpoints = Checkpoints(root, "r")
     for ask in (
@@ -66,7 +66,7 @@ def test_a_primary_that_is_down_is_not_a_run_without_checkpoints(root, fail):
 
 
 @pytest.mark.parametrize("error", [Forbidden, Transient, StoreError])
-def test_a_listing_that_fails_deletes_no_checkpoint(root, fail, monkeypatch, caplog, error):
+def test_listing_that_fails_deletes_no_checkpoint(root, fail, monkeypatch, caplog, error):
     list_steps = retention.steps
 
     def failing(store, run):
@@ -89,7 +89,7 @@ def test_a_listing_that_fails_deletes_no_checkpoint(root, fail, monkeypatch, cap
     assert checkpoints.steps() == [30, 40, 50]
 
 
-def test_a_commit_behind_which_the_primary_fails_says_that_it_is_one(root, fail, monkeypatch):
+def test_commit_behind_which_the_primary_fails_says_that_it_is_one(root, fail, monkeypatch):
     create = root.store.primary.put_if_absent
 
     def last_words(key, data):

@@ -79,7 +79,7 @@ def test_killed_in_mid_save_the_last_good_one_stays_and_the_step_can_be_saved_ag
     assert [one.problem for one in listed_steps(store, "run")] == ["", ""]
 
 
-def test_a_save_beside_a_training_that_goes_on_is_of_its_step(ranks, tmp_path):
+def test_save_beside_a_training_that_goes_on_is_of_its_step(ranks, tmp_path):
     place = str(tmp_path / "root")
     expected = ranks(2, "save", url=place, step=10, after=3, **SMALL)
     assert ranks(1, "load", url=place, **OTHER)["digests"] == expected

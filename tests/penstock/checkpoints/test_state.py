@@ -105,7 +105,7 @@ def test_torchs_own_save_async_save_and_load_take_the_writer_and_the_reader(tmp_
 
 
 @pytest.mark.gpu
-def test_a_training_on_a_gpu_goes_on_bit_by_bit(tmp_path):
+def test_training_on_a_gpu_goes_on_bit_by_bit(tmp_path):
     """From a checkpoint that was saved beside it: every loss and every batch are those of a training without a stop."""
     root, draw = loader.Root(tmp_path / "data"), np.random.default_rng(0)
     with root.write("points") as writer:
@@ -164,7 +164,7 @@ def test_what_could_not_be_loaded_safely_is_not_saved(tmp_path, name, value):
     checkpoints.save(1, {"good": torch.zeros(3)})
 
 
-def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
+def test_pickle_that_runs_code_is_not_opened(tmp_path):
     """Whoever can write to the store can write a value with a right checksum; it is not run."""
     from penstock.checkpoints.parts import Index, encode_index
 
@@ -193,7 +193,7 @@ def test_a_pickle_that_runs_code_is_not_opened(tmp_path):
         checkpoints.load({"x": 0})
 
 
-def test_an_optimizer_without_moments_does_not_lose_them_without_a_word(tmp_path):
+def test_optimizer_without_moments_does_not_lose_them_without_a_word(tmp_path):
     def made():
         model = nn.Linear(3, 2)
         return model, torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -255,7 +255,7 @@ def test_damage_is_found_and_named(tmp_path, how):
 
 
 @pytest.mark.parametrize("place", ["disk", "memory"])
-def test_a_flipped_byte_on_the_way_is_read_once_more(tmp_path, monkeypatch, place):
+def test_flipped_byte_on_the_way_is_read_once_more(tmp_path, monkeypatch, place):
     url = tmp_path / "root" if place == "disk" else "memory://a-flipped-byte-on-the-way"
     checkpoints = Checkpoints(url, "run")
     checkpoints.save(1, {"a": torch.arange(1000)})
@@ -278,7 +278,7 @@ def test_a_flipped_byte_on_the_way_is_read_once_more(tmp_path, monkeypatch, plac
     assert torch.equal(found["a"], torch.arange(1000))
 
 
-def test_a_load_that_failed_fills_nothing_during_the_next(tmp_path, monkeypatch):
+def test_load_that_failed_fills_nothing_during_the_next(tmp_path, monkeypatch):
     """Two reads into tensors are still at work when a part turns out to be damaged: they end before that is raised."""
     state = {f"t{number}": torch.full((1024,), 10.0) for number in range(3)}
     checkpoints = Checkpoints(tmp_path / "root", "run", part_bytes=4096)
@@ -367,7 +367,7 @@ def test_of_a_disk_whole_pieces_are_read_into_the_tensors_themselves(tmp_path):
     assert at & {one.data_ptr() for one in found.values()} == {found["same"].data_ptr()}
 
 
-def test_the_loaders_state_goes_with_it_and_another_order_is_refused_before_anything_is_filled(tmp_path):
+def test_loaders_state_goes_with_it_and_another_order_is_refused_before_anything_is_filled(tmp_path):
     with loader.Root(tmp_path / "data") as root:
         with root.write("points") as writer:
             for number in range(12):
@@ -424,7 +424,7 @@ def gated(store, name, word):
 
 
 @pytest.mark.parametrize("at", [("put", "-index.json"), ("put_if_absent", "/steps/")])
-def test_a_save_that_stood_still_while_others_went_on_is_withdrawn(tmp_path, at):
+def test_save_that_stood_still_while_others_went_on_is_withdrawn(tmp_path, at):
     slow = Checkpoints(tmp_path / "root", "run")
     reached, go = gated(slow._root.store, *at)
     slow.save(5, {"w": torch.ones(2)}, wait=False)
@@ -482,7 +482,7 @@ def test_filters_of_warnings_stay_as_they_are(tmp_path, wait):
     assert warnings.filters == before
 
 
-def test_a_save_beside_the_training_that_cannot_begin_is_not_waited_for(tmp_path, monkeypatch):
+def test_save_beside_the_training_that_cannot_begin_is_not_waited_for(tmp_path, monkeypatch):
     def broken(self):
         raise RuntimeError("no plan")
 
@@ -507,7 +507,7 @@ def said():
 
 
 @pytest.mark.parametrize("then", ["save", "wait", "load", "close"])
-def test_an_error_beside_the_training_is_logged_and_raised_by_the_next_call(tmp_path, said, then):
+def test_error_beside_the_training_is_logged_and_raised_by_the_next_call(tmp_path, said, then):
     checkpoints = Checkpoints(tmp_path / "root", "run")
     checkpoints.save(1, {"w": torch.ones(2)})
     in_the_way = tmp_path / "root" / "checkpoints" / "run" / "parts" / "000000000002"
@@ -613,7 +613,7 @@ def test_two_values_of_one_name_are_named(tmp_path, how):
 
 
 @pytest.mark.filterwarnings(ALONE)
-def test_a_load_has_its_long_budget_while_the_store_throttles(monkeypatch):
+def test_load_has_its_long_budget_while_the_store_throttles(monkeypatch):
     root = loader.Root("memory://patient")
     state = {"weights": torch.arange(30.0)}
     with Checkpoints(root, "run") as saved:

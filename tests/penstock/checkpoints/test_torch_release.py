@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[3] / "pyproject.toml"
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_an_older_torch_loads_nothing(tmp_path, monkeypatch) -> None:
+def test_older_torch_loads_nothing(tmp_path, monkeypatch) -> None:
     root = loader.Root(str(tmp_path))
     root.create()
     checkpoints = Checkpoints(root, "run")
@@ -33,13 +33,13 @@ def test_an_older_torch_loads_nothing(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.10.1+cpu", "2.13.0", "3.0.0a0+git1", "10.0"])
-def test_a_newer_one_is_taken(version, monkeypatch) -> None:
+def test_newer_one_is_taken(version, monkeypatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     check_torch()
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.4.0", "2.5.1", "2.6.0", "2.9.1", "unknown"])
-def test_an_older_one_is_not(version, monkeypatch) -> None:
+def test_older_one_is_not(version, monkeypatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(MissingDependency):
         check_torch()

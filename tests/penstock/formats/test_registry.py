@@ -73,7 +73,7 @@ def make(verb, name, place, root, workers=1, dataset="d", shard_bytes=SHARD_BYTE
 
 
 @verbs
-def test_a_place_is_one_version_for_everyone(verb, name, format_places, tmp_path):
+def test_place_is_one_version_for_everyone(verb, name, format_places, tmp_path):
     """Also where it was moved to, with any number of threads; again, it is unchanged; nothing is written there."""
     place, moved = format_places / name, tmp_path / "moved"
     before = objects_of(place)
@@ -110,7 +110,7 @@ def test_killed_and_repeated_it_is_the_same_version(verb, name, format_places, t
 
 
 @pytest.mark.parametrize("name", [name for verb, name in VERBS if verb == "register"])
-def test_a_registration_is_its_import_and_is_read_without_its_owner(name, format_places, tmp_path):
+def test_registration_is_its_import_and_is_read_without_its_owner(name, format_places, tmp_path):
     """Sealed and adopted; an import of lerobot has videos, and not runs of packets."""
     place = tmp_path / "place"
     shutil.copytree(format_places / name, place, copy_function=shutil.copy2)
@@ -142,7 +142,7 @@ def outcome(verb, name, place, root):
 @pytest.mark.parametrize(
     ("verb", "name"), [one for one in VERBS if one[0] != "shuffle" and one[1] not in ("csv", "files")]
 )
-def test_an_object_that_is_cut_is_named(verb, name, format_places, tmp_path):
+def test_object_that_is_cut_is_named(verb, name, format_places, tmp_path):
     """Files and CSV may end anywhere."""
     place = tmp_path / "place"
     shutil.copytree(format_places / name, place)

@@ -128,7 +128,7 @@ def test_starts_with_a_drained_node_accuse_no_other() -> None:
     assert suspects(NodeSigns(attempts=[*failed, *ended]), NOW_US + 60, {"n1": NOW_US + 50}) == []
 
 
-def test_a_loss_that_differs_names_the_one_node_that_was_exchanged() -> None:
+def test_loss_that_differs_names_the_one_node_that_was_exchanged() -> None:
     loss = LossDifference(
         run="big", step=7, at_us=NOW_US, nodes=("n1", "n2"), replay_nodes=("n2", "n3"), text="nan here, 1.5"
     )
@@ -136,7 +136,7 @@ def test_a_loss_that_differs_names_the_one_node_that_was_exchanged() -> None:
     assert named(NodeSigns(losses=[replace(loss, replay_nodes=("n3", "n4"))])) == []
 
 
-def test_a_failed_check_makes_a_suspect() -> None:
+def test_failed_check_makes_a_suspect() -> None:
     check = FailedCheck(node="n1", at_us=NOW_US, check="store", text="2 of 64 ranges are wrong")
     assert suspects(NodeSigns(checks=[check]), NOW_US) == [
         Suspect(node="n1", sign="check", at_us=NOW_US, text="store failed: 2 of 64 ranges are wrong")
@@ -174,7 +174,7 @@ def test_caps_never_drain_a_node_a_third_time() -> None:
 
 
 @pytest.mark.parametrize("n_nodes", [4, 1250])
-def test_a_check_that_fails_everywhere_drains_one_and_alerts_once_in_a_day(n_nodes: int) -> None:
+def test_check_that_fails_everywhere_drains_one_and_alerts_once_in_a_day(n_nodes: int) -> None:
     everywhere = [f"n{n:04d}" for n in range(n_nodes)]
     drains, alerts_us = list[Drain](), list[int]()
     for minute in range(0, 24 * 60, 10):

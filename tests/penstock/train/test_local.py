@@ -242,7 +242,7 @@ def test_engine_without_a_launcher_is_named(root: str) -> None:
         launcher_of(root, Cluster(engine="ray"))
 
 
-def test_a_failure_between_two_checkpoints_is_at_the_step_of_its_window() -> None:
+def test_failure_between_two_checkpoints_is_at_the_step_of_its_window() -> None:
     folder = RunFolder(open_store("memory://failure-steps"), "big-7")
     assert last_step(folder) == -1
     folder.put_event(1, 0, "saved", 40, {})

@@ -85,7 +85,7 @@ def test_metric_that_is_nan_on_both_sides_is_data_or_model(root: str, start: Sta
     assert "step 5 has no finite metric in both: data or model, not a node; penstock explain big-7@5" in text
 
 
-def test_a_run_that_is_no_replay_saves(root: str, start: Start) -> None:
+def test_run_that_is_no_replay_saves(root: str, start: Start) -> None:
     (rank,) = start(1, "--steps", 4, "--step-s", 0, PENSTOCK_RECORD=root, PENSTOCK_RUN="big-7.replay-1")
     assert rank.status() == 0, rank.text
     assert Checkpoints(root, "big-7.replay-1").steps() == [4]

@@ -137,7 +137,7 @@ def test_what_is_refused(cli, own, tmp_path):
     assert len(loader.Root(own).versions("d")) == 4
 
 
-def test_a_terminal_sees_how_far_it_is(own, tmp_path):
+def test_terminal_sees_how_far_it_is(own, tmp_path):
     """Quiet anywhere else: the tests above look at what comes out there."""
     path = labels(tmp_path, {"key": "k2", "kind": "c"}, {"key": "k3", "kind": "c"})
     ours, theirs = os.openpty()

@@ -69,7 +69,7 @@ def test_exclusions_that_stand_are_listed(cli, own):
     assert len(root.versions("d")) == 6
 
 
-def test_a_key_written_again_by_hand_is_listed_as_live_and_excluded_again(cli, own):
+def test_key_written_again_by_hand_is_listed_as_live_and_excluded_again(cli, own):
     cli("exclude", "d@4", "k3", "k5", *TOLD, root=own)
     with loader.Root(own) as root:
         with root.write("d") as writer:

@@ -34,7 +34,7 @@ def test_it_says_which_option_selects(cli, kinds, verb):
     assert "where_present" not in run.err
 
 
-def test_the_option_can_be_pasted(cli, kinds):
+def test_option_can_be_pasted(cli, kinds):
     offered = [line.split("#")[0].split() for line in cli(*ORDER, root=kinds).err.splitlines()[1:]]
     keys = [cli(*ORDER, *option, root=kinds).out.split()[2::3] for option in offered]
     assert [[key[0] for key in some] for some in keys] == [["i"] * 3, ["t"] * 3]
@@ -76,7 +76,7 @@ def test_show_lists_them(cli, kinds):
     assert "select one kind" not in cli("show", "demo@1", root=kinds).out
 
 
-def test_a_kind_of_which_every_sample_was_excluded(cli, tmp_path):
+def test_kind_of_which_every_sample_was_excluded(cli, tmp_path):
     root = loader.Root(tmp_path / "root")
     for group, keys, field in (("image", "ab", "cls"), ("text", "cd", "txt")):
         with root.write("demo", group=group) as writer:

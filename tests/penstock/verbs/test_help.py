@@ -13,7 +13,7 @@ def test_every_verb_is_in_one_group():
 
 
 @pytest.mark.parametrize("columns", ["80", "44", "200"])
-def test_the_help_shows_the_groups(cli, monkeypatch, columns):
+def test_help_shows_the_groups(cli, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     lines = cli("--help").out.splitlines()
     at = [lines.index(f"  {group}:") for group in GROUPS]
@@ -26,7 +26,7 @@ def test_the_help_shows_the_groups(cli, monkeypatch, columns):
     assert all(" ".join(verb.text.split()) in words for verb in VERBS.values())
 
 
-def test_the_help_says_how_to_switch_completion_on(cli):
+def test_help_says_how_to_switch_completion_on(cli):
     out = cli("--help").out
     assert "pip install 'penstock-data[cli]'" in out
     assert 'eval "$(register-python-argcomplete penstock)"' in out

@@ -27,7 +27,7 @@ def job(tmp_path):
     return JobFolder(root.store, id_), root.url, file
 
 
-def test_a_job_is_listed_shown_and_cleared(job, cli):
+def test_job_is_listed_shown_and_cleared(job, cli):
     folder, root, file = job
     assert cli("jobs", "ls", root=root).out.split()[:3] == [folder.id, "verify", "d@1,"]
     shown = cli("jobs", "show", folder.id[:6], root=root).out
@@ -41,7 +41,7 @@ def test_a_job_is_listed_shown_and_cleared(job, cli):
     assert cli("jobs", "ls", root=root).out == "no jobs\n"
 
 
-def test_a_job_is_cancelled_and_gone_on_with(job, cli):
+def test_job_is_cancelled_and_gone_on_with(job, cli):
     folder, root, file = job
     folder.store.delete_many([folder.key("done/0.jsonl.zst")])
     assert "is cancelled" in cli("jobs", "cancel", folder.id, "--cluster", file, root=root).out
@@ -96,7 +96,7 @@ def test_attach_begins_no_job_that_nobody_vouches_for(job, node, tmp_path, cli):
     assert (vouched.code, vouched.out) == (0, "1 units done, 0 failed\n")
 
 
-def test_a_damaged_job_stops_no_listing(job, cli):
+def test_damaged_job_stops_no_listing(job, cli):
     folder, root, _ = job
     folder.store.put(f"jobs/{'ab' * 16}/job.json", b"{]")
     folder.store.put("jobs/no-job/x", b"")

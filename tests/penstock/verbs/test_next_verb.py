@@ -33,7 +33,7 @@ HELPED = [
 @pytest.mark.parametrize(
     ("verb", "command"), HELPED, ids=lambda v: " ".join(v) if isinstance(v, tuple) else ""
 )
-def test_the_verb_that_helps(cli, filled, verb, command):
+def test_verb_that_helps(cli, filled, verb, command):
     root, _ = filled
     run = cli(*verb, root=root)
     assert run.err.splitlines()[-1] == f"  next: {command} --root {root}"
@@ -41,13 +41,13 @@ def test_the_verb_that_helps(cli, filled, verb, command):
     assert cli(*words).code == 0, "the command can be pasted"
 
 
-def test_a_root_from_the_environment_is_not_repeated(penstock, filled):
+def test_root_from_the_environment_is_not_repeated(penstock, filled):
     root, _ = filled
     run = penstock("show", "d@9", env={"PENSTOCK_ROOT": root})
     assert run.err.splitlines()[-1] == "  next: penstock ls d"
 
 
-def test_a_root_with_blanks_is_quoted(cli, tmp_path):
+def test_root_with_blanks_is_quoted(cli, tmp_path):
     root = tmp_path / "my root"
     loader.Root(root).create()
     assert cli("ls", "d", root=root).err.endswith(f"  next: penstock ls --root '{root}'\n")
@@ -76,7 +76,7 @@ def test_json_is_the_error_alone(cli, filled):
     assert "next:" in run.err
 
 
-def test_a_damaged_log_names_repair(cli, own):
+def test_damaged_log_names_repair(cli, own):
     path = Path(own) / "log" / "000000000002.json"
     path.write_bytes(path.read_bytes().replace(b'"number":1', b'"number":2'))
     run = cli("ls", root=own)
@@ -87,7 +87,7 @@ def test_a_damaged_log_names_repair(cli, own):
     assert cli("repair", "--by", "ann", root=own).err.count("next: penstock repair") == 0
 
 
-def test_a_missing_object_names_verify_which_finds_it(cli, own):
+def test_missing_object_names_verify_which_finds_it(cli, own):
     manifest = loader.Root(own).record("d@1").manifest
     (Path(own) / manifest).unlink()
     run = cli("show", "d@1", root=own)
@@ -125,7 +125,7 @@ BY_CLASS = [
 @pytest.mark.parametrize(
     ("kind", "words", "command"), BY_CLASS, ids=lambda v: v.__name__ if isinstance(v, type) else None
 )
-def test_the_class_decides(kind, words, command):
+def test_class_decides(kind, words, command):
     assert next_verb(kind("what is wrong"), parser().parse_args(words)) == command
 
 

@@ -37,7 +37,7 @@ def keys_of(version, found):
 
 
 @pytest.mark.parametrize("by", ["key", "source_key"])
-def test_the_epoch_ends_with_every_sample_once(root, tmp_path, cli, by):
+def test_epoch_ends_with_every_sample_once(root, tmp_path, cli, by):
     names = {f"k{n:02d}": f"k{n:02d}" if by == "key" else f"a.{n}" for n in range(30)}
     seen = [f"k{n:02d}" for n in (0, 21, 7, 13, 2)]
     file = seen_file(tmp_path, [names[key] for key in seen])

@@ -6,7 +6,7 @@ from pathlib import Path
 import loader
 
 
-def test_the_steps_of_a_sample(cli, filled):
+def test_steps_of_a_sample(cli, filled):
     path, plan_hash = filled
     plan = loader.open_plan(loader.Root(path), plan_hash)
     _, key = plan.batch_ids(7)[2]
@@ -32,7 +32,7 @@ def test_refusals(cli, filled):
     assert "pass --before STEP" in done.err
 
 
-def test_the_steps_of_a_run_are_those_on_its_trail(cli, own, tmp_path):
+def test_steps_of_a_run_are_those_on_its_trail(cli, own, tmp_path):
     with loader.Root(own) as root:
         plan = loader.plan({"d": root.open("d@4").select("cls")}, seed=3, global_batch=6)
         trail = loader.Trail(root, "big-7")
@@ -52,7 +52,7 @@ def test_the_steps_of_a_run_are_those_on_its_trail(cli, own, tmp_path):
     assert earlier["seen"] == [one for one in wanted["seen"] if one["step"] < 7]
 
 
-def test_a_substitute_is_seen_in_the_slot_of_a_corrupt_sample(cli, own):
+def test_substitute_is_seen_in_the_slot_of_a_corrupt_sample(cli, own):
     with loader.Root(own) as root:
         version = root.open("d@4")
         (address,) = version.address([4], ["x.npy"])

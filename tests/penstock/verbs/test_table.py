@@ -51,7 +51,7 @@ def letters(shown):
     return re.sub("\x1b\\[[0-9;]*m", "", shown)
 
 
-def test_a_terminal_shows_tables(filled):
+def test_terminal_shows_tables(filled):
     root, _ = filled
     shown = on_a_terminal("ls", "d", root=root)
     assert "\x1b[1m" in shown
@@ -70,7 +70,7 @@ def test_a_terminal_shows_tables(filled):
     assert slots == [f"{slot:>4}" for slot in range(12)], "numbers end below each other"
 
 
-def test_a_terminal_that_wants_plain_text(penstock, filled):
+def test_terminal_that_wants_plain_text(penstock, filled):
     root, _ = filled
     verbs = (("ls",), ("show", "d@4"), ("order", "d@4", "--step", "3", "--batch", "6"))
     for verb, env in zip(verbs, ({"NO_COLOR": "1"}, {"TERM": "dumb"}, {"NO_COLOR": "1"}), strict=True):
@@ -132,7 +132,7 @@ def test_plain_show_is_what_it_was(cli, own, tmp_path):
 TABLE = Table(form=("{:<4}", " {:>3}", "  {}"), header=("a", "b", "c"), rows=[("x", 1, "[bold]"), ("y", 22)])
 
 
-def test_a_row_may_end_early():
+def test_row_may_end_early():
     assert str(TABLE) == "a      b  c\nx      1  [bold]\ny     22"
 
 
@@ -173,7 +173,7 @@ def test_cells_are_text_and_no_markup(shown):
     assert "[bold]:cat:\\x1b]52;c;cm0=\\x07" in told
 
 
-def test_a_narrow_terminal_loses_nothing(shown):
+def test_narrow_terminal_loses_nothing(shown):
     id = "v-0123456789abcdef0123456789abcdef"
     told = shown([Table(form=("{}", " {}"), header=("id", "why"), rows=[(id, "leak")])], columns=20)
     _, line, *rows = told.splitlines()

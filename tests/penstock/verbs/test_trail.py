@@ -84,7 +84,7 @@ def test_objects_of_no_run_do_not_stop_a_list_of_trails(cli, root):
     assert (done.code, [one["run"] for one in done.json]) == (0, ["big-7"])
 
 
-def test_a_run_is_held_against_the_stored_bytes(cli, root, tmp_path):
+def test_run_is_held_against_the_stored_bytes(cli, root, tmp_path):
     bad = [3, 17, 30]
     train(root, "r", bad=bad, world_size=2)
     done = cli("trail", "verify", "r", root=root.url)
@@ -148,7 +148,7 @@ def test_no_collector_deletes_a_trail_or_its_plan(cli, root, tmp_path):
     assert "its data is deleted" in cli("trail", "verify", "r", root=root.url).out
 
 
-def test_a_mirror_has_the_trails(root, tmp_path):
+def test_mirror_has_the_trails(root, tmp_path):
     train(root, "r")
     place = open_store(str(tmp_path / "mirror"))
     assert migrate(root, place, Pace()).failures == {}
@@ -160,7 +160,7 @@ def test_a_mirror_has_the_trails(root, tmp_path):
     assert keys(mirror) == keys(root)
 
 
-def test_a_check_of_the_root_finds_an_edited_trail(root):
+def test_check_of_the_root_finds_an_edited_trail(root):
     train(root, "r")
     assert (verify_root(root).problems, verify_root(root).foreign) == ([], [])
     rows, start = keys(root)

@@ -49,7 +49,7 @@ def test_errors_as_a_process(penstock, filled, tmp_path):
         assert "Traceback" not in done.err
 
 
-def test_a_package_that_is_not_installed_is_named_with_its_extra(cli, filled, monkeypatch):
+def test_package_that_is_not_installed_is_named_with_its_extra(cli, filled, monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     verb = ("exclude", "d", "k1", "--by", "ann", "--reason", "blurred")
     missing = cli(*verb, root=filled[0])
@@ -248,7 +248,7 @@ CALLERS_MISTAKES = [
 @pytest.mark.parametrize(
     ("verb", "name", "words"), CALLERS_MISTAKES, ids=lambda v: " ".join(v) if isinstance(v, tuple) else ""
 )
-def test_the_callers_mistakes(cli, filled, verb, name, words):
+def test_callers_mistakes(cli, filled, verb, name, words):
     root, _ = filled
     run = cli(*verb, "--json", root=root)
     assert run.code == 2
@@ -260,7 +260,7 @@ def test_the_callers_mistakes(cli, filled, verb, name, words):
     assert name in run.json["error"]
 
 
-def test_a_slot_out_of_range(cli, filled):
+def test_slot_out_of_range(cli, filled):
     root, plan = filled
     run = cli("explain", plan, "--step", "2", "--slot", "6", root=root)
     assert (run.code, run.out) == (2, "")
@@ -287,7 +287,7 @@ def test_no_root(cli, monkeypatch):
     assert "PENSTOCK_ROOT" in none.err
 
 
-def test_the_environments_root(penstock, filled):
+def test_environments_root(penstock, filled):
     root, _ = filled
     assert penstock("ls", env={"PENSTOCK_ROOT": root}).out == penstock("ls", root=root).out
 
@@ -327,7 +327,7 @@ def test_damaged_data_is_status_1(cli, own):
     assert [sorted(problem) for problem in body["problems"]] == [["address", "what"]] * 2
 
 
-def test_a_damaged_log_is_status_1(cli, own):
+def test_damaged_log_is_status_1(cli, own):
     path = Path(own) / "log" / "000000000002.json"
     path.write_bytes(path.read_bytes().replace(b'"number":1', b'"number":2'))
     run = cli("verify", "d@1", root=own)
@@ -336,7 +336,7 @@ def test_a_damaged_log_is_status_1(cli, own):
     assert "000000000002.json" in run.err
 
 
-def test_a_missing_object_is_status_1(cli, own):
+def test_missing_object_is_status_1(cli, own):
     manifest = loader.Root(own).record("d@1").manifest
     (Path(own) / manifest).unlink()
     run = cli("show", "d@1", root=own)
@@ -344,7 +344,7 @@ def test_a_missing_object_is_status_1(cli, own):
     assert manifest in run.err
 
 
-def test_a_closed_pipe_is_no_error(filled, tmp_path):
+def test_closed_pipe_is_no_error(filled, tmp_path):
     """`penstock ls | head -1`, with more to say than a pipe holds."""
     root = loader.Root(tmp_path / "root")
     with root.write("d") as writer:
@@ -376,7 +376,7 @@ def test_json_is_one_document(cli, filled):
     assert json.dumps(json.loads(run.out), indent=2) == run.out.rstrip("\n")
 
 
-def test_the_script_is_the_module(filled):
+def test_script_is_the_module(filled):
     root, _ = filled
     script = Path(sys.executable).parent / "penstock"
     run = subprocess.run([script, "ls", "--root", root], capture_output=True, text=True, check=True)
@@ -423,7 +423,7 @@ def test_explain_takes_a_run_and_step(cli, own):
     ("arguments", "near"),
     [(("veriffy", "d"), "'verify'"), (("gc", "swep"), "'sweep'"), (("ls", "--jsno"), "'--json'")],
 )
-def test_an_unknown_word_of_the_command_line_names_the_closest(penstock, arguments, near):
+def test_unknown_word_of_the_command_line_names_the_closest(penstock, arguments, near):
     run = penstock(*arguments)
     assert run.code == 2
     assert f"did you mean {near}?" in run.err

@@ -49,7 +49,7 @@ def kept(tmp_path):
     return wait
 
 
-def test_an_epoch_later_nobody_asks_the_origin(s3, samples, properties, tmp_path, kept, monkeypatch):
+def test_epoch_later_nobody_asks_the_origin(s3, samples, properties, tmp_path, kept, monkeypatch):
     """Nor does the next job of the node ask it for a page."""
     folder = tmp_path / "cache"
     with loader.Root("s3://bucket/epochs", options=s3) as root:
@@ -90,7 +90,7 @@ def test_an_epoch_later_nobody_asks_the_origin(s3, samples, properties, tmp_path
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_same_batches(versions, samples, properties, cache, workers):
+def test_same_batches(versions, samples, properties, cache, workers):
     """Two ranks, three sources, a cold cache and then a warm one."""
     plan = loader.plan(dict(versions), seed=7, global_batch=13)
     for _ in range(2):
@@ -107,7 +107,7 @@ def shards_of(root):
     return [info.key for info in root.store.list("data/") if info.key.endswith(".tar")]
 
 
-def test_a_bit_flipped_after_the_first_use(memory_root, samples, tmp_path, kept):
+def test_bit_flipped_after_the_first_use(memory_root, samples, tmp_path, kept):
     """The page was found right once and is not checked again; the field's own checksum finds it."""
     samples.write(memory_root, "photos", range(8))
     plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=1, global_batch=8)
@@ -131,7 +131,7 @@ def test_a_bit_flipped_after_the_first_use(memory_root, samples, tmp_path, kept)
         assert batches.metrics()["refetched_total"] == refetched  # the damaged page is gone
 
 
-def test_a_shard_that_is_corrupt_at_the_origin_is_an_error(memory_root, samples, watched, cache):
+def test_shard_that_is_corrupt_at_the_origin_is_an_error(memory_root, samples, watched, cache):
     samples.write(memory_root, "photos", range(8))
     store = watched(memory_root)
     plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=1, global_batch=8)
@@ -147,7 +147,7 @@ def test_a_shard_that_is_corrupt_at_the_origin_is_an_error(memory_root, samples,
         assert len(next(batches)["x.npy"]) == 8  # the pages of wrong bytes are gone, or found out
 
 
-def test_a_local_root_needs_no_cache(samples, tmp_path, cache):
+def test_local_root_needs_no_cache(samples, tmp_path, cache):
     root = loader.Root(str(tmp_path / "root"))
     version = samples.write(root, "photos", range(8))
     plan = loader.plan({"p": version.select("cls")}, seed=1, global_batch=4)
@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_not_fetched_in_pages(memory_root, watched, tmp_pat
     assert not [path for path in (tmp_path / str(stored - 1) / "pages").rglob("*") if path.is_file()]
 
 
-def test_a_loader_under_pressure_says_what_it_needs_next(memory_root, tmp_path, monkeypatch):
+def test_loader_under_pressure_says_what_it_needs_next(memory_root, tmp_path, monkeypatch):
     """In the order of the plan, for the cache's other users; and nothing any more when it is closed."""
     monkeypatch.setattr("loader.cache.node_cache.BEAT_S", 0.0)
     with memory_root.write("large", part_samples=16) as writer:

@@ -98,7 +98,7 @@ def test_nothing_is_read_until_the_first_batch_is(ahead_of, wait_for):
     assert source.told == list(range(2, 10))
 
 
-def test_a_seek_drops_what_was_planned(ahead_of, wait_for):
+def test_seek_drops_what_was_planned(ahead_of, wait_for):
     source = Steps()
     ahead, _ = ahead_of(source)
     ahead.begin([0])
@@ -202,6 +202,6 @@ def test_what_is_planned_is_what_the_steps_ask_for(versions):
     assert future(5) is None
 
 
-def test_the_pages_of_ranges():
+def test_pages_of_ranges():
     extents = Extents(np.array([0, 99, 100, 250, 700]), np.array([1, 2, 0, 300, 100]))
     assert pages_of(extents, 100) == [0, 1, 2, 3, 4, 5, 7]

@@ -68,7 +68,7 @@ def served(shared):
     ("budget", "world_size", "workers"),
     [(0, 3, 2), (1, 1, 0), (3 * 4096, 3, 2), (20 * 4096, 1, 0), (2**30, 3, 2)],
 )
-def test_the_same_batches_with_every_budget(budget, world_size, workers, versions, samples, properties):
+def test_same_batches_with_every_budget(budget, world_size, workers, versions, samples, properties):
     plan = loader.plan(
         {
             "text": loader.source(versions["text"], chunk=4, lanes=2),
@@ -125,7 +125,7 @@ def test_sixteen_requests_are_in_flight(memory_root, served, mode, wait_for):
 
 
 @pytest.mark.parametrize(("n", "step"), [(600, 0), (2400, 50), (2400, 10**6)])
-def test_a_start_reads_its_samples_alone(n, step, memory_root, watched):
+def test_start_reads_its_samples_alone(n, step, memory_root, watched):
     """Wherever it begins and however large the version is; nothing more is asked for before the first batch."""
     write(memory_root, n, part_samples=300)
     store = watched(memory_root)
@@ -175,7 +175,7 @@ def test_nothing_is_read_before_the_second_batch_is_asked_for(how, memory_root, 
         wait_for(lambda: len([path for path, _ in paths if path.endswith(".tar")]) > len(before) + 4)
 
 
-def test_an_epoch_costs_each_page_once(memory_root, watched, wait_for):
+def test_epoch_costs_each_page_once(memory_root, watched, wait_for):
     """And the next epochs nothing; what the first batches read alone comes on top."""
     write(memory_root, 300, part_samples=120)
     store = watched(memory_root)
@@ -198,7 +198,7 @@ def test_an_epoch_costs_each_page_once(memory_root, watched, wait_for):
 
 @pytest.mark.parametrize("limit", [3 * PAGE, 9 * PAGE, 2**30])
 @pytest.mark.parametrize("source", [{}, {"chunk": 4, "lanes": 2}])
-def test_the_budget_is_never_exceeded(limit, source, memory_root, monkeypatch, wait_for):
+def test_budget_is_never_exceeded(limit, source, memory_root, monkeypatch, wait_for):
     """Neither by pages, nor by ranges."""
     write(memory_root, 400, part_samples=150)
     peaks = Counter()
@@ -248,7 +248,7 @@ def test_each_range_of_a_unit_is_its_own(memory_root):
     assert ahead.take(0, "object", spans) == [None] * 3
 
 
-def test_a_page_that_fails_is_read_by_the_batch(memory_root, watched, wait_for, monkeypatch):
+def test_page_that_fails_is_read_by_the_batch(memory_root, watched, wait_for, monkeypatch):
     """Pages fail, samples do not: the same batches; the failures are counted and reading ahead goes on."""
     monkeypatch.setattr(
         "loader.run.making.prefetch.MAX_STEPS", 1
@@ -277,7 +277,7 @@ def test_a_page_that_fails_is_read_by_the_batch(memory_root, watched, wait_for, 
         wait_for(lambda: numbers(next(batches)) and batches.metrics()["ahead_bytes_total"] > 0)
 
 
-def test_a_store_that_is_gone_is_an_error_of_the_step_that_needs_it(memory_root, watched):
+def test_store_that_is_gone_is_an_error_of_the_step_that_needs_it(memory_root, watched):
     """What was read ahead is still handed out; then the batch's own error is raised, once per try, at its step."""
     write(memory_root, 64)
     store = watched(memory_root)
@@ -297,7 +297,7 @@ def test_a_store_that_is_gone_is_an_error_of_the_step_that_needs_it(memory_root,
         assert next(batches).step == 5
 
 
-def test_a_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watched, wait_for):
+def test_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watched, wait_for):
     write(memory_root, 64)
     store = watched(memory_root)
     plan = plan_of(memory_root)
@@ -392,7 +392,7 @@ def test_how_it_reads_is_said(memory_root, caplog):
             assert said in caplog.text
 
 
-def test_the_first_batch_waits_for_nothing_that_is_read_ahead(memory_root, served):
+def test_first_batch_waits_for_nothing_that_is_read_ahead(memory_root, served):
     """No page is answered before it is there."""
     write(memory_root, 200, part_samples=100)
     server, there = served(memory_root)
@@ -456,7 +456,7 @@ def test_order_and_diversity_are_those_of_the_plan(memory_root):
             assert len(np.unique(np.array(numbers(batch)) // 32)) >= 16
 
 
-def test_a_loader_is_collected_as_the_planning_thread_begins(memory_root, served, monkeypatch):
+def test_loader_is_collected_as_the_planning_thread_begins(memory_root, served, monkeypatch):
     """By the thread that begins: the one that started it waits for it, and holds no lock that a finalizer takes."""
     write(memory_root, 24)
     _, root = served(memory_root)

@@ -180,7 +180,7 @@ print(len(looks))
 """
 
 
-def test_a_decoder_is_imported_without_the_collector():
+def test_decoder_is_imported_without_the_collector():
     """Once after it, not eight times meanwhile: each may look at all objects of the training."""
     done = subprocess.run(
         [sys.executable, "-c", DECODER], capture_output=True, text=True, check=True, timeout=300

@@ -85,7 +85,7 @@ def test_epochs_and_steps_end_at_whichever_comes_first(photos):
             assert len(list(batches)) == wanted
 
 
-def test_a_step_after_the_last_epoch_is_refused(photos):
+def test_step_after_the_last_epoch_is_refused(photos):
     plan = plan_of(photos.select("cls"))
     with loader.Loader(plan, 1, 2, epochs=1, workers=0) as batches:
         assert not batches.batch_at(4).mask.all()
@@ -150,7 +150,7 @@ def test_batch_at_gives_any_step_and_moves_nothing(photos):
         assert next(batches).step == 1
 
 
-def test_an_error_stays_at_its_step_and_can_be_passed(photos):
+def test_error_stays_at_its_step_and_can_be_passed(photos):
     plan = plan_of(photos.select("cls"))
     bad = plan.batch_ids(3)[4][1]
 
@@ -201,7 +201,7 @@ def test_none_of_a_transform_stays_none(photos):
         assert value is None or (value == number).all()
 
 
-def test_a_batch_reads_like_a_mapping_of_its_fields(photos):
+def test_batch_reads_like_a_mapping_of_its_fields(photos):
     plan = plan_of(photos.select("x.npy", "cls"))
     with loader.Loader(plan, 0, 1, workers=0) as batches:
         batch = next(batches)
@@ -248,7 +248,7 @@ def test_everything_that_can_be_pinned_is():
     assert pinned["txt"] == ["a"]
 
 
-def test_the_digest_by_its_formula(versions):
+def test_digest_by_its_formula(versions):
     """docs/order.md, in plain integers, over bytes read at the addresses that explain gives."""
     plan = loader.plan(
         {"p": versions["photos"].select("txt", "cls"), "w": versions["web"].select("x.npy")},
@@ -273,14 +273,14 @@ def test_the_digest_by_its_formula(versions):
 
 
 @pytest.mark.parametrize("steps", [None, 0, 3])
-def test_a_loader_is_true_whatever_its_length(photos, steps):
+def test_loader_is_true_whatever_its_length(photos, steps):
     plan = loader.plan({"s": photos}, seed=4, global_batch=10)
     with loader.Loader(plan, 0, 1, steps=steps, workers=0) as batches:
         assert bool(batches)
     assert bool(loader.torch_dataset(plan, 0, 1, steps=steps))
 
 
-def test_the_length_is_that_of_the_whole_run(photos):
+def test_length_is_that_of_the_whole_run(photos):
     """43 samples: frameworks ask for it, and read a batch ahead where there is none."""
     plan = plan_of(photos.select("cls"))
     for options, wanted in (({"steps": 3}, 3), ({"epochs": 2}, 9), ({"epochs": 2, "steps": 4}, 4)):
@@ -298,7 +298,7 @@ def test_the_length_is_that_of_the_whole_run(photos):
 
 
 @pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_batch_moves_to_a_device_with_its_tensors_alone(photos, device):
+def test_batch_moves_to_a_device_with_its_tensors_alone(photos, device):
     plan = plan_of(photos.select("cls", "x.npy", "ragged.npy", "txt"))
     with loader.Loader(plan, 0, 1, steps=1) as batches:
         (batch,) = batches
@@ -341,7 +341,7 @@ def test_masked_epochs_end_in_padding(photos, workers):
 
 
 @pytest.mark.parametrize("device", ["meta", pytest.param("cuda:0", marks=pytest.mark.gpu)])
-def test_a_batch_prints_shapes_and_dtypes_and_no_values(device):
+def test_batch_prints_shapes_and_dtypes_and_no_values(device):
     fields = {
         "jpg": [b"bytes"] * 3,
         "cls": np.zeros(3, np.int64),
@@ -374,7 +374,7 @@ def test_printing_a_batch_puts_no_ids_together(photos):
         assert not isinstance(batch.__dict__["ids"], list)
 
 
-def test_a_plan_a_version_a_view_and_a_root_print_one_line(photos):
+def test_plan_a_version_a_view_and_a_root_print_one_line(photos):
     plan = loader.plan({"s": photos, "t": photos.select("cls")}, seed=4, global_batch=10)
     assert repr(plan) == f"Plan({plan.hash[:14]}, seed=4, global_batch=10, sources s, t)"
     bucketed = loader.plan(

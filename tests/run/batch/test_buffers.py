@@ -115,7 +115,7 @@ def test_memory_that_nobody_uses_is_bounded():
     assert len(none._free) == 0
 
 
-def test_a_look_back_keeps_no_memory_of_a_batch_that_is_gone(memory_root, samples):
+def test_look_back_keeps_no_memory_of_a_batch_that_is_gone(memory_root, samples):
     """It is as large as the batch, and the next look may be never."""
     version = samples.write(memory_root, "d", range(8))
     plan = loader.plan({"d": version.select("x.npy")}, seed=5, global_batch=8)
@@ -145,7 +145,7 @@ def test_many_threads():
     assert not wrong
 
 
-def test_a_forked_child_keeps_its_own():
+def test_forked_child_keeps_its_own():
     """The child's array stays, though the parent lets go of its and fills the memory again."""
     allocate = ArrayPool()
     array = allocate((100, SIDE), UINT16)
@@ -201,7 +201,7 @@ TURN = 20_000_000
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
-def test_a_batch_on_its_way_to_a_gpu_never_changes(tmp_path, pinned, workers):
+def test_batch_on_its_way_to_a_gpu_never_changes(tmp_path, pinned, workers):
     """The GPU is behind, and the batch is let go of at once: its memory may hold a later one before the copy begins."""
     root = loader.Root(str(tmp_path / "root"))
     with root.write("arrays") as writer:

@@ -91,7 +91,7 @@ def test_undecoded_fields_of_a_disk(root, executor):
     assert made[-1].ids[-1] is None, "the last batch has padding"
 
 
-def test_a_batch_keeps_its_bytes_while_others_are_made(root):
+def test_batch_keeps_its_bytes_while_others_are_made(root):
     plan = loader.plan({"d": root.open("d@latest")}, seed=1, global_batch=4)
     with loader.Loader(plan, 0, 1, **OPTIONS) as batches:
         first = next(batches)

@@ -90,7 +90,7 @@ def test_numbers_become_arrays(values, dtype):
         [0.0, np.zeros(1)],
     ],
 )
-def test_the_rest_stays_a_list(values):
+def test_rest_stays_a_list(values):
     for framework in ("numpy", "torch"):
         got = fields([{"x": value} for value in values], framework)["x"]
         assert isinstance(got, list)
@@ -125,7 +125,7 @@ def test_padding_is_zeros_blanks_or_none():
         assert got["s"].tolist() == ["ab", "", "ab"]
 
 
-def test_a_batch_of_padding_alone_takes_its_shapes_from_the_example():
+def test_batch_of_padding_alone_takes_its_shapes_from_the_example():
     like = {"jpg": np.ones((2, 2, 3), np.uint8), "cls": 3, "txt": "a"}
     got, mask = collate(columns([None, None]), "numpy", like=columns([like]))
     assert got["jpg"].shape == (2, 2, 2, 3)
@@ -137,7 +137,7 @@ def test_a_batch_of_padding_alone_takes_its_shapes_from_the_example():
     assert collate(columns([]), "numpy")[0] == {}
 
 
-def test_a_field_that_some_samples_lack_is_none_there():
+def test_field_that_some_samples_lack_is_none_there():
     got = fields([{"jpg": 1, "cls": 2}, {"jpg": 1, "txt": "a"}])
     assert list(got) == ["jpg", "cls", "txt"]
     assert got["cls"] == [2, None]
@@ -165,14 +165,14 @@ def test_awkward_memory_is_taken():
     assert got["c"][1].tolist() == [[2, 1, 0]]
 
 
-def test_a_dtype_without_a_tensor_stays_an_array():
+def test_dtype_without_a_tensor_stays_an_array():
     day = np.array("2026-11-20", "datetime64[D]")
     got = fields([{"t": day}, None], "torch")["t"]
     assert isinstance(got, np.ndarray)
     assert got.dtype == day.dtype
 
 
-def test_the_tensor_is_the_stacked_memory():
+def test_tensor_is_the_stacked_memory():
     image = np.ones((4, 4, 3), np.uint8)
     tensor = fields([{"jpg": image}] * 2, "torch")["jpg"]
     assert tensor.is_contiguous()
@@ -229,7 +229,7 @@ def test_what_lies_in_its_row_is_not_copied():
     assert batch[:, 0, 0].tolist() == [0, 1, 2]
 
 
-def test_a_row_that_was_offered_and_not_taken_is_padding_or_replaced():
+def test_row_that_was_offered_and_not_taken_is_padding_or_replaced():
     """A decoder that failed has left anything there."""
     made = Columns(3)
     made.rows("x", (4,), np.dtype(np.int64))[:] = 77

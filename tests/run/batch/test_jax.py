@@ -12,7 +12,7 @@ from loader.errors import MissingDependency
 
 
 @pytest.mark.server
-def test_the_checks_of_jax_hold():
+def test_checks_of_jax_hold():
     checks = Path(__file__).parent.parent / "jax_checks.py"
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(checks)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=checks.parents[2])

@@ -191,7 +191,7 @@ def test_refused_page_locking_is_said_once(plan, in_workers, delayed, caplog, lo
     assert len(device.buffers) <= 3 * locks, "one buffer serves all batches that it is large enough for"
 
 
-def test_the_training_waits_for_its_stream_in_its_own_thread_and_copies_nothing(plan, delayed):
+def test_training_waits_for_its_stream_in_its_own_thread_and_copies_nothing(plan, delayed):
     device = delayed()
     with loader.Loader(plan, 0, 1, device=device, steps=5, **PROCESSES) as batches:
         assert [batch.step for batch in batches] == [0, 1, 2, 3, 4]
@@ -219,7 +219,7 @@ def test_two_batches_lie_ready_and_no_more_are_made(plan, delayed, wait_for):
 
 
 @pytest.mark.parametrize("how", [PROCESSES, {"workers": 0}], ids=["processes", "caller"])
-def test_a_seek_drops_what_lies_ready(plan, delayed, how):
+def test_seek_drops_what_lies_ready(plan, delayed, how):
     with (
         loader.Loader(plan, 0, 1, workers=0) as wanted,
         loader.Loader(plan, 0, 1, device=delayed(), **how) as got,
@@ -232,7 +232,7 @@ def test_a_seek_drops_what_lies_ready(plan, delayed, how):
         check(islice(got, 3), [wanted.batch_at(step) for step in (6, 7, 8)])
 
 
-def test_a_seek_drops_the_batch_that_is_being_made(plan, delayed, wait_for):
+def test_seek_drops_the_batch_that_is_being_made(plan, delayed, wait_for):
     begun, gate = threading.Event(), threading.Event()
     with loader.Loader(plan, 0, 1, workers=0) as batches:
 
@@ -275,7 +275,7 @@ def test_copy_thread_waits_for_the_second_take(plan, delayed, wait_for):
         stage.join()
 
 
-def test_a_device_may_be_chosen_on_the_way(plan, delayed):
+def test_device_may_be_chosen_on_the_way(plan, delayed):
     first, second = delayed(), delayed()
     with (
         loader.Loader(plan, 0, 1, workers=0, steps=12) as wanted,
@@ -292,7 +292,7 @@ def test_a_device_may_be_chosen_on_the_way(plan, delayed):
 
 
 @pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}, {"workers": 0}])
-def test_an_error_comes_at_the_turn_of_its_step(plan, in_workers, delayed, how):
+def test_error_comes_at_the_turn_of_its_step(plan, in_workers, delayed, how):
     """And again when the step is asked for again; the batches before and after it are there."""
     failing = partial(in_workers.failing, number=17)
     with loader.Loader(plan, 0, 1, workers=0) as wanted:
@@ -307,7 +307,7 @@ def test_an_error_comes_at_the_turn_of_its_step(plan, in_workers, delayed, how):
         assert next(batches).step == bad - 1
 
 
-def test_an_error_of_the_device_reaches_the_training(plan, delayed):
+def test_error_of_the_device_reaches_the_training(plan, delayed):
     class Full(delayed):
         def started(self, tensors):
             if len(self.handed_by) >= 2:
@@ -321,7 +321,7 @@ def test_an_error_of_the_device_reaches_the_training(plan, delayed):
             list(islice(batches, 4))
 
 
-def test_a_copy_that_fails_half_way_is_waited_for(plan, in_workers, delayed):
+def test_copy_that_fails_half_way_is_waited_for(plan, in_workers, delayed):
     class Full(delayed):
         full = True
 
@@ -350,7 +350,7 @@ def test_no_batch_is_waited_for_that_nobody_will_make(plan, how):
             next(batches)
 
 
-def test_a_device_that_cannot_be_entered_is_an_error_of_the_first_batch(plan, delayed):
+def test_device_that_cannot_be_entered_is_an_error_of_the_first_batch(plan, delayed):
     class Lost(delayed):
         def entered(self):
             raise RuntimeError("no CUDA-capable device is detected")
@@ -408,7 +408,7 @@ def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path
     wait_for(lambda: {*threading.enumerate()} <= before)
 
 
-def test_a_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed, wait_for):
+def test_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed, wait_for):
     device = delayed()
     batches = loader.Loader(plan, 0, 1, device=device, transform=in_workers.large, **PROCESSES)
     batch = next(batches)
@@ -424,7 +424,7 @@ def test_a_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed
     assert batch["x"].amin(1).tolist() == batch["cls"].tolist()
 
 
-def test_the_trail_has_the_checksums_of_the_host(plan, tmp_path, in_workers, delayed):
+def test_trail_has_the_checksums_of_the_host(plan, tmp_path, in_workers, delayed):
     root = loader.Root(str(tmp_path / "trails"))
     found = {}
     for run, more in {"host": {}, "device": {"device": delayed()}}.items():
@@ -464,7 +464,7 @@ def test_metrics_of_the_copies(plan, delayed):
         ("xpu", "torch", r"torch .* finds"),
     ],
 )
-def test_a_device_that_is_not_there_is_refused(plan, device, framework, words):
+def test_device_that_is_not_there_is_refused(plan, device, framework, words):
     with pytest.raises(InvalidRuntime, match=f"device = '{device}'.*{words}"):
         loader.Loader(plan, 0, 1, device=device, framework=framework)
 
@@ -477,7 +477,7 @@ def test_describe_names_the_copy_thread(plan, delayed):
 
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), None])
-def test_the_host_needs_no_copy(plan, device):
+def test_host_needs_no_copy(plan, device):
     with loader.Loader(plan, 0, 1, device=device, steps=3, workers=0) as batches:
         assert batches._delivery is None
         assert [batch["x.npy"].device.type for batch in batches] == ["cpu"] * 3

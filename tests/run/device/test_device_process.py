@@ -79,7 +79,7 @@ def test_ctrl_c_ends_a_training_whose_transform_hangs(url, how):
     assert (process.returncode, err.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
 
 
-def test_a_training_may_end_and_fork_without_closing(url):
+def test_training_may_end_and_fork_without_closing(url):
     with training(OPEN, url) as process:
         out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")

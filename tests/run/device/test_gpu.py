@@ -108,7 +108,7 @@ def test_segments_are_page_locked_once_and_return_after_their_copy(plan, in_work
     assert threading.main_thread() not in device.threads
 
 
-def test_a_segment_that_returned_before_its_copy_would_be_seen(plan, in_workers):
+def test_segment_that_returned_before_its_copy_would_be_seen(plan, in_workers):
     """The same, with the bug planted: the memory holds another batch when the GPU reads it."""
     device = Behind()
     device.waits = False
@@ -143,7 +143,7 @@ def test_memory_that_the_training_drops_serves_again_after_its_work(plan, in_wor
     assert bool(wrong) != records
 
 
-def test_the_trainings_stream_waits_for_the_copy(plan, in_workers):
+def test_trainings_stream_waits_for_the_copy(plan, in_workers):
     stream = torch.cuda.Stream()
     with loader.Loader(plan, 0, 1, device=Behind(), transform=in_workers.large, steps=STEPS) as batches:
         got = []
@@ -172,7 +172,7 @@ def test_memory_that_cannot_be_page_locked_twice_is_copied_through_the_buffer(pl
         device.unregister(address)
 
 
-def test_a_gpu_that_is_not_there_is_refused(plan):
+def test_gpu_that_is_not_there_is_refused(plan):
     count = torch.cuda.device_count()
     with pytest.raises(InvalidRuntime, match=f"device = 'cuda:{count}'; this process sees {count} of them"):
         loader.Loader(plan, 0, 1, device=f"cuda:{count}")
@@ -203,7 +203,7 @@ print("here", flush=True)
 """
 
 
-def test_a_training_may_end_and_fork_without_closing(plan):
+def test_training_may_end_and_fork_without_closing(plan):
     url = plan.sources["photos"].view.version.store.url
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, url],

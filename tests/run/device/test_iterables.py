@@ -54,7 +54,7 @@ def test_batches_of_a_dataloader_on_a_device(plan, wanted, delayed, workers):
         check(loader.on(batches, "cpu"), wanted[4:])
 
 
-def test_a_dataset_and_a_loader_on_a_device_keep_their_positions(plan, wanted, delayed):
+def test_dataset_and_a_loader_on_a_device_keep_their_positions(plan, wanted, delayed):
     dataset = loader.torch_dataset(plan, 0, 1, steps=STEPS)
     dataset.seek(2)
     for moved in (
@@ -73,7 +73,7 @@ def test_a_dataset_and_a_loader_on_a_device_keep_their_positions(plan, wanted, d
         assert batches.state_dict() == plan.state(1)
 
 
-def test_an_iteration_that_is_left_ends_its_thread(plan, delayed):
+def test_iteration_that_is_left_ends_its_thread(plan, delayed):
     device = delayed()
     batches = loader.on(DataLoader(loader.torch_dataset(plan, 0, 1), batch_size=None), device)
     for batch in batches:
@@ -87,7 +87,7 @@ def test_other_values_than_batches_are_refused(plan, delayed):
         list(loader.on([1, 2], delayed()))
 
 
-def test_a_worker_of_a_dataloader_refuses_a_device(plan):
+def test_worker_of_a_dataloader_refuses_a_device(plan):
     dataset = loader.torch_dataset(plan, 0, 1, steps=STEPS, device="cpu")
     batches = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="forkserver")
     assert [batch.step for batch in batches] == list(range(STEPS))

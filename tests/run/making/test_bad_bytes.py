@@ -50,7 +50,7 @@ def full_address(address, field):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_a_flipped_byte_is_raised_at_its_step_with_the_full_address(local, workers):
+def test_flipped_byte_is_raised_at_its_step_with_the_full_address(local, workers):
     root, plan = local
     bad = addresses(plan, 3)[5]
     overwrite(root, bad.fields["x.npy"].path, flip(bad.fields["x.npy"]))
@@ -78,7 +78,7 @@ def test_only_the_rank_that_reads_it_and_only_the_fields_asked_for(local):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_shard_cut_short_names_the_sample_that_it_ends_in(local, workers):
+def test_shard_cut_short_names_the_sample_that_it_ends_in(local, workers):
     """Samples before the end are still read; the first one beyond it is named, not the first of the batch."""
     root, plan = local
     path = addresses(plan, 0)[0].fields["x.npy"].path
@@ -108,7 +108,7 @@ def test_a_shard_cut_short_names_the_sample_that_it_ends_in(local, workers):
     assert path in str(caught.value)
 
 
-def test_a_shard_that_is_gone(local):
+def test_shard_that_is_gone(local):
     root, plan = local
     with loader.Loader(plan, 0, 1, workers=0) as batches:
         next(batches)
@@ -120,7 +120,7 @@ def test_a_shard_that_is_gone(local):
     assert "restore it from a mirror" in str(caught.value)
 
 
-def test_a_shard_that_is_replaced_during_the_run(local):
+def test_shard_that_is_replaced_during_the_run(local):
     """Even by the same bytes: somebody writes where nobody may."""
     root, plan = local
     path = addresses(plan, 0)[0].fields["txt"].path
@@ -147,7 +147,7 @@ class Once:
         return bytes([data[0] ^ 1]) + data[1:]
 
 
-def test_a_flip_on_the_way_is_cured_by_a_second_read(memory_root, samples, watched, properties):
+def test_flip_on_the_way_is_cured_by_a_second_read(memory_root, samples, watched, properties):
     samples.write(memory_root, "photos", range(16))
     store = watched(memory_root)
     version = memory_root.open("photos@latest")
@@ -165,7 +165,7 @@ def test_a_flip_on_the_way_is_cured_by_a_second_read(memory_root, samples, watch
         )
 
 
-def test_a_replacement_between_the_two_reads_is_not_mixed_in(memory_root, samples, watched):
+def test_replacement_between_the_two_reads_is_not_mixed_in(memory_root, samples, watched):
     """The second read is pinned to the object of the first."""
     samples.write(memory_root, "photos", range(8))
     store = watched(memory_root)
@@ -184,7 +184,7 @@ def test_a_replacement_between_the_two_reads_is_not_mixed_in(memory_root, sample
         next(batches)
 
 
-def test_a_damaged_index_is_named(local):
+def test_damaged_index_is_named(local):
     root, plan = local
     shard = plan.sources["p"].view.version.parts.shard("media", 0)
     overwrite(root, shard["index_path"], lambda data: data[:200] + b"\0\0\0\0" + data[204:])

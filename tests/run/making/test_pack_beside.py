@@ -96,7 +96,7 @@ def test_ranks_and_workers_make_the_same_batches(docs, options):
             assert sum(part.digest for part in parts) % 2**64 == whole.digest
 
 
-def test_the_tokens_are_those_of_a_plan_without(docs):
+def test_tokens_are_those_of_a_plan_without(docs):
     """Which token is where depends on the tokens alone; what it is called does too."""
     with (
         numpy_loader(plan_of(docs)) as some,
@@ -115,13 +115,13 @@ def test_the_tokens_are_those_of_a_plan_without(docs):
                 assert np.array_equal(one[name], other[name])
 
 
-def test_the_delivered_digest_knows_every_field(docs, properties):
+def test_delivered_digest_knows_every_field(docs, properties):
     plan, fields = plan_of(docs), (FIELD, LABELS, ANSWER, WEIGHT)
     with numpy_loader(plan) as batches:
         assert batches.batch_at(2).digest == properties.packed_digest(plan, 2, "docs", fields)
 
 
-def test_a_piece_is_masked_where_any_of_its_fields_is_corrupt(memory_root, watched):
+def test_piece_is_masked_where_any_of_its_fields_is_corrupt(memory_root, watched):
     version = write(memory_root)
     addresses = {one.key: one for one in version.address(np.arange(len(version)), [LABELS])}
     store, place = watched(memory_root), addresses["docs-050"].fields[LABELS]  # of 60 tokens
@@ -140,7 +140,7 @@ def test_a_piece_is_masked_where_any_of_its_fields_is_corrupt(memory_root, watch
     assert {listed.address.key for one in seen for listed in one.substitutions} == {"docs-050"}
 
 
-def test_a_saved_plan_is_opened_with_its_fills(tmp_path):
+def test_saved_plan_is_opened_with_its_fills(tmp_path):
     with loader.Root(str(tmp_path)) as root:
         version = write(root)
         plan = plan_of(version)

@@ -112,7 +112,7 @@ def test_any_documents_come_back(lengths, length, batch, checksums):
 
 @pytest.mark.parametrize("boundary", ["fill", "mask"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_is_every_token_of_every_document_once(docs, workers, boundary):
+def test_epoch_is_every_token_of_every_document_once(docs, workers, boundary):
     plan = plan_of(docs, boundary=boundary)
     with numpy_loader(plan, workers=workers, epochs=1) as batches:
         seen = list(batches)
@@ -120,7 +120,7 @@ def test_an_epoch_is_every_token_of_every_document_once(docs, workers, boundary)
     assert {batch[FIELD].shape[1] for batch in seen} == {32}
 
 
-def test_a_batch_is_what_its_table_says(docs):
+def test_batch_is_what_its_table_says(docs):
     """Row by row from `plan.batch_ids`, `explain` and the documents alone."""
     plan = plan_of(docs)
     with numpy_loader(plan) as batches:
@@ -171,7 +171,7 @@ def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(docs, worl
     assert state["step"] == step
 
 
-def test_the_delivered_digest_is_the_formula(docs, properties):
+def test_delivered_digest_is_the_formula(docs, properties):
     plan = plan_of(docs)
     with numpy_loader(plan) as batches:
         assert batches.batch_at(2).digest == properties.packed_digest(plan, 2, "docs", [FIELD])
@@ -190,7 +190,7 @@ def test_frameworks_and_padded_slots(docs):
     assert not batch[f"{FIELD}.loss_mask"][padded].any()
 
 
-def test_a_transform_gets_the_sequence_and_its_own_generator(docs):
+def test_transform_gets_the_sequence_and_its_own_generator(docs):
     plan = plan_of(docs)
     with numpy_loader(plan, transform=with_a_number) as batches:
         batch, again = batches.batch_at(5), batches.batch_at(5)
@@ -208,7 +208,7 @@ def with_a_number(sample, rng):
     return {**sample, "n": int((sample[f"{FIELD}.segment_ids"] > 0).sum()), "drawn": int(rng.integers(10**9))}
 
 
-def test_a_mixture_of_packed_sources(memory_root):
+def test_mixture_of_packed_sources(memory_root):
     a, b = write(memory_root, "a"), write(memory_root, "b", [5] * 90)
     plan = loader.plan(
         {"a": loader.source(a.select(FIELD), 3), "b": b.select(FIELD)}, seed=1, global_batch=8, pack=PACK
@@ -321,7 +321,7 @@ def test_no_corrupt_document_past_the_budget_or_with_raise(memory_root, watched)
         list(batches)
 
 
-def test_a_document_that_does_not_decode_is_masked(memory_root):
+def test_document_that_does_not_decode_is_masked(memory_root):
     def refuses_17(data, rng=None):
         array = np.load(io.BytesIO(data))
         if len(array) and array[0] == 1700:
@@ -362,7 +362,7 @@ def test_documents_of_another_dtype_are_refused(memory_root):
         list(batches)
 
 
-def test_a_plan_is_opened_with_the_table_that_it_was_made_with(tmp_path, watched):
+def test_plan_is_opened_with_the_table_that_it_was_made_with(tmp_path, watched):
     root = loader.Root(str(tmp_path))
     version = write(root)
     plan = plan_of(version)
@@ -418,7 +418,7 @@ def test_pieces_of_long_documents_are_read_alone(memory_root):
     assert an_epoch(again)[1] == read_pieces
 
 
-def test_a_decoder_of_the_callers_gets_whole_documents(memory_root):
+def test_decoder_of_the_callers_gets_whole_documents(memory_root):
     version = write(memory_root, lengths=LONG)
     plan = plan_of(version, batch=5, pack=CHECKED)
     whole, nbytes = an_epoch(plan, decode={FIELD: lambda data, rng: np.load(io.BytesIO(data))})
@@ -462,7 +462,7 @@ def test_bytes_cannot_be_packed(docs):
         loader.Loader(plan_of(docs), 0, 1, decode=False)
 
 
-def test_a_node_cache_counts_all_documents_of_a_packed_source(memory_root):
+def test_node_cache_counts_all_documents_of_a_packed_source(memory_root):
     """Their sequences are fewer, and a chunk of them has documents from anywhere in a block."""
     version = write(memory_root, lengths=[2] * 90)
     source = plan_of(version).sources["docs"]
@@ -471,7 +471,7 @@ def test_a_node_cache_counts_all_documents_of_a_packed_source(memory_root):
     assert working_set_bytes([source], [source.view.documents], 1) == stored
 
 
-def test_a_plan_goes_to_worker_processes(docs):
+def test_plan_goes_to_worker_processes(docs):
     plan = plan_of(docs)
     sent = pickle.loads(pickle.dumps(plan))  # noqa: S301 - our own
     assert sent.hash == plan.hash

@@ -163,7 +163,7 @@ def test_arrays_of_one_layout_are_not_decoded_one_by_one(root, monkeypatch):
         assert "fixed.npy" not in {field for some in passed for field in some}
 
 
-def test_a_batch_over_shards_parts_and_groups_costs_as_many_requests_at_any_step(root, tmp_path):
+def test_batch_over_shards_parts_and_groups_costs_as_many_requests_at_any_step(root, tmp_path):
     """Counted at two sizes and two steps: what a batch costs is independent of both."""
     seen = {}
     for n in (400, 3200):
@@ -195,7 +195,7 @@ def test_neighbours_share_a_read(root):
     ("field", "byte"), [("fixed.npy", -1), ("fixed.npy", 8), ("txt", -1), ("jpg", -1)], ids=str
 )
 @pytest.mark.parametrize("cured", [True, False])
-def test_a_flipped_bit_is_read_again_and_then_substituted(folder, field, byte, cured, monkeypatch, tmp_path):
+def test_flipped_bit_is_read_again_and_then_substituted(folder, field, byte, cured, monkeypatch, tmp_path):
     """A bit that flips on the way is cured by the second read; one that stays is substituted; no other row moves."""
     shutil.copytree(folder, tmp_path / "root")
     with loader.Root(tmp_path / "root") as root:
@@ -250,7 +250,7 @@ def test_a_flipped_bit_is_read_again_and_then_substituted(folder, field, byte, c
                             assert np.array_equal(batch[name][at], decoded(number)[name])
 
 
-def test_a_bucket_is_not_read_twice(root, monkeypatch):
+def test_bucket_is_not_read_twice(root, monkeypatch):
     """Arrays and undecoded fields that came in pieces are gathered, right at once."""
     view = root.open("d@latest").select("fixed.npy", "scalar.npy", "blob.bin", "jpg")
     plan = loader.plan({"d": view}, seed=4, global_batch=16)
@@ -269,7 +269,7 @@ def test_a_bucket_is_not_read_twice(root, monkeypatch):
     assert all(batch.stats["verify_seconds"] > 0 for batch in read)
 
 
-def test_a_shard_that_was_replaced_is_noticed(tmp_path):
+def test_shard_that_was_replaced_is_noticed(tmp_path):
     """Also one that was only ever read into rows."""
     with loader.Root(tmp_path / "root") as root:
         with root.write("d", part_samples=10) as writer:
@@ -294,7 +294,7 @@ def test_a_shard_that_was_replaced_is_noticed(tmp_path):
                 batches.batch_at(second)
 
 
-def test_a_shard_that_was_cut_off_costs_what_lay_there(tmp_path):
+def test_shard_that_was_cut_off_costs_what_lay_there(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         with root.write("d") as writer:
             for i in range(20):

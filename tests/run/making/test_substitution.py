@@ -108,7 +108,7 @@ def test_every_world_size_and_every_thread_count(world_size, workers, damage, pl
     )
 
 
-def test_a_substitute_is_of_the_batchs_bucket(damage, views, samples, truth, properties):
+def test_substitute_is_of_the_batchs_bucket(damage, views, samples, truth, properties):
     plan = loader.plan(views, seed=7, global_batch=8, bucket_by="even")
     names = {samples.key(name, i) for name, numbers in BAD.items() for i in numbers}
     damage(BAD)
@@ -147,7 +147,7 @@ def test_any_corrupt_samples_at_any_runtime(
     )
 
 
-def test_a_quarantined_run_delivers_what_the_substituted_one_did(damage, root, views, properties, samples):
+def test_quarantined_run_delivers_what_the_substituted_one_did(damage, root, views, properties, samples):
     bad = damage(BAD)
     plan = loader.plan(views, seed=7, global_batch=13)
 
@@ -171,7 +171,7 @@ def test_a_quarantined_run_delivers_what_the_substituted_one_did(damage, root, v
     assert not flips.places & flips.reads
 
 
-def test_a_quarantined_slot_whose_substitute_is_corrupt_goes_on_to_the_next(damage, views, truth, properties):
+def test_quarantined_slot_whose_substitute_is_corrupt_goes_on_to_the_next(damage, views, truth, properties):
     """The attempts go on from the one that the plan holds."""
     first = loader.plan(views, seed=7, global_batch=13)
     bad = {("photos", key) for name, key in first.batch_ids(0)[:6] if name == "photos"}
@@ -195,7 +195,7 @@ def test_unknown_keys_are_refused_by_name(views):
         loader.plan(views, seed=7, global_batch=13, quarantine={"photos": ["photos/001", "photos/999"]})
 
 
-def test_a_grown_version_with_exclusions_and_a_predicate(memory_root, samples):
+def test_grown_version_with_exclusions_and_a_predicate(memory_root, samples):
     samples.write(memory_root, "photos", range(20), part_samples=6)
     memory_root.exclude("photos", ["photos/004", "photos/011"], reason="blurred")
     version = samples.write(memory_root, "photos", range(20, 33), part_samples=4)
@@ -225,7 +225,7 @@ def overwrite(root, place):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_flipped_byte_in_a_stored_shard(workers, tmp_path, samples, truth, properties):
+def test_flipped_byte_in_a_stored_shard(workers, tmp_path, samples, truth, properties):
     root = loader.Root(str(tmp_path / "root"))
     version = samples.write(root, "photos", range(40), part_samples=8)
     plan = loader.plan({"photos": version.select("x.npy", "txt")}, seed=6, global_batch=8)
@@ -251,7 +251,7 @@ def test_a_flipped_byte_in_a_stored_shard(workers, tmp_path, samples, truth, pro
         assert batches.metrics()["substituted_total"] == 0
 
 
-def test_a_packet_of_a_video(memory_root, media, watched):
+def test_packet_of_a_video(memory_root, media, watched):
     """Only where its packet is needed: a clip whose frames lie elsewhere is sound."""
     from loader.modalities.video.packet_table import index_packets
 
@@ -335,7 +335,7 @@ def test_what_does_not_decode_twice_is_substituted(small):
     "error",
     [MemoryError("full"), TimeoutError("slow"), ConnectionResetError("gone"), PermissionError(13, "denied")],
 )
-def test_a_decoder_that_fails_for_want_of_something_else_is_no_corrupt_sample(small, error):
+def test_decoder_that_fails_for_want_of_something_else_is_no_corrupt_sample(small, error):
     plan, number, _ = small
     with loader.Loader(plan, 0, 1, decode={"cls": Failing(number, 9, error)}, workers=0) as batches:
         with pytest.raises(type(error)) as caught:
@@ -371,7 +371,7 @@ def test_what_cannot_be_reached_is_never_substituted(error, workers, root, plan)
         assert batches.metrics()["substituted_total"] == 0
 
 
-def test_a_substitute_that_cannot_be_reached_is_not_substituted_either(damage, root, views, properties):
+def test_substitute_that_cannot_be_reached_is_not_substituted_either(damage, root, views, properties):
     plan = loader.plan({"photos": views["photos"]}, seed=7, global_batch=1)
     bad = damage({"photos": {int(plan.batch_ids(2)[0][1][-3:])}})
     _, ((_, _, _, stand_in),) = properties.with_substitutes(plan, 2, bad)
@@ -391,7 +391,7 @@ def test_a_substitute_that_cannot_be_reached_is_not_substituted_either(damage, r
 
 
 @pytest.mark.parametrize("error", [ValueError("bug"), Corrupt("mine")])
-def test_a_transforms_error_is_never_substituted(small, error):
+def test_transforms_error_is_never_substituted(small, error):
     plan, number, _ = small
     calls = []
 
@@ -408,7 +408,7 @@ def test_a_transforms_error_is_never_substituted(small, error):
     assert calls.count(number) == 1
 
 
-def test_a_substitute_draws_as_itself(small, views):
+def test_substitute_draws_as_itself(small, views):
     """Its augmentation is the one that it has in this epoch wherever it stands."""
     plan, number, slot = small
 
@@ -441,7 +441,7 @@ class TestBudget:
             substituted += len({one.slot for one in batch.substitutions})
 
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_the_run_stops_beyond_it_and_names_the_ledger(self, bad_half, workers, root):
+    def test_run_stops_beyond_it_and_names_the_ledger(self, bad_half, workers, root):
         plan, decode = bad_half
         with loader.Loader(plan, 0, 1, decode=decode, workers=workers) as batches:
             samples, substituted, said = self.read_until_stopped(batches)
@@ -458,14 +458,14 @@ class TestBudget:
         assert sum(at == step for at, _ in listed) >= 1
         assert len({at for at in listed if at[0] < step}) == substituted
 
-    def test_a_budget_of_nothing_allows_nothing(self, bad_half):
+    def test_budget_of_nothing_allows_nothing(self, bad_half):
         plan, decode = bad_half
         with loader.Loader(plan, 0, 1, decode=decode, corrupt_budget=0) as batches:
             _, substituted, said = self.read_until_stopped(batches)
         assert substituted == 0
         assert "allows 0" in said
 
-    def test_a_share_grows_with_the_samples(self, bad_half):
+    def test_share_grows_with_the_samples(self, bad_half):
         plan, decode = bad_half
         with loader.Loader(plan, 0, 1, decode=decode, corrupt_budget=0.3, workers=2) as batches:
             samples, substituted, _ = self.read_until_stopped(batches)
@@ -491,7 +491,7 @@ class TestBudget:
             loader.Loader(small[0], 0, 1, on_corrupt="skip")
 
 
-def test_a_rank_of_padding_alone_lists_nothing(views, root):
+def test_rank_of_padding_alone_lists_nothing(views, root):
     """It reads another rank's sample for its shapes, and takes that sample's substitute."""
     few = views["photos"].version.where("i < 5").select("cls")
     plan = loader.plan({"p": few}, seed=2, global_batch=4, allow_repeats=True)

@@ -51,7 +51,7 @@ FIELDS = [("cls",), ("x.npy", "txt"), ("cls", "x.npy", "ragged.npy", "txt", "jso
 @pytest.mark.parametrize("where", ["local", "versions"])
 @settings(derandomize=True, deadline=None, max_examples=20)
 @given(data=st.data())
-def test_the_same_batches(where, data, request):
+def test_same_batches(where, data, request):
     versions = request.getfixturevalue(where)
     names = data.draw(st.sampled_from([("photos",), ("web",), ("photos", "web")]))
     fields = data.draw(st.sampled_from(FIELDS))
@@ -112,7 +112,7 @@ def test_with_padding_at_the_end(local, world_size):
     assert together(masked, range(7)) == one_by_one(masked, range(7))
 
 
-def test_a_corrupt_sample_in_the_midst(memory_root, samples, watched):
+def test_corrupt_sample_in_the_midst(memory_root, samples, watched):
     version = samples.write(memory_root, "photos", range(30), part_samples=8)
     store = watched(memory_root)
     view = memory_root.open("photos@latest").select("cls", "x.npy")
@@ -138,7 +138,7 @@ def test_a_corrupt_sample_in_the_midst(memory_root, samples, watched):
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_an_error_comes_at_its_own_step(local, samples, in_workers, executor, monkeypatch):
+def test_error_comes_at_its_own_step(local, samples, in_workers, executor, monkeypatch):
     """After the batches before it, however many were begun together; asked again, it comes again."""
     monkeypatch.setattr("loader.run.making.prefetch.MAX_AHEAD", 4)  # so that steps are soon made together
     monkeypatch.setattr("loader.run.making.prefetch.SECONDS", 1e9)  # and as many, however slow they are
@@ -170,7 +170,7 @@ def test_what_steps_cost_together_adds_up(local):
     assert found[0].slowest is not None
 
 
-def test_a_stride_grows_while_steps_are_small():
+def test_stride_grows_while_steps_are_small():
     stride = Stride()
     sizes = []
     for _ in range(4):
@@ -190,7 +190,7 @@ def test_a_stride_grows_while_steps_are_small():
         (0.0, 0, MAX_STEPS),
     ],
 )
-def test_a_stride_is_bounded_in_time_and_memory(seconds, nbytes, steps):
+def test_stride_is_bounded_in_time_and_memory(seconds, nbytes, steps):
     stride = Stride()
     for _ in range(8):
         stride.saw(stride.steps, seconds * stride.steps, nbytes * stride.steps)

@@ -62,7 +62,7 @@ def slow_run(memory_root, watched):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("place", ["store", "decoder", "transform", "consumer"])
-def test_a_slow_place_is_named(slow_run, place, workers):
+def test_slow_place_is_named(slow_run, place, workers):
     limit, line = slow_run(place, workers)
     assert limit == place
     assert line.endswith(f"limited by: {place}")
@@ -81,7 +81,7 @@ def test_every_stage_of_making_can_limit():
     assert limited_by(made(**{**others, "decode": 1.1}, consumer=5.0)) == "decoder"
 
 
-def test_the_consumer_limits_while_it_hardly_waits():
+def test_consumer_limits_while_it_hardly_waits():
     just = WAITS * 100.0
     assert limited_by(made(fetch=500.0, consumer=just - 0.1, busy=100.0 - just + 0.1)) == "consumer"
     assert limited_by(made(fetch=500.0, consumer=just + 0.1, busy=100.0 - just - 0.1)) == "store"

@@ -83,7 +83,7 @@ def test_names_and_counts(versions, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_steps_add_up_to_the_whole(versions, workers):
+def test_steps_add_up_to_the_whole(versions, workers):
     views = {"p": versions["photos"].select("x.npy", "cls"), "w": versions["web"].select("cls")}
     plan = loader.plan(views, seed=1, global_batch=10)
     with loader.Loader(
@@ -112,7 +112,7 @@ def test_the_steps_add_up_to_the_whole(versions, workers):
         assert workers or spent <= batch.wait_s, "stages of one thread follow each other"
 
 
-def test_a_step_counts_its_own_requests(tmp_path):
+def test_step_counts_its_own_requests(tmp_path):
     """Of one part, read whole, later steps are one read, which steps made together share; what another loader does at
     the same time is not in it."""
     root = loader.Root(tmp_path / "root")
@@ -179,7 +179,7 @@ def test_quantiles_are_bounds_of_buckets():
 
 @pytest.mark.parametrize("stage", ["decode", "transform"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_slow_step_names_its_slowest_sample(tmp_path, stage, workers):
+def test_slow_step_names_its_slowest_sample(tmp_path, stage, workers):
     """One sample of a hundred takes 200 ms in a decoder or a transform: it is found, with the place of its bytes."""
     root = loader.Root(tmp_path / "root")
     with root.write("d", part_samples=30) as writer:
@@ -219,7 +219,7 @@ def test_a_slow_step_names_its_slowest_sample(tmp_path, stage, workers):
 
 
 @pytest.mark.parametrize("prefetch", [0, None], ids=["one by one", "together"])
-def test_the_largest_picture_of_a_step_is_its_slowest_sample(tmp_path, prefetch):
+def test_largest_picture_of_a_step_is_its_slowest_sample(tmp_path, prefetch):
     """Of pictures that are decoded in a row: one of 30,000 times the pixels, which takes thousands of times as long."""
     root = loader.Root(tmp_path / "root")
     with root.write("d", part_samples=9) as writer:
@@ -234,7 +234,7 @@ def test_the_largest_picture_of_a_step_is_its_slowest_sample(tmp_path, prefetch)
     assert (batch.slowest.key, batch.slowest.stage, batch.slowest.step) == ("k17", "decode", batch.step)
 
 
-def test_a_slow_read_names_the_shard_and_its_bytes(memory_root, watched):
+def test_slow_read_names_the_shard_and_its_bytes(memory_root, watched):
     with memory_root.write("d", part_samples=8) as writer:
         for i in range(32):
             writer.add(f"k{i}", {"cls": i})
@@ -263,7 +263,7 @@ def test_a_slow_read_names_the_shard_and_its_bytes(memory_root, watched):
     memory_root.store = store.inner
 
 
-def test_the_list_of_slow_steps_is_bounded_and_keeps_the_longest_waits():
+def test_list_of_slow_steps_is_bounded_and_keeps_the_longest_waits():
     metrics = Metrics()
     for step in range(200):
         slow = SlowSample(

@@ -73,7 +73,7 @@ def test_histograms(read):
         assert {one.labels["rank"] for one in samples} == {"1"}
 
 
-def test_a_loader_that_has_done_nothing_tells_zeros(versions, families):
+def test_loader_that_has_done_nothing_tells_zeros(versions, families):
     plan = loader.plan({"p": versions["photos"].select("cls")}, seed=1, global_batch=10)
     with loader.Loader(plan, 0, 1) as batches:
         found = families(batches.metrics_text())

@@ -59,9 +59,7 @@ def test_each_wrong_read_of_a_bucket_is_remembered_once(
     assert {(one.kind, one.store) for one in new_faults()} == {("read", store.url)}
 
 
-def test_a_wrong_read_of_a_gathered_field_is_remembered_and_counted(
-    memory_root, samples, watched, new_faults
-):
+def test_wrong_read_of_a_gathered_field_is_remembered_and_counted(memory_root, samples, watched, new_faults):
     """From the second batch on, headers are known, and bytes go straight into the batch."""
     samples.write(memory_root, "photos", range(64))
     store = watched(memory_root)
@@ -103,7 +101,7 @@ def test_faults_of_worker_processes_reach_the_trainer(tmp_path, samples, new_fau
     assert {one.expected for one in new_faults()} == {f"{place.crc32c:08x}"}
 
 
-def test_a_damaged_page_of_the_node_cache_is_a_fault(memory_root, samples, tmp_path, new_faults, wait_for):
+def test_damaged_page_of_the_node_cache_is_a_fault(memory_root, samples, tmp_path, new_faults, wait_for):
     samples.write(memory_root, "photos", range(8))
     plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=1, global_batch=8)
     options = {"workers": 0, "framework": "numpy"}
@@ -125,7 +123,7 @@ def test_a_damaged_page_of_the_node_cache_is_a_fault(memory_root, samples, tmp_p
     assert all(one.expected != one.actual and len(one.actual) == 8 for one in new_faults())
 
 
-def test_a_thousand_faults_are_remembered():
+def test_thousand_faults_are_remembered():
     faults, before = ReadFaults(), FAULTS.count
     for number in range(3):
         add_fault("read", "memory://a", "a.tar", (number, 1), 1, None)

@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_line(batches):
+def test_line(batches):
     assert batches.status_line() == "step 0"
     next(batches)
     next(batches)
@@ -58,7 +58,7 @@ def test_rates_and_shares_are_those_since_the_line_before():
     )
 
 
-def test_a_file_sees_nothing(batches, capsys):
+def test_file_sees_nothing(batches, capsys):
     out = io.StringIO()
     assert [batch.step for batch in batches.with_status(out)] == [0, 1, 2, 3]
     batches.seek(0)
@@ -67,7 +67,7 @@ def test_a_file_sees_nothing(batches, capsys):
     assert out.getvalue() == "".join(capsys.readouterr()) == ""
 
 
-def test_a_real_terminal_sees_one_line_rewritten(batches):
+def test_real_terminal_sees_one_line_rewritten(batches):
     parent, child = pty.openpty()
     with os.fdopen(child, "w") as terminal:
         assert [batch.step for batch in shown(batches, batches.status_line, terminal, every_s=0)] == [
@@ -85,7 +85,7 @@ def test_a_real_terminal_sees_one_line_rewritten(batches):
     assert seen.endswith("\n")
 
 
-def test_a_shorter_line_leaves_nothing_of_the_longer_one():
+def test_shorter_line_leaves_nothing_of_the_longer_one():
     lines = iter(["long line", "short", "longest line of all"])
     out = Terminal()
     assert list(shown(iter("abc"), lambda: next(lines), out, every_s=0)) == ["a", "b", "c"]
@@ -99,7 +99,7 @@ def test_it_is_throttled():
     assert out.getvalue() == ""
 
 
-def test_a_loop_that_is_left_ends_the_line():
+def test_loop_that_is_left_ends_the_line():
     out = Terminal()
     run = shown(iter("abc"), lambda: "line", out, every_s=0)
     next(run)

@@ -27,7 +27,7 @@ def step_of(families):
     return lambda text: families(text)["penstock_step"].samples[0].value
 
 
-def test_the_loop(batches):
+def test_loop(batches):
     trained = []
     exec(STATUS, {"batches": batches, "train": trained.append})
     assert [batch.step for batch in trained] == [0, 1, 2, 3, 4]
@@ -51,7 +51,7 @@ def test_serving_while_batches_are_taken(batches, step_of):
         thread.join()
 
 
-def test_the_textfile(batches, step_of, tmp_path):
+def test_textfile(batches, step_of, tmp_path):
     next(batches)
     exec(TEXTFILE, {"batches": batches, "folder": tmp_path, "rank": 0})
     (written,) = tmp_path.iterdir()

@@ -115,7 +115,7 @@ def test_what_buckets_refuse_of_a_loader(plan):
         loader.Loader(one, 0, 1, epochs=1)
 
 
-def test_a_batch_without_buckets_names_none(versions):
+def test_batch_without_buckets_names_none(versions):
     with loader.Loader(
         loader.plan({"p": versions["web"]}, seed=1, global_batch=4), 0, 1, workers=0
     ) as batches:

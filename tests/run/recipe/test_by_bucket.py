@@ -97,7 +97,7 @@ def test_random_places_do_not_depend_on_ranks_and_workers(plan):
 
 
 @pytest.mark.parametrize("options", OPTIONS[:2], ids=["caller", "threads"])
-def test_a_transform_of_its_own_for_each_bucket(plan, options):
+def test_transform_of_its_own_for_each_bucket(plan, options):
     def of(label):
         return lambda sample, rng: {"cls": sample["cls"], "label": label}
 
@@ -106,7 +106,7 @@ def test_a_transform_of_its_own_for_each_bucket(plan, options):
             assert set(batch["label"]) == {batch.bucket}
 
 
-def test_a_substitute_has_its_buckets_shape(memory_root):
+def test_substitute_has_its_buckets_shape(memory_root):
     """A picture that does not decode gives way to another of its bucket."""
     with memory_root.write("photos") as writer:
         for number in range(40):
@@ -168,7 +168,7 @@ def test_what_is_refused(plan, given, said):
         loader.Loader(plan, 0, 1, **options)
 
 
-def test_a_plan_without_buckets_has_none_to_choose_by(version):
+def test_plan_without_buckets_has_none_to_choose_by(version):
     plan = loader.plan({"photos": version}, seed=3, global_batch=6)
     with pytest.raises(InvalidRuntime, match="with a plan that has no buckets"):
         loader.Loader(plan, 0, 1, decode={"jpg": loader.by_bucket(of_its_label)})

@@ -75,7 +75,7 @@ def test_values(version):
     assert batch["blob"] == [bytes([i]) for i in numbers]
 
 
-def test_a_clip_begins_at_a_place_that_is_the_samples(version, media):
+def test_clip_begins_at_a_place_that_is_the_samples(version, media):
     """16 of 40 frames, the same place at every world size and thread count, another one in another epoch."""
     plan = loader.plan({"m": version.select("mp4")}, seed=1, global_batch=N)
     places = {}
@@ -102,7 +102,7 @@ def test_bytes_alone(version):
     assert all(b"ftyp" in data[:12] for data in batch["mp4"])
 
 
-def test_a_decoder_of_the_callers_for_one_field(version, media):
+def test_decoder_of_the_callers_for_one_field(version, media):
     clip = loader.video(frames=4, stride=3, size=(24, 32), start=5)
     batch, numbers = one_batch(
         version, ["mp4", "jpg", "cls"], decode={"mp4": clip, "jpg": lambda data, rng: len(data)}
@@ -113,7 +113,7 @@ def test_a_decoder_of_the_callers_for_one_field(version, media):
     assert batch["cls"].tolist() == numbers
 
 
-def test_a_decoder_of_the_callers_gets_the_samples_generator(version):
+def test_decoder_of_the_callers_gets_the_samples_generator(version):
     def decoder(data, rng):
         return int(rng.integers(2**60))
 
@@ -124,7 +124,7 @@ def test_a_decoder_of_the_callers_gets_the_samples_generator(version):
     assert len(set(plain["blob"].tolist())) == N
 
 
-def test_a_generator_that_a_decoder_keeps_goes_on_drawing(version):
+def test_generator_that_a_decoder_keeps_goes_on_drawing(version):
     """Its draws after the batch are those that a generator of its sample has there."""
     kept = {}
 
@@ -140,7 +140,7 @@ def test_a_generator_that_a_decoder_keeps_goes_on_drawing(version):
         assert rng.random(5).tolist() == fresh.random(5).tolist()
 
 
-def test_a_decoder_that_loads_with_a_loader_of_its_own_draws_the_same(version):
+def test_decoder_that_loads_with_a_loader_of_its_own_draws_the_same(version):
     """Both draw in one thread, one inside of the other."""
 
     def plain(data, rng):
@@ -163,7 +163,7 @@ def test_what_decode_takes(version, decode):
         one_batch(version, ["jpg"], decode=decode)
 
 
-def test_a_decoder_for_a_field_that_is_not_selected(version):
+def test_decoder_for_a_field_that_is_not_selected(version):
     with pytest.raises(InvalidRuntime, match=r"decode names \['mp4'\].*select \['jpg'\]"):
         one_batch(version, ["jpg"], decode={"mp4": loader.video()})
 
@@ -189,7 +189,7 @@ def test_bytes_that_no_decoder_reads_are_named_in_full(memory_root):
         assert part in str(caught.value)
 
 
-def test_a_decoder_of_the_callers_that_fails(version):
+def test_decoder_of_the_callers_that_fails(version):
     def decoder(data, rng):
         raise RuntimeError("no licence")
 
@@ -200,7 +200,7 @@ def test_a_decoder_of_the_callers_that_fails(version):
 
 
 @pytest.mark.parametrize("transform", [None, lambda sample, rng: sample])
-def test_a_decoder_that_fails_once_is_called_once_more(version, transform):
+def test_decoder_that_fails_once_is_called_once_more(version, transform):
     """With the sample read anew, and nothing else of the batch is different."""
     called = []
 
@@ -224,7 +224,7 @@ def test_a_decoder_that_fails_once_is_called_once_more(version, transform):
     assert sorted(called) == sorted([*(bytes([i]) for i in range(N)), bytes([3])])
 
 
-def test_a_field_more_does_not_change_what_a_transform_draws(version):
+def test_field_more_does_not_change_what_a_transform_draws(version):
     def decoder(data, rng):
         return int(rng.integers(2**60))
 
@@ -249,7 +249,7 @@ def test_transforms_see_decoded_fields_and_decide_the_result(version):
     assert again["noise"].tolist() == batch["noise"].tolist()
 
 
-def test_a_lambda_is_a_transform_for_threads(version):
+def test_lambda_is_a_transform_for_threads(version):
     batch, numbers = one_batch(
         version, ["cls"], transform=lambda sample, rng: {"x": -sample["cls"]}, workers=3
     )
@@ -257,7 +257,7 @@ def test_a_lambda_is_a_transform_for_threads(version):
 
 
 @pytest.mark.parametrize("result", [None, [], {}, 3])
-def test_a_transform_that_returns_nothing(version, result):
+def test_transform_that_returns_nothing(version, result):
     def forgetful(sample, rng):
         return result
 
@@ -268,7 +268,7 @@ def test_a_transform_that_returns_nothing(version, result):
 
 
 @pytest.mark.parametrize("error", [ValueError("x < 0"), StopIteration("x < 0"), KeyError("x < 0")])
-def test_a_transform_that_raises(version, error):
+def test_transform_that_raises(version, error):
     def picky(sample, rng):
         raise error
 

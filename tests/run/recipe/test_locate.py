@@ -68,7 +68,7 @@ def test_every_sample_is_its_sources(views, samples, data):
                     assert np.array_equal(batch[field][slot], whole[field])
 
 
-def test_an_error_has_the_address_of_its_sample(tmp_path, samples):
+def test_error_has_the_address_of_its_sample(tmp_path, samples):
     with loader.Root(tmp_path / "root") as root:
         found = {
             name: write(root, samples, name, range(20), FIELDS, part_samples=6) for name in ("a", "b", "c")

@@ -38,7 +38,7 @@ distributed.destroy_process_group()
 
 @pytest.mark.server
 @pytest.mark.filterwarnings("ignore")
-def test_a_tensor_parallel_group_gets_the_same_slots_and_the_groups_make_the_batch(tmp_path, samples):
+def test_tensor_parallel_group_gets_the_same_slots_and_the_groups_make_the_batch(tmp_path, samples):
     root = loader.Root(str(tmp_path / "root"))
     samples.write(root, "photos", range(30), part_samples=11, fields=("cls",))
     script = tmp_path / "groups.py"
@@ -117,7 +117,7 @@ def test_meshes_that_do_not_say_it(meshes):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_process_outside_of_the_mesh_has_no_rank(meshes):
+def test_process_outside_of_the_mesh_has_no_rank(meshes):
     from torch.distributed.device_mesh import DeviceMesh
 
     meshes((4,), ("all",), 3)
@@ -126,7 +126,7 @@ def test_a_process_outside_of_the_mesh_has_no_rank(meshes):
         loader.World.of_mesh(part, "dp")
 
 
-def test_a_world_is_taken_for_rank_and_size(versions):
+def test_world_is_taken_for_rank_and_size(versions):
     world = loader.World(rank=1, world_size=3)
     plan = loader.plan({"a": versions["web"]}, seed=1, global_batch=6)
     assert loader.run.recipe.world.World.of(world, None) is world

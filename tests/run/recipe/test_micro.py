@@ -42,7 +42,7 @@ def whole_and_pieces(plan, world_size, micro_batch, **options):
     epochs=st.booleans(),
     workers=st.sampled_from((0, 2)),
 )
-def test_the_pieces_are_the_part_and_the_same_number_on_every_rank(
+def test_pieces_are_the_part_and_the_same_number_on_every_rank(
     view, batch, later, world_size, micro_batch, epochs, workers
 ):
     batch, later = max(batch, world_size), max(later, world_size)
@@ -76,7 +76,7 @@ def test_the_pieces_are_the_part_and_the_same_number_on_every_rank(
         assert np.mean(loss) == pytest.approx(sum(every) / size)
 
 
-def test_a_state_counts_optimizer_steps(view):
+def test_state_counts_optimizer_steps(view):
     plan = loader.plan({"web": view}, seed=5, global_batch=8)
     with loader.Loader(plan, 0, 1, steps=4, micro_batch=3, framework="numpy") as batches:
         seen = []
@@ -152,7 +152,7 @@ def test_pieces_of_one_need_ranks_that_divide_the_batch(view):
         assert [len(one) for one in batches][-2:] == [1, 1]
 
 
-def test_a_torch_dataset_hands_over_whole_batches(view):
+def test_torch_dataset_hands_over_whole_batches(view):
     plan = loader.plan({"web": view}, seed=5, global_batch=8)
     with pytest.raises(InvalidRuntime, match=r"micro_batch in a torch_dataset.*batch.micro_batches"):
         loader.torch_dataset(plan, 0, 1, micro_batch=2)

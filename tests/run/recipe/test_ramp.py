@@ -33,6 +33,6 @@ def test_stops_and_resumes(plan, properties):
     )
 
 
-def test_a_world_that_does_not_fit_the_smallest_batch_is_refused(plan):
+def test_world_that_does_not_fit_the_smallest_batch_is_refused(plan):
     with pytest.raises(InvalidRuntime, match="world_size = 3 is more than global_batch = 2"):
         loader.Loader(plan, 0, 3)

@@ -101,7 +101,7 @@ def test_large_steps_are_planned_alone(plans, monkeypatch):
     assert asked == [1, 2, 2, 2]
 
 
-def test_an_error_comes_at_its_own_step(plans, monkeypatch):
+def test_error_comes_at_its_own_step(plans, monkeypatch):
     def failing(mine, steps):
         if 20 in steps:
             raise ValueError("of step 20")

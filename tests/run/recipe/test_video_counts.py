@@ -69,7 +69,7 @@ class Calls:
 
 
 @pytest.mark.parametrize(("size", "conversions"), [(None, 1), ((32, 48), 2)])
-def test_a_clip_costs_few_calls(plan, size, conversions):
+def test_clip_costs_few_calls(plan, size, conversions):
     """From the second epoch on: each clip begins at its video's first packet, and all are of one encoder."""
     decoder = loader.video(N_FRAMES, start=10, size=size)
     with loader.Loader(plan, 0, 1, decode={"mp4": decoder}, workers=0, prefetch=0, epochs=4) as batches:

@@ -71,7 +71,7 @@ DECODERS = [
 
 
 @pytest.mark.parametrize("number", range(len(DECODERS)))
-def test_the_batches_are_those_of_whole_fields(version, number):
+def test_batches_are_those_of_whole_fields(version, number):
     decoder = DECODERS[number]
     plan = loader.plan({"v": version.select("mp4", "cls")}, seed=5, global_batch=N // 2)
     with (
@@ -270,7 +270,7 @@ class TestDamage:
         with pytest.raises(Corrupt, match=r"field 'mp4.packets'.*in its index"):
             self.read(plan)
 
-    def test_a_shard_cut_short(self, local):
+    def test_shard_cut_short(self, local):
         root, plan, address, table = local
         place = address.fields["mp4"]
         os.truncate(os.path.join(root.url, place.path), place.offset + int(table.pos[41]) + 5)
@@ -278,7 +278,7 @@ class TestDamage:
             self.read(plan)
 
 
-def test_a_flip_on_the_way_is_cured_by_reading_the_packet_again(memory_root, watched):
+def test_flip_on_the_way_is_cured_by_reading_the_packet_again(memory_root, watched):
     data = video(120)
     written(memory_root, "one", lambda _: with_table(data), ["clip"])
     store = watched(memory_root)
@@ -300,7 +300,7 @@ def test_a_flip_on_the_way_is_cured_by_reading_the_packet_again(memory_root, wat
     assert again[1:] == [(place.offset + table.pos[43], table.size[43])]
 
 
-def test_a_table_of_another_video_is_refused(memory_root):
+def test_table_of_another_video_is_refused(memory_root):
     table = index_packets(video(50))
     version = written(memory_root, "odd", lambda _: {"mp4": video(60), "mp4.packets": table}, ["clip"])
     plan = loader.plan({"v": version.select("mp4")}, seed=1, global_batch=1)
@@ -356,7 +356,7 @@ def test_parts_without_tables_are_read_whole(memory_root, clips):
         assert later < bare.metrics()["fetched_bytes_total"] < plain.metrics()["fetched_bytes_total"]
 
 
-def test_a_table_that_says_whole_is_obeyed(memory_root):
+def test_table_that_says_whole_is_obeyed(memory_root):
     """Matroska blocks lie elsewhere than their payload: the table says so, and the field is read whole."""
     file = io.BytesIO()
     with av.open(io.BytesIO(video(60))) as source, av.open(file, "w", format="matroska") as target:
@@ -416,7 +416,7 @@ class TestCameras:
         assert max(seen) == 87 - 35
         assert len(seen) > 30  # of 40
 
-    def test_the_same_whichever_way_they_are_read(self, tmp_path):
+    def test_same_whichever_way_they_are_read(self, tmp_path):
         """By packets, whole, and mixed: the same pictures."""
         got = []
         for number, tables in enumerate([(self.HIGH, self.WRIST), (self.HIGH,), ()]):
@@ -464,7 +464,7 @@ class TestCameras:
         with pytest.raises(InvalidRuntime, match=r"makes 'mp4.times', a field that the view selects"):
             loader.Loader(plan, 0, 1, decode={"mp4": loader.video(times=True)}, workers=0)
 
-    def test_a_place_at_which_another_camera_is_off(self, memory_root):
+    def test_place_at_which_another_camera_is_off(self, memory_root):
         version = self.version(memory_root, (self.HIGH, self.WRIST))
         plan = loader.plan({"v": version.select(self.HIGH, self.WRIST)}, seed=2, global_batch=4)
         for leader, match in (
@@ -493,7 +493,7 @@ class TestCameras:
                 loader.Loader(plan, 0, 1, decode=decode, workers=0)
 
 
-def test_the_choice_is_the_same_from_a_table_and_from_a_file(clips):
+def test_choice_is_the_same_from_a_table_and_from_a_file(clips):
     for data in clips.values():
         table = read_packets(index_packets(data))
         timeline = Timeline.of_table(table)

@@ -78,7 +78,7 @@ def test_samples_one_by_one_are_those_of_their_batch(samples, framework, order) 
 
 
 @pytest.mark.parametrize("value", [RAMP, 7, b"x", "y", {"a": 1}])
-def test_a_part_that_is_padding_has_the_shapes_of_another_part(value) -> None:
+def test_part_that_is_padding_has_the_shapes_of_another_part(value) -> None:
     columns, like = SlotColumns(3, "torch"), Columns(1)
     columns.add(EXAMPLE, {"a": value})
     BatchRow(like, 0).put({"a": value}, ("a",))

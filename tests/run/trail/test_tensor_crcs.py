@@ -37,7 +37,7 @@ def test_every_difference_counts():
     assert len(set(found)) == len(VALUES)
 
 
-def test_the_formula_is_that_of_the_format():
+def test_formula_is_that_of_the_format():
     array = np.arange(6, dtype=np.int32).reshape(2, 3)
     assert crc(array) == crc32c(b"int32 (2, 3) " + array.tobytes())
     assert crc(array[:, ::-1]) == crc32c(b"int32 (2, 3) " + array[:, ::-1].tobytes())

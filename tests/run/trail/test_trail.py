@@ -71,7 +71,7 @@ def test_every_step_is_read_back(memory_root, plan):
     assert found.differing == ()
 
 
-def test_a_look_back_gives_the_checksums_that_are_on_record(memory_root, plan):
+def test_look_back_gives_the_checksums_that_are_on_record(memory_root, plan):
     train(plan, loader.Trail(memory_root, "r", tensors_every=2))
     found = loader.read_trail(memory_root, "r").steps
     with loader.Loader(
@@ -86,7 +86,7 @@ def test_a_look_back_gives_the_checksums_that_are_on_record(memory_root, plan):
     assert found["crc.x.npy"].drop_nulls().n_unique() == 3
 
 
-def test_a_resumed_run_has_its_repeated_steps_twice(memory_root, plan):
+def test_resumed_run_has_its_repeated_steps_twice(memory_root, plan):
     trail = loader.Trail(memory_root, "r")
     train(plan, trail)
     train(plan, trail, steps=8, seek=4)
@@ -174,7 +174,7 @@ def largest(memory_root, run="r"):
     ]
 
 
-def test_the_largest_values_are_kept_with_their_slots(memory_root, plan):
+def test_largest_values_are_kept_with_their_slots(memory_root, plan):
     with loader.Loader(
         plan, 1, 2, framework="numpy", workers=0, trail=loader.Trail(memory_root, "r", ranks="all")
     ) as batches:
@@ -314,7 +314,7 @@ class Refusing:
         self.inner.put_if_absent(key, data)
 
 
-def test_a_root_that_refuses_ends_nothing(memory_root, plan, caplog):
+def test_root_that_refuses_ends_nothing(memory_root, plan, caplog):
     memory_root.store = Refusing(memory_root.store)
     assert len(train(plan, loader.Trail(memory_root, "r"))) == 6
     told = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -391,7 +391,7 @@ def test_notes_that_come_late_are_written_too(memory_root, plan, monkeypatch, wa
     assert found["largest"].list.len().to_list() == [8, 0]
 
 
-def test_a_trail_read_again_reads_the_new_objects_alone(memory_root, plan, monkeypatch, wait_for):
+def test_trail_read_again_reads_the_new_objects_alone(memory_root, plan, monkeypatch, wait_for):
     monkeypatch.setattr(recorder, "GAP_S", 0.005)
     for rank in range(2):
         train(plan, loader.Trail(memory_root, "r", ranks="all"), steps=3, rank=rank, world_size=2)
@@ -450,7 +450,7 @@ if sys.argv[3] == "killed":
 
 
 @pytest.mark.parametrize("end", ["killed", "forgotten"])
-def test_a_process_that_does_not_close_its_loader(tmp_path, samples, end):
+def test_process_that_does_not_close_its_loader(tmp_path, samples, end):
     root = loader.Root(str(tmp_path / "root"))
     plan = loader.plan({"photos": samples.write(root, "photos", range(40))}, seed=9, global_batch=8)
     plan.save(root)
@@ -522,7 +522,7 @@ def test_what_a_trail_is_made_of_is_checked(memory_root, plan):
         loader.Loader(plan, 0, 1, trail=memory_root)
 
 
-def test_a_run_that_is_not_there_and_one_that_is_damaged(memory_root, plan):
+def test_run_that_is_not_there_and_one_that_is_damaged(memory_root, plan):
     train(plan, loader.Trail(memory_root, "one"), steps=2)
     with pytest.raises(RunNotFound, match="it has: one"):
         loader.read_trail(memory_root, "two")
@@ -540,12 +540,12 @@ def test_a_run_that_is_not_there_and_one_that_is_damaged(memory_root, plan):
         loader.read_trail(memory_root, "worse")
 
 
-def test_a_dataset_of_torch_takes_no_trail(memory_root, plan):
+def test_dataset_of_torch_takes_no_trail(memory_root, plan):
     with pytest.raises(InvalidRuntime, match="hand out steps before they are trained"):
         loader.torch_dataset(plan, 0, 1, trail=loader.Trail(memory_root, "r"))
 
 
-def test_the_recorders_thread_collects_its_loader_as_a_wait_begins(memory_root, plan, monkeypatch):
+def test_recorders_thread_collects_its_loader_as_a_wait_begins(memory_root, plan, monkeypatch):
     """In the middle of a wait of `threading`, which holds a lock there."""
     real, batches, waits = threading.Condition.wait, None, threading.Event()
 

@@ -238,7 +238,7 @@ def test_growth_over_a_rewritten_keep_is_refused(root: loader.Root, swap: bool) 
 
 
 @pytest.mark.parametrize("keep", [None, "keep.npy"])
-def test_a_run_follows_two_publishes(root: loader.Root, keep: str | None) -> None:
+def test_run_follows_two_publishes(root: loader.Root, keep: str | None) -> None:
     keeps = [some(12, n) for n in range(3)]
     windows = kept(stored(root, keeps), keep=keep)
     plan = loader.plan({"arm": windows}, seed=5, global_batch=4)
@@ -333,14 +333,14 @@ def test_keep_that_is_missing_is_refused(root: loader.Root) -> None:
         kept(stored_again(root), keep="later.npy")
 
 
-def test_an_epoch_without_true_rows_is_refused(root: loader.Root) -> None:
+def test_epoch_without_true_rows_is_refused(root: loader.Root) -> None:
     windows = kept(stored(root, [np.zeros(5, bool)] * 3))
     assert len(windows) == 0
     with pytest.raises(EmptyView):
         loader.plan({"arm": windows}, seed=1, global_batch=2)
 
 
-def test_the_table_is_stored_once_and_proved(tmp_path: Path) -> None:
+def test_table_is_stored_once_and_proved(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
         keeps = [some(30, n) for n in range(3)]
         windows = kept(stored(root, keeps))
@@ -393,7 +393,7 @@ def test_the_table_is_stored_once_and_proved(tmp_path: Path) -> None:
         ([0, 30, 2**26], [0, 20, 40], [40, *[0] * 31], True),  # 8 MiB of bits that the file lacks
     ],
 )
-def test_a_forged_table_is_refused(
+def test_forged_table_is_refused(
     root: loader.Root, first: list[int], first_kept: list[int], n_true: list[int], is_seen_in_use: bool | None
 ) -> None:
     view = stored(root, [np.arange(30) % 3 > 0] * 2)
@@ -419,7 +419,7 @@ def test_a_forged_table_is_refused(
         kept(stored_again(root)).keys(np.arange(3))
 
 
-def test_a_table_of_a_later_release_is_named(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_of_a_later_release_is_named(root: loader.Root, monkeypatch: pytest.MonkeyPatch) -> None:
     view = stored(root, [some(30, 1)])
     with monkeypatch.context() as patch:
         patch.setattr(parquet, "SCHEMA_VERSION", 2)
@@ -428,7 +428,7 @@ def test_a_table_of_a_later_release_is_named(root: loader.Root, monkeypatch: pyt
         kept(stored_again(root))
 
 
-def test_a_table_whose_numbers_wrap_is_refused(root: loader.Root) -> None:
+def test_table_whose_numbers_wrap_is_refused(root: loader.Root) -> None:
     first = np.array([0, 2**63 - 1, -(2**63)], np.int64)
     facts = {"path": "windows/x.parquet", "content_sha256": table_sha256(first)}
     data = table_bytes(pa.table({"first": first}), "windows", facts=facts)

@@ -54,7 +54,7 @@ def texts(plan: loader.Plan, **options: Any) -> dict[str, str]:
         }
 
 
-def test_the_first_active_style_is_the_text(root: loader.Root) -> None:
+def test_first_active_style_is_the_text(root: loader.Root) -> None:
     plan = planned(stored(root, LINES, [{"start_ns": 300, "style": "task", "text": "drop"}]))
     read = texts(plan)
     first = ["lift", "lift", "reach", "reach", "lift", "lift", "lift", "grasp", "grasp", "grasp"]
@@ -63,7 +63,7 @@ def test_the_first_active_style_is_the_text(root: loader.Root) -> None:
     assert texts(planned(root.open("arm").select("action.npy"), text=["memory"])) == dict.fromkeys(read, "")
 
 
-def test_the_styles_are_part_of_the_plan(root: loader.Root) -> None:
+def test_styles_are_part_of_the_plan(root: loader.Root) -> None:
     view = stored(root, LINES)
     plan, other = planned(view), planned(view, text=("task",))
     assert len({plan.hash, other.hash, planned(view, text=()).hash}) == 3
@@ -123,7 +123,7 @@ def test_active_text_is_what_a_search_finds(own: list[LanguageLine]) -> None:
         ('{"start_ns": 5, "text": "\\ud800"}', "half a character"),
     ],
 )
-def test_a_line_that_is_no_language_is_corrupt_by_its_number(line: str, why: str) -> None:
+def test_line_that_is_no_language_is_corrupt_by_its_number(line: str, why: str) -> None:
     with pytest.raises(Corrupt, match=f"line 3: .*{why}".replace("[", r"\[")):
         parse_language(f'{{"start_ns": 0}}\n\n{line}\n'.encode())
 
@@ -135,7 +135,7 @@ def test_language_is_bounded() -> None:
         parse_language(b" " * 2**25)
 
 
-def test_a_bad_episode_is_one_bad_sample(root: loader.Root) -> None:
+def test_bad_episode_is_one_bad_sample(root: loader.Root) -> None:
     plan = planned(stored(root, LINES, b'{"start_ns": 0}\n{"start_ns": -}\n'))
     with pytest.raises(DecodeFailed, match=r"ep1.*language\.jsonl.*line 2"):
         texts(plan, on_corrupt="raise")

@@ -84,7 +84,7 @@ def test_offsets_between_rows_are_refused(view: loader.View) -> None:
     }
 
 
-def test_a_batch_without_windows_is_refused(view: loader.View) -> None:
+def test_batch_without_windows_is_refused(view: loader.View) -> None:
     plan = loader.plan({"arm": view.select("cls")}, seed=1, global_batch=1)
     with (
         loader.Loader(plan, workers=0, steps=1) as batches,

@@ -267,7 +267,7 @@ def test_row_blocks_of_another_array_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["equal", "back", "between blocks"])
-def test_a_large_clock_that_goes_back_is_named(tmp_path: Path, fault: str) -> None:
+def test_large_clock_that_goes_back_is_named(tmp_path: Path, fault: str) -> None:
     clock = np.arange(200_000, dtype=np.int64)
     row = 8192 if fault == "between blocks" else 10_000
     clock[row] = clock[row - 1] - (fault != "equal")

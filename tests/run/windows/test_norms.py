@@ -207,7 +207,7 @@ def test_quantiles_that_cannot_scale_are_refused(root: loader.Root) -> None:
         ).all()
 
 
-def test_a_stored_norm_that_was_edited_is_refused(tmp_path: Path) -> None:
+def test_stored_norm_that_was_edited_is_refused(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
         windows = loader.windows(stored(root), anchor="action.npy", at=AT)
         loader.norm(windows, ["action.npy"])
@@ -247,7 +247,7 @@ def test_long_episodes_are_counted_in_parts(
         assert places == [18 * 5, 20, 5]
 
 
-def test_a_field_whose_values_are_all_padding_is_refused(root: loader.Root) -> None:
+def test_field_whose_values_are_all_padding_is_refused(root: loader.Root) -> None:
     clock = np.arange(6) * 20_000_000
     with root.write("late") as writer:
         values = {"action.npy": np.ones((6, 2)), "state.npy": np.ones((6, 3))}
@@ -272,7 +272,7 @@ def test_a_field_whose_values_are_all_padding_is_refused(root: loader.Root) -> N
         ("counts", 1, b"", "bins of dimension 1"),
     ],
 )
-def test_a_norm_that_contradicts_itself_is_refused(
+def test_norm_that_contradicts_itself_is_refused(
     root: loader.Root, column: str, row: int, value: Any, message: str
 ) -> None:
     windows = loader.windows(stored(root), anchor="action.npy", at={"action.npy": [0]})

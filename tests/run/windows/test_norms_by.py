@@ -114,7 +114,7 @@ def test_each_window_is_scaled_by_its_robot(tmp_path: Path, workers: int) -> Non
     ).all()
 
 
-def test_a_value_without_a_norm_is_named(root: loader.Root) -> None:
+def test_value_without_a_norm_is_named(root: loader.Root) -> None:
     version = write(root, range(4))
     norms = loader.norm(windows_of(version, "robot <> 'leg'"), FIELDS, by="robot")
     sample = {name: np.zeros((1, 2 if name == "action.npy" else 3), np.float32) for name in FIELDS}
@@ -155,7 +155,7 @@ def test_episodes_without_a_value_are_named(root: loader.Root) -> None:
 
 @pytest.mark.parametrize("where", ["", "good"])
 @pytest.mark.parametrize("by", [None, "robot"])
-def test_a_later_version_reads_new_episodes_alone(
+def test_later_version_reads_new_episodes_alone(
     root: loader.Root, by: Any, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nbytes = [0]
@@ -197,7 +197,7 @@ def npy_bytes(array: Any) -> bytes:
     return encoded
 
 
-def test_an_episode_that_is_gone_or_relabelled_is_not_counted(root: loader.Root) -> None:
+def test_episode_that_is_gone_or_relabelled_is_not_counted(root: loader.Root) -> None:
     first = write(root, range(5))
     loader.norm(windows_of(first), FIELDS, by="robot")
     loader.norm(windows_of(first), FIELDS)
@@ -276,7 +276,7 @@ def test_norms_and_plans_do_not_go_on_over_other_clocks(root: loader.Root) -> No
     assert_same(loader.norm(windows_of(root.open("arm@latest"), at=at), FIELDS), timed)
 
 
-def test_a_stored_norm_by_a_column_that_was_edited_is_refused(tmp_path: Path) -> None:
+def test_stored_norm_by_a_column_that_was_edited_is_refused(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
         version = write(root, range(3))
         path = tmp_path / loader.norm(windows_of(version), FIELDS, by="robot").path

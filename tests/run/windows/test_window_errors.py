@@ -75,7 +75,7 @@ def windows(view: loader.Version | loader.View, **options: Any) -> Any:
         ),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(
+def test_plan_that_cannot_be_is_refused(
     root: loader.Root, options: dict[str, Any], parts: tuple[str, ...]
 ) -> None:
     version = stored(root, "arm", steps(5) | {"cam.mp4": b"x"})
@@ -86,7 +86,7 @@ def test_a_plan_that_cannot_be_is_refused(
         assert part in str(refused.value)
 
 
-def test_a_stored_plan_with_times_of_steps_is_refused(root: loader.Root) -> None:
+def test_stored_plan_with_times_of_steps_is_refused(root: loader.Root) -> None:
     view = stored(root, "arm", steps(5)).select("action.npy")
     body = windows(view).layout.to_json() | {"at": {"action.npy": {"ns": [5]}}}
     plan = loader.plan({"arm": view.windowed(WindowLayout.from_json(body))}, seed=1, global_batch=2)
@@ -127,7 +127,7 @@ def test_keep_of_another_length_is_named(root: loader.Root) -> None:
     ],
     ids=["ends", "begins"],
 )
-def test_a_camera_that_shows_nothing_is_one_bad_sample(
+def test_camera_that_shows_nothing_is_one_bad_sample(
     root: loader.Root, first_ms: int, n_frames: int, message: str
 ) -> None:
     version = stored(root, "arm", filmed(40, first_ms, n_frames), filmed(40, 0, 60))

@@ -345,7 +345,7 @@ def test_rows_that_are_too_old_are_padding(root: loader.Root) -> None:
     assert batch["arm.joint.npy.is_pad"][:, 0].tolist() == [row > 0 for row in batch["row"].tolist()]
 
 
-def test_a_clock_that_goes_back_is_named(root: loader.Root) -> None:
+def test_clock_that_goes_back_is_named(root: loader.Root) -> None:
     clock = regular(6)
     clock[4] = clock[3]
     view = stored(root, [episode(0, clock, regular(6))])
@@ -366,7 +366,7 @@ def test_episodes_without_whole_rows_are_named(root: loader.Root) -> None:
         loader.windows(root.open("bare@1"), anchor="action.npy", at={"action.npy": [0]})
 
 
-def test_the_table_is_stored_once_and_proved(tmp_path: Path) -> None:
+def test_table_is_stored_once_and_proved(tmp_path: Path) -> None:
     with loader.Root(str(tmp_path)) as root:
         view = stored(root, [episode(n, regular(5), regular(5)) for n in range(3)])
         windows = loader.windows(view, anchor="action.npy", at={"action.npy": [0], "arm.joint.npy": [0]})

@@ -89,7 +89,7 @@ def plan(root, samples):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_script_without_a_main_guard_sends_its_own_code(root, plan, tmp_path, fails):
+def test_script_without_a_main_guard_sends_its_own_code(root, plan, tmp_path, fails):
     """Workers do not run the script; a module beside it is imported by name."""
     number = int(plan.batch_ids(0)[0][1][-3:]) if fails else -1
     (tmp_path / "beside.py").write_text(BESIDE)
@@ -107,7 +107,7 @@ def closure(number):
 
 
 @pytest.mark.parametrize("transform", [closure(4), functools.partial(closure(4))], ids=["closure", "partial"])
-def test_a_closure_of_a_module_goes_by_value(plan, transform):
+def test_closure_of_a_module_goes_by_value(plan, transform):
     def made(**options):
         with loader.Loader(
             plan, 0, 1, transform=transform, framework="numpy", steps=2, workers=1, **options
@@ -143,7 +143,7 @@ def test_what_cannot_be_sent_is_named(plan, field):
         assert batches.executor == "threads"
 
 
-def test_a_large_capture_is_named_once(plan, caplog, monkeypatch):
+def test_large_capture_is_named_once(plan, caplog, monkeypatch):
     monkeypatch.setattr(startup_message, "CAPTURE_BYTES", 2**20)
     held = {size: np.ones(size, np.uint8) for size in (2**19, 3 * 2**20)}
 
@@ -172,7 +172,7 @@ def test_a_large_capture_is_named_once(plan, caplog, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_tensor_on_a_gpu_is_not_sent(plan):
+def test_tensor_on_a_gpu_is_not_sent(plan):
     import torch
 
     held = torch.ones(3, device="cuda")

@@ -84,7 +84,7 @@ def test_errors_that_cannot_be_sent_come_in_words(plan, in_workers, kind, wanted
     assert words in str(error)
 
 
-def test_a_field_that_cannot_be_sent(plan, in_workers):
+def test_field_that_cannot_be_sent(plan, in_workers):
     with loader.Loader(plan, 0, 1, transform=in_workers.unsendable, **PROCESSES) as batches:
         for _ in range(2):
             with pytest.raises(Unpicklable, match=r"field 'bad': .* return arrays, .*executor='threads'"):

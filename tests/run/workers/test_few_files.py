@@ -73,7 +73,7 @@ def test_few_open_files(root, executor, limits) -> None:
     assert all("ulimit -n" in text for text in failed.values()), failed
 
 
-def test_a_descriptor_that_got_lost_is_missed() -> None:
+def test_descriptor_that_got_lost_is_missed() -> None:
     """Else the batch would be looked for in the memory of the one before it."""
     code = """
 import resource

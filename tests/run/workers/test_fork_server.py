@@ -175,7 +175,7 @@ def test_workers_see_the_environment_of_their_start(plan, in_workers, tmp_path, 
     assert len(set(draws)) == len(draws)
 
 
-def test_a_worker_that_keeps_the_lock_is_killed(plan, in_workers, monkeypatch, tmp_path):
+def test_worker_that_keeps_the_lock_is_killed(plan, in_workers, monkeypatch, tmp_path):
     monkeypatch.setattr("loader.run.workers.pool.GRACE_S", -3.8)
     os.mkfifo(tmp_path / "begun")
     transform = functools.partial(in_workers.deaf, folder=str(tmp_path))
@@ -188,7 +188,7 @@ def test_a_worker_that_keeps_the_lock_is_killed(plan, in_workers, monkeypatch, t
         os.kill(pid, 0)
 
 
-def test_a_fork_server_that_is_stopped_does_not_keep_a_training(plan, monkeypatch):
+def test_fork_server_that_is_stopped_does_not_keep_a_training(plan, monkeypatch):
     monkeypatch.setattr("loader.run.workers.pool.GRACE_S", -3.8)
     monkeypatch.setattr("loader.run.workers.fork_server._SILENT_S", 0.1)
     with loader.Loader(plan, 0, 1, executor="processes", workers=2, framework="numpy") as batches:
@@ -214,7 +214,7 @@ with loader.Loader(plan, 0, 1, framework="numpy", executor="processes", workers=
 """
 
 
-def test_a_library_with_threads_costs_the_fork_alone(root, plan, tmp_path):
+def test_library_with_threads_costs_the_fork_alone(root, plan, tmp_path):
     """Workers are then started afresh, and one warning says why."""
     (tmp_path / "sitecustomize.py").write_text(THREADED)
     done = subprocess.run(
@@ -230,7 +230,7 @@ def test_a_library_with_threads_costs_the_fork_alone(root, plan, tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_pool_is_collected_while_its_thread_asks_the_server(plan):
+def test_pool_is_collected_while_its_thread_asks_the_server(plan):
     """Its workers are waited for once the request is done."""
     batches = loader.Loader(plan, 0, 1, executor="processes", workers=2, framework="numpy")
     next(batches)

@@ -135,7 +135,7 @@ def test_ctrl_c_stops_at_once_and_without_noise(root, plan, pipes):
         wait_for_end(pid)
 
 
-def test_a_trainer_that_just_ends(root, plan, pipes):
+def test_trainer_that_just_ends(root, plan, pipes):
     process, pids = train(root, plan, pipes, "ends")
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out, err) == (5, "", "")
@@ -143,7 +143,7 @@ def test_a_trainer_that_just_ends(root, plan, pipes):
         wait_for_end(pid)
 
 
-def test_a_killed_worker_is_replaced(plan, properties, caplog):
+def test_killed_worker_is_replaced(plan, properties, caplog):
     wanted = properties.uninterrupted(plan, 8)
     # prefetch=0: not all steps are made before a worker is killed
     with loader.Loader(plan, 0, 1, executor="processes", workers=2, prefetch=0, steps=8) as batches:
@@ -162,7 +162,7 @@ def test_a_killed_worker_is_replaced(plan, properties, caplog):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_step_that_kills_its_worker(plan, tmp_path, in_workers, properties, times, caplog, monkeypatch):
+def test_step_that_kills_its_worker(plan, tmp_path, in_workers, properties, times, caplog, monkeypatch):
     """Once is an accident; twice is the step's own fault, and an error at its turn."""
     monkeypatch.setattr("loader.run.making.prefetch.MAX_STEPS", 1)
     number = 7
@@ -192,7 +192,7 @@ def test_a_step_that_kills_its_worker(plan, tmp_path, in_workers, properties, ti
     )
 
 
-def test_a_worker_that_cannot_start(plan, in_workers, monkeypatch):
+def test_worker_that_cannot_start(plan, in_workers, monkeypatch):
     """Its module is here and nowhere else."""
     module = type(sys)("only_here")
     exec("def transform(sample, rng): return sample", module.__dict__)
@@ -283,7 +283,7 @@ def test_workers_that_all_end_at_a_close_fail_a_task_once(plan, caplog):
     assert not caplog.messages
 
 
-def test_a_forked_child_is_told_and_disturbs_nobody(plan):
+def test_forked_child_is_told_and_disturbs_nobody(plan):
     with loader.Loader(plan, 0, 1, executor="processes", workers=1, framework="numpy", steps=4) as batches:
         first = next(batches)
         child = os.fork()

@@ -32,7 +32,7 @@ def check(x, ids):
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_a_batch_that_is_held_never_changes(plan, in_workers, framework):
+def test_batch_that_is_held_never_changes(plan, in_workers, framework):
     """However little of it is held; where all memory is held, more is made, and given back later."""
     options = {**PROCESSES, "framework": framework, "transform": in_workers.large, "prefetch": 3 * BATCH}
     with loader.Loader(plan, 0, 1, **options) as batches:

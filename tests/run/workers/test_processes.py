@@ -112,7 +112,7 @@ def test_every_world_size_delivers_the_plan(plan, samples, properties, world_siz
     )
 
 
-def test_a_run_goes_on_with_other_executors(plan, properties, in_workers):
+def test_run_goes_on_with_other_executors(plan, properties, in_workers):
     script = [("processes", 2, 3, 1), ("threads", 1, 2, 2), ("processes", 1, 2, 1), ("auto", 0, 1, 3)]
     wanted = properties.uninterrupted(plan, 8)
     got, state = {}, json.dumps(plan.state(0))
@@ -147,7 +147,7 @@ def test_tensors_of_a_transform(plan, in_workers, framework):
     assert made(executor="processes", workers=1) == made(workers=0)
 
 
-def test_a_rank_of_padding_alone(plan, in_workers):
+def test_rank_of_padding_alone(plan, in_workers):
     few = loader.plan({"p": plan.sources["photos"].view}, seed=1, global_batch=8)
 
     def last(**options):
@@ -167,7 +167,7 @@ def test_raw_bytes(plan):
     assert made(executor="processes", workers=1) == made(workers=0)
 
 
-def test_a_worker_imports_neither_torch_nor_dagster(plan, in_workers):
+def test_worker_imports_neither_torch_nor_dagster(plan, in_workers):
     options = {"transform": in_workers.where, "executor": "processes", "workers": 1, "steps": 2}
     with loader.Loader(plan, 0, 1, framework="torch", **options) as batches:
         for batch in batches:
@@ -199,7 +199,7 @@ def test_metrics_are_those_of_threads(plan, in_workers):
     assert counted(executor="processes", workers=2) == counted(executor="threads", workers=2)
 
 
-def test_the_status_line_names_processes(plan):
+def test_status_line_names_processes(plan):
     with loader.Loader(plan, 0, 1, executor="processes", workers=1, steps=2) as batches:
         list(batches)
         assert "worker processes: " in batches.status_line()
@@ -218,7 +218,7 @@ def test_refusals(plan, options, words):
         loader.Loader(plan, 0, 1, **options)
 
 
-def test_a_store_in_memory_cannot_be_sent(versions):
+def test_store_in_memory_cannot_be_sent(versions):
     plan = loader.plan({"p": versions["photos"]}, seed=1, global_batch=4)
     with pytest.raises(
         Unpicklable, match=r"source 'p' lies in the memory of this process .*executor='threads'"
@@ -226,7 +226,7 @@ def test_a_store_in_memory_cannot_be_sent(versions):
         loader.Loader(plan, 0, 1, executor="processes")
 
 
-def test_a_loader_is_not_what_is_sent(plan, in_workers):
+def test_loader_is_not_what_is_sent(plan, in_workers):
     """Nobody can see in the command line of a worker what it was sent."""
     with loader.Loader(plan, 0, 1, executor="processes", workers=1, transform=in_workers.noisy) as batches:
         next(batches)

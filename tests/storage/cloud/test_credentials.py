@@ -60,7 +60,7 @@ def sent(faulty, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("protocol", ["s3"])
-def test_a_containers_credentials(faulty, token_server, monkeypatch, tmp_path):
+def test_containers_credentials(faulty, token_server, monkeypatch, tmp_path):
     (tmp_path / "token").write_text("of-the-pod")
     monkeypatch.setenv("AWS_ENDPOINT_URL", faulty.endpoint)
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{faulty.endpoint}/container")
@@ -71,7 +71,7 @@ def test_a_containers_credentials(faulty, token_server, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("protocol", ["s3"])
-def test_a_profile_with_a_web_identity(faulty, token_server, monkeypatch, tmp_path):
+def test_profile_with_a_web_identity(faulty, token_server, monkeypatch, tmp_path):
     (tmp_path / "token").write_text("of-the-pod")
     (tmp_path / "config").write_text(
         f"[profile pod]\nrole_arn = {ROLE}\nweb_identity_token_file = {tmp_path / 'token'}\nregion = eu-west-1\n"
@@ -86,7 +86,7 @@ def test_a_profile_with_a_web_identity(faulty, token_server, monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("protocol", ["s3"])
 @pytest.mark.parametrize("profile", ["lab", "default"])
-def test_a_profile_with_a_process_is_asked_again_before_it_expires(
+def test_profile_with_a_process_is_asked_again_before_it_expires(
     faulty, token_server, monkeypatch, tmp_path, profile
 ):
     """Its credentials are used for ten minutes at most without asking boto3, which renews them in time."""
@@ -255,7 +255,7 @@ def test_googles_credential_files(gcs, google_file, monkeypatch, tmp_path, kind:
     assert b"private_key" not in pickle.dumps(store)
 
 
-def test_a_token_endpoint_that_does_not_answer_is_transient(google_file, tmp_path):
+def test_token_endpoint_that_does_not_answer_is_transient(google_file, tmp_path):
     told = {**json.loads(Path(google_file).read_text()), "token_uri": "http://127.0.0.1:1/token"}
     (tmp_path / "key.json").write_text(json.dumps(told))
     options = {
@@ -289,7 +289,7 @@ def test_files_of_people_and_impersonation_open_without_contact(tmp_path, told: 
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"type": "nonsense"}', '{"type": "service_account"}'])
-def test_a_file_that_gives_no_credentials_is_named(tmp_path, text: str):
+def test_file_that_gives_no_credentials_is_named(tmp_path, text: str):
     (tmp_path / "key.json").write_text(text)
     with pytest.raises(InvalidStore, match=r"key\.json"):
         open_store("gs://bucket", {"token": str(tmp_path / "key.json")})
@@ -341,7 +341,7 @@ def test_wrong_credentials_of_this_process_are_to_be_checked(faulty, protocol, f
 
 
 @pytest.mark.parametrize("protocol", ["s3"])
-def test_an_unpickled_store_is_told_what_it_lacks(faulty, faulty_options):
+def test_unpickled_store_is_told_what_it_lacks(faulty, faulty_options):
     options = {**faulty_options, "metadata_endpoint": "http://127.0.0.1:1", "retry_deadline_s": 0}
     opened = open_store("s3://bucket", options)
     store = pickle.loads(pickle.dumps(opened))  # noqa: S301 - our own bytes
@@ -353,7 +353,7 @@ def test_an_unpickled_store_is_told_what_it_lacks(faulty, faulty_options):
 
 
 @pytest.mark.parametrize("protocol", ["s3", "gs"])
-def test_an_anonymous_store_signs_nothing(faulty, protocol, google_file, monkeypatch):
+def test_anonymous_store_signs_nothing(faulty, protocol, google_file, monkeypatch):
     """Explicitly so: not with the environment's either. (Azure: `test_azures_keys_and_signatures`.)"""
     faulty.origin.hold("log/k", b"x")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAPLANTEDKEY")
@@ -386,7 +386,7 @@ def test_expired_credentials_say_so(faulty, faulty_store: Store, code: str):
 
 @pytest.mark.parametrize("protocol", ["s3", "gs"])
 @pytest.mark.parametrize("lists", [True, False])
-def test_the_missing_right_is_named(faulty, faulty_store: Store, protocol: str, lists: bool):
+def test_missing_right_is_named(faulty, faulty_store: Store, protocol: str, lists: bool):
     """Without the right to list, a missing object answers 403: that is said, and not taken for a missing one."""
     store = faulty.origin
 

@@ -23,7 +23,7 @@ AGAIN = [503, 429, 500, 502, 504, "drop", "reset", "stall", "short"]
 
 
 @pytest.mark.parametrize("fault", AGAIN)
-def test_a_read_is_tried_again(faulty, faulty_options, protocol, fault):
+def test_read_is_tried_again(faulty, faulty_options, protocol, fault):
     store = open_store(
         f"{protocol}://bucket", {**faulty_options, "timeout_s": 0.5 if fault == "stall" else 20}
     )
@@ -53,7 +53,7 @@ def test_every_other_verb_is_tried_again(faulty, faulty_store, fault):
 @pytest.mark.parametrize(
     ("fault", "leaf"), [(503, Throttled), (429, Throttled), (500, Transient), ("drop", Transient)]
 )
-def test_the_budget_ends(faulty, fault, leaf):
+def test_budget_ends(faulty, fault, leaf):
     options = {"key": "k", "secret": "ssss", "endpoint": faulty.endpoint, "retry_deadline_s": 0}
     store = open_store("s3://bucket", options)
     faulty.faults.append(fault)
@@ -67,7 +67,7 @@ def test_the_budget_ends(faulty, fault, leaf):
 @pytest.mark.parametrize(
     ("fault", "leaf"), [(403, Forbidden), (401, Forbidden), (400, StoreError), (501, StoreError)]
 )
-def test_a_refusal_is_not_tried_again(faulty, faulty_store, protocol, fault, leaf):
+def test_refusal_is_not_tried_again(faulty, faulty_store, protocol, fault, leaf):
     """S3 is asked once more, with the signature in a header: some policies refuse it in the address."""
     asked = 2 if protocol == "s3" else 1
     faulty.faults.extend([fault] * asked)
@@ -76,21 +76,21 @@ def test_a_refusal_is_not_tried_again(faulty, faulty_store, protocol, fault, lea
     assert len(faulty.requests) == asked
 
 
-def test_a_server_that_is_not_there_is_transient():
+def test_server_that_is_not_there_is_transient():
     options = {"key": "k", "secret": "ssss", "endpoint": "http://127.0.0.1:1", "retry_deadline_s": 0}
     with pytest.raises(Transient):
         open_store("s3://bucket", options).get("k")
 
 
 @pytest.mark.parametrize("fault", ["commit-drop", "drop", 503, 500, 409, 412])
-def test_a_create_is_decided_by_what_is_stored(faulty, faulty_store, fault):
+def test_create_is_decided_by_what_is_stored(faulty, faulty_store, fault):
     faulty.faults.append(fault)
     faulty_store.put_if_absent("log/1", b"ours")
     assert faulty.origin.held() == {"log/1": b"ours"}
 
 
 @pytest.mark.parametrize("theirs", [{}, {"log/1": b"theirs"}])
-def test_a_create_whose_answer_never_comes(faulty, faulty_options, protocol, theirs):
+def test_create_whose_answer_never_comes(faulty, faulty_options, protocol, theirs):
     store = open_store(f"{protocol}://bucket", {**faulty_options, "timeout_s": 0.5})
     for key, data in theirs.items():
         faulty.origin.hold(key, data)
@@ -102,14 +102,14 @@ def test_a_create_whose_answer_never_comes(faulty, faulty_options, protocol, the
 
 
 @pytest.mark.parametrize("fault", ["commit-drop", "drop", 503, 409])
-def test_a_create_stays_ambiguous_for_several_tries(faulty, faulty_store, fault):
+def test_create_stays_ambiguous_for_several_tries(faulty, faulty_store, fault):
     faulty.faults.extend([fault, 503, fault, "drop", fault, "reset"])  # the read that decides fails as well
     faulty_store.put_if_absent("log/1", b"ours")
     assert faulty.origin.held() == {"log/1": b"ours"}
 
 
 @pytest.mark.parametrize("fault", [None, "drop", 503, 409, "commit-drop"])
-def test_a_create_never_replaces_another(faulty, faulty_store, fault):
+def test_create_never_replaces_another(faulty, faulty_store, fault):
     faulty.origin.hold("log/1", b"theirs")
     if fault is not None:
         faulty.faults.append(fault)
@@ -118,7 +118,7 @@ def test_a_create_never_replaces_another(faulty, faulty_store, fault):
     assert faulty.origin.held() == {"log/1": b"theirs"}
 
 
-def test_a_create_without_the_right_is_forbidden(faulty, faulty_store):
+def test_create_without_the_right_is_forbidden(faulty, faulty_store):
     faulty.faults.append(403)
     with pytest.raises(Forbidden):
         faulty_store.put_if_absent("log/1", b"ours")
@@ -126,7 +126,7 @@ def test_a_create_without_the_right_is_forbidden(faulty, faulty_store):
     assert len(faulty.requests) == 2, "the create, and the read that decides"
 
 
-def test_a_flipped_byte_is_delivered(faulty, faulty_store):
+def test_flipped_byte_is_delivered(faulty, faulty_store):
     """No client can see it: only the checksum in our index does."""
     faulty.origin.hold("k", DATA)
     faulty.faults.append("flip")
@@ -146,14 +146,14 @@ def test_another_etag_is_changed(faulty, faulty_store):
         faulty_store.get_ranges("k", [ByteRange(0, 1), ByteRange(500, 1)], max_gap=0)
 
 
-def test_a_large_object_replaced_while_it_is_read_is_read_again(faulty, faulty_store):
+def test_large_object_replaced_while_it_is_read_is_read_again(faulty, faulty_store):
     faulty.origin.hold("k", bytes(17 * 2**20))
     faulty.faults.extend(["etag"])
     assert faulty_store.get("k").data == faulty.origin.held()["k"]
 
 
 @pytest.mark.parametrize("page_keys", [3, 1_000])
-def test_a_listing_goes_on_behind_a_broken_page(faulty, faulty_store, monkeypatch, page_keys):
+def test_listing_goes_on_behind_a_broken_page(faulty, faulty_store, monkeypatch, page_keys):
     monkeypatch.setattr("loader.storage.cloud.listing.PAGE_KEYS", page_keys)
     keys = [f"log/{number:03d}" for number in range(10)]
     for key in keys:
@@ -169,7 +169,7 @@ def test_a_listing_goes_on_behind_a_broken_page(faulty, faulty_store, monkeypatc
 
 
 @pytest.mark.parametrize("protocol", ["s3", "az"])
-def test_a_listing_ends_where_a_page_always_fails(faulty, faulty_options, protocol, monkeypatch):
+def test_listing_ends_where_a_page_always_fails(faulty, faulty_options, protocol, monkeypatch):
     monkeypatch.setattr("loader.storage.cloud.listing.PAGE_KEYS", 3)  # of the server's small pages
     for number in range(10):
         faulty.origin.hold(f"log/{number:03d}", b"x")
@@ -188,7 +188,7 @@ def test_a_listing_ends_where_a_page_always_fails(faulty, faulty_options, protoc
 
 
 @pytest.mark.parametrize("protocol", ["s3"])
-def test_a_listing_out_of_order_is_refused(faulty, faulty_store, monkeypatch):
+def test_listing_out_of_order_is_refused(faulty, faulty_store, monkeypatch):
     faulty.origin.objects.update({"a": b"x", "b": b"x", "c": b"x", "d": b"x"})
     ordered = faulty.origin.list
     monkeypatch.setattr(faulty.origin, "list", lambda query: _reversed(ordered, query))
@@ -201,7 +201,7 @@ def _reversed(ordered, query):
     return status, xml.replace(b"<Key>a<", b"<Key>z<"), headers
 
 
-def test_a_file_goes_up_in_parts(s3_options, monkeypatch, tmp_path):
+def test_file_goes_up_in_parts(s3_options, monkeypatch, tmp_path):
     monkeypatch.setattr("loader.storage.cloud.store.SINGLE_PUT_BYTES", 2**20)
     data = bytes(range(256)) * 2**16 + b"and a second part"
     (tmp_path / "file").write_bytes(data)
@@ -213,9 +213,7 @@ def test_a_file_goes_up_in_parts(s3_options, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("fault", [503, "drop", "commit-drop"])
 @pytest.mark.parametrize("place", range(4))
-def test_an_upload_in_parts_survives_a_fault_anywhere(
-    faulty, faulty_store, monkeypatch, tmp_path, fault, place
-):
+def test_upload_in_parts_survives_a_fault_anywhere(faulty, faulty_store, monkeypatch, tmp_path, fault, place):
     """place: begin, the two parts, complete (whose lost answer some servers then deny: NoSuchUpload)."""
     monkeypatch.setattr("loader.storage.cloud.store.SINGLE_PUT_BYTES", 2**10)
     monkeypatch.setattr("loader.storage.cloud.store.BOUNDED_BYTES", 5 * 2**20)
@@ -229,14 +227,14 @@ def test_an_upload_in_parts_survives_a_fault_anywhere(
 @pytest.mark.parametrize(
     ("protocol", "status", "code"), [("s3", 403, "InvalidObjectState"), ("az", 409, "BlobArchived")]
 )
-def test_an_archived_object_says_so(faulty, faulty_store, monkeypatch, status: int, code: str):
+def test_archived_object_says_so(faulty, faulty_store, monkeypatch, status: int, code: str):
     answer = (status, f"<Error><Code>{code}</Code></Error>".encode(), {})
     monkeypatch.setattr(faulty, "origin", lambda _: answer)
     with pytest.raises(StoreError, match="restore the object"):
         faulty_store.get("k")
 
 
-def test_a_bucket_that_is_not_there(nowhere, tmp_path):
+def test_bucket_that_is_not_there(nowhere, tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     for verb in (
         lambda: nowhere.get("k"),
@@ -295,7 +293,7 @@ def test_another_region_is_named(faulty, faulty_store, verb: str, status: int, b
         (301, InvalidStore, "lies in another region: give the option region"),
     ],
 )
-def test_a_look_up_whose_answer_gives_no_reason(faulty, faulty_store, status: int, leaf, told: str):
+def test_look_up_whose_answer_gives_no_reason(faulty, faulty_store, status: int, leaf, told: str):
     """The answer to a HEAD has no body."""
     faulty.origin = lambda _: (status, b"", {})
     with pytest.raises(leaf, match=told):
@@ -303,7 +301,7 @@ def test_a_look_up_whose_answer_gives_no_reason(faulty, faulty_store, status: in
 
 
 @pytest.mark.parametrize("protocol", ["s3"])
-def test_a_malformed_header_of_another_kind_is_a_matter_of_credentials(faulty, faulty_store):
+def test_malformed_header_of_another_kind_is_a_matter_of_credentials(faulty, faulty_store):
     body = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>no such key</Message></Error>"
     faulty.origin = lambda _: (400, body, {})
     with pytest.raises(Forbidden, match="check the credentials"):
@@ -316,7 +314,7 @@ def test_missing_is_missing_at_once(faulty, faulty_store):
     assert len(faulty.requests) == 1
 
 
-def test_a_storm_of_refusals_ends(faulty, faulty_store):
+def test_storm_of_refusals_ends(faulty, faulty_store):
     """64 requests are refused whichever they are; 16 threads get through, and no client retries beside ours."""
     faulty.origin.hold("k", DATA)
     refused = iter([503] * 64)
@@ -354,7 +352,7 @@ def test_one_key_of_many_that_may_not_be_deleted(faulty, faulty_options):
 
 
 @pytest.mark.parametrize("protocol", ["gs", "az"])
-def test_a_delete_that_fails_leaves_nothing_under_way(faulty, faulty_options, protocol):
+def test_delete_that_fails_leaves_nothing_under_way(faulty, faulty_options, protocol):
     """A delete that arrived later would take what was written meanwhile: whatever was begun has ended."""
     store = open_store(f"{protocol}://bucket", {**faulty_options, "retry_deadline_s": 0})
     keys = [f"k{number:03d}" for number in range(300)]
@@ -411,7 +409,7 @@ def test_missing_keys_among_many_are_deleted_under_faults(faulty, faulty_store):
     ("protocol", "code"),
     [("s3", "RequestTimeTooSkewed"), ("az", "AuthenticationFailed"), ("gs", "AccessDenied")],
 )
-def test_a_refusal_names_the_stores_own_reason(faulty, faulty_store, code: str):
+def test_refusal_names_the_stores_own_reason(faulty, faulty_store, code: str):
     faulty.origin = lambda _: (403, f"<Error><Code>{code}</Code><Message>why</Message></Error>".encode(), {})
     with pytest.raises(Forbidden, match=f"403 {code} why"):
         faulty_store.get("k")

@@ -65,7 +65,7 @@ def test_odd_keys_of_a_bucket_of_s3_are_named_and_the_others_listed(s3_options, 
             assert store.head(info.key) == info
 
 
-def test_a_listing_of_odd_keys_goes_on_behind_a_key(s3_options, odd_bucket):
+def test_listing_of_odd_keys_goes_on_behind_a_key(s3_options, odd_bucket):
     store = open_store(f"{odd_bucket}/raw", s3_options)
     for seek in (False, True):
         keys, refused, _ = _listed(store, "", "b%41 +&.jpg", seek=seek)
@@ -94,7 +94,7 @@ def test_pages_of_odd_keys_are_listed_to_their_end_over_faults(faulty, faulty_op
 
 
 @pytest.mark.parametrize("protocol", ["s3"])
-def test_a_listing_of_odd_keys_is_signed_as_s3_asks(faulty, faulty_options, protocol):
+def test_listing_of_odd_keys_is_signed_as_s3_asks(faulty, faulty_options, protocol):
     """The signature by Amazon's own description of it, of the request that arrived."""
     faulty.origin.hold("raw//x ü.jpg", b"data")
     targets = []
@@ -124,7 +124,7 @@ def test_odd_keys_of_google_are_listed_by_fsspec(faulty, faulty_options):
     assert sorted(refused) == sorted(ODD)
 
 
-def test_a_request_to_azure_is_signed_as_its_own_library_signs_it():
+def test_request_to_azure_is_signed_as_its_own_library_signs_it():
     from azure.core.pipeline import PipelineContext, PipelineRequest
     from azure.core.pipeline.transport import HttpRequest
     from azure.storage.blob._shared.authentication import SharedKeyCredentialPolicy

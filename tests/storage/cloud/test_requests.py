@@ -44,7 +44,7 @@ def test_nothing_is_asked_that_some_store_does_not_keep(faulty, faulty_store, tm
             assert CONDITIONS["az"][0] not in headers
 
 
-def test_a_create_is_one_conditional_put(faulty, faulty_store, protocol):
+def test_create_is_one_conditional_put(faulty, faulty_store, protocol):
     """The log grows so: never in parts, whose completion Ceph does not make conditional."""
     faulty_store.put_if_absent("log/1", bytes(6 * 2**20))
     name, value = CONDITIONS[protocol]
@@ -55,7 +55,7 @@ def test_a_create_is_one_conditional_put(faulty, faulty_store, protocol):
     assert name not in faulty.headers[1]
 
 
-def test_a_slow_reader_holds_no_request_open(faulty, faulty_store):
+def test_slow_reader_holds_no_request_open(faulty, faulty_store):
     """A stream is bounded ranges, each at full speed into memory: what it costs is counted, not timed."""
     data = bytes(3 * 2**20)
     faulty.origin.hold("k", data)
@@ -99,7 +99,7 @@ def test_one_of_many_creators_wins_though_answers_are_lost(faulty, faulty_option
     assert faulty.origin.held() == {"log/1": b"writer %d" % won.index(True)}
 
 
-def test_a_listing_that_goes_on_asks_the_server_to_begin_there(faulty, faulty_store, protocol):
+def test_listing_that_goes_on_asks_the_server_to_begin_there(faulty, faulty_store, protocol):
     """By each provider's own parameter; what servers make of it is filtered here once more."""
     for number in range(8):
         faulty.origin.hold(f"k{number}", b"x")

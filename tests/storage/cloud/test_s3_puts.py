@@ -90,9 +90,7 @@ def test_etags_of_another_kind_are_asked_for_once(faulty, faulty_store, puts, re
 
 @either
 @pytest.mark.parametrize("status", [400, 403, 501])
-def test_a_policy_that_wants_signed_payloads_gets_them(
-    faulty, faulty_store, puts, passing_on, replace, status
-):
+def test_policy_that_wants_signed_payloads_gets_them(faulty, faulty_store, puts, passing_on, replace, status):
     refusal = status, b"<Error><Code>AccessDenied</Code></Error>", {}
     passing_on(lambda one: refusal if is_unsigned(one) else one)
     for key in ("k", "l"):
@@ -109,7 +107,7 @@ def test_without_the_right_to_write_it_says_so(faulty, faulty_store, passing_on,
         faulty_store.put_same("k", DATA, TWIN, replace=replace)
 
 
-def test_an_object_of_somebody_else_stays(faulty, faulty_store):
+def test_object_of_somebody_else_stays(faulty, faulty_store):
     faulty.origin.hold("k", b"another")
     with pytest.raises(AlreadyExists, match="already holds another object"):
         faulty_store.put_same("k", DATA, TWIN, replace=False)

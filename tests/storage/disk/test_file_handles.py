@@ -39,7 +39,7 @@ def test_bytes_and_etag_are_those_of_a_read(store):
     assert files.get("a/b", etag) == (handle, etag)
 
 
-def test_a_file_that_was_replaced(store):
+def test_file_that_was_replaced(store):
     """Who has the old one open may read it to the end."""
     store.put("k", b"one")
     files = FileHandles(store)
@@ -52,7 +52,7 @@ def test_a_file_that_was_replaced(store):
     assert os.pread(new.descriptor, 99, 0) == b"two, longer"
 
 
-def test_a_file_that_was_replaced_between_two_looks(store, monkeypatch):
+def test_file_that_was_replaced_between_two_looks(store, monkeypatch):
     store.put("k", b"one")
     monkeypatch.setattr(type(store), "etag_of", lambda self, key, etag=None: "before")
     assert FileHandles(store).get("k", None) is None
@@ -107,13 +107,13 @@ def test_few_descriptors_are_not_used_up(store, monkeypatch):
     assert most == [10 if sys.version_info >= (3, 13) else 5, 1, module.KEPT_FILES]
 
 
-def test_a_store_travels_without_open_files(store):
+def test_store_travels_without_open_files(store):
     store.put("k", b"x")
     FileHandles(store).get("k", None)
     assert pickle.loads(pickle.dumps(store)).get("k").data == b"x"  # noqa: S301 - our own
 
 
-def test_a_file_for_which_there_is_no_descriptor_left_is_read(tmp_path):
+def test_file_for_which_there_is_no_descriptor_left_is_read(tmp_path):
     """Those that are kept open give way: a read needs one too."""
     code = """
 import os, resource, sys

@@ -54,7 +54,7 @@ def test_links_inside_of_a_place_are_followed(place):
     assert _listed(place, "", "also/b.jpg")[0] == ["inner/deep/b.jpg"]
 
 
-def test_a_place_may_be_a_link_itself(place, tmp_path):
+def test_place_may_be_a_link_itself(place, tmp_path):
     (tmp_path / "other").symlink_to(place)
     assert _listed(tmp_path / "other") == (["a.jpg", "inner/deep/b.jpg"], {})
 
@@ -73,7 +73,7 @@ def test_links_in_a_circle_end(place):
     assert all("a folder that it lies in" in why for why in refused.values())
 
 
-def test_a_link_that_cannot_be_followed_stops_neither_a_place_nor_a_root(place):
+def test_link_that_cannot_be_followed_stops_neither_a_place_nor_a_root(place):
     (place / "a").symlink_to("b")
     (place / "b").symlink_to("a")
     (place / "inner/long").symlink_to("x" * 256)
@@ -87,13 +87,13 @@ def test_a_link_that_cannot_be_followed_stops_neither_a_place_nor_a_root(place):
     assert dict(unlisted(str(place))).keys() == refused.keys()
 
 
-def test_a_root_that_holds_a_link_to_itself_is_listed_to_its_end(place):
+def test_root_that_holds_a_link_to_itself_is_listed_to_its_end(place):
     (place / "inner/up").symlink_to(place)
     assert "inner/up/" * 40 + "a.jpg" in {info.key for info in open_store(str(place)).list()}
     assert len(list(unlisted(str(place)))) == 1  # the last of them
 
 
-def test_a_pipe_and_a_link_to_itself_are_no_objects(place):
+def test_pipe_and_a_link_to_itself_are_no_objects(place):
     os.mkfifo(place / "pipe")
     (place / "self").symlink_to("self")
     store, raised = open_store(str(place)), []
@@ -111,7 +111,7 @@ def test_a_pipe_and_a_link_to_itself_are_no_objects(place):
     assert len(raised) == 2
 
 
-def test_a_snapshot_of_hugging_face_leads_to_the_blobs_beside_it(tmp_path):
+def test_snapshot_of_hugging_face_leads_to_the_blobs_beside_it(tmp_path):
     cache = tmp_path / "datasets--lab--photos"
     snapshot, secret = cache / "snapshots/0123abcd", tmp_path / "secret"
     (snapshot / "data").mkdir(parents=True)
@@ -144,7 +144,7 @@ def test_names_that_are_no_keys_are_named_and_the_others_listed(place):
     assert {name for name, _ in unlisted(str(place))} == set(refused)
 
 
-def test_a_mirrored_place_names_what_it_leaves_out(place):
+def test_mirrored_place_names_what_it_leaves_out(place):
     (place / "out.jpg").symlink_to("/etc/hostname")
     (place / "bell\x07.jpg").write_bytes(b"x")
     refusals = Refusals()

@@ -38,7 +38,7 @@ SEGMENT = st.text(st.sampled_from("ab.!-0/Zé"), min_size=1, max_size=6)
     prefix=SEGMENT | st.just(""),
     start_after=SEGMENT | st.none(),
 )
-def test_a_walk_is_the_sorted_filtered_set_of_keys(tmp_path_factory, wishes, prefix, start_after):
+def test_walk_is_the_sorted_filtered_set_of_keys(tmp_path_factory, wishes, prefix, start_after):
     store = open_store(tmp_path_factory.mktemp("walk"))
     keys: set[str] = set()
     for wish in wishes:
@@ -55,7 +55,7 @@ def test_a_walk_is_the_sorted_filtered_set_of_keys(tmp_path_factory, wishes, pre
 
 
 @pytest.mark.parametrize("verb", ["put", "put_if_absent"])
-def test_a_killed_writer_leaves_no_object(tmp_path, verb: str):
+def test_killed_writer_leaves_no_object(tmp_path, verb: str):
     script = (
         "import os, signal, sys\n"
         "from loader.storage import open_store\n"
@@ -147,7 +147,7 @@ def test_nothing_behind_a_link_is_deleted_in_place(tmp_path, path):
 
 
 @pytest.mark.parametrize("verb", ["put", "put_if_absent"])
-def test_a_full_disk_leaves_nothing_and_says_what_to_do(tmp_path, monkeypatch, verb: str):
+def test_full_disk_leaves_nothing_and_says_what_to_do(tmp_path, monkeypatch, verb: str):
     store = open_store(tmp_path / "root")
     store.put("other", b"x")
 
@@ -207,7 +207,7 @@ def test_pieces_of_any_size_and_place_in_memory_are_written_one_behind_the_other
         assert Path(place, "a/b").read_bytes() == b"".join(pieces)
 
 
-def test_a_file_system_without_hard_links_is_refused(tmp_path, monkeypatch):
+def test_file_system_without_hard_links_is_refused(tmp_path, monkeypatch):
     store = open_store(tmp_path)
 
     def refuse(source: str, target: str) -> None:
@@ -219,7 +219,7 @@ def test_a_file_system_without_hard_links_is_refused(tmp_path, monkeypatch):
     assert files_below(tmp_path) == []
 
 
-def test_a_link_whose_answer_was_lost_is_ours(tmp_path, monkeypatch):
+def test_link_whose_answer_was_lost_is_ours(tmp_path, monkeypatch):
     store = open_store(tmp_path)
     link = os.link
 
@@ -235,7 +235,7 @@ def test_a_link_whose_answer_was_lost_is_ours(tmp_path, monkeypatch):
     assert files_below(tmp_path) == ["k"]
 
 
-def test_a_key_below_a_file_and_a_key_above_files(tmp_path):
+def test_key_below_a_file_and_a_key_above_files(tmp_path):
     store = open_store(tmp_path)
     store.put("a/b", b"x")
     for verb in (store.put, store.put_if_absent):
@@ -269,7 +269,7 @@ def test_links_are_followed(tmp_path):
     assert store.get("d/x").data == b"far"
 
 
-def test_an_open_stream_keeps_its_object(tmp_path):
+def test_open_stream_keeps_its_object(tmp_path):
     store = open_store(tmp_path)
     store.put("k", b"first" * 1000)
     with store.open_stream("k") as stream:
@@ -277,7 +277,7 @@ def test_an_open_stream_keeps_its_object(tmp_path):
         assert stream.read() == b"first" * 1000
 
 
-def test_the_url_is_an_absolute_path(tmp_path, monkeypatch):
+def test_url_is_an_absolute_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = open_store("a relative/path")
     assert store.url == str(tmp_path / "a relative/path")
@@ -295,7 +295,7 @@ def test_paths_that_are_refused(url: str):
         open_store(url)
 
 
-def test_a_file_is_no_store(tmp_path):
+def test_file_is_no_store(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(InvalidStore, match="is a file"):
         open_store(tmp_path / "file")
@@ -303,7 +303,7 @@ def test_a_file_is_no_store(tmp_path):
         open_store(tmp_path, {"anon": True})
 
 
-def test_a_name_that_was_not_made_durable_is_when_the_create_is_repeated(tmp_path, monkeypatch):
+def test_name_that_was_not_made_durable_is_when_the_create_is_repeated(tmp_path, monkeypatch):
     """Of a create whose name could not be synced: that the bytes are there is not enough to say that it was done."""
     store, synced = open_store(tmp_path), []
 

@@ -103,7 +103,7 @@ def test_what_the_nearest_lacks_the_next_is_asked_for(pair, verb, caplog):
 
 
 @pytest.mark.parametrize("error", [Transient, Throttled, Forbidden])
-def test_a_store_that_is_down_is_passed_over_and_asked_again(pair, error, caplog, wait_until):
+def test_store_that_is_down_is_passed_over_and_asked_again(pair, error, caplog, wait_until):
     primary, mirror = pair
     for one in pair:
         one.store.put("data/a", b"four")
@@ -150,7 +150,7 @@ def test_one_failed_read_ahead_does_not_change_the_store(pair):
     assert not both._members.primary.is_up
 
 
-def test_an_object_that_must_be_there_is_waited_for_and_another_is_not(pair):
+def test_object_that_must_be_there_is_waited_for_and_another_is_not(pair):
     """A mirror that lags, and a primary that is down for a moment: a shard is not taken for lost."""
     primary, mirror = pair
     primary.store.put("data/new", b"four")
@@ -191,7 +191,7 @@ def test_wrong_bytes_are_read_of_another_store(pair):
         retry_corrupt(read)
 
 
-def test_a_store_that_holds_it_cut_off_is_left_for_the_next(pair):
+def test_store_that_holds_it_cut_off_is_left_for_the_next(pair):
     primary, mirror = pair
     primary.store.put("data/a", b"fo")
     mirror.store.put("data/a", b"four")
@@ -262,7 +262,7 @@ def test_another_root_is_no_mirror_and_an_empty_place_is_passed_over(pair, caplo
     assert len(mirror.asked) == asked + 1
 
 
-def test_the_nearest_answers_first():
+def test_nearest_answers_first():
     near, far, silent = shaky("near"), shaky("far"), shaky("silent")
     let_go = threading.Event()
     for one in (near, far, silent):
@@ -284,7 +284,7 @@ def test_the_nearest_answers_first():
         let_go.set()
 
 
-def test_a_folder_of_this_machine_is_the_nearest(pair, tmp_path):
+def test_folder_of_this_machine_is_the_nearest(pair, tmp_path):
     primary, _ = pair
     folder = open_store(str(tmp_path))
     folder.put("id", b"r")
@@ -303,7 +303,7 @@ def test_a_folder_of_this_machine_is_the_nearest(pair, tmp_path):
     assert mirrored(*pair)[0].disk is None
 
 
-def test_a_pickle_has_no_secret_and_reads_on(s3):
+def test_pickle_has_no_secret_and_reads_on(s3):
     store = open_store("s3://bucket/mirrored-pickle", s3)
     store.put("id", b"r")
     store.put("data/a", b"four")

@@ -67,7 +67,7 @@ def test_every_verb_in_a_forked_child_raises_at_once(tmp_path):
     assert outcome(tmp_path, "used") == "100"
 
 
-def test_a_child_of_a_parent_without_native_clients_may_open_one(tmp_path):
+def test_child_of_a_parent_without_native_clients_may_open_one(tmp_path):
     assert outcome(tmp_path, "unused") == "100"
 
 

@@ -38,7 +38,7 @@ def test_ranges_that_the_store_reads_in_its_own_threads_are_counted(faulty, faul
     assert seen.requests == len(faulty.requests)
 
 
-def test_a_verb_that_gives_up_counts_its_tries(faulty):
+def test_verb_that_gives_up_counts_its_tries(faulty):
     options = {"key": "k", "secret": "ssss", "endpoint": faulty.endpoint, "retry_deadline_s": 0}
     store = open_store("s3://bucket", options)
     faulty.faults.append(503)

@@ -76,7 +76,7 @@ def test_no_try_begins_after_the_deadline(leaf):
     assert clock.now_s - 100.0 <= 10 + 1.0
 
 
-def test_a_deadline_of_zero_means_one_try():
+def test_deadline_of_zero_means_one_try():
     clock = Clock()
     with pytest.raises(Transient, match="gave up after 1 tries"):
         retrier(clock, RetryBudget(deadline_s=0)).call(failing(clock, [Transient("x")]))
@@ -91,7 +91,7 @@ def test_other_errors_are_not_tried_again():
 
 
 @pytest.mark.parametrize("values", [{"deadline_s": -1}, {"base_s": -1}, {"base_s": 2, "cap_s": 1}])
-def test_a_budget_is_checked(values):
+def test_budget_is_checked(values):
     with pytest.raises(InvalidStore, match="retry_deadline_s"):
         RetryBudget(**values)
 
@@ -147,7 +147,7 @@ def test_no_more_than_the_limit_are_in_flight():
     assert most == 3
 
 
-def test_a_limit_below_one_is_refused():
+def test_limit_below_one_is_refused():
     with pytest.raises(InvalidStore, match="max_concurrency"):
         Limiter(0)
 

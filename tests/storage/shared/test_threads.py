@@ -48,7 +48,7 @@ def test_what_is_not_begun_is_cancelled_and_nothing_is_taken_on_after_the_end():
     assert not pool._threads[0].is_alive()
 
 
-def test_a_shutdown_alone_works_the_queue_off():
+def test_shutdown_alone_works_the_queue_off():
     pool, gate = DaemonPool(1, "pool"), threading.Event()
     pool.submit(gate.wait, 30)
     queued = pool.submit(int)
@@ -70,7 +70,7 @@ def test_threads_end_when_nobody_has_the_pool():
         assert not thread.is_alive()
 
 
-def test_a_finalizer_shuts_a_pool_down_in_the_middle_of_submit(monkeypatch):
+def test_finalizer_shuts_a_pool_down_in_the_middle_of_submit(monkeypatch):
     """The garbage collector may run it in the thread that submits, or in the one that begins."""
     pool, real = DaemonPool(1, "pool"), threading.Thread
 
@@ -94,7 +94,7 @@ def test_a_finalizer_shuts_a_pool_down_in_the_middle_of_submit(monkeypatch):
     assert outcomes in ([0], ["pool: these threads were shut down"])
 
 
-def test_a_signal_is_set_once_however_often_and_waited_for_once():
+def test_signal_is_set_once_however_often_and_waited_for_once():
     signal = threads.Signal()
     assert not signal.wait(0)
     signal.set()

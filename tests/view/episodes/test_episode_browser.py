@@ -186,7 +186,7 @@ def test_keys_zoom_fold_and_normalise(viewer):
     assert viewer.page.problems == []
 
 
-def test_a_damaged_camera_shows_its_error_and_the_others_play(viewer):
+def test_damaged_camera_shows_its_error_and_the_others_play(viewer):
     opened(viewer, "/v/bad/1/s/0?t=1")
     viewer.page.wait_until(
         "the healthy cameras stand", lambda: viewer.page.value_of(NUMBERS)[1:3] == [30, 29]
@@ -199,7 +199,7 @@ def test_a_damaged_camera_shows_its_error_and_the_others_play(viewer):
     assert [one for one in viewer.page.problems if "404" not in one] == []
 
 
-def test_a_frame_and_a_moment_that_failed_are_asked_for_again(viewer):
+def test_frame_and_a_moment_that_failed_are_asked_for_again(viewer):
     """An outage ends: the picture comes back, and the message goes."""
     ask, value = viewer.page.ask, viewer.page.value_of
     opened(viewer, "/v/bad/1/s/0")
@@ -222,7 +222,7 @@ def test_a_frame_and_a_moment_that_failed_are_asked_for_again(viewer):
     assert value("document.querySelector('[data-field=\"depth.npy\"] .trouble')") is None
 
 
-def test_a_record_that_fails_is_said(viewer):
+def test_record_that_fails_is_said(viewer):
     ask = viewer.page.ask
     ask("Network.enable")
     try:
@@ -234,7 +234,7 @@ def test_a_record_that_fails_is_said(viewer):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_is_readable_in_both_themes_and_narrow(viewer, theme):
+def test_page_is_readable_in_both_themes_and_narrow(viewer, theme):
     viewer.page.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
     for width in (1440, 420):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
@@ -266,7 +266,7 @@ def test_requests_of_a_page_are_few(viewer):
     assert len(names) <= 20, names
 
 
-def test_an_episode_is_excluded_by_keyboard(viewer, folder):
+def test_episode_is_excluded_by_keyboard(viewer, folder):
     with loader.Root(folder) as root, root.write("more") as writer:
         for number in range(2):
             writer.add(

@@ -106,7 +106,7 @@ def test_hostile_names_and_texts_are_text(served):
     assert "unsafe" not in policy
 
 
-def test_a_lane_holds_the_extremes_of_the_range(served, folder):
+def test_lane_holds_the_extremes_of_the_range(served, folder):
     with loader.Root(folder) as root:
         episode = open_episode(root.open("rig@1"), 1, fields_of(root.open("rig@1"), [1])[0])
         state = np.concatenate([episode.row("state.npy", n)[None] for n in range(3000)])
@@ -147,13 +147,13 @@ def test_a_lane_holds_the_extremes_of_the_range(served, folder):
         ("/v/photos/1/s/0/moment", "no stream"),
     ],
 )
-def test_a_wrong_request_is_refused(served, path, said):
+def test_wrong_request_is_refused(served, path, said):
     answer = served.get(path.replace("1/../", ""))
     assert answer.status_code == 404
     assert said in answer.text
 
 
-def test_a_link_leads_to_a_time_to_a_row_and_to_a_window(served, keys):
+def test_link_leads_to_a_time_to_a_row_and_to_a_window(served, keys):
     def start(path):
         return re.search(r'data-at="(\d+)"', served.get(path).text)[1]
 
@@ -166,7 +166,7 @@ def test_a_link_leads_to_a_time_to_a_row_and_to_a_window(served, keys):
     assert (answer.status_code, answer.headers["location"]) == (303, "s/1?row=37&run=big")
 
 
-def test_a_slot_of_windows_leads_to_its_window(served, folder, keys):
+def test_slot_of_windows_leads_to_its_window(served, folder, keys):
     with loader.Root(folder) as root:
         plan = loader.open_plan(root, loader.read_trail(root, "big").starts[0].plan)
         with loader.Loader(plan, framework="numpy", workers=0, steps=5) as batches:
@@ -200,7 +200,7 @@ def test_trained_windows_are_those_of_the_steps(served, folder, keys, step_s, mo
     assert "InvalidName" in served.get(f"{RIG}/trained?run=..%2Fx").json()["failed"]["../x"]
 
 
-def test_a_window_s_row_has_its_own_time(tmp_path):
+def test_window_s_row_has_its_own_time(tmp_path):
     """A click on a row leads to it, not to the earliest value of its window."""
     with loader.Root(tmp_path / "root") as root:
         view = write_rig(root).select("state.npy", "action.npy")
@@ -224,7 +224,7 @@ def test_a_window_s_row_has_its_own_time(tmp_path):
 
 
 @pytest.mark.parametrize(("step_s", "searched"), [(0.0, "the last 0 of 50 steps"), (1.0, "0 of 150 windows")])
-def test_the_search_of_windows_ends_in_time(served, folder, monkeypatch, step_s, searched):
+def test_search_of_windows_ends_in_time(served, folder, monkeypatch, step_s, searched):
     monkeypatch.setattr("penstock.view.episodes.trained_windows.SEARCH_S", -1.0)
     monkeypatch.setattr("penstock.view.episodes.trained_windows.STEP_S", step_s)
     with loader.Root(folder) as root:
@@ -235,7 +235,7 @@ def test_the_search_of_windows_ends_in_time(served, folder, monkeypatch, step_s,
     assert (run.searched, run.windows) == (searched, ())
 
 
-def test_a_frame_of_the_server_is_the_camera_s(served):
+def test_frame_of_the_server_is_the_camera_s(served):
     import io
 
     from PIL import Image
@@ -246,7 +246,7 @@ def test_a_frame_of_the_server_is_the_camera_s(served):
         assert numbers_in(picture[None]) == [number]
 
 
-def test_a_video_comes_in_parts_that_are_checked(served, requests):
+def test_video_comes_in_parts_that_are_checked(served, requests):
     whole = served.get(f"{RIG}/stored/cam.right.mp4").content
     requests.clear()
     first = served.get(f"{RIG}/stored/cam.right.mp4", range="bytes=0-")
@@ -292,7 +292,7 @@ def test_cost_does_not_grow_with_the_length(tmp_path, requests):
     assert large_lane <= 16 + 1000 * (8 + 2 * 4 * 8)
 
 
-def test_a_damaged_camera_says_so_and_the_others_play(tmp_path):
+def test_damaged_camera_says_so_and_the_others_play(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         version = write_rig(root)
         at = open_episode(version, 0, fields_of(version, [0])[0]).address.fields["cam.left.mp4"]
@@ -314,7 +314,7 @@ def test_a_damaged_camera_says_so_and_the_others_play(tmp_path):
         server.close()
 
 
-def test_an_exclusion_takes_the_episode_out(tmp_path):
+def test_exclusion_takes_the_episode_out(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         key = write_rig(root, episodes=2).keys([1])[0]
     server = Served(tmp_path / "root", recipe=None, writes=True)

@@ -44,7 +44,7 @@ def opened(version, ordinal=0):
     return open_episode(version, ordinal, fields_of(version, [ordinal])[0])
 
 
-def test_a_moment_is_the_window_of_the_loader(rig):
+def test_moment_is_the_window_of_the_loader(rig):
     episode = opened(rig)
     plan = loader.plan({"rig": windows_of(rig)}, seed=1, global_batch=10)
     rows = set()
@@ -64,7 +64,7 @@ def test_a_moment_is_the_window_of_the_loader(rig):
     assert rows == set(range(150))
 
 
-def test_a_frame_is_the_one_that_was_picked(rig):
+def test_frame_is_the_one_that_was_picked(rig):
     episode = opened(rig)
     for name in CAMERAS:
         for number in (0, 1, 37, episode.n_values(name) - 1):
@@ -85,7 +85,7 @@ def test_steps_go_from_frame_to_frame_and_end_at_the_ends(rig):
         stepped(episode, 0, "language.jsonl", 1)
 
 
-def test_a_video_without_a_packet_table_is_shown_too(tmp_path):
+def test_video_without_a_packet_table_is_shown_too(tmp_path):
     data = rig_fields()["cam.left.mp4"]
     with loader.Root(tmp_path / "root") as root, root.write("rig") as writer:
         clock = np.arange(10, dtype=np.int64) * 10**8
@@ -96,7 +96,7 @@ def test_a_video_without_a_packet_table_is_shown_too(tmp_path):
     assert moment(episode, 5 * 10**8).tracks[1].number == 12
 
 
-def test_an_episode_of_steps_has_no_ages(tmp_path):
+def test_episode_of_steps_has_no_ages(tmp_path):
     rows = np.arange(40, dtype=np.float32).reshape(20, 2)
     images = np.zeros((20, 24, 32, 3), np.uint8)
     images[7] = 200
@@ -138,7 +138,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
     assert {one.field: bool(one.error) for one in record.cameras}["cam.left.mp4"]
 
 
-def test_a_damaged_clock_does_not_turn_times_into_steps(tmp_path):
+def test_damaged_clock_does_not_turn_times_into_steps(tmp_path):
     usual = rig_fields()
     back = np.zeros(3000, np.int64)
     keep = {name: data for name, data in usual.items() if name.startswith(("cam.", "state."))}
@@ -171,7 +171,7 @@ def test_lanes_follow_the_leading_words():
         assert all(stop - first <= 8 for first, stop in spans)
 
 
-def test_a_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
+def test_state_and_its_action_share_lanes_only_by_name(rig, tmp_path):
     lanes, n_undrawn = lanes_of(opened(rig).streams)
     assert n_undrawn == 0
     assert [(lane.field, lane.dashed, len(lane.labels)) for lane in lanes] == [
@@ -266,7 +266,7 @@ def test_forged_lines_of_language_are_refused_by_number(tmp_path):
         assert "line 2" in error, line
 
 
-def test_a_stream_damaged_on_the_disk_has_no_values(tmp_path):
+def test_stream_damaged_on_the_disk_has_no_values(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         version = write_rig(root)
         episode = opened(version)
@@ -281,7 +281,7 @@ def test_a_stream_damaged_on_the_disk_has_no_values(tmp_path):
             opened(version).summary("state.npy")
 
 
-def test_a_header_that_declares_a_wide_row_takes_no_memory(tmp_path):
+def test_header_that_declares_a_wide_row_takes_no_memory(tmp_path):
     """A stream without rows may declare any number of values in 128 bytes."""
     header = io.BytesIO()
     shape = {"descr": "<f4", "fortran_order": False, "shape": (0, 2**40)}
@@ -318,7 +318,7 @@ def test_clocks_of_an_episode_have_a_limit_together(tmp_path, monkeypatch):
     assert module.MAX_CLOCK_BYTES < EPISODES_BYTES
 
 
-def test_a_frame_of_a_video_that_is_read_whole_counts_its_bytes(tmp_path):
+def test_frame_of_a_video_that_is_read_whole_counts_its_bytes(tmp_path):
     usual = rig_fields()
     with loader.Root(tmp_path / "root") as root:
         version = write_rig(root, **{"bare.mp4": usual["cam.left.mp4"]})
@@ -328,7 +328,7 @@ def test_a_frame_of_a_video_that_is_read_whole_counts_its_bytes(tmp_path):
     )
 
 
-def test_a_log_has_a_clock_per_topic(tmp_path):
+def test_log_has_a_clock_per_topic(tmp_path):
     (tmp_path / "logs").mkdir()
     with (tmp_path / "logs" / "a.mcap").open("wb") as file:
         out = mcap.writer.Writer(file)

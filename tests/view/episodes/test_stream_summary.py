@@ -106,7 +106,7 @@ def test_every_dtype_is_drawn(tmp_path, dtype):
     assert columns.rows.tolist() == list(range(8))
 
 
-def test_a_range_reads_its_blocks_and_checks_them(tmp_path, monkeypatch):
+def test_range_reads_its_blocks_and_checks_them(tmp_path, monkeypatch):
     array = np.random.default_rng(0).standard_normal(
         (400_000, 4)
     )  # 12.8 MB: three requests of a pass and a part
@@ -128,7 +128,7 @@ def test_a_range_reads_its_blocks_and_checks_them(tmp_path, monkeypatch):
     )  # other blocks are unchanged
 
 
-def test_a_flipped_byte_is_named(tmp_path):
+def test_flipped_byte_is_named(tmp_path):
     field = stored(tmp_path, np.arange(3_000_000, dtype=np.int16))
     flip(tmp_path, field, 4_000_000)
     with pytest.raises(Corrupt, match="CRC-32C"):
@@ -148,7 +148,7 @@ def test_memory_does_not_grow_with_the_stream(tmp_path):
     assert max(sizes) <= stream_summary.LEVEL_BYTES
 
 
-def test_a_range_of_wide_rows_reads_a_bounded_part(tmp_path, monkeypatch):
+def test_range_of_wide_rows_reads_a_bounded_part(tmp_path, monkeypatch):
     """With few buckets, any range has fewer rows than columns times their rows."""
     monkeypatch.setattr(stream_summary, "LEVEL_BYTES", 2**16)
     values = np.arange(5000 * 64, dtype=np.float32).reshape(5000, 64)

@@ -18,7 +18,7 @@ from penstock.view.kinds.array_values import range_of, ranges_cached
 FACTS = Facts(field="latent.npy")
 
 
-def test_the_range_is_numpys() -> None:
+def test_range_is_numpys() -> None:
     array = 1e6 + np.random.default_rng(3).standard_normal((300, 7, 500))
     found = range_of(array)
     assert (found.low, found.high, found.finite) == (array.min(), array.max(), array.size)
@@ -42,7 +42,7 @@ def test_every_value_counts_however_it_lies_in_memory(turn) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, None])
-def test_a_value_that_is_looked_at_once_is_told_as_ever(bad) -> None:
+def test_value_that_is_looked_at_once_is_told_as_ever(bad) -> None:
     rng = np.random.default_rng(5)
     values = [rng.standard_normal((3, 20, 30)).astype(np.float32) for _ in range(3)]
     if bad is not None:
@@ -62,7 +62,7 @@ def test_whole_numbers_are_told_exactly() -> None:
     assert ARRAY.lines(np.array([-(2**40), 2**40]), FACTS)[1].startswith(f"from -{2**40:,} to {2**40:,}")
 
 
-def test_a_line_tells_shape_range_and_first_values() -> None:
+def test_line_tells_shape_range_and_first_values() -> None:
     value = np.arange(20, dtype=np.float32)
     assert ARRAY.lines(value, FACTS) == (
         "float32 [20]",
@@ -81,7 +81,7 @@ def test_bfloat16_keeps_its_name_and_values(value) -> None:
     assert ARRAY.lines(value, FACTS) == ("bfloat16 [2]", "from 0.5 to 2, mean 1.25, deviation 0.75", "0.5 2")
 
 
-def test_a_plane_is_drawn_a_pixel_a_value(pixels_of) -> None:
+def test_plane_is_drawn_a_pixel_a_value(pixels_of) -> None:
     value = np.array([[0.0, 5.0], [10.0, 2.5]])
     assert pixels_of(*ARRAY.detail(value, FACTS))[:, :, 0].tolist() == [[0, 128], [255, 64]]
     large = pixels_of(ARRAY.thumbnail(value, FACTS))

@@ -19,7 +19,7 @@ def tone(n=4000, channels=1, level=0.5):
 
 @pytest.mark.parametrize("channels", [1, 2, 6])
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy])
-def test_the_wav_holds_the_samples(channels, make) -> None:
+def test_wav_holds_the_samples(channels, make) -> None:
     value = tone(channels=channels)
     assert kind_of(make(value), FACTS) is AUDIO
     sound, _ = AUDIO.detail(make(value), FACTS)
@@ -45,7 +45,7 @@ def test_length_rate_and_level_are_told() -> None:
     assert unknown[0] == "1 channel, 0.5 s at 16,000 Hz (assumed: no rate is on record)"
 
 
-def test_the_picture_shows_envelope_and_tone(pixels_of) -> None:
+def test_picture_shows_envelope_and_tone(pixels_of) -> None:
     value = np.concatenate([np.zeros(4000), tone()[0]])
     shown = pixels_of(AUDIO.thumbnail(value, FACTS)).astype(int).sum(axis=2)
     assert shown.shape == (96, 192)
@@ -54,7 +54,7 @@ def test_the_picture_shows_envelope_and_tone(pixels_of) -> None:
     assert right[32:].mean() > left[32:].mean() + 20  # the spectrogram
 
 
-def test_a_long_sound_says_how_much_of_it_is_played() -> None:
+def test_long_sound_says_how_much_of_it_is_played() -> None:
     value = np.broadcast_to(np.float32(0.5), (2, 10**9))
     assert AUDIO.lines(value, FACTS)[-1] == "the first 17:29 min are played and drawn"
 
@@ -70,7 +70,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_marked(name) -> None:
+def test_planted_fault_is_marked(name) -> None:
     assert [one.name for one in AUDIO.marks(PLANTED[name], FACTS)] == [name]
 
 
@@ -83,7 +83,7 @@ CLEAN = {
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_sound_one_has_no_mark(name) -> None:
+def test_sound_one_has_no_mark(name) -> None:
     assert AUDIO.marks(CLEAN[name], FACTS) == ()
 
 

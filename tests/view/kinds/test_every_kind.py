@@ -44,14 +44,14 @@ def shown(kind, value, facts):
 
 
 @pytest.mark.parametrize("value", CASES)
-def test_a_value_is_shown(value) -> None:
+def test_value_is_shown(value) -> None:
     by_kind = {(kind_of(value, facts).name, facts.labels is None): facts for facts in facts_of(value)}
     for facts in by_kind.values():
         check(value, facts)
 
 
 @pytest.mark.parametrize("value", HUGE.values(), ids=HUGE)
-def test_a_huge_value_is_shown(value) -> None:
+def test_huge_value_is_shown(value) -> None:
     check(value, Facts(field="x"))
 
 
@@ -97,7 +97,7 @@ def test_hostile_text_is_still_read() -> None:
     assert r"\ud800" in text
 
 
-def test_a_media_type_that_a_browser_would_run_is_refused() -> None:
+def test_media_type_that_a_browser_would_run_is_refused() -> None:
     from penstock.view.kinds import Media
 
     with pytest.raises(ValueError, match=r"image/svg\+xml.*accepted: image/png"):

@@ -24,7 +24,7 @@ def test_pixels_of_the_png_are_the_tensors(pixels_of, channels, first, make) -> 
     assert np.array_equal(pixels_of(IMAGE.thumbnail(value, FACTS)), pixels)  # no larger than a thumbnail
 
 
-def test_a_thumbnail_is_the_picture(pixels_of) -> None:
+def test_thumbnail_is_the_picture(pixels_of) -> None:
     """Its left half is dark, its right half bright, and so are the thumbnail's."""
     value = np.zeros((700, 1400, 3), np.uint8)
     value[:, 700:] = (200, 100, 50)
@@ -58,7 +58,7 @@ def test_values_that_are_not_finite_are_magenta(pixels_of) -> None:
     assert any("magenta" in line for line in IMAGE.lines(value, FACTS))
 
 
-def test_a_picture_beyond_the_limit_is_thinned(pixels_of) -> None:
+def test_picture_beyond_the_limit_is_thinned(pixels_of) -> None:
     value = np.broadcast_to(np.uint8(9), (5000, 5000, 3))
     assert pixels_of(*IMAGE.detail(value, FACTS)).shape == (2500, 2500, 3)
     assert any(line.startswith("every 2 px is shown") for line in IMAGE.lines(value, FACTS))
@@ -82,7 +82,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_marked(name) -> None:
+def test_planted_fault_is_marked(name) -> None:
     (found,) = [one.name for one in IMAGE.marks(PLANTED[name], FACTS)]
     assert found == name
 
@@ -97,10 +97,10 @@ CLEAN = {
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_sound_picture_has_no_mark(name) -> None:
+def test_sound_picture_has_no_mark(name) -> None:
     assert IMAGE.marks(CLEAN[name], FACTS) == ()
 
 
-def test_a_mark_counts() -> None:
+def test_mark_counts() -> None:
     (found,) = IMAGE.marks(PLANTED["nan"], FACTS)
     assert found.text == "1 of 300 values are NaN"

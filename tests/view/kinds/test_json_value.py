@@ -11,7 +11,7 @@ FACTS = Facts(field="meta.json")
 LABELS = Facts(field="cls", labels=["cat", "dog"])
 
 
-def test_a_line_per_value() -> None:
+def test_line_per_value() -> None:
     value = {"a": [1, None, True], "b": {"c": 0.5}, "d": [], "e": np.zeros((2, 3))}
     assert JSON.lines(value, FACTS) == (
         "{",
@@ -37,13 +37,13 @@ def test_what_holds_itself_ends() -> None:
     assert JSON.marks(value, FACTS) == ()
 
 
-def test_a_long_list_ends() -> None:
+def test_long_list_ends() -> None:
     lines = JSON.lines(list(range(10**6)), FACTS)
     assert (len(lines), lines[-1]) == (201, "…")
 
 
 @pytest.mark.parametrize("one", [1, np.int64(1), np.array(1), torch.tensor(1), torch.tensor([1])])
-def test_a_label_has_its_name(one) -> None:
+def test_label_has_its_name(one) -> None:
     assert kind_of(one, LABELS) is JSON
     assert JSON.lines(one, LABELS) == ("1: dog",)
     assert JSON.marks(one, LABELS) == ()
@@ -52,7 +52,7 @@ def test_a_label_has_its_name(one) -> None:
 
 
 @pytest.mark.parametrize("one", [2, -1, np.int64(2)])
-def test_a_label_out_of_range_is_marked(one) -> None:
+def test_label_out_of_range_is_marked(one) -> None:
     (found,) = JSON.marks(one, LABELS)
     assert (found.name, found.text) == ("out_of_range", f"label {one} is none of the 2 classes")
 

@@ -49,7 +49,7 @@ def shown(field, data, **more):
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
-def test_a_picture_is_what_the_loader_decodes(pixels_of, format) -> None:
+def test_picture_is_what_the_loader_decodes(pixels_of, format) -> None:
     data = encoded(photo(300, 400), format)
     lines, marks, thumbnail, (whole,) = shown("jpg", data)
     assert np.array_equal(pixels_of(whole), decoder_for("jpg")(data, None))
@@ -58,7 +58,7 @@ def test_a_picture_is_what_the_loader_decodes(pixels_of, format) -> None:
     assert marks == ()
 
 
-def test_a_turned_jpeg_is_upright(pixels_of) -> None:
+def test_turned_jpeg_is_upright(pixels_of) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     left = np.zeros((800, 1200, 3), np.uint8)
@@ -70,7 +70,7 @@ def test_a_turned_jpeg_is_upright(pixels_of) -> None:
     assert small[110:].min() > 235
 
 
-def test_a_sound_is_what_the_loader_decodes() -> None:
+def test_sound_is_what_the_loader_decodes() -> None:
     data = media.sound(3, "flac", "flac")
     lines, _, thumbnail, (heard, _) = shown("flac", data)
     samples, rate = soundfile.read(io.BytesIO(heard.data), dtype="float32", always_2d=True)
@@ -80,7 +80,7 @@ def test_a_sound_is_what_the_loader_decodes() -> None:
     assert thumbnail.type == "image/png"
 
 
-def test_a_long_sound_is_decoded_to_the_limit(monkeypatch) -> None:
+def test_long_sound_is_decoded_to_the_limit(monkeypatch) -> None:
     monkeypatch.setattr(stored_bytes, "MAX_AUDIO_BYTES", 40_000)
     sink = io.BytesIO()
     tone = np.sin(np.arange(100_000) * 0.1) / 2
@@ -90,7 +90,7 @@ def test_a_long_sound_is_decoded_to_the_limit(monkeypatch) -> None:
     assert soundfile.info(io.BytesIO(heard.data)).frames == 10_000
 
 
-def test_a_film_is_shown_by_frames_of_the_loader(pixels_of) -> None:
+def test_film_is_shown_by_frames_of_the_loader(pixels_of) -> None:
     data = media.video(5)
     lines, marks, thumbnail, frames = shown("mp4", data)
     assert lines[1] == "h264, 40 frames, 1.6 s, 25 a second"
@@ -102,7 +102,7 @@ def test_a_film_is_shown_by_frames_of_the_loader(pixels_of) -> None:
     assert marks == ()
 
 
-def test_a_film_with_few_keyframes_costs_few_packets(monkeypatch, pixels_of) -> None:
+def test_film_with_few_keyframes_costs_few_packets(monkeypatch, pixels_of) -> None:
     monkeypatch.setattr(stored_bytes, "MAX_PACKETS", 10)
     _, _, _, frames = shown("mp4", media.video(5))
     assert [media.first_frame(pixels_of(one)[None]) for one in frames] == list(range(10))
@@ -211,7 +211,7 @@ def test_hostile_bytes_are_marked_and_cost_little(name) -> None:
         ("webp", b"RIFF\x40\0\0\0WEBPVP8 \x30\0\0\0\0\0\0\x9d\x01\x2a" + (8000).to_bytes(2, "little") * 2),
     ],
 )
-def test_a_large_picture_is_refused_by_its_header(field, data) -> None:
+def test_large_picture_is_refused_by_its_header(field, data) -> None:
     assert shown(field, data)[1][0].text == "8000 x 8000 px; at most 33,554,432 px are shown"
 
 

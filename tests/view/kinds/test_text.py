@@ -13,7 +13,7 @@ def test_lines_and_blanks_stay() -> None:
     assert TEXT.lines("def f():\n\treturn  1\n", FACTS) == ("20 characters", "def f():", "\treturn  1", "")
 
 
-def test_a_long_text_says_that_it_goes_on() -> None:
+def test_long_text_says_that_it_goes_on() -> None:
     shown = TEXT.lines("word " * 100_000, FACTS)
     assert len(shown) == 3
     assert shown[1].endswith("…")
@@ -42,13 +42,13 @@ def test_bytes_are_shown_in_hex() -> None:
     )
 
 
-def test_an_array_of_no_numbers_is_shown_by_its_shape_and_bytes() -> None:
+def test_array_of_no_numbers_is_shown_by_its_shape_and_bytes() -> None:
     lines = OTHER.lines(np.array(["ab"]), Facts(field="x"))
     assert lines[0] == "<U2 [1]"
     assert lines[1].startswith("0000  61 00 00 00 62")
 
 
-def test_an_object_is_named_and_not_asked() -> None:
+def test_object_is_named_and_not_asked() -> None:
     class Hostile:
         def __repr__(self):
             raise RuntimeError

@@ -70,7 +70,7 @@ def test_loss_mask_and_values_per_token() -> None:
     assert "3 of them are targets of the loss" in TOKENS.lines(IDS, facts)
 
 
-def test_a_target_of_minus_100_is_masked() -> None:
+def test_target_of_minus_100_is_masked() -> None:
     ids = np.array([-100, -100, 4])
     facts = Facts(field="labels", vocabulary=10)
     assert [one.masked for one in TOKENS.boxes(ids, facts)] == [True, True, False]
@@ -92,12 +92,12 @@ def test_documents_are_apart() -> None:
     )
 
 
-def test_a_token_writes_no_escape() -> None:
+def test_token_writes_no_escape() -> None:
     (box,) = TOKENS.boxes(np.array([6]), FACTS)
     assert box.text == r"\x1b[31m"
 
 
-def test_a_long_sequence_is_bounded() -> None:
+def test_long_sequence_is_bounded() -> None:
     ids = np.full(100_000, 3)
     assert len(TOKENS.boxes(ids, FACTS)) == 2**14
     lines = TOKENS.lines(ids, FACTS)
@@ -117,7 +117,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_marked(name) -> None:
+def test_planted_fault_is_marked(name) -> None:
     ids, facts, mark = PLANTED[name]
     assert [one.name for one in TOKENS.marks(ids, facts)] == [mark]
 
@@ -132,11 +132,11 @@ CLEAN = {
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_sound_sequence_has_no_mark(name) -> None:
+def test_sound_sequence_has_no_mark(name) -> None:
     assert TOKENS.marks(*CLEAN[name]) == ()
 
 
-def test_the_document_without_an_end_is_named() -> None:
+def test_document_without_an_end_is_named() -> None:
     ids, facts = packed([1, 1, 2, 2, 2])
     (found,) = TOKENS.marks(ids, facts)
     assert found.text == "document 1 does not end with <eos>"

@@ -41,7 +41,7 @@ def test_frames_of_a_clip_share_one_scale(pixels_of) -> None:
     )
 
 
-def test_a_long_clip_is_shown_at_equal_distances(pixels_of) -> None:
+def test_long_clip_is_shown_at_equal_distances(pixels_of) -> None:
     value = np.arange(190, dtype=np.uint8)[:, None, None, None] * np.ones((1, 8, 8, 1), np.uint8)
     shown = [int(pixels_of(one)[0, 0, 0]) for one in VIDEO.detail(value, FACTS)]
     assert (len(shown), shown[:2], shown[-1]) == (64, [0, 3], 189)
@@ -65,7 +65,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_marked(name) -> None:
+def test_planted_fault_is_marked(name) -> None:
     value, mark = PLANTED[name]
     assert [one.name for one in VIDEO.marks(value, FACTS)] == [mark]
 
@@ -84,5 +84,5 @@ CLEAN = {
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_sound_clip_has_no_mark(name) -> None:
+def test_sound_clip_has_no_mark(name) -> None:
     assert VIDEO.marks(CLEAN[name], FACTS) == ()

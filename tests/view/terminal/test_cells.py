@@ -28,7 +28,7 @@ def cells(widget):
     ]
 
 
-def test_a_cell_is_two_pixels() -> None:
+def test_cell_is_two_pixels() -> None:
     pixels = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [9, 9, 9]]], np.uint8)
     widget = picture_widget(png(pixels), "halves", 2, 1)
     assert cells(widget) == [[("▀", (255, 0, 0), (0, 0, 255)), ("▀", (0, 255, 0), (9, 9, 9))]]
@@ -45,7 +45,7 @@ def test_shades_need_no_colour() -> None:
 @pytest.mark.parametrize(
     ("shape", "fitted"), [((100, 50), (10, 10)), ((50, 100), (20, 5)), ((1, 1000), (20, 1))]
 )
-def test_a_picture_keeps_its_shape(shape, fitted) -> None:
+def test_picture_keeps_its_shape(shape, fitted) -> None:
     widget = picture_widget(png(np.zeros((*shape, 3), np.uint8)), "halves", 20, 10)
     assert (widget.styles.width.value, widget.styles.height.value) == fitted
 
@@ -79,7 +79,7 @@ def test_tokens_are_told_apart_without_colours() -> None:
     assert [str(span.style) for span in text.spans] == ["bold", "dim reverse", "underline"]
 
 
-def test_a_chart_names_the_scale_of_each_metric_and_the_steps() -> None:
+def test_chart_names_the_scale_of_each_metric_and_the_steps() -> None:
     chart = {"step": [0, 1, 2, 3], "loss": [3.0, None, 1.0, 2.0], "lr": [2e-5] * 4, "nothing": [None] * 4}
     assert chart_lines(chart, [1], 37) == [
         "loss             1 to 3          █    ▁ ▅",
@@ -92,7 +92,7 @@ def test_a_chart_names_the_scale_of_each_metric_and_the_steps() -> None:
 
 
 @pytest.mark.parametrize("mode", ["kitty", "sixel"])
-def test_a_terminal_is_asked_before_its_answers_would_be_keys(monkeypatch, mode) -> None:
+def test_terminal_is_asked_before_its_answers_would_be_keys(monkeypatch, mode) -> None:
     monkeypatch.delitem(sys.modules, "textual_image.widget", raising=False)
     assert chosen_mode(mode, no_color=False) == mode
     assert "textual_image.widget" in sys.modules

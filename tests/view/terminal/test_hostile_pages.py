@@ -4,7 +4,7 @@ import loader
 from penstock.view.terminal.addresses import SamplePage, VersionPage
 
 
-def test_a_version_without_label_is_filtered_in_a_terminal(look, tmp_path):
+def test_version_without_label_is_filtered_in_a_terminal(look, tmp_path):
     with loader.Root(tmp_path / "root") as root, root.write("bare") as writer:
         for i in range(5):
             writer.add(f"k{i}", {"txt": "a"}, metadata={"size": i})

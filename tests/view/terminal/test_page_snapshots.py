@@ -57,7 +57,7 @@ def normalized(svg: str) -> str:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_looks_as_it_did(look, name: str) -> None:
+def test_page_looks_as_it_did(look, name: str) -> None:
     place, keys, pictures = PAGES[name]
     found: list[str] = []
 

@@ -29,7 +29,7 @@ def keys_of(root, run, step, world_size=1, rank=0):
         ]
 
 
-def test_a_step_shows_proofs_and_every_slot(look, trained) -> None:
+def test_step_shows_proofs_and_every_slot(look, trained) -> None:
     async def test(terminal) -> None:
         assert terminal.lines[0].startswith("one step 3: rank 0 of 1, 6 of 6 slots, digest ")
         assert [line.split()[:2] for line in terminal.lines[1:5]] == [
@@ -43,7 +43,7 @@ def test_a_step_shows_proofs_and_every_slot(look, trained) -> None:
     look(test, STEP, recipe=RECIPE)
 
 
-def test_the_cursor_walks_and_enter_opens_the_slot(look, trained) -> None:
+def test_cursor_walks_and_enter_opens_the_slot(look, trained) -> None:
     key = keys_of(trained, "one", 3)[5]
 
     async def test(terminal) -> None:
@@ -144,7 +144,7 @@ def test_g_goes_to_a_step(look) -> None:
     look(test, RunPage(run="one"))
 
 
-def test_the_first_page_leads_to_runs_and_versions(look, trained) -> None:
+def test_first_page_leads_to_runs_and_versions(look, trained) -> None:
     async def test(terminal) -> None:
         assert [one in terminal.text for one in ("one", "three", "floats", "photos@1")] == [True] * 4
         await terminal.press("enter")
@@ -158,7 +158,7 @@ def test_the_first_page_leads_to_runs_and_versions(look, trained) -> None:
     )  # the cursor in the list scrolls a page that is longer than the screen
 
 
-def test_a_run_leads_to_its_unusual_samples(look) -> None:
+def test_run_leads_to_its_unusual_samples(look) -> None:
     async def test(terminal) -> None:
         assert "step 0 slot 5  loss 5, one of the largest" in terminal.text
         await terminal.press("down", "enter")
@@ -167,7 +167,7 @@ def test_a_run_leads_to_its_unusual_samples(look) -> None:
     look(test, RunPage(run="one"), pictures="none", size=(80, 40))
 
 
-def test_a_version_is_filtered_and_its_sample_opened(look, trained) -> None:
+def test_version_is_filtered_and_its_sample_opened(look, trained) -> None:
     async def test(terminal) -> None:
         await terminal.press("/")
         await terminal.type("width = 41")
@@ -187,7 +187,7 @@ def test_a_version_is_filtered_and_its_sample_opened(look, trained) -> None:
     look(test, VersionPage(dataset="photos", number=1))
 
 
-def test_an_error_stands_in_the_place_of_its_page(look) -> None:
+def test_error_stands_in_the_place_of_its_page(look) -> None:
     async def test(terminal) -> None:
         assert "no-such-run" in terminal.text
         await terminal.press("u", "u")
@@ -267,7 +267,7 @@ def test_escape_leaves_a_dialog_without_an_answer(look) -> None:
     assert given == [None]
 
 
-def test_an_exclusion_without_a_reason_is_refused(look, root, plan, tmp_path) -> None:
+def test_exclusion_without_a_reason_is_refused(look, root, plan, tmp_path) -> None:
     train(root, plan, "one", steps=1)
 
     async def test(terminal) -> None:
@@ -314,7 +314,7 @@ def test_frames_are_walked(look, root, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("pictures", ["none", "shades"])
-def test_a_batch_is_read_without_colours(look, monkeypatch, pictures) -> None:
+def test_batch_is_read_without_colours(look, monkeypatch, pictures) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def test(terminal) -> None:
@@ -346,7 +346,7 @@ def test_steps_are_looked_at_together(look) -> None:
     look(test, RunPage(run="one"))
 
 
-def test_a_run_is_held_against_another(look, root, plan, tmp_path) -> None:
+def test_run_is_held_against_another(look, root, plan, tmp_path) -> None:
     train(root, plan, "one")
     train(root, loader.plan({"photos": plan.sources["photos"].view}, seed=4, global_batch=BATCH), "seeded")
 
@@ -391,7 +391,7 @@ def test_batches_of_any_size_are_paged(look, root, tmp_path) -> None:
     look(test, StepPage(run="wide", step=0), root=tmp_path / "root", pictures="none")
 
 
-def test_a_slot_and_its_sample_tell_edits_and_lead_to_a_sample_that_looks_alike(look, root, tmp_path) -> None:
+def test_slot_and_its_sample_tell_edits_and_lead_to_a_sample_that_looks_alike(look, root, tmp_path) -> None:
     with root.write("near") as writer:
         for i, phash in enumerate(("00", "ff", "01")):
             writer.add(f"k{i}", {"x.txt": f"text {i}"}, metadata={"phash": phash * 8})
@@ -459,7 +459,7 @@ def test_raw_objects_are_shown_where_they_may_be_fetched(look, root, tmp_path) -
     look(unasked, pages(1)[0], root=tmp_path / "root", size=(200, 40))
 
 
-def test_a_sample_leads_to_the_steps_that_held_it(look, root, plan, tmp_path):
+def test_sample_leads_to_the_steps_that_held_it(look, root, plan, tmp_path):
     train(root, plan, "one", recipe=plain, steps=3)
     version = root.open("photos@1")
     ordinal = version.keys(np.arange(14)).index("p/3")

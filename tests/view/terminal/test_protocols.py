@@ -95,7 +95,7 @@ def test_auto_takes_a_protocol_by_which_pictures_are_drawn(shown_by, answers, mo
 @pytest.mark.parametrize(
     ("registers", "most"), [("\x1b[?1;0;16S", 16), ("\x1b[?1;0;1024S", 256), ("\x1b[?1;3S", 256), ("", 256)]
 )
-def test_a_sixel_picture_has_the_colours_of_its_terminal(shown_by, mode, registers, most):
+def test_sixel_picture_has_the_colours_of_its_terminal(shown_by, mode, registers, most):
     shown_by(terminal(SIXEL, registers=registers))
     assert chosen_mode(mode, no_color=False) == "sixel"
     sys.__stdin__.close()  # whoever asks now gets no answer

@@ -8,7 +8,7 @@ FAR = 99_999_999
 
 
 @pytest.mark.parametrize(("recipe", "stage"), [(None, "decoded"), ("tests.view.recipes:recipe", "trained")])
-def test_a_terminal_names_the_stage_of_its_values(look, trained, recipe, stage):
+def test_terminal_names_the_stage_of_its_values(look, trained, recipe, stage):
     at = StepPage(run="one", step=2)
 
     async def slot(terminal):

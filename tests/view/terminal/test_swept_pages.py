@@ -4,7 +4,7 @@ from penstock.view.terminal.addresses import StepPage, VersionPage
 from tests.view.conftest import sweep
 
 
-def test_a_terminal_tells_the_reason_and_the_trail(look, folder, recorded):
+def test_terminal_tells_the_reason_and_the_trail(look, folder, recorded):
     digests, loss = recorded(2)
 
     async def told(terminal):

@@ -104,7 +104,7 @@ class Limited:
     max_batch_size=st.integers(1, 64),
     cuts=st.lists(st.integers(0, 40), max_size=4),
 )
-def test_a_row_has_the_same_bits_in_any_batch(
+def test_row_has_the_same_bits_in_any_batch(
     place: str, n: int, batch_size: int, max_batch_size: int, cuts: list[int]
 ) -> None:
     every = rows_of(n)
@@ -181,7 +181,7 @@ def one_more(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 @pytest.mark.gpu
-def test_a_gpu_that_runs_out_of_memory_gets_half_of_the_rows() -> None:
+def test_gpu_that_runs_out_of_memory_gets_half_of_the_rows() -> None:
     """Of 3 GiB: 64 rows take more, 32 do not."""
     whole = torch.cuda.get_device_properties(0).total_memory
     every = rows_of(256)
@@ -208,14 +208,14 @@ def test_a_gpu_that_runs_out_of_memory_gets_half_of_the_rows() -> None:
         torch.cuda.empty_cache()
 
 
-def test_the_smallest_batch_that_does_not_fit_is_an_error() -> None:
+def test_smallest_batch_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(
         ModelFailed, match=r"a batch of 4 rows of x \(48,\) does not fit into the memory of cpu"
     ):
         batches(Limited(each_alone, 3), batch_size=4).results(rows_of(1))
 
 
-def test_an_error_of_the_model_is_not_taken_for_a_lack_of_memory() -> None:
+def test_error_of_the_model_is_not_taken_for_a_lack_of_memory() -> None:
     def broken(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         raise RuntimeError("shapes cannot be multiplied")
 
@@ -224,7 +224,7 @@ def test_an_error_of_the_model_is_not_taken_for_a_lack_of_memory() -> None:
 
 
 @ON_BOTH
-def test_the_first_batch_says_what_the_memory_holds(place: str, least: int) -> None:
+def test_first_batch_says_what_the_memory_holds(place: str, least: int) -> None:
     def hungry(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         x = batch["x"]
         # 40 MiB a row: of less the allocator may have some left that an earlier test gave back.
@@ -257,14 +257,14 @@ def by_place(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 @pytest.mark.parametrize("run", [across, by_place])
-def test_a_model_whose_rows_see_one_another_is_refused(run: Run) -> None:
+def test_model_whose_rows_see_one_another_is_refused(run: Run) -> None:
     with pytest.raises(
         ModelFailed, match="other bits beside other rows, or at another position, in batches of 4"
     ):
         batches(run, batch_size=4).results(rows_of(4))
 
 
-def test_a_model_that_draws_is_refused() -> None:
+def test_model_that_draws_is_refused() -> None:
     def drawn(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return {"y": torch.nn.functional.dropout(batch["x"])}
 
@@ -272,7 +272,7 @@ def test_a_model_that_draws_is_refused() -> None:
         batches(drawn).results(rows_of(1))
 
 
-def test_a_result_without_an_axis_of_rows_is_refused() -> None:
+def test_result_without_an_axis_of_rows_is_refused() -> None:
     with pytest.raises(ModelFailed, match=r"'y' of shape \(\) for a batch of 2 rows"):
         batches(lambda batch: {"y": batch["x"].sum()}, batch_size=2).results(rows_of(2))
 

@@ -21,13 +21,13 @@ from loader.errors import ModelFailed
 from penstock.compute.pool.environment import n_gpus, visible_gpus
 
 
-def test_the_driver_and_torch_agree() -> None:
+def test_driver_and_torch_agree() -> None:
     assert n_gpus() == torch.cuda.device_count()
     assert device_at("auto", "") == ("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     there = n_gpus()
     assert there == torch.cuda.device_count() > 0
@@ -45,7 +45,7 @@ def test_a_gpu_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_out_of_memory(refused.value)
 
 
-def test_a_device_is_settled_where_samples_are_computed() -> None:
+def test_device_is_settled_where_samples_are_computed() -> None:
     assert device_at("cpu", "cuda:0") == "cpu"
     assert device_at("auto", "cpu") == "cpu"
     assert [device_at(name, "") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:3"]
@@ -72,13 +72,13 @@ def test_gpus_are_those_that_the_process_sees(
     assert gpus_for("cpu") == ()
 
 
-def test_a_device_that_is_not_there_is_said_so() -> None:
+def test_device_that_is_not_there_is_said_so() -> None:
     check_device("cpu")
     with pytest.raises(ModelFailed, match=r"no device cuda:99 here: torch .* finds \d+ GPUs"):
         check_device("cuda:99")
 
 
-def test_a_process_is_left_as_it_was() -> None:
+def test_process_is_left_as_it_was() -> None:
     def state() -> tuple[object, ...]:
         return (
             torch.get_num_threads(),

@@ -238,7 +238,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, pictures: list[Mapping[str
         )
 
 
-def test_the_network_that_the_page_shows(
+def test_network_that_the_page_shows(
     tmp_path: Path, pictures: list[Mapping[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch

@@ -66,7 +66,7 @@ ON_A_GPU = [
     ],
     ids=str,
 )
-def test_a_sample_gets_the_same_in_any_company(
+def test_sample_gets_the_same_in_any_company(
     models: Models, name: str, how: Mapping[str, Any], pictures: list[Sample]
 ) -> None:
     one = model(models, name, **how)
@@ -115,7 +115,7 @@ def test_workers_on_a_gpu_make_the_bits_of_each_sample_by_itself(
     assert {row.key: row.features and stored(row.features) for row in rows} == wanted
 
 
-def test_a_bad_sample_costs_only_itself(models: Models, pictures: list[Sample]) -> None:
+def test_bad_sample_costs_only_itself(models: Models, pictures: list[Sample]) -> None:
     one = model(models, "latent", batch_size=4)
     bad: list[Sample] = [{"jpg": b"\xff\xd8no"}, {}, {"jpg": pictures[0]["jpg"][:300]}]
     mixed = [pictures[0], bad[0], pictures[2], bad[1], pictures[5], bad[2]]
@@ -130,9 +130,7 @@ def test_a_bad_sample_costs_only_itself(models: Models, pictures: list[Sample]) 
     ]
 
 
-def test_a_result_that_is_not_finite_is_refused(
-    models: Models, pictures: list[Sample], tmp_path: Path
-) -> None:
+def test_result_that_is_not_finite_is_refused(models: Models, pictures: list[Sample], tmp_path: Path) -> None:
     """float16 ends at 65,504: a model with large weights overflows on some pictures."""
     from tests_networks.modules import read_weights, save_weights
 
@@ -225,7 +223,7 @@ def test_versions_follow_what_the_features_depend_on(models: Models, tmp_path: P
     assert replace(one, weights=str(tmp_path / "moved.safetensors")).version != one.version
 
 
-def test_a_version_is_declared_without_reading_anything(models: Models) -> None:
+def test_version_is_declared_without_reading_anything(models: Models) -> None:
     one = model(models, "embedding")
     nowhere = replace(one, weights="/nowhere/x.safetensors")
     assert nowhere.declared_version == one.declared_version != one.version
@@ -277,7 +275,7 @@ def test_parameters_that_it_does_not_take(
         model(models, name, **parameters)
 
 
-def test_a_size_that_is_no_multiple_of_the_network_s_block(models: Models, pictures: list[Sample]) -> None:
+def test_size_that_is_no_multiple_of_the_network_s_block(models: Models, pictures: list[Sample]) -> None:
     with pytest.raises(ValueError, match="size_px=100; accepted by these weights: multiples of 8"):
         model(models, "latent", size_px=100)("image", pictures[0])
 
@@ -300,7 +298,7 @@ def test_embeddings_have_length_one_and_meet_in_one_space(models: Models, sample
     assert stored(exact("text", {"txt": words})) != stored(exact("text", {"txt": words + b"s"}))
 
 
-def test_a_clip_is_the_sum_of_its_three_frames(models: Models, make: Any) -> None:
+def test_clip_is_the_sum_of_its_three_frames(models: Models, make: Any) -> None:
     from assets.featurizers.decoding import frames
 
     one = model(models, "embedding")
@@ -350,7 +348,7 @@ def test_captions_are_words_of_the_tokenizer(models: Models, samples: Samples) -
             assert made.columns["generated_logprob"] < 0  # type: ignore[operator]
 
 
-def test_a_caption_that_ends_is_counted_to_its_end(models: Models, samples: Samples, tmp_path: Path) -> None:
+def test_caption_that_ends_is_counted_to_its_end(models: Models, samples: Samples, tmp_path: Path) -> None:
     from tests_networks.captioner import LAST
     from tests_networks.modules import read_weights, save_weights
 
@@ -381,7 +379,7 @@ def test_frames_are_spread_from_the_first_to_the_last() -> None:
     assert spread(100, 1) == [0]
 
 
-def test_an_instance_holds_no_model(models: Models, pictures: list[Sample]) -> None:
+def test_instance_holds_no_model(models: Models, pictures: list[Sample]) -> None:
     one = model(models, "embedding")
     before = pickle.dumps(one)
     one("image", pictures[0])

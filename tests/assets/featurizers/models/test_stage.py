@@ -101,7 +101,7 @@ def expected(models: Models, root: loader.Root, batch: str) -> Mapping[str, byte
     }
 
 
-def test_the_record_says_which_weights_and_what_it_ran_on(
+def test_record_says_which_weights_and_what_it_ran_on(
     root: loader.Root, batch: str, models: Models, tmp_path: Path
 ) -> None:
     import torch
@@ -137,7 +137,7 @@ def test_the_record_says_which_weights_and_what_it_ran_on(
     assert embeddings(root, batch, again) != embeddings(root, batch, record)
 
 
-def test_a_crash_that_splits_a_stretch_changes_no_bit(root: loader.Root, batch: str, models: Models) -> None:
+def test_crash_that_splits_a_stretch_changes_no_bit(root: loader.Root, batch: str, models: Models) -> None:
     one = featurizer("tests_poison:CrowdedEmbedding", **models["embedding"])
     compute = LocalCompute(workers=1)
     try:
@@ -182,7 +182,7 @@ def test_what_cannot_run_is_said_before_any_sample_is_touched(
     assert nothing_was_made(root, batch, one, before)
 
 
-def test_a_model_that_fails_on_everything_publishes_nothing(
+def test_model_that_fails_on_everything_publishes_nothing(
     root: loader.Root, batch: str, models: Models
 ) -> None:
     one = featurizer("tests_poison:BrokenEmbedding", **models["embedding"])
@@ -194,9 +194,7 @@ def test_a_model_that_fails_on_everything_publishes_nothing(
     assert nothing_was_made(root, batch, one, before)
 
 
-def test_a_store_that_does_not_answer_refuses_no_sample(
-    root: loader.Root, tmp_path: Path, batch: str
-) -> None:
+def test_store_that_does_not_answer_refuses_no_sample(root: loader.Root, tmp_path: Path, batch: str) -> None:
     """Of any featurizer: what cannot be read now is not what is wrong with a sample."""
     shutil.copytree(Path(root.url), tmp_path / "copy")
     with loader.Root(tmp_path / "copy") as copy:

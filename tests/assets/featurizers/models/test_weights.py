@@ -32,13 +32,13 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_file_has_the_sum_that_sha256sum_says(folder: Path) -> None:
+def test_file_has_the_sum_that_sha256sum_says(folder: Path) -> None:
     file = folder / "model.safetensors"
     assert weights_sha256(str(file)) == hashlib.sha256(file.read_bytes()).hexdigest()
     assert weights_sha256(f"file://{file}") == weights_sha256(str(file))
 
 
-def test_a_folder_has_the_sum_that_the_page_says(folder: Path) -> None:
+def test_folder_has_the_sum_that_the_page_says(folder: Path) -> None:
     command = (weights_sha256.__doc__ or "").split("\n\n")[1].strip()
     said = subprocess.run(
         ["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=True
@@ -51,7 +51,7 @@ def test_a_folder_has_the_sum_that_the_page_says(folder: Path) -> None:
     assert weights_sha256(str(folder)) != said
 
 
-def test_a_file_is_hashed_again_when_it_is_another(folder: Path) -> None:
+def test_file_is_hashed_again_when_it_is_another(folder: Path) -> None:
     file = folder / "model.safetensors"
     first = weights_sha256(str(file))
     data = bytearray(file.read_bytes())
@@ -127,7 +127,7 @@ def test_weights_behind_a_url_are_fetched_and_verified(folder: Path) -> None:
         weights_sha256(f"{url}/gone.safetensors")
 
 
-def test_the_same_weights_are_the_same_bytes(tmp_path: Path) -> None:
+def test_same_weights_are_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "other"):
         two_towers.save_small(tmp_path / f"{name}.safetensors", seed=5)
         torch.rand(3)

@@ -100,7 +100,7 @@ def test_true_peak_of_ebu_tech_3341(
     assert -0.4 <= found - dbtp - level_db <= 0.2
 
 
-def test_a_peak_at_the_very_end_counts_and_none_is_below_the_largest_sample() -> None:
+def test_peak_at_the_very_end_counts_and_none_is_below_the_largest_sample() -> None:
     click = np.zeros((2, 49_999), np.float32)
     click[0, -1] = 0.5
     found = metered(click).true_peak_dbtp
@@ -179,7 +179,7 @@ def test_timestamps_that_leave_most_out_are_rejected(tmp_path: Path) -> None:
     assert (refused.value.outcome, refused.value.code) == ("rejected", "timestamps")
 
 
-def test_a_stream_that_begins_in_mid_file_hides_nothing(tmp_path: Path) -> None:
+def test_stream_that_begins_in_mid_file_hides_nothing(tmp_path: Path) -> None:
     """A transport stream may; PyAV's demux may raise IndexError then, as memory happens to be."""
     parts = []
     for pid, codec in (("256", "aac"), ("512", "mp2")):
@@ -237,7 +237,7 @@ def test_samples_that_are_no_numbers_are_rejected(sound_file: SoundFile) -> None
 
 
 @pytest.mark.parametrize(("codec", "container"), [("flac", "flac"), ("libmp3lame", "mp3"), ("alac", "mp4")])
-def test_a_tail_of_a_quarter_second_is_missed(
+def test_tail_of_a_quarter_second_is_missed(
     tmp_path: Path, sound_file: SoundFile, codec: str, container: str
 ) -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, 2 * RATE_HZ)
@@ -258,7 +258,7 @@ def test_a_tail_of_a_quarter_second_is_missed(
     assert (refused.value.outcome, refused.value.code) == ("rejected", "truncated")
 
 
-def test_a_long_wav_that_is_cut_is_missed_too(tmp_path: Path) -> None:
+def test_long_wav_that_is_cut_is_missed_too(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with av.open(str(path), "w", format="wav", options={"rf64": "always"}) as out:
         stream = out.add_stream("pcm_s16le", rate=RATE_HZ, layout="mono")
@@ -287,7 +287,7 @@ def _faststart(folder: Path, path: str) -> bytes:
     return (folder / "fast.mp4").read_bytes()
 
 
-def test_a_flipped_bit_in_flac_is_found(sound_file: SoundFile) -> None:
+def test_flipped_bit_in_flac_is_found(sound_file: SoundFile) -> None:
     path = Path(sound_file(np.random.default_rng(0).normal(0, 0.1, RATE_HZ), codec="flac", container="flac"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 8
@@ -330,7 +330,7 @@ def ebur128(path: Path) -> dict[str, float]:
 
 
 @pytest.mark.server
-def test_the_corpus_is_as_loud_as_the_command_line_says() -> None:
+def test_corpus_is_as_loud_as_the_command_line_says() -> None:
     folder = os.environ.get("PENSTOCK_MEDIA")
     for path in sorted(Path(folder, "audio").rglob("*.*")) if folder else ():
         if path.suffix not in (".wav", ".flac", ".mp3", ".ogg", ".opus") or "adpcm" in path.name:

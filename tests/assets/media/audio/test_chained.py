@@ -67,7 +67,7 @@ def test_every_link_is_heard_behind_the_one_before(chained: str, tmp_path: Path)
         assert found_s == pytest.approx(link * LINK_S + click_of(link), abs=slack_s + 0.002)
 
 
-def test_a_training_hears_every_link(chained: str) -> None:
+def test_training_hears_every_link(chained: str) -> None:
     samples = decoder_for("opus" if "opus" in chained else "ogg")(Path(chained).read_bytes(), None)
     slack = N_LINKS * PER_LINK.get(Path(chained).stem, 0)
     assert abs(samples.shape[1] - N_LINKS * LINK_SAMPLES) <= slack

@@ -60,7 +60,7 @@ def test_clicks_stay_with_their_flashes(
         assert abs(click(found) / 16000 - (flash_s + 0.02)) < 0.001
 
 
-def test_a_silent_video_has_no_sound(
+def test_silent_video_has_no_sound(
     tmp_path: Path, encode_video: EncodeVideo, numbered_frames: MakeFrames
 ) -> None:
     for unit in cut_video(encode_video(numbered_frames(50)), tmp_path, POLICY):
@@ -129,7 +129,7 @@ def with_hole(path: Path, samples: np.ndarray, hole: int, *, at: int = 8000) -> 
     return str(path)
 
 
-def test_a_gap_is_filled_with_silence_and_an_overlap_left_out(tmp_path: Path) -> None:
+def test_gap_is_filled_with_silence_and_an_overlap_left_out(tmp_path: Path) -> None:
     tone = (8000 * np.sin(np.arange(16000) / 5) + 9000).astype(np.int16)
     (unit,) = cut_audio(with_hole(tmp_path / "a", tone, 4000), tmp_path, CutPolicy())
     found = heard(unit, "flac")
@@ -201,7 +201,7 @@ def test_pieces_of_sound_that_begins_late(tmp_path: Path) -> None:
     assert np.array_equal(found[0] * 2**15, [*[0] * 1600, *count[:3200]])
 
 
-def test_a_clip_says_what_became_of_its_channels(
+def test_clip_says_what_became_of_its_channels(
     tmp_path: Path, encode_video: EncodeVideo, numbered_frames: MakeFrames, sound_file: Callable[..., str]
 ) -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, (6, 32_000))

@@ -64,12 +64,12 @@ def test_stretches_between_pauses_are_found(noise_db: float) -> None:
         assert end == pytest.approx(ends + 0.1, abs=0.06)
 
 
-def test_a_word_in_minutes_is_found() -> None:
+def test_word_in_minutes_is_found() -> None:
     ((start, end),) = spans(spoken((60.0, 61.0), total_s=150.0, noise_db=-50.0))
     assert (start, end) == (pytest.approx(59.9, abs=0.03), pytest.approx(61.1, abs=0.06))
 
 
-def test_a_background_that_changes_is_followed() -> None:
+def test_background_that_changes_is_followed() -> None:
     quiet = spoken((2.0, 4.0), (20.0, 22.0), total_s=60.0, noise_db=-70.0)
     loud = spoken((62.0, 64.0), (90.0, 92.0), total_s=120.0, noise_db=-42.0)[60 * RATE_HZ :]
     starts = [round(start + 0.1) for start, _ in spans(np.concatenate([quiet, loud]))]
@@ -112,7 +112,7 @@ def test_clicks_are_no_sound_and_silence_is_dropped(tmp_path: Path, sound_file: 
     assert (refused.value.outcome, refused.value.code) == ("dropped", "silent")
 
 
-def test_a_long_stretch_is_divided_at_its_quietest_place() -> None:
+def test_long_stretch_is_divided_at_its_quietest_place() -> None:
     sound = spoken((0.0, 14.0), total_s=14.0)
     sound[round(7.3 * RATE_HZ) : round(7.36 * RATE_HZ)] *= 0.3
     found = spans(sound)

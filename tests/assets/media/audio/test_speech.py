@@ -70,7 +70,7 @@ def test_other_rates_and_channels_are_brought_to_one(
     assert json.loads(json.dumps(unit.fields["json"]))["raw"]["rate_hz"] == rate_hz
 
 
-def test_a_truncated_file_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None:
+def test_truncated_file_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None:
     tone = np.frombuffer(make_wav(4.0)[44:], "<i2")
     write_flac(tmp_path / "whole", np.random.default_rng(1).integers(-9000, 9000, len(tone), np.int16), 16000)
     whole = (tmp_path / "whole").read_bytes()
@@ -79,7 +79,7 @@ def test_a_truncated_file_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None
     assert refused.value.outcome == "rejected"
 
 
-def test_a_sound_that_ends_before_its_header_says_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None:
+def test_sound_that_ends_before_its_header_says_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None:
     whole, path = make_wav(4.0), tmp_path / "raw"
     for shorter in (len(whole) // 2, len(whole) - 8):
         path.write_bytes(whole[:shorter])
@@ -92,7 +92,7 @@ def test_a_sound_that_ends_before_its_header_says_is_rejected(tmp_path: Path, ma
     assert kind_of(str(path), "audio/wav") == "audio"
 
 
-def test_a_container_that_ends_early_is_rejected(tmp_path: Path) -> None:
+def test_container_that_ends_early_is_rejected(tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(-9000, 9000, 64000, np.int16)
     write_flac(tmp_path / "whole.flac", noise, 16000)
     options = {"movflags": "faststart"}
@@ -205,7 +205,7 @@ def test_floats_beyond_full_scale_are_lowered_together_and_that_is_told(cut_soun
     assert unit.metadata["gain_db"] == 0
 
 
-def test_a_square_wave_does_not_clip_where_it_is_resampled(cut_sound: Cut) -> None:
+def test_square_wave_does_not_clip_where_it_is_resampled(cut_sound: Cut) -> None:
     square = np.sign(np.sin(2 * np.pi * 110 * np.arange(48_000) / 48_000 + 0.1))
     (unit,) = cut_sound(square, 48_000, codec="pcm_s16le")
     assert -2 < unit.metadata["gain_db"] < -0.5  # type: ignore[operator]
@@ -238,7 +238,7 @@ def test_odd_rates_keep_their_length_and_level(cut_sound: Cut, rate_hz: int) -> 
     assert np.sqrt(np.square(stored(unit)).mean() * 2) == pytest.approx(0.5, rel=0.01)
 
 
-def test_a_rate_that_no_sound_has_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None:
+def test_rate_that_no_sound_has_is_rejected(tmp_path: Path, make_wav: MakeWav) -> None:
     data = bytearray(make_wav(1.0))
     data[24:28] = (3).to_bytes(4, "little")
     with pytest.raises(Unusable) as refused:
@@ -246,7 +246,7 @@ def test_a_rate_that_no_sound_has_is_rejected(tmp_path: Path, make_wav: MakeWav)
     assert (refused.value.outcome, refused.value.code) == ("rejected", "sample_rate")
 
 
-def test_the_same_bytes_every_time(cut_sound: Cut) -> None:
+def test_same_bytes_every_time(cut_sound: Cut) -> None:
     source = noise(2, 44_100)
     one, other = (
         [Path(unit.fields["flac"]).read_bytes() for unit in cut_sound(source, 44_100)] for _ in range(2)

@@ -58,7 +58,7 @@ def clip_with_sound(encode_video: EncodeVideo) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("codec", ["flac", "aac", "alac"])
-def test_the_sound_of_honest_clips_passes(
+def test_sound_of_honest_clips_passes(
     clip_with_sound: Callable[..., str], refused_as: RefusedAs, codec: str
 ) -> None:
     assert refused_as(clip_with_sound(codec)) == ""
@@ -80,7 +80,7 @@ def test_sound_out_of_sync(
 
 
 @pytest.mark.parametrize("wrong", [0.5, 0.99, 1.01, 2.0])
-def test_a_sound_of_another_length(
+def test_sound_of_another_length(
     tmp_path: Path, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
     """Another rate in the header than the samples have, too."""
@@ -105,7 +105,7 @@ def spoilt(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[np.ndarray], np.nda
     monkeypatch.setattr(speech, "write_flac", write)
 
 
-def test_a_mix_that_clips(tmp_path: Path, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mix_that_clips(tmp_path: Path, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch) -> None:
     path = wav(tmp_path / "in.wav", np.stack([hiss(RATE_HZ, 1, 20000)] * 2))
     assert refused_as(path) == ""
     spoilt(monkeypatch, lambda samples: 3 * samples)
@@ -162,7 +162,7 @@ def test_silence_instead_of_quiet_sound(
 
 
 @pytest.mark.parametrize("lost", [0, 2, 5])
-def test_a_channel_left_out(
+def test_channel_left_out(
     tmp_path: Path, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
     """Folding 5.1 to its front pair loses the voices of the centre, and the surround."""
@@ -185,7 +185,7 @@ def aligned(mixed: np.ndarray, channels: np.ndarray, late: int = 0) -> str:
 
 
 @pytest.mark.parametrize("late", [-16, -8, 0, 8, 16])
-def test_a_millisecond_is_allowed(late: int) -> None:
+def test_millisecond_is_allowed(late: int) -> None:
     sound = hiss(RATE_HZ, 3)
     assert aligned(sound, sound[None], late) == ""
 
@@ -196,7 +196,7 @@ def test_more_is_not(late: int) -> None:
     assert aligned(sound, sound[None], late) == findings.SOUND_OFFSET
 
 
-def test_a_tone_is_the_same_a_period_later() -> None:
+def test_tone_is_the_same_a_period_later() -> None:
     tone = 8000 * np.sin(np.arange(RATE_HZ) * 2 * np.pi * 100 / RATE_HZ)
     assert aligned(tone, tone[None], 160) == ""
 

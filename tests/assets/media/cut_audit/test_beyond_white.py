@@ -72,7 +72,7 @@ def test_they_pass(
 
 
 @pytest.mark.parametrize("name", BEYOND)
-def test_a_range_that_is_wrong_is_found(
+def test_range_that_is_wrong_is_found(
     beyond: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     really = clip_encoder.ClipEncoder._open
@@ -86,7 +86,7 @@ def test_a_range_that_is_wrong_is_found(
 
 
 @pytest.mark.parametrize("name", BEYOND)
-def test_the_frame_beside_it_is_found(
+def test_frame_beside_it_is_found(
     beyond: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def late(*arguments: Any, **options: Any) -> Any:
@@ -121,7 +121,7 @@ def with_metadata_beside(path: Path, pictures: list[np.ndarray], height: int) ->
     return str(path)
 
 
-def test_a_frame_that_is_taken_for_the_one_beside_it(tmp_path: Path, refused_as: RefusedAs) -> None:
+def test_frame_that_is_taken_for_the_one_beside_it(tmp_path: Path, refused_as: RefusedAs) -> None:
     """The frames around it have the colour that its own would have had, averaged before they are clipped."""
     striped, around = np.full((96, 96), 128, np.uint8), np.full((96, 96), 128, np.uint8)
     striped[:64] = np.where(np.arange(64)[:, None] % 4 < 2, 0, 180)

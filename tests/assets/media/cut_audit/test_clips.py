@@ -75,7 +75,7 @@ def test_rotation_ignored_in_a_square(
     assert refused_as(path) == findings.ROTATION
 
 
-def test_the_wrong_way_round(
+def test_wrong_way_round(
     encode_video: EncodeVideo, refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(moving(height=96), tags=PLAIN, matrix=QUARTER_TURN)
@@ -123,7 +123,7 @@ def _tagging(name: str, value: int) -> Callable[..., None]:
     return opened
 
 
-def test_the_frame_beside_it(
+def test_frame_beside_it(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(*arguments: Any, **options: Any) -> Iterator[TimedFrame]:
@@ -194,7 +194,7 @@ def test_frames_left_out(
     assert refused_as(source()) == findings.FRAMES_MISSING
 
 
-def test_a_variable_rate_stored_as_a_constant_one(
+def test_variable_rate_stored_as_a_constant_one(
     source: Callable[..., str], refused_as: RefusedAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really = clip_encoder.ClipEncoder._write

@@ -111,7 +111,7 @@ def test_refused_by_that_name(make, tmp_path: Path) -> None:
     assert "Pillow and FFmpeg read it" in caught.value.reason
 
 
-def test_a_mistake_of_the_cut_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistake_of_the_cut_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the decoders agree, the cut is wrong."""
     monkeypatch.setattr(image, "upright", lambda picture, pending: picture.rotate(180))
     with pytest.raises(Unusable) as caught:

@@ -107,7 +107,7 @@ SPACES = [(P3, "p3", linear), (ADOBE, "adobe", gamma(563 / 256))]
 
 @pytest.mark.parametrize(("profile", "name", "curve"), SPACES)
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP", "AVIF"])
-def test_a_profile_gives_the_colours_of_its_matrix(
+def test_profile_gives_the_colours_of_its_matrix(
     tmp_path: Path, profile: bytes, name: str, curve: Callable[[Array], Array], kind: str
 ) -> None:
     options = {"WEBP": {"lossless": True}, "AVIF": {"quality": 100, "subsampling": "4:4:4"}}.get(kind, {})
@@ -120,13 +120,13 @@ def test_a_profile_gives_the_colours_of_its_matrix(
     assert np.abs(PATCHES - expected).mean() > 5  # without the profile
 
 
-def test_a_profile_of_a_jpeg_is_used(tmp_path: Path) -> None:
+def test_profile_of_a_jpeg_is_used(tmp_path: Path) -> None:
     found, by = seen(saved(PATCHES, "JPEG", quality=100, subsampling=0, icc_profile=P3), tmp_path)
     assert by == "icc"
     assert np.abs(found - srgb_of(PATCHES, "p3")).mean() < 1
 
 
-def test_a_profile_that_is_srgb_changes_nothing(tmp_path: Path) -> None:
+def test_profile_that_is_srgb_changes_nothing(tmp_path: Path) -> None:
     for profile in (
         ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes(),
         icc.profile_of(icc.SRGB),
@@ -349,7 +349,7 @@ def test_adobe_rgb_that_only_exif_tells(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rubbish", [b"no profile", P3[:200], P3[:140] + bytes(len(P3) - 140)])
-def test_a_broken_profile_is_named_and_the_picture_kept(tmp_path: Path, rubbish: bytes) -> None:
+def test_broken_profile_is_named_and_the_picture_kept(tmp_path: Path, rubbish: bytes) -> None:
     found, by = seen(saved(PATCHES, icc_profile=rubbish), tmp_path)
     assert by == "icc_unusable"
     assert np.array_equal(found, PATCHES)

@@ -74,7 +74,7 @@ def test_sixteen_bit_png_is_scaled_and_never_saturates(
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
-def test_a_transparent_grey_is_found_at_every_depth(tmp_path: Path, depth: int) -> None:
+def test_transparent_grey_is_found_at_every_depth(tmp_path: Path, depth: int) -> None:
     levels = RNG.integers(0, 2**depth, (6, 16), dtype=np.uint16)
     key = int(levels[3, 5])
     if depth == 16:
@@ -87,7 +87,7 @@ def test_a_transparent_grey_is_found_at_every_depth(tmp_path: Path, depth: int) 
     assert np.abs(found[..., 0] - levels * 255.0 / (2**depth - 1)).max() <= 0.51
 
 
-def test_a_transparent_colour(tmp_path: Path) -> None:
+def test_transparent_colour(tmp_path: Path) -> None:
     pixels = RNG.integers(0, 2, (6, 8, 3), np.uint8) * 255
     key = struct.pack(">HHH", *(int(part) for part in pixels[2, 3]))
     found = seen(written(tmp_path, png(pixels.reshape(6, -1), 8, 2, key)))
@@ -239,7 +239,7 @@ def test_kept_alpha_stays_straight_when_a_photo_shrinks(tmp_path: Path) -> None:
     assert np.abs(pixels - (240, 120, 60, 128)).max() <= 3
 
 
-def test_an_alpha_channel_that_hides_nothing_is_no_transparency(tmp_path: Path) -> None:
+def test_alpha_channel_that_hides_nothing_is_no_transparency(tmp_path: Path) -> None:
     solid = np.dstack([RGBA[..., :3], np.full(RGBA.shape[:2], 255, np.uint8)])
     for rule in ("white", "drop", "keep"):
         unit = cut(written(tmp_path, saved(Image.fromarray(solid))), alpha=rule)

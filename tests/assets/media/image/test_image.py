@@ -34,7 +34,7 @@ def near(pixel: np.ndarray, colour: tuple[int, int, int], by: int = 12) -> bool:
     return bool(np.abs(pixel - np.array(colour)).max() <= by)
 
 
-def test_the_shorter_side_is_brought_to_size_and_never_enlarged(
+def test_shorter_side_is_brought_to_size_and_never_enlarged(
     tmp_path: Path, half_red_blue: MakePicture
 ) -> None:
     assert cut(tmp_path, half_red_blue(256, 128))[1].shape == (64, 128, 3)
@@ -83,7 +83,7 @@ def test_every_mode_becomes_rgb(tmp_path: Path, half_red_blue: MakePicture, mode
     assert pixels[:, :10].mean() != pixels[:, -10:].mean() or mode in ("L", "LA", "1")
 
 
-def test_a_profile_is_applied(tmp_path: Path, half_red_blue: MakePicture) -> None:
+def test_profile_is_applied(tmp_path: Path, half_red_blue: MakePicture) -> None:
     lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("XYZ"))
     unit, _ = cut(tmp_path, half_red_blue(64, 64), icc_profile=lab.tobytes())
     assert unit.metadata["colour"] in ("icc", "icc_unusable")
@@ -98,7 +98,7 @@ def test_a_profile_is_applied(tmp_path: Path, half_red_blue: MakePicture) -> Non
     assert cut(tmp_path, half_red_blue(64, 64))[0].metadata["colour"] == "assumed"
 
 
-def test_the_same_picture_gives_the_same_bytes(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
+def test_same_picture_gives_the_same_bytes(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
     first = cut(tmp_path, make_jpeg())[0].fields["jpg"].read_bytes()
     assert cut(tmp_path, make_jpeg())[0].fields["jpg"].read_bytes() == first
 
@@ -112,7 +112,7 @@ def png() -> bytes:
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.98])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF"])
 @pytest.mark.parametrize("tolerant", [False, True])
-def test_a_truncated_picture_is_refused(
+def test_truncated_picture_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, kind: str, tolerant: bool
 ) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", tolerant)
@@ -128,7 +128,7 @@ def test_a_truncated_picture_is_refused(
     assert tolerant is ImageFile.LOAD_TRUNCATED_IMAGES
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("assets.media.image.open.MAX_RAW_IMAGE_PX", 1000)
     with pytest.raises(Unusable) as refused:
         cut(tmp_path, Image.new("RGB", (40, 40)))
@@ -201,7 +201,7 @@ def gossip() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "GIF", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_a_stored_photo_says_nothing_but_its_pixels(tmp_path: Path, kind: str) -> None:
+def test_stored_photo_says_nothing_but_its_pixels(tmp_path: Path, kind: str) -> None:
     data = gossip()[kind]
     assert SECRET in data
     unit, _ = cut(tmp_path, data)
@@ -212,7 +212,7 @@ def test_a_stored_photo_says_nothing_but_its_pixels(tmp_path: Path, kind: str) -
     assert stored.endswith(b"\xff\xd9")
 
 
-def test_a_kept_alpha_brings_no_text_along(tmp_path: Path) -> None:
+def test_kept_alpha_brings_no_text_along(tmp_path: Path) -> None:
     text = PngInfo()
     text.add_text("Comment", SECRET.decode())
     path = tmp_path / "raw"
@@ -265,7 +265,7 @@ def test_scans_that_are_missing_are_told(tmp_path: Path, make_jpeg: Callable[...
     assert audit_image(str(path))["decode_warning"] is None
 
 
-def test_a_jpeg_of_endless_scans_is_refused_before_it_is_decoded(
+def test_jpeg_of_endless_scans_is_refused_before_it_is_decoded(
     tmp_path: Path, make_jpeg: Callable[..., bytes]
 ) -> None:
     whole = make_jpeg(64, 48, progressive=True)
@@ -294,7 +294,7 @@ def test_lab_is_converted_by_its_own_formula(
     assert near(pixels[30, 30], rgb, by=24)  # whole numbers of L*, a* and b* are that coarse
 
 
-def test_a_wide_profile_changes_the_numbers(tmp_path: Path) -> None:
+def test_wide_profile_changes_the_numbers(tmp_path: Path) -> None:
     """A matrix profile whose red and green change places: the simplest that cannot be overlooked."""
     data = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     tags = {
@@ -316,7 +316,7 @@ def test_cmyk_and_damaged_metadata(tmp_path: Path) -> None:
     assert near(pixels[30, 30], (10, 200, 10))
 
 
-def test_the_picture_in_front_of_others_is_taken(tmp_path: Path, half_red_blue: MakePicture) -> None:
+def test_picture_in_front_of_others_is_taken(tmp_path: Path, half_red_blue: MakePicture) -> None:
     """A phone's photo with a preview or a gain map behind it."""
     first, second = half_red_blue(64, 64), Image.new("RGB", (32, 32), "white")
     unit, pixels = cut(tmp_path, first, format="MPO", save_all=True, append_images=[second])
@@ -326,7 +326,7 @@ def test_the_picture_in_front_of_others_is_taken(tmp_path: Path, half_red_blue: 
     assert near(pixels[40, 10], (200, 30, 30))
 
 
-def test_a_film_behind_a_photo_is_told_and_left_out(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
+def test_film_behind_a_photo_is_told_and_left_out(tmp_path: Path, make_jpeg: Callable[..., bytes]) -> None:
     film = b"\0\0\0\x10ftypisom\0\0\0\0" + bytes(5000)
     unit, _ = cut(tmp_path, make_jpeg(64, 48) + film)
     assert unit.fields["json"]["raw"]["nbytes_behind"] == len(film)
@@ -334,7 +334,7 @@ def test_a_film_behind_a_photo_is_told_and_left_out(tmp_path: Path, make_jpeg: C
     assert cut(tmp_path, make_jpeg(64, 48))[0].fields["json"]["raw"]["nbytes_behind"] == 0
 
 
-def test_a_damaged_avif_is_rejected(tmp_path: Path) -> None:
+def test_damaged_avif_is_rejected(tmp_path: Path) -> None:
     sink = io.BytesIO()
     Image.effect_noise((64, 64), 60).convert("RGB").save(sink, "AVIF", speed=10)
     whole = bytearray(sink.getvalue())

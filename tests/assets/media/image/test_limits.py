@@ -86,7 +86,7 @@ HUGE: list[Callable[[], bytes]] = [huge_jpeg, huge_png, huge_gif, huge_webp, hug
 
 
 @pytest.mark.parametrize("make", HUGE)
-def test_a_bomb_of_pixels_is_refused_by_its_header(tmp_path: Path, make: Callable[[], bytes]) -> None:
+def test_bomb_of_pixels_is_refused_by_its_header(tmp_path: Path, make: Callable[[], bytes]) -> None:
     path = tmp_path / "raw"
     data = make()
     assert len(data) < 10_000
@@ -101,7 +101,7 @@ def test_a_bomb_of_pixels_is_refused_by_its_header(tmp_path: Path, make: Callabl
 
 
 @pytest.mark.parametrize("name", [b"zTXt", b"iTXt", b"iCCP"])
-def test_a_bomb_of_text_is_not_unpacked(tmp_path: Path, name: bytes) -> None:
+def test_bomb_of_text_is_not_unpacked(tmp_path: Path, name: bytes) -> None:
     packed = zlib.compress(bytes(2**26), 9)  # 64 MiB in 65 KB
     head = {b"zTXt": b"Comment\0\0", b"iTXt": b"Comment\0\1\0\0\0", b"iCCP": b"ICC\0\0"}[name]
     png = saved(SMALL, "PNG")
@@ -154,7 +154,7 @@ def peak_bytes_per_px(tmp_path: Path, kind: str, picture: Image.Image, **options
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("PNG", "I;16"), ("JPEG", "CMYK")])
-def test_a_large_picture_is_there_twice_at_most(tmp_path: Path, kind: str, mode: str) -> None:
+def test_large_picture_is_there_twice_at_most(tmp_path: Path, kind: str, mode: str) -> None:
     """Pillow keeps 4 bytes of a pixel: 8, and the band that is being worked on."""
     picture = Image.linear_gradient("L").resize((3000, 3000))
     if mode == "I;16":

@@ -149,7 +149,7 @@ def test_metadata_of_avif_do_not_turn_it(tmp_path: Path) -> None:
     assert (row["xmp_orientation"], row["orientation_by"]) == (6, "container")
 
 
-def test_a_gif_is_as_it_lies(tmp_path: Path) -> None:
+def test_gif_is_as_it_lies(tmp_path: Path) -> None:
     """It has no word for it; its XMP turns nothing, as in every browser."""
     plain = saved("GIF")
     palette = 13 + 3 * 2 ** ((plain[10] & 7) + 1)
@@ -244,7 +244,7 @@ def test_heic_is_turned_by_its_container_and_not_by_its_exif(
         assert (row["exif_orientation"], row["orientation_by"]) == (6 if exif else None, "container")
 
 
-def test_the_stored_photo_is_turned_and_says_so(tmp_path: Path) -> None:
+def test_stored_photo_is_turned_and_says_so(tmp_path: Path) -> None:
     path = written(tmp_path, WAYS["jpeg exif"](6))
     (unit,) = cut_image(str(path), tmp_path, CutPolicy())
     assert unit.fields["json"]["raw"]["orientation"] == {"exif": 6, "xmp": None, "by": "exif"}

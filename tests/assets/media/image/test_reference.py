@@ -119,7 +119,7 @@ def as_trained_on(data: bytes) -> Array:
 
 
 @pytest.mark.parametrize("word", GOSSIP)
-def test_a_reference_photo_is_the_source_without_its_metadata(tmp_path: Path, word: str) -> None:
+def test_reference_photo_is_the_source_without_its_metadata(tmp_path: Path, word: str) -> None:
     data = GOSSIP[word]()
     assert audit_image(str(_written(tmp_path, data)))["has_gps"] is True
     unit = cut(tmp_path, data)
@@ -138,7 +138,7 @@ def test_a_reference_photo_is_the_source_without_its_metadata(tmp_path: Path, wo
 @pytest.mark.filterwarnings("ignore:Image appears to be a malformed MPO file")
 @pytest.mark.parametrize("word", GOSSIP)
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_stripped_photo_stays_upright(tmp_path: Path, word: str, orientation: int) -> None:
+def test_stripped_photo_stays_upright(tmp_path: Path, word: str, orientation: int) -> None:
     """For this loader, and for Pillow, whose `exif_transpose` stands for everybody else."""
     from PIL import ImageOps
 
@@ -171,7 +171,7 @@ def test_coded_pixels_are_copied(tmp_path: Path) -> None:
         assert found[0] == found[1] != []
 
 
-def test_a_webp_announces_only_what_it_has() -> None:
+def test_webp_announces_only_what_it_has() -> None:
     alpha = np.dstack([PIXELS, PIXELS[..., 0]])
     for pixels, orientation, flags in ((PIXELS, 1, 0), (PIXELS, 6, 0x08), (alpha, 6, 0x18), (alpha, 1, 0x10)):
         data = saved(pixels, "WEBP", lossless=True, exif=exif(orientation), xmp=XMP % 3, icc_profile=P3)
@@ -204,7 +204,7 @@ def test_who_tells_a_place(tmp_path: Path, data: bytes, expected: bool) -> None:
     assert audit_image(str(_written(tmp_path, data)))["has_gps"] is expected
 
 
-def test_a_place_in_a_compressed_text_is_found(tmp_path: Path) -> None:
+def test_place_in_a_compressed_text_is_found(tmp_path: Path) -> None:
     text = PngInfo()
     text.add_itxt("XML:com.adobe.xmp", (XMP % 3).decode(), zip=True)
     data = saved(PIXELS, "PNG", pnginfo=text)
@@ -212,13 +212,13 @@ def test_a_place_in_a_compressed_text_is_found(tmp_path: Path) -> None:
     assert audit_image(str(_written(tmp_path, data)))["has_gps"] is True
 
 
-def test_a_directory_of_nothing_but_a_version_tells_none(tmp_path: Path) -> None:
+def test_directory_of_nothing_but_a_version_tells_none(tmp_path: Path) -> None:
     made = Image.Exif()
     made.get_ifd(0x8825)[0] = b"\2\3\0\0"
     assert audit_image(str(_written(tmp_path, saved(PIXELS, "JPEG", exif=made))))["has_gps"] is False
 
 
-def test_the_jfif_thumbnail_goes_as_well() -> None:
+def test_jfif_thumbnail_goes_as_well() -> None:
     plain = saved(PIXELS, "JPEG")
     head = b"JFIF\0\1\2\0\0\1\0\1\2\2" + bytes(range(12))  # 2 x 2 px
     data = plain[:2] + segment(0xE0, head) + plain[20:]
@@ -270,7 +270,7 @@ def test_what_a_loader_would_read_wrong_is_stored_without_loss(
     assert [part.name for part in png_parts(kept) if part.name != "IDAT"] == ["IHDR", "IEND"]
 
 
-def test_a_photo_whose_alpha_is_kept_stays_what_it_is(tmp_path: Path) -> None:
+def test_photo_whose_alpha_is_kept_stays_what_it_is(tmp_path: Path) -> None:
     for word, options in (("png", {}), ("webp", {"lossless": True, "exact": True})):
         data = saved(RGBA, KIND[word], **options)
         unit = cut(tmp_path, data, alpha="keep")
@@ -279,7 +279,7 @@ def test_a_photo_whose_alpha_is_kept_stays_what_it_is(tmp_path: Path) -> None:
         assert np.array_equal(as_trained_on(stored(unit)[1]), RGBA)
 
 
-def test_an_animation_s_first_frame_is_stored_without_loss(tmp_path: Path) -> None:
+def test_animation_s_first_frame_is_stored_without_loss(tmp_path: Path) -> None:
     frames = [Image.fromarray(PIXELS), Image.fromarray(255 - PIXELS)]
     for kind in ("PNG", "WEBP"):
         options = {"lossless": True} if kind == "WEBP" else {}
@@ -315,7 +315,7 @@ def test_what_the_loader_sees_is_compared_with_what_is_there(
         assert "another picture" in unit.fields["json"]["stored"]["because"]
 
 
-def test_a_jpeg_that_the_loader_refuses_is_stored_without_loss(tmp_path: Path) -> None:
+def test_jpeg_that_the_loader_refuses_is_stored_without_loss(tmp_path: Path) -> None:
     """libjpeg skips bytes between segments and warns; the loader is strict."""
     plain = saved(PIXELS, "JPEG", quality=95)
     tables = plain.index(b"\xff\xdb")
@@ -362,7 +362,7 @@ def test_every_way_to_store_a_photo_is_true_to_its_source(tmp_path: Path, rules:
         audit_units(str(path), "image", [unit], {})
 
 
-def test_a_tiny_photo_of_noise_is_true_to_its_source(tmp_path: Path) -> None:
+def test_tiny_photo_of_noise_is_true_to_its_source(tmp_path: Path) -> None:
     """Its colours are half as many in a JPEG as in its source."""
     path = tmp_path / "raw"
     path.write_bytes(saved(np.random.default_rng(1).integers(0, 256, (9, 7, 3), np.uint8), "PNG"))

@@ -256,7 +256,7 @@ def test_trouble_with_a_clip_is_not_the_audits(
     assert refused["code"] == "rotation"
 
 
-def test_a_damaged_video_leaves_nothing(tmp_path: Path, place: Store, staging: ClipStaging) -> None:
+def test_damaged_video_leaves_nothing(tmp_path: Path, place: Store, staging: ClipStaging) -> None:
     data = bytearray(place.get("a.mp4").data)
     middle = data.index(b"mdat") + (len(data) - data.index(b"mdat")) // 2
     data[middle : middle + 2000] = bytes(2000)
@@ -268,7 +268,7 @@ def test_a_damaged_video_leaves_nothing(tmp_path: Path, place: Store, staging: C
     assert list(scratch.iterdir()) == []
 
 
-def test_a_root_that_does_not_answer_is_nobodys_refusal(
+def test_root_that_does_not_answer_is_nobodys_refusal(
     tmp_path: Path, place: Store, staging: ClipStaging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*arguments: Any) -> None:

@@ -59,7 +59,7 @@ def test_pure_noise_is_kept_near_too(tmp_path: Path, encode_video: EncodeVideo) 
     assert unit.metadata["worst_psnr_db"] >= MIN_PSNR_DB
 
 
-def test_a_clip_that_is_too_far_off_is_refused(
+def test_clip_that_is_too_far_off_is_refused(
     tmp_path: Path,
     encode_video: EncodeVideo,
     noise_frames: MakeFrames,

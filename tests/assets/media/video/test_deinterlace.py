@@ -75,7 +75,7 @@ def test_progressive_frames_are_left_alone(tmp_path: Path, encode_video: EncodeV
     assert unit.metadata["n_deinterlaced"] == 0
 
 
-def test_an_interlaced_video_is_decoded_in_order(
+def test_interlaced_video_is_decoded_in_order(
     tmp_path: Path, encode_video: EncodeVideo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frame's neighbours take part: a seek would give the first one of a clip another look."""

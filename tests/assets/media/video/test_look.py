@@ -80,7 +80,7 @@ def test_sharpness_is_the_variance_of_the_laplacian() -> None:
     assert sharpness(np.full_like(luma, 200)) == 0
 
 
-def test_a_blurred_video_is_less_sharp(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
+def test_blurred_video_is_less_sharp(encode_video: EncodeVideo, noise_frames: MakeFrames) -> None:
     sharp = noise_frames(13, 144, 256)
     blurred = [np.kron(frame[::16, ::16], np.ones((16, 16, 1), np.uint8)) for frame in sharp]
     smooth = [sum(np.roll(one, by, (0, 1)) / 16 for by in range(16)).astype(np.uint8) for one in blurred]  # type: ignore[attr-defined]
@@ -111,7 +111,7 @@ def test_hashes_that_are_kept_are_few_and_evenly_spread(n: int) -> None:
     assert kept == list(range(0, n, every))
 
 
-def test_a_copy_has_nearly_the_hashes_and_another_video_has_not(encode_video: EncodeVideo) -> None:
+def test_copy_has_nearly_the_hashes_and_another_video_has_not(encode_video: EncodeVideo) -> None:
     rows = []
     for seed, crf in ((1, "18"), (1, "36"), (2, "18")):
         frames = [np.repeat(natural(10 * seed + n, 90, 160)[:, :, None], 3, 2) for n in range(6)]
@@ -124,7 +124,7 @@ def test_a_copy_has_nearly_the_hashes_and_another_video_has_not(encode_video: En
     assert min((a ^ b).bit_count() for a, b in zip(bits[0], bits[2], strict=True)) >= 12
 
 
-def test_a_hash_is_64_bits_of_the_lowest_frequencies() -> None:
+def test_hash_is_64_bits_of_the_lowest_frequencies() -> None:
     picture = natural(1)
     one, mirrored, darker = image_hashes(np.stack([picture, picture[:, ::-1], picture // 2]))
     assert len(one) == len(mirrored) == 16

@@ -194,7 +194,7 @@ def test_tags_are_in_the_bitstream_and_in_the_container(
         (0, 1, -2, 0),
     ],
 )
-def test_an_angle_that_is_no_quarter_turn_is_refused(matrix: tuple[float, ...]) -> None:
+def test_angle_that_is_no_quarter_turn_is_refused(matrix: tuple[float, ...]) -> None:
     a, b, c, d = (round(value * 65536) for value in matrix)
     with pytest.raises(Unusable, match="is no quarter turn and no mirror") as refused:
         turns_of((a, b, 0, c, d, 0, 0, 0, 1 << 30))

@@ -94,7 +94,7 @@ def test_whole_gops_packet_for_packet(
         assert (unit.metadata["height_px"], unit.metadata["width_px"]) == upright
 
 
-def test_the_audit_saves_decoding_and_changes_nothing(
+def test_audit_saves_decoding_and_changes_nothing(
     tmp_path: Path, encode_video: EncodeVideo, noise_frames: MakeFrames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(noise_frames(100, 64, 96), **SHORT["h264"])
@@ -180,7 +180,7 @@ def test_some_clips_of_a_video_may_be_canonical(
     assert second.fields["json"]["pts"] == list(range(1000, 3000, 40))
 
 
-def test_a_clip_that_decodes_to_other_pixels_is_not_given_out(
+def test_clip_that_decodes_to_other_pixels_is_not_given_out(
     tmp_path: Path, encode_video: EncodeVideo, noise_frames: MakeFrames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode_video(noise_frames(50, 64, 96), **SHORT["h264"])

@@ -48,9 +48,7 @@ CODECS = [("libx264", "mpegts"), ("libvpx", "webm"), ("libvpx-vp9", "webm")]
 
 @pytest.mark.parametrize(("codec", "container"), CODECS)
 @pytest.mark.parametrize("second", [(128, 96), (48, 32)], ids=["larger", "smaller"])
-def test_a_resolution_that_changes(
-    tmp_path: Path, codec: str, container: str, second: tuple[int, int]
-) -> None:
+def test_resolution_that_changes(tmp_path: Path, codec: str, container: str, second: tuple[int, int]) -> None:
     path = joined(tmp_path / "raw", codec, container, ((64, 48), second))
     with pytest.raises(Unusable) as caught:
         audit(path, sniff(Path(path).read_bytes()[:HEAD_BYTES]))

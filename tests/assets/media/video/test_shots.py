@@ -94,7 +94,7 @@ def test_hard_cuts_are_found_and_nothing_else(seed: int, lengths: list[int], spe
 
 @FEW
 @given(SEEDS, st.sampled_from([0, 16, 128, 255]), st.integers(2, 30), st.integers(1, 60))
-def test_a_fade_is_one_boundary_where_the_next_picture_begins(
+def test_fade_is_one_boundary_where_the_next_picture_begins(
     seed: int, level: int, ramp: int, n_flat: int
 ) -> None:
     flat = np.full((n_flat, HEIGHT, WIDTH), level, np.uint8)
@@ -105,7 +105,7 @@ def test_a_fade_is_one_boundary_where_the_next_picture_begins(
     assert 50 + n_flat <= found[0] <= 50 + n_flat + ramp // 4 + 2
 
 
-def test_a_dissolve_is_a_boundary_in_its_middle() -> None:
+def test_dissolve_is_a_boundary_in_its_middle() -> None:
     """Nine of ten are found; what is found is one boundary, in the middle."""
     n_found = 0
     for seed in range(30):
@@ -120,7 +120,7 @@ def test_a_dissolve_is_a_boundary_in_its_middle() -> None:
 
 @FEW
 @given(SEEDS, st.integers(1, 6), st.integers(150, 255))
-def test_a_flash_is_no_boundary(seed: int, n: int, level: int) -> None:
+def test_flash_is_no_boundary(seed: int, n: int, level: int) -> None:
     frames = scene(80, seed)
     frames[40 : 40 + n] = np.maximum(frames[40 : 40 + n], level)
     assert detect(frames) == []
@@ -138,7 +138,7 @@ def test_light_that_goes_on_is_no_boundary(seed: int, gain: float, offset: int) 
     assert detect(frames) == []
 
 
-def test_a_fade_to_black_and_back_to_the_same_picture_is_none() -> None:
+def test_fade_to_black_and_back_to_the_same_picture_is_none() -> None:
     still = scene(80, 7, speed=0)
     down, up = fade(still[:40], 0, 12, out=True), fade(still[40:], 0, 12, out=False)
     assert detect(np.concatenate([down, np.zeros((20, HEIGHT, WIDTH), np.uint8), up])) == []
@@ -153,7 +153,7 @@ def test_black_at_the_ends_is_none() -> None:
 
 @FEW
 @given(SEEDS, st.floats(0.5, 4))
-def test_a_pan_is_none(seed: int, speed: float) -> None:
+def test_pan_is_none(seed: int, speed: float) -> None:
     assert detect(scene(90, seed, speed)) == []
 
 
@@ -208,14 +208,14 @@ def test_memory_holds_the_boundaries_and_a_few_frames() -> None:
 
 
 @pytest.mark.parametrize("shift", [(0, 2), (2, -4), (-1, 1)])
-def test_a_moved_picture_is_the_same(shift: tuple[int, int]) -> None:
+def test_moved_picture_is_the_same(shift: tuple[int, int]) -> None:
     picture = scene(1, 5)[0]
     assert best_correlation(picture, np.roll(picture, shift, (0, 1))) > 0.85
 
 
 @FEW
 @given(SEEDS, st.integers(1, 4), st.integers(1, 255))
-def test_the_greatest_correlation_is_that_of_the_overlapping_parts(seed: int, n: int, contrast: int) -> None:
+def test_greatest_correlation_is_that_of_the_overlapping_parts(seed: int, n: int, contrast: int) -> None:
     """numpy's corrcoef of every shifted part, one by one; a flat one has no correlation."""
     rng = np.random.default_rng(seed)
     frames = rng.integers(0, contrast, (n + 1, HEIGHT, WIDTH), dtype=np.uint8)

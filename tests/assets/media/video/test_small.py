@@ -21,7 +21,7 @@ def test_levels_are_those_of_the_pixels(seed: int, n: int, contrast: int, follow
     assert found.change.tolist() == [change[0] if follows else 0, *change[1:].tolist()]
 
 
-def test_the_brightest_frames_do_not_overflow() -> None:
+def test_brightest_frames_do_not_overflow() -> None:
     frames = np.stack([np.zeros((36, 64), np.uint8), np.full((36, 64), 255, np.uint8)])
     found = levels_of(frames, None)
     assert found.total.tolist() == [0, 255 * 36 * 64]

@@ -74,7 +74,7 @@ def test_given_segments_are_those_that_are_given() -> None:
     assert [span.segment for span in spans] == segments
 
 
-def test_a_tenth_of_a_second_is_a_tenth() -> None:
+def test_tenth_of_a_second_is_a_tenth() -> None:
     """0.1 as a float64 is a little more: a frame at exactly a tenth would be left out."""
     video = PacketIndex(n_packets=1, start_pts=0, end_pts=10**15, time_base=(1, 10**15), max_gop_frames=1)
     (span,) = given_spans(video, [Segment(start_s=0.1, end_s=0.3)])
@@ -85,7 +85,7 @@ def test_a_tenth_of_a_second_is_a_tenth() -> None:
     ("start_s", "end_s", "expected"),
     [(9.5, 10.9, (9_500, 10_000)), (9.5, 11.2, None), (10.0, 10.5, None), (12.0, 14.0, None)],
 )
-def test_a_segment_outside_of_the_video_is_refused(
+def test_segment_outside_of_the_video_is_refused(
     start_s: float, end_s: float, expected: tuple[int, int] | None
 ) -> None:
     segments = [Segment(start_s=start_s, end_s=end_s)]
@@ -98,7 +98,7 @@ def test_a_segment_outside_of_the_video_is_refused(
     assert (refused.value.outcome, refused.value.code) == ("rejected", "segment")
 
 
-def test_a_video_that_the_table_does_not_name_is_dropped() -> None:
+def test_video_that_the_table_does_not_name_is_dropped() -> None:
     with pytest.raises(Unusable) as refused:
         given_spans(index(), [])
     assert (refused.value.outcome, refused.value.code) == ("dropped", "no_segments")

@@ -78,7 +78,7 @@ def test_primaries_are_those_of_bt_2407() -> None:
     assert converter(1) == pytest.approx(np.eye(3), abs=1e-6)
 
 
-def test_the_bend() -> None:
+def test_bend() -> None:
     """ITU-R BT.2390-11, 5.4.1, with black at 0: below the knee nothing changes, the peak becomes white."""
     peak = 4000.0
     light = np.linspace(0, peak, 2001)
@@ -100,7 +100,7 @@ def test_the_bend() -> None:
     )
 
 
-def test_a_display_as_bright_as_white_bends_nothing() -> None:
+def test_display_as_bright_as_white_bends_nothing() -> None:
     assert eetf(np.array([10.0, 203.0, 900.0]), 100.0).tolist() == [10.0, 203.0, 203.0]
 
 
@@ -162,7 +162,7 @@ def test_pictures_against_the_formulas(transfer: int, bits: int, full_range: boo
     assert found[0, 1] == pytest.approx([1, 1, 1], abs=0.01)
 
 
-def test_a_grey_scale_stays_grey_and_keeps_its_order() -> None:
+def test_grey_scale_stays_grey_and_keeps_its_order() -> None:
     steps = np.repeat(np.linspace(0, 1, 64)[:, None, None], 3, axis=2)
     for transfer in (PQ, HLG):
         signal = VideoSignal(matrix=9, primaries=9, transfer=transfer, full_range=False, bits=10)

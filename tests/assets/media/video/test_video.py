@@ -103,7 +103,7 @@ def test_any_times_are_kept_exactly(
         assert facts["end"] == (following[0] if reference else min(following[0], window_end))
 
 
-def test_a_clip_is_canonical(tmp_path: Path, make_video: MakeVideo) -> None:
+def test_clip_is_canonical(tmp_path: Path, make_video: MakeVideo) -> None:
     (unit, *_) = cut(tmp_path, make_video(list(range(0, 3000, 40)), size=(256, 128), sound=True))
     data = unit.fields["mp4"].read_bytes()
     assert data.index(b"moov") < data.index(b"mdat")
@@ -121,7 +121,7 @@ def test_a_clip_is_canonical(tmp_path: Path, make_video: MakeVideo) -> None:
     assert max(np.diff([*keys, len(packets)])) <= 12
 
 
-def test_the_same_video_gives_the_same_bytes(tmp_path: Path, make_video: MakeVideo) -> None:
+def test_same_video_gives_the_same_bytes(tmp_path: Path, make_video: MakeVideo) -> None:
     data = make_video(list(range(0, 1000, 40)))
     first = cut(tmp_path, data)[0].fields["mp4"].read_bytes()
     assert cut(tmp_path, data)[0].fields["mp4"].read_bytes() == first
@@ -143,7 +143,7 @@ def test_windows(start: int, end: int, expected: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
-def test_a_truncated_video_is_rejected_although_it_opens(
+def test_truncated_video_is_rejected_although_it_opens(
     tmp_path: Path, make_video: MakeVideo, share: float
 ) -> None:
     whole = make_video(list(range(0, 4000, 40)))
@@ -153,7 +153,7 @@ def test_a_truncated_video_is_rejected_although_it_opens(
     assert (refused.value.outcome, refused.value.code) == ("rejected", "truncated")
 
 
-def test_a_video_that_ends_between_two_frames_is_rejected(tmp_path: Path, make_video: MakeVideo) -> None:
+def test_video_that_ends_between_two_frames_is_rejected(tmp_path: Path, make_video: MakeVideo) -> None:
     whole = make_video(list(range(0, 4000, 40)))
     (tmp_path / "whole").write_bytes(whole)
     with av.open(str(tmp_path / "whole")) as container:
@@ -164,7 +164,7 @@ def test_a_video_that_ends_between_two_frames_is_rejected(tmp_path: Path, make_v
     assert refused.value.code == "truncated"
 
 
-def test_a_fragmented_video_cut_inside_a_frame_is_rejected(tmp_path: Path, make_video: MakeVideo) -> None:
+def test_fragmented_video_cut_inside_a_frame_is_rejected(tmp_path: Path, make_video: MakeVideo) -> None:
     (tmp_path / "whole").write_bytes(make_video(list(range(0, 4000, 40))))
     options = {"movflags": "frag_keyframe+empty_moov"}  # such a file has no table that says how much there is
     with (
@@ -200,7 +200,7 @@ def test_rubbish_is_rejected(tmp_path: Path, data: bytes) -> None:
     assert (refused.value.outcome, refused.value.stage) == ("rejected", "probe")
 
 
-def test_a_container_with_sound_alone_is_sound(tmp_path: Path, make_wav: Callable[..., bytes]) -> None:
+def test_container_with_sound_alone_is_sound(tmp_path: Path, make_wav: Callable[..., bytes]) -> None:
     (tmp_path / "tone").write_bytes(make_wav(0.5))
     assert kind_inside(str(tmp_path / "tone")) == "audio"
 

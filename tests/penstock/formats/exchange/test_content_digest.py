@@ -103,7 +103,7 @@ def test_registered_bytes_that_were_sealed_on_the_way_have_the_digest_of_their_i
         assert of(registered, full=full) == of(version, full=full)
 
 
-def test_a_damaged_byte_gives_no_digest(tmp_path, cli) -> None:
+def test_damaged_byte_gives_no_digest(tmp_path, cli) -> None:
     version = written(tmp_path, SAMPLES)
     (tar,) = (tmp_path / version.store.url).rglob("*.tar")
     data = bytearray(tar.read_bytes())
@@ -119,6 +119,6 @@ def test_a_damaged_byte_gives_no_digest(tmp_path, cli) -> None:
     assert "k5" in read.json["failures"][0]
 
 
-def test_a_number_of_threads_is_needed(tmp_path) -> None:
+def test_number_of_threads_is_needed(tmp_path) -> None:
     with pytest.raises(InvalidRuntime, match="--workers 0"):
         content_digest(written(tmp_path, SAMPLES), workers=0)

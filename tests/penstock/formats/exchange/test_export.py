@@ -35,7 +35,7 @@ def test_every_format_has_a_reader_here(readers):
 
 
 @every_format
-def test_the_formats_own_reader_finds_the_same(version, contents, objects, readers, tmp_path, name):
+def test_formats_own_reader_finds_the_same(version, contents, objects, readers, tmp_path, name):
     done = export(version, name, open_store(tmp_path / "out"))
     found = objects(open_store(tmp_path / "out"))
     expected = contents(version)
@@ -62,7 +62,7 @@ def test_some_samples_without_some_names(version, contents, objects, readers, tm
 
 
 @every_format
-def test_a_bucket_has_the_same_objects(version, objects, s3, tmp_path, name):
+def test_bucket_has_the_same_objects(version, objects, s3, tmp_path, name):
     export(version, name, open_store(tmp_path))
     bucket = open_store(f"s3://bucket/export-{name}", s3)
     export(version, name, bucket)
@@ -132,7 +132,7 @@ def test_what_was_deleted_is_written_again(version, objects, tmp_path):
     assert objects(store) == expected
 
 
-def test_a_place_of_others_is_left_alone(version, objects, tmp_path):
+def test_place_of_others_is_left_alone(version, objects, tmp_path):
     store = open_store(tmp_path)
     store.put("photo.jpg", b"mine")
     with pytest.raises(Conflict, match=r"not empty: it has 'photo\.jpg'"):
@@ -247,7 +247,7 @@ def test_litdata_has_one_kind_of_samples_and_names_the_rest(tmp_path, monkeypatc
     assert readers["litdata"](found) == expected
 
 
-def test_a_damaged_sample_is_named_and_the_rest_is_exported(version, tmp_path, cli, own):
+def test_damaged_sample_is_named_and_the_rest_is_exported(version, tmp_path, cli, own):
     with loader.Root(own) as root:
         (address,) = root.open("d").address([0], ["x.npy"])
         place = address.fields["x.npy"]
@@ -292,7 +292,7 @@ def test_mistakes_are_told_before_anything_is_written(cli, filled, tmp_path, arg
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_would_be_the_table_is_refused(tmp_path):
+def test_file_that_would_be_the_table_is_refused(tmp_path):
     with loader.Root(tmp_path / "root") as root:
         with root.write("d") as writer:
             writer.add("metadata", {"parquet": b"1"}, metadata={"w": 1})

@@ -82,7 +82,7 @@ def put_there(place):
 
 
 @pytest.mark.parametrize("shuffle", [False, True, None])
-def test_an_import_has_what_a_registration_has(place, tmp_path, contents, shuffle):
+def test_import_has_what_a_registration_has(place, tmp_path, contents, shuffle):
     done, root = imported(place, tmp_path / "root", shuffle=shuffle)
     registered = register(loader.Root(tmp_path / "other"), *place, "d").version
     version = root.open("d")
@@ -191,7 +191,7 @@ def test_damaged_objects_are_all_named_and_nothing_is_published(tmp_path, cli):
     assert (done.code, done.out.splitlines()[1]) == (0, "20 samples with bytes of their own")
 
 
-def test_an_object_that_changes_meanwhile_is_named_and_the_others_are_copied(tmp_path, monkeypatch):
+def test_object_that_changes_meanwhile_is_named_and_the_others_are_copied(tmp_path, monkeypatch):
     place = "webdataset", tmp_path / "place"
     for k in range(3):
         archive(place[1] / f"{k}.tar", members(k, 20))
@@ -300,7 +300,7 @@ def test_members_far_apart_are_read_alone(tmp_path, contents):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_place_that_is_no_folder_gives_the_same_shards(place, tmp_path, shuffle):
+def test_place_that_is_no_folder_gives_the_same_shards(place, tmp_path, shuffle):
     """Bytes come by requests there, and from open files in a folder."""
     far = np.random.default_rng(0).bytes(9 * 2**20)
     apart = [("z/a.txt", b"1"), ("z/b.jpg", far), ("z/a.jpg", b"2"), ("z/b.txt", b"3")]

@@ -50,7 +50,7 @@ def _values(place, name="a.json"):
 
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("name", ["a.json", "A.JSON.gz"])
-def test_an_array_of_objects_is_imported(root, place, indent, name):
+def test_array_of_objects_is_imported(root, place, indent, name):
     data = json.dumps(CONVERSATIONS, indent=indent, ensure_ascii=False).encode()
     (place / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else b"\xef\xbb\xbf" + data)
     done = _imported(root, place, options=ColumnarOptions(key="id"))
@@ -65,7 +65,7 @@ def test_objects_one_behind_the_other_are_rows_too(place):
 
 
 @pytest.mark.parametrize("text", ["[]", " [ ] \n", "", " \n"])
-def test_a_file_without_objects_has_no_rows(place, text):
+def test_file_without_objects_has_no_rows(place, text):
     (place / "a.json").write_text(text)
     assert _values(place) == []
 
@@ -119,7 +119,7 @@ def test_text_that_is_not_utf8_is_named(root, place):
     assert "is not UTF-8" in failure
 
 
-def test_an_array_is_read_in_bounded_memory(place):
+def test_array_is_read_in_bounded_memory(place):
     """30 MB of rows take a few pieces of 1 MiB."""
     row = json.dumps({"text": "x" * 10_000}).encode()
     with open(place / "a.json", "wb") as file:
@@ -134,7 +134,7 @@ def test_an_array_is_read_in_bounded_memory(place):
     assert peak < 12 * 2**20
 
 
-def test_a_place_of_the_other_json_says_which_import_reads_it(root, place):
+def test_place_of_the_other_json_says_which_import_reads_it(root, place):
     (place / "a.json").write_text("[]")
     with pytest.raises(EmptyVersion, match=r"no jsonl object among 1.*penstock import json reads"):
         import_place(root, "jsonl", open_store(str(place)), "chats")
@@ -162,7 +162,7 @@ def test_shards_without_an_index_say_that_it_is_missing(root, place, format, nam
             register(root, format, place, "shards")
 
 
-def test_the_listing_of_an_import_names_what_it_leaves_out(root, place):
+def test_listing_of_an_import_names_what_it_leaves_out(root, place):
     (place / "a.json").write_text('[{"n": [1]}]')
     (place / "b\x07.json").write_text("[]")
     (place / "passwd.json").symlink_to("/etc/passwd")

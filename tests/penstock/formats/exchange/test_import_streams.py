@@ -72,7 +72,7 @@ MEMBERS = [
 
 
 @pytest.mark.parametrize("ending", PACK)
-def test_a_compressed_archive_is_read_as_a_plain_one(ending, tmp_path, tars, contents):
+def test_compressed_archive_is_read_as_a_plain_one(ending, tmp_path, tars, contents):
     plain = tars.tar_bytes(MEMBERS, tarfile.PAX_FORMAT)
     packed = PACK[ending](plain[:700]) + PACK[ending](plain[700:])  # of two streams
     put(tmp_path / f"in/x.{ending}", packed)
@@ -88,7 +88,7 @@ def test_a_compressed_archive_is_read_as_a_plain_one(ending, tmp_path, tars, con
 
 
 @pytest.mark.parametrize("ending", PACK)
-def test_a_compressed_archive_that_is_cut_is_named_wherever_it_is(ending, tmp_path, tars):
+def test_compressed_archive_that_is_cut_is_named_wherever_it_is(ending, tmp_path, tars):
     noise = np.random.default_rng(1).bytes(3000)
     packed = PACK[ending](tars.tar_bytes([("a.txt", noise), ("b.txt", noise[::-1])]))
     for cut in (0, 5, len(packed) // 2, len(packed) - 20):
@@ -129,7 +129,7 @@ def test_bombs_are_refused_also_where_no_sample_has_the_bytes(name, tmp_path, ta
     assert "probably a mistake or an attack" in why
 
 
-def test_an_archive_cut_in_a_member_of_the_size_of_a_tail_is_told(tmp_path, tars):
+def test_archive_cut_in_a_member_of_the_size_of_a_tail_is_told(tmp_path, tars):
     plain = tars.tar_bytes([("a.bin", b"1" * 65536)])
     put(tmp_path / "in/x.tgz", gzip.compress(plain[:40_000]))
     (why,) = failures("webdataset-compressed", tmp_path / "in", tmp_path / "root")
@@ -293,7 +293,7 @@ def test_examples_come_back_as_they_were_written(rows, packed, records):
     cut=st.booleans(),
     format=st.sampled_from(["tar", "records"]),
 )
-def test_a_damaged_object_is_read_or_refused_with_its_name(place, bits, cut, format, tars, records):
+def test_damaged_object_is_read_or_refused_with_its_name(place, bits, cut, format, tars, records):
     store = open_store(f"memory://damaged/{place}-{bits}-{cut}-{format}")
     if format == "tar":
         data, name = tars.tar_bytes([("a.x", b"12"), ("b.x", b"3")], tarfile.GNU_FORMAT), "x.tar.gz"

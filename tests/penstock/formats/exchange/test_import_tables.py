@@ -238,7 +238,7 @@ LONG = b'{"text": "' + b"a" * 40 + b'"}\n'
         ),
     ],
 )
-def test_a_bad_row_is_named_and_the_other_objects_go_on(tmp_path, data, said):
+def test_bad_row_is_named_and_the_other_objects_go_on(tmp_path, data, said):
     put(tmp_path / "place/a.jsonl", b'{"id": 2, "text": "a"}\n')
     put(tmp_path / "place/bad.jsonl", data)
     put(tmp_path / "place/cut.jsonl.gz", gzip.compress(LONG * 100)[:-20])

@@ -45,7 +45,7 @@ def mixed(folder, values=VALUES, each=2):
     return folder
 
 
-def test_an_import_of_img2dataset_selects_samples_and_json_stays_a_field(tmp_path):
+def test_import_of_img2dataset_selects_samples_and_json_stays_a_field(tmp_path):
     tars.fill(tmp_path / "tars", img2dataset.archives(50))
     version, done = imported(tmp_path / "tars", tmp_path / "root")
     assert (done.samples, done.notes, version.fields) == (50, [], ("jpg", "json", "txt"))
@@ -54,7 +54,7 @@ def test_an_import_of_img2dataset_selects_samples_and_json_stays_a_field(tmp_pat
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_an_import_has_the_columns_of_a_registration(shuffle, tmp_path):
+def test_import_has_the_columns_of_a_registration(shuffle, tmp_path):
     """Parts are written before the last archives are read, whose values decide the type."""
     place = mixed(tmp_path / "tars")
     registered = register(loader.Root(tmp_path / "other"), "webdataset", place, "photos")
@@ -68,7 +68,7 @@ def test_an_import_has_the_columns_of_a_registration(shuffle, tmp_path):
     assert done.notes
 
 
-def test_an_import_that_goes_on_has_the_columns_of_one_that_was_not_stopped(tmp_path, monkeypatch):
+def test_import_that_goes_on_has_the_columns_of_one_that_was_not_stopped(tmp_path, monkeypatch):
     place = mixed(tmp_path / "tars")
     whole, _ = imported(place, tmp_path / "root")
     write, n = run_import.write_parts, iter(range(99))
@@ -87,7 +87,7 @@ def test_an_import_that_goes_on_has_the_columns_of_one_that_was_not_stopped(tmp_
     assert (version.id, rows(version)) == (whole.id, rows(whole))
 
 
-def test_an_import_of_more_archives_keeps_the_types_of_the_dataset(tmp_path):
+def test_import_of_more_archives_keeps_the_types_of_the_dataset(tmp_path):
     place = mixed(tmp_path / "tars", [1, 2])
     assert imported(place, tmp_path / "root")[1].notes == []
     version, done = imported(mixed(place, [1, 2, 3.0, 0.5, "x", "4"]), tmp_path / "root")
@@ -130,7 +130,7 @@ def test_import_says_what_became_no_column(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("format", ["webdataset", "energon"])
-def test_an_export_with_documents_and_columns_comes_back_as_it_was(format, tmp_path):
+def test_export_with_documents_and_columns_comes_back_as_it_was(format, tmp_path):
     """Its own columns come from the member that the export wrote, not from the documents."""
     version, _ = imported(mixed(tmp_path / "tars"), tmp_path / "root")
     store = open_store(tmp_path / "out")
@@ -149,7 +149,7 @@ def test_an_export_with_documents_and_columns_comes_back_as_it_was(format, tmp_p
         assert {*back.manifest["columns"]} - apart == {*version.manifest["columns"]} - apart
 
 
-def test_an_energon_place_has_the_columns_of_its_documents_with_an_index_and_without(tmp_path):
+def test_energon_place_has_the_columns_of_its_documents_with_an_index_and_without(tmp_path):
     version, _ = imported(mixed(tmp_path / "tars"), tmp_path / "root")
     export(version, "energon", open_store(tmp_path / "out"))
     shutil.rmtree(tmp_path / "out/.penstock")  # as of somebody else

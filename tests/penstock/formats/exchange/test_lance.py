@@ -83,7 +83,7 @@ def test_fragments_that_changed_take_the_place_of_their_rows(dataset, tmp_path, 
     }
 
 
-def test_a_file_that_was_replaced_or_damaged_is_named(dataset, tmp_path, monkeypatch):
+def test_file_that_was_replaced_or_damaged_is_named(dataset, tmp_path, monkeypatch):
     data = sorted((tmp_path / "in/data").iterdir())
     data[1].write_bytes(data[1].read_bytes()[:-200] + bytes(200))
     done = imported(tmp_path)
@@ -93,7 +93,7 @@ def test_a_file_that_was_replaced_or_damaged_is_named(dataset, tmp_path, monkeyp
         imported(tmp_path)
 
 
-def test_a_dataset_that_changes_while_it_is_read_is_told(dataset, tmp_path):
+def test_dataset_that_changes_while_it_is_read_is_told(dataset, tmp_path):
     from penstock.formats.tables.lance_import import find_readable
 
     store = open_store(tmp_path / "in")

@@ -69,7 +69,7 @@ def own(tmp_path):
     return v21(tmp_path / "own", cameras=[CAMERA])
 
 
-def test_an_import_takes_the_episode_of_a_video_that_was_replaced(tmp_path, own):
+def test_import_takes_the_episode_of_a_video_that_was_replaced(tmp_path, own):
     root = loader.Root(tmp_path / "root")
     before = {key: packets(one.fields[f"{CAMERA}.mp4"]) for key, one in read(own).items()}
     version_of(root, own)
@@ -82,7 +82,7 @@ def test_an_import_takes_the_episode_of_a_video_that_was_replaced(tmp_path, own)
 
 
 @pytest.mark.parametrize("b_frames", [0, 2])
-def test_a_file_for_each_episode_and_one_for_all_give_the_same_samples(tmp_path, b_frames):
+def test_file_for_each_episode_and_one_for_all_give_the_same_samples(tmp_path, b_frames):
     folder = v21(tmp_path / "old", b_frames=b_frames)
     found = read(folder)
     assert read(v30(tmp_path / "new", folder)) == found
@@ -179,7 +179,7 @@ def test_b_frames_come_out_and_in_again(tmp_path, ticks):
 
 @pytest.mark.parametrize("lengths", [(1, 8, 5), (2, 7, 1)])
 @pytest.mark.parametrize("ticks", [None, 1000])
-def test_an_episode_that_is_reordered_further_than_those_before_it_begins_a_file(
+def test_episode_that_is_reordered_further_than_those_before_it_begins_a_file(
     tmp_path, monkeypatch, lengths, ticks
 ):
     """One frame is not reordered: in its file the next episode would go to a decoder before it, or with it."""
@@ -188,7 +188,7 @@ def test_an_episode_that_is_reordered_further_than_those_before_it_begins_a_file
     assert [len(packets(film.read_bytes())[0]) for film in films] == [lengths[0], sum(lengths[1:])]
 
 
-def test_the_last_frame_is_shown_until_the_end_that_the_dataset_tells(tmp_path):
+def test_last_frame_is_shown_until_the_end_that_the_dataset_tells(tmp_path):
     folder = v30(tmp_path / "new", v21(tmp_path / "old", cameras=[CAMERA], b_frames=2), cameras=[CAMERA])
     change_meta(folder, lambda rows: [*rows[:2], {**rows[2], f"videos/{CAMERA}/to_timestamp": 1.5}])
     with av.open(io.BytesIO(read(folder)["episode_000002"].fields[f"{CAMERA}.mp4"])) as film:
@@ -198,7 +198,7 @@ def test_the_last_frame_is_shown_until_the_end_that_the_dataset_tells(tmp_path):
     law_1(folder, tmp_path)
 
 
-def test_a_frame_that_is_shown_longer_than_mp4_can_hold_is_refused(tmp_path):
+def test_frame_that_is_shown_longer_than_mp4_can_hold_is_refused(tmp_path):
     folder = v30(tmp_path / "new", v21(tmp_path / "old", cameras=[CAMERA]), cameras=[CAMERA])
     change_meta(folder, lambda rows: [*rows[:2], {**rows[2], f"videos/{CAMERA}/to_timestamp": 9e8}])
     with pytest.raises(
@@ -228,7 +228,7 @@ def test_videos_of_another_kind_are_in_files_of_their_own(tmp_path):
         ({"tasks": [{"start": 0, "stop": 2, "task": "lift"}]}, "are not of its 3 rows in turn"),
     ],
 )
-def test_an_episode_that_tells_of_itself_otherwise_is_named(tmp_path, told, said):
+def test_episode_that_tells_of_itself_otherwise_is_named(tmp_path, told, said):
     with loader.Root(tmp_path / "root") as root:
         with root.write("d") as writer:
             fields = {"x.npy": np.arange(3.0), "x.ns.npy": np.arange(3) * 10**8, "episode.json": told}
@@ -393,7 +393,7 @@ def cut_short(name):
         ),
     ],
 )
-def test_a_place_that_is_no_dataset_is_refused(own, spoil, said):
+def test_place_that_is_no_dataset_is_refused(own, spoil, said):
     spoil(own)
     with pytest.raises(InvalidStore, match=said):
         read(own)
@@ -420,13 +420,13 @@ def test_a_place_that_is_no_dataset_is_refused(own, spoil, said):
         (cut_short("data/chunk-000/episode_000001.parquet"), "episode_000001.parquet is damaged or cut"),
     ],
 )
-def test_an_episode_that_is_wrong_is_named_with_its_row(own, spoil, said):
+def test_episode_that_is_wrong_is_named_with_its_row(own, spoil, said):
     spoil(own)
     with pytest.raises(Corrupt, match=said):
         read(own)
 
 
-def test_an_episode_that_begins_within_a_run_of_frames_is_refused(own, tmp_path):
+def test_episode_that_begins_within_a_run_of_frames_is_refused(own, tmp_path):
     new = v30(tmp_path / "new", own, cameras=[CAMERA])
     video(str(own / "one.mp4"), range(sum(LENGTHS)), gop=100)
     joined(str(new / f"videos/{CAMERA}/chunk-000/file-000.mp4"), [own / "one.mp4"])
@@ -434,7 +434,7 @@ def test_an_episode_that_begins_within_a_run_of_frames_is_refused(own, tmp_path)
         read(new)
 
 
-def test_an_episode_with_fewer_frames_than_its_span_is_refused(own, tmp_path):
+def test_episode_with_fewer_frames_than_its_span_is_refused(own, tmp_path):
     new = v30(tmp_path / "new", own, cameras=[CAMERA])
     path = new / "meta/episodes/chunk-000/file-000.parquet"
     told = pq.read_table(path).to_pylist()

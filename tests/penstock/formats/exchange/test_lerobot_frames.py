@@ -89,7 +89,7 @@ def test_frame_k_is_row_k(tmp_path, layout, fps, cli):
             assert read == {key: ([row] * 3, [0] * 3) for key, row in wanted}
 
 
-def test_an_import_goes_on_from_a_version_without_language_and_clocks(tmp_path):
+def test_import_goes_on_from_a_version_without_language_and_clocks(tmp_path):
     """As from versions before both: its episodes stay, and later ones have language."""
     place = numbered_dataset(tmp_path / "in", {CAMERA: (1000, "up", 0)}, Fraction(30))
     with loader.Root(tmp_path / "root") as root:

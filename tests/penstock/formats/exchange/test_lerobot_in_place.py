@@ -230,7 +230,7 @@ def test_other_formats_keep_runs_with_their_tables(own, root, tmp_path):
     }
 
 
-def test_a_video_that_is_written_again_is_refused_and_registered_again(own, root, tmp_path):
+def test_video_that_is_written_again_is_refused_and_registered_again(own, root, tmp_path):
     version = registered(root, own).version
     path = own / f"videos/{CAMERA}/chunk-000/file-000.mp4"
     whole = path.read_bytes()
@@ -249,7 +249,7 @@ def test_a_video_that_is_written_again_is_refused_and_registered_again(own, root
     assert version.id != done.version.id
 
 
-def test_a_bit_that_flips_is_corrupt_and_named(own, root):
+def test_bit_that_flips_is_corrupt_and_named(own, root):
     registered(root, own)
     path = own / f"videos/{CAMERA}/chunk-000/file-000.mp4"
     version, known = root.open("r"), path.stat()
@@ -395,7 +395,7 @@ def test_without_videos_or_of_another_place(own, root, tmp_path):
         registered(root, own)
 
 
-def test_the_viewer_shows_and_plays_runs(own, root):
+def test_viewer_shows_and_plays_runs(own, root):
     version = registered(root, own).version
     import_place(root, "lerobot", open_store(own), "i")
     record = sample_record(version, 1)
@@ -448,7 +448,7 @@ def test_frames_behind_a_keyframe_that_is_none_are_decoded_from_further_back(roo
     np.testing.assert_array_equal(found.of_run(fields[RUN], wrong), pixels)
 
 
-def test_a_run_without_its_table_says_so(own, root):
+def test_run_without_its_table_says_so(own, root):
     version = registered(root, own).version
     fields = fields_of(version)["episode_000001"]
     with root.write("w") as writer:
@@ -466,7 +466,7 @@ def test_a_run_without_its_table_says_so(own, root):
         loader.video(at=(0,)).of_run(fields[RUN][:-1], fields[f"{RUN}.packets"])
 
 
-def test_the_command(own, root, cli):
+def test_command(own, root, cli):
     done = cli("register", "lerobot", own, "arm", root=root.url)
     assert done.code == 0
     assert done.out.splitlines()[1].startswith("3 samples with ")
@@ -476,7 +476,7 @@ def test_the_command(own, root, cli):
 
 
 @pytest.mark.parametrize("adopted", [False, True])
-def test_an_episode_that_was_taken_down(own, root, tmp_path, cli, adopted):
+def test_episode_that_was_taken_down(own, root, tmp_path, cli, adopted):
     """Its copied bytes are zeros, its run is in no index; adopted, its packets are zeros too."""
     before = fields_of(registered(root, own).version)
     if adopted:
@@ -507,14 +507,14 @@ def test_an_episode_that_was_taken_down(own, root, tmp_path, cli, adopted):
     assert ("episode_000001" in str(again.store.list())) is False
 
 
-def test_a_mirror_reads_the_owners_videos(own, root, tmp_path):
+def test_mirror_reads_the_owners_videos(own, root, tmp_path):
     version = registered(root, own).version
     migrate(root, open_store(tmp_path / "mirror"), Pace())
     mirrored = loader.Root(tmp_path / "mirror").open("r")
     assert (mirrored.id, fields_of(mirrored)) == (version.id, fields_of(version))
 
 
-def test_a_card_shows_frames_of_runs(own, root, tmp_path, cli):
+def test_card_shows_frames_of_runs(own, root, tmp_path, cli):
     registered(root, own)
     import_place(root, "lerobot", open_store(own), "i")
     pictures = []

@@ -88,7 +88,7 @@ def test_tasks_are_lines_of_the_time_of_their_rows(tmp_path):
 
 @pytest.mark.parametrize("inferred", [False, True])
 @pytest.mark.parametrize("layout", [v21, v30])
-def test_the_columns_of_lerobot_come_in_and_go_out(tmp_path, layout, inferred):
+def test_columns_of_lerobot_come_in_and_go_out(tmp_path, layout, inferred):
     place = spoken(v21(tmp_path / "in", cameras=[CAMERA]), inferred)
     if layout is v30:
         place = v30(tmp_path / "new", place, cameras=[CAMERA])
@@ -175,7 +175,7 @@ def test_damaged_columns_are_corrupt(tmp_path, damage, why):
         list(readable.samples(run))
 
 
-def test_a_column_that_meta_names_and_the_rows_lack_is_corrupt(tmp_path):
+def test_column_that_meta_names_and_the_rows_lack_is_corrupt(tmp_path):
     folder = v21(tmp_path / "in", cameras=[])
     declare(folder, ["language_events"])
     with loader.Root(tmp_path / "root") as root:
@@ -231,7 +231,7 @@ def test_what_lerobot_cannot_hold_is_a_loss(tmp_path, line, why):
         assert [one["name"] for one in done.lost] == ["field 'language.jsonl'"]
 
 
-def test_a_text_that_ends_where_calls_of_tools_begin_is_a_loss(tmp_path):
+def test_text_that_ends_where_calls_of_tools_begin_is_a_loss(tmp_path):
     row = 10**9 // 30
     lines = [
         {"start_ns": 0, "end_ns": row, "style": "subtask", "text": "a"},
@@ -249,7 +249,7 @@ def test_rows_without_a_task_are_a_loss(tmp_path):
             export(version, "lerobot", open_store(tmp_path / "out"))
 
 
-def test_the_columns_of_an_episode_are_bounded():
+def test_columns_of_an_episode_are_bounded():
     """Tasks and events are not repeated in each row, as other texts are."""
     ns = np.arange(0, 2**17, 2)
     tasks = [LanguageLine(start_ns=row, style="task", text=str(row)) for row in range(0, 2**17, 2**8)]

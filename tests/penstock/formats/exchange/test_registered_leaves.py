@@ -47,7 +47,7 @@ def test_laws_1_2_and_3(place, objects, tmp_path):
     assert {key: again[key] for key in again if key[0] != "."} == objects(open_store(place))
 
 
-def test_a_pair_without_its_numbers_loses_keys_by_name(place, tmp_path, cli):
+def test_pair_without_its_numbers_loses_keys_by_name(place, tmp_path, cli):
     root = loader.Root(tmp_path / "root")
     register(root, "megatron", place, "r")
     root.exclude("r", ["sub/b/1"], reason="empty")
@@ -128,7 +128,7 @@ def test_archives_leave_as_they_came_until_something_is_added(archives, tmp_path
     assert more.keys().isdisjoint(first)
 
 
-def test_an_archive_without_some_samples_has_all_other_members_byte_for_byte(archives, shared, tmp_path):
+def test_archive_without_some_samples_has_all_other_members_byte_for_byte(archives, shared, tmp_path):
     """Its other headers are kept too: of pax, long names, folders, files that are no samples."""
     tars = shared("penstock/formats/registered/tars")
     sub = archives / "sub"
@@ -175,7 +175,7 @@ def listed(data):
         return [(one.name, archive.extractfile(one).read(), one.mtime) for one in archive]
 
 
-def test_an_archive_of_which_nothing_is_exported_is_left_out(archives, shared, tmp_path):
+def test_archive_of_which_nothing_is_exported_is_left_out(archives, shared, tmp_path):
     tars, root = shared("penstock/formats/registered/tars"), loader.Root(tmp_path / "root")
     register(root, "webdataset", archives, "r")
     tars.fill(archives, {"c.tar": tars.sample("y", jpg=b"x")})
@@ -192,7 +192,7 @@ def test_an_archive_of_which_nothing_is_exported_is_left_out(archives, shared, t
     assert (done.samples, done.lost) == (2, [])
 
 
-def test_an_archive_whose_keys_would_be_others_is_written_anew(archives, shared, tmp_path):
+def test_archive_whose_keys_would_be_others_is_written_anew(archives, shared, tmp_path):
     tars = shared("penstock/formats/registered/tars")
     tars.fill(archives, {"c.tar": tars.sample("k1", jpg=b"c", json=b"0")})
     root = loader.Root(tmp_path / "root")
@@ -234,7 +234,7 @@ def test_no_sample_has_another_key_since_one_is_left_out(format, each, tmp_path)
     assert digest(back) == digest(root.open("r"))
 
 
-def test_an_archive_that_was_written_since_does_not_leave(archives, tmp_path):
+def test_archive_that_was_written_since_does_not_leave(archives, tmp_path):
     root = loader.Root(tmp_path / "root")
     register(root, "webdataset", archives, "r")
     (archives / "b.tar").write_bytes((archives / "sub/a.tar").read_bytes())
@@ -246,7 +246,7 @@ def test_an_archive_that_was_written_since_does_not_leave(archives, tmp_path):
 
 
 @pytest.mark.parametrize(("before", "now"), [(2, 1), (1, 2)])
-def test_an_index_that_tells_of_others_than_were_registered_does_not_leave(before, now, shared, tmp_path):
+def test_index_that_tells_of_others_than_were_registered_does_not_leave(before, now, shared, tmp_path):
     mds, tars = shared("penstock/formats/registered/mds_files"), shared("penstock/formats/registered/tars")
     place, shards = tmp_path / "place", ([{"text": b"a"}], [{"text": b"b"}])
     root = loader.Root(tmp_path / "root")

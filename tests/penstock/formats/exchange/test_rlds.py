@@ -161,7 +161,7 @@ def test_each_episode_is_a_sample_with_its_features(write, tmp_path, contents):
         ({"episode_metadata/file_path": [b"a", b"b"]}, "has 2 values, and is one of the episode"),
     ],
 )
-def test_an_episode_that_is_wrong_is_named_with_its_feature(change, said, write, tmp_path):
+def test_episode_that_is_wrong_is_named_with_its_feature(change, said, write, tmp_path):
     write([episode(3), episode(3) | change])
     (why,) = imported(tmp_path).failures
     assert said in why

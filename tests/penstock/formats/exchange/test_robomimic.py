@@ -223,7 +223,7 @@ def find_readable(store, infos, options):
 """
 
 
-def test_a_file_that_holds_its_reader_is_named(tmp_path, monkeypatch):
+def test_file_that_holds_its_reader_is_named(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/holds.hdf5").write_bytes(lzma.decompress(base64.b64decode(HOLDS)))
     monkeypatch.setattr(read_units, "LIMIT_S", 1)
@@ -231,7 +231,7 @@ def test_a_file_that_holds_its_reader_is_named(tmp_path, monkeypatch):
     assert "/in/holds.hdf5 cannot be read: took longer than 1 s and was killed; repair it" in why
 
 
-def test_a_file_that_kills_its_reader_costs_itself(tmp_path, monkeypatch):
+def test_file_that_kills_its_reader_costs_itself(tmp_path, monkeypatch):
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(FORMATS, "robomimic", Format(importer="deadly", is_isolated=True))

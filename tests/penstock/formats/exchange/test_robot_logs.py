@@ -147,7 +147,7 @@ def ros2():
     return get_typestore(Stores.ROS2_HUMBLE)
 
 
-def test_a_message_is_the_same_in_every_file(tmp_path, contents, ros1, ros2):
+def test_message_is_the_same_in_every_file(tmp_path, contents, ros1, ros2):
     for name in ("bags", "mcap"):
         (tmp_path / name).mkdir()
     one = Ros1Writer(tmp_path / "bags" / "one.bag")
@@ -183,7 +183,7 @@ def test_a_message_is_the_same_in_every_file(tmp_path, contents, ros1, ros2):
         assert values == first, key
 
 
-def test_an_import_takes_the_bag_of_a_file_that_was_replaced(tmp_path, ros2):
+def test_import_takes_the_bag_of_a_file_that_was_replaced(tmp_path, ros2):
     for name in ("five", "six"):
         (tmp_path / "in").mkdir(exist_ok=True)
         plugin = StoragePlugin.SQLITE3
@@ -530,7 +530,7 @@ def test_messages_are_read_as_rosbags_reads_them(text, seed, cdr, little):
     assert listed(read(bytes(data))) == plain(message)
 
 
-def test_a_definition_runs_no_code_and_ends(tmp_path):
+def test_definition_runs_no_code_and_ends(tmp_path):
     trap = tmp_path / "ran"
     code = f"__import__('pathlib').Path({str(trap)!r}).touch()"
     for text in (
@@ -548,7 +548,7 @@ def test_a_definition_runs_no_code_and_ends(tmp_path):
     assert not trap.exists()
 
 
-def test_a_database_with_a_view_that_never_ends_is_refused(tmp_path, ros2):
+def test_database_with_a_view_that_never_ends_is_refused(tmp_path, ros2):
     write_bag(Ros2Writer(tmp_path / "in", version=9, storage_plugin=StoragePlugin.SQLITE3), ros2, ros1=False)
     (path,) = (tmp_path / "in").glob("*.db3")
     database = sqlite3.connect(path)
@@ -602,7 +602,7 @@ def test_damage_and_packed_bombs_are_named(tmp_path, ros1, ros2, monkeypatch):
     assert ("more than 50 bytes" in failure, "topic /" in failure) == (True, True), failure
 
 
-def test_an_mcap_of_a_killed_recorder_names_the_remedy(tmp_path):
+def test_mcap_of_a_killed_recorder_names_the_remedy(tmp_path):
     out = io.BytesIO()
     writer = mcap.writer.Writer(out, compression=mcap.writer.CompressionType.NONE, chunk_size=100)
     writer.start()

@@ -13,7 +13,7 @@ from penstock.formats.streaming_order import ordinals_of_numbers, rest_of
 EPOCH = np.array([[4, 1], [0, 4], [2, -1], [-1, -1]])
 
 
-def test_the_rest_has_whole_steps_and_a_short_last_one():
+def test_rest_has_whole_steps_and_a_short_last_one():
     assert rest_of(EPOCH, 0).tolist() == [4, 1, 0, 4, 2]
     assert rest_of(EPOCH, 2).tolist() == [2]
     with pytest.raises(
@@ -22,7 +22,7 @@ def test_the_rest_has_whole_steps_and_a_short_last_one():
         rest_of(EPOCH, 3)
 
 
-def test_a_short_step_in_the_middle_is_refused():
+def test_short_step_in_the_middle_is_refused():
     epoch = np.array([[4, 1], [0, -1], [2, 3]])
     with pytest.raises(
         InvalidRuntime, match="step 1 of streaming's epoch has 1 of 2 samples, and others follow"

@@ -85,7 +85,7 @@ def test_errors_of_arrow_are_damage_where_the_bytes_are_to_blame(raised, expecte
 
 
 @pytest.mark.parametrize("number", [-1, 2])
-def test_an_index_outside_of_a_dictionary_is_damage(number):
+def test_index_outside_of_a_dictionary_is_damage(number):
     indices, values = pa.array([0, number], pa.int32()), pa.array(["a", "b"])
     batch = pa.record_batch({"t": pa.DictionaryArray.from_arrays(indices, values, safe=False)})
     rows = TableRows(batch.schema, SchemaFacts(), ColumnarOptions(fields={"t": ""}), "a.parquet")
@@ -95,7 +95,7 @@ def test_an_index_outside_of_a_dictionary_is_damage(number):
         list(rows.samples(batch, 0))
 
 
-def test_a_first_object_that_is_not_supported_stops_no_other(tmp_path):
+def test_first_object_that_is_not_supported_stops_no_other(tmp_path):
     """Its schema has integers of another width than Arrow reads."""
     arrow(tmp_path / "place/b.arrow", {"b": [b"1"]})
     arrow(tmp_path / "whole.arrow", {"b": [b"1"], "n": pa.array([1], pa.int64())})
@@ -112,7 +112,7 @@ def test_a_first_object_that_is_not_supported_stops_no_other(tmp_path):
     assert "a.arrow uses a feature that Arrow does not read" in why
 
 
-def test_a_time_finer_than_microseconds_is_not_supported_as_metadata_and_exact_as_text(tmp_path):
+def test_time_finer_than_microseconds_is_not_supported_as_metadata_and_exact_as_text(tmp_path):
     times = {"t": pa.array([FINE_NS], pa.timestamp("ns"))}
     table(tmp_path / "place/a.parquet", {"b": [b"1"], **times})
     (why,) = imported(tmp_path / "place", tmp_path / "refused")[0].failures
@@ -201,7 +201,7 @@ def test_structs_and_lists_with_times_become_json_fields(tmp_path):
     assert content_digest(again, full=True).digest == content_digest(version, full=True).digest
 
 
-def test_a_date_that_becomes_a_field_is_text_or_json(tmp_path):
+def test_date_that_becomes_a_field_is_text_or_json(tmp_path):
     version, _ = only_row(tmp_path, {"d": [AT.date()], "e": [AT.date()]}, fields=[("d", ""), ("e", "json")])
     (fields,) = fields_of(version)
     assert (fields["d.txt"], fields["e.json"]) == (b"2024-01-02", b'"2024-01-02"')
@@ -258,7 +258,7 @@ def test_tables_that_were_registered_with_64_bits_are_read_as_they_were(tmp_path
     assert "widths" not in note["registered"]
 
 
-def test_a_null_in_a_list_of_lists_is_no_number(tmp_path):
+def test_null_in_a_list_of_lists_is_no_number(tmp_path):
     table(tmp_path / "place/a.parquet", {"x": pa.array([[[1.0, None]]], NESTED["f4"][1])})
     (why,) = imported(tmp_path / "place", tmp_path / "root", fields=[("x", "npy")])[0].failures
     assert "row 0: column 'x' is no list of numbers" in why
@@ -278,7 +278,7 @@ def both_orders(tmp_path, write, extension):
 
 
 @pytest.mark.parametrize(("format", "write"), [("parquet", table), ("arrow", arrow), ("hf", table)])
-def test_a_column_of_two_widths_is_refused_by_both_files(tmp_path, format, write):
+def test_column_of_two_widths_is_refused_by_both_files(tmp_path, format, write):
     place = both_orders(tmp_path, write, ".arrow" if format == "arrow" else ".parquet")
     done, root = imported(place, tmp_path / "root", format)
     said = (
@@ -293,7 +293,7 @@ def test_a_column_of_two_widths_is_refused_by_both_files(tmp_path, format, write
     assert (done.failures, root.open("d").fields) == ([], ("b", "ids.i8"))
 
 
-def test_a_column_of_another_width_than_the_dataset_has_is_refused(tmp_path):
+def test_column_of_another_width_than_the_dataset_has_is_refused(tmp_path):
     table(tmp_path / "place/a.parquet", ids(pa.int32()))
     root = imported(tmp_path / "place", tmp_path / "root")[1]
     other = loader.Root(tmp_path / "registered")
@@ -312,7 +312,7 @@ def test_a_column_of_another_width_than_the_dataset_has_is_refused(tmp_path):
         register(other, "parquet", tmp_path / "place", "d")
 
 
-def test_a_column_that_is_a_number_here_and_a_list_there_is_refused(tmp_path):
+def test_column_that_is_a_number_here_and_a_list_there_is_refused(tmp_path):
     table(tmp_path / "place/a.parquet", {"b": [b"1"], "x": [1]})
     table(tmp_path / "place/b.parquet", ids(pa.int64()) | {"x": [[1]]})
     (why,) = imported(tmp_path / "place", tmp_path / "root")[0].failures
@@ -364,7 +364,7 @@ def test_names_outside_of_ascii_stay_apart(tmp_path, cli, format):
     assert len(version.select("_u6807__u9898_.txt").where("_u5185__u5bb9_ = 'c'")) == 1
 
 
-def test_a_name_that_spells_an_escape_is_refused_beside_what_it_spells(tmp_path):
+def test_name_that_spells_an_escape_is_refused_beside_what_it_spells(tmp_path):
     table(tmp_path / "place/a.parquet", {"b": [b"1"], "é": ["1"], "_u00e9_": ["2"]})
     (why,) = imported(tmp_path / "place", tmp_path / "root")[0].failures
     assert "the columns 'é' and '_u00e9_' would both be '_u00e9_'" in why
@@ -414,7 +414,7 @@ def test_lines_in_folders_have_their_columns_too(tmp_path, format):
     assert languages(root.open("d")) == {("de", None), ("en", None)}
 
 
-def test_a_partition_that_was_text_stays_text(tmp_path):
+def test_partition_that_was_text_stays_text(tmp_path):
     table(tmp_path / "place/n=01/a.parquet", {"b": [b"1"]})
     table(tmp_path / "place/n=5/a.parquet", {"b": [b"1"]})
     root = imported(tmp_path / "place", tmp_path / "root")[1]
@@ -428,7 +428,7 @@ def test_a_partition_that_was_text_stays_text(tmp_path):
         assert {row["n"] for row in one.open("d").samples().collect().to_dicts()} >= {"2", "5"}
 
 
-def test_a_partition_is_whole_numbers_where_all_its_values_are():
+def test_partition_is_whole_numbers_where_all_its_values_are():
     keys = ["n=1/m=01/a", "n=-2/m=2/a", "n=0/m=3/k=9223372036854775808/a", "a=1"]
     assert [dict(Partitions(keys).columns(key)) for key in keys] == [
         {"n": 1, "m": "01"},
@@ -443,7 +443,7 @@ def test_a_partition_is_whole_numbers_where_all_its_values_are():
     }
 
 
-def test_a_folder_that_says_another_value_than_the_row_is_named(tmp_path):
+def test_folder_that_says_another_value_than_the_row_is_named(tmp_path):
     table(tmp_path / "place/lang=de/a.parquet", {"b": [b"1"], "lang": ["de"]})
     done, root = imported(tmp_path / "place", tmp_path / "same")
     assert done.failures == []

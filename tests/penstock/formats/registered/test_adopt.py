@@ -43,7 +43,7 @@ def sealed(root, three):
     return root.open("photos")
 
 
-def test_the_version_reads_from_the_root_alone(root, three, sealed):
+def test_version_reads_from_the_root_alone(root, three, sealed):
     before, content = digests(sealed), content_digest(sealed).digest
     done = adopt(root, "photos")
     assert (done.places, done.objects, done.skipped, done.failures) == (1, 3, 0, [])
@@ -122,7 +122,7 @@ def test_another_dataset_takes_no_adopted_place_from_the_one_that_has_it(root, t
     assert digests(root.open("photos"))
 
 
-def test_the_collector_keeps_adopted_objects_that_a_version_needs_and_deletes_the_others(root, three, sealed):
+def test_collector_keeps_adopted_objects_that_a_version_needs_and_deletes_the_others(root, three, sealed):
     adopt(root, "photos")
     last = root.open("photos").keys([0])
     root.exclude("photos", last, reason="blurred")
@@ -139,7 +139,7 @@ def test_the_collector_keeps_adopted_objects_that_a_version_needs_and_deletes_th
     assert objects_of(root) == {}
 
 
-def test_a_mirror_has_what_was_adopted_also_after_it_was_copied(root, three, sealed, tmp_path):
+def test_mirror_has_what_was_adopted_also_after_it_was_copied(root, three, sealed, tmp_path):
     target = open_store(str(tmp_path / "mirror"))
     migrate(root, target, Pace())
     adopt(root, "photos")
@@ -164,7 +164,7 @@ def take_down(root, key):
     return n
 
 
-def test_a_proof_names_the_owners_object_until_it_is_deleted(root, three, tmp_path):
+def test_proof_names_the_owners_object_until_it_is_deleted(root, three, tmp_path):
     register(root, "webdataset", three, "photos")
     n = take_down(root, "1/0003")
     (place,) = [one for one in proof_of(root, n, tmp_path)["places"] if one["check"] == "registered"]

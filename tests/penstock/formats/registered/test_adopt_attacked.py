@@ -62,7 +62,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("how", FORGED)
-def test_a_forged_table_writes_nothing(root, three, sealed, forge, how):
+def test_forged_table_writes_nothing(root, three, sealed, forge, how):
     (three / "log").mkdir()
     shutil.copy(three / "000.tar", three / "log" / "000000000001.json")
     version = forge(root, sealed, lambda rows: FORGED[how](rows, place_of(sealed)))
@@ -85,7 +85,7 @@ def test_a_forged_table_writes_nothing(root, three, sealed, forge, how):
     assert not is_adopted(root.store, place_of(sealed))
 
 
-def test_a_size_that_lies_copies_nothing(root, sealed, forge):
+def test_size_that_lies_copies_nothing(root, sealed, forge):
     version = forge(root, sealed, lambda rows: rows[0].update(nbytes=rows[0]["nbytes"] - 512))
     root.retire("photos@1", reason="old")
     assert "registered were" in adopt(root, version.name).failures[0]
@@ -93,7 +93,7 @@ def test_a_size_that_lies_copies_nothing(root, sealed, forge):
 
 
 @pytest.mark.parametrize("where", ["in a field", "in a header"])
-def test_a_flipped_bit_in_an_object_that_lies_there_is_named(root, three, sealed, where, capsys):
+def test_flipped_bit_in_an_object_that_lies_there_is_named(root, three, sealed, where, capsys):
     key = f"foreign/{place_of(sealed)}/001.tar"
     data = bytearray((three / "001.tar").read_bytes())
     address = sealed.address(range(40, 41), ["txt"])[0].fields["txt"]
@@ -109,7 +109,7 @@ def test_a_flipped_bit_in_an_object_that_lies_there_is_named(root, three, sealed
     assert root.store.get(key).data == (three / "001.tar").read_bytes()
 
 
-def test_an_adopted_object_with_a_flipped_bit_is_named_when_adopted_again(root, sealed):
+def test_adopted_object_with_a_flipped_bit_is_named_when_adopted_again(root, sealed):
     assert adopt(root, "photos").failures == []
     key = f"foreign/{place_of(sealed)}/001.tar"
     data = bytearray(root.store.get(key).data)
@@ -119,7 +119,7 @@ def test_an_adopted_object_with_a_flipped_bit_is_named_when_adopted_again(root, 
     assert key in failure
 
 
-def test_an_object_that_another_size_has_is_not_replaced(root, sealed):
+def test_object_that_another_size_has_is_not_replaced(root, sealed):
     key = f"foreign/{place_of(sealed)}/001.tar"
     root.store.put(key, b"mine")
     (failure,) = adopt(root, "photos").failures
@@ -127,7 +127,7 @@ def test_an_object_that_another_size_has_is_not_replaced(root, sealed):
     assert root.store.get(key).data == b"mine"
 
 
-def test_a_writer_that_comes_first_is_not_replaced(root, sealed, monkeypatch):
+def test_writer_that_comes_first_is_not_replaced(root, sealed, monkeypatch):
     key, put = f"foreign/{place_of(sealed)}/001.tar", LocalStore.put_if_absent
 
     def racing(store, name, data):
@@ -141,7 +141,7 @@ def test_a_writer_that_comes_first_is_not_replaced(root, sealed, monkeypatch):
     assert root.store.get(key).data == b"theirs"
 
 
-def test_a_large_file_is_created_and_replaces_none(tmp_path, monkeypatch):
+def test_large_file_is_created_and_replaces_none(tmp_path, monkeypatch):
     monkeypatch.setattr("loader.storage.files.HELD_BYTES", 4)
     (tmp_path / "file").write_bytes(b"0123456789")
     for store in (open_store(str(tmp_path / "out")), open_store("memory://created/x")):
@@ -169,7 +169,7 @@ def written_by_another(monkeypatch):
     return give_away
 
 
-def test_a_folder_that_somebody_else_names_is_read_only_when_it_is_named(
+def test_folder_that_somebody_else_names_is_read_only_when_it_is_named(
     root, three, sealed, monkeypatch, written_by_another
 ):
     written_by_another(root, sealed)
@@ -189,7 +189,7 @@ def test_a_folder_that_somebody_else_names_is_read_only_when_it_is_named(
         assert main([verb, "photos", "--root", root.url]) == 0
 
 
-def test_a_folder_that_is_registered_again_by_its_reader_is_read(
+def test_folder_that_is_registered_again_by_its_reader_is_read(
     root, three, sealed, written_by_another, monkeypatch
 ):
     written_by_another(root, sealed)
@@ -217,7 +217,7 @@ def test_no_root_in_a_bucket_names_a_file_or_a_server(three, url):
     root.store.delete_many([info.key for info in root.store.list("")])
 
 
-def test_a_bucket_is_read_and_not_copied_unless_it_is_named(root, sealed, monkeypatch, written_by_another):
+def test_bucket_is_read_and_not_copied_unless_it_is_named(root, sealed, monkeypatch, written_by_another):
     put_place(root.store, place_of(sealed), "s3://others/private")
     written_by_another(root, sealed)
     placed = root.open("photos").placed
@@ -237,7 +237,7 @@ def test_a_bucket_is_read_and_not_copied_unless_it_is_named(root, sealed, monkey
     assert not is_vouched(root.store, "places/x/1.json", "s3://others/named/../private")
 
 
-def test_a_place_that_cannot_be_opened_stops_its_own_samples_alone(root, sealed):
+def test_place_that_cannot_be_opened_stops_its_own_samples_alone(root, sealed):
     put_place(root.store, place_of(sealed), "s3://others/named/../private")
     version = root.open("photos")
     assert not version.placed.is_adopted(version.parts.shard_rows()["path"][0].as_py())
@@ -245,7 +245,7 @@ def test_a_place_that_cannot_be_opened_stops_its_own_samples_alone(root, sealed)
         texts(version)
 
 
-def test_a_record_that_a_link_leads_to_vouches_for_nothing(root, three, sealed, tmp_path):
+def test_record_that_a_link_leads_to_vouches_for_nothing(root, three, sealed, tmp_path):
     own = Path(root.url, "places", place_of(sealed))
     shutil.move(own, tmp_path / "elsewhere")
     own.symlink_to(tmp_path / "elsewhere")
@@ -253,7 +253,7 @@ def test_a_record_that_a_link_leads_to_vouches_for_nothing(root, three, sealed, 
         texts(root.open("photos"))
 
 
-def test_a_place_of_another_name_is_below_no_named_one(root, three, sealed, monkeypatch, written_by_another):
+def test_place_of_another_name_is_below_no_named_one(root, three, sealed, monkeypatch, written_by_another):
     written_by_another(root, sealed)
     for named in (f"{three}2", f"{three}/deeper", f"{three}/../other", ""):
         monkeypatch.setenv("PENSTOCK_PLACES", named)
@@ -261,7 +261,7 @@ def test_a_place_of_another_name_is_below_no_named_one(root, three, sealed, monk
             texts(root.open("photos"))
 
 
-def test_a_link_out_of_a_place_is_not_followed(root, three, sealed, tmp_path):
+def test_link_out_of_a_place_is_not_followed(root, three, sealed, tmp_path):
     told = (three / "001.tar").stat()
     shutil.move(three / "001.tar", tmp_path / "secret.tar")
     (three / "001.tar").symlink_to(tmp_path / "secret.tar")
@@ -273,13 +273,13 @@ def test_a_link_out_of_a_place_is_not_followed(root, three, sealed, tmp_path):
         texts(root.open("photos"))
 
 
-def test_a_link_inside_of_a_place_is_followed(root, three, sealed):
+def test_link_inside_of_a_place_is_followed(root, three, sealed):
     shutil.move(three / "001.tar", three / "moved")
     (three / "001.tar").symlink_to(three / "moved")
     assert adopt(root, "photos").failures == []
 
 
-def test_a_record_that_names_another_place_vouches_for_none(root, three, sealed):
+def test_record_that_names_another_place_vouches_for_none(root, three, sealed):
     """Also where a writer puts the caller's record over one of their own, between its URL and its owner being read."""
     key = max(info.key for info in root.store.list(f"places/{place_of(sealed)}/"))
     assert is_vouched(root.store, key, str(three))
@@ -297,7 +297,7 @@ def test_escaped_dots_lead_out_of_a_server_that_is_named(sealed, root, monkeypat
     assert not is_vouched(root.store, "places/x/1.json", f"http://host/a/{dots}/b")
 
 
-def test_a_record_with_the_last_number_is_named(root, three, sealed):
+def test_record_with_the_last_number_is_named(root, three, sealed):
     """One more could not be read, and whoever registers would write it again and again."""
     key = f"places/{place_of(sealed)}/999999999999.json"
     root.store.put(key, b'{"format": 1, "url": "/elsewhere", "at_us": 1}')
@@ -307,6 +307,6 @@ def test_a_record_with_the_last_number_is_named(root, three, sealed):
     assert len(list(root.store.list(f"places/{place_of(sealed)}/"))) == 2
 
 
-def test_a_record_of_another_name_is_no_record(root, sealed):
+def test_record_of_another_name_is_no_record(root, sealed):
     root.store.put(f"places/{place_of(sealed)}/zzz.json", b'{"format": 1, "url": "/etc", "at_us": 1}')
     assert len(texts(root.open("photos"))) == 120

@@ -90,7 +90,7 @@ def test_seal_and_adopt_bring_nothing_back_that_was_taken_down(root, three, seal
     assert unclean(root, n, tmp_path)[0] == []
 
 
-def test_an_owner_who_writes_the_archive_anew_lets_it_be_adopted(root, three, sealed, tars, tmp_path):
+def test_owner_who_writes_the_archive_anew_lets_it_be_adopted(root, three, sealed, tars, tmp_path):
     n = request(root, *SAMPLE)
     del sealed
     run(root, n)
@@ -103,7 +103,7 @@ def test_an_owner_who_writes_the_archive_anew_lets_it_be_adopted(root, three, se
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_takedown_that_was_only_requested_counts(root, three, sealed, applied):
+def test_takedown_that_was_only_requested_counts(root, three, sealed, applied):
     request(root, *SAMPLE)
     if applied:  # by a commit, so that no takedown has the object on record
         root.exclude("photos", [sealed.keys([0])[0]], reason="blurred")
@@ -112,7 +112,7 @@ def test_a_takedown_that_was_only_requested_counts(root, three, sealed, applied)
     assert with_secret(root) == []
 
 
-def test_an_archive_that_is_registered_after_its_takedown_is_not_adopted(root, three, tmp_path):
+def test_archive_that_is_registered_after_its_takedown_is_not_adopted(root, three, tmp_path):
     other = register(root, "webdataset", three, "others").version
     root.log.deny([Target(kind="sample", value="1/0003", dataset="photos")], "ticket 1", "desk")
     version = register(root, "webdataset", three, "photos").version
@@ -124,7 +124,7 @@ def test_an_archive_that_is_registered_after_its_takedown_is_not_adopted(root, t
     assert with_secret(root) == []
 
 
-def test_an_object_on_record_is_known_in_another_place(root, three, sealed, tars):
+def test_object_on_record_is_known_in_another_place(root, three, sealed, tars):
     n = request(root, *SAMPLE)
     run(root, n)
     tars.fill(three, {"003.tar": tars.numbered(3, 4)})
@@ -135,7 +135,7 @@ def test_an_object_on_record_is_known_in_another_place(root, three, sealed, tars
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_takedown_during_an_adoption_is_seen(root, three, sealed, monkeypatch, applied):
+def test_takedown_during_an_adoption_is_seen(root, three, sealed, monkeypatch, applied):
     copy, ids = adoption.create, []
 
     def racing(store, path, key):
@@ -176,7 +176,7 @@ def test_bytes_that_came_in_are_found_by_run_and_proof(root, three, sealed, tmp_
     assert unclean(root, n, tmp_path)[0] == []
 
 
-def test_an_adopted_object_of_no_version_makes_a_proof_incomplete(root, three, sealed, tmp_path):
+def test_adopted_object_of_no_version_makes_a_proof_incomplete(root, three, sealed, tmp_path):
     n = request(root, *SAMPLE)
     run(root, n)
     sweep(root)
@@ -202,7 +202,7 @@ def test_forged_objects_stop_no_takedown_and_no_proof(root, three, sealed, tmp_p
     assert (found, status) == ([f"data/{'2' * 32}/x.json"], 1)
 
 
-def test_a_file_that_was_taken_down_is_left_out_and_the_others_are_adopted(root, tmp_path):
+def test_file_that_was_taken_down_is_left_out_and_the_others_are_adopted(root, tmp_path):
     place = tmp_path / "files"
     place.mkdir()
     for k in range(6):
@@ -223,7 +223,7 @@ def test_a_file_that_was_taken_down_is_left_out_and_the_others_are_adopted(root,
     assert unclean(root, n, tmp_path)[0] == []
 
 
-def test_a_mirror_gets_no_adopted_object_that_was_taken_down(root, three, sealed, tmp_path):
+def test_mirror_gets_no_adopted_object_that_was_taken_down(root, three, sealed, tmp_path):
     n = request(root, *SAMPLE)
     run(root, n)
     copy_whole(root, three, sealed, record=False)
@@ -239,7 +239,7 @@ def texts(version, cache):
         return sorted(map(str, next(iter(batches))["txt"]))
 
 
-def test_a_node_cache_keeps_no_page_of_an_archive_that_holds_them(root, tars, tmp_path, monkeypatch):
+def test_node_cache_keeps_no_page_of_an_archive_that_holds_them(root, tars, tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_PLACES", "memory://denied")
     place, cache = open_store("memory://denied/tars"), tmp_path / "cache"
     for k in range(3):
@@ -265,7 +265,7 @@ def test_a_node_cache_keeps_no_page_of_an_archive_that_holds_them(root, tars, tm
     assert not any(secret in page for page in pages())
 
 
-def test_an_import_brings_none_of_them_into_a_version(root, three, tmp_path):
+def test_import_brings_none_of_them_into_a_version(root, three, tmp_path):
     root.create()
     deny = root.log.deny([Target(kind="sample", value="1/0003", dataset="copies")], "ticket 1", "desk")
     assert main(["import", "webdataset", str(three), "copies", "--root", root.url]) == 0

@@ -103,7 +103,7 @@ def test_it_has_the_digest_of_an_import_and_nothing_is_written_there(root, place
     assert registered(loader.Root(f"{root.url}-2"), place).id == version.id
 
 
-def test_a_value_is_a_span_of_its_file(root, place):
+def test_value_is_a_span_of_its_file(root, place):
     version = registered(root, place)
     whole = {name: (place / name).read_bytes() for name in ("0.arrow", "1.arrow")}
     ordinals = np.arange(80)
@@ -113,7 +113,7 @@ def test_a_value_is_a_span_of_its_file(root, place):
         assert data[at.offset : at.offset + at.nbytes] == b"text %d" % number
 
 
-def test_a_training_reads_it_shuffled(root, place):
+def test_training_reads_it_shuffled(root, place):
     view = registered(root, place).select("image.jpg", "ids.u2", where_present=True)
     plan, seen = loader.plan({"t": view}, seed=3, global_batch=8), list[int]()
     decode = {"image.jpg": loader.modalities.decode_bytes}
@@ -224,7 +224,7 @@ def test_bad_rows_and_keys_are_named(root, tmp_path):
         register(root, "arrow", tmp_path / "b", "t", key="n")
 
 
-def test_a_file_that_changed_or_flipped_is_told_and_registered_again(root, place):
+def test_file_that_changed_or_flipped_is_told_and_registered_again(root, place):
     version = registered(root, place)
     path = place / "0.arrow"
     data, told = bytearray(path.read_bytes()), path.stat()
@@ -256,7 +256,7 @@ def test_adopted_it_needs_its_owner_no_more(root, place):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_name_that_is_no_text_is_damage(root, tmp_path, stream):
+def test_name_that_is_no_text_is_damage(root, tmp_path, stream):
     path = tmp_path / "place/a.arrow"
     put(path, table(), stream=stream)
     path.write_bytes(path.read_bytes().replace(b"cap", b"\xffap"))
@@ -283,7 +283,7 @@ def test_damaged_files_are_refused_or_give_what_an_import_gives(data, stream, tm
     assert digests(version) == digests(imported(place))
 
 
-def test_the_command(root, place, capsys):
+def test_command(root, place, capsys):
     arguments = ["register", "arrow", str(place), "t", "--key", "id", "--field", "cap", "--root", root.url]
     assert main(arguments) == 0
     assert "80 samples with cap.txt, ids.u2, image.jpg, whose bytes stay" in capsys.readouterr().out

@@ -81,7 +81,7 @@ def headers(monkeypatch):
     return seen
 
 
-def test_the_index_alone_gives_the_samples_that_the_headers_give(place, exported, headers):
+def test_index_alone_gives_the_samples_that_the_headers_give(place, exported, headers):
     found = walked(place)
     assert headers == []
     assert {split for _, split in found.values()} == {"train", "val"}
@@ -93,7 +93,7 @@ def test_the_index_alone_gives_the_samples_that_the_headers_give(place, exported
     assert sorted(set(headers)) == sorted(key for key in exported if key.endswith(".tar"))
 
 
-def test_a_version_has_the_column_split(place, tmp_path):
+def test_version_has_the_column_split(place, tmp_path):
     with loader.Root(tmp_path / "root") as root:
         version = register(root, "energon", place, "photos").version
         assert version.fields == ("JPG", "json", "seg.npy", "txt")
@@ -117,7 +117,7 @@ def test_a_version_has_the_column_split(place, tmp_path):
         "UPDATE sample_parts SET content_byte_size = content_byte_size - 1 WHERE tar_file_id = 1",
     ],
 )
-def test_an_index_that_does_not_fit_an_archive_is_not_believed(place, headers, change):
+def test_index_that_does_not_fit_an_archive_is_not_believed(place, headers, change):
     expected = walked(place)
     with contextlib.closing(sqlite3.connect(place / ".nv-meta/index.sqlite")) as database, database:
         database.execute(change)
@@ -152,7 +152,7 @@ def test_another_schema_is_told_by_name(place, changes, said):
 
 
 @given(data=st.data())
-def test_a_damaged_index_is_told_or_not_believed(data, exported, tmp_path_factory):
+def test_damaged_index_is_told_or_not_believed(data, exported, tmp_path_factory):
     good = bytearray(exported[".nv-meta/index.sqlite"])
     for at, byte in data.draw(
         st.lists(
@@ -232,7 +232,7 @@ ALIASES = "\n".join(["split_parts:", "  a: &a [" + "x.tar, " * 40 + "]", *(f"  s
         ("split.yaml", ALIASES, Corrupt, "1,640 patterns; at most 1,000"),
     ],
 )
-def test_a_damaged_description_is_told_by_name(place, key, text, error, said, monkeypatch):
+def test_damaged_description_is_told_by_name(place, key, text, error, said, monkeypatch):
     monkeypatch.setattr(nv_meta, "MOST_NAMES", 1000)
     (place / ".nv-meta" / key).write_text(text)
     with pytest.raises(error, match=rf"\.nv-meta/{key}.*{said}"):
@@ -258,7 +258,7 @@ def test_archives_that_are_not_there_are_told(place, root):
         register(root, "energon", place, "d")
 
 
-def test_a_place_without_a_description_is_told(place):
+def test_place_without_a_description_is_told(place):
     (place / ".nv-meta/.info.json").unlink()
     with pytest.raises(InvalidStore, match=r"has no \.nv-meta/\.info\.json"):
         walked(place)

@@ -64,7 +64,7 @@ def test_each_file_is_a_sample(together, root, folder, monkeypatch):
     )
 
 
-def test_a_file_that_was_written_again_is_named_by_itself(root, folder):
+def test_file_that_was_written_again_is_named_by_itself(root, folder):
     version = register(root, "files", folder, "texts").version
     (folder / "1/f07.TXT").write_bytes(b"another")
     with pytest.raises(Changed, match=r"files/1/f07\.TXT has 7 bytes, registered were 3: register again"):
@@ -77,7 +77,7 @@ def test_a_file_that_was_written_again_is_named_by_itself(root, folder):
     assert delivered(again.version, "txt")[0]["1/f07"] == "another"
 
 
-def test_a_pickle_among_them_is_refused_by_name(root, folder):
+def test_pickle_among_them_is_refused_by_name(root, folder):
     (folder / "model.pkl").write_bytes(b"x")
     with pytest.raises(InvalidField, match=r"model\.pkl, sample 'model': .*never unpickled.*--without pkl"):
         register(root, "files", folder, "texts")
@@ -106,7 +106,7 @@ def test_files_of_a_bucket_cost_a_request_each(root, aws):
 
 
 @pytest.mark.parametrize("below", ["", "exports/first/"])
-def test_the_table_of_an_export_is_no_sample(below, root, folder, tmp_path):
+def test_table_of_an_export_is_no_sample(below, root, folder, tmp_path):
     """Any other file of that name is one."""
     version = register(root, "files", folder, "texts", without=["cls"]).version
     place = tmp_path / "place"

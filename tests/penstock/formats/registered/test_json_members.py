@@ -97,7 +97,7 @@ BIG = 2**53 + 1
         (["x", [1], {"a": 1}, "y"], "string", ["x", None, None, "y"]),
     ],
 )
-def test_a_column_has_the_type_that_holds_the_values_of_all_samples(values, kind, stored, apart, root, fill):
+def test_column_has_the_type_that_holds_the_values_of_all_samples(values, kind, stored, apart, root, fill):
     """The middle of two archives is where values differ: neither knows the type by itself."""
     documents = [{"v": value} for value in values]
     place = fill(documents[:1], documents[1:]) if apart else fill(documents)
@@ -115,7 +115,7 @@ def test_a_column_has_the_type_that_holds_the_values_of_all_samples(values, kind
         ("x", [1, 0.5, True, "y", 2**63], ["1", "0.5", "true", "y", str(2**63)], 0),
     ],
 )
-def test_a_column_keeps_the_dataset_s_type_and_what_does_not_fit_is_null_and_counted(
+def test_column_keeps_the_dataset_s_type_and_what_does_not_fit_is_null_and_counted(
     first, later, stored, n_lost, root, fill
 ):
     version_of(root, fill([{"v": first}]))
@@ -127,7 +127,7 @@ def test_a_column_keeps_the_dataset_s_type_and_what_does_not_fit_is_null_and_cou
     assert told == [f"json: {n_lost} values of v are no {kind}, which the dataset has, and are null"][:n_lost]
 
 
-def test_a_dataset_registered_without_columns_gets_them_with_its_next_objects(root, fill, monkeypatch):
+def test_dataset_registered_without_columns_gets_them_with_its_next_objects(root, fill, monkeypatch):
     with monkeypatch.context() as before:  # as a release did that read no documents
         before.setattr(json_members.JsonMembers, "columns", lambda self: None)
         old = version_of(root, fill([{"v": 1}])).version
@@ -228,7 +228,7 @@ def test_samples_with_other_fields_have_the_columns_of_their_documents(name, roo
 
 
 @pytest.mark.parametrize("nbytes", [600, 1300, 5000])
-def test_a_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root, tars, tmp_path, monkeypatch):
+def test_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root, tars, tmp_path, monkeypatch):
     """Requests of odd sizes end within headers, and within documents."""
     tars.fill(tmp_path / "tars", img2dataset.archives(20, image=b"x" * 700))
     here = version_of(root, tmp_path / "tars").version
@@ -239,7 +239,7 @@ def test_a_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root,
     assert column(there, "original_width") == column(here, "original_width") == [4000 + i for i in range(20)]
 
 
-def test_an_archive_without_documents_has_no_columns_and_costs_no_read(root, three, monkeypatch):
+def test_archive_without_documents_has_no_columns_and_costs_no_read(root, three, monkeypatch):
     monkeypatch.setattr(object_file.ObjectWindow, "aside", None)
     done = version_of(root, three)
     assert (kinds(done.version), done.notes) == ({}, [])

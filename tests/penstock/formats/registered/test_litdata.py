@@ -156,7 +156,7 @@ ROWS = st.lists(
 
 @settings(deadline=None)  # Arrow takes its time at its first table
 @given(rows=ROWS, stream=st.booleans(), before=st.booleans())
-def test_a_table_is_read_where_its_values_lie(rows, stream, before, files, tmp_path_factory):
+def test_table_is_read_where_its_values_lie(rows, stream, before, files, tmp_path_factory):
     rows[0] |= {"text": "a", "n": 1, "ids": [1], "tags": ["t"], "told": [{"role": "r"}]}  # types are known
     folder = tmp_path_factory.mktemp("litdata")
     data = files.table_chunk(rows, stream)
@@ -283,7 +283,7 @@ JSON = st.recursive(
     value=JSON,
 )
 @example(name="chunks", value="")
-def test_a_damaged_index_is_told(name, value, files, tmp_path_factory):
+def test_damaged_index_is_told(name, value, files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("litdata")
     index = files.samples(folder, {"n": "int", "text": "str"}, [[bytes(8), b"x"]] * 2)
     inner = next(one for one in (index, index["chunks"][0], index["config"]) if name in one)

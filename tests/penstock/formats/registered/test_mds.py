@@ -132,7 +132,7 @@ def document(number):
     }
 
 
-def test_a_training_reads_tokens_where_they_lie(root, three):
+def test_training_reads_tokens_where_they_lie(root, three):
     version = register(root, "mds", three, "docs").version
     assert version.fields == ("text.txt", "tokens.u2")
     rows = version.samples().collect().to_dicts()
@@ -151,7 +151,7 @@ def test_a_training_reads_tokens_where_they_lie(root, three):
     assert found == {str(n): [n + i for i in range(n % 5 + 1)] for n in range(21)}
 
 
-def test_a_shard_more_is_the_next_version(root, three, files):
+def test_shard_more_is_the_next_version(root, three, files):
     first = register(root, "mds", three, "docs").version
     index = json.loads((three / "index.json").read_text())
     columns = {"tokens": "ndarray:uint16", "n": "int32", "text": "str"}
@@ -223,7 +223,7 @@ JSON = st.recursive(
     ),
     value=JSON,
 )
-def test_a_damaged_index_is_told(name, value, files, tmp_path_factory):
+def test_damaged_index_is_told(name, value, files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mds")
     index = files.fill(folder, {"n": "int", "text": "str"}, [{"n": bytes(8), "text": b"x"}] * 2)
     assume(index["shards"][0][name] != value and value != [8, 0])

@@ -64,7 +64,7 @@ def test_each_document_is_its_sequences(documents, word, step, files, tmp_path_f
     assert said == (modes or [])
 
 
-def test_a_training_packs_documents_of_two_files(root, files, tmp_path, monkeypatch):
+def test_training_packs_documents_of_two_files(root, files, tmp_path, monkeypatch):
     monkeypatch.setattr(megatron_index, "RUN_SAMPLES", 7)
     for number, stem in enumerate(("a.b/web_text_document", "code")):
         files.fill(tmp_path / "place", stem, "u2", files.numbered(20, 100 * number))
@@ -138,7 +138,7 @@ def test_damage_is_told_with_its_byte(root, files, tmp_path, at, value, said):
     assert root.datasets() == []
 
 
-def test_an_index_of_another_file_is_told(root, files, tmp_path):
+def test_index_of_another_file_is_told(root, files, tmp_path):
     place = tmp_path / "place"
     files.fill(place, "a", "u2", [[[1, 2]], [[3, 4]]])
     (place / "a.bin").write_bytes(bytes(9))
@@ -154,7 +154,7 @@ def test_an_index_of_another_file_is_told(root, files, tmp_path):
 
 
 @given(data=st.data(), documents=DOCUMENTS.filter(lambda documents: sum(map(len, documents)) > 1))
-def test_a_flipped_bit_or_a_cut_is_told_or_changes_bounds_and_modes_alone(
+def test_flipped_bit_or_a_cut_is_told_or_changes_bounds_and_modes_alone(
     data, documents, files, tmp_path_factory
 ):
     folder = tmp_path_factory.mktemp("megatron")

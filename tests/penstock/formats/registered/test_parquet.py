@@ -130,7 +130,7 @@ def test_every_executor_gives_the_same_batches_and_nothing_is_unverified(root, p
         assert not next(iter(batches)).stats.get("unverified_bytes", 0)
 
 
-def test_a_view_of_bytes_and_a_step_seen_again(root, place):
+def test_view_of_bytes_and_a_step_seen_again(root, place):
     version = registered(root, place)
     view = version.select("image.jpg", "ids.u2", where_present=True)
     plan = loader.plan({"t": view}, seed=1, global_batch=8)
@@ -167,7 +167,7 @@ def test_registered_again_it_has_what_changed(root, place):
     assert registered(root, place).id == again.version.id
 
 
-def test_an_object_that_was_replaced_is_named_though_its_chunks_are_kept(root, place):
+def test_object_that_was_replaced_is_named_though_its_chunks_are_kept(root, place):
     version = registered(root, place)
     assert steps(version, workers=0)
     put(place / "1.parquet", 41, 40)
@@ -176,7 +176,7 @@ def test_an_object_that_was_replaced_is_named_though_its_chunks_are_kept(root, p
 
 
 @pytest.mark.parametrize(("at", "lost"), [(last_byte, [55]), (first_byte, range(48, 56))])
-def test_a_damaged_value_or_chunk_costs_its_samples_alone(root, place, at, lost):
+def test_damaged_value_or_chunk_costs_its_samples_alone(root, place, at, lost):
     version = registered(root, place)
     damage(place / "1.parquet", at)
     problems = " ".join(one.address for one in verify(root, "t", full=True).problems)
@@ -186,14 +186,14 @@ def test_a_damaged_value_or_chunk_costs_its_samples_alone(root, place, at, lost)
     assert {one.address.key for b in seen for one in b.substitutions} == {f"k{k}" for k in lost}
 
 
-def test_a_damaged_footer_is_told_before_it_is_parsed(root, place):
+def test_damaged_footer_is_told_before_it_is_parsed(root, place):
     version = registered(root, place)
     damage(place / "1.parquet", lambda chunk: (place / "1.parquet").stat().st_size - 20)
     with pytest.raises(Corrupt, match=r"1\.parquet: its footer, bytes \[.*CRC-32C"):
         steps(version, workers=0)
 
 
-def test_a_chunk_that_was_read_wrong_once_is_read_again(root, place):
+def test_chunk_that_was_read_wrong_once_is_read_again(root, place):
     version = registered(root, place)
     steps(version, workers=0)
     with CHUNKS._lock:
@@ -283,7 +283,7 @@ def test_names_of_files_tell_splits(root, tmp_path):
     assert len(version.select("ids.u2").where("split = 'test'")) == 10
 
 
-def test_the_verb_tells_what_a_shuffle_mixes(root, place, monkeypatch, capsys):
+def test_verb_tells_what_a_shuffle_mixes(root, place, monkeypatch, capsys):
     arguments = [
         "register",
         "parquet",
@@ -355,7 +355,7 @@ arrow_columns = {
 
 @given(data=st.data(), kind=st.sampled_from(list(arrow_columns)), first=st.integers(0, 3))
 @settings(max_examples=150, deadline=None)
-def test_a_chunk_decodes_at_once_to_what_its_rows_become(data, kind, first):
+def test_chunk_decodes_at_once_to_what_its_rows_become(data, kind, first):
     """Slices too, whose buffers begin elsewhere."""
     values = data.draw(st.lists(st.none() | arrow_columns[kind], min_size=1, max_size=8))
     if pa.types.is_dictionary(kind):
@@ -386,7 +386,7 @@ def test_text_that_becomes_a_field_decodes_at_once():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=30))
-def test_the_cache_holds_no_more_than_it_may_and_the_last(puts):
+def test_cache_holds_no_more_than_it_may_and_the_last(puts):
     cache = ChunkCache(64)
     for key, nbytes in puts:
         cache.put(key, (key, nbytes), nbytes)
@@ -394,7 +394,7 @@ def test_the_cache_holds_no_more_than_it_may_and_the_last(puts):
         assert cache.held_bytes == sum(size for _, size in cache._held.values()) <= 64
 
 
-def test_a_range_reader_sees_one_run_of_bytes(root, place):
+def test_range_reader_sees_one_run_of_bytes(root, place):
     """A page of a cache may begin and end anywhere."""
     version = registered(root, place)
     for path in sorted(set(version.parts.shard_rows()["path"].to_pylist())):

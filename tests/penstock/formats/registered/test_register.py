@@ -54,7 +54,7 @@ def contents(folder):
     return samples
 
 
-def test_a_training_reads_what_lies_in_the_archives(root, three):
+def test_training_reads_what_lies_in_the_archives(root, three):
     version = register(root, "webdataset", three, "photos").version
     assert len(version) == N
     ((_, keys, texts),) = steps(plan_of(version, batch=N), 1)
@@ -64,7 +64,7 @@ def test_a_training_reads_what_lies_in_the_archives(root, three):
     assert keys != sorted(keys)
 
 
-def test_a_digest_is_of_what_was_read(root, three):
+def test_digest_is_of_what_was_read(root, three):
     """Made here of the archives' bytes, as docs/order.md says."""
     plan = plan_of(register(root, "webdataset", three, "photos").version)
     with loader.Loader(plan) as batches:
@@ -80,7 +80,7 @@ def test_a_digest_is_of_what_was_read(root, three):
     assert batch.stats["unverified_bytes"] == sum(len(content[key][f]) for _, key in batch.ids for f in crcs)
 
 
-def test_a_sample_is_explained_by_the_object_that_it_lies_in(root, three):
+def test_sample_is_explained_by_the_object_that_it_lies_in(root, three):
     plan = plan_of(register(root, "webdataset", three, "photos").version)
     explained = loader.explain(plan, 0)
     assert {one.provenance["raw_uri"] for one in explained} == {f"{three}/{k:03}.tar" for k in range(3)}
@@ -115,7 +115,7 @@ def test_worker_processes_give_the_same_batches(root, three):
     assert steps(plan, 6, workers=2, executor="processes") == steps(plan, 6)
 
 
-def test_a_training_continues_where_it_was(root, three):
+def test_training_continues_where_it_was(root, three):
     plan = plan_of(register(root, "webdataset", three, "photos").version)
     every = steps(plan, 9)
     with loader.Loader(plan) as batches:
@@ -128,7 +128,7 @@ def test_a_training_continues_where_it_was(root, three):
     assert rest == [digest for digest, _, _ in every[4:]]
 
 
-def test_a_look_back_finds_the_digest_again(root, three):
+def test_look_back_finds_the_digest_again(root, three):
     plan = plan_of(register(root, "webdataset", three, "photos").version)
     with loader.Loader(plan) as batches:
         digests = [batch.digest for _, batch in zip(range(3), batches, strict=False)]
@@ -137,14 +137,14 @@ def test_a_look_back_finds_the_digest_again(root, three):
     assert [replay.batch(step).digest for step in range(3)] == digests
 
 
-def test_a_predicate_selects_by_what_is_known(root, three):
+def test_predicate_selects_by_what_is_known(root, three):
     version = register(root, "webdataset", three, "photos").version
     assert len(version.where("raw_key = '001.tar'")) == 40
     root.annotate("photos", "score", {"0/0001": {"score": 1.5}, "1/0002": {"score": 2.5}}, author="a")
     assert len(root.open("photos").where("score > 1")) == 2
 
 
-def test_a_place_that_moved_is_named_once_more(root, three, tmp_path):
+def test_place_that_moved_is_named_once_more(root, three, tmp_path):
     version = register(root, "webdataset", three, "photos").version
     three.rename(tmp_path / "moved")
     with pytest.raises(ObjectNotFound, match=r"\d\d\d.tar is gone, and its bytes were registered"):
@@ -161,7 +161,7 @@ def replaced(path, tars, members):
     path.write_bytes(tars.tar_bytes(members))
 
 
-def test_an_object_that_was_replaced_is_named(root, three, tars):
+def test_object_that_was_replaced_is_named(root, three, tars):
     version = register(root, "webdataset", three, "photos").version
     replaced(three / "001.tar", tars, tars.numbered(1, 60))
     with pytest.raises(Changed, match=r"001.tar has 133,120 bytes, registered were 153,600: register again"):
@@ -173,7 +173,7 @@ def test_an_object_that_was_replaced_is_named(root, three, tars):
         steps(plan_of(root.open("photos")), 9)
 
 
-def test_an_object_that_is_replaced_while_a_training_reads_it_is_named(root, three, tars):
+def test_object_that_is_replaced_while_a_training_reads_it_is_named(root, three, tars):
     version = register(root, "webdataset", three, "photos").version
     with loader.Loader(plan_of(version), workers=0) as batches:
         steps_of = iter(batches)
@@ -215,14 +215,14 @@ def test_registering_again_what_only_shrank_leaves_samples_out(root, three):
     assert register(root, "webdataset", three, "photos").version.id == found.version.id
 
 
-def test_a_sample_that_somebody_excluded_does_not_come_back(root, three, tars):
+def test_sample_that_somebody_excluded_does_not_come_back(root, three, tars):
     register(root, "webdataset", three, "photos")
     root.exclude("photos", ["0/0001"], reason="blurred")
     tars.fill(three, {"003.tar": tars.numbered(3, 10)})
     assert len(register(root, "webdataset", three, "photos").version) == N + 10 - 1
 
 
-def test_a_dataset_of_another_place_is_refused(root, three, tmp_path, tars):
+def test_dataset_of_another_place_is_refused(root, three, tmp_path, tars):
     register(root, "webdataset", three, "photos")
     tars.fill(tmp_path / "others", {"x.tar": tars.numbered(9, 3)})
     with pytest.raises(Conflict, match=r"has none of the 3 objects of photos@1, such as 000\.tar"):
@@ -235,7 +235,7 @@ def test_a_dataset_of_another_place_is_refused(root, three, tmp_path, tars):
         register(root, "webdataset", three, "own")
 
 
-def test_a_place_and_the_root_lie_apart(root, three):
+def test_place_and_the_root_lie_apart(root, three):
     with pytest.raises(InvalidStore, match="lie in one another"):
         register(loader.Root(three / "root"), "webdataset", three, "photos")
 
@@ -252,7 +252,7 @@ def test_older_readers_refuse_the_version_and_not_the_root(root, three, monkeypa
         old.open("photos")
 
 
-def test_a_page_cannot_be_proven(root, three):
+def test_page_cannot_be_proven(root, three):
     register(root, "webdataset", three, "photos")
     version = loader.Root(root.url, verify="sha256").open("photos")
     with pytest.raises(InvalidRuntime, match="is registered where it lies, and has no hashes of pages"):
@@ -283,7 +283,7 @@ def test_verify_asks_every_object_and_says_what_it_cannot_prove(root, three, tar
     assert report.foreign == []
 
 
-def test_a_field_that_somebody_adds_lies_in_the_root(root, three):
+def test_field_that_somebody_adds_lies_in_the_root(root, three):
     register(root, "webdataset", three, "photos")
     root.add_group("photos", "sizes", {"size.npy": lambda one: np.int64(len(one["txt"]))})
     version = root.open("photos")
@@ -302,7 +302,7 @@ def listing(folder):
     }
 
 
-def test_a_collector_leaves_the_place_alone(root, three):
+def test_collector_leaves_the_place_alone(root, three):
     before = listing(three)
     register(root, "webdataset", three, "photos")
     with root.write("own") as writer:
@@ -317,7 +317,7 @@ def test_a_collector_leaves_the_place_alone(root, three):
     assert listing(three) == before
 
 
-def test_a_killed_registration_is_finished_by_doing_it_again(three, tmp_path, tars, registering):
+def test_killed_registration_is_finished_by_doing_it_again(three, tmp_path, tars, registering):
     tars.fill(three, {"001.tar": tars.numbered(1, 40)})  # this one is sealed on the way
     whole = loader.Root(tmp_path / "whole")
     expected = register(whole, "webdataset", three, "photos").version.id
@@ -338,7 +338,7 @@ def test_a_killed_registration_is_finished_by_doing_it_again(three, tmp_path, ta
         assert seals == [(seal.key, whole.store.get(seal.key).data)], (job, status)
 
 
-def test_the_verb_registers_and_says_what_it_did(root, three, capsys):
+def test_verb_registers_and_says_what_it_did(root, three, capsys):
     assert main(["register", "webdataset", str(three), "photos", "--root", root.url]) == 0
     out = capsys.readouterr().out
     assert "photos@1" in out
@@ -350,7 +350,7 @@ def test_the_verb_registers_and_says_what_it_did(root, three, capsys):
     assert main(["verify", "photos", "--root", root.url]) == 1
 
 
-def test_a_mirror_reads_the_same_place(root, three, tmp_path):
+def test_mirror_reads_the_same_place(root, three, tmp_path):
     version = register(root, "webdataset", three, "photos").version
     mirror = str(tmp_path / "mirror")
     migrate(root, open_store(mirror), Pace())
@@ -361,7 +361,7 @@ def test_a_mirror_reads_the_same_place(root, three, tmp_path):
     assert verify(other, "photos", full=True).problems == []
 
 
-def test_a_sample_that_was_taken_down_is_in_no_index(root, three, capsys):
+def test_sample_that_was_taken_down_is_in_no_index(root, three, capsys):
     before = listing(three)
     register(root, "webdataset", three, "photos")
     told = ["--reason", "ticket 1", "--by", "desk", "--root", root.url]

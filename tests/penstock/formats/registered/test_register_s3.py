@@ -52,7 +52,7 @@ def texts(plan, n, **how):
     return out
 
 
-def test_a_training_reads_archives_in_a_bucket(root, place, tars, tmp_path):
+def test_training_reads_archives_in_a_bucket(root, place, tars, tmp_path):
     url, store = place
     put(store, tars, {f"shards/{k}.tar": tars.numbered(k, 30) for k in range(3)})
     version = register(root, "webdataset", url, "photos").version
@@ -66,7 +66,7 @@ def test_a_training_reads_archives_in_a_bucket(root, place, tars, tmp_path):
     assert register(loader.Root(tmp_path / "other"), "webdataset", url, "photos").version.id == version.id
 
 
-def test_a_training_reads_a_table_in_a_bucket(root, place, tmp_path):
+def test_training_reads_a_table_in_a_bucket(root, place, tmp_path):
     url, store = place
     for k in range(2):
         out = BytesIO()
@@ -101,7 +101,7 @@ def test_a_training_reads_a_table_in_a_bucket(root, place, tmp_path):
         read(workers=0)
 
 
-def test_an_object_that_is_replaced_in_a_bucket_is_named(root, place, tars):
+def test_object_that_is_replaced_in_a_bucket_is_named(root, place, tars):
     url, store = place
     put(store, tars, {f"{k}.tar": tars.numbered(k, 30) for k in range(2)})
     version = register(root, "webdataset", url, "photos").version

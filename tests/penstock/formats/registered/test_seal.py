@@ -74,7 +74,7 @@ def test_digests_and_the_id_stay_and_nothing_is_unverified(root, three):
     assert not any(nbytes for _, nbytes in after)
 
 
-def test_a_damaged_byte_is_named_at_every_read(root, three):
+def test_damaged_byte_is_named_at_every_read(root, three):
     version = register(root, "webdataset", three, "photos").version
     seal(version)
     at = damage(version, three / "001.tar")
@@ -97,7 +97,7 @@ def test_registered_and_sealed_it_has_the_digest_of_an_import(root, three):
     assert content_digest(root.open("photos")).digest == content_digest(root.open(copy.name)).digest
 
 
-def test_an_archive_with_the_same_index_and_other_bytes_has_a_seal_of_its_own(root, three, tars):
+def test_archive_with_the_same_index_and_other_bytes_has_a_seal_of_its_own(root, three, tars):
     """Its keys, offsets and lengths are as before, so its index has the same bytes."""
     version = register(root, "webdataset", three, "photos").version
     seal(version)
@@ -114,7 +114,7 @@ def test_an_archive_with_the_same_index_and_other_bytes_has_a_seal_of_its_own(ro
     assert not any(nbytes for _, nbytes in steps(root.open("photos")))
 
 
-def test_a_changed_archive_is_named_and_the_others_are_sealed(root, three, tars, capsys):
+def test_changed_archive_is_named_and_the_others_are_sealed(root, three, tars, capsys):
     register(root, "webdataset", three, "photos")
     (three / "001.tar").write_bytes(tars.tar_bytes(tars.numbered(1, 39)))
     assert main(["seal", "photos", "--root", root.url]) == 1
@@ -150,7 +150,7 @@ def test_killed_anywhere_and_run_again_it_ends_in_the_same_seals(root, three, tm
     assert seals_of(root) == seals_of(whole)
 
 
-def test_a_seal_costs_one_request_per_index_there_or_not(root, three):
+def test_seal_costs_one_request_per_index_there_or_not(root, three):
     version = register(root, "webdataset", three, "photos").version
 
     def requests():
@@ -170,7 +170,7 @@ def test_a_seal_costs_one_request_per_index_there_or_not(root, three):
     assert sorted(missing) == sorted(set(missing)) == sorted(requests()) == sorted(seals_of(root))
 
 
-def test_the_collector_keeps_seals_that_a_version_needs_and_deletes_the_others(root, three, tars):
+def test_collector_keeps_seals_that_a_version_needs_and_deletes_the_others(root, three, tars):
     version = register(root, "webdataset", three, "photos").version
     seal(version)
     (three / "001.tar").write_bytes(tars.tar_bytes(tars.numbered(1, 39)))
@@ -191,7 +191,7 @@ def test_the_collector_keeps_seals_that_a_version_needs_and_deletes_the_others(r
     assert seals_of(root) == {}
 
 
-def test_a_mirror_has_the_seals(root, three, tmp_path):
+def test_mirror_has_the_seals(root, three, tmp_path):
     seal(register(root, "webdataset", three, "photos").version)
     migrate(root, open_store(str(tmp_path / "mirror")), Pace())
     mirror = loader.Root(tmp_path / "mirror")
@@ -199,7 +199,7 @@ def test_a_mirror_has_the_seals(root, three, tmp_path):
     assert not any(nbytes for _, nbytes in steps(mirror.open("photos")))
 
 
-def test_a_root_with_seals_verifies_and_a_damaged_seal_is_named(root, three):
+def test_root_with_seals_verifies_and_a_damaged_seal_is_named(root, three):
     version = register(root, "webdataset", three, "photos").version
     seal(version)
     report = verify_root(root)
@@ -215,7 +215,7 @@ def test_a_root_with_seals_verifies_and_a_damaged_seal_is_named(root, three):
     assert place.seal in seals_of(root)
 
 
-def test_a_takedown_looks_for_the_seal_and_the_next_version_is_sealed_by_its_index(root, three):
+def test_takedown_looks_for_the_seal_and_the_next_version_is_sealed_by_its_index(root, three):
     version = register(root, "webdataset", three, "photos").version
     seal(version)
     told = ["--by", "a", "--reason", "asked", "--root", root.url]
@@ -231,7 +231,7 @@ def test_a_takedown_looks_for_the_seal_and_the_next_version_is_sealed_by_its_ind
 
 
 @given(st.lists(st.integers(-1, 2**32 - 1), max_size=50))
-def test_a_seal_is_what_was_put_in(crcs):
+def test_seal_is_what_was_put_in(crcs):
     path = seal_path("foreign/p/a.tar", "0" * 64)
     data = seal_bytes(path, {"a": np.array(crcs, np.int64), "b": np.array(crcs[::-1], np.int64)})
     found = parse_seal(data, path, path)

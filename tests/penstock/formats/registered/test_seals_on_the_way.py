@@ -97,7 +97,7 @@ def test_checksums_are_those_of_the_contents_and_cost_no_request(
 
 
 @pytest.mark.parametrize("format", ["webdataset", "energon", "webdataset of ours"])
-def test_a_registration_seals_as_penstock_seal_does(format, root, tmp_path, tars):
+def test_registration_seals_as_penstock_seal_does(format, root, tmp_path, tars):
     members = [
         *tars.numbered(0, 3),
         ("d/x.JPG", b"abc"),

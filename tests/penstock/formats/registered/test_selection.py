@@ -86,7 +86,7 @@ def _checkpoint(place, number, actions, name=""):
     pq.write_table(table, place / f"_delta_log/{number:020}.checkpoint{name}.parquet")
 
 
-def test_a_checkpoint_of_a_delta_log_takes_the_place_of_its_commits(delta):
+def test_checkpoint_of_a_delta_log_takes_the_place_of_its_commits(delta):
     actions = [PROTOCOL, _add("part-1.parquet"), _add("day=1/part-3.parquet"), _add("part-b%20c.parquet")]
     for number in (0, 1):  # cleaned away
         (delta / f"_delta_log/{number:020}.json").unlink()
@@ -113,7 +113,7 @@ def test_a_checkpoint_of_a_delta_log_takes_the_place_of_its_commits(delta):
         (_add("../x.parquet"), "lies elsewhere"),
     ],
 )
-def test_a_delta_table_whose_files_do_not_tell_its_rows_is_refused(delta, action, match):
+def test_delta_table_whose_files_do_not_tell_its_rows_is_refused(delta, action, match):
     _commit(delta, 4, action)
     with pytest.raises(InvalidStore, match=f"{match}.*export its live rows.*--exclude"):
         _listed(delta, "parquet")
@@ -131,7 +131,7 @@ def test_rows_that_are_deleted_in_place_count_again_once_their_file_is_rewritten
     assert _listed(delta, "parquet") == ["day=1/part-3.parquet", "part-0.parquet", "part-b c.parquet"]
 
 
-def test_a_delta_log_that_is_damaged_or_lists_what_is_gone_is_named(delta):
+def test_delta_log_that_is_damaged_or_lists_what_is_gone_is_named(delta):
     (delta / "part-2.parquet").unlink()
     with pytest.raises(Corrupt, match=r"lists part-2\.parquet .* not there"):
         _listed(delta, "parquet")
@@ -163,7 +163,7 @@ def test_other_tools_own_files_hold_no_rows(place):
     assert len(_listed(place, "files")) == 7
 
 
-def test_a_cache_of_hugging_face_leaves_out_what_filter_and_map_wrote(place, root):
+def test_cache_of_hugging_face_leaves_out_what_filter_and_map_wrote(place, root):
     folder = place / "json/default-0123/0.0.0/abcd"
     _arrow(folder / "json-train.arrow", text=["one", "two"])
     _arrow(folder / "cache-0123456789abcdef.arrow", indices=pa.array([1], pa.uint64()))
@@ -203,7 +203,7 @@ def test_patterns_choose_objects_and_are_part_of_the_version(place, root):
         register(root, "files", place, "others", selection=Selection(include=("!",)))
 
 
-def test_a_link_out_of_a_place_brings_nothing_in(place, root, tmp_path):
+def test_link_out_of_a_place_brings_nothing_in(place, root, tmp_path):
     (tmp_path / "system").mkdir()
     for number in range(5):
         (tmp_path / f"system/{number}.txt").write_bytes(b"not yours")

@@ -125,7 +125,7 @@ def test_objects_without_samples_leave_too(mds, root, tmp_path):
 
 
 @FORMATS
-def test_a_split_that_comes_later_leaves_keys_as_they_were(format, splits, fill, root):
+def test_split_that_comes_later_leaves_keys_as_they_were(format, splits, fill, root):
     place, name = splits(format), name_of(format)
     first = register(root, name, place, "r").version
     before = rows_of(first)
@@ -142,7 +142,7 @@ def test_a_split_that_comes_later_leaves_keys_as_they_were(format, splits, fill,
 
 
 @FORMATS
-def test_an_index_of_the_place_itself_is_the_only_one(format, splits, fill, root):
+def test_index_of_the_place_itself_is_the_only_one(format, splits, fill, root):
     """It has shards of its own, or of the folders below it, as `merge_index` of streaming leaves them."""
     place, name = splits(format), name_of(format)
     index = json.loads((place / "train/index.json").read_text())
@@ -185,7 +185,7 @@ def test_exports_in_folders_keep_their_keys_and_columns(name, root, tmp_path):
     assert content_digest(copy, full=True).digest == digest
 
 
-def test_a_version_of_splits_is_written_anew_with_them(splits, root, tmp_path):
+def test_version_of_splits_is_written_anew_with_them(splits, root, tmp_path):
     register(root, "mds", splits("mds"), "r")
     root.exclude("r", ["train/1"], reason="bad")
     export(root.open("r@2"), "mds", open_store(tmp_path / "out"))
@@ -232,7 +232,7 @@ def test_compressed_splits_are_imported(name, splits, root, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mds", "litdata"])
-def test_an_index_of_a_split_that_is_damaged_is_named(name, splits, root):
+def test_index_of_a_split_that_is_damaged_is_named(name, splits, root):
     place = splits(name)
     (place / "val/index.json").write_text("{")
     with pytest.raises(Corrupt, match=r"place/val/index\.json, byte 0"):

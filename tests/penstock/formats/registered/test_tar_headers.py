@@ -37,7 +37,7 @@ def test_members_lie_where_tarfile_finds_them(found, format, tars):
 
 
 @given(cut=st.integers(1, 40), format=st.sampled_from(sorted(FORMATS)))
-def test_an_archive_that_is_cut_is_an_error_wherever_it_is(cut, format, tars):
+def test_archive_that_is_cut_is_an_error_wherever_it_is(cut, format, tars):
     members = [("d/" * 60 + "a.txt", b"x" * 700), ("b.txt", b""), ("c.txt", b"y" * 5)]
     data = tars.tar_bytes(members, FORMATS[format])
     end = len(data.rstrip(b"\0")) // 512 * 512 + 1536  # behind the two blocks that end it
@@ -69,7 +69,7 @@ def test_what_is_no_regular_file_is_named_with_its_byte(kind, what, tars):
         walked(data)
 
 
-def test_a_sparse_file_of_a_pax_header_is_named(tars):
+def test_sparse_file_of_a_pax_header_is_named(tars):
     info = tarfile.TarInfo("big.npy")
     info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "big.npy"}
     with pytest.raises(InvalidSample, match=r"big\.npy' is a sparse file"):
@@ -102,7 +102,7 @@ def test_names_that_are_no_utf8_and_binary_sizes_are_read(tars):
 
 
 @pytest.mark.parametrize("byte", [0, 100, 130, 150, 156, 300])
-def test_a_damaged_header_is_named(byte, tars):
+def test_damaged_header_is_named(byte, tars):
     data = bytearray(tars.tar_bytes([("a.txt", b"1"), ("b.txt", b"2")]))
     data[1024 + byte] ^= 0x15
     with pytest.raises(Corrupt, match=r"a\.tar, byte 1024: the header there is damaged"):
@@ -125,7 +125,7 @@ def test_what_is_no_archive_and_what_goes_on_behind_its_end_is_named(tars):
         walked(bytes(damaged))
 
 
-def test_a_size_that_no_header_has_room_for_is_no_memory(tars):
+def test_size_that_no_header_has_room_for_is_no_memory(tars):
     info = tarfile.TarInfo("L")
     info.type, info.size = b"L", 2**33
     with pytest.raises(Corrupt, match="an extended header there has 8,589,934,592 bytes"):

@@ -134,7 +134,7 @@ def test_keys_that_repeat_have_the_object_in_front(root, tmp_path, tars):
     }
 
 
-def test_a_field_that_not_all_samples_have_is_a_group_of_its_own(root, tmp_path, tars):
+def test_field_that_not_all_samples_have_is_a_group_of_its_own(root, tmp_path, tars):
     members = tars.sample("a", jpg=b"1", cls=b"2") + tars.sample("b", jpg=b"3", cls=b"4", txt=b"5")
     tars.fill(tmp_path / "tars", {"x.tar": members, "y.tar": tars.sample("c", jpg=b"6", cls=b"7")})
     version = register(root, "webdataset", tmp_path / "tars", "photos").version
@@ -177,7 +177,7 @@ def test_what_would_be_lost_is_an_error(members, error, match, root, tmp_path, t
     assert root.datasets() == []
 
 
-def test_a_field_is_left_out_where_it_is_asked_for(root, tmp_path, tars):
+def test_field_is_left_out_where_it_is_asked_for(root, tmp_path, tars):
     tars.fill(tmp_path / "tars", {"x.tar": [("a.jpg", b"1"), ("a.pth", b"2")]})
     version = register(root, "webdataset", tmp_path / "tars", "photos", without=["pth"]).version
     assert read(version) == {"a": {"jpg": b"1"}}
@@ -220,7 +220,7 @@ def test_files_beside_archives_are_left_alone(root, tmp_path, tars):
     assert (done.new, done.others) == (2, 7)
 
 
-def test_an_archive_with_the_name_of_a_compressed_one_is_told(root, tmp_path, tars):
+def test_archive_with_the_name_of_a_compressed_one_is_told(root, tmp_path, tars):
     tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2), "b.tar.gz": tars.numbered(1, 2)})
     with pytest.raises(InvalidStore, match=r"b\.tar\.gz .* is an uncompressed archive, .* rename it"):
         register(root, "webdataset", tmp_path / "tars", "photos")
@@ -228,7 +228,7 @@ def test_an_archive_with_the_name_of_a_compressed_one_is_told(root, tmp_path, ta
     assert len(register(root, "webdataset", tmp_path / "tars", "photos", selection=chosen).version) == 2
 
 
-def test_a_place_without_archives_says_what_is_there(root, tmp_path):
+def test_place_without_archives_says_what_is_there(root, tmp_path):
     (tmp_path / "tars").mkdir()
     (tmp_path / "tars/a.jpg").write_bytes(b"")
     with pytest.raises(EmptyVersion, match="has no webdataset object among 1"):
@@ -241,7 +241,7 @@ def test_a_place_without_archives_says_what_is_there(root, tmp_path):
 
 
 @pytest.mark.parametrize("nbytes", [1500, 2000, 2560])
-def test_an_archive_that_is_cut_in_a_folder_is_named(nbytes, root, tmp_path, tars):
+def test_archive_that_is_cut_in_a_folder_is_named(nbytes, root, tmp_path, tars):
     (tmp_path / "tars").mkdir()
     data = tars.tar_bytes(tars.sample("a", txt=b"x" * 800) + tars.sample("b", txt=b"y" * 300))
     (tmp_path / "tars" / "0.tar").write_bytes(data[:nbytes])

@@ -45,7 +45,7 @@ TABLE = """\
         ("/m/ntfs/root", "fuse", "warn"),
     ],
 )
-def test_the_mount_that_holds_a_folder(monkeypatch, folder, kind, level):
+def test_mount_that_holds_a_folder(monkeypatch, folder, kind, level):
     mount = mount_of(folder, TABLE)
     assert mount is not None
     assert mount.kind == kind
@@ -64,7 +64,7 @@ def only(found):
     return one.level, one.what
 
 
-def test_a_file_system_without_links(monkeypatch, tmp_path):
+def test_file_system_without_links(monkeypatch, tmp_path):
     def link(*_):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -73,7 +73,7 @@ def test_a_file_system_without_links(monkeypatch, tmp_path):
     assert (level, "no hard links" in what) == ("fail", True)
 
 
-def test_a_link_that_replaces(monkeypatch, tmp_path):
+def test_link_that_replaces(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "link", lambda source, target: (os.path.exists(target), None)[1])
     assert only(disk.links(str(tmp_path))) == ("fail", "link() replaced a name that was there")
 
@@ -87,7 +87,7 @@ def test_fsync_that_fails(monkeypatch, tmp_path):
     assert (level, "fsync fails" in what) == ("fail", True)
 
 
-def test_a_rename_that_copies(monkeypatch, tmp_path):
+def test_rename_that_copies(monkeypatch, tmp_path):
     """What some mounted buckets do: the target is emptied and filled again."""
     seen = threading.Event()
 
@@ -102,14 +102,14 @@ def test_a_rename_that_copies(monkeypatch, tmp_path):
     assert (level, "not atomic" in what) == ("fail", True)
 
 
-def test_a_full_disk_is_told(monkeypatch, tmp_path):
+def test_full_disk_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(disk, "FEW_BYTES", 2**80)
     monkeypatch.setattr(disk, "FEW_FILES", 2**60)
     levels = {one.check: one.level for one in disk.space(str(tmp_path))}
     assert levels["space"] == "warn"
 
 
-def test_a_clock_a_year_off(monkeypatch, tmp_path):
+def test_clock_a_year_off(monkeypatch, tmp_path):
     write = disk._write
 
     def stamped(path, data):
@@ -122,7 +122,7 @@ def test_a_clock_a_year_off(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("there", ["", "root", "root/heartbeats"])
-def test_a_folder_leaves_what_was_there(tmp_path, there):
+def test_folder_leaves_what_was_there(tmp_path, there):
     (tmp_path / there).mkdir(parents=True, exist_ok=True)
     folder = Folder(str(tmp_path / "root"), "heartbeats/probe-1/")
     (tmp_path / "root/heartbeats/probe-1/sub").mkdir()
@@ -132,7 +132,7 @@ def test_a_folder_leaves_what_was_there(tmp_path, there):
     assert found == {"": set(), "root": {"root"}, "root/heartbeats": {"root", "root/heartbeats"}}[there]
 
 
-def test_a_folder_does_not_take_what_came_meanwhile(tmp_path):
+def test_folder_does_not_take_what_came_meanwhile(tmp_path):
     folder = Folder(str(tmp_path / "root"), "heartbeats/probe-1/")
     (tmp_path / "root/penstock.json").write_bytes(b"{}")
     folder.remove()

@@ -53,7 +53,7 @@ def files(folder: Path):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_a_folder_that_is_not_there(cli, tmp_path):
+def test_folder_that_is_not_there(cli, tmp_path):
     run = cli("doctor", tmp_path / "a" / "root", "--json")
     assert (run.code, run.err) == (0, "")
     assert sorted(checks(run.json)) == sorted(EVERYWHERE + DISK)
@@ -62,7 +62,7 @@ def test_a_folder_that_is_not_there(cli, tmp_path):
     assert files(tmp_path) == []
 
 
-def test_a_root_is_left_as_it_was(cli, tmp_path):
+def test_root_is_left_as_it_was(cli, tmp_path):
     root = loader.Root(tmp_path)
     with root.write("d") as writer:
         writer.add("k", {"cls": 1})
@@ -81,7 +81,7 @@ def test_memory(cli):
     assert list(open_store("memory://doctor").list("")) == []
 
 
-def test_a_bucket(cli, s3, bucket):
+def test_bucket(cli, s3, bucket):
     client, name = bucket
     run = cli("doctor", f"s3://{name}/a/root", "--json", *options(s3))
     assert (run.code, run.err) == (0, "")
@@ -91,7 +91,7 @@ def test_a_bucket(cli, s3, bucket):
     assert client.list_objects_v2(Bucket=name)["KeyCount"] == 0
 
 
-def test_a_bucket_of_googles(cli, gcs):
+def test_bucket_of_googles(cli, gcs):
     """A server of the tests' own, which knows objects, and nothing of a bucket's settings."""
     run = cli("doctor", "gs://bucket/doctor/root", "--quick", "--json", *options(gcs))
     assert (run.code, run.err) == (0, "")
@@ -100,7 +100,7 @@ def test_a_bucket_of_googles(cli, gcs):
 
 
 @pytest.mark.server
-def test_a_container_of_azures(cli, azure):
+def test_container_of_azures(cli, azure):
     run = cli("doctor", "az://bucket/doctor/root", "--quick", "--json", *options(azure))
     assert (run.code, run.err) == (0, "")
     assert sorted(checks(run.json, "ok")) == sorted(
@@ -110,7 +110,7 @@ def test_a_container_of_azures(cli, azure):
     assert azure["account_key"] not in run.out
 
 
-def test_the_text(cli, s3, bucket):
+def test_text(cli, s3, bucket):
     _, name = bucket
     lines = cli("doctor", f"s3://{name}/root", *options(s3)).out.splitlines()
     assert lines[0] == f"penstock doctor s3://{name}/root"
@@ -126,7 +126,7 @@ def test_as_a_process(penstock, tmp_path):
     assert files(tmp_path) == []
 
 
-def test_a_lying_store_fails(cli, gateway, s3, bucket):
+def test_lying_store_fails(cli, gateway, s3, bucket):
     gateway.lie = "replaces"
     run = cli("doctor", f"s3://{bucket[1]}/root", "--quick", "--json", *options(s3))
     assert run.code == 1
@@ -134,7 +134,7 @@ def test_a_lying_store_fails(cli, gateway, s3, bucket):
     assert run.json["failed"] is True
 
 
-def test_a_store_without_atomic_creates_fails(cli):
+def test_store_without_atomic_creates_fails(cli):
     run = cli("doctor", "memory://plain", "--option", "fsspec={}", "--quick", "--json")
     assert (run.code, checks(run.json, "fail")) == (1, ["create-only"])
 
@@ -155,7 +155,7 @@ def test_where_nobody_answers_nothing_else_is_tried(cli, s3, url, changed, told)
     assert told in run.json["findings"][-1]["what"]
 
 
-def test_a_place_that_cannot_be_written(cli):
+def test_place_that_cannot_be_written(cli):
     run = cli("doctor", "/proc/penstock", "--json")
     assert (run.code, checks(run.json), checks(run.json, "fail")) == (1, ["root", "writing"], ["writing"])
 
@@ -197,7 +197,7 @@ def test_scratch_that_is_full_is_no_fault_of_the_store(tmp_path):
     assert files(tmp_path) == []
 
 
-def test_a_newer_root(cli, tmp_path):
+def test_newer_root(cli, tmp_path):
     (tmp_path / "penstock.json").write_text('{"format": 99}')
     run = cli("doctor", tmp_path, "--quick", "--json")
     assert (run.code, checks(run.json, "fail")) == (1, ["root"])
@@ -213,7 +213,7 @@ def test_a_newer_root(cli, tmp_path):
     ],
     ids=["no url", "unknown option", "no value", "a file"],
 )
-def test_the_callers_mistakes(cli, monkeypatch, arguments):
+def test_callers_mistakes(cli, monkeypatch, arguments):
     monkeypatch.delenv("PENSTOCK_ROOT", raising=False)
     run = cli(*arguments)
     assert (run.code, run.out) == (2, "")

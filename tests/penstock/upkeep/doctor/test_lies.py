@@ -42,7 +42,7 @@ LIES = [
 
 
 @pytest.mark.parametrize(("probe", "wanted"), HONEST.items(), ids=lambda one: getattr(one, "__name__", ""))
-def test_an_honest_store_passes(scratch, probe, wanted, monkeypatch):
+def test_honest_store_passes(scratch, probe, wanted, monkeypatch):
     monkeypatch.setattr(store_probes, "PARTS_BYTES", 2**20 + 1)
     assert levels(probe(scratch)) == wanted
 
@@ -50,7 +50,7 @@ def test_an_honest_store_passes(scratch, probe, wanted, monkeypatch):
 @pytest.mark.parametrize(
     ("lie", "probe", "check", "told"), LIES, ids=lambda one: one if isinstance(one, str) else ""
 )
-def test_a_lie_is_named(gateway, scratch, lie, probe, check, told, monkeypatch):
+def test_lie_is_named(gateway, scratch, lie, probe, check, told, monkeypatch):
     monkeypatch.setattr(store_probes, "PARTS_BYTES", 2**20 + 1)
     gateway.lie = lie
     (found,) = [one for one in probe(scratch) if one.check == check]
@@ -59,7 +59,7 @@ def test_a_lie_is_named(gateway, scratch, lie, probe, check, told, monkeypatch):
     assert found.do
 
 
-def test_a_race_is_not_seen_in_turn(gateway, scratch):
+def test_race_is_not_seen_in_turn(gateway, scratch):
     """Why sixteen try at once: a server that looks and then writes refuses whoever comes later."""
     gateway.lie = "races"
     assert levels(creates(scratch)) == {"create-only": "ok", "creates at once": "fail"}

@@ -22,6 +22,6 @@ def test_keys_of_digits_are_text(given: list[str], options):
 
 
 @pytest.mark.parametrize("given", [["fsspec=x", "fsspec.key=1"], ["fsspec.key=1", "fsspec=x"]])
-def test_a_value_and_names_below_it_are_refused(given: list[str]):
+def test_value_and_names_below_it_are_refused(given: list[str]):
     with pytest.raises(InvalidStore, match="has both a value and names below it"):
         options_of([option(text) for text in given])

@@ -40,21 +40,21 @@ def levels(found):
         (-YEAR_S, "fail", "365 days behind"),
     ],
 )
-def test_the_servers_clock(gateway, s3, ahead_s, level, told):
+def test_servers_clock(gateway, s3, ahead_s, level, told):
     gateway.ahead_s = ahead_s
     (found,) = clock("s3://doctor/root", s3)
     assert found.level == level
     assert told in found.what
 
 
-def test_a_server_whose_clock_cannot_be_read(answers):
+def test_server_whose_clock_cannot_be_read(answers):
     (found,) = clock("s3://doctor/root", {"endpoint_url": answers(lambda path, query: (200, {}, b""))})
     assert found.level == "ok"
     (found,) = clock("s3://doctor/root", {"endpoint_url": "http://127.0.0.1:1"})
     assert (found.level, "not asked for its time" in found.what) == ("note", True)
 
 
-def test_a_quiet_bucket(s3, bucket):
+def test_quiet_bucket(s3, bucket):
     client, name = bucket
     client.put_bucket_lifecycle_configuration(
         Bucket=name,
@@ -72,7 +72,7 @@ def test_a_quiet_bucket(s3, bucket):
     assert set(levels(s3_bucket(f"s3://{name}/root", s3)).values()) == {"ok"}
 
 
-def test_a_bucket_with_everything_against_it(gateway, s3, running):
+def test_bucket_with_everything_against_it(gateway, s3, running):
     client, name = running[2], "everything"
     client.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
     retention = {"Mode": "GOVERNANCE", "Days": 3}
@@ -145,7 +145,7 @@ def test_keys_that_nobody_knows_are_told_once(answers):
     ("endpoint", "level"),
     [("", "warn"), ("https://s3.us-east-1.amazonaws.com", "warn"), ("https://minio.lab:9000", "ok")],
 )
-def test_a_bucket_in_another_region(gateway, running, endpoint, level):
+def test_bucket_in_another_region(gateway, running, endpoint, level):
     """What a server of one's own calls its region binds nobody."""
     gateway.told["location"] = "<LocationConstraint>eu-west-1</LocationConstraint>"
     config = {"region": "us-east-1", "endpoint": endpoint}
@@ -199,7 +199,7 @@ GOOGLE = {
     ],
     ids=lambda one: next(iter(one), "plain") if isinstance(one, dict) else "",
 )
-def test_a_bucket_of_googles(answers, told, wanted):
+def test_bucket_of_googles(answers, told, wanted):
     body = json.dumps({**GOOGLE, **told}).encode()
     found = levels(google_bucket(answers, body, UPLOADS))
     assert {check: level for check, level in found.items() if level != "ok"} == wanted
@@ -333,7 +333,7 @@ BEGUN = """<Blob><Name>root/data/begun.tar</Name><Properties><Content-Length>0</
     ],
     ids=lambda one: next(iter(one), "plain") if isinstance(one, dict) else "",
 )
-def test_a_container_of_azures(looked_at, told, wanted, words):
+def test_container_of_azures(looked_at, told, wanted, words):
     container = Container(**told)
     found = by_check(looked_at(container))
     assert {check: level for check, (level, _) in found.items() if level != "ok"} == {
@@ -344,7 +344,7 @@ def test_a_container_of_azures(looked_at, told, wanted, words):
     assert container.blobs == {}
 
 
-def test_a_container_that_may_not_be_asked(looked_at):
+def test_container_that_may_not_be_asked(looked_at):
     found = by_check(looked_at(lambda _: (403, b"", {})))
     assert {level for level, _ in found.values()} == {"note"}
     assert "not permitted to ask" in found["object lock"][1]
@@ -367,7 +367,7 @@ rule_prefixes = st.one_of(
 
 @given(root=prefixes, prefix=rule_prefixes)
 @settings(derandomize=True, deadline=None)
-def test_a_rule_fails_where_it_deletes_what_a_root_needs(root, prefix):
+def test_rule_fails_where_it_deletes_what_a_root_needs(root, prefix):
     """As S3 means it: a rule meets the keys that begin with its prefix."""
     needed = [root + key for key in KEYS if not key.startswith(("heartbeats/", "leases/"))]
     met = any(key.startswith(prefix) for key in needed)
@@ -475,7 +475,7 @@ def test_what_a_rule_of_googles_deletes_is_said(condition, told):
     assert told in fail.what
 
 
-def test_a_provider_that_must_be_awaited_is_not_asked(s3):
+def test_provider_that_must_be_awaited_is_not_asked(s3):
     async def later():
         return {}
 
@@ -494,7 +494,7 @@ def test_credentials_that_nobody_gives_are_a_note(s3):
     assert (found.level, found.what) == ("note", "not asked: RuntimeError: vault is sealed")
 
 
-def test_a_profile_without_a_login_is_a_note(s3, tmp_path, monkeypatch):
+def test_profile_without_a_login_is_a_note(s3, tmp_path, monkeypatch):
     told = "[profile lab]\nsso_start_url = https://lab.example/start\nsso_region = us-east-1\n"
     (tmp_path / "config").write_text(f"{told}sso_account_id = 111122223333\nsso_role_name = reader\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -504,7 +504,7 @@ def test_a_profile_without_a_login_is_a_note(s3, tmp_path, monkeypatch):
     assert (found.level, "not asked: SSOTokenLoadError" in found.what) == ("note", True)
 
 
-def test_a_region_that_is_none_is_a_note(s3):
+def test_region_that_is_none_is_a_note(s3):
     (found,) = s3_bucket("s3://doctor/root", {**s3, "region": "us east"})
     assert (found.level, "not asked: InvalidRegionError" in found.what) == ("note", True)
 

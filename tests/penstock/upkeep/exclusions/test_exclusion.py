@@ -58,7 +58,7 @@ def test_one_record_and_one_version(root):
     assert records(root.store, "other") == []
 
 
-def test_the_same_action_again_changes_nothing(root):
+def test_same_action_again_changes_nothing(root):
     first = exclude(root, "d@1", ["k3"], reason="dark", by="ann")
     again = exclude(root, "d@1", ["k3"], reason="dark", by="ann")
     assert (again[0], again[1].id) == (first[0], first[1].id)
@@ -67,7 +67,7 @@ def test_the_same_action_again_changes_nothing(root):
     assert len(root.versions("d")) == 5
 
 
-def test_a_stop_between_record_and_version(root, monkeypatch):
+def test_stop_between_record_and_version(root, monkeypatch):
     """The record stands for the next build, and the same action again goes on with it."""
 
     def killed(*_, **__):
@@ -142,7 +142,7 @@ def test_arguments_that_are_refused(root):
     assert list(root.store.list("exclusions/")) == []
 
 
-def test_a_mirror_keeps_no_record(root, tmp_path):
+def test_mirror_keeps_no_record(root, tmp_path):
     migrate(root, open_store(str(tmp_path / "mirror")), Pace(None, None))
     mirror = loader.Root(tmp_path / "mirror")
     for act in (exclude, withdraw):
@@ -151,7 +151,7 @@ def test_a_mirror_keeps_no_record(root, tmp_path):
     assert list(mirror.store.list("exclusions/")) == []
 
 
-def test_a_withdrawal_ends_every_exclusion_of_the_key(root):
+def test_withdrawal_ends_every_exclusion_of_the_key(root):
     for name in ("ann", "ben"):
         exclude(root, "d@4", ["k3", "k4"], reason=f"dark, says {name}", by=name)
     before = root.open("d").id
@@ -187,7 +187,7 @@ def test_samples_that_tell_no_provenance(root):
     [{"by": 3}, {"samples": [{"key": "a"}]}, {"samples": 3}, {"name": "0" * 16}, {"at_us": "x"}, None],
     ids=str,
 )
-def test_a_damaged_record_is_named(root, change):
+def test_damaged_record_is_named(root, change):
     record, _ = exclude(root, "d", ["k3"], reason="dark", by="ann")
     data = b"{" if change is None else json.dumps(record.to_json() | change).encode()
     root.store.put(record.path, data)
@@ -206,7 +206,7 @@ def test_no_collector_takes_a_record(root):
     assert records(root.store, "d") == [record]
 
 
-def test_a_record_of_a_later_release(root):
+def test_record_of_a_later_release(root):
     record, _ = exclude(root, "d", ["k3"], reason="dark", by="ann")
     root.store.put(record.path, json.dumps(record.to_json() | {"more": [1]}).encode())
     assert records(root.store, "d") == [record]

@@ -74,7 +74,7 @@ def test_this_machines_clocks_and_their_notes():
     assert Moment.from_json({"at_us": 7}) == Moment(at_us=7)
 
 
-def test_a_clock_that_was_put_forward_makes_no_version_older(cli, own, monkeypatch):
+def test_clock_that_was_put_forward_makes_no_version_older(cli, own, monkeypatch):
     """A month, since the last look of this machine."""
     day = 86_400_000_000
     assert earliest_us(None, moment(5)) == 5
@@ -154,7 +154,7 @@ def test_damaged_signs_of_life_end_no_look(properties, tmp_path):
     assert properties.is_whole(root, one)
 
 
-def test_a_plan_whose_bytes_were_flipped_begins_every_grace_again(properties, caplog):
+def test_plan_whose_bytes_were_flipped_begins_every_grace_again(properties, caplog):
     root = properties.fresh()
     one, _ = properties.two_versions(root)
     properties.look(root, 0)
@@ -176,7 +176,7 @@ def test_a_plan_whose_bytes_were_flipped_begins_every_grace_again(properties, ca
     assert properties.is_gone(root, one)
 
 
-def test_a_plan_that_may_not_be_read_is_not_taken_for_a_damaged_one(properties):
+def test_plan_that_may_not_be_read_is_not_taken_for_a_damaged_one(properties):
     root = properties.fresh()
     properties.two_versions(root)
     properties.look(root, 0)
@@ -269,7 +269,7 @@ def test_transactions_of_any_name(properties):
     assert root.state.txns[txn].status == "aborted"
 
 
-def test_a_transaction_that_is_committed_this_moment_is_not_told_as_aborted(properties):
+def test_transaction_that_is_committed_this_moment_is_not_told_as_aborted(properties):
     root = properties.fresh()
     txns = [root.begin("d") for _ in range(2)]
     part = loader.write_part(root, txns[0], [("a", {"cls": 1})])
@@ -285,7 +285,7 @@ def test_a_transaction_that_is_committed_this_moment_is_not_told_as_aborted(prop
     assert [root.state.txns[txn].status for txn in txns] == ["committed", "aborted"]
 
 
-def test_a_dataset_without_a_version_can_be_swept_alone(properties):
+def test_dataset_without_a_version_can_be_swept_alone(properties):
     root = properties.fresh()
     txn = root.begin("d")
     loader.write_part(root, txn, [("a", {"cls": 1})])
@@ -311,7 +311,7 @@ def test_without_the_right_to_delete_a_sweep_ends(properties, monkeypatch):
     assert properties.look(root, 80).swept.objects == 1, "there is the right to delete"
 
 
-def test_a_store_that_does_not_answer_is_no_object_that_cannot_be_deleted(properties):
+def test_store_that_does_not_answer_is_no_object_that_cannot_be_deleted(properties):
     root = properties.fresh()
     properties.two_versions(root)
     properties.look(root, 0)
@@ -445,7 +445,7 @@ def test_nothing_behind_a_link_goes(properties, tmp_path):
     }
 
 
-def test_a_link_that_is_laid_meanwhile_is_not_followed(properties, tmp_path):
+def test_link_that_is_laid_meanwhile_is_not_followed(properties, tmp_path):
     root = loader.Root(tmp_path / "root")
     one, _ = properties.two_versions(root)
     properties.look(root, 0)
@@ -522,7 +522,7 @@ def test_owners_and_money(properties):
     json.dumps(report.to_json())
 
 
-def test_the_owner_is_that_of_the_newest_version_though_it_be_retired(properties):
+def test_owner_is_that_of_the_newest_version_though_it_be_retired(properties):
     root = properties.fresh()
     for number, owner in enumerate(("ann", "bob")):
         with root.write("d", producer={"owner": owner}) as writer:
@@ -641,7 +641,7 @@ def test_gc(cli, own):
     assert cli("verify", "other", "--full", root=own).code == 0
 
 
-def test_a_version_that_is_lost_is_given_up(cli, own):
+def test_version_that_is_lost_is_given_up(cli, own):
     root = loader.Root(own)
     root.tag("d@1", "paper")
     sweep = ("gc", "sweep", "--grace", "0h", "--apply")

@@ -44,7 +44,7 @@ def there(job):
     return {info.key for info in job.store.list("jobs/")}
 
 
-def test_a_job_goes_after_14_days_and_the_grace(job, properties):
+def test_job_goes_after_14_days_and_the_grace(job, properties):
     before = there(job)
     for day in (0, 7, 14, 16.9):
         properties.look(root_of(job), day * DAY)
@@ -55,7 +55,7 @@ def test_a_job_goes_after_14_days_and_the_grace(job, properties):
 
 
 @pytest.mark.parametrize("sign", SIGNS)
-def test_a_job_that_somebody_touches_stays(job, properties, sign):
+def test_job_that_somebody_touches_stays(job, properties, sign):
     for day in (0, 14):
         properties.look(root_of(job), day * DAY)
     SIGNS[sign](folder_of(job))
@@ -68,7 +68,7 @@ def test_a_job_that_somebody_touches_stays(job, properties, sign):
     assert there(job) == set()
 
 
-def test_a_job_that_goes_on_while_it_is_swept_stays(job, properties, monkeypatch):
+def test_job_that_goes_on_while_it_is_swept_stays(job, properties, monkeypatch):
     """Four objects go at a time; a block begins when the first four are gone."""
     for day in (0, 14):
         properties.look(root_of(job), day * DAY)
@@ -88,7 +88,7 @@ def test_a_job_that_goes_on_while_it_is_swept_stays(job, properties, monkeypatch
 
 
 @pytest.mark.parametrize("n", [3, 12])
-def test_a_sweep_that_is_killed_leaves_no_results_without_their_description(job, properties, monkeypatch, n):
+def test_sweep_that_is_killed_leaves_no_results_without_their_description(job, properties, monkeypatch, n):
     """And whoever computes the job again does all of it."""
     for day in (0, 14):
         properties.look(root_of(job), day * DAY)

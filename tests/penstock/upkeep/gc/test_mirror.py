@@ -103,7 +103,7 @@ def test_what_either_of_two_primaries_swept_goes(primary, mirror, tmp_path):
         assert not verify(former, "d@3", full=True).problems
 
 
-def test_a_record_of_an_earlier_release_counts(primary, mirror):
+def test_record_of_an_earlier_release_counts(primary, mirror):
     primary.retire("d@1", reason="old")
     here = collect(primary, NOW, apply=True).swept
     (record,) = here.records
@@ -116,7 +116,7 @@ def test_a_record_of_an_earlier_release_counts(primary, mirror):
     assert files(mirror) == files(primary)
 
 
-def test_a_root_that_is_moved_while_it_is_swept(primary, mirror, properties, monkeypatch):
+def test_root_that_is_moved_while_it_is_swept(primary, mirror, properties, monkeypatch):
     """What comes behind the move is the new primary's to decide on."""
     monkeypatch.setattr(plan, "ROWS", 2)
     primary.retire("d@1", reason="old")
@@ -151,7 +151,7 @@ def test_no_transaction_is_aborted_in_a_mirror(primary, mirror):
     assert mirror.state.txns[txn].status == "open"
 
 
-def test_a_reader_of_the_mirror_keeps_what_it_reads(primary, mirror):
+def test_reader_of_the_mirror_keeps_what_it_reads(primary, mirror):
     version = mirror.open("d@1")
     wanted = files(mirror)
     primary.retire("d@1", reason="old")
@@ -165,7 +165,7 @@ def test_a_reader_of_the_mirror_keeps_what_it_reads(primary, mirror):
     assert collect(later, NOW, apply=True).swept.objects == len(wanted & gone) > 0
 
 
-def test_a_held_version_that_was_retired_before_the_mirror_was_made_ends_no_look(primary, tmp_path):
+def test_held_version_that_was_retired_before_the_mirror_was_made_ends_no_look(primary, tmp_path):
     """It was never copied, neither to the mirror nor to what the root is moved to."""
     primary.hold("d@1", by="legal", why="case")
     primary.retire("d@1", reason="old")

@@ -14,5 +14,5 @@ TEXT = (Path(__file__).parent / "properties.py").read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_collector_holds(properties, name):
+def test_collector_holds(properties, name):
     getattr(properties, name)()

@@ -128,7 +128,7 @@ def test_clocks_that_are_wrong_and_months(k, wrong_by, retired):
 
 
 @pytest.mark.parametrize("us", [10**18, 2**62, -(2**62)])
-def test_a_clock_that_is_out_by_ages(us):
+def test_clock_that_is_out_by_ages(us):
     """No calendar has such a year."""
     policy = Policy(last=1, days=4, monthly=1)
     assert numbers(state_of(4), policy, created=ago(50, 40, 3, 2) | {2: us}, now_us=NOW_US) == [1]
@@ -142,7 +142,7 @@ def test_what_was_retired_still_bears_witness():
     assert numbers(state, Policy(last=1, monthly=1), created=ago(*said), now_us=NOW_US) == [4]
 
 
-def test_a_slow_clock_of_a_publisher_when_a_policy_is_applied(properties, monkeypatch):
+def test_slow_clock_of_a_publisher_when_a_policy_is_applied(properties, monkeypatch):
     """Again and again, also when the manifests of what was retired are gone."""
     root, said = properties.fresh(), ago(40, 35, 3 + YEAR, 2, 1)
     for number, us in said.items():
@@ -159,7 +159,7 @@ def test_a_slow_clock_of_a_publisher_when_a_policy_is_applied(properties, monkey
         root.store.delete_many(gone)
 
 
-def test_a_publisher_that_is_always_slow_and_months():
+def test_publisher_that_is_always_slow_and_months():
     """From version 3 on every second one is published by a clock a year slow: its last of each month stay."""
     made = [on(2026, month, day) for month in (9, 10, 11) for day in (3, 5, 7, 9)]
     created = {n: us - YEAR * DAY_US * (n % 2 == 1 and n > 1) for n, us in enumerate(made, 1)}
@@ -177,7 +177,7 @@ def test_a_publisher_that_is_always_slow_and_months():
 
 @settings(max_examples=200, derandomize=True, deadline=None)
 @given(data=st.data())
-def test_a_clock_that_is_wrong_loses_no_young_version(data):
+def test_clock_that_is_wrong_loses_no_young_version(data):
     """One publisher's clock is slow or fast, by anything: of the others nothing goes that was kept before, and its own
     version stays as long as it is young, where the others' order shows that the clock is slow."""
     n = data.draw(st.integers(2, 10))

@@ -51,7 +51,7 @@ def penstock(tmp_path):
     return run
 
 
-def test_a_large_object_that_does_not_fit_stops_no_other(tmp_path, penstock):
+def test_large_object_that_does_not_fit_stops_no_other(tmp_path, penstock):
     source, target = open_store(str(tmp_path / "from")), open_store(str(tmp_path / "to"))
     for key, nbytes in (("a.bin", 100), ("large.bin", 2**18), ("z.bin", 100)):
         source.put(key, random.Random(key).randbytes(nbytes))

@@ -76,7 +76,7 @@ class Listed:
 
 
 @pytest.mark.parametrize("key", ["two\nlines", "ends with one\r"])
-def test_a_key_with_a_line_break_is_left_out_and_said(places, key):
+def test_key_with_a_line_break_is_left_out_and_said(places, key):
     source, target = Listed(places[0], key), places[1]
     rclone, s5cmd = io.StringIO(), io.StringIO()
     found = plan_prefix(source, target, rclone=rclone, s5cmd=s5cmd)

@@ -76,7 +76,7 @@ def objects(store):
     }
 
 
-def test_a_mirror_has_the_same_ids_opens_alone_and_verifies(root, place, capsys):
+def test_mirror_has_the_same_ids_opens_alone_and_verifies(root, place, capsys):
     root.open("d@1").where("i < 7").select("cls")._table  # noqa: B018 - stores the view
     root.alias("d@2", "prod")
     report = migrate(root, place, Pace())
@@ -95,7 +95,7 @@ def test_a_mirror_has_the_same_ids_opens_alone_and_verifies(root, place, capsys)
     assert "none" in capsys.readouterr().out
 
 
-def test_a_second_sync_costs_what_is_new_at_any_size(tmp_path):
+def test_second_sync_costs_what_is_new_at_any_size(tmp_path):
     """Requests of a sync that adds one part, after 4 parts and after 40, are the same."""
     counts = []
     for n in (20, 200):
@@ -128,7 +128,7 @@ print("done", flush=True)
 """
 
 
-def test_a_killed_migration_is_resumed_and_copies_nothing_twice(tmp_path):
+def test_killed_migration_is_resumed_and_copies_nothing_twice(tmp_path):
     root = loader.Root(str(tmp_path / "primary"))
     write(root, range(150), fill=50)
     place, chance, kills = open_store(str(tmp_path / "mirror")), random.Random(4), 0
@@ -227,7 +227,7 @@ WAYS = {
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", ["first entry", "entry", "last entry", "view"])
-def test_a_bit_that_flips_on_the_way_is_in_no_mirror(root, place, what, way, times):
+def test_bit_that_flips_on_the_way_is_in_no_mirror(root, place, what, way, times):
     """Of what nothing has a digest of."""
     root.alias("d@2", "prod")
     state = root.state
@@ -278,7 +278,7 @@ def test_what_was_done_to_the_log_is_copied_before_its_entries(root, place):
     assert puts.index("log/repair-000000000002.json") < puts.index("log/000000000001.json")
 
 
-def test_a_version_published_meanwhile_waits_for_the_next_run(root, place):
+def test_version_published_meanwhile_waits_for_the_next_run(root, place):
     once = threading.Lock()
 
     def publish(verb, key):
@@ -374,7 +374,7 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(root, way, place, shared, re
     assert verify(loader.Root(place.url), "d@2", full=True).problems == []
 
 
-def test_a_target_that_fails_for_good_is_named(root, place):
+def test_target_that_fails_for_good_is_named(root, place):
     def full(verb, key):
         if verb == "put_if_absent" and key.endswith(".tar"):
             raise Transient("no answer")
@@ -412,7 +412,7 @@ def test_bytes_that_somebody_else_left_are_not_replaced(root, place):
     assert place.get(shard).data == b"another"
 
 
-def test_the_plan_counts_what_the_run_does(root, place, tmp_path, capsys):
+def test_plan_counts_what_the_run_does(root, place, tmp_path, capsys):
     lists = tmp_path / "rclone.txt", tmp_path / "s5cmd.txt"
     arguments = [
         "--rclone",
@@ -445,7 +445,7 @@ def test_what_another_tool_copied_is_not_copied_again(root, place):
     assert objects(place) == objects(root.store)
 
 
-def test_a_manifest_that_lies_there_is_held_against_its_hash(root, place):
+def test_manifest_that_lies_there_is_held_against_its_hash(root, place):
     """Its size is in no table: another tool may have copied half of it."""
     manifest = next(key for key in objects(root.store) if key.endswith(".json") and "/manifest-" in key)
     shutil.copytree(f"{root.url}/data", f"{place.url}/data")
@@ -459,7 +459,7 @@ def test_a_manifest_that_lies_there_is_held_against_its_hash(root, place):
     assert objects(place) == objects(root.store)
 
 
-def test_a_mirror_lags_by_more_than_versions(root, place, tmp_path, capsys):
+def test_mirror_lags_by_more_than_versions(root, place, tmp_path, capsys):
     status = ["migrate", "status", place.url, "--root", root.url]
     migrate(root, place, Pace())
     assert main(status) == 0

@@ -94,7 +94,7 @@ def dies(monkeypatch, after):
 
 
 @pytest.mark.parametrize("cluster", [INLINE, LOCAL], ids=["inline", "local"])
-def test_a_mirror_is_the_same_byte_for_byte(root, tmp_path, cluster):
+def test_mirror_is_the_same_byte_for_byte(root, tmp_path, cluster):
     here, there = (open_store(str(tmp_path / name)) for name in ("here", "there"))
     alone = migrate(root, here, Pace())
     together = migrate(loader.Root(root.url), there, Pace(), cluster=cluster)
@@ -158,7 +158,7 @@ migrate(loader.Root(sys.argv[1]), open_store(sys.argv[2]), Pace(requests_per_s=6
 """
 
 
-def test_a_run_that_was_killed_ends_in_the_same_target(root, tmp_path):
+def test_run_that_was_killed_ends_in_the_same_target(root, tmp_path):
     here, there = (open_store(str(tmp_path / name)) for name in ("here", "there"))
     migrate(root, here, Pace())
     with subprocess.Popen([sys.executable, "-c", KILLED, root.url, there.url]) as process:
@@ -174,7 +174,7 @@ def test_a_run_that_was_killed_ends_in_the_same_target(root, tmp_path):
     assert list(there.list("migrations/")) == []
 
 
-def test_a_prefix_keeps_every_hash_over_a_kill(places, monkeypatch):
+def test_prefix_keeps_every_hash_over_a_kill(places, monkeypatch):
     source, target = places
     lives = dies(monkeypatch, 4)
     with pytest.raises(Killed):
@@ -195,7 +195,7 @@ def test_a_prefix_keeps_every_hash_over_a_kill(places, monkeypatch):
     assert bytes(target.get("v/003.bin").data) == b"another"
 
 
-def test_a_job_without_a_note_is_named_and_everything_is_copied(places, tmp_path, caplog):
+def test_job_without_a_note_is_named_and_everything_is_copied(places, tmp_path, caplog):
     """Another process submits units of its own at that moment, and the job of the next attempt was forged."""
     source, target = places
     target.put_if_absent(f"{FOLDER}source.json", b"{}")
@@ -224,7 +224,7 @@ def test_a_job_without_a_note_is_named_and_everything_is_copied(places, tmp_path
         assert f"jobs/{job_of(migration, attempt).id}/" in caplog.text
 
 
-def test_a_unit_that_no_worker_survived_names_its_objects(places, monkeypatch):
+def test_unit_that_no_worker_survived_names_its_objects(places, monkeypatch):
     source, target = places
 
     def breaks(items, *_, **__):
@@ -276,7 +276,7 @@ def test_from_bucket_to_bucket_no_secret_lies_in_a_job(s3, monkeypatch):
     assert not [one for one in texts if s3["secret"].encode() in one or s3["key"].encode() in one]
 
 
-def test_the_verb_takes_a_cluster(root, places, tmp_path, cli):
+def test_verb_takes_a_cluster(root, places, tmp_path, cli):
     file = tmp_path / "here.toml"
     file.write_text('engine = "inline"\n')
     mirror = tmp_path / "mirror"

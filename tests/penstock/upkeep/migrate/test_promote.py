@@ -50,7 +50,7 @@ def places(template, tmp_path):
     return make
 
 
-def test_a_mirror_becomes_the_primary_and_the_primary_its_mirror(places, capsys, kills):
+def test_mirror_becomes_the_primary_and_the_primary_its_mirror(places, capsys, kills):
     a, b = places()
     old, waiting = loader.Root(a), loader.Root(b)  # processes that have both open
     txn = old.begin("d")
@@ -74,7 +74,7 @@ def test_a_mirror_becomes_the_primary_and_the_primary_its_mirror(places, capsys,
     kills.moved(a, b)
 
 
-def test_a_root_with_mirrors_writes_to_none_of_them_by_mistake(places):
+def test_root_with_mirrors_writes_to_none_of_them_by_mistake(places):
     a, b = places()
     both = loader.Root(a, mirrors=[b])
     both.open("d@1")
@@ -119,7 +119,7 @@ class Before:
 
 
 @pytest.mark.parametrize("verb", ["get", "put"])
-def test_a_run_that_was_begun_before_leaves_the_new_primary_one(places, verb, kills):
+def test_run_that_was_begun_before_leaves_the_new_primary_one(places, verb, kills):
     a, b = places()
     marker = json.loads(open_store(b).get("penstock.json").data)
     open_store(b).put("penstock.json", json.dumps({**marker, "mirror_of": "s3://before"}).encode())
@@ -135,7 +135,7 @@ def test_killed_at_a_request(template, shared, kills, at_scale):
     assert kills.kill_everywhere(place, (range(1, 1000, every), range(7, 1000, every))) > 156 // every
 
 
-def test_a_publisher_meanwhile_is_copied_or_refused(places, kills, at_scale):
+def test_publisher_meanwhile_is_copied_or_refused(places, kills, at_scale):
     refused = copied = 0
     for k in range(1, 1000, at_scale(16, 8)):
         a, b = places()
@@ -164,7 +164,7 @@ def test_a_publisher_meanwhile_is_copied_or_refused(places, kills, at_scale):
     assert copied > at_scale(1, 3)
 
 
-def test_the_moment_of_the_fence_decides(places, shared, kills):
+def test_moment_of_the_fence_decides(places, shared, kills):
     """A commit that is about to be written when the fence is; a fence that is when a commit is."""
     interrupted = shared("dataset/interrupted").interrupted
     a, b = places()
@@ -184,7 +184,7 @@ def test_the_moment_of_the_fence_decides(places, shared, kills):
     assert loader.Root(b).open("d@3").id == done[0]
 
 
-def test_a_primary_that_is_gone(places, capsys):
+def test_primary_that_is_gone(places, capsys):
     a, b = places()
     shutil.move(a, f"{a}-gone")
     assert main(["migrate", "promote", b, "--primary-is-gone"]) == 0
@@ -198,7 +198,7 @@ def test_a_primary_that_is_gone(places, capsys):
         promote_alone(open_store(a))
 
 
-def test_a_primary_that_comes_back_with_nothing_more_becomes_a_mirror(places, kills):
+def test_primary_that_comes_back_with_nothing_more_becomes_a_mirror(places, kills):
     a, b = places()
     migrate(loader.Root(a), open_store(b), Pace())
     open_in_time = loader.Root(a)
@@ -267,7 +267,7 @@ def test_no_mirror_that_is_damaged_becomes_the_primary(places, kills, what, clos
     kills.moved(a, b)
 
 
-def test_a_damaged_hint_keeps_no_mirror_from_becoming_the_primary(places, kills):
+def test_damaged_hint_keeps_no_mirror_from_becoming_the_primary(places, kills):
     a, b = places()
     open_store(b).put("log/state-000000000256.json", b"{")
     assert promote(loader.Root(a), open_store(b), Pace()).promoted
@@ -303,7 +303,7 @@ def replacing(s3, shared):
     server.close()
 
 
-def test_a_store_whose_creates_replace_becomes_no_primary(places, replacing, kills):
+def test_store_whose_creates_replace_becomes_no_primary(places, replacing, kills):
     """Two publishers there would lose a version. It is told before anything is closed."""
     a, b = places()
     before = loader.Root(a).state.primary
@@ -329,7 +329,7 @@ def test_nor_does_it_where_the_primary_is_gone(places, replacing):
         assert b"mirror_of" in liar.get("penstock.json").data
 
 
-def test_a_mirror_and_another_place_are_refused(places, tmp_path, kills):
+def test_mirror_and_another_place_are_refused(places, tmp_path, kills):
     a, b = places()
     with pytest.raises(Conflict, match="is a mirror of"):
         promote(loader.Root(b), open_store(str(tmp_path / "c")), Pace())
@@ -339,7 +339,7 @@ def test_a_mirror_and_another_place_are_refused(places, tmp_path, kills):
     assert kills.writers(a, b) == []
 
 
-def test_a_hint_says_that_the_root_was_moved(places):
+def test_hint_says_that_the_root_was_moved(places):
     a, b = places()
     promote(loader.Root(a), open_store(b), Pace())
     state = loader.Root(b).state

@@ -39,7 +39,7 @@ def test_pictures_of_a_card_that_came_late(kit, root):
 
 
 @pytest.mark.parametrize("key", ["p1", "a cat", "long/key", "R&D<1"])
-def test_a_page_that_came_late(kit, root, key):
+def test_page_that_came_late(kit, root, key):
     """Names are compared as a page divides its text, unescaped."""
     kit.write(root, "photos", {key: SECRET, "p2": "bob"})
     n = kit.deny(root)
@@ -78,7 +78,7 @@ def ledger(root, name, *lines):
 
 
 @pytest.mark.parametrize("key", ["key", "error", "format", "source"])
-def test_a_ledgers_fields_stay(kit, root, key):
+def test_ledgers_fields_stay(kit, root, key):
     """Also where a sample is called as one of them."""
     version = kit.write(root, "photos", {key: SECRET, "p2": "bob", "p3": "bob"})
     lines = [

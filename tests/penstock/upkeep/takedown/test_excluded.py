@@ -56,7 +56,7 @@ def test_records_lose_the_names_and_the_others_stay(kit, excluded, tmp_path):
     assert kit.recheck(proof, copy, tmp_path) == (0, "complete\n")
 
 
-def test_a_record_that_came_late_is_found(kit, excluded, tmp_path):
+def test_record_that_came_late_is_found(kit, excluded, tmp_path):
     record = records(excluded.store, "photos")[0]
     n = kit.deny(excluded)
     kit.take_down(excluded, n)
@@ -79,7 +79,7 @@ def test_another_datasets_record_of_the_same_key_stays(kit, excluded):
 
 
 @pytest.mark.parametrize("name", ["reason", "by", "page"])
-def test_a_version_whose_exclusion_names_a_sample_is_retired(kit, root, name):
+def test_version_whose_exclusion_names_a_sample_is_retired(kit, root, name):
     """Also where the excluded sample is another one's."""
     kit.write(root, "photos", {"p1": "bob", "p2": "carol", "p3": "carol"})
     told = {"reason": "dark", "by": "ann", name: f"see {SECRET} or"}
@@ -93,7 +93,7 @@ def test_a_version_whose_exclusion_names_a_sample_is_retired(kit, root, name):
     assert set(root.open("photos").samples().collect()["key"]) == {"p2", "p3"}
 
 
-def test_a_mirror_gets_the_records_as_they_are(kit, tmp_path):
+def test_mirror_gets_the_records_as_they_are(kit, tmp_path):
     root = loader.Root(tmp_path / "root")
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob", "p3": "bob"})
     record, _ = exclude(root, "photos", ["p1", "p2"], reason="dark", by="ann")
@@ -114,7 +114,7 @@ def test_a_mirror_gets_the_records_as_they_are(kit, tmp_path):
     assert kit.prove(root, n, mirrors=[mirror])["result"] == "complete"
 
 
-def test_an_empty_or_damaged_record_stops_nobody(kit, excluded):
+def test_empty_or_damaged_record_stops_nobody(kit, excluded):
     for body in ({"format": FORMAT}, {"format": FORMAT, "samples": 3}, {"format": FORMAT, "keys": ["p1"]}):
         excluded.store.put(f"exclusions/photos/{len(json.dumps(body)):016x}.json", json.dumps(body).encode())
     n = kit.deny(excluded)

@@ -161,7 +161,7 @@ def test_views_go_before_the_plans_that_name_them(kit, root):
     assert small(store) == []
 
 
-def test_a_bucket_beside_a_folder_is_no_folder(documented, tmp_path):
+def test_bucket_beside_a_folder_is_no_folder(documented, tmp_path):
     """A mirror on this machine makes a store a local one; what its bucket keeps is looked at all the same."""
     documented(BLOB.format("<Deleted>true</Deleted>"))
     (tmp_path / "mirror").mkdir()
@@ -306,7 +306,7 @@ def test_what_azure_does_not_say(documented, how, says):
     assert "pass --keeps-nothing az://bucket/root" in place["why"]
 
 
-def test_a_store_that_cannot_be_looked_at_is_incomplete_until_its_operator_tells(kit, gcs):
+def test_store_that_cannot_be_looked_at_is_incomplete_until_its_operator_tells(kit, gcs):
     with loader.Root(f"gs://bucket/takedown-{next(_numbers)}", options=gcs) as root:
         kit_write(root)
         n = kit.deny(root)
@@ -331,7 +331,7 @@ def test_what_is_told_of_a_store_that_can_be_looked_at_counts_for_nothing(kit, r
 
 
 @pytest.mark.server
-def test_a_mirror_that_may_not_be_asked_what_it_keeps(kit, root, s3_environment):
+def test_mirror_that_may_not_be_asked_what_it_keeps(kit, root, s3_environment):
     """A bucket that is gone is one too."""
     (place,) = noncurrent(open_store("s3://no-such-bucket/root"), ["data/x.tar"])
     assert (place["clean"], "they cannot be listed: ClientError" in place["why"]) == (False, False)

@@ -99,7 +99,7 @@ def test_what_somebody_else_is_called_is_not_theirs_alone(kit, root):
     assert [info.key for info in root.store.list("tables/")] == ["tables/clips/raw_objects/1/x.parquet"]
 
 
-def test_a_subject_that_is_called_as_somebodys_raw_object(kit, root):
+def test_subject_that_is_called_as_somebodys_raw_object(kit, root):
     """Which was landed and is not cut yet: its row stays, also when nothing tells any more whose the name was."""
     write(root, "clips", {"k1": ({}, source("k1", "rose")), "k2": ({}, source("k2", "bob"))})
     raw = pa.table({"uri": ["/landing/rose", "/landing/k1.jpg"], "key": ["rose", "k1.jpg"]})
@@ -115,7 +115,7 @@ def _sha256(root, path):
     return hashlib.sha256(root.store.get(path).data).hexdigest()
 
 
-def test_a_raw_object_that_a_damaged_address_may_mean_stays(kit, root):
+def test_raw_object_that_a_damaged_address_may_mean_stays(kit, root):
     """An earlier release took names out of the midst of others' addresses."""
     write(root, "photos", {"b1": ({}, source("b1", "x", raw_uri="/landing/(taken down)-smith/1.jpg"))})
     write(
@@ -163,7 +163,7 @@ def cut_of_one(root):
     return append_record(root.store, record)
 
 
-def test_a_sample_that_waits_keeps_what_it_was_cut_of(kit, root):
+def test_sample_that_waits_keeps_what_it_was_cut_of(kit, root):
     """Its provenance, its row among the units, and its raw object at its source."""
     cut_of_one(root)
     n = kit.deny(root, Target(kind="sample", value="v/1", dataset="clips"))
@@ -181,7 +181,7 @@ def test_a_sample_that_waits_keeps_what_it_was_cut_of(kit, root):
     assert done(kit, root, n)[1] == []
 
 
-def test_a_part_that_waits_of_somebody_who_is_called_nearly_so(kit, root):
+def test_part_that_waits_of_somebody_who_is_called_nearly_so(kit, root):
     write(root, "photos", {"bob/1": ({}, source("bob/1", "bob")), "carol": ({}, source("carol", "carol"))})
     txn = root.begin("photos")
     waits = ("bob-smith/9", {"txt": "z"}, {}, source("bob-smith/9", "bob-smith"))
@@ -242,7 +242,7 @@ def test_records_keep_their_way(kit, root):
     ]
 
 
-def test_a_batch_keeps_objects_that_are_called_nearly_so(kit, root):
+def test_batch_keeps_objects_that_are_called_nearly_so(kit, root):
     bobs(root)
     names = ["bob/1.jpg", "bob-smith/1.jpg", "bob/10.jpg"]
     objects = [{"key": key, "uri": f"/landing/{key}", "etag": "e"} for key in names]
@@ -287,7 +287,7 @@ def test_names_that_come_later_go_too(kit, root):
     assert kit.found(root, SECRET) == []
 
 
-def test_a_part_that_waits_and_names_one_is_no_lost_one(kit, root):
+def test_part_that_waits_and_names_one_is_no_lost_one(kit, root):
     """It may be published, and the next run rewrites it; until then the proof tells of it."""
     write(root, "photos", {f"{SECRET}/1": ({"near_of": None}, {"subject": SECRET}), "p2": ({}, {})})
     sample = ("q1", {"txt": "z"}, {"near_of": f"{SECRET}/1"}, {"subject": "eve"})

@@ -42,7 +42,7 @@ def unclean(proof):
     return [place for place in proof["places"] if not place["clean"]]
 
 
-def test_a_proof_names_nobody_and_is_looked_at_again(kit, taken, place, tmp_path):
+def test_proof_names_nobody_and_is_looked_at_again(kit, taken, place, tmp_path):
     root, n = taken
     proof = kit.prove(root, n)
     assert proof["result"] == "complete", unclean(proof)
@@ -132,7 +132,7 @@ def test_each_leftover_is_found_alone(kit, taken, place, tmp_path):
         assert (status, said.count("\n")) == (1, 2), said
 
 
-def test_the_next_run_finds_what_was_left_behind(kit, taken):
+def test_next_run_finds_what_was_left_behind(kit, taken):
     root, n = taken
     a_member_has_its_key(root, None)
     assert kit.take_down(root, n).waiting == 1
@@ -262,7 +262,7 @@ def test_what_a_versioned_bucket_keeps(kit, s3):
     client.close()
 
 
-def test_the_command_line(kit, place, tmp_path, capsys):
+def test_command_line(kit, place, tmp_path, capsys):
     root = loader.Root(place)
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
 
@@ -293,7 +293,7 @@ def test_the_command_line(kit, place, tmp_path, capsys):
     assert penstock("prove", "77")[0] == 2
 
 
-def test_the_script_tells_names_from_words(kit, place, tmp_path):
+def test_script_tells_names_from_words(kit, place, tmp_path):
     """What somebody else is called too, a label, a field and a line of another dataset's ledger are no names."""
     root = loader.Root(place)
     with root.write("clips") as writer:
@@ -316,7 +316,7 @@ def test_the_script_tells_names_from_words(kit, place, tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"{bad", b"[1, 2]"])
-def test_a_record_that_is_damaged_is_named(kit, root, data):
+def test_record_that_is_damaged_is_named(kit, root, data):
     """By the run; the proof says that it could not look."""
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
     path = "stages/photos/units/b/000000000001.json"
@@ -328,7 +328,7 @@ def test_a_record_that_is_damaged_is_named(kit, root, data):
     assert left["why"] == "it could not be read: Corrupt"
 
 
-def test_a_sample_of_one_dataset_only(kit, place):
+def test_sample_of_one_dataset_only(kit, place):
     root = loader.Root(place)
     for dataset in ("photos", "clips"):
         kit.write(root, dataset, {"k1": "bob", "k2": "carol"})

@@ -60,7 +60,7 @@ def test_what_another_dataset_was_cut_of_stays(kit, root, spelled):
     assert kit.prove(root, n)["result"] == "complete"
 
 
-def test_a_damaged_record_of_another_dataset_is_named(kit, root):
+def test_damaged_record_of_another_dataset_is_named(kit, root):
     """Nobody can tell whether it needs the raw object."""
     write(root, "clips", {"k1": (RAW, "bob")})
     root.store.put("stages/photos/units/000001-1f0c99ab/000001.json", b"{")
@@ -121,7 +121,7 @@ print(run_takedown(root, n, apply=False).uris == [RAW])
 """
 
 
-def test_a_name_of_many_names_that_were_taken_out_stops_no_takedown():
+def test_name_of_many_names_that_were_taken_out_stops_no_takedown():
     """In a process of its own, which can be ended."""
     done = subprocess.run(
         [sys.executable, "-c", MANY_NAMES], capture_output=True, text=True, check=False, timeout=300
@@ -129,7 +129,7 @@ def test_a_name_of_many_names_that_were_taken_out_stops_no_takedown():
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_an_address_that_names_were_taken_out_of_fits_as_written():
+def test_address_that_names_were_taken_out_of_fits_as_written():
     """Against a regular expression, for every short address and what may be left of one."""
     for pieces in itertools.product(("", "a", "ab", "ba"), repeat=3):
         said = re.compile(".+".join(pieces))
@@ -243,7 +243,7 @@ def test_one_that_is_refused_is_not_on_record_as_deleted(kit, root):
 
 
 @pytest.mark.parametrize("said", [(True, False), (False, True)])
-def test_a_record_that_says_both_says_deleted(root, said):
+def test_record_that_says_both_says_deleted(root, said):
     """As earlier releases left it, where --delete-raw came with a later run."""
     for name, deleted in zip("ab", said, strict=True):
         place = {"check": "raw", "what": "raw object", "of": "photos", "mark": "m", "deleted": deleted}

@@ -81,7 +81,7 @@ def test_what_lies_in_a_root_stays(place):
     assert "old/data/x.tar" in there(place)
 
 
-def test_the_operator_says_where(place, capsys):
+def test_operator_says_where(place, capsys):
     """And nobody else: whoever writes `tables/` names landing places too."""
     (own,) = files(place, "elsewhere/d.jpg")
     _, n = cut(place, own, landing="elsewhere")

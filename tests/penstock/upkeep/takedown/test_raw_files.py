@@ -46,7 +46,7 @@ def place(shared, tmp_path):
 
 
 @pytest.mark.parametrize("below", [".", ".."])
-def test_a_video_goes_with_the_last_object_that_needs_it(place, below):
+def test_video_goes_with_the_last_object_that_needs_it(place, below):
     def beside(*numbers):
         alone = {str(place / DATA.format(n)): [str((place / below).resolve())] for n in numbers}
         found = files_beside(alone, refused)
@@ -61,7 +61,7 @@ def test_a_video_goes_with_the_last_object_that_needs_it(place, below):
     assert refused == {}
 
 
-def test_an_object_stays_whose_dataset_cannot_be_read(place):
+def test_object_stays_whose_dataset_cannot_be_read(place):
     (place / "meta/info.json").write_text("{")
     refused, uri = {}, str(place / DATA.format(1))
     assert files_beside({uri: [str(place)], f"{place}.parquet": [str(place)]}, refused) == {}
@@ -69,7 +69,7 @@ def test_an_object_stays_whose_dataset_cannot_be_read(place):
     assert "meta/info.json" in refused[uri]
 
 
-def test_an_object_stays_of_whose_file_something_else_was_cut(root, tmp_path):
+def test_object_stays_of_whose_file_something_else_was_cut(root, tmp_path):
     bag, deleted = tmp_path / "bag", []
     bag.mkdir()
     (bag / "metadata.yaml").write_text("rosbag2_bagfile_information: {relative_file_paths: [a.mcap]}")

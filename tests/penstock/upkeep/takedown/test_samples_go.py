@@ -26,7 +26,7 @@ def test_new_groups_keep_nothing(kit, root):
     assert all(SECRET.encode() not in root.store.get(path).data for path in more)
 
 
-def test_the_next_commit_leaves_out_old_samples(kit, root):
+def test_next_commit_leaves_out_old_samples(kit, root):
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
     kit.deny(root)
     assert sorted(kit.content(kit.write(root, "photos", {"p3": "carol"}))) == ["p2", "p3"]

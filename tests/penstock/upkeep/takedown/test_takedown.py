@@ -64,7 +64,7 @@ def test_nothing_is_left_and_the_rest_is_as_it_was(kit, root):
     assert (again.samples, again.new, again.retired, again.touched, again.waiting) == ({}, [], [], [], 0)
 
 
-def test_a_run_without_apply_changes_nothing(kit, root):
+def test_run_without_apply_changes_nothing(kit, root):
     photos(kit, root)
     n = kit.deny(root)
     before = [(info.key, info.etag) for info in root.store.list("")]
@@ -159,7 +159,7 @@ def test_everything_of_a_dataset(kit, root):
     assert kit.take_down(root, n).new == []
 
 
-def test_the_version_without_them_is_as_old_as_it_is(kit, root):
+def test_version_without_them_is_as_old_as_it_is(kit, root):
     """And not as its parent: a policy keeps it by its own age."""
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
     began_us = time.time_ns() // 1000
@@ -167,7 +167,7 @@ def test_the_version_without_them_is_as_old_as_it_is(kit, root):
     assert root.open("photos@2").manifest["created_us"] >= began_us
 
 
-def test_a_version_that_left_the_sample_out_by_a_commit_still_has_its_bytes(kit, root):
+def test_version_that_left_the_sample_out_by_a_commit_still_has_its_bytes(kit, root):
     """The commit after the entry leaves the sample out; the takedown makes its bytes zeros."""
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
     n = kit.deny(root)
@@ -226,7 +226,7 @@ def test_among_samples_whose_keys_are_single_letters(kit, root):
         assert not any(name.startswith("a.") for name in names)
 
 
-def test_a_table_is_read_as_often_whatever_the_number_of_versions(kit, root, monkeypatch):
+def test_table_is_read_as_often_whatever_the_number_of_versions(kit, root, monkeypatch):
     """Every version has the tables of those before it."""
     read = Counter()
     real = find_module.get_table
@@ -244,7 +244,7 @@ def test_a_table_is_read_as_often_whatever_the_number_of_versions(kit, root, mon
     assert max(read.values()) <= 2  # once for its rows, once for the names in it
 
 
-def test_an_unknown_takedown(root, kit):
+def test_unknown_takedown(root, kit):
     kit.write(root, "photos", {"p1": "bob"})
     with pytest.raises(TakedownNotFound, match="it has none"):
         run_takedown(root, 3, apply=True)
@@ -380,7 +380,7 @@ def test_what_a_refresh_said_is_forgotten_too(kit, root, monkeypatch, apart):
     assert kit.prove(root, n)["result"] == "complete"
 
 
-def test_an_annotation_that_comes_after_the_entry(kit, root):
+def test_annotation_that_comes_after_the_entry(kit, root):
     """Labels of a sample that was denied meanwhile say nothing of it."""
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})
     n = kit.deny(root)
@@ -416,7 +416,7 @@ def test_tables_of_many_publishes(kit, root):
         kit.write(root, "photos", {"q3": "bob"})
 
 
-def test_the_collector_takes_what_was_taken_down(kit, tmp_path, capsys):
+def test_collector_takes_what_was_taken_down(kit, tmp_path, capsys):
     """Though the version has a tag and is leased: by the command line, with no grace."""
     root = loader.Root(tmp_path / "root")
     kit.write(root, "photos", {"p1": SECRET, "p2": "bob"})

@@ -98,7 +98,7 @@ def names_nobody(root):
     return not [name for name in names if name.encode() in said]
 
 
-def test_a_proof_is_that_of_one_process(root):
+def test_proof_is_that_of_one_process(root):
     leave(root)
     n = number(root)
     here, there = (prove(loader.Root(root.url), n, cluster=one) for one in (None, INLINE))
@@ -131,7 +131,7 @@ def test_worker_processes_find_the_same(root):
     assert names_nobody(root)
 
 
-def test_a_run_is_that_of_one_process(root, kit, tmp_path):
+def test_run_is_that_of_one_process(root, kit, tmp_path):
     shutil.copytree(root.url, tmp_path / "same")
     same = loader.Root(tmp_path / "same")
     n = number(root)
@@ -189,7 +189,7 @@ def test_names_in_the_folders_of_other_jobs_are_found(root, kit):
     assert not [place for place in prove(root, n)["places"] if place.get("path", "").startswith("jobs/")]
 
 
-def test_the_verbs_take_a_cluster(root, tmp_path, capsys):
+def test_verbs_take_a_cluster(root, tmp_path, capsys):
     from penstock.cli import main
 
     file = tmp_path / "here.toml"

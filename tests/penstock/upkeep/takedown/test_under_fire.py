@@ -208,7 +208,7 @@ def test_another_takedown_of_the_same_part_meanwhile(kit, root):
     assert verify(root, "photos", full=True).problems == []
 
 
-def test_a_rewrite_that_changes_nothing_ends_the_takedown(kit, root, monkeypatch):
+def test_rewrite_that_changes_nothing_ends_the_takedown(kit, root, monkeypatch):
     """Published once, named, and not retired: a rewrite in a loop fills the store."""
     root, n = begun(kit, root.url)
     for name in ("redact_rows", "scrub"):
@@ -226,7 +226,7 @@ def test_a_rewrite_that_changes_nothing_ends_the_takedown(kit, root, monkeypatch
     check(kit, root, n)
 
 
-def test_a_version_that_no_rewrite_takes_up_ends_the_takedown(kit, root, monkeypatch):
+def test_version_that_no_rewrite_takes_up_ends_the_takedown(kit, root, monkeypatch):
     root, n = begun(kit, root.url)
     monkeypatch.setattr(steps, "publish_redacted", lambda *_: None)
     with pytest.raises(Denied, match=r"photos@2 .* in parts ") as raised:
@@ -280,7 +280,7 @@ def test_parts_of_a_dataset_without_versions(kit, root):
     assert kit.prove(root, n)["result"] == "complete"
 
 
-def test_a_takedown_taken_for_dead_is_run_again(kit, root):
+def test_takedown_taken_for_dead_is_run_again(kit, root):
     root, n = begun(kit, root.url)
 
     def abort():
@@ -294,7 +294,7 @@ def test_a_takedown_taken_for_dead_is_run_again(kit, root):
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_a_version_that_was_collected_in_part(kit, data):
+def test_version_that_was_collected_in_part(kit, data):
     """Whatever a sweep that was killed, or that a cap ended, left of a retired version: the takedown ends, what holds
     the samples keeps its proof incomplete, and what cannot be told apart any more has to go too."""
     root, n = begun(kit, f"memory://in-part-{next(_numbers)}")

@@ -64,7 +64,7 @@ def rewrite(**fields):
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_sound_root(root, full):
+def test_sound_root(root, full):
     report = verify_root(root, full=full)
     assert (report.problems, report.foreign, report.nothing_leased) == ([], [], [])
     assert (report.entries, report.versions, report.retired) == (9, 3, 1)
@@ -94,12 +94,12 @@ def test_tables_that_versions_share_are_read_once(root, more):
 # the log
 
 
-def test_an_entry_edited_within_the_rules(root):
+def test_entry_edited_within_the_rules(root):
     change(root, entry_key(3), rewrite(at_us=7))
     only(root, entry_key(3), "not what entry 4 was written after: it was edited")
 
 
-def test_an_entry_that_was_damaged(root):
+def test_entry_that_was_damaged(root):
     change(root, entry_key(3), lambda data: data.replace(b'"kind"', b'"kinf"'))
     only(root, entry_key(3), "has kind None")
     root.store.put(entry_key(3), root.store.get(entry_key(3)).data.replace(b'"kinf"', b'"kind"'))
@@ -107,17 +107,17 @@ def test_an_entry_that_was_damaged(root):
     only(root, entry_key(3), "differs from its checksum")
 
 
-def test_an_entry_that_is_no_json(root):
+def test_entry_that_is_no_json(root):
     change(root, entry_key(4), lambda data: data[:-3])
     only(root, entry_key(4), "is not JSON")
 
 
-def test_an_entry_that_was_copied_over_another(root):
+def test_entry_that_was_copied_over_another(root):
     root.store.put(entry_key(4), root.store.get(entry_key(3)).data)
     only(root, entry_key(4), "it was copied or renamed")
 
 
-def test_a_missing_entry(root):
+def test_missing_entry(root):
     root.store.delete_many([entry_key(2)])
     only(root, entry_key(2), "is missing while a later one exists")
 
@@ -163,7 +163,7 @@ def test_entries_that_are_written_meanwhile_are_not_missing(root, monkeypatch):
         ({"txn": "older"}, "it commits d@4 with txn 'older', the manifest has"),
     ],
 )
-def test_the_last_entry_edited_is_told_by_the_manifest_that_it_commits(root, fields, what):
+def test_last_entry_edited_is_told_by_the_manifest_that_it_commits(root, fields, what):
     root.begin("d", txn="older")
     with root.write("d") as writer:
         writer.add("new", {"cls": 1, "x": b""})
@@ -172,7 +172,7 @@ def test_the_last_entry_edited_is_told_by_the_manifest_that_it_commits(root, fie
     only(root, entry_key(last), what)
 
 
-def test_a_commit_of_other_takedowns_than_its_manifest(root):
+def test_commit_of_other_takedowns_than_its_manifest(root):
     with root.write("d") as writer:
         writer.add("new", {"cls": 1, "x": b""})
     record, n = root.record("d@4"), root.state.n
@@ -203,7 +203,7 @@ def test_hints(root):
     only(root, hint_key(512), f"there is no log entry 512 .* {entry_key(266)} and later ones are missing")
 
 
-def test_a_missing_entry_before_a_hint(root):
+def test_missing_entry_before_a_hint(root):
     """The hint is sound, and not what is to be deleted."""
     for i in range(260):
         root.begin("d", txn=f"t{i}")
@@ -211,7 +211,7 @@ def test_a_missing_entry_before_a_hint(root):
     only(root, entry_key(255), "is missing while a later one exists")
 
 
-def test_a_hint_that_is_collected_meanwhile(root, monkeypatch):
+def test_hint_that_is_collected_meanwhile(root, monkeypatch):
     for i in range(256):
         root.begin("d", txn=f"t{i}")
     listing = root.store.list
@@ -228,13 +228,13 @@ def test_a_hint_that_is_collected_meanwhile(root, monkeypatch):
 # manifests and tables
 
 
-def test_a_manifest_edited_by_hand(root):
+def test_manifest_edited_by_hand(root):
     path = root.record("d@2").manifest
     change(root, path, rewrite(n_rows=13))
     only(root, f"d@2 {path}", "in its commit .*: the manifest was edited or damaged")
 
 
-def test_a_manifest_that_is_gone(root):
+def test_manifest_that_is_gone(root):
     path = root.record("d@2").manifest
     root.store.delete_many([path])
     only(root, f"d@2 {path}", path)
@@ -277,7 +277,7 @@ def test_shards_are_looked_at_beside_a_bad_table(root, kind, full):
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("kind", ["samples", "stats", "key_hashes", "exclusions", "shards"])
-def test_a_bad_table_says_nothing_of_sound_shards(root, kind, full):
+def test_bad_table_says_nothing_of_sound_shards(root, kind, full):
     """Nor of the keys in them, of which it may be the only list."""
     for file in root.open("d@3").manifest[kind]:
         change(root, file["path"], flipped)
@@ -444,14 +444,14 @@ def shard(root, part, group="media"):
     return root.open("d").parts.shard(group, part)
 
 
-def test_a_shard_cut_short(root):
+def test_shard_cut_short(root):
     row = shard(root, 1)
     change(root, row["path"], lambda data: data[:-512])
     address = f"d@2/{row['part']} media ({row['path']})"
     only(root, address, f"the shard has {row['nbytes'] - 512} bytes, the manifest states {row['nbytes']}")
 
 
-def test_a_shard_that_is_gone(root):
+def test_shard_that_is_gone(root):
     row = shard(root, 2, "g")
     root.store.delete_many([row["path"]])
     only(root, f"d@2/{row['part']} g ({row['path']})", row["path"])
@@ -473,7 +473,7 @@ def test_two_shards_exchanged(root):
             assert "sample 'k" in mine[0][0]
 
 
-def test_an_index_of_another_shard(root):
+def test_index_of_another_shard(root):
     rows = [shard(root, at) for at in (0, 1)]
     root.store.put(rows[0]["index_path"], root.store.get(rows[1]["index_path"]).data)
     ((address, what),) = said(root)
@@ -490,7 +490,7 @@ def test_bytes_behind_an_index(root):
     assert what == f"its index has {row['index_nbytes'] + 1} bytes, the manifest states {row['index_nbytes']}"
 
 
-def test_a_flipped_byte_is_found_by_full(root):
+def test_flipped_byte_is_found_by_full(root):
     row = shard(root, 1)
     change(root, row["path"], lambda data: data[:600] + bytes([data[600] ^ 1]) + data[601:])
     assert said(root) == []
@@ -499,7 +499,7 @@ def test_a_flipped_byte_is_found_by_full(root):
     assert "its SHA-256 is" in found[-1][1]
 
 
-def test_a_sample_of_many_shards(root, monkeypatch):
+def test_sample_of_many_shards(root, monkeypatch):
     monkeypatch.setattr(module, "SAMPLE_SHARDS", 3)
     report = verify(root, "d")
     assert (report.problems, report.shards, report.of_shards) == ([], 3, 6)
@@ -510,7 +510,7 @@ def test_a_sample_of_many_shards(root, monkeypatch):
 
 
 @pytest.mark.parametrize("collected", [False, True])
-def test_a_version_that_is_retired_meanwhile(root, monkeypatch, collected):
+def test_version_that_is_retired_meanwhile(root, monkeypatch, collected):
     """While d is looked at somebody retires e@1, of which verify has read that it is not; what was found stays."""
     for key in "ab":
         with root.write("e") as writer:
@@ -553,13 +553,13 @@ def test_what_is_listed_and_cannot_be_read(root, monkeypatch):
 # the rest of a root
 
 
-def test_a_plan_edited_by_hand(root):
+def test_plan_edited_by_hand(root):
     (info,) = root.store.list("plans/")
     change(root, info.key, lambda data: data.replace(b'"seed":1', b'"seed":2'))
     only(root, info.key, "it was edited or renamed")
 
 
-def test_a_view_with_a_flipped_bit(root):
+def test_view_with_a_flipped_bit(root):
     from loader.dataset.tables.parquet import parse_table, table_bytes
 
     (info,) = root.store.list("views/")
@@ -608,7 +608,7 @@ def test_two_packs_exchanged(root, ending):
     assert all("was written as packs/" in what for what in found.values())
 
 
-def test_a_takedowns_record_that_was_edited(root):
+def test_takedowns_record_that_was_edited(root):
     from loader.dataset.log.denies import Target
     from penstock.upkeep.takedown.run import run_takedown
 
@@ -623,7 +623,7 @@ def test_a_takedowns_record_that_was_edited(root):
         root.store.put(key, sound[key])
 
 
-def test_a_report_that_was_edited(root):
+def test_report_that_was_edited(root):
     plan = loader.plan({"d": root.open("d").select("x")}, seed=1, global_batch=2)
     told = {"loss": 0.1, "\u00fc": float("nan")}
     (one,) = loader.report(root, plan, run="r1", steps=(0, 9), metrics=told, strict=True)
@@ -645,7 +645,7 @@ def test_a_report_that_was_edited(root):
     only(root, one.key, "it has other fields than a report .*'mood'.*: it was edited")
 
 
-def test_a_gates_page_that_was_edited(root):
+def test_gates_page_that_was_edited(root):
     from assets.drift.page import save
 
     path = save(root.store, "d", "b1", "<p>all is well</p>")
@@ -654,7 +654,7 @@ def test_a_gates_page_that_was_edited(root):
     only(root, path, "its content has sha256 .*: it was edited or renamed")
 
 
-def test_a_mirror_in_the_midst_of_its_migration(root):
+def test_mirror_in_the_midst_of_its_migration(root):
     """What a run that was killed notes for the next is penstock's own."""
     from penstock.upkeep.copying.items import Copied
     from penstock.upkeep.copying.journal import Journal
@@ -696,7 +696,7 @@ def test_packs(root):
     only(root, info.key, "the sha256 of its rows is")
 
 
-def test_a_list_that_was_edited(root):
+def test_list_that_was_edited(root):
     from loader.dataset.tables.parquet import parse_table, table_bytes
 
     loader.listed(root.open("d"), [1, 0])
@@ -706,7 +706,7 @@ def test_a_list_that_was_edited(root):
     only(root, info.key, "the sha256 of its ordinals is")
 
 
-def test_a_card_of_another_version(root, cli):
+def test_card_of_another_version(root, cli):
     record = root.record("d@3")
     assert cli("card", "d@3", "--save", root=root.url).code == 0
     assert verify_root(root).problems == []
@@ -733,7 +733,7 @@ def test_what_is_not_ours_is_named_and_left_alone(root):
     assert [root.store.get(key).data for key in strange] == [b"theirs"] * 4
 
 
-def test_a_root_of_a_newer_format_is_refused(root, cli):
+def test_root_of_a_newer_format_is_refused(root, cli):
     change(root, "penstock.json", rewrite(format=2))
     with pytest.raises(FormatTooNew, match="has format 2; this penstock reads up to 1"):
         verify_root(loader.Root(root.url))
@@ -742,13 +742,13 @@ def test_a_root_of_a_newer_format_is_refused(root, cli):
     assert "FormatTooNew" in run.err
 
 
-def test_an_entry_of_a_newer_format_is_refused(root):
+def test_entry_of_a_newer_format_is_refused(root):
     change(root, entry_key(9), rewrite(format=2))
     with pytest.raises(FormatTooNew, match="format 2"):
         verify_root(root)
 
 
-def test_the_command(root, cli):
+def test_command(root, cli):
     run = cli("verify", root=root.url)
     assert (run.code, run.err) == (0, "")
     assert run.out.splitlines()[-1].endswith("0 of them foreign: nothing wrong")

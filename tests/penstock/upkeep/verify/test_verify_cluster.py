@@ -38,7 +38,7 @@ def damage(root, table):
 
 @pytest.mark.parametrize("engine", CLUSTERS)
 @pytest.mark.parametrize("table", [False, True])
-def test_a_cluster_finds_what_one_process_finds(root, engine, table):
+def test_cluster_finds_what_one_process_finds(root, engine, table):
     assert verify(root, "d", full=True, cluster=CLUSTERS["inline"]).problems == []
     damage(root, table)
     here = verify(loader.Root(root.url), "d", full=True)
@@ -60,7 +60,7 @@ def test_every_verification_reads_again_and_one_that_was_given_up_goes_on(root):
     assert verify_root(loader.Root(root.url), full=True).foreign == []
 
 
-def test_the_verb_takes_a_cluster(root, tmp_path, cli):
+def test_verb_takes_a_cluster(root, tmp_path, cli):
     file = tmp_path / "here.toml"
     file.write_text('engine = "inline"\n')
     assert cli("verify", "d", "--full", "--cluster", file, root=root.url).out.endswith(": nothing wrong\n")

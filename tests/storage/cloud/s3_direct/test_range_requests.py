@@ -92,7 +92,7 @@ def test_connections_are_used_again(faulty, faulty_store):
     assert len(faulty._threads) == 2, "the listener, and one connection"
 
 
-def test_a_connection_that_was_closed_while_it_was_idle_costs_no_try(faulty, faulty_options):
+def test_connection_that_was_closed_while_it_was_idle_costs_no_try(faulty, faulty_options):
     store, seen = open_store("s3://bucket", {**faulty_options, "retry_deadline_s": 0}), Traffic()
     faulty.origin.hold("k", DATA)
     with counted(seen):
@@ -214,7 +214,7 @@ def test_what_breaks_is_not_asked_for_by_the_other_way(faulty, faulty_options, f
     store.close()
 
 
-def test_an_etag_without_quotes_is_the_listings(faulty, faulty_store):
+def test_etag_without_quotes_is_the_listings(faulty, faulty_store):
     store = faulty.origin
     store.hold("k", DATA)
     (listed,) = faulty_store.list()
@@ -282,7 +282,7 @@ def test_more_than_was_asked_for_is_tried_again(faulty, faulty_store):
     assert ways(faulty) == ["direct", "direct"]
 
 
-def test_a_mixed_crowd_under_faults_reads_what_is_there(faulty, faulty_store, monkeypatch):
+def test_mixed_crowd_under_faults_reads_what_is_there(faulty, faulty_store, monkeypatch):
     monkeypatch.setattr("loader.storage.cloud.range_requests.REFUSALS", 10**9)
     faulty.origin.hold("k", DATA)
     faults = Random(5).choices([None, None, None, 503, "drop", "reset", "short", 403], k=400)
@@ -346,7 +346,7 @@ def test_what_was_read_is_not_what_the_next_one_reads(faulty, faulty_store, at_o
     assert len(faulty._threads) == 3, "the listener, obstore's and ours"
 
 
-def test_a_refusal_is_not_what_the_next_one_is_told(faulty, faulty_store, at_once):
+def test_refusal_is_not_what_the_next_one_is_told(faulty, faulty_store, at_once):
     faulty.origin.hold("k", DATA)
 
     def other() -> None:
@@ -359,7 +359,7 @@ def test_a_refusal_is_not_what_the_next_one_is_told(faulty, faulty_store, at_onc
     assert ways(faulty) == ["direct", "direct", "header"]
 
 
-def test_an_answer_that_ended_is_not_followed(faulty, faulty_store, at_once):
+def test_answer_that_ended_is_not_followed(faulty, faulty_store, at_once):
     """What is left of an object that was cut short is somebody else's connection by then."""
     faulty.origin.hold("k", DATA[:1000])
     faulty.origin.hold("other", DATA)
@@ -486,7 +486,7 @@ def test_over_tls(secure, certificate):
     store.close()
 
 
-def test_a_server_that_nobody_vouches_for_is_asked_for_nothing(secure):
+def test_server_that_nobody_vouches_for_is_asked_for_nothing(secure):
     secure.origin.hold("k", DATA)
     options = {"key": "k", "secret": "ssss", "endpoint": secure.endpoint, "retry_deadline_s": 0}
     store = open_store("s3://bucket", options)
@@ -531,7 +531,7 @@ def test_one_of_many_is_one_answer_that_is_read_as_it_comes(faulty, faulty_store
     assert asked(faulty) == [f"0-{MIB - 1}", f"{MIB}-{begin - 1}", f"{begin}-{end}"]
 
 
-def test_an_answer_is_for_so_much_and_no_more():
+def test_answer_is_for_so_much_and_no_more():
     class Follows:
         follows = True
 
@@ -597,7 +597,7 @@ def test_who_stops_in_the_middle_leaves_no_connection(faulty, faulty_store, crow
     assert not answering.is_alive()
 
 
-def test_a_read_that_asks_for_nothing_is_no_request(faulty, faulty_store, crowd, tmp_path):
+def test_read_that_asks_for_nothing_is_no_request(faulty, faulty_store, crowd, tmp_path):
     faulty.origin.hold("k", BIG)
     seen = Traffic()
     with counted(seen):
@@ -673,7 +673,7 @@ def test_what_comes_is_acknowledged_at_once(monkeypatch):
     views=st.lists(st.integers(1, 100_000), max_size=4),
 )
 @settings(deadline=None)
-def test_a_body_is_what_was_sent_however_it_comes(nbytes, padding, sizes, views):
+def test_body_is_what_was_sent_however_it_comes(nbytes, padding, sizes, views):
     body, kept = Random(nbytes).randbytes(nbytes), []
     sent = answer(body, f"X-Padding: {'p' * padding}\r\n")
     made, chopped = over(sent, list(sizes), pytest.MonkeyPatch.context)
@@ -749,7 +749,7 @@ def test_other_answers(number):
 
 
 @pytest.mark.parametrize("extra", ["Connection: close\r\n", "CONNECTION:  Close \r\n"])
-def test_a_server_that_closes_is_not_asked_again_there(extra):
+def test_server_that_closes_is_not_asked_again_there(extra):
     kept: list[HttpConnection] = []
     made, chopped = over(answer(b"abc", extra), [], pytest.MonkeyPatch.context)
     made.request(b"GET", 3, kept.append)
@@ -814,7 +814,7 @@ def test_addresses_share_the_time(monkeypatch):
         assert len(tried) == 5
 
 
-def test_a_server_that_says_nothing():
+def test_server_that_says_nothing():
     """The kernel keeps the time: of a head, of a small body and of a large one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for sent in (b"", b"HTTP/1.1 206", answer(bytes(1000))[:-1], answer(bytes(500_000))[:-1]):
@@ -830,7 +830,7 @@ def test_a_server_that_says_nothing():
                 there.close()
 
 
-def test_a_server_that_is_slower_than_it_may_be():
+def test_server_that_is_slower_than_it_may_be():
     """Each byte in time, and all of them not."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         made = HttpConnection(Place("127.0.0.1", listener.getsockname()[1], None), 5, 0.3)

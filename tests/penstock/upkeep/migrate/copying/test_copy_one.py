@@ -42,13 +42,13 @@ def copied(monkeypatch):
     return copy
 
 
-def test_a_large_object_is_hashed_as_it_is(copied):
+def test_large_object_is_hashed_as_it_is(copied):
     known, data = copied(lambda store: time.sleep(0.02))
     assert data == DATA
     assert known.digest == f"sha256:{hashlib.sha256(DATA).hexdigest()}"
 
 
-def test_a_large_object_of_another_size_does_not_arrive(monkeypatch):
+def test_large_object_of_another_size_does_not_arrive(monkeypatch):
     monkeypatch.setattr("penstock.upkeep.copying.copy_one.HELD_BYTES", 100)
     source, target = (open_store(f"memory://transfer-{next(_numbers)}") for _ in range(2))
     source.put("k", DATA)
@@ -57,6 +57,6 @@ def test_a_large_object_of_another_size_does_not_arrive(monkeypatch):
     assert list(target.list("")) == []
 
 
-def test_a_large_object_that_is_replaced_while_it_is_read_is_named(copied):
+def test_large_object_that_is_replaced_while_it_is_read_is_named(copied):
     with pytest.raises(Changed):
         copied(lambda store: store.put("k", DATA[::-1]))

@@ -33,7 +33,7 @@ def test_without_the_extension_in_c(monkeypatch):
         assert str(digest) == RIGHT["crc32c"](DATA)
 
 
-def test_a_known_value():
+def test_known_value():
     """Of RFC 3720, B.4: 32 bytes of zeros."""
     digest = Digest("", "crc32c")
     digest.update(bytes(32))

@@ -78,7 +78,7 @@ def test_of_an_object_that_is_there(taken):
     assert taken(nbytes=len(DATA), may_exist=True) == (1, 0)
 
 
-def test_a_run_takes_each_byte_once(places):
+def test_run_takes_each_byte_once(places):
     source, target = places
     for number in range(20):
         source.put(f"k{number}", bytes(100 * number))
@@ -89,7 +89,7 @@ def test_a_run_takes_each_byte_once(places):
     assert (pace.requests, pace.nbytes) == (40, 19_000), "nothing is copied again"
 
 
-def test_a_pace_that_is_limited_is_waited_for(places):
+def test_pace_that_is_limited_is_waited_for(places):
     """In its own time: nobody sleeps."""
     source, target = places
     for number in range(10):
@@ -134,7 +134,7 @@ def seen(monkeypatch):
 
 
 @pytest.mark.parametrize("verb", ["run", "promote", "prefix"])
-def test_the_limits_reach_the_pace(cli, seen, verb, tmp_path):
+def test_limits_reach_the_pace(cli, seen, verb, tmp_path):
     with loader.Root(str(tmp_path / "root")).write("d") as writer:
         writer.add("k", {"cls": 1})
     open_store(str(tmp_path / "plain")).put("k", DATA)

@@ -73,7 +73,7 @@ class Puts:
         return call
 
 
-def test_a_source_that_was_emptied_since_is_none(places, capsys):
+def test_source_that_was_emptied_since_is_none(places, capsys):
     source, target = places
     source.put("a.bin", b"x")
     assert main(["migrate", "run", target.url, "--from", source.url]) == 0
@@ -85,7 +85,7 @@ def test_a_source_that_was_emptied_since_is_none(places, capsys):
 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "status", "verify"])
-def test_a_source_without_anything_is_a_mistake(tmp_path, capsys, verb):
+def test_source_without_anything_is_a_mistake(tmp_path, capsys, verb):
     """A URL that was mistyped is no migration that is done, and the target is not marked as filled from there."""
     target = tmp_path / "to"
     assert main(["migrate", verb, str(target), "--from", str(tmp_path / "form")]) == 2
@@ -148,7 +148,7 @@ def test_what_is_in_no_listing_is_named(places, capsys):
     assert "5 can never be copied" in capsys.readouterr().out
 
 
-def test_a_killed_run_is_resumed_and_copies_nothing_again(places, monkeypatch):
+def test_killed_run_is_resumed_and_copies_nothing_again(places, monkeypatch):
     source, target = places
     made = fill(source, 260)
     with subprocess.Popen(
@@ -212,7 +212,7 @@ class ChangesMeanwhile:
         return self.store.get_range(key, *args)
 
 
-def test_a_source_that_changes_under_a_run_is_named_and_the_rest_goes_on(places):
+def test_source_that_changes_under_a_run_is_named_and_the_rest_goes_on(places):
     source, target = places
     made = fill(source, 10)
     changing = ChangesMeanwhile(source, "v/005.bin", "v/006.bin")
@@ -284,7 +284,7 @@ def test_one_in_the_other_is_refused_however_its_options_are_spelled(two_s3s, ot
     inside.close()
 
 
-def test_a_prefix_of_the_same_name_at_another_server_is_another(two_s3s):
+def test_prefix_of_the_same_name_at_another_server_is_another(two_s3s):
     (_, source), (server, _) = two_s3s
     source.put("k", b"x")
     options = {"endpoint_url": server.endpoint, "key": "kkkk", "secret": "ssss"}
@@ -294,7 +294,7 @@ def test_a_prefix_of_the_same_name_at_another_server_is_another(two_s3s):
 
 
 @pytest.mark.parametrize("text", [b"{not json", b'["x"]', b"{}"])
-def test_a_source_that_somebody_edited_is_corrupt(places, text, capsys):
+def test_source_that_somebody_edited_is_corrupt(places, text, capsys):
     source, target = places
     source.put("k", b"x")
     target.put(f"{FOLDER}source.json", text)
@@ -309,7 +309,7 @@ def test_options_of_no_source_are_refused(places, capsys):
     assert "--from-option needs --from" in capsys.readouterr().err
 
 
-def test_a_root_inside_is_refused_and_named(places):
+def test_root_inside_is_refused_and_named(places):
     source, target = places
     made = fill(source, 5)
     with loader.Root(f"{source.url}/v/deep").write("d") as writer:
@@ -442,7 +442,7 @@ def test_from_s3_to_s3_other_bytes_of_the_same_size_are_not_taken_for_a_copy(s3)
         assert there(target)["broken"] == b"broken"
 
 
-def test_a_large_object_of_the_same_size_is_read_before_it_is_taken_for_a_copy(s3, monkeypatch):
+def test_large_object_of_the_same_size_is_read_before_it_is_taken_for_a_copy(s3, monkeypatch):
     """Also one that came between the listing and the upload: what is noted of it is true of what is there."""
     monkeypatch.setattr("penstock.upkeep.copying.copy_one.HELD_BYTES", 1000)
     data = random.Random(1).randbytes(5000)
@@ -466,7 +466,7 @@ def test_a_large_object_of_the_same_size_is_read_before_it_is_taken_for_a_copy(s
         assert there(target) == {"other": data, "same": data}
 
 
-def test_a_run_that_has_nothing_to_note_leaves_the_manifest(places):
+def test_run_that_has_nothing_to_note_leaves_the_manifest(places):
     source, target = places
     fill(source, 5)
     migrate_prefix(source, target, Pace())

@@ -45,7 +45,7 @@ def of(made, hash="sha256"):
     return {key: RIGHT[hash](data) for key, data in made.items()}
 
 
-def test_the_hash_may_be_crc32c(places, monkeypatch, capsys):
+def test_hash_may_be_crc32c(places, monkeypatch, capsys):
     """Noted as such, kept by later runs, and what the target is held against; whatever way the bytes went."""
     monkeypatch.setattr("penstock.upkeep.copying.copy_one.PIECE_BYTES", 100)
     monkeypatch.setattr("penstock.upkeep.copying.copy_one.HELD_BYTES", 200)
@@ -83,7 +83,7 @@ def test_what_was_copied_with_sha256_is_compared_by_that(places, then):
 
 
 @pytest.mark.parametrize("then", ["sha256", "crc32c"])
-def test_an_equal_crc32c_proves_nothing(places, then):
+def test_equal_crc32c_proves_nothing(places, then):
     """Files that end with their own CRC-32C all have one and the same."""
     source, target = places
     old, new = (data + value(data).to_bytes(4, "little") for data in (b"old data", b"the data of today"))

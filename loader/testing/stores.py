@@ -190,9 +190,7 @@ class StoreReads:
         assert list(store.list("some/prefix")) == []
         store.delete_many(["nothing"])
 
-    def test_listing_that_goes_on_and_when_objects_were_written(
-        self, backend: Backend, store: Store
-    ) -> None:
+    def test_listing_that_goes_on_and_when_objects_were_written(self, backend: Backend, store: Store) -> None:
         """`list_from` returns what `list` returns after a key; both return modification times if the store has them."""
         keys = sorted(["a", "b!", "b.c", "b/c", "b/c.d/e", "b0", "ä/1", "z/1", "z/10", "日本"])
         for key in keys:

@@ -48,7 +48,7 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPiece:
-    """A box of a tensor, or a value, whose `within` and `offsets` are empty."""
+    """A box of a tensor; or a value, with empty `within` and `offsets`."""
 
     item: Any
     """Torch's `WriteItem`."""
@@ -81,7 +81,7 @@ class StoredPiece:
     sizes: tuple[int, ...]
     """Shape."""
     crc32c: tuple[int, ...]
-    """Per block."""
+    """CRC-32C per block."""
 
 
 def packed_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[list[TensorPiece]]:

@@ -113,7 +113,7 @@ class LargestNote(JsonRecord):
     slot: int
     """Global slot."""
     value: float
-    """Finite."""
+    """Finite value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

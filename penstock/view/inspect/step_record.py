@@ -138,7 +138,7 @@ def step_record(
     functions: Functions | None,
     trouble: str = "",
 ) -> StepRecord:
-    """Return a part's record. functions: facts about the recipe's, if there is one."""
+    """Return a part's record. functions: facts about the recipe's functions, if there is one."""
     plan, step = training.plan(batch.step), batch.step
     explained = {item.slot: item for item in explained_part(training, plan, batch)}
     largest = training.largest(step)

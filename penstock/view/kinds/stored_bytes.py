@@ -112,7 +112,7 @@ class DecodedValue(NamedTuple):
     facts: Facts
     """Facts, also the file's, such as its rate."""
     lines: tuple[str, ...] = ()
-    """About the file."""
+    """Text about the file."""
     is_thumbnail: bool = False
     """True for a thumbnail's pixels of a lossy file."""
     marks: tuple[Mark, ...] = ()

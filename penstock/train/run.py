@@ -159,8 +159,8 @@ class Run:
     def first(self, call: Callable[[], T]) -> T:
         """Return the result of the call on the first rank, on every rank. Raises: its error there, on every rank.
 
-        Make the plan so: one rank opens the root, and the others get the plan of some kilobytes. If 10,000 ranks open a
-        root at once, the store refuses many of them.
+        Make the plan this way: one rank opens the root, and the others get the plan of some kilobytes. If 10,000 ranks
+        open a root at once, the store refuses many of them.
         """
         from torch import distributed
 

@@ -58,7 +58,7 @@ class AttemptGoodput:
     first_step: int = 0
     """Step that it began with."""
     end_step: int = 0
-    """Step after its last one, as far as it was saved or said."""
+    """Step after its last one, as far as it was saved or recorded."""
     lost_steps: int = 0
     """Steps that the next start had to do again."""
     seconds_to_first_step: float | None = None

@@ -38,7 +38,7 @@ class _TracedBatch(NamedTuple):
 class StepTrace:
     """Profiles the steps [first, end), and hands the gzipped trace to `put` as a function that makes it.
 
-    Whatever fails costs the trace: it is logged.
+    A failure costs only the trace, and is logged.
     """
 
     def __init__(

@@ -200,7 +200,7 @@ class TrackerFeed:
         self._record(self._tracker.settle_s)
 
     def _record(self, settle_s: float) -> None:
-        """Record the last step that was sent by `until_s`."""
+        """Record the last step that was sent at least `settle_s` seconds ago."""
         until_s = time.monotonic() - settle_s
         settled = [last for at_s, last in self._unsettled if at_s <= until_s]
         if settled and self._steps is not None and not self._tracker.knows_steps:

@@ -23,7 +23,7 @@ class RootResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def opened(self) -> Iterator["loader.Root"]:
-        """Yield the open root. An empty location becomes one.
+        """Yield the open root. An empty location becomes a root.
 
         Costs three requests, and one per log entry since the last call. Raises: NotARoot; FormatTooNew.
         """
@@ -84,7 +84,7 @@ class _StoreFromEnvironment:
 
 
 def from_environment(value: str) -> str:
-    """Return the value, or its environment variable's. Raises: InvalidStore for an unset variable."""
+    """Return the value, or the value of its environment variable. Raises: InvalidStore for an unset variable."""
     if not isinstance(value, dg.EnvVar):
         return value
     text = value.get_value()

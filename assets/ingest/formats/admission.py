@@ -110,7 +110,7 @@ class Admission:
         return sample
 
     def admit_in_place(self, key: str, source: Mapping[str, str], earlier: EarlierSamples) -> bool:
-        """Return whether a sample in place is admitted. key: in the dataset. source: its provenance."""
+        """Return whether a sample in place is admitted. key: its key in the dataset. source: its provenance."""
         of, before = source["raw_key"], earlier.by_key.get(source["source_key"], Earlier())
         if before.removed and not before.live:
             self._leave_out(of)
@@ -199,7 +199,7 @@ def newest_version(root: loader.Root, spec: "DatasetSpec", raws: Sequence[Row]) 
 def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[str, Any]) -> str:
     """Return why waiting samples no longer fit this version (samples of their source keys changed since), or "".
 
-    rows: provenance of the samples. body: of their units record. Costs as `newest_version`. Raises: Corrupt;
+    rows: provenance of the samples. body: body of their units record. Costs as `newest_version`. Raises: Corrupt;
     StoreError.
     """
     by_place, live = body["keyed_by_place"], dict[tuple[str, str], set[str]]()

@@ -248,7 +248,7 @@ class ClipMaker:
         self._clips: list[Clip | None] = [None] * len(spans)
 
     def add(self, timed: TimedFrame) -> None:
-        """Add the next frame, unless it is not later. Raises: Unusable; av.error.FFmpegError."""
+        """Add the next frame; skip one that is not later than the last. Raises: Unusable; av.error.FFmpegError."""
         if not self.n:
             self._shrink.begin(timed.frame)
         self.n += 1

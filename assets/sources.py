@@ -8,6 +8,8 @@
 
 Patterns follow .gitignore (through pathspec) and match keys. One without a '/' matches files in any folder, `**` spans
 folders, a leading '/' anchors to the source, `!` negates, and case counts.
+
+Samples of a walked format are byte ranges of an object. For a read format, an importer produces the samples.
 """
 
 import math

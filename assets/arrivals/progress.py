@@ -235,7 +235,7 @@ class TickDataset:
     denies: Sequence[Deny] = ()
     """Root's takedowns."""
     now_us: int = 0
-    """Microseconds since 1970."""
+    """Time of the tick, in microseconds since 1970."""
     by_subject: bool = False
     """True if each folder is a subject."""
 

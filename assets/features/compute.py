@@ -285,7 +285,7 @@ class StoredFeatures:
     table: list[dict[str, Any]] = field(default_factory=list)
     """One row per sample."""
     parts: list[list[Any]] = field(default_factory=list)
-    """[part id, kind, rows in `table`] per part, in order."""
+    """[part id, kind, number of rows in `table`] per part, in order."""
     model: dict[str, Any] = field(default_factory=dict)
     """Facts of model and machine; empty without a model."""
 

@@ -302,7 +302,7 @@ def _object(item: Mapping[str, Any]) -> RawObject:
 
 
 class DeniedObjects:
-    """Takedowns that exclude objects of a dataset: by key, URI, or folder if each folder is a subject."""
+    """Takedowns that exclude objects of a dataset: by key, by URI, or by folder if each folder is a subject."""
 
     def __init__(self, denies: Sequence[Deny], dataset: str, *, by_subject: bool = False) -> None:
         self._denied, self._by_subject = DenyList(denies, dataset), by_subject

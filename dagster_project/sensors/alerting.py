@@ -202,7 +202,7 @@ ALERT_S, CANCEL_S = 6 * 3600.0, 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnattendedJob:
-    """An unfinished cluster job. A monitor writes to its folder every ten minutes, unless none is left."""
+    """An unfinished cluster job. A process that monitors it writes to its folder every ten minutes."""
 
     folder: "JobFolder"
     """Folder of the job."""

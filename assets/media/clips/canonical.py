@@ -347,7 +347,7 @@ class Deinterlacer:
         self._waiting: deque[TimedFrame] = deque()
 
     def take(self, timed: TimedFrame) -> Iterator[tuple[TimedFrame, bool]]:
-        """Yield (frame, whether it was deinterlaced) for all that are ready with this one."""
+        """Yield (frame, whether it was deinterlaced) for each frame that is ready once this one is added."""
         frame = timed.frame
         if self._graph is None and not frame.interlaced_frame:
             yield timed, False

@@ -56,7 +56,10 @@ class LandingResource(dg.ConfigurableResource[None]):
 
 
 def open_place(url: str, options: Mapping[str, str]) -> Store:
-    """Open a store whose URL and options may be `dg.EnvVar`s; a pickled store holds only their names. Raises: InvalidStore."""
+    """Open a store whose URL and options may be `dg.EnvVar`s.
+
+    A pickled store holds the names of secret variables, not their values. Raises: InvalidStore.
+    """
     values = {name: from_environment(value) for name, value in options.items()}
     store = open_store(from_environment(url), values)
     if any(is_secret(name) for name in options):

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loader.errors import DecodeFailed
-from loader.modalities.video.demux import matrix_of, side_data_of
+from loader.modalities.video.display_matrix import matrix_of, side_data_of
 
 from ..policy import VideoPolicy
 from ..unit import dropped, rejected

@@ -24,7 +24,8 @@ from ...limits import MAX_CLIP_BYTES
 from ..fields import Buffer, Place, is_of_the_machine, nowhere
 from ..image.crop import UPRIGHT, Box, CropGeometry, Framing, Size, turned
 from ..image.jpeg_header import check_scans
-from .demux import ClipSource, Codec, WholeFile, matrix_of, turn_of_matrix, whole_file
+from .demux import ClipSource, Codec, WholeFile, whole_file
+from .display_matrix import matrix_of, turn_of_matrix
 from .packet_decode import BarePackets, DecoderCache
 from .packet_table import PacketTable
 from .request import Choice

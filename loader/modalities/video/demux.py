@@ -1,10 +1,9 @@
-"""Open a video file, read every packet of its first video stream without decoding, and turn its frames upright."""
+"""Open a video file, and read every packet of its first video stream without decoding."""
 
 import io
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 import av
 import numpy as np
@@ -13,45 +12,8 @@ from av.error import FFmpegError
 from ...errors import DecodeFailed
 from ...limits import MAX_FRAME_PX, MAX_PACKET_BYTES_RATIO, MP4_SAMPLES_ANYWAY, beyond
 from ..fields import Buffer, is_of_the_machine
-from ..image.crop import UPRIGHT, PixelTurn
 from .container_checks import HIDING, MAGIC, check_complete, check_segment, check_tables, is_hidden
 from .timeline import Timeline
-
-if TYPE_CHECKING:
-    import av
-    from av.buffer import Buffer as SideData
-
-
-def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, SideData]":
-    """Return a decoded frame's side data: FFmpeg's name of the kind -> data.
-
-    Raises: DecodeFailed if a kind is newer than PyAV, which then returns no side data, not even the matrix.
-    """
-    try:
-        return cast("Mapping[str, SideData]", frame.side_data)  # av's stub declares a TypedDict
-    except ValueError as error:
-        raise DecodeFailed(f"video: PyAV cannot read what comes with its frames: {error}") from error
-
-
-def matrix_of(frame: "av.VideoFrame") -> tuple[int, ...] | None:
-    """Return the display matrix of a decoded frame, nine numbers, or None. Raises: DecodeFailed."""
-    matrix = side_data_of(frame).get("DISPLAYMATRIX")
-    return None if matrix is None else struct.unpack_from("=9i", bytes(matrix))
-
-
-def turn_of_matrix(matrix: tuple[int, ...] | None) -> PixelTurn:
-    """Return the turn for a display matrix, which may be None. Raises: DecodeFailed if it is not a quarter turn."""
-    if not matrix:
-        return UPRIGHT
-    a, b, _, c, d, *_ = matrix
-    if b == c == 0 and a and d:
-        return PixelTurn(False, d < 0, a < 0)
-    if a == d == 0 and b and c:
-        return PixelTurn(True, b < 0, c < 0)
-    raise DecodeFailed(
-        f"video: the display matrix {a, b, c, d} is no quarter turn; re-encode the clip upright"
-    )
-
 
 VideoPacket: TypeAlias = "av.Packet[av.VideoStream]"
 Codec: TypeAlias = "av.VideoCodecContext"

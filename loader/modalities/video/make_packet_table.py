@@ -14,7 +14,8 @@ from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
 from ..fields import Buffer, is_of_the_machine
-from .demux import Codec, VideoPacket, matrix_of, prepare, whole_file
+from .demux import Codec, VideoPacket, prepare, whole_file
+from .display_matrix import matrix_of
 from .packet_decode import open_codec, packet_of
 from .packet_table import NO_TIME, PacketTable, StreamFacts
 from .timeline import Timeline

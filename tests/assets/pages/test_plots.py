@@ -118,7 +118,7 @@ def test_no_figure_is_left_behind() -> None:
 
 def test_matplotlib_is_imported_only_for_a_picture() -> None:
     code = (
-        "import sys; from assets.pages import plots; plots.histograms({'a': [None]});"
+        "import sys; from assets import plots; plots.histograms({'a': [None]});"
         "assert 'matplotlib' not in sys.modules;"
         "plots.histograms({'a': [1]}); assert 'matplotlib.pyplot' not in sys.modules"
     )

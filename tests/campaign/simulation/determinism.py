@@ -94,4 +94,12 @@ def determined(world: Any) -> Iterator[None]:
     finally:
         for one in reversed(patches):
             one.stop()
+        _restore_imported()
         logging.disable(disabled)
+
+
+def _restore_imported() -> None:
+    """Give modules that a world imported first, such as torch's, the pool of threads that they asked for."""
+    for module in list(sys.modules.values()):
+        if vars(module).get("ThreadPoolExecutor") is AtOnce:
+            module.ThreadPoolExecutor = concurrent.futures.ThreadPoolExecutor  # type: ignore[attr-defined]

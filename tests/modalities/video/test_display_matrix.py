@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from loader.errors import DecodeFailed
-from loader.modalities.video.demux import matrix_of, side_data_of
+from loader.modalities.video.display_matrix import matrix_of, side_data_of
 
 
 def test_kind_that_pyav_does_not_know_is_told():

@@ -232,7 +232,7 @@ class Normaliser:
     def inverse(self, field: str, values: NDArray[Any], value: object = None) -> NDArray[np.float32]:
         """Return values [..., *shape] in the units of the norm's transform, for inference.
 
-        Raises: FieldMismatch.
+        value: value of the norm's column, such as a robot. Raises: FieldMismatch.
         """
         norm = self.norm[value] if isinstance(self.norm, GroupedNorm) else self.norm
         return self._scaled(norm, field, values, _restored)
@@ -266,7 +266,7 @@ def normalise(norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile
     """Return a transform for `Loader(plan, transform=normalise(norm))`, with `inverse` for inference.
 
     mode: "std" gives (x - mean) / std; "minmax" -1 to 1 from the least to the greatest value; "quantile" the same from
-        q01 to q99.
+        q01 to q99. Dimensions of equal values become 0.
 
     A norm by a column takes each sample's field of that name. A value that no episode had is `FieldMismatch`.
 

@@ -124,6 +124,7 @@ def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
     """Return the packet table of a whole video file: one demux, two frames decoded. Equal bytes give equal tables.
 
     tried: facts of a file from the same encoder and muxer; if its decoder settings are equal, no frame is decoded.
+    If packets cannot be separated, `whole_because` is set, and the loader reads the whole file.
 
     Raises: DecodeFailed if `loader.video` cannot read the file; MissingDependency (av).
     """
@@ -253,7 +254,7 @@ def table_of(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTab
 
 
 def faults_of(facts: StreamFacts) -> list[str]:
-    """Return what is out of range in a stream's facts; empty if nothing is."""
+    """Return a text for each fact of a stream that is out of range; empty if none is."""
     wrong = {
         "an end out of range": abs(facts.end_pts) > MAX_TICKS,
         "a time base out of range": facts.time_base <= 0

@@ -51,8 +51,8 @@ def norm(
     """Return the statistics of array fields over all values of all windows, without padding.
 
     Mean and deviation are the float64 nearest to the true ones, in any order and grouping of the values; quantiles have
-    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's with the same clocks,
-    and no episode is gone, only new ones are read.
+    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's statistics
+    with the same clocks, and no episode was removed, only new episodes are read.
 
     Args:
         windows: Windows that the training reads.
@@ -165,7 +165,7 @@ def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
 
 
 def _same_groups(windows: WindowView, before: WindowView, by: str) -> bool:
-    """Return whether the episodes of both have the same values: labels may have been corrected since."""
+    """Return whether the episodes of both views have equal values: labels may have been corrected since."""
     old = groups_of(before, by)
     return groups_of(windows, by)[: len(old)] == old
 

@@ -335,7 +335,7 @@ class OpenCache:
         self._paused_until_s = time.monotonic() + PAUSE_S
 
     def _sweep(self) -> None:
-        """Evict if all running loaders could exceed the limit, and set this loader's share of an eighth of it."""
+        """Evict if all running loaders could exceed the limit, and set how much this loader may write."""
         if self.limit_bytes is None:
             return  # free space is unknown
         alive, needed = self._hints.read()

@@ -179,7 +179,7 @@ def _page_starts(table: PacketTable) -> list[int]:
 
 
 def metadata_crc(metadata: Mapping[bytes, bytes]) -> bytes:
-    """Return the CRC-32C, in hex digits, that a schema's metadata has of its other entries."""
+    """Return the CRC-32C of a schema's metadata without its own entry, in hex digits."""
     lines = [name + b"=" + metadata[name] for name in sorted(metadata) if name != METADATA_CRC.encode()]
     crc = crc32c(b"\0".join(lines))
     return f"{crc:08x}".encode()

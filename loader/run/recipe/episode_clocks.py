@@ -1,6 +1,6 @@
 """Pick a window's values on one clock: int64 nanoseconds, rounded down, and rounded before they are compared.
 
-A window is rejected if its anchor has no clock for its times, or if a stream shows nothing at one of them.
+A window is rejected if its anchor has no clock for its times, or with pad="inside" if a stream shows nothing.
 """
 
 from fractions import Fraction
@@ -165,7 +165,7 @@ def check_inside(
 ) -> None:
     """Raise DecodeFailed if a value of a window that must fit is outside of its stream.
 
-    place: of the field, for the message. anchor: the anchor's clock. starts_ns: first time of the field's clock.
+    place: the field's place, for messages. anchor: the anchor's clock. starts_ns: first time of the field's clock.
     end_ns: when a video without a clock of its own ends.
     """
     outside = picked.is_pad

@@ -239,7 +239,8 @@ class SlotPlanner:
 class Locate:
     """Finds the addresses of slots' samples; thread-safe.
 
-    Per view, fields: to read, possibly none; apart: equal if sources are read together; windows: over it, or None.
+    Each argument has one item per view. fields: fields to read. apart: equal for sources read together. windows: a
+    WindowView, or None.
     """
 
     def __init__(

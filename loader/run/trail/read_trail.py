@@ -143,7 +143,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
 
 
 def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
-    """Return what the first recorded rank of a run log has of some steps.
+    """Return the first recorded rank's rows of some steps.
 
     Costs a listing, and a read per object that may hold one of the steps: the objects of their minutes, and each
     start's last one. Raises: as `read_trail`.

@@ -148,7 +148,7 @@ class WorkerProcess:
         self.socket.close()
 
     def wait(self) -> str:
-        """Return how the worker ended, as text; kill it after a timeout. Sets `lacks_files`."""
+        """Return the cause of the worker's end, as text; kill it after a timeout. Sets `lacks_files`."""
         code = self.server.wait(self._number, GRACE_S + 4)
         self.socket.close()
         if code is None and self.pid is not None:

@@ -51,8 +51,8 @@ def norm(
     """Return the statistics of array fields over all values of all windows, without padding.
 
     Mean and deviation are the float64 nearest to the true ones, in any order and grouping of the values; quantiles have
-    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's statistics
-    with the same clocks, and no episode was removed, only new episodes are read.
+    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's statistics with the
+    same clocks, and no episode was removed, only new episodes are read.
 
     Args:
         windows: Windows that the training reads.

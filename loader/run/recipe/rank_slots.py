@@ -186,7 +186,7 @@ AHEAD_SLOTS = 8192
 
 
 class SlotPlanner:
-    """A recipe's `rank_slots`, planned ahead; thread-safe.
+    """Plans a recipe's `rank_slots` ahead; thread-safe.
 
     end: first step that is not made. locate: looks up the samples of steps planned together, if their indexes are in
     memory.

@@ -38,7 +38,7 @@ class Assembled:
     parts: tuple[loader.Part, ...]
     """Parts of the batch."""
     exclude: Mapping[str, str]
-    """Key -> why left out."""
+    """Key of a sample left out -> reason."""
     samples: tuple[Row, ...]
     """A row per sample, even if left out."""
     objects: tuple[Row, ...]
@@ -72,10 +72,10 @@ def assemble(
     find_copies: FindCopies = lambda samples, parts: NONE,
     left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> Assembled:
-    """Assemble a batch.
+    """Assemble a batch: join units and features, and decide which samples to leave out.
 
-    landed: rows of raw_objects. refusals: of media or units. find_copies: finds near-duplicates among the rest.
-    left_out: unit_id -> why an exclusion or quarantine covers it.
+    landed: rows of raw_objects. refusals: rows of the stages media and units. find_copies: finds near-duplicates among
+    the rest. left_out: unit_id -> why an exclusion or quarantine covers it.
 
     Raises: StageNotPublished if a feature was computed from other units; Conflict if a column has two owners.
     """

@@ -41,9 +41,9 @@ class IngestBatch:
     refused: Mapping[Refused, int] = field(default_factory=dict)
     """(outcome, code) -> objects without a sample."""
     landed_at_us: int = 0
-    """Microseconds since 1970; 0 before."""
+    """Time of landing in microseconds since 1970; 0 before it."""
     samples_at_us: int = 0
-    """Microseconds since 1970; 0 before."""
+    """Time of the samples record in microseconds since 1970; 0 before it."""
     stopped_by: str = ""
     """Stage and reason, if stopped; else ""."""
 

@@ -47,7 +47,7 @@ class Judgement:
     """Verdict on one sample."""
 
     verdict: Verdict
-    """Verdict."""
+    """Verdict on the sample."""
     code: str = ""
     """"checksum", "decode", "crashed" or "timeout"; "" unless corrupt."""
     reason: str = ""

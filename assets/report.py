@@ -37,7 +37,7 @@ def dagster_name(dataset: str) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table. Cells but `Markdown` are escaped; rows beyond 50 are counted."""
+    """Return a Markdown table. Cells but `Markdown` are escaped; rows beyond 50 are only counted."""
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:_MAX_ROWS]]
     if len(rows) > _MAX_ROWS:

@@ -8,6 +8,8 @@
 
 Patterns follow .gitignore (through pathspec) and match keys. One without a '/' matches files in any folder, `**` spans
 folders, a leading '/' anchors to the source, `!` negates, and case counts.
+
+Samples of a walked format are byte ranges of an object. For a read format, an importer produces the samples.
 """
 
 import math
@@ -100,7 +102,7 @@ class BatchLimits:
     max_bytes: int = 64 * 2**30
     """Most bytes per batch, but for a larger object."""
     max_wait_s: float = 3600.0
-    """Age of the oldest object, in seconds by the store's clock, at which an incomplete batch is made; 0 at once. One
+    """Age of the oldest object, in seconds by the store's clock, at which an incomplete batch is made; 0: at once. One
     hour makes at most 8,760 batches a year.
     """
     max_batches: int | None = None

@@ -132,11 +132,11 @@ class DatasetSpec:
     max_untrue_rate: float = 0.01
     """Share of a batch's objects, 0 to 1, whose cut may differ from the source; they are left out and named."""
     max_quarantine_rate: float = 0.001
-    """Share of the newest version's samples, 0 to 1, that one quarantine run may exclude, plus 8."""
+    """Share of the newest version's samples, 0 to 1, that one quarantine run may exclude; 8 more are always allowed."""
     work_timeout_s: float = 600.0
-    """Seconds per object and stage; media stages add time for the length of audio or video."""
+    """Time limit per object and stage, in seconds; media stages add time for the length of audio or video."""
     max_work_timeout_s: float = 21_600.0
-    """Most seconds with the added time."""
+    """Largest time limit with the added time, in seconds."""
     near_duplicates: NearDuplicates | None = None
     """Treatment of near-duplicates; None skips the search."""
     gate: Gate = GATE

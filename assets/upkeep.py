@@ -62,7 +62,7 @@ class Limits:
 
     backlog_s: float | None = 6 * _HOUR_S
     """Longest seconds from landing until an object is trainable or its batch is stopped. Six hours exceed any healthy
-    run: 8 hours of media take one at the slowest measured rate.
+    run: 8 hours of media take one hour at the slowest measured rate.
     """
     silence_s: float | None = None
     """Longest seconds without arrivals."""

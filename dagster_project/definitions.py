@@ -80,7 +80,7 @@ def build_defs(
 ) -> dg.Definitions:
     """Return the definitions.
 
-    overrides: resource name -> resource. datasets: replace the registered ones and `PENSTOCK_DATASETS`.
+    overrides: resource name -> resource. datasets: specs that replace the registered ones and `PENSTOCK_DATASETS`.
     """
     viewer_url()  # fail here, not at the end of a run, if the address is invalid
     resources: dict[str, Any] = {

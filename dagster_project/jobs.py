@@ -41,7 +41,7 @@ def job_name(spec: DatasetSpec, what: str) -> str:
 def jobs_of(spec: DatasetSpec, per_batch: Assets, features: Assets, publishing: Assets) -> list[Any]:
     """Return the jobs of a dataset.
 
-    per_batch: assets of an ingest run; features: of a refresh; publishing: of a release.
+    per_batch: assets of an ingest run; features: assets of a refresh; publishing: assets of a release.
     """
     jobs = [
         dg.define_asset_job(

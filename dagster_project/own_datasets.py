@@ -36,7 +36,7 @@ class BrokenDataset:
     file: str
     """Path; the variable's value if it names nothing."""
     line: int
-    """Line from 1, or 0."""
+    """Line of the fault, from 1; 0 if unknown."""
     error: str
     """Error message."""
 
@@ -51,7 +51,7 @@ class OwnDataset:
     """A spec from a file outside this repository."""
 
     spec: DatasetSpec
-    """Spec."""
+    """Spec of the dataset."""
     name: str
     """Stem of its file."""
     file: str
@@ -65,7 +65,7 @@ class OwnDataset:
 
 
 def load_datasets() -> tuple[list[OwnDataset], list[BrokenDataset]]:
-    """Return the datasets of `PENSTOCK_DATASETS`, and the files without a usable one.
+    """Return the datasets of `PENSTOCK_DATASETS`, and the files without a usable dataset.
 
     Names must be unique, including the registered datasets.
     """

@@ -1,4 +1,4 @@
-"""Runs of a code location; others share its databases, and may be on other machines."""
+"""Runs of a code location. Other code locations share its databases, and may be on other machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """Weekly jobs: delete old Dagster runs that its pages do not need, and condemn objects that no version needs.
 
-Kept are runs with the newest materialization of an asset or partition or result of a check, and each partition's last.
+The runs job keeps each partition's last run, and runs with the newest materialization of an asset or partition, or the
+newest result of a check.
 """
 
 import time

@@ -27,16 +27,16 @@ NEVER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedBatch:
-    """Its newest verdict is `failed`."""
+    """A batch whose newest verdict is `failed`."""
 
     record: StageRecord
     """The verdict."""
     checks: tuple[Mapping[str, Any], ...]
     """Failed checks."""
     never: tuple[str, ...]
-    """Those that no approval covers."""
+    """Failed checks that no approval covers."""
     approval: StageRecord | None
-    """The verdict's, or None."""
+    """The verdict's approval, or None."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -125,7 +125,7 @@ def stops(check: Mapping[str, Any]) -> bool:
 def covering_approval(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
-    """Return a batch's newest approval, if it covers this content and all failed checks."""
+    """Return a batch's newest approval if it covers this content and all failed checks, else None."""
     record = current_record(store, dataset, STAGE, batch)
     if record is None or record.verdict != "published" or record.body["content"] != content:
         return None

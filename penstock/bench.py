@@ -15,7 +15,7 @@ from loader.run.metrics import CONSUMER, limited_by, stage_seconds
 from .progress import progress
 
 MIN_BATCHES = 4
-"""Measured batches, besides the first, which reads indexes."""
+"""Fewest measured batches, besides the first, which reads indexes."""
 
 ADVICE = {
     "plan": "larger batches, or fewer sources: planning costs the same for every batch",
@@ -34,14 +34,14 @@ ADVICE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """One stage's or all; None if the time was too short."""
+    """Rate of one stage or all; None if the time was too short."""
 
     seconds: float
-    """Per batch."""
+    """Seconds per batch."""
     samples_per_second: float | None
-    """Samples."""
+    """Samples per second."""
     bytes_per_second: float | None
-    """Stored bytes."""
+    """Stored bytes per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +51,19 @@ class Bench:
     fields: Sequence[str]
     """Loaded fields."""
     n_samples: int
-    """In the view."""
+    """Samples in the view."""
     batch: int
-    """Samples."""
+    """Samples per batch."""
     workers: int
     """Threads of `together`."""
     stages: Mapping[str, Rate]
-    """In one thread, without a transform."""
+    """Stage -> rate in one thread, without a transform."""
     alone: Rate
-    """With one thread."""
+    """Rate with one thread."""
     together: Rate
-    """With `workers` threads."""
+    """Rate with `workers` threads."""
     limited_by: str | None
-    """Slowest stage in one thread, if known."""
+    """Slowest stage in one thread; None if unknown."""
     advice: Sequence[str]
     """Changes that help."""
     native: str

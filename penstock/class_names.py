@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def class_names(store: Store, versions: Sequence[VersionRecord]) -> list[str] | None:
     """Return the versions' newest class names, by number, or None. Skips retired versions.
 
-    Versions made by hand have none. Costs a manifest per version. Raises: StoreError.
+    Costs a manifest per version. Raises: StoreError.
     """
     for record in reversed([record for record in versions if record.retired is None]):
         names = manifest_of(store, record)["producer"].get("labels")

@@ -147,7 +147,7 @@ def parser() -> "Parser":
 
 
 class Parser(argparse.ArgumentParser):
-    """Its errors suggest the closest verb or option."""
+    """Parser whose errors suggest the closest verb or option."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, unknown = self.parse_known_args(args, namespace)
@@ -255,8 +255,7 @@ def _local(root: str) -> Path:
 def names_below(root: str | None, prefix: str, *, versions: bool) -> list[str]:
     """Return the datasets under a local root; for 'photos@', that dataset's versions, tags and aliases.
 
-    Reads only the log, without `loader.Root`, whose imports are slow. Raises: OSError; ValueError; errors of a damaged
-    log.
+    Reads only the log: `loader.Root` imports slowly. Raises: OSError; ValueError; errors of a damaged log.
     """
     from loader.dataset.log.entries import entry_key, parse
     from loader.dataset.log.snapshots import load_state

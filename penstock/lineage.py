@@ -25,15 +25,15 @@ class StageRun:
     asset_key: str
     """`<dataset>/<stage>`; "" if a published version names none."""
     partition: str
-    """For a published version, its name."""
+    """Partition; for a published version, its name."""
     run_id: str
     """Dagster's run id."""
     code_version: str = ""
-    """Dagster's; "" for a published version."""
+    """Dagster's code version; "" for a published version."""
     data_version: str = ""
-    """Dagster's; for a published version, its id."""
+    """Dagster's data version; for a published version, its id."""
     record: str = ""
-    """Key, or ""."""
+    """Stage record's key, or ""."""
     at_us: int = 0
     """UTC microseconds of record or manifest."""
 
@@ -41,7 +41,7 @@ class StageRun:
         return asdict(self)
 
     def line(self, ui: str = "") -> str:
-        """Return one line. ui: Dagster's webserver, for a link."""
+        """Return the run as one line. ui: Dagster's webserver, for a link."""
         text = f"{self.asset_key:<28} run {self.run_id}"
         text += f"  code {self.code_version}" if self.code_version else ""
         text += f"  data {self.data_version[:12]}" if self.data_version else ""
@@ -84,7 +84,6 @@ def _samples_record(
 
 
 def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
-    """Return the runs of a record and its ancestors, upstream first."""
     runs: dict[str, StageRun] = {}
 
     def visit(path: str, body: Mapping[str, Any]) -> None:

@@ -33,11 +33,11 @@ class Upstream:
     """A record that a stage read."""
 
     stage: str
-    """Its name."""
+    """Stage name."""
     partition: str
-    """Its key."""
+    """Partition key."""
     r: int
-    """Its number."""
+    """Record number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,29 +49,29 @@ class StageRecord:
     stage: str
     """Stage."""
     partition: str
-    """A path segment."""
+    """Partition key."""
     verdict: Verdict
     """Outcome."""
     run_id: str
     """Dagster's run id."""
     code_version: str
-    """The stage's."""
+    """Version of its code."""
     fingerprint: str
     """SHA-256 (hex) of the inputs; equal values mean equal results."""
     reason: str = ""
-    """The verdict's, or ""."""
+    """Reason for the verdict, or ""."""
     approved_by: str = ""
     """Approver, or ""."""
     files: Mapping[str, TableFile] = field(default_factory=dict)
-    """Tables that the stage wrote."""
+    """Name -> table that the stage wrote."""
     upstream: tuple[Upstream, ...] = ()
-    """Records that it read."""
+    """Records that the stage read."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Inputs or outputs."""
+    """Name -> number of inputs or outputs."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """For later stages: plain JSON without floats."""
+    """Values for later stages: plain JSON without floats."""
     r: int = 0
-    """From 1; 0 before the append."""
+    """Number, from 1; 0 before the append."""
     at_us: int = 0
     """UTC microseconds of the append; 0 before it."""
     nonce: str = ""
@@ -83,7 +83,7 @@ class StageRecord:
 
 
 def check_partition(partition: str) -> str:
-    """Return a valid key. Raises: InvalidName."""
+    """Return a valid partition key. Raises: InvalidName."""
     if not _PARTITION.fullmatch(partition):
         raise InvalidName(
             f"partition {partition!r}: use 1 to 100 letters, digits, '.', '_' or '-', e.g. '2026-11-20.001'"
@@ -185,8 +185,8 @@ def read_records(store: Store, paths: Sequence[str]) -> Iterator[StageRecord]:
 class KnownRecords:
     """Thread-safe cache of some stages' newest records.
 
-    A refresh costs a listing of the dataset's stages, and a GET per new record. A takedown changes a record's etag, so
-    the record counts as new.
+    A refresh costs a listing of the dataset's stages, and a GET per new record. A takedown changes a record's etag: it
+    counts as new.
     """
 
     def __init__(self, dataset: str, stages: Sequence[str]) -> None:
@@ -229,7 +229,7 @@ def _folder(dataset: str, stage: str) -> str:
 
 
 def record_path(dataset: str, stage: str, partition: str, r: int) -> str:
-    """Return a key. Raises: InvalidName."""
+    """Return a record's key. Raises: InvalidName."""
     return f"{_folder(dataset, stage)}{check_partition(partition)}/{r:0{_DIGITS}d}.json"
 
 
@@ -246,7 +246,7 @@ def _to_json(record: StageRecord) -> bytes:
 
 
 def find_record(store: Store, path: str) -> StageRecord | None:
-    """Return a record; None if missing or for "". Raises: Corrupt."""
+    """Return the record at `path`; None if missing or "". Raises: Corrupt."""
     if not path:
         return None
     try:

@@ -51,7 +51,7 @@ def html_text(text: object) -> str:
 
 
 def markdown_text(text: object) -> str:
-    """Escape, so that Markdown shows it literally: in a line, a table cell or alternative text."""
+    """Escape text so that Markdown shows it literally: in a line, a table cell or alternative text."""
     line = _ADDRESS.sub(_broken, clean(text))
     escaped = "".join(
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 # Subclasses ThreadPoolExecutor because event loops accept no other executor. Its own threads would be joined at exit.
 class DaemonThreads(ThreadPoolExecutor):
-    """Executor that starts one daemon thread per call. Callers must bound the number of calls."""
+    """Executor that starts one daemon thread per call. Callers must bound their number."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         future: Future[T] = Future()

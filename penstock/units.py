@@ -32,7 +32,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Format '12.3 %', '< 0.1 %', '> 99.9 %'. Only nothing is '0 %', and only all of it '100 %'."""
+    """Format '12.3 %', '< 0.1 %', '> 99.9 %'. Only nothing is '0 %', only all '100 %'."""
     if not whole or not part:
         return "0 %"
     percent = 100 * part / whole
@@ -44,7 +44,7 @@ def share(part: float, whole: float) -> str:
 
 
 def length(seconds: float) -> str:
-    """Format '2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
+    """Format seconds: '2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

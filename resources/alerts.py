@@ -86,9 +86,9 @@ def channels(setting: str) -> tuple[AlertChannel, ...]:
 
 
 def send(alert: Alert, to: tuple[AlertChannel, ...]) -> list[str]:
-    """Send an alert to all channels; return a message per failed one.
+    """Send an alert to all channels; return a message per failed channel.
 
-    Each gets three attempts of at most ten seconds.
+    Each channel gets three attempts of at most ten seconds.
     """
     return [problem for channel in to for problem in _deliver(alert, channel)]
 

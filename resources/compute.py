@@ -42,7 +42,7 @@ class ComputeResource(dg.ConfigurableResource[None]):
     def opened(self, context: dg.AssetExecutionContext | None = None) -> Iterator[Compute]:
         """Yield the open engine. After the block, only cluster jobs keep running.
 
-        context: the step's; its log shows the jobs' progress, and cancelling its run cancels them.
+        context: the step's context; its log shows the jobs' progress, and cancelling its run cancels them.
 
         Raises: InvalidRuntime; InvalidCluster.
         """

@@ -23,7 +23,7 @@ class RootResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def opened(self) -> Iterator["loader.Root"]:
-        """Yield the open root. An empty location becomes one.
+        """Yield the open root. An empty location becomes a root.
 
         Costs three requests, and one per log entry since the last call. Raises: NotARoot; FormatTooNew.
         """
@@ -56,7 +56,10 @@ class LandingResource(dg.ConfigurableResource[None]):
 
 
 def open_place(url: str, options: Mapping[str, str]) -> Store:
-    """Open a store whose URL and options may be `dg.EnvVar`s, which its pickle keeps as names. Raises: InvalidStore."""
+    """Open a store whose URL and options may be `dg.EnvVar`s.
+
+    A pickled store holds the names of secret variables, not their values. Raises: InvalidStore.
+    """
     values = {name: from_environment(value) for name, value in options.items()}
     store = open_store(from_environment(url), values)
     if any(is_secret(name) for name in options):
@@ -84,7 +87,7 @@ class _StoreFromEnvironment:
 
 
 def from_environment(value: str) -> str:
-    """Return the value, or its environment variable's. Raises: InvalidStore for an unset variable."""
+    """Return the value, or the value of its environment variable. Raises: InvalidStore for an unset variable."""
     if not isinstance(value, dg.EnvVar):
         return value
     text = value.get_value()

@@ -1,4 +1,4 @@
-"""Batch manifests: which raw objects belong to which batch, and their store. Never changed.
+"""Batch manifests list the raw objects of each batch and the store that holds them. They never change.
 
     tables/<dataset>/manifests/<n>.json               n has at least 6 digits and counts from 1 without gaps
     tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint
@@ -50,7 +50,7 @@ class RawObject:
     """One raw object as listed."""
 
     key: str
-    """Relative to the source's location."""
+    """Key, relative to the source's location."""
     uri: str
     """Full URI."""
     nbytes: int
@@ -96,7 +96,7 @@ class Manifest:
     landing: str
     """URL of the source, without secrets."""
     objects: tuple[RawObject, ...]
-    """Batch's raw objects."""
+    """Raw objects of the batch."""
     named: str = ""
     """Original key of a batch that a takedown redacted, else ""."""
 
@@ -302,7 +302,7 @@ def _object(item: Mapping[str, Any]) -> RawObject:
 
 
 class DeniedObjects:
-    """Takedowns that exclude objects of a dataset: by key, URI, or folder if each folder is a subject."""
+    """Takedowns that exclude objects of a dataset: by key, by URI, or by folder if each folder is a subject."""
 
     def __init__(self, denies: Sequence[Deny], dataset: str, *, by_subject: bool = False) -> None:
         self._denied, self._by_subject = DenyList(denies, dataset), by_subject

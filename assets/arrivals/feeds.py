@@ -1,6 +1,7 @@
-"""Feeds of notices: JSON-lines files or an SQS queue that announce new objects, which penstock then asks the store for.
+"""Feeds of notices: JSON-lines files or an SQS queue that announce new objects.
 
-A message is acknowledged once none of its objects is waiting; until then a queue hides it and delivers it again.
+A notice is only a hint: penstock looks each object up in the store. A message is acknowledged once none of its objects
+is waiting. Until then a queue hides the message and delivers it again, so a killed tick loses nothing.
 """
 
 import logging
@@ -235,7 +236,7 @@ class ReceivedMessages:
     source: MessageSource
     """Source of the messages."""
     messages: list[Message] = field(default_factory=list)
-    """As read."""
+    """Messages in the order of reading."""
     uris: dict[str, list[str]] = field(default_factory=dict)
     """Message name -> announced URIs."""
     open: set[str] = field(default_factory=set)
@@ -265,7 +266,7 @@ class ReceivedMessages:
 
 
 def receive_messages(work: SourceTick, source: MessageSource) -> ReceivedMessages:
-    """Let the announced objects wait for a batch. Costs one HEAD per object.
+    """Read new messages, and queue the announced objects for a batch. Costs one HEAD per object.
 
     Raises: StoreError if the feed or the objects' store does not respond.
     """

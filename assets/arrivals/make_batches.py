@@ -64,9 +64,10 @@ def undiscovered(store: Store, landing: Store, dataset: str, source: Source = LA
 def make_batches(
     book: Book, landing: str, objects: Sequence[RawObject], limits: BatchLimits, *, rest: bool
 ) -> tuple[list[str], list[RawObject]]:
-    """Write manifests over objects, in order; return (keys of the new batches, objects left over).
+    """Write manifests for objects, in order; return (keys of the new batches, objects left over).
 
-    landing: URL of the source. rest: also write a batch that is not full. Leaves out what another writer batched.
+    landing: URL of the source. rest: also write a batch that is not full. Leaves out objects that another
+    writer batched.
     """
     batches: list[str] = []
     fresh = list(objects)
@@ -131,7 +132,7 @@ def unseen(identities: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
 
 
 def is_there(landing: Store, info: ObjectInfo) -> bool:
-    """Return whether the object can be opened; a console's empty object for a folder cannot."""
+    """Return whether the object can be opened. The empty object by which a console marks a folder cannot."""
     if info.nbytes:
         return True
     try:

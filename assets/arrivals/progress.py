@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     item: RawObject
-    """Object."""
+    """Object that waits."""
     arrived_us: int
     """Last write, or first sighting; microseconds since 1970."""
 
@@ -71,7 +71,7 @@ class Progress:
     admitted: list[tuple[int, int]] = field(default_factory=list)
     """(microseconds since 1970, objects) per tick of the last hour."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
-    """URI -> waiting object, as found."""
+    """URI -> waiting object, in the order of discovery."""
     held: list[str] = field(default_factory=list)
     """Names of messages whose objects wait."""
     read: dict[str, int] = field(default_factory=dict)
@@ -207,7 +207,7 @@ class TickResult:
     waiting: int = 0
     """Waiting objects."""
     oldest_s: float = 0.0
-    """Longest wait in seconds."""
+    """Longest wait among the waiting objects, in seconds."""
     cursor: str = ""
     """Last key listed; "" between passes."""
     n_passes: int = 0
@@ -235,7 +235,7 @@ class TickDataset:
     denies: Sequence[Deny] = ()
     """Root's takedowns."""
     now_us: int = 0
-    """Microseconds since 1970."""
+    """Time of the tick, in microseconds since 1970."""
     by_subject: bool = False
     """True if each folder is a subject."""
 
@@ -254,7 +254,7 @@ class SourceTick:
     place: Store
     """Source's store, opened."""
     progress: Progress
-    """Updated by the tick."""
+    """Progress of the source, updated by the tick."""
     book: Book
     """Manifests of the dataset."""
     denied: DeniedObjects
@@ -262,7 +262,7 @@ class SourceTick:
     budget: TickBudget
     """Limits for this source."""
     step: TickResult
-    """Updated by the tick."""
+    """Results so far, updated by the tick."""
 
     def admit(self, infos: Sequence[ObjectInfo], room: int) -> int:
         """Let at most `room` new objects wait for a batch; return how many leading `infos` were handled."""

@@ -50,8 +50,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.DataFrame":
     """Return one row per object of the source, sorted by key.
 
-    Columns: key, relative to `place`; nbytes; etag, without quotes; modified_us. Unknown values are null, an etag "".
-    options: of the inventory's store. Memory: about 200 bytes per row.
+    Columns: key, relative to `place`; nbytes; etag, without quotes; modified_us. Unknown values are null; an unknown
+    etag is "". options: options of the inventory's store. Memory: about 200 bytes per row.
 
     Raises: Corrupt if a file contradicts its manifest or has no keys; InvalidStore for another format; StoreError.
     """

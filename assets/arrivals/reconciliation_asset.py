@@ -28,9 +28,9 @@ class ReconcileConfig(dg.Config):
     source: str = ""
     """Name of the source; "" for all."""
     inventory: str = ""
-    """URL of its inventory; "" lists the source."""
+    """URL of the source's inventory; "" lists the source instead."""
     write: bool = True
-    """True also batches."""
+    """True also writes batches; False only reports."""
 
 
 def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:

@@ -51,8 +51,8 @@ def tick(
 ) -> list[TickResult]:
     """Advance every source that is not paused; return the results in the order of `sources`.
 
-    book: the dataset's, read for this tick. A failed source has its error in its result; a failed feed does not stop
-    the listing. Raises: InvalidName; Corrupt; StoreError of the root.
+    book: the dataset's manifests, read for this tick. A failed source has its error in its result; a failed feed does
+    not stop the listing. Raises: InvalidName; Corrupt; StoreError of the root.
     """
     progresses = {source.name: read_progress(dataset.store, dataset.name, source.name) for source in sources}
     book = book or Book(dataset.store, dataset.name)

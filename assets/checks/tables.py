@@ -44,7 +44,8 @@ def audio_rate(
 ) -> CheckResult:
     """Check the share of audio units whose source sample rate is not among `declared_hz`.
 
-    units: a row per audio unit; a null rate is wrong. Resampling would hide a wrong rate, hence the source's.
+    units: a row per audio unit; a null rate counts as wrong. The source's rate is checked because resampling
+    would hide a wrong one.
     """
     import polars as pl
 

@@ -36,7 +36,7 @@ class Chunk:
     shift: int
     """Position of the lowest bit."""
     bits: int
-    """Bits."""
+    """Number of bits."""
     radius: int
     """Number of the chunk's bits that may differ."""
 

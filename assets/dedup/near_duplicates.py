@@ -1,4 +1,4 @@
-"""Find and settle a batch's near-duplicates, within it and in the newest version, which is indexed anew."""
+"""Find near-duplicates of a batch's samples, in the batch and in the newest version, and decide which samples stay."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

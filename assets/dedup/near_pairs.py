@@ -40,7 +40,9 @@ class ImageHashes:
     mirrored: UInt64s
     """Uint64 [n, 3]: hashes of the mirrored images."""
     form: Int64s
-    """Int64 [n]: kind * 8 plus one bit per flat or missing image; -1 if nothing can be compared."""
+    """Int64 [n]: kind * 8 plus one bit per flat or missing image; -1 if nothing can be compared. Only equal
+    forms are compared.
+    """
 
     def __len__(self) -> int:
         return len(self.form)

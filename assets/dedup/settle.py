@@ -5,8 +5,8 @@ means, in this order: more source pixels, more bytes per pixel and second, sharp
 key. The first three are rounded to a quarter octave for pixels, half an octave otherwise, so 1 % more bytes is not
 better.
 
-A new sample supersedes a worse published one unless that is pinned: under `mark` or `first`, or if a near new sample
-has another split. So no training sample becomes a validation sample.
+A new sample supersedes a worse published one unless the published one is pinned: under `mark` or `first`, or if a near
+new sample has another split. So no training sample becomes a validation sample.
 """
 
 from collections.abc import Mapping, Sequence
@@ -213,7 +213,7 @@ class _Course:
         self.superseded: dict[int, DuplicateOf] = {}
 
     def decide(self, sample: int, here: NearPairs, rows: Int64s, there: NearPairs) -> None:
-        """Call after all better samples. here, rows: near new samples; there: near published ones."""
+        """Decide on a sample after all better ones. here, rows: near new samples; there: near published ones."""
         nearest: list[tuple[int, float, int, int, int]] = []
         for by, distance, other in zip(here.by.tolist(), here.distance.tolist(), rows.tolist(), strict=True):
             if self.stays[other]:
@@ -321,7 +321,7 @@ def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
 def looks(table: "pl.DataFrame", *, ungrouped: bool) -> tuple[Candidates, "pl.Series"]:
     """Return the best sample of each group, and each group's rows.
 
-    A group has equal hashes (one look), form and split; with ungrouped, each sample is one.
+    A group has equal hashes (one look), form and split; with `ungrouped`, each sample is a group of its own.
     """
     import polars as pl
 

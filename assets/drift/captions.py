@@ -1,7 +1,7 @@
 """Detect captions that fit a neighbouring object, in key order, better than their own.
 
-Tested are words shared with the object's label, title and file name, and the rank correlation of duration with text
-length.
+One test counts words shared with the object's label, title and file name. The other is the rank correlation of
+duration with text length.
 """
 
 import math
@@ -61,7 +61,7 @@ def texts_of(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, flo
 def caption_findings(
     now: Texts, batches: Sequence[Texts], thresholds: Thresholds, alpha: float
 ) -> list[DriftFinding]:
-    """Find texts that fit another row better, or worse than the baseline's texts fit."""
+    """Find texts that fit another row better than their own, or fit worse than the baseline's texts do."""
     labels: Any = {"column": "text", "keys": now.keys[1:4]}
     findings = _shifted_words(now, alpha, labels) or _shifted_lengths(now, alpha, labels)
     if findings:

@@ -38,7 +38,7 @@ class Stratum:
     """Samples of batch and baseline that are compared."""
 
     of: str
-    """Such as a kind."""
+    """Description of the samples, such as a kind."""
     now: "pl.DataFrame"
     """Rows of the batch."""
     batches: tuple["pl.DataFrame", ...]

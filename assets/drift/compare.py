@@ -71,7 +71,7 @@ class Baseline:
     """The version that a batch is compared with."""
 
     version: loader.Version
-    """Version itself."""
+    """Version compared with."""
     batches: tuple[BatchFacts, ...]
     """Batches, newest first."""
     types: Mapping[str, str]

@@ -1,9 +1,9 @@
 """Compare shares and distributions of numbers.
 
 Shares (categories, nulls, zeros, outcomes) use Fisher's exact test, which holds near 0 and 1. Numbers have three
-measures: the level (mean), the Kolmogorov-Smirnov distance, and the population stability index over deciles. The index
-hardly detects a scale that changed by 3 %, the level no change of spread, none of them 1 % of zeros. Differences in the
-last digits are ignored (`settled`).
+measures with different blind spots: the level (mean), the Kolmogorov-Smirnov distance, and the population stability
+index over deciles. The index hardly detects a 3 % change of scale. The level detects no change of spread. None of them
+detects 1 % of zeros. Differences in the last digits are ignored (`settled`).
 """
 
 import math
@@ -84,7 +84,7 @@ class Comparison:
     alpha: float
     """Significance of one comparison."""
     usual: Sequence[EffectSize] | None = None
-    """Difference of each batch from the rest; None: by their shares."""
+    """Difference of each batch from the rest; None: computed from their shares."""
 
     @property
     def before(self) -> Counted:
@@ -120,7 +120,7 @@ def mix(
 ) -> list[DriftFinding]:
     """Find values of a column whose share changed, or else a change of the whole mix by its stability index.
 
-    limits: for a share, and the index. now, batches: value -> count, all with the same `n`.
+    limits: for a share, and for the index. now, batches: value -> count, all with the same `n`.
     """
     share, psi = limits
     findings: list[DriftFinding] = []
@@ -312,7 +312,7 @@ def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
     """Return the largest chance distance between the means of two draws of one distribution, at alpha / 2 on this side.
 
     The distribution is both draws pooled. The mean of n objects exceeds d with probability at most exp(-n I(d)), with
-    the Cramer-Chernoff rate function I; without replacement, less often (Hoeffding 1963). The smaller bound holds.
+    the Cramer-Chernoff rate function I; without replacement, less often (Hoeffding 1963). The smaller bound is used.
     """
     n, m = now.evidence, before.evidence
     values = np.concatenate([now.values, before.values])

@@ -124,7 +124,7 @@ class DriftFinding:
     certain: bool = False
     """True if the finding needs no statistics."""
     keys: tuple[str, ...] = ()
-    """Few samples or objects that show the difference."""
+    """A few samples or objects that show the difference."""
 
     @property
     def sentence(self) -> str:
@@ -145,9 +145,9 @@ class EffectSize:
     effect: float
     """Size of the difference."""
     chance: float
-    """Root mean square for draws of one distribution."""
+    """Root mean square of the size if both sides are draws of one distribution."""
     noise: float
-    """Largest size by chance, at this comparison's level."""
+    """Largest size by chance, at the significance level of this comparison."""
 
 
 UNKNOWN = EffectSize(effect=0.0, chance=1.0, noise=1.0)
@@ -371,7 +371,8 @@ def featurizer_findings(
     """Find featurizers that computed the batch differently than the newest published batch.
 
     Arguments: featurizer -> facts of its record (version, weights_sha256, torch ...); again: of the published batch's
-    newest recomputation. A raised code number announces a change, which a recomputation settles; others are silent.
+    newest recomputation. A raised code number announces a change, which a recomputation settles. Changes under the
+    same number are silent.
     """
     findings = []
     for name in sorted(set(now) & set(before)):

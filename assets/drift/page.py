@@ -78,7 +78,10 @@ def render(
     shown: Sequence[tuple[str, Example]] = (),
     before: Sequence[tuple[str, Example]] = (),
 ) -> str:
-    """Return the page. facts: heading -> text; plot: from `plotted`; shown, before: from `shown_of`, `before_of`."""
+    """Return the page as HTML.
+
+    facts: heading -> text. plot: from `plotted`. shown, before: from `shown_of` and `before_of`.
+    """
     template = templates(Path(__file__).parent).get_template("gate.html.j2")
     return template.render(
         title=title,
@@ -155,7 +158,8 @@ def shown_of(
 def before_of(root: loader.Root, baseline: Baseline, shown: Shown) -> Shown:
     """Return (kind and version, baseline sample) for each kind in `shown`, in its order.
 
-    From the newest batch with that kind, ordered by the hash of the key; without taken-down and unreadable samples.
+    Samples come from the newest batch with that kind, ordered by the hash of the key. Taken-down and unreadable ones
+    are left out.
     """
     examples: Shown = []
     nbytes = 0

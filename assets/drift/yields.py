@@ -27,7 +27,7 @@ class Outcomes:
     used: int = 0
     """Objects with samples."""
     rejected: int = 0
-    """Damaged objects, or no media."""
+    """Number of objects that are damaged or not media."""
 
 
 def outcome_findings(
@@ -129,7 +129,7 @@ class _Expected:
 def size_findings(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], thresholds: Thresholds
 ) -> list[DriftFinding]:
-    """Compare this delivery's samples with the median delivery's: in total, and per kind, split and source."""
+    """Compare the number of samples with the median delivery's: in total, and per kind, split and source."""
     if thresholds.batch_ratio is None or not batches:
         return []
     limit = -math.log(thresholds.batch_ratio)

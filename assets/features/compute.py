@@ -50,7 +50,7 @@ class SampleRange:
     store: RangeReader
     """Store of the part."""
     part: loader.Part
-    """Part."""
+    """Part that contains the samples."""
     kind: str
     """Kind of the part's samples."""
     featurizer: Featurizer
@@ -62,7 +62,7 @@ class SampleRange:
     place: str = ""
     """"cpu" or "cuda:0"; "": the worker's own."""
     removed: frozenset[int] = frozenset()
-    """Rows in no version any more, without features."""
+    """Rows that no version contains any more; they get no features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class FeatureRow:
     key: str
     """Key of the sample."""
     features: Features | None = None
-    """None if refused or removed."""
+    """Features of the sample; None if refused or removed."""
     code: str = ""
     """Code of the refusal or ""."""
     reason: str = ""
@@ -98,7 +98,7 @@ def fields_of(part: loader.Part) -> frozenset[str]:
 def feature_kind(featurizer: Featurizer, kind: str, part: loader.Part) -> str:
     """Return the kind as which a featurizer takes a part's samples: "episode" if both are of episodes, else `kind`.
 
-    Samples with a clock are episodes, or with actions, unless they are a clip with its labels.
+    Samples with a clock are episodes. Samples with actions are, too, unless they are a clip with its labels.
     """
     fields = fields_of(part)
     is_episode = any(field.endswith(CLOCK) for field in fields) or (
@@ -285,7 +285,7 @@ class StoredFeatures:
     table: list[dict[str, Any]] = field(default_factory=list)
     """One row per sample."""
     parts: list[list[Any]] = field(default_factory=list)
-    """[part id, kind, rows in `table`] per part, in order."""
+    """[part id, kind, number of rows in `table`] per part, in order."""
     model: dict[str, Any] = field(default_factory=dict)
     """Facts of model and machine; empty without a model."""
 
@@ -310,7 +310,9 @@ def store_part(
     stored: StoredFeatures,
     txn: str | None = None,
 ) -> None:
-    """Write the part's new shard, unless it has the group, no fields or no samples, and add the rows' values.
+    """Write the part's new shard, and add each row's values to the table.
+
+    Writes no shard if there are no fields or no samples, or if the part has this group.
 
     Raises: FieldMismatch if the output differs from its declaration; Conflict; StoreError.
     """

@@ -96,9 +96,9 @@ class PartTask:
     names: FeatureNames
     """Names of its fields."""
     removed: list[int]
-    """Rows in no version any more."""
+    """Rows that no version contains any more."""
     txn: str | None
-    """None: the part's own."""
+    """Transaction of the shard; None: the part's own."""
     stretch_s: float
     """Time limit per range of samples, in s."""
 
@@ -108,13 +108,13 @@ class PartFeatures:
     """Features of a part."""
 
     shards: list[dict[str, Any]] = field(default_factory=list)
-    """As JSON; empty without fields."""
+    """New shard as JSON; empty for a featurizer without fields."""
     table: list[list[tuple[str, Any]]] = field(default_factory=list)
     """(column, value) pairs per sample."""
     ran_on: dict[str, str | int] = field(default_factory=dict)
     """`machine_facts` of a model; else empty."""
     fault: str = ""
-    """Why the model does not run there, or ""."""
+    """Why the model does not run on the node; "" if it does."""
 
 
 def part_features(task: PartTask, node: Node) -> PartFeatures:
@@ -198,7 +198,7 @@ class FeatureInput:
     part: loader.Part
     """Part."""
     removed: frozenset[int] = frozenset()
-    """Rows in no version any more, without features."""
+    """Rows that no version contains any more; they get no features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +224,7 @@ class FeaturesOf:
     timeout_s: float
     """Time limit per range of samples, in s."""
     txn: str | None = None
-    """None: the parts' own."""
+    """Transaction of the shards; None: the parts' own."""
 
 
 class BatchFeatures:

@@ -1,6 +1,6 @@
 """Refresh: recompute features of published batches for a new or changed featurizer.
 
-They wait in the dataset's open transaction until the next release (`refresh_release`).
+New features wait in the dataset's open transaction. The next release publishes them (`refresh_release`).
 """
 
 from collections.abc import Mapping

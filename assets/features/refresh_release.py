@@ -55,11 +55,11 @@ class Refresh:
     """Result of publishing refreshed features."""
 
     version: loader.Version | None
-    """None if nothing was published."""
+    """New version; None if nothing was published."""
     published: tuple[str, ...] = ()
     """"stage partition" of each published record."""
     left_out: int = 0
-    """Excluded samples."""
+    """Number of excluded samples."""
     results: tuple[CheckResult, ...] = ()
     """Results of the gate's checks."""
 

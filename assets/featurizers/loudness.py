@@ -41,7 +41,7 @@ class Loudness(Featurizer):
     video: str | None = None
     """Field with a clip's audio, such as `sound.flac`; None skips clips."""
     silence_dbfs: float = -60.0
-    """Window is silent if its mean square over all channels is lower; a full-scale sine is at -3.01 dBFS."""
+    """A window is silent if its mean square over all channels is lower; a full-scale sine is at -3.01 dBFS."""
     name: ClassVar[str] = "loudness"
     """Name of the featurizer."""
     code: ClassVar[int] = 2

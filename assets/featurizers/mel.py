@@ -43,7 +43,7 @@ class Mel(Featurizer):
     hop: int = 160
     """Samples from one frame to the next."""
     n_mels: int = 80
-    """Triangles."""
+    """Number of triangles."""
     fmin_hz: float = 0.0
     """Lower edge of the triangles."""
     fmax_hz: float | None = None
@@ -56,7 +56,7 @@ class Mel(Featurizer):
     """Power to which magnitudes are raised, 1 or 2."""
     log: Log = "whisper"
     """"none", "ln", "log10", "db" (10 log10 of a power, 20 log10 of a magnitude) or "whisper".
-    That is (log10 + 4) / 4, clamped to at most 2 below the largest value, without the last frame.
+    "whisper" is (log10 + 4) / 4, clamped to at most 2 below the largest value, without the last frame.
     """
     floor: float = 1e-10
     """Smallest argument of `log`."""

@@ -39,7 +39,7 @@ class AuditTask:
     raw: dict[str, Any]
     """Row of `raw_objects`."""
     policy: CutPolicy
-    """For clips that the audit encodes."""
+    """Policy of the clips that the audit encodes."""
     staging: str
     """Key of the staged clips, or ""."""
     cost_s: float

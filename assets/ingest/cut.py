@@ -156,7 +156,8 @@ def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
 def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: float) -> str:
     """Return why these refusals stop a batch, or "".
 
-    An object that differs from its source after the cut is left out; many point to a bug in penstock or a library.
+    An object that differs from its source after the cut is left out. Many such objects point to a bug in penstock or a
+    library.
     """
     untrue = [row for row in refusals if row["stage"] == CUT_AUDIT]
     if len(untrue) <= max_untrue_rate * n_objects:

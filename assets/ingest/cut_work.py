@@ -197,7 +197,7 @@ class CutUnits:
     kind: Kind | None = None
     """Kind of the units; None if refused."""
     pieces: list[UnitFiles] = field(default_factory=list)
-    """Units."""
+    """Units and their files."""
     refusal: dict[str, Any] | None = None
     """Row of `refusals`."""
 
@@ -211,9 +211,9 @@ class CutParts:
     rows: list[dict[str, Any]]
     """Rows of `units`."""
     refusals: list[dict[str, Any]]
-    """Rows of `refusals`: workers that named files of others."""
+    """Rows of `refusals` for objects whose worker named files that are not its own."""
     short_shots: int
-    """Shots, and ends of shots, too short for a clip."""
+    """Number of shots, and ends of shots, too short for a clip."""
 
 
 def cut(task: CutTask, node: Node) -> CutUnits:

@@ -1,4 +1,4 @@
-"""Limits of a batch: refusals that stop it, and each object's time."""
+"""Limits of a batch: refusals that stop it, and each object's time limit."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -59,7 +59,7 @@ class PacketIndex:
     """Facts of a video stream from reading all its packets."""
 
     n_packets: int
-    """With hidden ones."""
+    """Number of packets, hidden ones included."""
     start_pts: int
     """Start of the first shown frame, in ticks."""
     end_pts: int
@@ -69,9 +69,9 @@ class PacketIndex:
     max_gop_frames: int
     """Most packets from one keyframe to the next."""
     n_discard: int = 0
-    """Packets whose frames are hidden."""
+    """Number of packets whose frames are hidden."""
     n_keyframes: int = 0
-    """Keyframes."""
+    """Number of keyframes."""
     has_b_frames: bool = False
     """True if decode order differs from display order."""
     tail_missing_s: float = 0.0
@@ -294,7 +294,8 @@ def _check_count(container: "InputContainer", stream: "VideoStream", n_packets: 
 def check_duration(container: "InputContainer", found_s: float, step_s: float = 0.0) -> float:
     """Return how many seconds earlier than announced the file ends; 0 if no duration is announced.
 
-    found_s: its end. step_s: longest frame step; both in seconds. Raises: Unusable if rounding cannot explain it.
+    found_s: end of the file. step_s: longest frame step; both in seconds. Raises: Unusable if rounding cannot explain
+    it.
     """
     names = container.format.name.split(",")
     if container.duration is None or not any(name in _TIMED for name in names):

@@ -23,7 +23,7 @@ class ClipStaging:
     store: Store
     """Store of the clips."""
     key: str
-    """Key prefix, by all that determines the bytes."""
+    """Key prefix, derived from everything that determines the clips' bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Known:
     audit: Mapping[str, Any] = field(default_factory=dict)
     """Media table row; empty if there is none."""
     segments: tuple[Segment, ...] = ()
-    """From the `_segments` table."""
+    """Segments from the `_segments` table."""
     staging: ClipStaging | None = None
     """Staging of early clips or None."""
 
@@ -48,7 +48,7 @@ class Cutter:
     function: str
     """"module:function": (file, scratch folder, policy) -> units."""
     facts: str
-    """Name under which samples store a unit's `json`, by kind: a field has one group per dataset."""
+    """Name under which samples store a unit's `json`. It differs by kind, since a field has one group per dataset."""
     has_label: bool
     """True if samples have the field `cls`."""
     takes_known: bool

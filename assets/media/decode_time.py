@@ -73,11 +73,9 @@ def work_of(row: Mapping[str, Any]) -> DecodeWork:
 
 
 def declared_work(place: tuple[Store, str]) -> tuple[float, float, float] | None:
-    """Return `DecodeWork`'s duration_s, pixels and values by a container's header; None without one.
+    """Return `DecodeWork`'s duration_s, pixels and values as a container's header declares them.
 
-    Costs a few ranges.
-
-    place: (store, key).
+    Returns None if the object is not a container or cannot be read. Costs a few range requests. place: (store, key).
     """
     import av
 

@@ -1,8 +1,9 @@
 """Given segments: a table next to the media lists the stretches of video or audio that become units.
 
 It is `_segments.csv`, `.jsonl` or `.parquet` in the landing folder, with a row per unit: the object's `key`, `start_s`
-and `end_s`, optionally `label` and `caption`. Arrow allocates whatever size a Parquet page's header states, so headers
-(Thrift compact structs, https://github.com/apache/parquet-format) are checked first.
+and `end_s`, optionally `label` and `caption`. An invalid row rejects its object. Arrow allocates whatever size a
+Parquet page's header states, so headers (Thrift compact structs, https://github.com/apache/parquet-format) are checked
+first.
 """
 
 import io
@@ -289,9 +290,9 @@ class Segment:
     """One given segment of an object."""
 
     start_s: float
-    """Seconds after the first frame or sample."""
+    """Start, in seconds after the first frame or sample."""
     end_s: float
-    """Seconds after the first frame or sample, exclusive."""
+    """End, exclusive, in seconds after the first frame or sample."""
     label: str = ""
     """Label of the unit or ""."""
     caption: str = ""

@@ -31,7 +31,10 @@ class Unit:
 
 
 class Unusable(Exception):
-    """Raised for an object that yields no sample; a row of `refusals`. at_frame: a video's first incomplete frame."""
+    """Raised for an object that yields no sample, and stored as a row of `refusals`.
+
+    at_frame: a video's first incomplete frame.
+    """
 
     def __init__(
         self, outcome: Outcome, stage: str, code: str, reason: str, at_frame: int | None = None

@@ -194,7 +194,7 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PublishedBatch:
-    """Version is None if it waits (see `reason`) or only has duplicates by now."""
+    """An audited batch after its release. version: None if it waits (see `reason`) or has only duplicates by now."""
 
     audit: Audit
     version: loader.Version | None = None

@@ -1,4 +1,4 @@
-"""A dataset's alarms, and sensors that alert a person about these, failed runs, and abandoned cluster jobs."""
+"""A dataset's alarms, and sensors that alert a person about alarms, failed runs and abandoned cluster jobs."""
 
 import json
 import time
@@ -34,7 +34,7 @@ class Alarm:
     """A lasting problem."""
 
     alert: Alert
-    """Sent while the problem lasts."""
+    """Alert that is sent while the problem lasts."""
     subject: str = ""
     """Key of the batch, or ""."""
 
@@ -202,14 +202,14 @@ ALERT_S, CANCEL_S = 6 * 3600.0, 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnattendedJob:
-    """A cluster job to whose folder no monitor writes, as each does every ten minutes."""
+    """An unfinished cluster job. A process that monitors it writes to its folder every ten minutes."""
 
     folder: "JobFolder"
     """Folder of the job."""
     about: str
     """Name of the job."""
     unattended_s: float
-    """Seconds unattended."""
+    """Seconds since a monitor wrote."""
     n_blocks: int
     """Blocks in all."""
     n_done: int
@@ -252,7 +252,10 @@ def jobs_sensor() -> dg.SensorDefinition:
 
 
 def unattended_jobs(store: Store, now_s: float, tell: Callable[[str], object]) -> Iterator[UnattendedJob]:
-    """Yield a store's unfinished jobs, with the time since a monitor wrote. tell: reports damaged descriptions."""
+    """Yield a store's unfinished jobs, with the time since a monitor wrote.
+
+    tell: receives messages about damaged descriptions.
+    """
     from penstock.compute.job import JobFolder, job_ids
 
     for id_ in job_ids(store):

@@ -58,8 +58,8 @@ def discovery_sensor(
 
     by_subject: each folder is a subject, which a takedown may name. max_runs: most run requests per tick.
 
-    A batch gets one run (run key = partition key), none with a `samples` record. Costs `arrivals.tick`, four requests
-    for the log, and three listings (a page per 1,000).
+    A batch gets one run (run key = partition key), or none if it has a `samples` record. Costs `arrivals.tick`, four
+    requests for the log, and three listings (a page per 1,000).
     """
     books: dict[str, Book] = {}  # the last tick's, as long as the code server lives
 

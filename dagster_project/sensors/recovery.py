@@ -1,5 +1,7 @@
 """Recovery: mark runs without a process as failed, and repeat runs that failed through no fault of their own.
 
+Dagster retries a crashed run, and its monitor ends a run that never started. These cases would need a person:
+
 - A running run stays "Started": its launcher cannot check a process.
 - A run that leaves the queue while a code server is down fails, and a retry requested then is dropped.
 - No retry follows a step that failed because the store, or Dagster's database, did not respond.
@@ -78,7 +80,7 @@ def attempt_of(run: dg.DagsterRun) -> int:
 
 
 def waited(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a run ended during a long wait for a cluster job, which its next run finds."""
+    """Return whether a run ended during a long wait for a cluster job; its next run finds the job."""
     record = instance.get_run_record_by_id(run.run_id)
     if record is None or not run.tags.get(WAITS) or not record.start_time or not record.end_time:
         return False
@@ -95,7 +97,7 @@ def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def is_no_fault_of_the_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a run failed without a step's error, or because store or database did not respond."""
+    """Return whether a run failed without a step's error, or because the store or the database did not respond."""
     if run.tags.get(_REASON) not in _OF_THE_RUN:
         return True
     failures = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
@@ -133,7 +135,7 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation |
 
 
 def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") -> list[dg.DagsterRun]:
-    """Return the last day's lost runs, each the newest of its job and partition: not repeated yet, pause over.
+    """Return the last day's lost runs that are the newest of their job and partition, and due for a repetition.
 
     label: the code location's; "" for all.
     """
@@ -169,7 +171,7 @@ def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> b
 
 
 def is_alive(pid: int, began_s: float) -> bool:
-    """Return whether the process started at that time is alive, and not a later one with its id."""
+    """Return whether the process that started at that time is alive. A later process may have its id."""
     if not Path("/proc/self/stat").exists():
         return _answers(pid)
     try:

@@ -79,7 +79,7 @@ def _request(dataset: str, event: int, attempt: int) -> dg.RunRequest:
 
 
 def _failed(instance: dg.DagsterInstance, job: str, key: str, label: str) -> float | None:
-    """Return Unix seconds; None if it may still succeed or is superseded."""
+    """Return when the release failed, in Unix seconds; None if it may still succeed or is superseded."""
     tags = tags_of(label)
     of_key = dg.RunsFilter(tags={_RUN_KEY: key, **tags}, statuses=LAUNCHED)
     of_job = dg.RunsFilter(job_name=job, tags=tags, statuses=LAUNCHED)

@@ -67,7 +67,7 @@ def quarantine_job(spec: DatasetSpec) -> str:
 def quarantine_sensor(spec: DatasetSpec, *, minimum_interval_s: int = 300) -> dg.SensorDefinition:
     """Request one run of the quarantine job while there are ledgers without a verdict.
 
-    The store lists the judged ledgers; the same ones are requested at most once a day.
+    The store lists the judged ledgers. A run for the same ledgers is requested at most once a day.
     """
 
     @dg.sensor(

@@ -32,11 +32,11 @@ Rows = dict[str, dict[int, int]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     before: Change | None
-    """Change to apply to the parent first, or None."""
+    """Change to apply to the parent first, which excludes its denied samples, or None."""
     change: Change
     """The change, redacted."""
     n_dropped: int = 0
-    """Own samples that were left out."""
+    """Number of the change's own samples that were left out."""
 
 
 def reason_of(entry: int) -> str:

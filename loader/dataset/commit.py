@@ -39,7 +39,7 @@ from .writing.run_tables import RunKeys
 logger = logging.getLogger(__name__)
 
 Check = Callable[[Version | None], None]
-"""Raises if a change does not fit the newest version (or None)."""
+"""Raises if a change does not fit the newest version, which is None for a new dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Pending:
 
 
 TEXT_FACTS, LIST_FACTS = ("tokenizer", "tokenizer_sha256", "unit"), ("dims", "labels")
-"""Facts of fields in docs/format.md; writers may add others."""
+"""Names of field facts that docs/format.md defines; writers may add others."""
 
 
 def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -338,7 +338,7 @@ class SameCells:
         self._version, self._files = version, [file.to_json() for file in files]
 
     def __call__(self, parent: "Version | None") -> None:
-        """Check the newest version: free if it is the base; else it reads the annotations of these columns.
+        """Check the newest version. Costs nothing if it is the base; else it reads the annotations of these columns.
 
         Raises: Conflict.
         """
@@ -383,7 +383,7 @@ class SameCells:
 
 
 def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Change:
-    """Return an annotation with its columns' statistics as rebased on `parent`, uploaded under `prefix`.
+    """Return an annotation with its columns' statistics after a rebase on `parent`, uploaded under `prefix`.
 
     Raises: FieldMismatch.
     """

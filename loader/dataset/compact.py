@@ -20,7 +20,7 @@ from .tables.stats import STATS_SCHEMA, merge_to_rows
 
 FAN_IN = 8
 SIZES = tuple(32 * 2**10 * FAN_IN**level for level in range(4))
-"""Upper size limits of levels 0 to 3, in bytes;"""
+"""Upper size limits of levels 0 to 3, in bytes. Larger tables never merge."""
 RUN_GROUPS = ("keys", "metadata")
 """Column groups of the samples table that every publish of parts writes."""
 MOST_BYTES = 4 * SIZES[-1]

@@ -1,8 +1,8 @@
 """Exact sums and quantiles of floats: the same for every grouping and order of values, bit for bit.
 
 A float is a whole mantissa times a power of two. Mantissas are summed per exponent, as whole numbers in float64 (below
-2^53), and then as Python's integers in units of 2^-1074. Quantiles have their exact rank, from counts over the leading
-20 bits of float32 values, in their order, and their bin's middle, within 2^-12 of the true value.
+2^53), and then as Python's integers in units of 2^-1074. For quantiles, values are counted in bins by the leading 20
+bits of float32. A quantile is the middle of the bin with its exact rank, within a relative error of 2^-12.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ class ExactSums:
     """Sums of one dimension."""
 
     n: int = 0
-    """Values."""
+    """Number of values."""
     total: int = 0
     """Sum, in units of 2^-1074."""
     squares: int = 0
@@ -191,7 +191,7 @@ class ValueCounts:
     """Counts of a field's values, for all dimensions."""
 
     bins: NDArray[np.uint32]
-    """uint32, ascending: dimension, then the leading 20 bits in order."""
+    """uint32, ascending: dimension, then the leading 20 bits of the value, in the order of values."""
     counts: I64
     """int64: values in each bin."""
 

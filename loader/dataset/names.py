@@ -198,7 +198,7 @@ def check_words(what: str, words: str) -> str:
 
 
 def check_ref_name(name: str) -> str:
-    """Return a tag's or alias's name. Raises: InvalidName, also if reserved."""
+    """Return a tag's or alias's name. Raises: InvalidName, also for a reserved name."""
     if not _NAME.fullmatch(name):
         raise InvalidName(f"{name!r} cannot be a tag or alias: accepted are {_RULE}")
     if name == LATEST or name.isdigit() or name.startswith("v-"):

@@ -34,7 +34,7 @@ class FieldNorm:
     """Statistics of one field, per dimension."""
 
     shape: tuple[int, ...]
-    """Its shape."""
+    """Shape of one value of the field."""
     sums: tuple[ExactSums, ...]
     """Exact sums of each dimension, in C order."""
     counts: ValueCounts

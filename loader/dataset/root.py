@@ -31,7 +31,7 @@ Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any
 
 
 class Root:
-    """A folder or bucket prefix with datasets, opened at first use.
+    """A folder or bucket prefix with datasets, opened at first use. Thread-safe; pickles without secrets.
 
     The first write creates the root. Reading a location that is not a root raises NotARoot.
 
@@ -168,7 +168,8 @@ class Root:
         """Return a writer that publishes, on a clean exit, a version with the newest version's samples plus its own.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
-        `part_samples`. `group` stores all fields that `groups` (field -> group) does not assign.
+        `part_samples`. `group` stores all fields that `groups` (field -> group) does not assign. `facts` are as for
+        `publish`.
         """
         from .writer import Writer
 
@@ -234,7 +235,7 @@ class Root:
             exclude: key -> reason, for samples of these parts to leave out.
             supersede: key -> reason, for samples of the newest version that these parts replace, in the same log entry.
             onto: id that the newest version must have, else Conflict; "" if the dataset must have no version.
-            verdict: path of the stage record that accepted exactly these parts.
+            verdict: path of the stage record that accepted exactly these parts. Gated transactions need it.
             foreign: table of the objects with the parts' bytes, if these stay in other locations.
             producer: facts for the manifest (run id, code version).
             facts: field -> {"tokenizer", "tokenizer_sha256", "unit", "dims", "labels" ...}, kept by later versions
@@ -288,7 +289,8 @@ class Root:
     ) -> "Annotated":
         """Add metadata columns to existing samples, or change values in existing columns.
 
-        Rows may have their own `annotated_by` and `annotated_at_us`.
+        They form the column group `name`. Earlier values and versions stay. Rows may have their own `annotated_by` and
+        `annotated_at_us`.
 
             rows: path or URL of a .parquet, .jsonl or .csv file, Arrow table, mapping key -> values, or mappings.
             key: column of the rows to look up in the samples' column `on`; a value may match several samples.
@@ -323,7 +325,7 @@ class Root:
     def exclude(
         self, ref: str, keys: Sequence[str], *, reason: str, producer: Mapping[str, Any] | None = None
     ) -> Version:
-        """Return the next version without these samples. Their bytes stay until a takedown; later ordinals move up.
+        """Return the next version without these samples. Their bytes stay until a takedown; later ordinals decrease.
 
         Raises: SampleNotFound for a missing key; InvalidSample if a key or the reason is not text; Conflict if another
         writer excluded one of them meanwhile.
@@ -376,7 +378,7 @@ class Root:
         self.close()
 
     def renew_leases(self) -> None:
-        """Renew the lease on the opened versions now."""
+        """Renew the lease on the opened versions now. A background thread also renews it."""
         self._lease.beat()
 
     def _verifying(self, version: Version) -> Version:

@@ -228,7 +228,7 @@ def publish_exclusions(
 
 
 def abort_after(root: "Root", txn: str, error: BaseException) -> None:
-    """Abort a transaction because of an error, which remains the one to show."""
+    """Abort a transaction because of `error`. A failure to abort is only logged, so that the caller raises `error`."""
     try:
         root.abort(txn, f"{type(error).__name__}: the change was given up")
     except PenstockError as failure:

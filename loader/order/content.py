@@ -67,7 +67,7 @@ class PlannedSource:
     bucket: str | None = None
     """Bucket label, or None."""
     growth: int = 0
-    """Growth that added the view; 0 for the first version."""
+    """Number of the growth that added the view; 0 for the first version."""
     delta: bool = False
     """True if the view holds only the samples that the growth adds."""
     begins: bool = False
@@ -160,7 +160,7 @@ class PlanContent:
     global_batch: int
     """Slots per step in the first segment; later segments may differ."""
     sources: Mapping[str, PlannedSource]
-    """In order of name."""
+    """Source name -> planned source, in order of name."""
     segments: tuple[MixtureSegment, ...]
     """Weights by source. With buckets, bases are in the buckets' own segments."""
     boundary: str = FILL
@@ -174,7 +174,7 @@ class PlanContent:
     quarantine: Quarantine = field(default_factory=Quarantine)
     """Quarantined samples by step."""
     grown: tuple[Growth, ...] = ()
-    """In order of step, then source."""
+    """Growths, in order of step, then source."""
     grown_streams: Mapping[str, GrownStream] = field(init=False, repr=False)
     """Stream -> its views and their positions."""
     view_index: Mapping[tuple[str, int, bool], int] = field(init=False, repr=False)
@@ -387,7 +387,7 @@ def interleave_parts(
 def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[MixtureSegment, ...]:
     """Return segments with the sources' weights and the global batch; their bases follow from the buckets' turns.
 
-    starts, slots: entries for the same steps.
+    starts, slots: one entry per segment, at the same steps.
     """
     return tuple(
         MixtureSegment(

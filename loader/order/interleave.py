@@ -37,7 +37,7 @@ class Interleaving:
     by: str
     """Expression that assigns samples, for messages."""
     edges: tuple[str, ...] | None
-    """For messages; None if values are labels."""
+    """Edges of the buckets, for messages; None if values are labels."""
     turns: Stream
     """Mixture that deals the plan's steps to bucket labels."""
     batches: tuple[Mapping[str, int], ...]
@@ -65,7 +65,7 @@ class Interleaving:
         }
 
     def dealt_json(self, labels: Collection[str], before: int | None = None) -> dict[str, object]:
-        """Return as JSON the batch sizes of these labels, where they change, and the turns.
+        """Return as JSON the turns, and these buckets' batch sizes with their changes.
 
         before: include only segments that start before this step; None includes all.
         """
@@ -127,7 +127,7 @@ def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, in
     """Return label -> its share of the steps, as integers whose sum is at most 65536.
 
     A source proceeds through its buckets evenly. Bucket b gets `sum over sources of weight * n(source, b) / n(source)`
-    slots, divided by `batch[b]`.
+    slots, divided by `batch[b]`. Shares that need a larger sum are rounded up, so no bucket is left out.
     """
     totals = {source: sum(sizes[label].get(source, 0) for label in sizes) for source in weights}
     exact = {

@@ -65,7 +65,7 @@ class MixtureSegment:
     """Weights in force from a step on."""
 
     start_step: int
-    """First step."""
+    """First step of the segment."""
     weights: Mapping[str, int]
     """Source name -> positive integer, reduced by their gcd, sum <= 2^16, zeros left out."""
     base: Mapping[str, int]

@@ -23,7 +23,7 @@ class Occurrence(NamedTuple):
     step: int
     """Global step."""
     slot: int
-    """In the canonical order of the step's global batch."""
+    """Slot number in the step's canonical order."""
     epoch: int
     """Epoch of the source."""
     attempt: int
@@ -57,7 +57,7 @@ class Substituted(Protocol):
 
     @property
     def substitute(self) -> str:
-        """Substitute key."""
+        """Key of the substitute."""
 
 
 def occurrences(

@@ -78,7 +78,7 @@ class Plan(PlanContent):
         return planned_slots(self, step)
 
     def stack(self, steps: Sequence[int], rank: int, world_size: int) -> Stacked:
-        """Return one rank's part of the slots of ascending steps, as `slots` does. Computes only that part.
+        """Return one rank's part of the slots of ascending steps. Computes only that part.
 
         Raises: as `slots`; InvalidRuntime if there are more ranks than slots.
         """

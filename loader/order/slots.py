@@ -92,7 +92,7 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
 def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
     """Return a bool per version ordinal (int64) of a view: True if no slot of this step may hold the sample.
 
-    index: of the view, in `plan.source_names`.
+    index: position of the view in `plan.source_names`.
     """
     source = list(plan.sources.values())[index]
     ordinals = stored_ordinals(source.view, ordinals)
@@ -138,7 +138,7 @@ class Stacked:
     number: I64
     """int64: each slot's number in the canonical order of its step."""
     starts: Sequence[int]
-    """Index in `slots` of each step's first slot, then their number."""
+    """Index in `slots` of each step's first slot, then the number of all slots."""
     batches: Sequence[int]
     """Size of each step's global batch."""
 
@@ -155,8 +155,8 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
 def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
     """Return one rank's slots in ascending steps, each with its own sample.
 
-    O(B) arithmetic per step, and the order's full cost for B / world_size. Raises InvalidRuntime: as `slots_at`; if
-    world_size exceeds a batch.
+    Costs O(B) arithmetic per step, and permutations, which cost most, for B / world_size slots. Raises InvalidRuntime:
+    as `slots_at`; if world_size exceeds a batch.
     """
     planned = list(plan.sources.values())
     k, epoch, position, in_epoch, sizes = _in_stream_order(plan, steps)
@@ -305,7 +305,7 @@ def substitutes(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (attempt, view ordinal, version ordinal) of a slot's substitutes, in order of preference.
 
-    after: the attempt that the slot already holds (0: its own sample).
+    after: the attempt that the slot already holds (0: its own sample). Skips samples that are `held_back`.
     """
     for attempt in range(after + 1, MAX_ATTEMPTS + 1):
         view_ordinal, ordinal = substitute(plan, source, position, attempt)
@@ -350,7 +350,7 @@ _MASKED = np.uint64(2**64 - 1)  # ordinal of a padded slot
 
 @lru_cache(maxsize=4096)
 def identity_hash(identity: str) -> int:
-    """Return a 64-bit hash of a version's id (`view.identity`), framed as keys are."""
+    """Return a 64-bit hash of a version's id (`view.identity`), framed like the fields of `key`."""
     return hash_fields("identity", identity)
 
 

@@ -3,9 +3,10 @@
 Every rank saves the same bytes, and any number of ranks can continue from them. Steps from `step` on may be planned
 differently; anything that decided earlier steps may not change.
 
-With buckets each bucket is a source, and `past` has "bucket_by": {"batch": {label: B}, "turns": [...begun...]}, and
-"ramp": [...begun...] if batches changed. Each view of a source that grew is a source, and `past` has "grown":
-[...begun...]. With both, the hash of a growth's views is in its entry, as "views".
+[...begun...] lists the entries that begin before `step`. With buckets each bucket is a source, and `past` has
+"bucket_by": {"batch": {label: B}, "turns": [...begun...]}, and "ramp": [...begun...] if batches changed. Each view of a
+source that grew is a source, and `past` has "grown": [...begun...]. With both, the hash of a growth's views is in its
+entry, as "views".
 """
 
 from typing import Any

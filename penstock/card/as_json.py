@@ -12,7 +12,7 @@ from .value import FORMAT, Card, CardColumn, CardKind, Example
 
 
 def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """sheets: kind -> file name of its contact sheet."""
+    """Return JSON values. sheets: kind -> file name of its contact sheet."""
     return {
         "card": FORMAT,
         "dataset": card.dataset,

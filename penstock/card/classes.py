@@ -22,7 +22,7 @@ SHORT_SIDES = (
     "1080-2159",
     "2160 or more",
 )
-"""Shorter side, in pixels."""
+"""Shorter-side classes, in pixels."""
 
 DURATION_S = (1, 2, 5, 10, 30, 60, 300, 1800)
 DURATIONS = (
@@ -39,7 +39,7 @@ DURATIONS = (
 """Duration classes; each includes its lower bound."""
 
 ASPECTS = ("9:21", "9:16", "2:3", "3:4", "1:1", "4:3", "3:2", "16:9", "21:9")
-"""An image belongs to the nearest on a logarithmic scale."""
+"""Aspect ratios; an image belongs to the nearest on a logarithmic scale."""
 _RATIOS = np.array([int(name.split(":")[0]) / int(name.split(":")[1]) for name in ASPECTS])
 _HALFWAYS = np.sqrt(_RATIOS[1:] * _RATIOS[:-1])
 
@@ -92,7 +92,7 @@ def modality_of(fields: "frozenset[str] | set[str]") -> str:
 
 
 def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | None:
-    """Return the field that decides the modality: the first of the shortest."""
+    """Return the field that decides the modality: the first of the shortest names."""
     known = MODALITIES.get(modality, ())
     candidates = [field for field in fields if field.rpartition(".")[2].lower() in known]
     # A clip is stored as `mp4` and its mask as `mask.mp4`; a document as `txt` and its caption as `caption.txt`.
@@ -131,13 +131,13 @@ class Layouts:
     """Parts' layouts; equal groups share one."""
 
     of_part: Int64s
-    """Index per part [parts]."""
+    """Each part's layout index [parts]."""
     start: Int64s
     """Parts' first rows in the version, then the number of rows [parts + 1]."""
     modalities: tuple[str, ...]
-    """Per layout."""
+    """Each layout's modality."""
     sounds: tuple[bool, ...]
-    """True for clips with audio."""
+    """True for layouts of clips with audio."""
 
     def of_rows(self, rows: Int64s) -> Int64s:
         layouts: Int64s = self.of_part[np.searchsorted(self.start, rows, side="right") - 1]
@@ -150,7 +150,7 @@ class Layouts:
 
 
 def layouts(version: Version) -> Layouts:
-    """Take O(parts)."""
+    """Return layouts, in O(parts)."""
     parts = version.parts
     have = np.stack([parts.has_group(group) for group in sorted(parts.groups)], axis=1)
     numbers: dict[bytes, int] = {}

@@ -27,9 +27,9 @@ from .value import Example
 MAX_FIELD_BYTES = 32 * 2**20
 """Largest field read for an image, in bytes."""
 MAX_CAPTION = 280
-"""In characters."""
+"""Longest caption, in characters."""
 MAX_KINDS = 8
-"""Kinds, largest first, with examples."""
+"""Most kinds with examples, largest first."""
 _CAPTIONS = ("caption.txt", "text.txt", "title.txt")
 _SHOWN = ("label", "language", "licence", "raw_key")
 

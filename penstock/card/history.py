@@ -30,15 +30,15 @@ class Publish:
     """One version's records; empty if unavailable."""
 
     producer: Mapping[str, Any]
-    """The manifest's entry."""
+    """The manifest's `producer`."""
     samples: Mapping[str, Any]
-    """Samples' record."""
+    """The samples' stage record."""
     audit: Mapping[str, Any]
-    """Gate's record."""
+    """The gate's stage record."""
 
 
 def history(root: Root, version: Version) -> History:
-    """Cost one manifest and two records per version.
+    """Return the provenance. Costs one manifest and two records per version.
 
     Raises: Corrupt; StoreError.
     """

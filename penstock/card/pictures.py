@@ -41,7 +41,7 @@ _SOUND_COLOURS = np.array(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedImage:
     data: bytes
-    """Or b""."""
+    """Encoded bytes, or b""."""
     media_type: str
     """`image/jpeg` or `image/png`."""
     width_px: int
@@ -49,7 +49,7 @@ class EncodedImage:
     height_px: int
     """In pixels."""
     alt: str
-    """Describes it."""
+    """Alternative text."""
 
 
 def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:

@@ -101,7 +101,7 @@ class Bars:
     total: int
     """Samples of all rows."""
     note: str = ""
-    """Below the bars; or ""."""
+    """Text below the bars, or ""."""
 
     @property
     def most(self) -> int:
@@ -153,7 +153,7 @@ def summary(card: Card) -> str:
 
 
 def distributions(card: Card) -> Iterator[Bars]:
-    """Yield all with a value."""
+    """Yield all distributions with a value."""
     if card.licences.known or not card.licences.complete:
         yield _of_counts("Licences", card.licences, card.samples)
     for kind in card.kinds:

@@ -50,7 +50,7 @@ class RawObjects:
         self._sources, self._folders, self._n = NameTally(), NameTally(), 0
 
     def add(self, kinds: np.ndarray[Any, Any], batch: pa.RecordBatch) -> None:
-        """kinds: code per row."""
+        """Count rows. kinds: code per row."""
         names = set(batch.schema.names)
         if self._name in names:
             self._n += len(batch)
@@ -201,11 +201,11 @@ FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "
 @dataclass(slots=True)
 class SampleScan:
     splits: list[str]
-    """By code."""
+    """Names by code."""
     kinds: dict[str, KindScan]
     """Counts, largest kind first."""
     columns: dict[str, NumberSummary | NameTally]
-    """Summary or tally."""
+    """By column."""
     spans: dict[str, tuple[Any, Any]]
     """Timestamp column -> (first, last) as stored."""
     licences: NameTally
@@ -217,7 +217,7 @@ class SampleScan:
     facts: dict[int, dict[str, Any]]
     """Candidate's row number -> FACTS column -> value."""
     n_examples: int
-    """Per kind."""
+    """Examples per kind."""
 
 
 def scan(version: Version, *, n_examples: int) -> SampleScan:

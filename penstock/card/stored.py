@@ -27,7 +27,7 @@ SHEET_PX = 960
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCard:
-    """In a root."""
+    """A card in a root."""
 
     folder: str
     """Its key."""

@@ -84,7 +84,7 @@ class Numbers:
     p95: float
     """95 % quantile, within 0.5 %."""
     edges: tuple[float, ...]
-    """Bins' [n + 1]; their width is a power of two."""
+    """Bin edges [n + 1], a power of two apart."""
     counts: tuple[int, ...]
     """Rows per bin [n]."""
 
@@ -137,7 +137,7 @@ class NameTally:
 
 
 def ranked_counts(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
-    """Put the most frequent first."""
+    """Return counts, most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = (
         ordered[listed:] if len(ordered) > listed + 1 else []
@@ -260,7 +260,7 @@ def _exponent(low: float, high: float) -> int:
 MAX_NAMES = 60
 """Most kinds or splits; a column with more values is no category."""
 CANDIDATES = 4
-"""Per example, to choose different raw objects."""
+"""Candidates per example, to choose different raw objects."""
 OTHERS = "(others)"
 
 SIDES = ("width_px", "height_px")
@@ -361,7 +361,7 @@ class NameCodes:
         return self._codes[label]
 
     def codes(self, values: pa.Array, unknown: Int64s) -> Int64s:
-        """Return a code per value; nulls and blanks get `unknown`'s."""
+        """Return a code per value, from `unknown` for nulls and blanks."""
         encoded = text(values).dictionary_encode()
         distinct_names = encoded.dictionary.to_pylist()
         places = (

@@ -11,14 +11,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardKind:
-    """Classes are in their natural order, with empty ones between others."""
+    """One kind's samples; classes are in natural order, with empty ones between others."""
 
     name: str
-    """Its name."""
+    """Kind name."""
     modality: str
     """image, video, audio, text or other."""
     samples: int
-    """Live."""
+    """Live samples."""
     splits: Mapping[str, int]
     """Samples by split."""
     raw_objects: int | None
@@ -76,11 +76,11 @@ class CardColumn:
     type: str
     """As in the manifest."""
     numbers: Numbers | None = None
-    """If numeric."""
+    """Distribution if numeric."""
     counts: Counts | None = None
     """Samples by value, if text."""
     note: str = ""
-    """Or ""."""
+    """Remark, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +90,9 @@ class Check:
     name: str
     """Check name."""
     batches: int
-    """That passed."""
+    """Batches that passed."""
     failed: int
-    """Published although it failed."""
+    """Batches published although it failed."""
     newest: str
     """Newest batch's explanation."""
 
@@ -122,7 +122,7 @@ class History:
     checks: tuple[Check, ...] = ()
     """By name."""
     run: Mapping[str, str] = field(default_factory=dict)
-    """Producer's, such as `run_id`."""
+    """Producer's properties, such as `run_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +134,9 @@ class Example:
     modality: str
     """The kind's."""
     split: str
-    """Or ""."""
+    """Split, or ""."""
     facts: Mapping[str, str]
-    """As displayed."""
+    """Name -> displayed value."""
     caption: str = ""
     """Caption, or the text of a text sample, or ""."""
     picture: bytes = b""
@@ -166,9 +166,9 @@ class Card:
     created: str
     """UTC."""
     samples: int
-    """Live."""
+    """Live samples."""
     excluded_samples: int
-    """Their number."""
+    """Excluded samples."""
     excluded: Counts
     """By reason."""
     kinds: tuple[CardKind, ...]

@@ -26,7 +26,7 @@ class ListedStep:
     step: int
     """Completed steps."""
     checkpoint: Checkpoint | None
-    """By its marker; None if missing or unreadable."""
+    """Its marker's content; None if missing or unreadable."""
     problem: str
     """Why it cannot be loaded, or ""."""
     unfinished: bool

@@ -47,15 +47,15 @@ class Checkpoint:
     world_size: int
     """Ranks that saved it."""
     index: StoredObject
-    """Its object."""
+    """Index object."""
     parts: Sequence[StoredObject]
-    """Tensors and values."""
+    """Objects with tensors and values."""
     plan: str | None = None
-    """Hash; None if saved without a loader."""
+    """Plan hash; None if saved without a loader."""
     versions: Sequence[Mapping[str, str]] = ()
-    """That the plan reads, each {"source", "id", "name"}."""
+    """Versions that the plan reads, each {"source", "id", "name"}."""
     loader: Mapping[str, Any] | None = field(default=None, repr=False)
-    """State; None if saved without a loader."""
+    """Loader state; None if saved without a loader."""
 
     @property
     def objects(self) -> list[StoredObject]:
@@ -77,12 +77,12 @@ def sha256(data: bytes) -> str:
 
 
 def is_run(run: str) -> bool:
-    """Return whether such a run may have checkpoints."""
+    """Return whether a run of this name may have checkpoints."""
     return _NAME.fullmatch(run) is not None
 
 
 def check_run(run: str) -> str:
-    """Return a valid name. Raises: InvalidName."""
+    """Return a valid run name. Raises: InvalidName."""
     if not is_run(run):
         raise InvalidName(
             f"{run!r} cannot be a run's name: accepted are 1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit"

@@ -43,17 +43,17 @@ ITEM_BYTES = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("BOOL", "I8", "U8", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ"), 1),
 }
-"""Element type's bytes."""
+"""Element type -> bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPiece:
-    """A box of a tensor, or a value, whose `within` and `offsets` are empty."""
+    """A box of a tensor; or a value, with empty `within` and `offsets`."""
 
     item: Any
     """Torch's `WriteItem`."""
     label: str
-    """In the file."""
+    """Name in the file."""
     dtype: str
     """As safetensors names it."""
     within: tuple[int, ...]
@@ -61,7 +61,7 @@ class TensorPiece:
     offsets: tuple[int, ...]
     """Box's start in the whole tensor, in elements."""
     sizes: tuple[int, ...]
-    """In elements."""
+    """Shape."""
     nbytes: int
     """Size in bytes."""
 
@@ -71,17 +71,17 @@ class StoredPiece:
     """A piece's location."""
 
     part: StoredObject
-    """Its part."""
+    """Part with the piece."""
     offset: int
     """In the part, in bytes."""
     nbytes: int
     """Size in bytes."""
     offsets: tuple[int, ...]
-    """In the whole tensor, in elements; () for a value."""
+    """Start in the whole tensor, in elements; () for a value."""
     sizes: tuple[int, ...]
-    """In elements."""
+    """Shape."""
     crc32c: tuple[int, ...]
-    """By block."""
+    """CRC-32C per block."""
 
 
 def packed_parts(pieces: Iterable[TensorPiece], part_bytes: int) -> Iterator[list[TensorPiece]]:
@@ -172,12 +172,12 @@ def contiguous_boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, S
 
 
 def strides(sizes: Sequence[int]) -> Sizes:
-    """In elements."""
+    """Return strides in elements."""
     return tuple(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
 
 
 def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
-    """Return (first, count) of the shortest contiguous elements with all of a non-empty box."""
+    """Return (first, count) of the shortest range of elements that contains a non-empty box."""
     steps = strides(sizes)
     first = sum(offset * step for offset, step in zip(offsets, steps, strict=True))
     last = sum((length - 1) * step for length, step in zip(lengths, steps, strict=True))
@@ -185,7 +185,7 @@ def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int])
 
 
 def piece_name(name: str, offsets: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> str:
-    """Return such as `wte.weight[0:64,0:768]`."""
+    """Return a name such as `wte.weight[0:64,0:768]`."""
     if tuple(sizes) == tuple(whole):
         return name
     return f"{name}[{','.join(f'{low}:{low + size}' for low, size in zip(offsets, sizes, strict=True))}]"
@@ -213,12 +213,12 @@ class Index:
     tensors: Mapping[str, Tensor]
     """Name -> tensor."""
     values: Mapping[str, StoredPiece]
-    """Location of what is no tensor."""
+    """Name -> location of another value."""
     paths: Mapping[str, tuple[str | int, ...]]
     """Name -> keys that lead to it."""
 
     def parts(self) -> list[StoredObject]:
-        """By name."""
+        """Return parts by name."""
         pieces = (piece for tensor in self.tensors.values() for piece in tensor.pieces)
         return sorted({piece.part for piece in (*pieces, *self.values.values())})
 

@@ -28,23 +28,23 @@ from .ranks import several
 RECORDS = "trainings/"
 """Folder of runs' records."""
 NEWEST = 8
-"""Trail objects, by first step, read for the last step."""
+"""Newest trail objects, by first step, read for the last step."""
 _EVENT = re.compile(r"trainings/[^/]+/events/([0-9]{6})-([0-9]{6})\.json")
 _WINDOW = re.compile(r"trainings/[^/]+/windows/([0-9]{6})-([0-9]{12})\.parquet")
 FIRST_EVENTS = 4
-"""A start's events with its first batch."""
+"""A start's first events, with its first batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlannedSteps:
-    """Under one plan."""
+    """Steps run under one plan."""
 
     plan: str
     """Hash; "" if not named."""
     first: int
     """First step."""
     end: int
-    """After the last."""
+    """Step after the last."""
     without: NDArray[np.int64] | None = None
     """Steps of the trail that are not among these, ascending; or None."""
 
@@ -58,7 +58,7 @@ class PlannedSteps:
 
 
 def planned_steps(root: Root, saved: Store, run: str, markers: Sequence[int]) -> list[PlannedSteps]:
-    """Return a run's plans. saved: store of its checkpoints, which has these markers.
+    """Return a run's plans. saved: store of its checkpoints. markers: steps with a marker.
 
     Raises: Corrupt; StoreError; InvalidRuntime if no source names a plan.
     """

@@ -37,7 +37,7 @@ def several(
 
 
 def first_error(call: Callable[[], T]) -> T:
-    """Raise the lowest rank's error, unwrapped from torch's."""
+    """Return `call`'s result, or raise the lowest rank's error, unwrapped from torch's."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:

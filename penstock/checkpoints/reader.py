@@ -48,7 +48,7 @@ class _ReadBlock:
 
 
 class _ReadTarget(NamedTuple):
-    """A block's tensor, None for a value. memory: the tensor's, if bytes are read straight into it."""
+    """A block and its tensor, None for a value. memory: the tensor's, if read straight into it."""
 
     block: _ReadBlock
     target: torch.Tensor | None
@@ -169,7 +169,7 @@ class CheckpointReader(StorageReader):
         )
 
     def _read(self, requests: list[_ReadTarget]) -> list[tuple[_ReadTarget, memoryview | bytes | None]]:
-        """Return one part's blocks, None for each read in place. A damaged one is read a second time."""
+        """Return a part's blocks, None for a block read in place. A damaged one is read twice."""
         key = self._checkpoint.key(requests[0].block.piece.part)
         out: list[tuple[_ReadTarget, memoryview | bytes | None]] = []
         for request, read in zip(requests, self._blocks(key, requests), strict=True):

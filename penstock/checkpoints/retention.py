@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 COPYING = "~copying"
 """Empty object beside the parts of a step that is copied to this store; it sorts behind them."""
 COPYING_US = 2 * 24 * 3600 * 1_000_000
-"""Age at which it protects them no more."""
+"""Age at which it no longer protects the parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class CheckpointRetention:
     """A rule for deletion. Raises: InvalidRuntime."""
 
     keep_last: int | None = None
-    """Newest checkpoints; None keeps all."""
+    """Newest checkpoints to keep; None keeps all."""
     keep_every: int | None = None
     """Also keep steps divisible by this."""
 
@@ -43,7 +43,7 @@ class CheckpointRetention:
             )
 
     def kept(self, committed: Iterable[int]) -> set[int]:
-        """Include the newest always."""
+        """Return the steps to keep, always with the newest."""
         ordered = sorted(committed)
         if self.keep_last is None:
             return set(ordered)

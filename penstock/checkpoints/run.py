@@ -80,7 +80,7 @@ class Checkpoints:
         return marker.read(self._store, self.run, step)
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest, or None. Raises: Corrupt; FormatTooNew; StoreError."""
+        """Return the newest checkpoint, or None. Raises: Corrupt; FormatTooNew; StoreError."""
         steps = self.steps()
         return self.at(steps[-1]) if steps else None
 
@@ -128,7 +128,7 @@ class Checkpoints:
             first_error(pending[1].result)
 
     def writer(self, step: int, batches: "loader.Loader | None" = None) -> "CheckpointWriter":
-        """Return torch.distributed.checkpoint.save's. Raises: MissingDependency; InvalidRuntime."""
+        """Return a writer for torch.distributed.checkpoint.save. Raises: MissingDependency; InvalidRuntime."""
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
             raise InvalidRuntime(f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed")
         try:
@@ -181,7 +181,10 @@ class Checkpoints:
         return checkpoint
 
     def reader(self, step: int, *, partial: bool = False) -> "CheckpointReader":
-        """Return torch.distributed.checkpoint.load's. Raises: MissingDependency; CheckpointNotFound; Corrupt."""
+        """Return a reader for torch.distributed.checkpoint.load.
+
+        Raises: MissingDependency; CheckpointNotFound; Corrupt.
+        """
         checkpoint = self.at(step)
         return self._reader(checkpoint, self._index(checkpoint), partial)
 

@@ -82,7 +82,7 @@ def outcomes_anew(
 ) -> Iterator[Outcome[R]]:
     """Yield the outcome of each unit, in order, from a job in `store`. A job that has ended runs again.
 
-    about: in words. Memory: outcomes that arrive before an earlier unit's. Raises: as `attach`.
+    about: job name. Memory: outcomes that arrive before an earlier unit's. Raises: as `attach`.
     """
     words = hashlib.sha256()
     for unit in units:

@@ -1,4 +1,4 @@
-"""Read a cluster's TOML file: engine, runner's share, code. Examples: docs/clusters.md."""
+"""Read a cluster's TOML file: its engine, each runner's share, and the code to run. Examples: docs/clusters.md."""
 
 import json
 import sys

@@ -23,7 +23,7 @@ class ClusterCompute:
     tell: receives a line whenever a job's state changes.
     given_up: returns True once a user has ended the run.
     waits: receives a job's id before the wait, and "" after it.
-    file: the cluster's, for messages.
+    file: name of the cluster's file, for messages.
     ended: receives each job's final state.
     """
 

@@ -23,7 +23,7 @@ U = TypeVar("U")
 R = TypeVar("R")
 FOLDER = "jobs/"
 MAX_STARTS = 8
-"""Block that starts this often without outcomes fails its job."""
+"""A block that starts this often without outcomes fails its job."""
 _NUMBER = re.compile(r"/([0-9]{1,18})(?:-([0-9]{1,18}))?\.")
 _ID = re.compile(r"[0-9a-f]{32}")
 _TOKEN = re.compile(r"(?:[0-9a-f]{8})?")

@@ -119,7 +119,7 @@ class Runner:
         return REFUSED if given_up else DONE
 
     def _is_stopped(self) -> bool:
-        """Asks the store at most once per `STOP_S`."""
+        """Return whether a user cancelled the job. Asks the store at most once per `STOP_S`."""
         now_s = time.monotonic()
         if now_s > self._asked_s + STOP_S:
             self._asked_s, self._stopped = now_s, self._folder.stopped
@@ -138,7 +138,7 @@ class Runner:
 
     @contextmanager
     def _turn(self, *, exclusive: bool) -> Iterator[None]:
-        """exclusive: run no other block meanwhile, as this one may kill the runner."""
+        """Wait for a turn. exclusive: run no other block meanwhile, as this one may kill the runner."""
         n = BLOCKS_AT_ONCE if exclusive else 1
         with self._next_turn:
             for _ in range(n):
@@ -206,7 +206,7 @@ class Runner:
 
 
 class _BlockRun:
-    """With `finish`, outcomes are not saved early: their files vanish with the runner."""
+    """One start of a block. With `finish`, outcomes are not saved early: their files vanish with the runner."""
 
     def __init__(
         self,

@@ -164,7 +164,7 @@ def name_other(folder: JobFolder, why: str, tell: Tell, n_others: int) -> None:
 
 
 def own_folders(job: Job[Any, Any]) -> Iterator[JobFolder]:
-    """Yield a job's folders, for this attempt and later ones, with its work and source tree."""
+    """Yield a job's folders, for this attempt and later ones, if they hold its work and source tree."""
     code = source_hash(job.work.place)
     for attempt in range(job.attempt, job.attempt + MAX_OTHERS):
         folder = JobFolder(job.store, replace(job, attempt=attempt).id)

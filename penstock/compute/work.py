@@ -1,6 +1,7 @@
 """A `Work`: a function over units, with everything that a runner needs; and the hash of its source tree.
 
-Units and results are frozen dataclasses of plain values, stored as JSON.
+Units and results are frozen dataclasses of plain values, stored as JSON. A `Work` is a top-level name of its function's
+module: see `verify/shards_job.py`.
 """
 
 import hashlib

@@ -92,7 +92,7 @@ _STEPS = {"sample": "sample", "raw_object": "raw", "stage": None}
 
 
 def scrub(table: pa.Table, marks: Marks) -> pa.Table:
-    """Remove names from columns that name other samples or give reasons; return the same table without any."""
+    """Remove names from columns that name other samples or give reasons; return the same table if it has none."""
     for position, field in enumerate(table.schema):
         if (new := _scrubbed_column(table[field.name], field, marks)) is not None:
             table = table.set_column(position, field, pa.chunked_array([pa.array(new, field.type)]))
@@ -127,7 +127,7 @@ def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> 
 
 
 def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
-    """Remove the rows and names of denied samples; return the same table without any."""
+    """Remove the rows and names of denied samples; return the same table if it has none."""
     denied = taken_rows(table, marks)
     kept = table.filter(pa.array([not one for one in denied], pa.bool_())) if any(denied) else table
     return scrub(kept, marks)
@@ -161,7 +161,7 @@ def _ends(marks: Marks, step: str | None, name: str | None) -> bool:
 
 
 def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
-    """Remove the names from JSON: items and entries go, reasons lose the name. field: the value's."""
+    """Remove the names from JSON: items and entries go, reasons lose the name. field: the value's field."""
     if field in STRUCTURAL:
         return value
     if isinstance(value, str):

@@ -4,7 +4,7 @@ An object contains such bytes if:
 
 - a takedown recorded it, by the hash of its path, or by its key, size and change token;
 - a version has a denied sample in it that is not redacted yet;
-- its shard's index has a redacted row, without fields, and the object has bytes outside all fields.
+- its shard's index has a redacted row, which has no fields, and the object has bytes outside all fields.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def by_shard(version: Version) -> dict[str, list[ForeignObject]]:
 def objects_with(
     version: Version, shard: dict[str, Any], candidates: Sequence[ForeignObject], rows: Collection[int]
 ) -> list[ForeignObject]:
-    """Return those candidates, a registered shard's objects, that contain fields of these rows. Reads its index."""
+    """Return the candidates, objects of a registered shard, that contain fields of these rows. Reads its index."""
     starts = [one.offset for one in candidates]
     _, places = shard_index(version.store, shard)
     numbers = {
@@ -119,7 +119,10 @@ Shard = tuple[Version, dict[str, Any]]
 
 
 class DeniedBytes:
-    """The objects that contain bytes of denied samples. Reads each record once. denies: all in the root's log."""
+    """The objects that contain bytes of denied samples. Reads each record once.
+
+    denies: all takedowns in the root's log.
+    """
 
     def __init__(self, store: Store, denies: Sequence[Deny]) -> None:
         self._store, self._denies = store, denies
@@ -215,7 +218,7 @@ class DeniedBytes:
         return sorted(over_whole(root, dataset, held))
 
     def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
-        """Return path of a registered shard -> paths of its objects, among these, that contain such bytes."""
+        """Return path of a registered shard -> paths of its objects in `among` that contain such bytes."""
         if not self._denies or not among or not version.manifest.get("foreign"):
             return {}
         rows: dict[str, list[Shard]] = {}
@@ -237,7 +240,7 @@ class DeniedBytes:
 
 
 def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> set[int]:
-    """Objects with a byte in none of these fields, int64 [n, 2] of offset, nbytes: O(n log n)."""
+    """Return numbers of objects with a byte in none of these fields: int64 [n, 2] of offset, nbytes. O(n log n)."""
     fields = fields[np.argsort(fields[:, 0], kind="stable")]
     reach = np.maximum.accumulate(fields.sum(axis=1)) if len(fields) else np.zeros(0, np.int64)
     out = set()

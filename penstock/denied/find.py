@@ -214,7 +214,7 @@ class _Search:
 def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return path -> folder of its run, for samples and statistics files.
 
-    Earlier releases gave each annotation of a refresh its own folder, and the statistics of all another.
+    Earlier releases gave each annotation of a refresh its own folder, and all statistics another one.
     """
     folder_of = {entry["path"]: _folder(entry) for entry in (*manifest["samples"], *manifest["stats"])}
     counted = {_folder(entry) for entry in manifest["stats"]}
@@ -233,7 +233,7 @@ def _folder(entry: Mapping[str, Any]) -> str:
 
 
 def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
-    """Return the folders whose statistics change with these samples files, with later annotations'."""
+    """Return the folders whose statistics change with these samples files, also of later annotations."""
     columns: set[str] = set()
     out, folder_of = set(), folders(manifest)
     for entry in manifest["samples"]:

@@ -14,7 +14,7 @@ _OURS = re.compile(r"(\(taken down\)|(?:taken down|takedown) \(log entry \d+\))"
 """Text that takedowns write, which is never a name."""
 _WORD = re.compile(r"[^\s'\"(),;\[\]{}<>]+")
 _BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"
-"""Boundaries of a name: beside an identifier's character it is a piece of another; a dot may follow (`key.jpg`)."""
+"""Boundaries of a name: next to an identifier's character it is part of another name; a dot may follow (`key.jpg`)."""
 _SHORTEST = 4  # shorter words are too common
 _MOST_PLACES = 400
 """Most candidate spans in one word; a word with more is only checked whole."""

@@ -23,7 +23,7 @@ StoredRows = list[tuple[str, int, int]]
 READ_BYTES_PER_S = 5e6
 """Estimated bytes per second at which a process reads and hashes a keys table."""
 SLOWEST_BYTES_PER_S = 2e4
-"""Table read more slowly than this, after an hour of grace, fails."""
+"""A table read more slowly than this, after an hour of grace, fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class KeysResult:
 
 
 def look_at_keys(unit: KeysUnit, node: Node) -> KeysResult:
-    """Return a table's denied rows; for a unit with marks, the marks of names that still occur."""
+    """Return a table's denied rows; for a unit with marks, the marks of names that still occur in it."""
     try:
         return _looked(unit, node)
     except MemoryError:
@@ -115,7 +115,7 @@ LOOK_AT_KEYS = Work(
 
 
 class KeysTablesOnCluster(KeysTables):
-    """Keys tables of a root, read on a cluster; one that fails there is read here."""
+    """Keys tables of a root, read on a cluster; a table that fails there is read here."""
 
     def __init__(self, root: Root, deny: Deny, cluster: Cluster) -> None:
         super().__init__(root, deny)

@@ -20,8 +20,8 @@ T = TypeVar("T")
 def over_whole(root: Root, dataset: str, work: Callable[[Whole], T]) -> T:
     """Return work(versions) for the versions whose manifest and tables exist, retired or not.
 
-    Restarts if a collector deletes part of one meanwhile. Costs a request per version, and per table that only retired
-    versions have.
+    Restarts if a collector deletes part of a version meanwhile. Costs a request per version, and per table that
+    only retired versions have.
     """
     versions = _whole(root, dataset)
     while True:

@@ -19,7 +19,7 @@ Place = Mapping[str, Any]
 """A place: an object or version to check, as JSON.
 
 check: "absent", "zeros", "replaced", "remade", "retired", "raw", "registered" or "trained" (a run, not an object).
-what: in words. of: dataset. path: the object's. Other keys depend on the check.
+what: description. of: dataset. path: the object's. Other keys depend on the check.
 """
 
 
@@ -73,7 +73,7 @@ def read_record(store: Store, n: int) -> TakedownRecord:
 
 
 def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
-    """Without duplicates; a raw object's deletion replaces its earlier place."""
+    """Add places without duplicates; a raw object's deletion replaces its earlier place."""
     for place in places:
         is_raw = place["check"] == "raw"
         name = canonical({"check": "raw", "mark": place["mark"]} if is_raw else place)

@@ -1,4 +1,7 @@
-"""Decide which raw objects a takedown may delete: in no root, and below a place of its dataset or one that is named."""
+"""Decide which raw objects a takedown may delete.
+
+They are in no root, and below a source of their dataset or a place that the operator names.
+"""
 
 import os
 import re
@@ -33,7 +36,7 @@ class CompositeObject(NamedTuple):
 
 
 def joined_objects(store: Store, dataset: str) -> Iterator[CompositeObject]:
-    """Yield the raw objects of a dataset's batches with several files. Reads each manifest."""
+    """Yield the raw objects of a dataset's batches that consist of several files. Reads each manifest."""
     for body in _manifests(store, dataset):
         for entry in body.get("objects", ()):
             if files := entry.get("files"):
@@ -64,7 +67,7 @@ def check_place(place: str) -> str:
 
 
 def why_not(uri: str, places: Collection[str], root_url: str) -> str:
-    """Return why an object must not be deleted, or "": it is below one of `places`, in no root, and unambiguous."""
+    """Return why an object must not be deleted, or "" if it is below one of `places`, in no root, and unambiguous."""
     plain = plain_uri(uri)
     bases = sorted(base for base in map(_base, places) if base)
     inside = [base for base in bases if plain.startswith(f"{base}/")]

@@ -135,7 +135,7 @@ class RegisteredTables(Protocol):
 
 
 def exporter_named(name: str) -> "Exporter":
-    """Raise InvalidStore if the format cannot be exported."""
+    """Return the exporter. Raises: InvalidStore if there is none."""
     _check_known(name, EXPORTED)
     return cast("Exporter", import_module(FORMATS[name].exporter, __name__))
 
@@ -156,7 +156,7 @@ def joining_importer(name: str) -> "JoiningImporter":
 
 
 def registered_named(name: str) -> RegisteredFormat:
-    """Raise InvalidStore for a format that is not in `REGISTERED`."""
+    """Return the module. Raises: InvalidStore for a format that is not in `REGISTERED`."""
     _check_known(name, REGISTERED)
     return cast(RegisteredFormat, import_module(FORMATS[name].registered, __name__))
 

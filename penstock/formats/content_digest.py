@@ -31,13 +31,13 @@ UNIT_SAMPLES = 16 * ADDRESSES
 @dataclass(slots=True, kw_only=True)
 class DigestReport:
     version: str
-    """Its name."""
+    """Version name."""
     digest: str = ""
     """`c-` (lengths and checksums) or `cf-` (all bytes), then 64 hex digits; "" if a part failed."""
     samples: int = 0
     """Live samples."""
     nbytes: int = 0
-    """Total bytes of their fields."""
+    """Total bytes of the samples' fields."""
     failures: list[str] = field(default_factory=list)
     """One error per unreadable part."""
 

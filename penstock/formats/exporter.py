@@ -51,7 +51,7 @@ ADDRESSES = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkUnit:
-    """Samples of one part."""
+    """Samples of one part, exported together."""
 
     number: int
     """Index in the export."""
@@ -63,7 +63,7 @@ class WorkUnit:
 
 class ExportSample(NamedTuple):
     key: str
-    """Its key."""
+    """Sample key."""
     fields: dict[str, bytes]
     """Field name -> bytes, sorted by name."""
     columns: dict[str, Any]
@@ -75,7 +75,7 @@ class ExportSelection:
     """Samples, fields and columns to export; immutable and thread-safe."""
 
     version: Version
-    """Its version."""
+    """The samples' version."""
     fields: tuple[str, ...]
     """Sorted names."""
     columns: dict[str, str]
@@ -83,7 +83,7 @@ class ExportSelection:
     members: Bools
     """Mask by live ordinal: bool [len(version)]."""
     frame: Any
-    """polars table of these, one row per live ordinal; None without columns."""
+    """polars table of the columns, one row per live ordinal; None without columns."""
     norm: "Norm | None" = None
     """Norm whose statistics LeRobot's metadata has, instead of the exported rows'."""
 
@@ -276,7 +276,7 @@ class Outbox:
 
 
 class ExportJournal:
-    """Thread-safe."""
+    """A target's export journal; thread-safe."""
 
     def __init__(self, store: Store, of: dict[str, Any]) -> None:
         """Start or resume an export. of: its identity, as JSON.

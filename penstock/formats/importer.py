@@ -40,26 +40,26 @@ class ImportRun(NamedTuple):
     """Consecutive samples of one object."""
 
     info: ObjectInfo
-    """Their object."""
+    """The samples' object."""
     first: int = 0
-    """Format's own index of the first."""
+    """Format's own index of the first sample."""
     stop: int = 0
     """Index after the last."""
     nbytes: int = 0
-    """About their fields' bytes."""
+    """Approximate bytes of the fields."""
 
 
 class Readable(NamedTuple):
     """A source's objects of one format; thread-safe."""
 
     infos: list[ObjectInfo]
-    """As listed."""
+    """Objects as listed."""
     runs: Callable[[ObjectInfo], Iterable[ImportRun]]
     """Returns an object's runs. Raises: Corrupt."""
     samples: Callable[[ImportRun], Iterator[ReadSample]]
     """Yields a run's samples. Raises: Corrupt; InvalidSample."""
     labels: Sequence[str] | None = None
-    """Class names by `cls`, or None."""
+    """Class names that `cls` indexes, or None."""
     facts: Mapping[str, Mapping[str, Any]] = NO_METADATA
     """Field -> its facts, for `Root.publish`."""
     lacking: Sequence[str] = ()
@@ -150,7 +150,7 @@ def files_of(
 
 
 class KnownNames(Generic[T]):
-    """File names in a dataset's metadata, which each tick of a source needs."""
+    """Cache of file names in a dataset's metadata, which each tick of a source needs."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[tuple[tuple[str, str], ...], T]] = {}

@@ -1,7 +1,7 @@
 """LitData: register and export chunks, and import compressed ones, which are decompressed whole.
 
 A key is the sample's decimal index in the dataset, after the split's folder. Numbers become metadata.
-An exported sample maps its fields, `key`, `metadata`, and `absent`, the fields that it lacks.
+An exported sample is a mapping of its fields, `key`, `metadata`, and `absent`: the fields that it lacks.
 """
 
 import json
@@ -294,7 +294,7 @@ _LEAF = {"type": None, "context": None, "children_spec": list[Any]()}
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return keys, metadata and absent fields whose leaf's name is already a field."""
+    """Return losses: keys, metadata and absent fields whose leaf's name is already a field."""
     own = [
         ("keys", KEY, True),
         ("metadata", METADATA, selection.columns),

@@ -29,7 +29,7 @@ WORDS = {
     "graph": "graph.pickle",
     "pickle": "pickle",
 }
-"""Encoding -> field name's last word. Graphs contain pickles."""
+"""Encoding -> field name's last word. Graphs are stored as pickles."""
 EXTENSIONS = {"file": "", "image": "jpg", "video": "mp4", "audio": "wav", "mesh": "glb", "nifti": "nii"}
 """Encoding that an extension may follow -> word without one."""
 _TORCH = (
@@ -49,7 +49,7 @@ class Leaf(NamedTuple):
     name: str
     """Keys and indices on its path, joined by dots."""
     encoding: str
-    """Up to a colon."""
+    """Encoding, up to a colon."""
     field: str
     """Field, without the dtype word if each value has its own; "" for numbers and JSON."""
     column: str
@@ -60,9 +60,9 @@ class Leaf(NamedTuple):
 
 class LitDataChunk(NamedTuple):
     nbytes: int
-    """Bytes."""
+    """Size in bytes."""
     n_samples: int
-    """Samples."""
+    """Number of samples."""
     first: int
     """Index of its first sample in the dataset."""
     n_tokens: int | None
@@ -83,7 +83,7 @@ class LitDataIndex(NamedTuple):
 
 
 def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
-    """name: index name for errors.
+    """Parse an index. name: index name for errors.
 
     Raises: Corrupt if damaged; InvalidStore for an unsupported layout; InvalidSample if two leaves need one column.
     """

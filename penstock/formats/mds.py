@@ -74,7 +74,7 @@ _DTYPES = {
 
 class MdsColumn(NamedTuple):
     name: str
-    """Its name."""
+    """Column name."""
     encoding: str
     """Without an array's dtype and shape."""
     size: int
@@ -89,9 +89,9 @@ class MdsShard(NamedTuple):
     key: str
     """Object key."""
     nbytes: int
-    """Bytes."""
+    """Size in bytes."""
     n_samples: int
-    """Samples."""
+    """Number of samples."""
     first: int
     """Index of its first sample in the dataset."""
     columns: tuple[MdsColumn, ...]

@@ -32,7 +32,7 @@ _MOST_BYTES = 2**32 - 1
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return keys and metadata whose column's name is already a field."""
+    """Return losses: keys and metadata whose column's name is already a field."""
     return [
         Loss(what, f"its column would be {name!r}, which is a field: it is left out")
         for what, name in (("keys", KEY), ("metadata", METADATA))

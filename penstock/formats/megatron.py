@@ -40,9 +40,9 @@ class MegatronHeader(NamedTuple):
     word: str
     """Dtype, such as "u2"."""
     n_sequences: int
-    """Sequences."""
+    """Number of sequences."""
     n_documents: int
-    """Documents."""
+    """Number of documents."""
     has_modes: bool
     """True if each sequence has a mode."""
 
@@ -221,7 +221,7 @@ class _MegatronIndex:
         self._lengths, self._bounds, self._modes = array("i"), array("q", [0]), array("b")
 
     def add(self, lengths: Sequence[int], modes: Sequence[int]) -> None:
-        """lengths, modes: one number per sequence; modes may be empty."""
+        """Add a document. lengths, modes: one number per sequence; modes may be empty."""
         self._lengths.extend(lengths)
         self._modes.extend(modes)
         self._bounds.append(len(self._lengths))
@@ -239,7 +239,7 @@ class _MegatronIndex:
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Return everything but the tokens. Raises: LossyExport if the token field is ambiguous."""
+    """Return everything but the tokens as losses. Raises: LossyExport if the token field is ambiguous."""
     files, tokens = _units(selection), _token_fields(selection)
     out = [
         Loss(f"field {name!r}", "Megatron holds tokens: it is left out")

@@ -190,7 +190,7 @@ class RegisteredObjects:
 
 
 def note_of(version: Version) -> dict[str, Any] | None:
-    """Return the source's `export.json`: fields and columns, or None."""
+    """Return fields and columns from the source's `export.json`, or None."""
     source = next(_objects(version)).store
     try:
         note = parse_json_object(source.get(NOTE).data)
@@ -246,21 +246,21 @@ WORKERS = 4
 @dataclass(slots=True, kw_only=True)
 class ExportReport:
     format: str
-    """Its name."""
+    """Format name."""
     url: str
     """Target."""
     version: str
-    """Its name."""
+    """Version name."""
     id: str
-    """The version's."""
+    """Version id."""
     samples: int = 0
     """Samples now in the target."""
     objects: int = 0
     """Objects now in the target."""
     nbytes: int = 0
-    """Their bytes."""
+    """Bytes of these objects."""
     skipped: int = 0
-    """Objects of an earlier run."""
+    """Objects that an earlier run wrote."""
     lost: list[dict[str, str]] = field(default_factory=list)
     """Name and reason (`why`) of each field or column that the format cannot represent."""
     failures: list[str] = field(default_factory=list)

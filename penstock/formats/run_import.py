@@ -61,11 +61,11 @@ WORKERS = 8
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
     name: str = ""
-    """The version's; "" if anything failed."""
+    """Version name; "" if anything failed."""
     id: str = ""
-    """The version's."""
+    """Version id."""
     samples: int = 0
-    """In the version."""
+    """Samples in the version."""
     new: int = 0
     """New objects."""
     replaced: int = 0
@@ -79,7 +79,7 @@ class ImportReport:
     nbytes: int = 0
     """Bytes of fields copied."""
     skipped: int = 0
-    """Parts of an earlier run."""
+    """Parts that an earlier run wrote."""
     notes: list[str] = field(default_factory=list)
     """JSON values that could not become columns."""
     failures: list[str] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """Cases against nodes in a record: `nodes/q-41/` holds the evidence, the drain and the return, each created once.
 
 A case takes the first free number. If two watchers decide at once, one creates it, and the other reads it and decides
-again, so the caps hold for all watchers together. Only the scheduler's reason makes a node ours to check and return.
+again, so the caps hold for all watchers together. Only nodes whose reason at the scheduler begins with `REASON` are
+checked and returned.
 """
 
 import logging
@@ -130,7 +131,7 @@ class CaseBook:
         return self._cases[number]
 
     def put_end(self, number: int, name: str, by: str) -> None:
-        """Store the drain or the return of a case, once. name: of `ENDS`."""
+        """Store the drain or the return of a case, once. name: one of `ENDS`."""
         at_us = utc_us()
         body = {"format": FORMAT, "at_us": at_us, "by": by}
         try:

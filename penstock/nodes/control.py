@@ -48,7 +48,7 @@ class NodeControl(Protocol):
         ...
 
     def release_runs(self) -> list[str]:
-        """Let trainings wait again that the scheduler holds for ever after lost nodes; return their jobs."""
+        """Release trainings that the scheduler holds for ever after lost nodes; return their jobs."""
         ...
 
 
@@ -77,7 +77,7 @@ class SlurmNodes:
         self._queue.answer(["scontrol", "update", f"nodename={node}", "state=resume"])
 
     def release_runs(self) -> list[str]:
-        """Let trainings and data jobs of penstock wait again that Slurm holds for ever; return their places."""
+        """Release trainings and data jobs of penstock that Slurm holds for ever; return their places."""
         # A job's name may hold a line's end: only Slurm's own words stand in the first answer, and few of the second's.
         lines = self._queue.answer(["squeue", "-h", "-a", "-t", "PENDING,REQUEUE_HOLD", "-o", "%i|%r"])
         held = [

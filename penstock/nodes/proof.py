@@ -205,7 +205,7 @@ class ProofQueue:
             del self.proved[suspect.node]
 
     def unrefuted(self, suspects: Collection[Suspect]) -> set[str]:
-        """Return the suspects that are proved, or that no proof has met yet: many of them have a common cause."""
+        """Return the suspects that are proved, or that no proof has tested yet: many of them have a common cause."""
         untried = {one.node for one in suspects if (one.node, one.sign) not in self._tried}
         return untried | self.proved.keys()
 

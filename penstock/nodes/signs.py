@@ -1,9 +1,11 @@
 """Read the signs of a record: faults, windows, ends of attempts, failed checks.
 
 A watcher looks every 15 s for years. So a `SignReader` lists only keys from shortly before the last that it has read:
-they begin with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. A trainer may
-create any key and write any time. So all recent keys of a run are listed again every 10 min. No node's signs replace
-another node's. A time that is ahead counts as the object's own or as now.
+they begin with a time or a number that rises. Each training names itself once a day under `nodes/runs/`. The first
+reading lists the whole record. A damaged object is logged once, and hides no other one.
+
+A trainer may create any key and write any time. So all recent keys of a run are listed again every 10 min. No node's
+signs replace another node's. No time counts as later than the object's own or now.
 """
 
 import heapq
@@ -360,7 +362,7 @@ class _RunReader:
         self.ended, self._is_unjudged = ended, False
 
     def _nodes_of(self, attempt: int, first: str) -> list[str]:
-        """Return the nodes of an attempt by its windows, or by its last one; the first rank's without one."""
+        """Return the nodes of an attempt: of its first rank, and of its last window if there is one."""
         if attempt not in self._nodes:
             nodes = {first} if is_node(first) else set[str]()
             for info in [*self._store.list(self._folder.key(f"windows/{attempt:06d}-"))][-1:]:
@@ -380,7 +382,7 @@ class _RunReader:
 
 
 def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
-    """Return the first difference between a replay and its run; none for another run.
+    """Return the first difference between a replay and its run; none if the run is no replay.
 
     Costs as `notes_in_parts`, until a part differs. Raises: Corrupt.
     """

@@ -2,7 +2,7 @@
 
     python -m penstock.nodes.store_check --root s3://lab/penstock --scratch /scratch
 
-A range that is wrong twice, with one CRC-32C, is damaged in the store.
+A range that is wrong twice, with the same CRC-32C, is damaged in the store, and no fault of the node.
 """
 
 import argparse

@@ -125,7 +125,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossDifference:
-    """A metric of a step that came out otherwise when other nodes repeated it."""
+    """A metric of a step that differed when other nodes repeated the step."""
 
     run: str
     """Name of the run."""
@@ -157,7 +157,7 @@ class FailedCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSigns:
-    """Records of some recent time."""
+    """Recent signs of all runs."""
 
     faults: Sequence[NodeFault] = ()
     """Wrong reads."""
@@ -344,8 +344,9 @@ def caps(
 ) -> Decision:
     """Return which of the proved nodes to drain.
 
-    One node in 10 min, 2 % of all nodes (at least one) at once, no node a third time. Beyond that it alerts, once a
-    day. If more nodes are suspects than may be drained, the cause is common to them: after one drain, none for a day.
+    At most one node in 10 min, 2 % of all nodes (at least one) at once, no node a third time. Beyond that it alerts,
+    once a day. If more nodes are suspects than may be drained, the cause is common to them: after one drain, none for
+    a day.
 
     drains: All drains so far. alerts_us: Times of earlier alerts. n_suspects: Suspects, those not yet proved included.
     """

@@ -138,7 +138,7 @@ class NodeWatch:
             result.alert, self._alerted_us = decision.alert, now_us
 
     def _drained(self, node: str, text: str) -> Case:
-        """Drain a node under a new case, or under ours whose drain was refused. Raises: Conflict; EngineUnreachable."""
+        """Drain a node under a new case, or under one whose drain was refused. Raises: Conflict; EngineUnreachable."""
         since_us = utc_us() - DRAIN_EVERY_US  # older ones do not count for other watchers
         refused = [
             case

@@ -3,8 +3,8 @@
 An all-reduce carries each rank's stop request. It begins after step n and is read after step n + 1, so no rank waits.
 It uses the default process group; another gloo group would connect every rank to every other.
 
-An exchange costs a gloo rank 0.2 to 0.5 ms of processor time. Short steps therefore pass some exchanges, at most 0.5 s
-of them. The ranks exchange that number too: the smallest counts.
+An exchange costs a gloo rank 0.2 to 0.5 ms of processor time. Short steps therefore skip some exchanges, for at most
+0.5 s. The ranks exchange that number too: the smallest counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Collective:
         self._begin(torch.frombuffer(bytearray(data), dtype=torch.uint8), gathers=True)
 
     def is_done(self) -> bool:
-        """Return whether `result` waits for nothing."""
+        """Return whether `result` would not wait."""
         if self._begun is None:
             return True
         work, _, copied = self._begun
@@ -102,9 +102,9 @@ class Agreement:
         self._begun_s = perf_counter()
 
     def exchange(self, values: Callable[[], Sequence[int]], step_s: float | None = None) -> list[int] | None:
-        """Begin to exchange values, unless short steps pass; return the greatest of the last exchange.
+        """Begin to exchange values, unless a short step skips it; return the greatest values of the last exchange.
 
-        None if that was returned already, or is not begun.
+        None if they were returned already, or no exchange has begun.
 
         step_s: Median seconds of a step, after a step; 0 while it is not known. None elsewhere: it exchanges always.
         """

@@ -58,7 +58,7 @@ class AttemptGoodput:
     first_step: int = 0
     """Step that it began with."""
     end_step: int = 0
-    """Step after its last one, as far as it was saved or said."""
+    """Step after its last one, as far as it was saved or recorded."""
     lost_steps: int = 0
     """Steps that the next start had to do again."""
     seconds_to_first_step: float | None = None
@@ -110,7 +110,7 @@ STEPS = "steps"
 RECORDED = "RECORDED"
 """State of a start whose time is by the record only, without its queue and launch."""
 UNACCOUNTED = "UNACCOUNTED"
-"""State of a recorded start that the scheduler's accounting has no time of."""
+"""State of a recorded start for which the scheduler's accounting has no time."""
 PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED", RECORDED, UNACCOUNTED)
 """Words of Slurm that say less than the run's last event, and ours."""
 WINDOW = "window"
@@ -207,7 +207,7 @@ def matched(
 def with_unaccounted(
     allocations: Sequence[Allocation], attempts: Mapping[int, Mapping[str, Any]]
 ) -> list[Allocation]:
-    """Return the allocations, and one without time for each other start: its steps are no new ones later."""
+    """Return the allocations, and one without time for each other start: its steps do not count as new later."""
     counted = {allocation.attempt for allocation in allocations}
     others = [
         Allocation(attempt=number, begun_us=facts["at_us"], ended_us=facts["at_us"], state=UNACCOUNTED)

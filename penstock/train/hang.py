@@ -11,9 +11,9 @@ LEAST_S = 600.0
 STEPS = 10
 """A step that takes longer than so many median ones, and than `LEAST_S`, is a hang."""
 STEADY = 32
-"""Steps after which their median is known, and between two looks at it: to find it takes 10 us."""
+"""Steps after which their median is known, and between two updates of it: an update takes 10 us."""
 PART = 60
-"""Part of the limit within which arming again does nothing: it starts a thread, 0.1 ms on a busy machine."""
+"""Arming again within 1/60 of the limit does nothing: arming starts a thread, 0.1 ms on a busy machine."""
 
 
 class HangWatch:

@@ -66,7 +66,7 @@ class Launched:
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> "Launched":
-        """Return what torchrun, Slurm, Open MPI, MPICH or `penstock train` say; one process if there is none.
+        """Return what torchrun, Slurm, Open MPI, MPICH or `penstock train` set; a single process without a launcher.
 
         Raises: InvalidRuntime for a variable that is no number.
         """

@@ -25,7 +25,7 @@ CLOSE_S = 4.0
 MOST_TABLES, MOST_BYTES = 60, 64 * 2**20
 """Windows and traces that wait for a store that fails, and the bytes of these windows; older ones are lost."""
 MOST_EVENTS = 1000
-"""Events that wait for it; of more the oldest checkpoint's is lost."""
+"""Most events that wait for it; beyond that, the oldest checkpoint's is lost, or else the oldest."""
 
 
 class _Write(NamedTuple):

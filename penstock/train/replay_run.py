@@ -1,6 +1,6 @@
 """Repeat some steps of a run as a run of its own, `big-7.replay-1`, on other nodes; `penstock trail against` compares.
 
-The same ranks read the same batches, so a loss that comes out otherwise is the node's.
+The same ranks read the same batches, so a loss that differs is the node's fault.
 """
 
 import re

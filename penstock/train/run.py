@@ -159,15 +159,17 @@ class Run:
     def first(self, call: Callable[[], T]) -> T:
         """Return the result of the call on the first rank, on every rank. Raises: its error there, on every rank.
 
-        Make the plan so: one rank opens the root, and the others get the plan of some kilobytes. If 10,000 ranks open a
-        root at once, the store refuses many of them.
+        Make the plan this way: one rank opens the root, and the others get the plan of some kilobytes. If 10,000 ranks
+        open a root at once, the store refuses many of them.
         """
         from torch import distributed
 
         return from_first_rank(call, distributed.group.WORLD if distributed.is_initialized() else None)
 
     def trail(self, **options: Any) -> "loader.Trail | None":
-        """Return where this rank keeps its trail, for `Loader(plan, trail=...)`; None without a record, or a need.
+        """Return where this rank keeps its trail, for `Loader(plan, trail=...)`.
+
+        None without a record, or if this rank keeps none.
 
         options: options of `loader.Trail`; without `ranks` only the first rank keeps one.
         """
@@ -214,7 +216,7 @@ class Run:
 
         saved, state: Checkpoints, and what they hold, as `Checkpoints.save` takes it. The newest one is loaded first. A
             checkpoint is written after the last step, and before the run stops.
-        save_every: Steps from one checkpoint to the next, beside the training; 0 for none between.
+        save_every: Steps from one checkpoint to the next, beside the training; 0 saves none in between.
         profile: (first step, step after the last) of torch.profiler's trace, which `profile_ranks` put into the record.
 
         All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise; InvalidRuntime.

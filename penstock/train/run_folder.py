@@ -54,9 +54,9 @@ MOST_JSON_BYTES = 2**20
 LARGE_BYTES = 4 * 2**20
 """Size from which a window is in memory without others."""
 _ONE_WINDOW = threading.Lock()
-"""Held while a window is parsed, or a large one is read: a forged one may take 256 MiB."""
+"""Lock held while a window is parsed, or a large one is read: a forged one may take 256 MiB."""
 LIMIT = 2**62
-"""Numbers of a record are below: sums of times stay in 64 bits."""
+"""Numbers in a record are below this limit, so sums of times fit into 64 bits."""
 T = TypeVar("T")
 
 
@@ -220,7 +220,7 @@ class RunFolder:
         return list(several(lambda item: self.event(*item), sorted(keys.items()), at_once=AT_ONCE))
 
     def event(self, numbers: tuple[int, int], key: str) -> Event:
-        """Return the event under a key. numbers: of its start, and of the event in it. Raises: Corrupt."""
+        """Return the event under a key. numbers: of its start, and of the event in that start. Raises: Corrupt."""
 
         def parsed(body: dict[str, Any]) -> Event:
             return Event(

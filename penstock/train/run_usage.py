@@ -73,7 +73,7 @@ def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> Usag
 
 
 def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord:
-    """Return the usage of a record's runs by the spans of their launcher: this machine's times, or pods'.
+    """Return the usage of a record's runs by the spans of their launcher: times of this machine, or of pods.
 
     Costs a listing of the record, and per run a request for its file, each attempt, event and window.
     """
@@ -149,7 +149,7 @@ def event_versions(event: Event) -> tuple[str, ...]:
 
 
 def _has_failed(span: Span, start: AttemptGoodput) -> bool:
-    """Return whether a start failed: no event of its end, and its scheduler's word, if there is one, is a failure.
+    """Return whether a start failed: it has no event of its end, and its scheduler's word, if any, is a failure.
 
     A pod that stops by exit status 75 is Failed, too.
     """

@@ -79,7 +79,7 @@ class Starvation:
     share: float
     """Share of the steps' time that was waited for data, from 0 to 1."""
     together: float
-    """Share of the waiting that no few nodes caused, from 0 to 1."""
+    """Share of the waiting that was not caused by a few nodes, from 0 to 1."""
     stages: Mapping[str, float] = field(default_factory=dict)
     """Stage of the loader -> share of the waiting, the largest first."""
     nodes: Sequence[NodeWait] = ()
@@ -149,7 +149,7 @@ def starvation(windows: Columns) -> Starvation:
 
 
 def _gang(windows: Columns, window: NDArray[Any], n_windows: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return of each window the longest wait of a rank, and the longest time of its steps."""
+    """Return, for each window, the longest wait of a rank and the longest time of its steps."""
     gang_s, step_s = np.zeros(n_windows), np.zeros(n_windows)
     np.maximum.at(gang_s, window, windows["wait_s"])
     np.maximum.at(step_s, window, windows["step_s"])

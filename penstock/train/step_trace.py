@@ -1,7 +1,7 @@
 """A torch.profiler trace of some steps, with the loader's stages as spans.
 
-The profiler does not see a loader's threads and processes. Their spans are laid into its file afterwards: a batch was
-made stage after stage until it lay ready, by its `stats`.
+The profiler does not see a loader's threads and processes. Their spans are added to its file afterwards: a batch's
+`stats` give the time of each stage, one after the other, until the batch was ready.
 """
 
 import gzip
@@ -38,7 +38,7 @@ class _TracedBatch(NamedTuple):
 class StepTrace:
     """Profiles the steps [first, end), and hands the gzipped trace to `put` as a function that makes it.
 
-    Whatever fails costs the trace: it is logged.
+    A failure costs only the trace, and is logged.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class Stop(IntEnum):
 
 
 class StopRequests:
-    """Requests that reached this process. Handlers of signals are its own until `close`."""
+    """Requests that reached this process. It handles the signals until `close`."""
 
     def __init__(self) -> None:
         self.stop = Stop.NO

@@ -111,7 +111,10 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
 
 
 def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
-    """Let a stopped run go on. nodes: as in `submit`. Raises: as `submit`; Conflict while a start still ends."""
+    """Let a stopped run go on. nodes: as in `submit`.
+
+    Raises: as `submit`; Conflict while its last start is still ending.
+    """
     sized(spec, nodes)
     folder = RunFolder(Root(spec.record).store, spec.run)
     folder.put_spec(spec)

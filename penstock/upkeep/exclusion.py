@@ -232,11 +232,11 @@ def exclude(
 ) -> tuple[Exclusion, "Version"]:
     """Publish a dataset's next version without these samples, and exclude them from all later builds.
 
-    Returns the record, and the newest version, which lacks the samples. The same person's repetition for the same
-    reason publishes nothing.
+    Returns the record, and the newest version, which lacks the samples. If the same person repeats it for the
+    same reason, nothing is published.
 
     ref: version in which the person saw the samples; need not be the newest.
-    keys: of live samples in that version.
+    keys: keys of live samples in that version.
     page: URL of the decision's page, or "".
     whole_objects: exclude every sample ever cut from the same raw objects.
 
@@ -273,9 +273,10 @@ def exclude(
 
 
 def obey(root: "Root", dataset: str) -> "Version | None":
-    """Publish the newest version without its excluded samples, as after a kill; return None if nothing is published.
+    """Publish the newest version without its excluded samples; return None if nothing is published.
 
-    A version with only excluded samples stays. Reads the version's key column if any exclusion stands.
+    Needed if a process stopped after its record, or the version without them was retired. A version
+    with only excluded samples stays. Reads the version's key column if any exclusion stands.
     """
     stands = standing(records(root.store, dataset))
     newest = root.state.newest(dataset)

@@ -1,6 +1,7 @@
 """`penstock repair`: find damage in a root's log, repair it, and record the repair.
 
-A mirror's copy, or a search for one changed byte, separates damage in the store from a misread.
+A mirror's copy, or a search for one changed byte, shows whether the store damaged an entry or the writer of the next
+entry misread it.
 """
 
 import hashlib
@@ -60,7 +61,8 @@ def plan_repair(
     """Return the steps that repair the log, in order; empty for a healthy log. Writes nothing.
 
     by: name for the records. mirror: a copy of the root to compare with.
-    believe: the right bytes if neither mirror nor checksum decides, stored or read by the next entry's writer.
+    believe: which bytes are right if neither mirror nor checksum decides: the stored ones, or the ones that the next
+    entry's writer read.
 
     Raises: Corrupt, naming the entry and what would help, if the log cannot be repaired; Conflict if `mirror` belongs
     to another root, or `believe` must decide; InvalidName if `by` is invalid.

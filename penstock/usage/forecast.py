@@ -91,7 +91,7 @@ def student_t(confidence: float, freedom: int) -> float:
 def outlook(
     what: str, totals: Sequence[float], limit: float | None, until_us: int, unit: str
 ) -> tuple[dict[str, Any], str]:
-    """Return a forecast as JSON and as a line. limit: what counts as full, in the unit; None if unknown.
+    """Return a forecast as JSON and as a line. limit: total that counts as full, in the same unit; None if unknown.
 
     until_us: UTC microseconds at which the last week ended.
     """

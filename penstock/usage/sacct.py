@@ -31,7 +31,7 @@ FIELDS = (
     ),
     *("ReqTRES", "AllocTRES", "TimelimitRaw", "Reason", "End"),
 )
-"""sacct's columns, in order. The last one has no text of a user's, so that a record's end is plain."""
+"""sacct's columns, in order. The last column holds no user's text, so the end of a record is clear."""
 MAX_NODES = 65_536
 """Most node names in one record: Slurm's own limit of nodes."""
 YEAR_MINUTES = 525_600
@@ -89,7 +89,7 @@ class AccountedJob:
 def sacct_command(
     *, since_us: int = 0, until_us: int | None = None, name: str = "", delimiter: str = "|"
 ) -> list[str]:
-    """Return the command that lists all users' jobs of a time, with times in seconds since 1970."""
+    """Return the command that lists all users' jobs of a period, with times in seconds since 1970."""
     options = [
         f"--starttime={_utc(since_us)}",
         *([f"--endtime={_utc(until_us)}"] if until_us is not None else []),
@@ -109,7 +109,7 @@ def sacct_command(
 def accounted_jobs(
     answer: Callable[[Sequence[str]], str], *, since_us: int = 0, until_us: int | None = None, name: str = ""
 ) -> list[AccountedJob]:
-    """Return the jobs that waited or ran in a time, in the order of their submission.
+    """Return the jobs that waited or ran in a period, in the order of their submission.
 
     Without a name it asks week by week: sacct over months of a large cluster takes minutes.
 
@@ -278,7 +278,7 @@ def _utc(at_us: int) -> str:
 def installed_gpus(answer: Callable[[Sequence[str]], str]) -> int:
     """Return the number of GPUs of all nodes, drained ones included. answer: as `accounted_jobs` takes it.
 
-    Raises: EngineUnreachable; Corrupt for a line that is none of sinfo's.
+    Raises: EngineUnreachable; Corrupt for an unexpected line.
     """
     nodes = dict[str, int]()
     for number, line in enumerate(answer(SINFO).splitlines(), 1):

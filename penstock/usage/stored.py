@@ -49,7 +49,7 @@ class StoredRow:
     nbytes: int
     """Bytes in the root that no older version of another row names."""
     registered: int
-    """The same of registered bytes, which lie at their owner's place."""
+    """The same for registered bytes, which stay in their owner's store."""
     frees: int
     """Bytes in the root that deleting all of its versions would free."""
 
@@ -71,7 +71,7 @@ class StoredBytes:
     shared: Mapping[int, int]
     """Mask of versions, bit k for `versions[k]` -> bytes that these name."""
     registered: Mapping[int, int]
-    """The same of registered bytes."""
+    """The same for registered bytes."""
 
     @property
     def nbytes(self) -> int:

@@ -46,7 +46,7 @@ def _verify_arguments(parser: ArgumentParser) -> None:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Read every byte of a run. Exit status 1 if any is damaged."""
+    """Read every byte of a run's checkpoints. Exit status 1 if any is damaged."""
     from ..checkpoints import marker
     from ..checkpoints.listing import checked_objects, finished_steps
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LEROBOT = "lerobot"
-"""Its videos stay in place while numbers and texts are copied."""
+"""Format whose videos stay in place while numbers and texts are copied."""
 _OBEYED = "excluded samples of changed objects stay out; penstock exclude NAME --list names them"
 
 

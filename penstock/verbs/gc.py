@@ -196,7 +196,7 @@ def add_hold(arguments: Namespace) -> Answer:
 
 
 def release_hold(arguments: Namespace) -> Answer:
-    """Exit with 2 if there is none."""
+    """Exit with 2 without such a hold."""
     root = loader.Root(arguments.root)
     record = root.record(arguments.ref, retired=True)
     done = root.release(arguments.ref, by=arguments.by)

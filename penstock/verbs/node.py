@@ -72,7 +72,7 @@ def _root(arguments: Namespace) -> "loader.Root | None":
 
 
 def check(arguments: Namespace) -> Answer:
-    """Run the checks of this node; the exit status is Nagios' of the worst one."""
+    """Run the checks of this node; the exit status is the worst one's, by Nagios."""
     from ..compute.cluster import Cluster
     from ..nodes.node_check import CheckStatus, put_failures, run_checks, this_node, worst
     from ..nodes.proof import checks_of

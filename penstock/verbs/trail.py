@@ -24,7 +24,7 @@ SLOTS = ("slot", "first run", "second run")
 SLOTS_FORM = ("{:>8}", "  {:<40}", "  {}")
 RECORD_COLUMNS = ("step", "rank", "world_size", "digest", "substituted")
 MAX_SLOTS = 20
-"""Most shown for a differing step."""
+"""Most slots shown for a differing step."""
 
 
 def _ls_arguments(parser: ArgumentParser) -> None:

@@ -27,7 +27,7 @@ def _launcher(record: str, arguments: Namespace) -> "Launcher":
 
 
 def _started(arguments: Namespace) -> tuple["RunFolder", "RunSpec | None", "Launcher | None"]:
-    """Return a run's record, its file and its launcher; neither for a run that `submit` did not start."""
+    """Return a run's record, file and launcher; no file and launcher for a run that `submit` did not start."""
     folder = _folder(arguments)
     spec = folder.stored_spec()
     return folder, spec, None if spec is None else _launcher(folder.store.url, arguments)
@@ -111,7 +111,7 @@ def submit(arguments: Namespace) -> Answer:
 
 
 def _start(spec: "RunSpec", arguments: Namespace) -> str:
-    """Return the requests of a run's start as a line. Reads its plan, and its newest checkpoint."""
+    """Return the requests of a run's start as a line. Reads its plan and newest checkpoint."""
     from ..train.start_requests import newest_checkpoint, start_requests
 
     root, ranks = loader.Root(arguments.root or spec.record), spec.node_range[1] * spec.ranks_per_node
@@ -202,7 +202,7 @@ def _newest(run: "RunSummary") -> str:
 
 
 def show(arguments: Namespace) -> Answer:
-    """Show a run: its state, its starts and their events."""
+    """Show a run's state, starts and events."""
     from ..train.submitting import summary
 
     folder, spec, launcher = _started(arguments)

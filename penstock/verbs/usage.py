@@ -182,7 +182,7 @@ def _stored(arguments: Namespace, until_us: int) -> Answer:
 
 
 def _by(arguments: Namespace, accepted: Sequence[str]) -> str:
-    """Return the way to group. Raises: InvalidRuntime for one of the other kind of usage."""
+    """Return the way to group. Raises: InvalidRuntime if it belongs to the other kind of usage."""
     by = arguments.by or accepted[0]
     if by not in accepted:
         other = "without --stored" if arguments.stored else "with --stored"

@@ -29,9 +29,9 @@ class Table:
     header: Sequence[str]
     """Names of the columns."""
     rows: Sequence[Sequence[object]]
-    """In column order; may end early."""
+    """Cells in column order; a row may end early."""
     titled: bool = True
-    """Plain text has the header."""
+    """True if plain text has the header."""
 
     def __str__(self) -> str:
         rows = [self.header, *self.rows] if self.titled else self.rows
@@ -96,12 +96,12 @@ def report_answer(report: ShownReport, failed: object = False) -> Answer:
 
 
 def no_arguments(parser: ArgumentParser) -> None:
-    """Add none."""
+    """Add no arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """Or a group such as `penstock lease`."""
+    """A verb, or a group such as `penstock lease`."""
 
     text: str
     """Help text."""
@@ -118,7 +118,7 @@ def cluster_argument(parser: ArgumentParser, text: str) -> None:
 
 
 def cluster_of(arguments: Namespace) -> "Cluster | None":
-    """Return --cluster's, or None. Raises: InvalidCluster; MissingDependency."""
+    """Return the cluster of --cluster, or None. Raises: InvalidCluster; MissingDependency."""
     if arguments.cluster is None:
         return None
     from ..compute.cluster import read_cluster
@@ -202,18 +202,18 @@ class SampleKind:
     groups: frozenset[str]
     """Names of these groups."""
     fields: Sequence[str]
-    """Sorted names."""
+    """Fields of these groups, sorted."""
     n_samples: int
-    """Live ones with all these fields."""
+    """Live samples with all these fields."""
 
     @property
     def option(self) -> str:
-        """The argument that selects these."""
+        """The argument that selects these samples."""
         return f"--fields {shlex.quote(','.join(self.fields))}"
 
 
 def kinds(version: "loader.Version") -> list[SampleKind]:
-    """Return the largest first."""
+    """Return a version's kinds of samples, largest first."""
     parts, groups = version.parts, version.manifest["groups"]
     has = {name: parts.has_group(name) for name in groups}
     samples: Counter[frozenset[str]] = Counter()
@@ -232,14 +232,14 @@ def kinds(version: "loader.Version") -> list[SampleKind]:
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:
-    """Return every part's fields; others would leave samples out."""
+    """Return the fields that every part has; others would leave samples out."""
     groups = version.manifest["groups"].values()
     whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
     return [field for group in whole for field in group["field_nbytes"]]
 
 
 def option(text: str) -> tuple[list[str], Any]:
-    """Return the nested names and value of such as 'fsspec.anon=true'.
+    """Return the nested names and value of an option such as 'fsspec.anon=true'.
 
     JSON values are parsed, but numbers only for penstock's own options and fsspec's. Raises: ArgumentTypeError.
     """

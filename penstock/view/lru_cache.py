@@ -48,7 +48,7 @@ class LruCache(Generic[T]):
                 self._total -= self._values.popitem(last=False)[1][1]
 
     def values(self) -> list[T]:
-        """Most recently used last."""
+        """Return values, most recently used last."""
         with self._lock:
             return [value for value, _, _ in self._values.values()]
 

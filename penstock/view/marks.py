@@ -41,7 +41,7 @@ WEIGHTS = {
     "columns_unreadable": 25,
     "same_subject": 20,
 }
-"""By mark of values, steps and slots; the worst weighs the most."""
+"""Weight by mark, for values, steps and slots; the worst weighs the most."""
 _ONE_SAMPLE = 30
 """Weight of equal values that come from one sample."""
 MIN_SAMPLES = 32
@@ -55,13 +55,13 @@ class StepMark(JsonRecord):
     """A warning about a step or some slots."""
 
     name: str
-    """Stable."""
+    """Stable name."""
     text: str
     """One line."""
     weight: int
     """Larger is worse."""
     slots: tuple[int, ...] = ()
-    """Global; empty for the whole step."""
+    """Global slots; empty for the whole step."""
     field: str = ""
     """Affected field, or ""."""
 
@@ -77,9 +77,9 @@ class SlotFacts:
     hashes: Mapping[str, bytes]
     """Field -> hash of its value as trained; not of small values."""
     marks: Mapping[str, Sequence[Mark]]
-    """Values', by field."""
+    """Values' marks, by field."""
     provenance: Mapping[str, str]
-    """Its sample's columns."""
+    """Its sample's provenance columns."""
     error: str = ""
     """Read error, or ""."""
 
@@ -89,12 +89,12 @@ def step_mark(name: str, text: str, slots: Iterable[int] = (), field: str = "") 
 
 
 def counted(n: int, noun: str) -> str:
-    """Return such as '1 sample' or '2 samples'."""
+    """Return text such as '1 sample' or '2 samples'."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def ranked(slots: Sequence[SlotFacts], notes: Iterable[StepMark] = ()) -> tuple[StepMark, ...]:
-    """Return all marks of a batch, worst first. notes: metrics'."""
+    """Return all marks of a batch, worst first. notes: marks of metrics."""
     marks = [
         *notes,
         *_unreadable(slots),

@@ -43,7 +43,7 @@ MOST_OPEN = 8
 IDLE_S = 600.0
 """Seconds until an unused version is released."""
 SWEEP_S = 60.0
-"""Seconds between searches for these."""
+"""Seconds between searches for unused versions."""
 FRESH_S = 10.0
 """Seconds until a run log is read again, and a version checked for retirement."""
 RUNS_S = 60.0
@@ -363,7 +363,7 @@ class OpenData:
             self._process.stop()
 
     def close(self) -> None:
-        """Release all."""
+        """Release versions, runs and processes."""
         self._closed.set()
         self._requested.set()
         self.stop()
@@ -400,7 +400,7 @@ class OpenData:
 
 
 def nbytes(value: Any) -> int:
-    """Return about a value's bytes."""
+    """Return a value's approximate bytes."""
     if isinstance(value, bytes | str):
         return len(value)
     if hasattr(value, "nbytes"):

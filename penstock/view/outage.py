@@ -26,7 +26,7 @@ class Outage:
         return self._recent() is not None
 
     def note(self, error: StoreError) -> None:
-        """Record a failure, unless a recent one is."""
+        """Record a failure, unless a recent one is recorded."""
         if self._recent() is None:
             self._failure = error, time.monotonic() + OUTAGE_S
 

@@ -25,7 +25,7 @@ class RawSource:
     """Objects under a URL. URIs come from data, so others are rejected."""
 
     def __init__(self, root: loader.Root, url: str) -> None:
-        """Set the URL. Raises: InvalidRuntime for a relative path; InvalidStore; MissingDependency."""
+        """Open a URL. Raises: InvalidRuntime for a relative path; InvalidStore; MissingDependency."""
         self._base = plain_uri(url).rstrip("/")
         if "://" not in self._base and (not self._base.startswith("/") or ".." in self._base.split("/")):
             raise InvalidRuntime(
@@ -36,7 +36,7 @@ class RawSource:
         self._outage = Outage()
 
     def nbytes(self, uri: str) -> int:
-        """Return an object's bytes. Costs one request. Raises: as `read`."""
+        """Return an object's size in bytes. Costs one request. Raises: as `read`."""
         key = self._key(uri)
         nbytes = self._outage.ask(lambda: self._store.head(key)).nbytes
         if nbytes > MOST_BYTES:

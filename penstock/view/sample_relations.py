@@ -25,11 +25,11 @@ MOST_HELD = 200
 MOST_COLUMNS = 20
 """Edited columns read per version, most recently annotated first."""
 COLUMN = "phash"
-"""16 hexadecimal digits per image, joined by `-`."""
+"""Column: 16 hexadecimal digits per image, joined by `-`."""
 FLAT = "phash_flat"
-"""True if the hash is meaningless."""
+"""Column: true if the hash is meaningless."""
 MOST_NEIGHBOURS = 12
-"""Most listed."""
+"""Most neighbours listed."""
 MAX_DISTANCE = 16
 """Largest distance of neighbours, in bits of 64; beyond it, unrelated images match."""
 _FORM = "^[0-9a-f]{16}(-[0-9a-f]{16})*$"
@@ -175,9 +175,9 @@ class ColumnEdit(JsonRecord):
     column: str
     """Column name."""
     value: str
-    """New; "" if removed."""
+    """New value; "" if removed."""
     annotation: str
-    """Its name."""
+    """Annotation name."""
     author: str
     """Author."""
     at: str

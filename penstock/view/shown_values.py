@@ -23,7 +23,7 @@ from .kinds.video import frames_of, length_marks
 from .replays.replayed_values import Texts, special_tokens
 
 MOST_LINES = 40
-"""Per value."""
+"""Lines per value."""
 MOST_BOXES = 4096
 """Tokens shown individually."""
 MOST_LETTERS = 2000
@@ -37,7 +37,7 @@ class ShownValue(JsonRecord):
     field: str
     """Field name."""
     kind: str
-    """In `kinds.KINDS`."""
+    """Name in `kinds.KINDS`."""
     lines: tuple[str, ...]
     """Shape, dtype and range, or text or tokens."""
     marks: tuple[Mark, ...]
@@ -55,7 +55,7 @@ def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
 def facts_of(
     sample: Mapping[str, Any], field: str, version: "loader.Version | None", texts: Texts | None = None
 ) -> Facts:
-    """Return the known facts about a field. version: the sample's. texts: of tokens."""
+    """Return the known facts about a field. version: the sample's. texts: decoded tokens."""
     facts: dict[str, Any] = {}
     if version is not None:
         facts = dict(version.facts.get(field, {}))
@@ -98,7 +98,7 @@ def shown_sample(
     texts: Texts | None = None,
     cut: Mapping[str, str] | None = None,
 ) -> tuple[ShownValue, ...]:
-    """Return every field in order. texts: of tokens.
+    """Return every field in order. texts: decoded tokens.
 
     cut: partly decoded field -> text about its length; audio and video lengths are then not compared.
     """

@@ -37,7 +37,7 @@ def shape_of(row: Row) -> Shape:
 
 @dataclass(slots=True, kw_only=True)
 class Fit:
-    """Batch sizes tried for one row shape, and allowed."""
+    """Batch sizes for one row shape: sizes that were tried, and the largest to try."""
 
     same: set[int]
     """Sizes with the smallest batch's bits."""

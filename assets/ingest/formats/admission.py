@@ -1,15 +1,15 @@
 """Admission of a batch's samples, given the dataset's: an object that grew adds only what is new.
 
-A sample is identified by its raw object's URI and its `source_key`; by the source's URI if keys are unique in it
-(`DatasetSpec.keyed_by_place`). Compared with the newest version, a sample
+A sample is identified by its raw object's URI and its `source_key`; if keys are unique in the source
+(`DatasetSpec.keyed_by_place`), the source's URI replaces the object's. Compared with the newest version, a sample
 
 - is left out if a live sample has its content;
 - replaces the live samples of its identity and keeps their split, if its content differs;
 - stays removed if a removed sample has its content;
 - is new otherwise, with the split of the object's first publication, unless its format names one.
 
-Content is fields and metadata, whose hashes `units` tables store. Samples in place have no hashes: all but removed ones
-are admitted, and replace the object's live samples.
+Content is fields and metadata, whose hashes `units` tables store. A missing hash counts as different content.
+Samples in place have no hashes: all but removed ones are admitted, and replace the object's live samples.
 """
 
 import hashlib
@@ -110,7 +110,7 @@ class Admission:
         return sample
 
     def admit_in_place(self, key: str, source: Mapping[str, str], earlier: EarlierSamples) -> bool:
-        """Return whether a sample in place is admitted. key: in the dataset. source: its provenance."""
+        """Return whether a sample in place is admitted. key: its key in the dataset. source: its provenance."""
         of, before = source["raw_key"], earlier.by_key.get(source["source_key"], Earlier())
         if before.removed and not before.live:
             self._leave_out(of)
@@ -199,7 +199,7 @@ def newest_version(root: loader.Root, spec: "DatasetSpec", raws: Sequence[Row]) 
 def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[str, Any]) -> str:
     """Return why waiting samples no longer fit this version (samples of their source keys changed since), or "".
 
-    rows: provenance of the samples. body: of their units record. Costs as `newest_version`. Raises: Corrupt;
+    rows: provenance of the samples. body: body of their units record. Costs as `newest_version`. Raises: Corrupt;
     StoreError.
     """
     by_place, live = body["keyed_by_place"], dict[tuple[str, str], set[str]]()

@@ -53,7 +53,7 @@ class BatchSamples:
     notes: Sequence[str] = ()
     """JSON values that became no column."""
     n_known: int = 0
-    """Samples that the dataset has, or had."""
+    """Number of samples that the dataset has, or had."""
     jobs: Sequence[Job[Any, Any]] = ()
     """Cluster jobs, discarded once the batch is recorded."""
 
@@ -120,8 +120,9 @@ def metadata_of(raw: Row, columns: Mapping[str, Any], kind: str) -> dict[str, An
 def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, str]) -> dict[str, str]:
     """Return a sample's provenance, without its position in the object.
 
-    raw: its object's row; `first_sha256`, of earlier bytes, decides the split. Its own split, from the format, is used
-    unless the source leaves `split` out.
+    raw: its object's row; `first_sha256`, the hash of the bytes published first, decides the split if present.
+
+    own: provenance from the format, whose split is used unless the source leaves `split` out.
     """
     own_split = rules.own_split(own)
     by_subject = rules.split_by == "subject"
@@ -180,7 +181,7 @@ def outcomes_of(compute: Compute, job: Job[U, R], units: Sequence[U]) -> Iterato
 
 
 def not_written(compute: Compute, jobs: Sequence[Job[U, R]], key: str, outcome: Outcome[R]) -> StoreError:
-    """Return the error for a unit without a result, and discard its jobs. key: of its first object."""
+    """Return the error for a unit without a result, and discard its jobs. key: key of its first object."""
     for job in jobs:
         discard(compute, job)  # otherwise the next run would find the same failure
     why = outcome.error.summary if outcome.error else "no result"

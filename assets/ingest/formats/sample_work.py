@@ -94,7 +94,7 @@ class ReadPlace:
         return sum(1 for _ in self.samples(info)) > 0
 
     def samples(self, info: ObjectInfo, readable: Readable | None = None) -> Iterator[Sample]:
-        """Yield an object's samples, checked. readable: its reader, if at hand.
+        """Check and yield an object's samples. readable: its reader, if it is open already.
 
         Raises: Unusable; DuplicateKey; errors of the format.
         """

@@ -153,7 +153,7 @@ def audit_audio(path: str) -> Row:
 
 
 class TrackAudit:
-    """Audit of a video's audio track during the video's. A damaged track leaves the video usable."""
+    """Audit of a video's audio track, during the audit of the video. A damaged track leaves the video usable."""
 
     def __init__(self, container: "InputContainer", stream: "AudioStream") -> None:
         self._container, self._stream = container, stream

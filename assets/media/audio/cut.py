@@ -254,7 +254,7 @@ def _end_s(timeline: AudioTimeline) -> float:
 
 
 class _Spooled:
-    """A timeline's samples in a file. peak: largest sample; levels: one per 20 ms."""
+    """A timeline's samples in a file. peak: largest sample; levels: dBFS, one per 20 ms."""
 
     def __init__(self, path: Path, timeline: AudioTimeline, rate_hz: int) -> None:
         self.path, self.n_samples, self.n_channels, self.peak = path, 0, 0, 0.0

@@ -248,7 +248,7 @@ class ClipMaker:
         self._clips: list[Clip | None] = [None] * len(spans)
 
     def add(self, timed: TimedFrame) -> None:
-        """Add the next frame, unless it is not later. Raises: Unusable; av.error.FFmpegError."""
+        """Add the next frame; skip one that is not later than the last. Raises: Unusable; av.error.FFmpegError."""
         if not self.n:
             self._shrink.begin(timed.frame)
         self.n += 1
@@ -347,7 +347,7 @@ class Deinterlacer:
         self._waiting: deque[TimedFrame] = deque()
 
     def take(self, timed: TimedFrame) -> Iterator[tuple[TimedFrame, bool]]:
-        """Yield (frame, whether it was deinterlaced) for all that are ready with this one."""
+        """Yield (frame, whether it was deinterlaced) for each frame that is ready once this one is added."""
         frame = timed.frame
         if self._graph is None and not frame.interlaced_frame:
             yield timed, False

@@ -1,5 +1,7 @@
 """Encode clips during the audit, which decodes every frame anyway; they wait in the root until the batch is cut.
 
+If they are missing, damaged or have other spans, the object is cut from its source.
+
 The shot detector decides a few dozen frames late, in blocks of a few hundred, so as many small frames wait in memory.
 """
 

@@ -71,7 +71,7 @@ def stream_packets(container: "InputContainer", stream: "VideoStream") -> Packet
 class Gops:
     """Cut points: keyframes shown after all earlier packets and before all later ones.
 
-    An open GOP's is none: frames stored after it but shown before it refer to the previous GOP.
+    An open GOP's keyframe is not a cut point: frames stored after it but shown before it refer to the previous GOP.
     """
 
     def __init__(self, packets: Packets, shortest: int) -> None:
@@ -85,7 +85,7 @@ class Gops:
         self._shown = sorted(at for at, hidden in zip(pts, packets.hidden, strict=True) if not hidden)
 
     def cut(self, span: ClipSpan, policy: VideoPolicy) -> GopCut | Reason:
-        """Return the whole GOPs around a span, or inside a shot, or why not."""
+        """Return the whole GOPs around a span, or inside a shot, or why they cannot be used."""
         low, high = bisect_left(self._shown, span.start), bisect_left(self._shown, span.end)
         if low == high:
             return "no_gop_inside"

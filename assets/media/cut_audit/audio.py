@@ -1,7 +1,7 @@
 """Compare stored audio with its source: length for all units, position, level and channels for one.
 
-The source is laid out by timestamps and correlated per channel. If these jitter, frames are laid end to end, and most
-pieces must match near their times.
+The source is laid out by timestamps and correlated per channel. If timestamps jitter, frames are laid end to end, and
+most pieces must match near their times.
 """
 
 import math

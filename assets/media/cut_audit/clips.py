@@ -42,13 +42,13 @@ class SourceFrame(NamedTuple):
     neighbours: list[Grid]
     """Grids of the frames before and after."""
     n_neighbours: int
-    """Neighbours to collect."""
+    """Number of neighbours to collect."""
     size_px: tuple[int, int] | None
-    """(width, height) at which colours clip; None: cells."""
+    """(width, height) at which colours are clipped; None clips cell means."""
 
 
 def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) -> None:
-    """Audit all clips of one video. n_frames_decoded: by its audit. Raises: Unusable, named after the fault."""
+    """Audit all clips of one video. n_frames_decoded: count from its audit. Raises: Unusable, named after the fault."""
     with opened(path) as container:
         stream = first_video(container)
         assert stream is not None  # it was cut

@@ -173,7 +173,7 @@ def compare(
 ) -> None:
     """Check that `actual` is the expected image.
 
-    Raises: Unusable, named after a misreading that is less than half as far away.
+    Raises: Unusable, named after a misreading if one is less than half as far away.
     """
     error = distance(actual, expected)
     if error <= SAME_LEVELS:

@@ -41,7 +41,7 @@ class FilePart(NamedTuple):
     body: bytes
     """Payload."""
     whole: bytes
-    """As stored; SOS with the compressed data."""
+    """Bytes of the part as stored; SOS with the compressed data."""
 
 
 def jpeg_parts(data: bytes) -> Iterator[FilePart]:
@@ -233,7 +233,7 @@ class Orientation(NamedTuple):
     number: int
     """Orientation that was decided."""
     pending: int
-    """Turn that the pixels still need; 1: upright."""
+    """Turn that the pixels still need, as EXIF's number; 1 is upright."""
 
 
 def orientation_of(image: "Image") -> Orientation:

@@ -48,7 +48,7 @@ class Photo:
     """Decoded photo and its facts."""
 
     image: "Image"
-    """Decoded, turned only by a TIFF's or HEIC's decoder."""
+    """Decoded image; only a TIFF's or HEIC's decoder has turned it."""
     kind: str
     """Pillow's format name."""
     mode: str

@@ -29,7 +29,7 @@ class Levels(NamedTuple):
     std: Floats
     """Standard deviation of each frame's pixels."""
     change: Whole
-    """Sum of differences from the previous frame; 0 first."""
+    """Sum of differences from the previous frame; 0 for the first frame."""
 
 
 def levels_of(frames: Frames, before: Frames | None) -> Levels:

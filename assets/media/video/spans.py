@@ -48,7 +48,7 @@ class Shots:
     spans: list[ClipSpan]
     """Spans that become clips, in order."""
     n_shots: int
-    """Shots."""
+    """Number of shots."""
     n_short: int
     """Shots, and ends of shots, too short for a clip."""
 
@@ -141,11 +141,11 @@ class Clip:
     size_px: tuple[int, int]
     """(width, height), upright."""
     requested: tuple[int, int]
-    """(index of the first requested frame, number); a reference clip may have more."""
+    """(index of the first requested frame, number of them); a reference clip may have more frames."""
     mode: Mode
     """Mode in which the clip is stored."""
     mode_reason: str = ""
-    """Why it is not the policy's mode, or ""."""
+    """Why the clip's mode is not the policy's, or ""."""
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
     """Columns of the samples table."""
 

@@ -183,7 +183,7 @@ def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
 def _is_found(
     container: "InputContainer", stream: "VideoStream", pts: int, crc: int, index: PacketIndex
 ) -> bool:
-    """Seek first skipping others, then from increasingly far back."""
+    """Return whether a seek finds the frame: first skipping others, then from increasingly far back."""
     second = max(1, round(1 / Fraction(*index.time_base)))
     can_skip = stream.codec_context.name in SKIPPING
     for back in (0, second, 4 * second, pts - index.start_pts + second):

@@ -14,7 +14,7 @@ from ..tables.columns import SOURCE_COLUMNS
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 WIDTHS = "widths"
-"""Key in a registration record."""
+"""Key for `declared_widths` in a registration record."""
 
 
 class ColumnarOptions(NamedTuple):
@@ -27,11 +27,11 @@ class ColumnarOptions(NamedTuple):
     without: frozenset[str] = frozenset()
     """Fields and columns to leave out."""
     declared_widths: bool = True
-    """True keeps declared widths in nested lists; False widens to 64 bits."""
+    """True keeps the declared width of numbers in nested lists; False widens them to 64 bits."""
     episodes: tuple[tuple[int, int], ...] = ()
     """(first, last) ranges of robot episodes to read; empty for all."""
     earlier: frozenset[str] = frozenset()
-    """Keys of samples that an import of other `episodes` keeps."""
+    """Keys of the dataset's samples, which an import of other `episodes` keeps."""
 
     def to_json(self) -> dict[str, Any]:
         return {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}

@@ -40,7 +40,7 @@ class JsonMembers:
     ) -> None:
         """Leave out members or columns; `FIELD` leaves out all.
 
-        reserved: columns that get the prefix. into: receives the counts.
+        reserved: columns that get the prefix. into: another object, which receives the counts.
         """
         self._without, self._reserved = frozenset(without), frozenset(reserved)
         if into is not None:
@@ -130,7 +130,7 @@ class JsonColumns:
     def add(self, data: bytes | None, of: str, at: int) -> None:
         """Add the next sample's document; None if it exceeds `MOST_BYTES`.
 
-        of, at: archive, and first byte of the document.
+        of, at: archive name and the document's first byte, for notes.
         """
         self._rows.append(self.row(data, of, at))
         if len(self._rows) == _ROWS:

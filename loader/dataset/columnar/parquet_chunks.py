@@ -21,7 +21,7 @@ CAPACITY_BYTES = 4 * 2**30
 
 
 class ChunkCache(ByteLru):
-    """A cache that a forked child empties: there, the values would use memory twice."""
+    """A cache that is emptied in a forked child, which would otherwise hold the values a second time."""
 
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
         super().__init__(capacity_bytes)
@@ -44,7 +44,7 @@ class Chunks(NamedTuple):
     """The decoded chunks of one object, as stored in the table of foreign objects."""
 
     footer_nbytes: int
-    """With its length and magic, at the object's end."""
+    """Size of the footer in bytes, with its length and magic, at the object's end."""
     footer_crc32c: int
     """CRC-32C of the footer: a damaged footer can crash a reader."""
     columns: tuple[str, ...]

@@ -106,7 +106,7 @@ def _heads(source: pa.NativeFile, at: int) -> Iterator[MessageHead]:
 
 
 def message_head(source: pa.NativeFile, at: int) -> MessageHead | None:
-    """Return the head of the message at a byte; None at the end. Raises: ArrowInvalid."""
+    """Return the head of the message that begins at byte `at`; None at the end. Raises: ArrowInvalid."""
     source.seek(at)
     prefix = source.read(8)
     start = at + 8 if prefix[:4] == _CONTINUES else at + 4  # files from before 2019 have only the length

@@ -148,13 +148,13 @@ _jitter = random.SystemRandom()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendResult:
     state: State
-    """State after `entry`, or the one that `decide` received."""
+    """State after `entry`; without an entry, the state that `decide` received."""
     entry: Entry | None
     """The appended entry, or None."""
     value: object = None
     """Value of `Done`; None with an entry."""
     before: State | None = None
-    """State before `entry`, if the entry holds its checksum; else None."""
+    """State before `entry`, if the entry holds that state's checksum; else None."""
 
 
 def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:

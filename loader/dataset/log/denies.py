@@ -3,7 +3,7 @@
     HMAC-SHA256(key = the entry's salt, message = kind NUL dataset NUL value), hex
 
 kind: raw (compared with raw_key, raw_uri, raw_sha256), sample (key, source_key), subject (subject). dataset: "" for
-all. The entry contains the salt: every writer must compare.
+all. The entry contains the salt, because every writer must compare.
 """
 
 import hmac

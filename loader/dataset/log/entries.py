@@ -184,7 +184,7 @@ class Link:
     n: int
     """The entry whose `prev` is wrong."""
     was: str
-    """The entry's `prev`, of the bytes that its writer read."""
+    """The entry's `prev`: SHA-256 hex of the bytes that its writer read."""
     prev: str
     """Sha256 hex of entry n - 1 as stored."""
     at_us: int

@@ -116,8 +116,8 @@ class Log:
     def append(self, decide: Decide) -> AppendResult:
         """Append the entry that `decide` asks for: {"kind": ..., its fields}.
 
-        `decide(state)` gets the newest state. It returns a body, returns `Done(value)` if there is nothing to append,
-        or raises.
+        `decide(state)` gets the newest state. It is called again if another writer's entry came first. It returns a
+        body, returns `Done(value)` if there is nothing to append, or raises.
 
         Raises: Conflict if the root was moved; as `refresh` and `append.append`.
         """
@@ -179,14 +179,14 @@ class Log:
         return record
 
     def abort(self, txn: str, reason: str) -> Txn:
-        """Abort `txn`.
+        """Abort `txn`. Repeating it changes nothing.
 
         Raises: TransactionNotFound; Conflict if it was committed; as `append`.
         """
         return self.append(lambda state: rules.decide_abort(state, txn, reason)).state.txns[txn]
 
     def retire(self, dataset: str, number: int, reason: str) -> VersionRecord:
-        """Retire a version. Raises: VersionNotFound; as `append`."""
+        """Retire a version. Repeating it changes nothing. Raises: VersionNotFound; as `append`."""
         state = self.append(lambda state: rules.decide_retire(state, dataset, number, reason)).state
         return state.versions(dataset)[number - 1]
 
@@ -217,7 +217,7 @@ class Log:
         return moved
 
     def hold(self, dataset: str, number: int, by: str, why: str) -> None:
-        """Keep a version's bytes until `release`.
+        """Keep a version's bytes until `release`. Repeating it changes nothing.
 
         Raises: VersionNotFound; VersionRetired; InvalidName; as `append`.
         """

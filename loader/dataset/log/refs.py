@@ -1,7 +1,10 @@
 """Parse references to one version, as a person types them.
 
-photos, photos@latest (newest that is not retired), photos@3, photos@prod (tag or alias), v-<8 to 64 hex> (unique
-prefix of the id).
+- photos: photos@latest
+- photos@latest: the newest version that is not retired
+- photos@3: version 3
+- photos@prod: a tag or an alias
+- v-<8 to 64 hex>: a unique prefix of the version's id
 """
 
 import re
@@ -56,7 +59,7 @@ _SHOWN = 20  # most names listed in a message; the rest are counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRef:
-    """Either `id_prefix`, or `dataset` with one of `number` and `name`."""
+    """A parsed reference: either `id_prefix`, or `dataset` with one of `number` and `name`."""
 
     dataset: str | None = None
     """Dataset; None with `id_prefix`."""

@@ -79,7 +79,7 @@ class CommitBody:
 def decide_begin(
     state: State, txn: str, dataset: str, parent: str | None, *, gated: bool = False
 ) -> Body | Done[Txn]:
-    """Begin `txn` on the version id `parent`.
+    """Begin `txn` on the version id `parent`. Repeating it returns the same transaction.
 
     Raises: InvalidName; VersionNotFound; VersionRetired; Fenced if aborted; Conflict if it belongs to another dataset,
     or began without a gate and now requires one.
@@ -108,7 +108,7 @@ def decide_begin(
 def decide_commit(
     state: State, txn: str, body: CommitBody | None
 ) -> Body | Done[VersionRecord] | Rebase | ApplyDenies:
-    """Commit `txn` with the manifest `body`; None asks for the base to build on.
+    """Commit `txn` with the manifest `body`; None asks for the base to build on. Repeating it returns the version.
 
     Raises: TransactionNotFound; Fenced if aborted; StageNotPublished if gated without a verdict; Conflict if the id is
     another version's.
@@ -170,7 +170,7 @@ def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
 
 
 def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body | Done[VersionRecord]:
-    """Retire a version.
+    """Retire a version. Repeating it keeps the first reason.
 
     Raises: VersionNotFound; InvalidName for an invalid reason.
     """

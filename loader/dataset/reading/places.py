@@ -132,11 +132,11 @@ class SamplePlaces:
     of: Int64s
     """int64 [n]: number of the sample's version in `versions`."""
     part: Int64s
-    """int64 [n]: position of its part in the version."""
+    """int64 [n]: position of the sample's part in the version."""
     row: Int64s
     """int64 [n]: row of the sample in its part."""
     ordinal: Int64s
-    """int64 [n]: its live number in the version."""
+    """int64 [n]: number of the live sample in its version."""
     index: Sequence[IndexRows]
     """Index rows around the samples; they contain the keys."""
     stretch: Int64s
@@ -247,7 +247,7 @@ class Lookup:
     def places(self, of: Int64s, ordinals: Int64s, run: Map = map) -> SamplePlaces:
         """Return the places of the fields for live ordinals, in the order given.
 
-        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory, and O(n log n)  time.
+        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory, and O(n log n) time.
 
             of: int64 [n], version number of each sample.
             run: may be a thread pool's map.

@@ -20,9 +20,9 @@ class ReadFault(NamedTuple):
     end: int
     """Byte after the last one."""
     expected: str
-    """CRC-32C of the stored bytes, 8 hex digits, or ""."""
+    """CRC-32C of the stored bytes, 8 hex digits; "" if unknown."""
     actual: str
-    """CRC-32C of the bytes that came, or ""."""
+    """CRC-32C of the bytes that came; "" if unknown."""
     store: str
     """URL of the store, or folder of the cache."""
     kind: Literal["read", "cache page"]
@@ -64,7 +64,7 @@ class ReadFaults:
                 self.count += 1
 
     def after(self, count: int) -> tuple[int, list[ReadFault]]:
-        """Return the count, and the faults behind the first `count`, as far as they are remembered."""
+        """Return the count, and the faults after the first `count`, as far as they are remembered."""
         with self._lock:
             new = min(self.count - count, len(self._newest))
             return self.count, list(self._newest)[len(self._newest) - new :]

@@ -31,9 +31,9 @@ class ShardRead(NamedTuple):
     path: str
     """Shard path."""
     span: ByteRange
-    """From the first requested byte to the last."""
+    """Range from the first requested byte to the last."""
     fetch_s: float
-    """Seconds of reads, second ones included."""
+    """Seconds spent reading, second reads included."""
     verify_s: float
     """Seconds of verification."""
 
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
     store: RangeReader
     """Store of the shards."""
     pins: dict[str, str]
-    """Shard path -> ETag of its first read."""
+    """Shard path -> ETag of its first read; a replaced shard raises Changed."""
     on_refetch: Callable[[], None] = lambda: None
     """Called before each second read."""
     on_read: OnRead = lambda _: None
@@ -64,7 +64,8 @@ class Reading(NamedTuple):
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of (offset, nbytes) spans, in order.
 
-        lent: the caller copies the bytes immediately, so that a store may lend its memory.
+        first, field: address and field of the first span, for errors. lent: the caller copies the bytes immediately, so
+        that a store may lend its memory.
 
         Raises: Corrupt if the shard ends too early; other store errors. All of them name the address.
         """
@@ -92,7 +93,7 @@ class Reading(NamedTuple):
     ) -> FileHandle | None:
         """Return an open shard whose ranges passed the SHA-256 check; None if `ranges` must report the error.
 
-        offset, nbytes: int64 [n].
+        offset, nbytes: int64 [n]. first, field: address and field of the first range, for errors.
         """
         assert self.files is not None
         try:

@@ -43,7 +43,7 @@ class FieldPart(NamedTuple):
     offset: int
     """Offset in the field."""
     nbytes: int
-    """Bytes."""
+    """Number of bytes."""
     crc32c: int
     """CRC-32C; `UNKNOWN_CRC` if the caller verifies them."""
 

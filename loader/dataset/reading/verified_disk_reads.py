@@ -67,7 +67,7 @@ class Gatherable(Protocol):
 
     @property
     def reading_of(self) -> ReadingOf:
-        """Reading for a second read."""
+        """Returns the `Reading` for a second read."""
 
     @property
     def places(self) -> SamplePlaces:
@@ -136,7 +136,7 @@ def _gathered(
 
 
 def _report_faults(gatherable: Gatherable, sources: Sources, field: str, wrong: Int64s) -> None:
-    """Report items with a wrong checksum; another head only is correct."""
+    """Report items with a wrong checksum. Items whose head merely differs from the common one are correct."""
     at = gatherable.places.fields[field]
     for i in wrong.tolist():
         number, (descriptor, memory) = int(sources.numbers[i]), sources.files[int(sources.which[i])]

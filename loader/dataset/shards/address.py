@@ -29,7 +29,7 @@ class FieldAddress:
     """Location of one field's payload bytes."""
 
     field: str
-    """Name."""
+    """Field name."""
     group: str
     """Group of fields that the shard holds."""
     path: str
@@ -37,7 +37,7 @@ class FieldAddress:
     offset: int
     """First byte."""
     nbytes: int
-    """Bytes."""
+    """Number of bytes."""
     crc32c: int
     """CRC-32C of the bytes; `UNKNOWN_CRC` if not computed yet."""
 

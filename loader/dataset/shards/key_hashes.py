@@ -38,7 +38,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 KIND = "key-hashes"
 ROW_GROUP_ROWS = 4096
 WHOLE_BELOW_BYTES = 256 * 2**10
-"""Size in bytes below which a table is read whole;"""
+"""Size in bytes below which a table is read whole; larger ones are read by footer and row groups."""
 MAX_GAP_BYTES = 128 * 2**10
 """Largest gap, in bytes, between row groups read together: a round trip costs more than these bytes."""
 

@@ -26,7 +26,7 @@ class ShardFile:
     sha256: str
     """Shard SHA-256, hex."""
     n_rows: int
-    """Samples."""
+    """Number of samples."""
     index_path: str
     """Path of the shard's index in the root."""
     index_nbytes: int
@@ -38,7 +38,7 @@ class ShardFile:
     field_nbytes: Mapping[str, int]
     """Field -> payload bytes over all rows."""
     index_footer_sha256: str | None = None
-    """Footer SHA-256, hex; None in earlier releases."""
+    """SHA-256 hex of the index's Parquet footer; None in earlier releases."""
     index_pages_nbytes: int | None = None
     """Bytes of page hashes in the index; None in earlier releases."""
 
@@ -74,11 +74,11 @@ class Part:
     txn: str
     """Transaction that the part was written in."""
     n_rows: int
-    """Samples."""
+    """Number of samples."""
     shards: tuple[ShardFile, ...]
     """One shard per group of fields."""
     samples: TableFile | None
-    """None for a group added to an existing part."""
+    """Samples table; None for a group added to an existing part."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON, without columns that an earlier release's shards lack."""
@@ -91,7 +91,7 @@ class Part:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "Part":
-        """Return the part. Raises: InvalidSample."""
+        """Return the part that `to_json` wrote. Raises: InvalidSample if the body is not a part."""
         try:
             shards = tuple(ShardFile(**shard) for shard in body["shards"])
             samples = TableFile.from_json(body["samples"]) if body["samples"] else None

@@ -1,8 +1,10 @@
 """Table of objects registered in place, and the records of their locations.
 
-foreign-<16 hex>.parquet   shard, offset, path, nbytes, etag, modified_us, sha256: a row per object, shard by shard.
-                           Objects of tables have `chunks` too
-places/<place>/<n>.json    {"format", "url", "at_us"}: created once, the highest n applies
+    foreign-<16 hex>.parquet   shard, offset, path, nbytes, etag, modified_us, sha256: a row per object, shard by shard.
+                               Objects of tables have `chunks` too
+    places/<place>/<n>.json    {"format", "url", "at_us"}: created once, the highest n applies
+
+The table has no URL, so that a bucket may move.
 """
 
 import hashlib
@@ -200,9 +202,9 @@ def is_adopted(store: Store, place: str) -> bool:
 
 class PlaceRecord(NamedTuple):
     key: str
-    """Record key."""
+    """Store key of the record."""
     url: str
-    """Its location, untrusted: see `is_vouched`."""
+    """URL of the location, untrusted: see `is_vouched`."""
 
 
 def place_record(store: Store, place: str) -> PlaceRecord | None:
@@ -273,7 +275,7 @@ _BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs"
 
 
 def is_vouched(store: Store, key: str, url: str) -> bool:
-    """Return whether the caller vouches for a location. key: of its record."""
+    """Return whether the caller vouches for a location. key: store key of its record."""
     spelled = _spelled(url)
     return any(_lies_in(spelled, named) for named in _named()) or is_own_record(store, key, url) is True
 

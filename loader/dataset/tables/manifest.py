@@ -1,6 +1,8 @@
 """The manifest: a version's content, and the sha256 that is its identity.
 
-id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
+    id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
+
+A change appends file names to its parent's lists.
 """
 
 import hashlib
@@ -57,9 +59,9 @@ class GroupExtent:
     n_parts: int
     """Parts that have the group."""
     n_rows: int
-    """Their rows."""
+    """Rows of these parts."""
     nbytes: int
-    """Shard bytes."""
+    """Shard bytes added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class Change:
     shards: TableFile | None = None
     """Shards table, or None."""
     samples: tuple[SamplesFile, ...] = ()
-    """Samples table."""
+    """Files of the samples table."""
     stats: TableFile | None = None
     """Statistics table, or None."""
     exclusions: TableFile | None = None

@@ -1,7 +1,7 @@
 """Read and write Parquet tables in a store. Every table contains its kind and schema version.
 
-Use these functions instead of pyarrow's that import pandas (0.15 to 0.4 s): `to_numpy`, `pa.scalar`, `pa.array`,
-comparisons. A file that is read in parts has the SHA-256 of its row groups and front in the footer:
+Use these functions instead of pyarrow's `to_numpy`, `pa.scalar`, `pa.array` and comparisons, which import pandas if it
+is installed (0.15 to 0.4 s). A file that is read in parts has the SHA-256 of its row groups and front in the footer:
 
     PAR1, bytes outside the table (the front), row groups, footer
 
@@ -91,7 +91,7 @@ class TableFile:
     sha256: str
     """File SHA-256, hex."""
     n_rows: int
-    """Rows."""
+    """Number of rows."""
     footer_sha256: str = ""
     """Footer SHA-256, hex; "" for a table that is always read whole."""
 
@@ -214,9 +214,10 @@ MOST_SMALL_ROWS, MOST_SMALL_TEXT, MOST_SMALL_BYTES = 200_000, 4096, 2**28
 
 
 def parse_small_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Return a table of texts and numbers that a foreign hand may have written: its rows and texts are bounded.
+    """Return a table of texts and numbers from an untrusted writer; rows and texts are bounded.
 
-    So texts are read as dictionaries, and checked before they are copied for each row. Raises: Corrupt; FormatTooNew.
+    A file of 710 bytes can hold 200 GB of one repeated text. So texts are read as dictionaries, and checked before they
+    are copied for each row. Raises: Corrupt; FormatTooNew.
     """
     try:
         metadata = pq.read_metadata(io.BytesIO(data))
@@ -257,7 +258,7 @@ def _is_number(field: pa.Field, name: str) -> bool:
 
 
 def _short_texts(column: pa.ChunkedArray, name: str, most_bytes: int) -> tuple[pa.ChunkedArray, int]:
-    """Return the texts, and the bytes that further columns may have."""
+    """Return the column as texts, and the number of bytes left for further columns."""
     import pyarrow.compute as pc  # 40 ms, saved at startup
 
     if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):

@@ -1,6 +1,7 @@
 """Check SQL expressions on the samples table, and convert them to polars.
 
-A plan's or view's expression is untrusted: while parsing, polars runs nested queries and reads files and addresses.
+A plan's or view's expression is untrusted: while parsing, polars runs nested queries and reads files and addresses. So
+the text is checked first, and only listed functions may be called.
 """
 
 import re
@@ -232,7 +233,7 @@ approx_quantile array_agg avg corr count covar covar_pop covar_samp first last l
 quantile_disc stddev stddev_samp stdev stdev_samp string_agg sum var var_samp variance
 cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
 """
-"""Functions that polars 1.30 to 2.1 supports by name."""
+"""Functions that polars 1.30 to 2.1 supports by name and that return one value per row or group."""
 
 _WORDS = """
 all and any as between by case cast distinct div else escape extract filter from group ilike in is like not on or over

@@ -45,7 +45,7 @@ _PAGE_BITS = 8 * PAGE_BYTES
 
 
 class StoredBits(SelectTable):
-    """Members of a stored bitmap, whose pages are read when they are first needed. Thread-safe; pickles without pages.
+    """A `SelectTable` of a stored bitmap, whose pages are read when first needed. Thread-safe; pickles without pages.
 
     pages: CRC-32C and number of true bits of each page.
     """
@@ -230,7 +230,7 @@ def _parsed(file: Any, path: str, name: str) -> tuple[I64, I64, NDArray[Any], di
 
 
 def _fit(first: I64, first_kept: I64, pages: NDArray[Any]) -> bool:
-    """Return whether no episode keeps more windows than it has, and the pages have as many as all."""
+    """Return whether no episode keeps more windows than it has, and the pages agree with both totals."""
     for numbers in (first, first_kept):
         if not len(numbers) or numbers[0] or (numbers[1:] < numbers[:-1]).any():
             return False

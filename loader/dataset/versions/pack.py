@@ -48,7 +48,7 @@ class PieceChecks:
         self._documents, self._first = np.unique(rows[:, 0], return_index=True)
 
     def part(self, document: int, number: int, field: FieldAddress) -> FieldPart | None:
-        """Return a piece (from 0); None if unknown, or of other bytes."""
+        """Return piece `number` (from 0) of a document; None if unknown, or computed from other bytes."""
         at = int(np.searchsorted(self._documents, document))
         if at == len(self._documents) or int(self._documents[at]) != document:
             return None
@@ -227,7 +227,7 @@ class _Stored:
 
 
 def _counted(view: "View", asked: PackBy) -> Int64s:
-    """Return int64 per live sample of the version: the column of lengths, -1 for null."""
+    """Return the token count of each live sample of the version, by the expression `lengths`: int64, -1 for null."""
     assert asked.lengths is not None
     values = live_values(view.version, [asked.lengths], f"pack(lengths={asked.lengths!r})").to_series()
     if not values.dtype.is_integer():

@@ -253,7 +253,8 @@ def live_values(
 ) -> "polars.DataFrame":
     """Return one column per SQL expression, named "0", "1", ..., with one row per live ordinal.
 
-    as_truth: return bools, null as False. Raises: FieldNotFound as `live_where`.
+    what: the expressions' purpose, for messages. as_truth: return bools, null as False. Raises: FieldNotFound as
+    `live_where`.
     """
     truths = len(expressions) if as_truth else 0
     return live_columns(version, [(one, what) for one in expressions], truths)
@@ -291,7 +292,7 @@ def _known(version: "Version") -> set[str]:
 def live_columns(version: "Version", asked: Sequence[tuple[str, str]], truths: int = 0) -> "polars.DataFrame":
     """Return the same as `live_values`, reading the tables once. asked: (expression, purpose) pairs.
 
-    truths: number of leading columns to return as bools, null as False.
+    truths: number of leading columns to return as bools, null as False. Raises: FieldNotFound as `live_where`.
     """
     pl = import_polars()
     columns = [_parsed(pl, version, one, what) for one, what in asked]

@@ -147,7 +147,7 @@ class View:
         return split(self, by, edges)
 
     def packed(self, asked: "PackBy") -> "PackedView":
-        """Return the packed sequences of the documents."""
+        """Return the packed sequences of the documents, as `loader.pack()` specifies."""
         from .pack import packed
 
         return packed(self, asked)

@@ -256,7 +256,7 @@ class _WindowCounter:
                 yield kept.members.bits(at, min(at + BITS_TOGETHER, end))
 
     def _read_bits(self, n_rows: I64, kept: I64, watch: Watch) -> Iterator[Bools]:
-        """Yield the true rows among the windows of new episodes, and set the number of each in `kept`."""
+        """Yield the truth values at the windows of each new episode, and set its number of true ones in `kept`."""
         if not len(self._new):
             return
         view, field = self._view, self._layout.keep or ""
@@ -328,7 +328,7 @@ def _truth_values(field: str, data: bytes) -> Bools | str:
 
 
 def _first_layout(view: "View", anchor: str, episode: I64) -> tuple[SampleAddress, NpyLayout]:
-    """Return an episode's address and its anchor's layout: of a large one, from its header."""
+    """Return an episode's address and its anchor's layout, which is read from the header if the anchor is large."""
     version = view.version
     (address,) = version.address(episode, [anchor])
     place = address.fields[anchor]

@@ -269,7 +269,7 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
 def write_group(
     version: Version, txn: str, group: str, compute: Compute, inputs: Sequence[str] | None
 ) -> list[Part]:
-    """Write its shard for every part that lacks it. Raises: Conflict if no part does; TransformFailed."""
+    """Write a shard of `group` for every part that lacks one. Raises: Conflict if no part does; TransformFailed."""
     check_group(group)
     if not compute:
         raise InvalidField("add_group was given no fields; pass {'latent.npy': function} or the like")

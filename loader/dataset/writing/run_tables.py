@@ -99,7 +99,7 @@ class RunSamples:
             seen.add(key)
 
     def rows_of(self, reasons: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
-        """Return (part id, reason) -> rows. Raises: InvalidKey for a missing key."""
+        """Return (part id, reason) -> rows. reasons: key -> reason. Raises: InvalidKey for a missing key."""
         rows: dict[tuple[str, str], list[int]] = {}
         unmatched = dict(reasons)
         hashes = np.sort(hashes_of(reasons))

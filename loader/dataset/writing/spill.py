@@ -148,7 +148,7 @@ def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
 
 
 def scratch_error(when: str, path: str, error: OSError) -> StoreError:
-    """Return the error for full or read-only temporary space. when: the interrupted work."""
+    """Return the error for full or read-only temporary space. when: what was interrupted, for the message."""
     meanwhile = f"when {when}; nothing was published"
     return no_room(path, error, meanwhile, room_for="the whole import", again="write again")
 

@@ -1,7 +1,7 @@
 """Keys, the only source of randomness in the order, from blake2b and splitmix64; and permutations keyed by them.
 
-`key` turns names and numbers into 64 bits, `sub` derives further ones per sample, exactly modulo 2^64. Never `seed +
-epoch`.
+`key` turns names and numbers into 64 bits, `sub` derives further ones per sample, exactly modulo 2^64. Never
+`seed + epoch`: seed 42 in epoch 1 would be seed 43 in epoch 0.
 
 `perm(k, n, x)` is position x of the permutation of [0, n) under key k, without a table of size n. If n is small, it
 sorts hashes. Otherwise it runs a generalised Feistel network over the smallest a*b rectangle that holds n. It walks

@@ -20,7 +20,7 @@ from .keyed_permutation import ARGSORT_MAX, FEISTEL_ROUNDS, I64, U64, at, key, p
 from .plan_hash import whole
 
 LIVE_CHUNK_BYTES = 2**31
-"""Decoded bytes, about, of the chunks that a source reads side by side."""
+"""Approximate decoded bytes of the chunks that a source reads side by side."""
 DEFAULT_LANES = 1024
 DEFAULT_ROUNDS_H = 4
 CHUNK_BYTES = 2 * 2**20  # one range read of this size amortises a request
@@ -29,7 +29,7 @@ MAX_SAMPLES = 2**53
 MAX_CHUNK = 2**30
 MAX_LANES = 2**16
 FEW = 8
-"""Number of ordinals up to which they are faster one by one."""
+"""Number of ordinals below which computing them one by one is faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class LaneShape:
     """The numbers that, with the keys, decide the order of an epoch (L1)."""
 
     n: int
-    """Samples."""
+    """Number of samples."""
     chunk: int
     """c: samples read together."""
     lanes: int
-    """D: a power of two."""
+    """D: number of lanes, a power of two."""
     rounds_h: int
     """h: chunks that a lane reads side by side."""
 
@@ -80,7 +80,7 @@ def frozen_shape(
     lanes: int | None = None,
     decoded: tuple[int, int] | None = None,
 ) -> LaneShape:
-    """Return the shape that a plan freezes: from the view, never from batch or world size.
+    """Return the shape that a plan freezes. It depends on the view, never on batch or world size.
 
     n: samples in the view. mean_sample_bytes: of the selected fields; 0 (a view without bytes) counts as 1.
     chunk, lanes: override the computed values.
@@ -153,7 +153,7 @@ class Epochs(NamedTuple):
     """
 
     n: int | I64
-    """Samples."""
+    """Number of samples."""
     chunk: int | I64
     """As in `LaneShape`."""
     lanes: int | I64

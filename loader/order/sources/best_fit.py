@@ -82,13 +82,13 @@ class PackTable:
         )
 
     def sequences_of(self, document: int) -> list[int]:
-        """Return the sequences that contain pieces of a document, ascending. O(pieces)."""
+        """Return the sequences that contain pieces of a document (version ordinal), ascending. O(pieces)."""
         pieces = np.flatnonzero(self._document == document)
         sequences: list[int] = np.unique(np.searchsorted(self._first, pieces, side="right") - 1).tolist()
         return sequences
 
     def longer_than(self, length: int) -> tuple[I64, I64]:
-        """Return the documents with more than `length` tokens, ascending, and their tokens: int64."""
+        """Return int64 arrays: documents with more than `length` tokens, ascending, and their token counts."""
         rows = np.flatnonzero(self._tokens > length)
         documents, at = np.unique(self._document[rows], return_index=True)
         return documents, self._tokens[rows[at]].astype(np.int64)

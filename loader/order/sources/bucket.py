@@ -21,7 +21,7 @@ class BucketBy:
     by: str
     """SQL expression on the samples table."""
     edges: tuple[str, ...] | None
-    """Ascending, as text, such as "0", "12.5", "inf"; None if values are labels."""
+    """Ascending edges as text, such as "0", "12.5", "inf"; None if values are labels."""
     batch: Mapping[str, Sequence[tuple[int, int]]]
     """Label -> (start step, samples per global batch) pairs."""
     budget: Sequence[tuple[int, Fraction]] | None
@@ -29,7 +29,7 @@ class BucketBy:
     cost: Mapping[str, Number]
     """Label -> cost of one sample, in the budget's unit."""
     multiple: int
-    """Batches are rounded down to a multiple of it."""
+    """Batches are rounded down to a multiple of this number."""
 
 
 def bucket(
@@ -54,6 +54,8 @@ def bucket(
     it.
     cost: label -> cost of one sample, in the budget's unit. The default is the upper edge, or for a label such as
     `w640h384f32` width x height x frames in pixels.
+
+    A batch, or the budget, may change at a step, like the plan's global_batch: [(0, 64), (1000, 128), ...].
 
     Raises: InvalidPlan for arguments that do not go together.
     """

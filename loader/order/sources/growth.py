@@ -21,11 +21,11 @@ class Growth:
     source: str
     """Source name."""
     number: int
-    """Growth of the source, from 1."""
+    """Number of this growth among the source's, from 1."""
     first: int
     """Version ordinal of the first new sample."""
     removed: I64
-    """int64, ascending: previous ordinals that the new version lacks."""
+    """int64, ascending: previous ordinals of samples that the new version lacks."""
 
 
 def delta_name(source: str, number: int) -> str:
@@ -33,7 +33,7 @@ def delta_name(source: str, number: int) -> str:
 
 
 def whole_name(source: str, number: int) -> str:
-    """Return the name of all samples after a growth: `photos#1`; the source's for 0."""
+    """Return the name of all samples after a growth: `photos#1`; the source's name for growth 0."""
     return f"{source}#{number}" if number else source
 
 
@@ -48,7 +48,7 @@ class Stage:
     start: int
     """First position of the stage."""
     origin: int
-    """First position of the whole view."""
+    """First position at which the stream is the whole view."""
     epoch: int
     """Number of the epoch that begins at `origin`."""
     n: int
@@ -142,7 +142,7 @@ class GrownStream:
         return stage.origin + (epoch - stage.epoch) * stage.n
 
     def last_of(self, number: int, of_delta: bool) -> int | None:
-        """Return the last position of the first epoch of a stage's view, or its delta view, or None."""
+        """Return the last position of the first epoch of a stage's view or delta view; None if unused."""
         stage = self.stages[number]
         if of_delta:  # only planned while it is mixed in
             first, last = stage.start, self.epoch_start(stage.epoch) - 1

@@ -27,7 +27,7 @@ class PackBy:
     pad_id: int
     """Padding token at the end of a sequence."""
     lengths: str | None
-    """SQL expression for a document's tokens; None: from the index."""
+    """SQL expression for a document's number of tokens; None takes the number from the index."""
     checksums: bool
     """True stores checksums for the pieces in the root."""
     side_fields: tuple[tuple[str, int], ...]
@@ -55,7 +55,7 @@ def pack(
     lengths: SQL expression on the samples table for a document's number of tokens, such as "n_tokens". By default the
     number follows from the field's bytes in the index.
     checksums: True reads every document that is split, once and whole, now, and stores checksums for its pieces in the
-    root. Only for tokens without `beside`.
+    root. Loaders then read only the pieces that they need. Only for tokens without `beside`.
     beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out like
     the tokens. Maps each to the whole number (or truth value) for positions without a token: `{"labels.npy": -100,
     "loss.npy": False}`.
@@ -110,7 +110,7 @@ class SideField:
     field: str
     """Name of the `.npy` field."""
     fill: int
-    """At positions without a token."""
+    """Value at positions without a token."""
     dtype: str
     """dtype as numpy writes it (`<u2`)."""
 

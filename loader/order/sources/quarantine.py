@@ -24,13 +24,13 @@ class QuarantineList:
     """Samples of one source that no slot may hold from a step on."""
 
     start_step: int
-    """From which the list applies."""
+    """First step to which the list applies."""
     source: str
     """Source name."""
     samples: tuple[tuple[int, str], ...]
     """(version ordinal, key) pairs, in order of ordinal."""
     growth: int = 0
-    """Growth whose version has these ordinals; 0 for the first version."""
+    """Number of the growth whose version has these ordinals; 0 for the first version."""
 
     def to_json(self) -> dict[str, Any]:
         return {

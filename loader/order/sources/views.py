@@ -41,7 +41,7 @@ class OrderView(Protocol):
         """Return the sample keys at version ordinals (int64)."""
 
     def ordinals(self, keys: Sequence[str]) -> I64:
-        """Return the version ordinals (int64) of keys; -1 without a live sample."""
+        """Return the version ordinals (int64) of keys; -1 for a key without a live sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,9 +49,9 @@ class Delta:
     view: OrderView | None
     """Samples that the later version adds, or None."""
     first: int
-    """Their first version ordinal."""
+    """First version ordinal of the added samples."""
     removed: I64
-    """int64, ascending: earlier ordinals that are no longer live."""
+    """int64, ascending: ordinals of the earlier version that are no longer live."""
 
 
 def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
@@ -76,13 +76,13 @@ class SyntheticView:
     """A view without bytes: for planning, tests and measurements at any scale."""
 
     n_samples: int
-    """Samples, before `first` is applied."""
+    """Number of samples, before `first` is applied."""
     name: str = "synthetic"
     """Part of the view's id."""
     buckets: tuple[tuple[str, int], ...] = ()
     """(label, samples) pairs that `split` returns, or empty."""
     first: int = 0
-    """First ordinal."""
+    """First ordinal; earlier samples are left out."""
 
     @property
     def id(self) -> str:

@@ -100,7 +100,7 @@ class WindowLayout:
     rule: Mapping[str, str]
     """Field -> rule other than "last"."""
     pad: Literal["mask", "inside"]
-    """Outside of the episode "mask" repeats the first or last value; "inside": only windows that fit."""
+    """"mask" repeats the first or last value outside of the episode; "inside" allows only windows that fit."""
     max_age_ns: int | None
     """Age above which a value counts as padding, or None."""
     text: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class WindowLayout:
     columns: tuple[str, ...] = ()
     """Columns of the samples table whose values are batch fields, such as "robot"."""
     keep: str | None = None
-    """Truth values, one per row of the anchor: windows stand at true rows."""
+    """Stream of truth values, one per row of the anchor: windows stand at true rows."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan's JSON."""

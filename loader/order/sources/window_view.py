@@ -163,7 +163,7 @@ class WindowView:
         return replace(delta, view=WindowView(delta.view, self.layout, first, kept_after))
 
     def windows_at(self, key: str) -> list[int] | None:
-        """Return the numbers of the windows of an episode's key, or of a window's; None for an unknown key."""
+        """Return the numbers of all windows of an episode, or of one window, by its key; None for an unknown key."""
         episode, _, row = key.rpartition("@")
         for name, at in ((key, None), (episode, row)):
             (ordinal,) = self.episodes.ordinals([name]).tolist()
@@ -199,7 +199,7 @@ class WindowView:
 
 
 def shared_episodes(old: WindowView, removed: I64) -> I64:
-    """Return int64: the numbers of an earlier view's episodes without those removed since, ordinals of its version."""
+    """Return int64: numbers of an earlier view's episodes that remain. removed: version ordinals of the others."""
     ordinals = old.episodes.version_ordinals(np.arange(len(old.episodes), dtype=np.int64))
     return np.flatnonzero(~np.isin(ordinals, removed))
 
@@ -237,7 +237,7 @@ def _check_kept(view: WindowView, old: WindowView, shared: I64) -> None:
 
 
 def table_sha256(first: I64, packed: bytes | NDArray[np.uint8] = b"") -> str:
-    """Return the SHA-256 of a table: windows at all rows, int64, and the bitmap of windows that `keep` leaves."""
+    """Return the SHA-256 of a table: first windows of the episodes (int64), then the bitmap of `keep`."""
     digest = hashlib.sha256(np.ascontiguousarray(first, dtype="<i8").data)
     digest.update(packed if isinstance(packed, bytes) else packed.data)
     return digest.hexdigest()
@@ -248,7 +248,7 @@ def window_key(episode: str, row: int) -> str:
 
 
 def stored_ordinals(view: OrderView, version_ordinals: I64) -> I64:
-    """Return the version ordinals (int64) of the stored samples behind a view's: the episodes of windows."""
+    """Return the version ordinals (int64) of a view's stored samples, which are episodes for windows."""
     return view.stored_ordinals(version_ordinals) if isinstance(view, WindowView) else version_ordinals
 
 

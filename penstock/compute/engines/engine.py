@@ -1,4 +1,7 @@
-"""The engine interface: an engine submits an attempt at a job, by its name, and reports its status."""
+"""The engine interface: an engine submits an attempt at a job and reports its status.
+
+A new engine is one file here, and one line in `cluster.ENGINES`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ class AttemptStatus:
 class Engine(Protocol):
     """Runs attempts, named 'pk-<job>-<token>-<attempt>', on one machine or cluster.
 
-    Every method but `close` raises EngineUnreachable without a response.
+    Every method but `close` raises EngineUnreachable if the engine does not respond.
     """
 
     poll_s: float

@@ -1,4 +1,4 @@
-"""Kubernetes (1.29 or newer) as an engine: an attempt is one Indexed Job with its name, and each pod is a runner."""
+"""Kubernetes (1.29 or newer) as an engine: an attempt is one Indexed Job of the same name; each pod is a runner."""
 
 import re
 import time
@@ -225,7 +225,7 @@ class KubernetesEngine:
         self._api = KubernetesApi(cluster.placing.context, cluster.placing.namespace)
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
-        """See `Engine.submit`. A live attempt stays; an ended Job, of a cleared folder, is replaced."""
+        """See `Engine.submit`. A live attempt stays; an ended Job belongs to a cleared folder, and is replaced."""
         body = job_object(self._cluster, name, runner, n_blocks, final)
         until_s = time.monotonic() + CANCEL_S
         while not self._api.create_job(body):

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 class KubernetesApi:
     """The API server of a kubeconfig context, or this pod's own, in one namespace.
 
-    Raises: EngineUnreachable without a response, InvalidCluster for a refusal.
+    Methods raise EngineUnreachable without a response, InvalidCluster for a refusal.
     """
 
     def __init__(self, context: str, namespace: str) -> None:
@@ -142,7 +142,7 @@ class KubernetesApi:
         return str(next(messages, ""))
 
     def queue_conditions(self, uid: str) -> list[Json]:
-        """Return the conditions of the Workload that Kueue keeps of an object; [] without it, or the right."""
+        """Return the conditions of the Workload that Kueue keeps of an object; [] without one, or without the right."""
         for version in _KUEUE:
             workloads = self._json(
                 self._objects.list_namespaced_custom_object,

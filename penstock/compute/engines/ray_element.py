@@ -19,7 +19,7 @@ LINE = re.compile(r"element (\d+): (.*)")
 
 
 def element(runner: Sequence[str], number: int, elements: int, environment: str) -> tuple[int, str]:
-    """Run a runner, which ends with this process, to its end; return exit status and latest output.
+    """Run a runner to its end; return exit status and latest output. The runner ends with this process.
 
     environment: shell file of NAME=value lines with the node's secrets, or "".
     """

@@ -1,4 +1,4 @@
-"""Ray as an engine, through its REST interface: an attempt is a Ray job with its name, whose tasks are runners."""
+"""Ray as an engine, through its REST interface: an attempt is a Ray job of the same name, whose tasks are runners."""
 
 import json
 import os

@@ -70,7 +70,7 @@ _REFUSED = (
     "not permitted",
 )
 _SILENT = ("contact slurm controller", "onnect", "timed out", "emporar", "standby", "Zero Bytes")
-"""Sbatch refuses a job if its message has an entry of the first tuple and none of the second."""
+"""Slurm refuses a job if sbatch's message has an entry of the first tuple and none of the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class SlurmQueue:
     def elements(self, name: str) -> Elements:
         """Return the elements that the controller lists.
 
-        It forgets one MinJobAge (300 s) after its end, and lists those cancelled before their start as one.
+        It forgets an element MinJobAge (300 s) after its end, and lists elements cancelled before their start as one.
         """
         lines = self.answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
         states: Counter[str] = Counter()
@@ -171,7 +171,7 @@ class SlurmQueue:
         return True
 
     def cancel(self, name: str) -> None:
-        """Cancel all elements with a name, to the end of the last process. Raises: EngineUnreachable."""
+        """Cancel all elements with a name; return when the last process has ended. Raises: EngineUnreachable."""
         begun = time.monotonic()
         self.answer(["scancel", f"--name={name}"])
         while (elements := self.elements(name)).count(WAITING | RUNNING):
@@ -251,7 +251,7 @@ def element_script(
     """Return the script for sbatch.
 
     runner: command, without --element and --elements. environment: shell file of NAME=value lines on the nodes, or "".
-    first: number in the attempt of the array's element 0. elements: in the attempt.
+    first: number in the attempt of the array's element 0. elements: their number in the attempt.
     final: exit codes after which a restart would change nothing, including 0.
     """
     return _SCRIPT.format(
@@ -318,7 +318,7 @@ class Array:
     first: int
     """Number in the attempt of the array's first element."""
     size: int
-    """Elements."""
+    """Number of elements."""
     at_once: int
     """Most concurrent elements."""
 
@@ -349,7 +349,7 @@ class SlurmEngine:
         return bool(self._queue.elements(name).states)
 
     def status(self, name: str) -> AttemptStatus:
-        """See `Engine.status`. Releases elements that Slurm holds for ever, or cancels them: others do their blocks."""
+        """See `Engine.status`. Releases elements that Slurm holds for ever, or cancels them: others do the blocks."""
         elements = self._queue.elements(name)
         if not self._queue.release(elements.held):
             _logger.warning("only an operator of Slurm may release %s: cancelled", ", ".join(elements.held))

@@ -68,7 +68,7 @@ class QueuedJob:
     reason: str = ""
     """Slurm's reason to wait."""
     name: str = ""
-    """Its name, if asked for by name: a foreign one may break squeue's lines."""
+    """Its name, if jobs were asked for by name: a foreign name may break squeue's lines."""
 
 
 def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WIDTHS) -> list[QueuedJob]:
@@ -80,7 +80,7 @@ def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WID
 
 
 def named_jobs(answer: Answer, *names: str) -> list[QueuedJob]:
-    """Return the jobs of these names in any state; Slurm forgets one MinJobAge (300 s) after its end."""
+    """Return the jobs of these names in any state; Slurm forgets a job MinJobAge (300 s) after its end."""
     columns, jobs = {**_WIDTHS, "Name": 300}, list[QueuedJob]()
     for group in command_groups(names):
         jobs += queued_jobs(answer, "--states=all", f"--name={','.join(group)}", columns=columns)

@@ -1,7 +1,7 @@
 """Why a Slurm job waits, in words: the limit or rule behind Slurm's reason, what ends next, which nodes are drained.
 
-A reason such as AssocGrpGRES names only the kind of limit. The first in `scontrol show assoc_mgr` that the job would
-exceed is chosen, from the user's association up to the root, or of the job's and partition's QOS.
+A reason such as AssocGrpGRES names only the kind of limit. The first limit in `scontrol show assoc_mgr` that the job
+would exceed is chosen, from the user's association up to the root, or of the job's and partition's QOS.
 """
 
 import re
@@ -42,7 +42,7 @@ class SlurmLimit:
     resource: str
     """Slurm's name of the resource, "jobs", or such as "cpu minutes"."""
     limit: int
-    """Most that the owner may use; for a job: most, or least, to ask for."""
+    """Most that the owner may use; for a job: most, or least, that it may ask for."""
     used: int | None
     """Use now; None for a limit of each job."""
     asked: int
@@ -67,7 +67,7 @@ def limit_behind(answer: Answer, job: QueuedJob) -> SlurmLimit | None:
 
 
 def _of_associations(answer: Answer, job: QueuedJob, match: re.Match[str]) -> Iterator[SlurmLimit]:
-    """From the user's association up to the root."""
+    """Yield limits from the user's association up to the root."""
     lines = answer(["scontrol", "-o", "show", "assoc_mgr", "flags=assoc"]).splitlines()
     rows = [_fields(line) for line in lines if line.startswith("ClusterName=")]
     parents = {
@@ -179,7 +179,7 @@ _FULL = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job_are
 def why_waiting(answer: Answer, job: QueuedJob, now_s: float | None = None) -> str:
     """Return why a job waits.
 
-    answer: returns the output of a command. now_s: UTC seconds. Raises: EngineUnreachable.
+    answer: returns the output of a command. now_s: UTC seconds; None for now. Raises: EngineUnreachable.
     """
     now_s = time.time() if now_s is None else now_s
     limit = limit_behind(answer, job)

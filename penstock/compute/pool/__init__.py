@@ -27,7 +27,7 @@ ENGINES: Mapping[str, Callable[[int | None, Collection[str]], Compute]] = {
     "local": LocalCompute,
     "inline": InlineCompute,
 }
-"""Name -> factory of the number of workers (None: one per core) and more environment variables."""
+"""Name -> factory, called with the number of workers (None: one per core) and more environment variables."""
 
 
 def open_compute(engine: str, workers: int | None = None, variables: Collection[str] = ()) -> Compute:

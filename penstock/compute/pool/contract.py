@@ -66,7 +66,7 @@ class Compute(Protocol):
 
         A bounded number of units runs ahead. Closing the iterator cancels running units and ends their processes.
 
-        timeout_s: s per unit without a worker's start, > 0: one for all or a list.
+        timeout_s: time limit per unit in s, > 0, without a worker's start: one for all or a list.
         variables: more environment variables of these workers; 'AWS_*' matches by prefix.
         gpus: shares of GPUs (`environment.shares`), one exclusively for each running unit.
 

@@ -129,7 +129,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def store_variables(*places: RangeReader | str) -> frozenset[str]:
-    """Return the variables, or prefixes such as 'AWS_*', that these stores need; fsspec's are not known."""
+    """Return the variables, or prefixes such as 'AWS_*', that these stores need.
+
+    Other fsspec file systems need `ComputeResource.variables`.
+    """
     return frozenset(name for place in places for name in _of(place))
 
 

@@ -21,7 +21,10 @@ R = TypeVar("R")
 
 
 class InlineCompute:
-    """Engine that runs a unit when its outcome is requested, pickled and encoded as elsewhere. Ignores time limits."""
+    """Engine that runs a unit when its outcome is requested.
+
+    Units are pickled and values encoded as elsewhere. Time limits are ignored.
+    """
 
     isolates = False
 

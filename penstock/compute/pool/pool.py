@@ -79,7 +79,7 @@ class Pool:
         limits_s: Sequence[float],
         given_back: Callable[[int], None],
     ) -> Iterator[tuple[Reply, float]]:
-        """Yield (reply, seconds) for each pickled unit, in order; one without a reply did not start.
+        """Yield (reply, seconds) for each pickled unit, in order; a unit without a reply did not start.
 
         given_back: as for `Worker.run`. Raises: MapStopped; Unpicklable and InvalidRuntime if no worker can start.
         """
@@ -191,7 +191,7 @@ class Pool:
                 raise MapStopped
 
     def _take(self, function: bytes, environment: Mapping[str, str]) -> Worker | None:
-        """One map's secrets never reach another map."""
+        """Return an idle worker with this environment, or make room. One map's secrets never reach another map."""
         with self._changed:
             fitting = [turn for turn in self._idle if turn.environment == environment]
             chosen = sorted(fitting, key=lambda turn: turn.function == function)[-1:] or self._idle[:1]

@@ -35,8 +35,8 @@ _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 class Death(Exception):
     """A worker died.
 
-    how: such as 'was killed by SIGSEGV'. n_units: units that it had taken. by_outsider: a signal that others send, such
-    as the kernel if memory is short.
+    how: such as 'was killed by SIGSEGV'. n_units: units that it had taken, including the last.
+    by_outsider: True for a signal that others send, such as the kernel if memory is short.
     """
 
     def __init__(self, status: int, n_units: int) -> None:
@@ -52,7 +52,7 @@ class Death(Exception):
 class Worker:
     """A worker process, used by one thread at a time; any thread may call `kill`.
 
-    It leads a process group, with which its units' processes die. Raises: InvalidRuntime if it cannot start.
+    It leads a process group, so processes that a unit starts die with it. Raises: InvalidRuntime if it cannot start.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -118,8 +118,8 @@ class Worker:
     ) -> Iterator[tuple[Reply, float]]:
         """Yield (reply, seconds) for each pickled unit, in order; recalled units have no reply.
 
-        A timeout ends the iterator and the worker. given_back: receives the number of last units not started after
-        `RECALL_S`. Raises: Death if the process dies in the first unit without a reply.
+        A timeout ends the iterator and the worker. given_back: receives how many of the last units had not started
+        after `RECALL_S`. Raises: Death if the process dies in the first unit without a reply.
         """
         n_units, place = len(units), 0
         recall_s = time.monotonic() + RECALL_S if n_units > 1 else math.inf

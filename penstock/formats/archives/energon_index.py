@@ -42,7 +42,7 @@ _RANGE = re.compile(
 
 INDEX = ".nv-meta/index.sqlite"
 RECORD_BYTES = 20 * BLOCK_BYTES
-"""Archives are padded to a multiple of it, in bytes."""
+"""Bytes of a record; archives are padded to a multiple of it."""
 TEXT_BYTES = 2**20
 """Longest name or table definition, in bytes."""
 _LEAST_ROW = 8

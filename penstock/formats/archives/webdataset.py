@@ -51,7 +51,10 @@ LOOKED_AT = 8
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    """Raise InvalidStore for compressed archives; costs a request for the first `LOOKED_AT` objects per ending."""
+    """Return the archives. Raises: InvalidStore for compressed ones.
+
+    Costs a request for each of the first `LOOKED_AT` objects per ending that may be compressed.
+    """
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
     members = None if exported else JsonMembers()
@@ -324,7 +327,7 @@ class _Blocks:
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Field names that webdataset changes, and metadata whose member name is a field."""
+    """Return field names that webdataset changes, and metadata whose member name is a field."""
     out = [
         Loss(f"field {name!r}", f"webdataset reads extensions in lower case: it becomes {name.lower()!r}")
         for name in selection.fields

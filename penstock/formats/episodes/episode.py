@@ -213,7 +213,7 @@ class _Topic:
         return _NamedErrors(f"{self._where}, {what}", self._leave_out)
 
     def add(self, message: LogMessage) -> int:
-        """Return the bytes that the message takes in memory."""
+        """Add a message; return the bytes that it takes in memory."""
         row = len(self._log_times)
         with damage_named(f"{self._where}, row {row}"), self._refused(f"row {row}"):
             values = dict(self._decode(message.data))

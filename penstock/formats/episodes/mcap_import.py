@@ -22,7 +22,7 @@ _ENDING = ".mcap"
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Raise MissingDependency if mcap is not installed."""
+    """Return the MCAP files. Raises: MissingDependency if mcap is not installed."""
     if find_spec("mcap") is None:
         raise MissingDependency("MCAP files are read by mcap: pip install 'penstock-data[mcap]'")
     files = [info for info in infos if info.key.lower().endswith(_ENDING)]

@@ -94,7 +94,7 @@ _NATIVE = "<" if sys.byteorder == "little" else ">"
 
 
 def decoder_of(channel: LogChannel) -> Decoder:
-    """Raise InvalidSample if the encoding is unknown."""
+    """Return a topic's decoder. Raises: InvalidSample if the encoding is unknown."""
     how = (channel.encoding, channel.schema_encoding)
     if channel.encoding == "json":
         return _json_decoder(channel)

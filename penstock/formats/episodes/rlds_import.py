@@ -42,7 +42,7 @@ class RldsFeature(NamedTuple):
     dtype: np.dtype[Any]
     """Dtype of the numbers."""
     shape: tuple[int, ...]
-    """One value's; () for text and images."""
+    """A value's shape; () for text and images."""
 
     @property
     def size(self) -> int:
@@ -99,7 +99,7 @@ def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Raise InvalidStore for another file format."""
+    """Return the record files. Raises: InvalidStore for another file format."""
     keys = {info.key for info in infos}
     if FEATURES not in keys:
         return Readable([], lambda info: [], lambda run: iter(()))

@@ -27,7 +27,7 @@ from ..reading.object_file import ObjectFile
 
 OPTIONS = frozenset[str]()
 RUN_BYTES = 64 * 2**20
-"""About the demonstrations read per opening of a file, in bytes."""
+"""Approximate bytes of demonstrations read per opening of a file."""
 MAX_DEMO_BYTES = 2**32 - 2 * RUN_BYTES
 """Largest demonstration, in bytes: HDF5 can declare any shape, and a worker replies with at most 4 GiB."""
 MAX_DEPTH = 8
@@ -37,7 +37,7 @@ _ENDINGS = (".hdf5", ".h5")
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Raise MissingDependency if h5py is not installed."""
+    """Return the HDF5 files. Raises: MissingDependency if h5py is not installed."""
     _h5py()
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
     return Readable(files, partial(_runs, store, options), partial(_samples, store, options))
@@ -130,7 +130,7 @@ def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
 
 
 def _member(group: Any, name: str, where: str) -> Any:
-    """Raise InvalidSample for a link."""
+    """Return a group's member. Raises: InvalidSample for a link."""
     if not isinstance(group.get(name, getlink=True), _h5py().HardLink):
         raise InvalidSample(
             f"{where}: {name!r} is a link, which may lead out of the file; write its data instead"

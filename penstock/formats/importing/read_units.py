@@ -49,7 +49,7 @@ class ReadUnit:
 
     @property
     def size(self) -> int:
-        """About its fields' bytes."""
+        """Approximate bytes of its fields."""
         return sum(run.nbytes for run in self.runs)
 
 
@@ -82,7 +82,7 @@ class UnitReader:
     store: Store
     """The source's store."""
     readable: Readable
-    """Its objects."""
+    """The source's objects."""
     options: ColumnarOptions
     """Import options."""
     in_use: Container[str]
@@ -157,7 +157,7 @@ class SettledUnits(NamedTuple):
 def settled(
     root: Store, written: Sequence[WrittenUnit[ReadUnit]], known: Mapping[str, Mapping[str, Any]]
 ) -> SettledUnits:
-    """Return what depends on all samples. Reads all keys. known: the dataset's groups."""
+    """Return groups and repeated keys of the written units. Reads all keys. known: the dataset's groups."""
     kinds, keys = dict[tuple[str, ...], Rows](), list[pa.Table]()
     parts = [part for unit in written for part in unit.parts]
     files = [part.samples for part in parts if part.samples is not None]
@@ -221,7 +221,7 @@ class Spilled:
         return self._spill.drain()
 
     def group_of(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """known: the dataset's groups."""
+        """Return field -> group. known: the dataset's groups."""
         return groups_of([self.kinds[kind] for kind in sorted(self.kinds)], known)
 
     def close(self) -> None:

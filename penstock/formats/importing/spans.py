@@ -79,7 +79,7 @@ class SpanSamples:
 
 @dataclass(frozen=True, slots=True)
 class SpanUnit:
-    """Samples of one part."""
+    """Samples that become one part."""
 
     number: int
     """Index in the import."""

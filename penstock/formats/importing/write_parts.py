@@ -58,11 +58,11 @@ class PartLayout:
 
 class WrittenParts(NamedTuple):
     parts: list[Part]
-    """By their first samples."""
+    """In order of their first samples."""
     nbytes: int
     """Bytes of fields that this run wrote."""
     skipped: int
-    """Parts of an earlier run."""
+    """Parts that an earlier run wrote."""
 
 
 class WrittenUnit(NamedTuple, Generic[Unit]):

@@ -41,7 +41,7 @@ class VideoPlace(NamedTuple):
     from_s: float | None
     """Episode's start in the object, in seconds; None if it holds only this episode."""
     to_s: float | None
-    """Its end, likewise."""
+    """Episode's end in the object, in seconds; None likewise."""
 
 
 class LeRobotEpisode(NamedTuple):
@@ -50,7 +50,7 @@ class LeRobotEpisode(NamedTuple):
     number: int
     """Index in the metadata."""
     length: int
-    """Rows."""
+    """Number of rows."""
     data: str
     """Key of its object of rows."""
     videos: Mapping[str, VideoPlace]
@@ -58,9 +58,9 @@ class LeRobotEpisode(NamedTuple):
     stats: Any
     """Feature -> statistic -> value, or None."""
     split: str
-    """Name, or ""."""
+    """Split name, or ""."""
     columns: Mapping[str, Any]
-    """Others: name -> text, number or truth value."""
+    """Other columns: name -> text, number or truth value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +68,13 @@ class DatasetLayout:
     fps: Fraction
     """Rows per second."""
     robot: str | None
-    """Type, or None."""
+    """Robot type, or None."""
     features: Mapping[str, Mapping[str, Any]]
     """Feature -> dtype, shape and names; without `BOOKKEEPING` and `language`."""
     language: Mapping[str, Mapping[str, Any]]
     """Likewise for features of dtype `LANGUAGE`."""
     tasks: Mapping[int, str]
-    """Index -> text."""
+    """Task index -> text."""
     episodes: Mapping[int, LeRobotEpisode]
     """Index -> episode, ascending."""
 

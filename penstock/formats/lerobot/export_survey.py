@@ -32,21 +32,21 @@ class PlannedEpisode(NamedTuple):
     number: int
     """Index, from 0."""
     ordinal: int
-    """Its live ordinal."""
+    """Its sample's live ordinal."""
     key: str
     """Sample key."""
     first: int
     """Index of its first row in the dataset."""
     length: int
-    """Rows."""
+    """Number of rows."""
     tasks: list[dict[str, Any]]
-    """Each with `start` row, `stop` row and text `task`."""
+    """Tasks, each with `start` row, `stop` row and text `task`."""
     stats: dict[str, Any]
-    """Stored in the version: feature -> name -> value."""
+    """Statistics stored in the version: feature -> name -> value."""
     ns: Any
     """Frame times: int64 [length], ns."""
     language_nbytes: int
-    """About the bytes of its language columns."""
+    """Approximate bytes of its language columns."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Survey:
     has_language: bool = False
     """True if every episode has language."""
     language: list[str] = field(default_factory=list)
-    """Columns to write."""
+    """Language columns to write."""
     fps: Fraction = Fraction(0)
     """Rows per second."""
     features: dict[str, Any] = field(default_factory=dict)

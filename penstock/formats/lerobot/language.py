@@ -25,8 +25,8 @@ from .rows import I64, EpisodeRows, runs_of, seconds_of
 ROWS_AT_ONCE = 32
 """Rows decoded at a time."""
 OBJECT_BYTES = 2**28
-"""About the most bytes kept of all episodes' texts of an object."""
-_STRUCT_BYTES = 64  # of a text in memory without its characters, nulls too
+"""Approximate limit on the bytes kept of an object's texts, over all episodes."""
+_STRUCT_BYTES = 64  # memory per text besides its characters; nulls too
 
 
 class TextRun(NamedTuple):
@@ -35,7 +35,7 @@ class TextRun(NamedTuple):
     first: int
     """First row."""
     stop: int
-    """After the last."""
+    """Row after the last."""
     structs: list[Any]
     """Mappings, None for null; at most `MAX_LINES` + 1."""
 
@@ -142,7 +142,7 @@ TASK = "task"
 """Style of LeRobot's tasks."""
 EVENT_NS = 1
 MOST_BYTES = 2**30
-"""About the largest language columns of an exported episode."""
+"""Approximate limit on an exported episode's language columns, in bytes."""
 _TEXT_BYTES = 64  # of a text without its characters
 _MAX_S = 2**62 / 10**9
 
@@ -225,7 +225,7 @@ def _line(struct: Mapping[str, Any], start: int, end: int | None) -> LanguageLin
 
 
 def _without_nulls(value: Any) -> Any:
-    """Drop the members that Arrow adds where another call has them."""
+    """Drop null members, which Arrow adds to a call if another call has them."""
     if isinstance(value, dict):
         return {name: _without_nulls(part) for name, part in value.items() if part is not None}
     return [_without_nulls(part) for part in value] if isinstance(value, list) else value
@@ -247,7 +247,7 @@ def columns_in(lines: Sequence[LanguageLine], ns: I64) -> set[str]:
 
 
 def columns_nbytes(lines: Sequence[LanguageLine], ns: I64) -> int:
-    """Return about the bytes of the lines' columns: LeRobot repeats persistent texts in each row.
+    """Return the approximate bytes of the lines' columns: LeRobot repeats persistent texts in each row.
 
     Raises: InvalidSample above `MOST_BYTES`.
     """
@@ -340,7 +340,7 @@ def _struct(line: LanguageLine) -> dict[str, Any]:
 
 
 def _array(name: str, values: list[list[dict[str, Any]]], repeats: int = 1) -> Any:
-    """Return some rows. repeats: of a single one."""
+    """Return an Arrow array of the rows. repeats: how often to repeat a single row."""
     import pyarrow as pa
 
     def of(call: Any) -> Any:

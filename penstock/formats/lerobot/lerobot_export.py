@@ -24,7 +24,7 @@ from .language import column_of
 from .rows import aggregated, runs_of, seconds_of, statistics, with_norm
 
 FILE_BYTES = 100 * 2**20
-"""Episodes per file of rows, in bytes, unless one is larger."""
+"""Most bytes of episodes per file of rows, unless one is larger."""
 CHUNK_FILES = 1000
 """Files per folder."""
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
@@ -41,7 +41,7 @@ class EpisodeUnit(WorkUnit):
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
-    """Streams at another rate, irregular clocks, other fields, and changed keys."""
+    """Return the losses: streams at another rate, irregular clocks, other fields, and changed keys."""
     return survey_of(selection).losses
 
 

@@ -121,7 +121,7 @@ class OpenVideo(NamedTuple):
     """An episode's packets in an open video."""
 
     what: str
-    """For errors."""
+    """File and episode, for errors."""
     file: ObjectFile
     """The file."""
     video: tuple[Any, Any]
@@ -131,7 +131,7 @@ class OpenVideo(NamedTuple):
 
 
 class LeRobotDataset:
-    """Thread-safe."""
+    """A dataset's samples; thread-safe."""
 
     def __init__(
         self,

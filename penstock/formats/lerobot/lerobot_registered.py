@@ -208,15 +208,15 @@ class _ReadEpisode(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class EpisodeParts:
     root: Root
-    """The target."""
+    """Target root."""
     store: Store
-    """The source's."""
+    """The source's store."""
     dataset: str
-    """Name to publish."""
+    """Dataset name to publish."""
     source: LeRobotDataset
     """LeRobot's dataset."""
     cameras: Sequence[str]
-    """Those registered in place."""
+    """Cameras registered in place."""
     units: Mapping[int, str]
     """Index -> `unit_id`."""
     workers: int

@@ -74,7 +74,7 @@ class EpisodeRows(NamedTuple):
     seconds: Any
     """float [rows]: time since the first, as stored."""
     tasks: list[dict[str, Any]]
-    """Each with `start` row, `stop` row and text `task`."""
+    """Tasks, each with `start` row, `stop` row and text `task`."""
 
 
 def read_rows(
@@ -86,7 +86,7 @@ def read_rows(
     tasks: Mapping[int, str],
     tick_s: float,
 ) -> EpisodeRows:
-    """features: streams to read. tick_s: tolerance of timestamps, in seconds."""
+    """Return an episode's rows. features: streams to read. tick_s: tolerance of timestamps, in seconds."""
     if table.num_rows != length:
         raise Corrupt(f"{what}: {table.num_rows} rows, meta/ gives {length}")
     if not length:

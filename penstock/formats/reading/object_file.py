@@ -18,7 +18,7 @@ from loader.storage import Blob, ObjectInfo, Store
 from loader.storage.store import disk_of
 
 LOCAL_BYTES = 4 * 2**10
-"""A file's first read, and after a jump, in bytes: a tar header or two."""
+"""Bytes of a file's first read, and of a read after a jump: a tar header or two."""
 LOCAL_MOST_BYTES = 256 * 2**10
 """A file's largest read, in bytes; one system call per small member would wait for the GIL each time."""
 LOCAL_JUMP_BYTES = 16 * 2**10
@@ -36,11 +36,11 @@ SCATTERED_PIECES = 32
 """Earlier requests kept if reads jump back and forth."""
 
 SMALL_MEMBERS = 4
-"""Reads per request from which members are small."""
+"""Reads per request from which members count as small."""
 
 
 class Neighbours:
-    """Shared by the windows of a bucket's archives; thread-safe."""
+    """State shared by the windows of a bucket's archives; thread-safe."""
 
     are_small = False
     """True if the last members were small; the next window then starts with the largest request."""

@@ -51,7 +51,7 @@ class ForeignRun(NamedTuple):
     """Consecutive samples with one field, contiguous values, and consecutive numbers as keys."""
 
     prefix: str
-    """Before each number: "", or text that ends with "/"."""
+    """Key prefix: "", or text that ends with "/"."""
     first: int
     """First sample's number."""
     field: str
@@ -68,13 +68,13 @@ class FoundObjects(NamedTuple):
     """A source's objects of one format."""
 
     infos: list[ObjectInfo]
-    """As listed."""
+    """Objects as listed."""
     samples: Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
     """Yields an object's samples. Raises: Corrupt; InvalidSample; Changed; StoreError."""
     chunks: Mapping[str, Chunks] = NO_METADATA
     """Table key -> its chunks; filled by reading the samples."""
     labels: Sequence[str] | None = None
-    """Class names by `cls`, or None."""
+    """Class names that `cls` indexes, or None."""
     lacking: Sequence[str] = ()
     """Messages about listed objects that do not exist."""
     columns: ColumnAgreement | None = None

@@ -46,13 +46,13 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 @dataclass(slots=True, kw_only=True)
 class AdoptionReport:
     version: str
-    """Its name."""
+    """Version name."""
     id: str
-    """Unchanged."""
+    """Version id, unchanged."""
     places: int = 0
     """Sources now in the root; 0 if anything failed."""
     objects: int = 0
-    """Their objects now in the root."""
+    """The sources' objects now in the root."""
     skipped: int = 0
     """Objects that the root already had."""
     nbytes: int = 0

@@ -20,7 +20,7 @@ SampleRows = Mapping[str, Mapping[int, tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceDifference:
-    """A source's objects against the newest version's."""
+    """Difference between a source's objects and the newest version's."""
 
     fresh: Sequence[ObjectInfo]
     """New and changed objects, to read."""
@@ -147,7 +147,7 @@ class LiveSample(NamedTuple):
     part: str
     """Part id."""
     row: int
-    """In the part."""
+    """Row in the part."""
     key: str
     """Sample key."""
     value: str

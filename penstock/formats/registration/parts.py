@@ -39,7 +39,7 @@ def put_parts(
 ) -> list[Part]:
     """Write the indexes under `prefix`; return the parts.
 
-    walked: each part's shard and rows; frees places, checksums and indexes. seals: write checksums to seals.
+    walked: each part's shard and rows, whose places, checksums and indexes are freed. seals: write checksums to seals.
     """
 
     def put(number: int) -> Part:
@@ -77,7 +77,7 @@ class SampleTables(Sequence[pa.Table]):
     txn: str
     """Transaction id."""
     rows: Sequence[Rows]
-    """By part."""
+    """Rows by part."""
     keys: Sequence[Sequence[str]]
     """Sample keys by part."""
 
@@ -134,11 +134,11 @@ class IndexFiles:
     """Index and seal of a group in a registered shard, in memory."""
 
     index: bytes
-    """Its bytes."""
+    """Index bytes."""
     seal_path: str
     """Relative to the root; "" if none."""
     seal: bytes
-    """Its bytes."""
+    """Seal bytes."""
     field_nbytes: dict[str, int]
     """Field -> total bytes."""
 

@@ -52,7 +52,7 @@ LARGE_CHUNK_BYTES = 8 * 2**20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationReport:
     version: Version
-    """Published."""
+    """Published version."""
     new: int
     """New objects."""
     replaced: int

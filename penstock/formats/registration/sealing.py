@@ -28,13 +28,13 @@ READ_BYTES = 16 * 2**20
 @dataclass(slots=True, kw_only=True)
 class SealReport:
     version: str
-    """Its name."""
+    """Version name."""
     id: str
-    """Unchanged."""
+    """Version id, unchanged."""
     shards: int = 0
     """Registered shards now sealed."""
     skipped: int = 0
-    """Shards that already were."""
+    """Shards that were sealed already."""
     nbytes: int = 0
     """Bytes of fields read."""
     failures: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class SealUnit(NamedTuple):
     """One shard, and its indexes without a seal."""
 
     path: str
-    """The shard's."""
+    """Shard path."""
     rows: Sequence[dict[str, Any]]
     """Shards table rows without a seal, one per part and group."""
     nbytes: int

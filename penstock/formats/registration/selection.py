@@ -237,9 +237,9 @@ class Selection:
     """Patterns that choose objects by key."""
 
     include: tuple[str, ...] = ()
-    """All objects if empty."""
+    """Patterns to include; all objects if empty."""
     exclude: tuple[str, ...] = ()
-    """Exceptions."""
+    """Patterns to exclude."""
 
     def to_json(self) -> dict[str, Any]:
         """Return {} if all objects are selected."""
@@ -252,9 +252,9 @@ EVERYTHING = Selection()
 
 class ListedObjects(NamedTuple):
     infos: list[ObjectInfo]
-    """Those that may be in the format."""
+    """Objects that may be in the format."""
     n: int
-    """All objects, selected or not."""
+    """Number of objects, selected or not."""
     refusals: Refusals
     """Objects that were not listed, with reasons."""
 

@@ -33,11 +33,11 @@ class NumberedKeys(Sequence[str]):
     """The keys `<prefix><first>`, `<prefix><first + 1>` ..."""
 
     prefix: str
-    """Before each number."""
+    """Text before each number."""
     first: int
     """First number."""
     n: int
-    """Keys."""
+    """Number of keys."""
 
     def __len__(self) -> int:
         return self.n
@@ -60,7 +60,7 @@ class Repeated(Sequence[Any]):
     value: Any
     """The value."""
     n: int
-    """Rows."""
+    """Number of rows."""
 
     def __len__(self) -> int:
         return self.n
@@ -179,9 +179,9 @@ class ForeignShard:
     name: str
     """First object's key."""
     infos: tuple[ObjectInfo, ...]
-    """In key order."""
+    """Objects in key order."""
     offsets: tuple[int, ...]
-    """Each object's in the shard, which joins all of them."""
+    """Each object's offset in the shard, which joins all of them."""
     nbytes: int
     """Total bytes."""
 
@@ -281,7 +281,7 @@ def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str])
 
 
 def names_of(theirs: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
-    """Return penstock's -> foreign field name. Raises: InvalidField; InvalidSample."""
+    """Return penstock's field name -> foreign name. Raises: InvalidField; InvalidSample."""
     names = dict[str, str]()
     for name in theirs:
         try:

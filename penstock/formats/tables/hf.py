@@ -19,7 +19,7 @@ _SPLITS = "dataset_dict.json"
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
-    """Raise InvalidStore if both layouts are present."""
+    """Return the data files. Raises: InvalidStore if both layouts are present."""
     keys = {info.key for info in infos}
     saved: dict[str, str] = {}
     for key in sorted(keys):
@@ -69,7 +69,7 @@ def _samples(
 
 
 def find_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> FoundObjects:
-    """Raise InvalidStore for a `save_to_disk` folder."""
+    """Return the Parquet files. Raises: InvalidStore for a `save_to_disk` folder."""
     saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
     if saved is not None:
         raise InvalidStore(

@@ -20,7 +20,7 @@ from ..reading.object_file import opened
 
 OPTIONS = frozenset({"key", "fields"})
 BATCH_BYTES = 8 * 2**20
-"""About the rows decoded at once, in bytes."""
+"""Approximate bytes of rows decoded at once."""
 RUN_ROWS = 65_536
 """Rows per run."""
 _BLOBS = "all_binary"

@@ -154,7 +154,7 @@ class _TableWalk:
 
 OPTIONS = frozenset({"key", "fields"})
 RUN_BYTES = 64 * 2**20
-"""About the bytes of a run, unless one row group is larger."""
+"""Approximate bytes of a run, unless one row group is larger."""
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:

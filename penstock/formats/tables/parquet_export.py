@@ -19,7 +19,7 @@ from ..exporter import ExportSample, ExportSelection, HashedFile, Loss, Outbox, 
 
 KEY = "key"
 GROUP_BYTES, GROUP_ROWS = 32 * 2**20, 1024
-"""Limits on a row group; a sample larger than the first is one by itself."""
+"""Limits on a row group; a sample larger than the first is a group by itself."""
 MEDIA = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "img", "gif", "tif"), "Image"),
     **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus"), "Audio"),

@@ -28,7 +28,7 @@ COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 _READ_BYTES = 2**20
 _SPACE = " \t\r\n"
 _NEAR = 16
-"""Characters before the end from which a parse error may only mean that more must be read."""
+"""A parse error this near the end, in characters, may only mean that more must be read."""
 
 
 @dataclass(frozen=True)

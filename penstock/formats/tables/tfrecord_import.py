@@ -64,9 +64,9 @@ class _WireField(NamedTuple):
     number: int
     kind: int
     value: int
-    """A varint's; else 0."""
+    """A varint's value; else 0."""
     start: int
-    """First byte of the content; after a varint."""
+    """First byte of the content; for a varint, the byte after it."""
     stop: int
     at: int
 

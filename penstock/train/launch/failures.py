@@ -32,8 +32,9 @@ class Failures:
     def next_start_s(self, step: int | None, line: str) -> float | None:
         """Return the seconds to wait after a failure: 10 s, doubled up to 10 min while no step is made.
 
-        None ends the run: the second failure at one step with the same last line is not the machine's. step: None if
-        the record cannot be read or the scheduler failed, which ends no run.
+        None ends the run: the second failure at one step with the same last line is not the machine's fault.
+
+        step: None if the record cannot be read or the scheduler failed, which ends no run.
         """
         if step is not None and (self.step, self.line) == (step, line):
             return None

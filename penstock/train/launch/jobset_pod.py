@@ -31,7 +31,7 @@ OVER = 76
 """Exit status of a pod whose run is over: EX_PROTOCOL of sysexits.h, which torchrun never ends with."""
 FAILURES = "failures/"
 MOST_NODES = 100_000
-"""Nodes of a start beyond which an object is forged."""
+"""Most nodes of a start: an object that names more is forged, and counts as this many."""
 UNREADABLE_S = 60.0
 """Seconds to wait if the record cannot be read or written."""
 
@@ -51,7 +51,7 @@ def pod_torchrun(spec: RunSpec, index: str, meeting: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodStart:
-    """A start of a run, as one of its pods has it."""
+    """A start of a run, as one of its pods sees it."""
 
     submission: str
     """Submit of the run, whose failures count."""

@@ -21,7 +21,7 @@ class RunStatus:
     reason: str = ""
     """Why it waits, in the scheduler's words; "" while it runs."""
     is_ending: bool = False
-    """True while the processes of a start end, which may still store a request to stop."""
+    """True while the processes of a start are ending: they may still store a request to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +43,18 @@ class Span:
 class Launcher(Protocol):
     """Runs on one machine or cluster.
 
-    Every method raises EngineUnreachable for a scheduler that does not answer, which is no end.
+    Every method raises EngineUnreachable if the scheduler does not answer, which does not mean that a run has ended.
     """
 
     def describe(self, spec: RunSpec) -> str:
-        """Return what `submit` would hand over, for `--dry-run`. Raises: InvalidSpec if it cannot honour a key."""
+        """Return what `submit` would hand to the scheduler, for `--dry-run`.
+
+        Raises: InvalidSpec if it cannot honour a key.
+        """
         ...
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return what it does otherwise than a reader of the run's file expects."""
+        """Return what the launcher does differently from what a reader of the run's file expects."""
         ...
 
     def check(self, spec: RunSpec) -> str:
@@ -63,11 +66,11 @@ class Launcher(Protocol):
         ...
 
     def status(self, run: str) -> RunStatus:
-        """Return how a run stands."""
+        """Return the state of a run."""
         ...
 
     def statuses(self, runs: Sequence[str]) -> dict[str, RunStatus]:
-        """Return how runs stand, by their names, for a list of all: with as few questions as the scheduler allows."""
+        """Return the states of runs by name, for a list of all, with as few requests as the scheduler allows."""
         ...
 
     def why(self, run: str) -> str:
@@ -79,13 +82,13 @@ class Launcher(Protocol):
         ...
 
     def spans(self, run: str) -> list[Span]:
-        """Return the times that the run was given, in order. Raises: EngineUnreachable, too without accounting."""
+        """Return the times that the run was given, in order. Raises: EngineUnreachable, also without accounting."""
         ...
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """Return the last 64 KiB that the run wrote; "" if it wrote nothing.
 
-        rank: Only this rank's lines. start: Only of the start with so many restarts before it.
+        rank: only this rank's lines. start: only the output of the start with this many restarts before it.
 
         Raises: InvalidRuntime for a start whose output is not there.
         """

@@ -75,7 +75,7 @@ def spans_text(answer: Answer, log: str) -> str:
 
 
 def without_ranks(starts: Iterable[dict[str, Any]]) -> tuple[int, int]:
-    """Return since when srun begins no rank, in UTC microseconds, and in how many starts; (0, 0) if it does.
+    """Return since when srun has begun no rank, in UTC microseconds, and in how many starts; (0, 0) if it does.
 
     The newest start counts once it is late.
     """

@@ -60,7 +60,7 @@ class TrackedSteps:
         self._store.put(self._key, canonical({"format": FORMAT, "step": step}))
 
     def from_trail(self, after: int, before: int) -> Iterator[Sequence[TrackedStep]]:
-        """Yield what the trail has of the steps between two, in batches: each step's last try of its first rank.
+        """Yield the trail's metrics of the steps between two, in batches: the first rank's last record of each step.
 
         Costs as `read_trail_of` for each `PART` steps: memory does not grow with the gap. Raises: StoreError.
         """
@@ -94,7 +94,7 @@ def _batches(trail: RunTrail) -> Iterator[Sequence[TrackedStep]]:
 
 @dataclass(slots=True, kw_only=True)
 class HeldStep:
-    """A step's notes as the training gave them: numbers, or tensors that nothing waits for."""
+    """A step's notes as the training gave them: numbers, or tensors that are read later."""
 
     step: int
     """Global step."""
@@ -200,7 +200,7 @@ class TrackerFeed:
         self._record(self._tracker.settle_s)
 
     def _record(self, settle_s: float) -> None:
-        """Record the last step that was sent before some seconds."""
+        """Record the last step that was sent at least `settle_s` seconds ago."""
         until_s = time.monotonic() - settle_s
         settled = [last for at_s, last in self._unsettled if at_s <= until_s]
         if settled and self._steps is not None and not self._tracker.knows_steps:

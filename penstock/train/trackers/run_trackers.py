@@ -28,7 +28,7 @@ TRACKERS: Mapping[str, Callable[[str], Tracker]] = {
 
 
 class RunTrackers:
-    """Sends a run's metrics to its trackers. Nothing here waits for a tracker, but `close` does for a moment."""
+    """Sends a run's metrics to its trackers. Only `close` waits for a tracker, and only for a moment."""
 
     def __init__(self, names: Sequence[str], run: str, record: str | None, checkpoints: str | None) -> None:
         """record, checkpoints: roots. Raises: InvalidRuntime for an unknown name; MissingDependency."""

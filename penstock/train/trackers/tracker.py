@@ -23,7 +23,7 @@ class TrackedStep:
 
 
 class Tracker(Protocol):
-    """One run in a tracker. A thread beside the training calls it; any error is logged, and `begin` called again."""
+    """One run in a tracker. A thread beside the training calls it; any error is logged, and `begin` is called again."""
 
     settle_s: float
     """Seconds until a step that `log` took outlasts this process."""

@@ -1,4 +1,4 @@
-"""Copy objects that have no digest, such as log entries, and compare each copy with its source, reading twice."""
+"""Copy objects without a digest, such as log entries: read the source twice, then read back and compare the copy."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
 def to_parquet(rows: list[Row]) -> bytes:
     """Return the rows as a Parquet file.
 
-    Built from JSON: for Python lists pyarrow would import pandas, half a second.
+    Built from JSON: for Python lists, pyarrow would import pandas, which takes half a second.
     """
     lines = "".join(
         json.dumps(dict(zip(SCHEMA.names, as_columns(*row), strict=True))) + "\n" for row in rows

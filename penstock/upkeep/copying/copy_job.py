@@ -105,7 +105,7 @@ class CopiedUnit:
 
 
 def copy_unit(unit: CopyUnit, node: Node) -> CopiedUnit:
-    """Copy a unit's objects; a failure is returned."""
+    """Copy a unit's objects; a failure is returned, not raised."""
     failed: list[NotCopied] = []
 
     def name(path: str, error: PenstockError, nbytes: int | None) -> None:

@@ -95,7 +95,7 @@ def copied_here(
     at_once: int,
     may_exist: bool = False,
 ) -> Iterator[Copied]:
-    """Copy items in this process, and yield each once the target has it. Queues at most `4 * at_once`."""
+    """Copy items in this process, and yield each once the target has it. Queues at most `4 * at_once` items."""
     pool = DaemonPool(at_once, "penstock-migrate")
     waiting: dict[Future[Copied], Item] = {}
     try:

@@ -23,7 +23,7 @@ from loader.storage.threads import DaemonPool
 from .items import HELD_BYTES, Copied, Digest, Item, Pace, check, in_words, proves
 
 PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
-"""Larger objects are read in ranges of this size; small ranges cost a server more (Ceph: 8 % at 4 MiB).
+"""Larger objects are read in ranges of this size; small ranges cost a server more (Ceph: 8 % more at 4 MiB).
 
 The smaller size is for stores that return each range in a new buffer.
 """
@@ -43,7 +43,8 @@ ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 class Transfer:
     """Copies items from one store to another. Thread-safe.
 
-    scratch: local folder for large objects. hash: digest kind without an expected digest, one of `items.KINDS`.
+    scratch: local folder for large objects. hash: digest kind for objects without an expected
+    digest, one of `items.KINDS`.
     """
 
     def __init__(

@@ -92,7 +92,7 @@ KINDS: dict[str, Callable[[], Hash]] = {"sha256": hashlib.sha256, "crc32c": Crc3
 
 
 class Digest:
-    """The digest of streamed bytes. like: the digest to compare with; "": kind, one of `KINDS`."""
+    """The digest of streamed bytes. like: digest to compare with. kind: one of `KINDS`, used if `like` is ""."""
 
     def __init__(self, like: str, kind: str) -> None:
         self._kind = kind_of(like) or kind

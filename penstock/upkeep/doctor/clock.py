@@ -1,4 +1,4 @@
-"""Compare a server's clock with this machine's, for signed requests and people; history needs no clocks."""
+"""Compare a server's clock with this machine's. Signed requests need equal clocks; penstock's history needs none."""
 
 import time
 import urllib.error

@@ -45,7 +45,9 @@ FEW = 30
 def examine(
     url: str | PathLike[str] | None, options: Mapping[str, Any] | None = None, *, quick: bool = False
 ) -> DoctorReport:
-    """Examine a store: read its settings, and run probes below a temporary prefix; what it rejects is a finding.
+    """Examine a store: read its settings, and run probes below a temporary prefix.
+
+    A probe that the store rejects is a finding.
 
     url, options: as for `loader.Root`. quick: list at most one page of keys.
 

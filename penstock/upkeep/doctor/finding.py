@@ -17,7 +17,7 @@ class Finding:
     check: str
     """Check name."""
     level: Level
-    """Ok; note: a fact or an open question; warn: a future cost; fail: the store cannot hold a root."""
+    """`ok`; `note`: a fact or an open question; `warn`: a future cost; `fail`: the store cannot hold a root."""
     what: str
     """Result."""
     do: str = ""

@@ -22,7 +22,7 @@ class Rule:
     prefix: str
     """Prefix of the affected keys in the bucket."""
     deletes: str = ""
-    """Time of deletion; "" if it deletes nothing."""
+    """Time of deletion, in words; "" if it deletes nothing."""
     archives: str = ""
     """Archive tier that it moves objects into, or ""."""
     aborts: bool = False

@@ -42,7 +42,7 @@ class Folder:
 
 
 class Scratch:
-    """The probes' objects, below a new prefix, which blocks no writer of a new root."""
+    """The probes' objects, below a new prefix. If the doctor is killed, they block no writer of a new root."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -128,7 +128,7 @@ PUBLISH_ELSEWHERE = "histories and collections are read by listing: publish else
 
 
 def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
-    """Check listings of unusual names and of `many` more keys; above 1,000, that pages join.
+    """Check listings of unusual names and of `many` more keys. More than 1,000 keys also show whether pages join.
 
     Costs a request per key.
     """
@@ -212,7 +212,7 @@ def read_after_write(scratch: Scratch) -> Iterator[Finding]:
 
 
 def etags(scratch: Scratch) -> Iterator[Finding]:
-    """Check that every verb returns one ETag, which readers pin, and that an overwrite changes it."""
+    """Check that every verb returns the same ETag, which readers pin, and that an overwrite changes it."""
     check, store, key = "etags", scratch.store, scratch.key("etag")
     store.put(key, b"first")
     first = store.get(key).etag

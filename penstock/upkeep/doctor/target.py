@@ -23,7 +23,7 @@ PROVIDERS = {
     "abfs": (azure_endpoint, azure_container),
     "abfss": (azure_endpoint, azure_container),
 }
-"""URL scheme -> functions of (URL, options): the server's URL, and findings."""
+"""URL scheme -> two functions of (URL, options): one returns the server's URL, one yields findings."""
 
 DISK = (space, links, durability, renames, names, disk_clock)
 

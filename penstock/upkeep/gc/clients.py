@@ -1,11 +1,12 @@
 """Find live clients by their signs: values that change while a client lives.
 
-A sign is a heartbeat's or lease's counter, or the state of a job folder or unfinished file. A collector of each machine
-records how long each has been silent, that is, unchanged (docs/format.md):
+A sign is a heartbeat's or lease's counter, or the state of a job folder or unfinished file. The collector of each
+machine records how long each sign has been silent, that is, unchanged (docs/format.md):
 
     collect/<name>/signs.json      {"at_us", "checksum", "format", "run", "run_us", "signs": {key: [sign, silent_us]}}
 
-Within one boot, time is measured from the boot; otherwise only wall clocks are comparable, and the caller caps these.
+Within one boot, time is measured from the boot; otherwise only wall clocks are comparable, so the caller caps
+such intervals.
 """
 
 import hashlib
@@ -95,7 +96,10 @@ def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
 
 
 def earliest_us(before: Moment | None, now: Moment) -> int:
-    """Return the earlier of the wall clock and the last pass's time plus the time since."""
+    """Return the earlier of the wall clock and the last pass's time plus the time since.
+
+    So a clock that was set forward meanwhile makes nothing older.
+    """
     if before is None or not before.run or before.run != now.run:
         return now.at_us
     return min(now.at_us, before.at_us + max(now.run_us - before.run_us, 0))
@@ -117,7 +121,7 @@ def _process() -> str:
 FORMAT = 1
 JOBS = "jobs/"
 JOB_SILENCE_US = 14 * 24 * 3_600_000_000
-"""Microseconds unchanged after which a job's folder is dead."""
+"""Microseconds without a change after which a job's folder counts as dead."""
 FOLDER = "collect/"
 FOLDERS = (TEMPORARY, *(folder for folder in ROOT_FOLDERS if folder != "data/"))
 """All prefixes in a root except `data/`, sorted."""
@@ -126,7 +130,7 @@ _JOB = re.compile(r"jobs/[0-9a-f]{32}/")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 Sign = str
-"""Sign's value, such as counter and holder or ""."""
+"""A sign's value, such as counter and holder; "" for none."""
 
 
 def own_name() -> str:
@@ -211,7 +215,7 @@ class Clients:
     unfinished: Sequence[ObjectInfo]
     """Unfinished files outside `data/`."""
     silence_us: int
-    """Microseconds unchanged after which a client is dead."""
+    """Microseconds without a change after which a client counts as dead."""
 
     def is_dead(self, key: str, sign: Sign) -> bool:
         """Return whether this sign has been unchanged for `silence_us`."""
@@ -299,7 +303,7 @@ def job_folder(key: str) -> str:
 
 
 def sign_of_job(objects: Mapping[str, str]) -> Sign:
-    """Return a job's sign: a hash of its folder, which changes while a process works on it or waits."""
+    """Return a job's sign: a hash of its folder, which changes while a process works on the job or waits for it."""
     lines = "".join(f"{key} {token}\n" for key, token in objects.items())
     return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 

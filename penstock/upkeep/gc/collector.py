@@ -2,8 +2,8 @@
 
     list data/ -> read the log -> find live clients -> abort dead ones -> find needed objects -> plan the rest -> sweep
 
-The listing is older than the log: a concurrent upload is never garbage. Leases are read after the log: a reader that
-opened a version before its retirement is seen. Clients' clocks are never used.
+The listing is older than the log, so a concurrent upload is never garbage. Leases are read after the log, so a reader
+that opened a version before its retirement is seen. Clients' clocks are never used.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -190,7 +190,7 @@ class Options:
     grace_s: float = GRACE_S
     """Seconds between condemnation and deletion."""
     silence_s: float = SILENCE_S
-    """Seconds unchanged after which a client is dead; at least two renewals."""
+    """Seconds without a change after which a client counts as dead; at least two renewals."""
     max_objects: int = MAX_OBJECTS
     """Most objects that a sweep deletes."""
     max_bytes: int = MAX_BYTES
@@ -235,9 +235,9 @@ def collect(
 
     at: time on both clocks, by default this machine's. now_us: wall-clock time, if `at` is None.
 
-    Costs listings of `data/`, adopted objects, seals, jobs (twice) and five small folders, or a walk in a folder. Costs
-    a request per kept version, open transaction, lease, and shards or registered-objects table. Memory: 0.2 KB per
-    referenced or condemned object.
+    Costs listings of `data/`, adopted objects, seals, jobs (twice) and five small folders, or a walk if the store is a
+    folder. Costs a request per kept version, open transaction, lease, and shards or registered-objects table. Memory:
+    0.2 KB per referenced or condemned object.
 
     Raises: NotARoot; VersionNotFound for an unknown dataset; Corrupt or ObjectNotFound if a version's objects cannot be
     determined; Conflict if the root moved meanwhile.

@@ -1,6 +1,8 @@
 """Permanent records of the objects that collectors deleted from a root, created before the deletion.
 
-swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n from 1; hex: SHA-256 of the keys
+swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
+
+The hex digits begin the SHA-256 of the keys.
 """
 
 import hashlib
@@ -32,7 +34,7 @@ class DeletedRecord:
         self._n = 0
 
     def append(self, condemned: pa.Table, at_us: int) -> str:
-        """Record objects before their deletion, at at_us, and return the record's key.
+        """Record objects before their deletion, and return the record's key. at_us: time to record.
 
         The same objects have one record. Raises: Conflict if the root moved; StoreError.
         """

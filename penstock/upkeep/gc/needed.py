@@ -54,7 +54,7 @@ def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]
 class Unreadable:
     """Decides whether unreadable files of kept versions may be skipped.
 
-    condemned: as for `protected`. mirror: True for one, which may lack versions retired before the copy.
+    condemned: as for `protected`. mirror: True for a mirror, which may lack versions retired before the copy.
     """
 
     def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:
@@ -171,7 +171,7 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
 def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
     """Return dataset -> owner named by its newest version, retired or not.
 
-    known: owners to use without that manifest. Costs a request per dataset whose newest version does not stay.
+    known: owners to use if that manifest is gone. Costs a request per dataset whose newest version does not stay.
     """
     newest = [
         versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept
@@ -277,8 +277,8 @@ def sorter(
 ) -> Callable[[pa.RecordBatch], pa.Table]:
     """Return a function that counts a piece of a listing and returns its condemned objects.
 
-    Its table has the columns key, nbytes, dataset, txn and why. Links are foreign. 1 s per million objects. kept: ids
-    of the versions that stay.
+    Its table has the columns key, nbytes, dataset, txn and why. Links are foreign. Takes 1 s per million objects.
+    kept: ids of the versions that stay.
     """
     fates: dict[str, tuple[str, int]] = {}
 

@@ -29,9 +29,9 @@ class Policy:
     """
 
     last: int
-    """Newest versions to keep."""
+    """Number of newest versions to keep."""
     monthly: int = 0
-    """Latest months (UTC); the last version of each is kept."""
+    """Number of latest months (UTC); the last version of each is kept."""
     days: int = 0
     """Age in days up to which every version is kept."""
 
@@ -80,7 +80,7 @@ def retirements(
 def _times(
     versions: Sequence[VersionRecord], created_us: Mapping[str, int], now_us: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return id -> creation time by its publisher's clock, and id -> latest possible."""
+    """Return id -> creation time by its publisher's clock, and id -> latest possible time."""
     # The two differ if the clock is evidently wrong: its time is in the future, or before an earlier version's. Such a
     # version existed when the next version with a plausible clock was made, or exists now. The policy uses this bound,
     # so a new version with a slow clock stays. Versions after one with a fast clock stay until its time has passed.

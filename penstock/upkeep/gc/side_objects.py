@@ -1,4 +1,7 @@
-"""Find condemned objects outside `data/`; objects with other names are foreign."""
+"""Find condemned objects outside `data/`: cards, adopted objects, seals, heartbeats, jobs, leases, hints and leftovers.
+
+Objects with other names are foreign.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -35,7 +35,8 @@ DESCRIPTION = "job.json"
 def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
     """Delete objects; return key -> error for objects that the store refuses to delete.
 
-    After a refusal each key has its own request. Raises: Throttled or Transient, which concern the whole store.
+    After a refusal each key is deleted by its own request. Raises: Throttled or Transient, which concern the whole
+    store.
     """
     if _refused(store, keys) is None:
         return {}
@@ -64,7 +65,7 @@ Check = Callable[[pa.Table], pa.Table]
 NAMED = 10
 """Most too-large or undeletable objects that are named; the rest are counted."""
 GIVE_UP = 10_000
-"""Sweep that has deleted nothing stops after this many failures."""
+"""A sweep that has deleted nothing stops after this many failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +245,7 @@ class _Jobs:
     def worked_on(self, keys: Sequence[str]) -> list[str]:
         """Return the keys that stay because their job's folder changed since it was condemned.
 
-        A description stays while its folder has other objects: results could seem to be another job's.
+        A description stays while its folder has other objects: without it, results could seem to be another job's.
         """
         folders = {folder for key in keys if (folder := job_folder(key))}
         if not folders:

@@ -123,7 +123,7 @@ def plan_migration(
 ) -> MigrationPlan:
     """Return the cost of updating the mirror at `target`.
 
-    The lists cover only data: `penstock migrate run` checks it and copies the log.
+    The lists cover only data. After another tool has copied it, `penstock migrate run` checks it and copies the log.
 
     egress: USD per GB; None: the list price. rclone: file that receives paths for `rclone copy --files-from-raw`.
     s5cmd: file that receives commands for `s5cmd run`.

@@ -1,4 +1,4 @@
-"""Copy plain prefixes between stores, and report the progress by journal, sizes and ETags.
+"""Copy plain prefixes between stores, and report the progress, by journal, sizes and ETags.
 
 .penstock-migration/source.json             {"format", "source"}: the source's URL
 .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every copied object
@@ -43,7 +43,7 @@ FOLDER = ".penstock-migration/"
 """Hidden, so that listings of media skip it."""
 SOURCE = f"{FOLDER}source.json"
 _OF_SERVER = ("endpoint_url", "account_name", "account_host")
-"""Fsspec options that locate a server; penstock's options have the same names."""
+"""Options of fsspec that locate a server; penstock's options have the same names."""
 
 
 def check_places(source: Store, target: Store) -> None:
@@ -165,7 +165,7 @@ def both_sides(
     """Yield every key on either side, in order. Costs two listings, and a journal look-up per key.
 
     refuse: receives source keys that a listing cannot return. Raises: Conflict if the source contains a root, before
-    its marker.
+    its marker is yielded.
     """
     here, there = _without_roots(source, refuse), objects(target)
     with in_background(next, there, None) as first:  # both first pages are fetched at once
@@ -295,7 +295,7 @@ def left_out(source: Store) -> Iterator[tuple[str, str]]:
 
 
 def is_marker(source: Store, info: ObjectInfo) -> bool:
-    """Return whether a listed key is a console's folder marker. Costs a request at size 0."""
+    """Return whether a listed key is a console's folder marker. Costs a request if its size is 0."""
     if info.nbytes:
         return False
     try:

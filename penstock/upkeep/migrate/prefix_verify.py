@@ -62,8 +62,8 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
     """Compare the target with the source and the journal.
 
     full: compare all objects in the target with their recorded hashes; an unhashed object is read at the source too.
-    Otherwise an object is read if its two ETags may be MD5s and differ, up to the first such pair with equal bytes:
-    ETags (with KMS) then prove nothing.
+    Otherwise an object is read if its two ETags may be MD5s and differ. This stops at the first such pair with
+    equal bytes: ETags (with KMS) then prove nothing.
 
     Raises: as `check_places`; as listing.
     """

@@ -269,7 +269,7 @@ def _items(items: Iterator[Item], journal: Journal, report: MigrationReport) -> 
 
 
 def _copy_places(source: Store, target: Store) -> None:
-    """Last: a record may state that the root has their objects."""
+    """Copy records of registered folders and buckets last: a record may state that the root has their objects."""
     there = {info.key for info in target.list(PLACES)}
     for info in source.list(PLACES):
         if info.key not in there:

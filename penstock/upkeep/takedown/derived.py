@@ -1,4 +1,4 @@
-"""Edits of objects that no version protects: cards, gate pages, plans, views, lists, ledgers."""
+"""Edits of objects that no version protects: cards, gate pages, plans, views, packs, lists, ledgers, exclusions."""
 
 import json
 import re
@@ -80,7 +80,7 @@ def exclusion_edits(store: Store, dataset: str, marks: Marks) -> Edits:
 
 
 def exclusion_without(body: Mapping[str, Any], marks: Marks) -> dict[str, Any] | None:
-    """Return a record without denied samples: an equal one if it has none, None if none is left."""
+    """Return a record without denied samples: an equal one if it has none, None if no sample is left."""
     of = "keys" if "keys" in body else "samples"
     named = body.get(of)
     named = named if isinstance(named, list) else []

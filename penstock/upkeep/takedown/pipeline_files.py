@@ -55,7 +55,7 @@ def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
 
 
 def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
-    """Return a lifecycle table without denied names or None."""
+    """Return a lifecycle table without denied names; None if it has none."""
     table = parse_table(store.get(path).data, path)
     new = without_rows(table, marks)
     return None if new is table else new

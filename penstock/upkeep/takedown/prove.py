@@ -1,6 +1,7 @@
 """`penstock takedown prove`: check everything that had, or may have, denied samples.
 
-Names are keyed hashes, as in the log. `examples/recheck_takedown.py` repeats the checks without penstock.
+If one check is not clean, the proof is "incomplete". Names are keyed hashes, as in the log.
+`examples/recheck_takedown.py` repeats the checks without penstock.
 """
 
 import hashlib

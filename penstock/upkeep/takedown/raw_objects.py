@@ -74,7 +74,7 @@ def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list
 def check_whole(root: Root, deny: Deny) -> None:
     """Raise InvalidRuntime if a takedown names a sidecar file of a raw object that no takedown names.
 
-    It was then requested after the object's discovery. Costs as `objects_named`.
+    The takedown was then requested after the object's discovery. Costs as `objects_named`.
     """
     for dataset in all_datasets(root):
         own, every = DenyList([deny], dataset), DenyList(root.state.denies, dataset)

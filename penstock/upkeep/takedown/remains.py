@@ -47,7 +47,7 @@ SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedb
 
 
 def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
-    """Yield the remains of these paths.
+    """Yield what an Azure container keeps of deleted objects at these paths.
 
     Costs a request per path, and one for the account. Raises: Unseen; InvalidStore.
     """

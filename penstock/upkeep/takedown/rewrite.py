@@ -40,7 +40,7 @@ from ...denied.hashed_names import Marks
 
 
 def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
-    """Return the takedown's open transaction on version `parent`, the same one after a kill."""
+    """Return the takedown's open transaction on version `parent`; the same one if the takedown resumes."""
     again = 0
     while True:
         named = f"takedown {n} {dataset} {parent} {again}"

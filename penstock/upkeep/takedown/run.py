@@ -5,7 +5,7 @@
 3. Rewrite or delete objects that no version protects, then the records of training runs.
 4. Delete raw objects last, when everything that stays is known.
 
-The store gives the remaining work of each step: a killed run is repeated.
+The store gives the remaining work of each step, so a killed run can be repeated.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

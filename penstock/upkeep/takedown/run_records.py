@@ -29,7 +29,7 @@ WINDOW = "training-window"
 AT_ONCE, BATCH = 16, 256
 """Objects read at once, and objects whose edits are applied together."""
 MOST_BYTES = 64 * 2**20
-"""Larger objects are no windows or failures: 100,000 ranks have 20 MB. So many bytes are in memory at once."""
+"""Larger objects are no windows or failures: 100,000 ranks have 20 MB. Also the most bytes in memory at once."""
 _ONE_WINDOW = threading.Lock()
 """Held while a window is parsed: a forged one may take 256 MiB."""
 
@@ -60,7 +60,7 @@ def run_record_edits(store: Store, marks: Sequence[Marks], newer: Callable[[str]
 
 
 def _batches(infos: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
-    """Yield objects in batches of at most `BATCH`, and of `MOST_BYTES` that are read."""
+    """Yield objects in batches of at most `BATCH` objects and `MOST_BYTES` bytes to read."""
     batch, nbytes = list[ObjectInfo](), 0
     for info in infos:
         read = info.nbytes if info.nbytes <= MOST_BYTES else 0

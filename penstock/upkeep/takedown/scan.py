@@ -277,7 +277,7 @@ class Scan:
     def verdict(self, path: str, nbytes: int) -> str | None:
         """Return None if an object is clean, "" if it names or may show denied samples, or the error's type.
 
-        nbytes: its size, or the sum of several objects with it.
+        nbytes: its size, or the size of all objects in its unit.
         """
         try:
             if path.startswith("trainings/"):

@@ -34,7 +34,7 @@ class TakedownReport:
     touched: list[str] = field(default_factory=list)
     """Paths of rewritten or deleted objects."""
     newer: list[str] = field(default_factory=list)
-    """Paths of objects of training runs that say they are of a newer release: they were not searched."""
+    """Paths of training runs' objects that name a newer release: they were not searched."""
     uris: list[str] = field(default_factory=list)
     """URIs of raw objects that only these samples need."""
     deleted: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ class TakedownReport:
 class Steps:
     """Performs a takedown's steps in one dataset.
 
-    findings: denied samples in its versions. report: receives the results.
+    tables: reader for keys tables. findings: denied samples in its versions. report: receives the results.
     """
 
     def __init__(self, tables: KeysTables, findings: Findings, report: TakedownReport) -> None:
@@ -109,7 +109,7 @@ class Steps:
     def take(self) -> set[str]:
         """Take all steps in order; return the URIs of the samples' raw objects.
 
-        Repeats the rewrite for each version with the samples that others publish meanwhile. Raises: Denied if a rewrite
+        If others publish a version with the samples meanwhile, that is rewritten too. Raises: Denied if a rewrite
         changes nothing; Corrupt; StoreError; Fenced.
         """
         self._note_found()
@@ -164,7 +164,7 @@ class Steps:
         return f"in parts {', '.join(sorted(rows)[:3])}" if rows else "as names"
 
     def _retire(self, nothing_left_of: str) -> VersionRecord | None:
-        """Retire the versions that had the samples; return one based on them that was published since."""
+        """Retire the versions that had the samples; return a version based on one of them that was published since."""
         # The newest version is not retired until its other samples are in a version without the denied ones.
         had = {record.id for record in self._findings.versions}
 

@@ -20,7 +20,9 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
     """Return the state after the log's longest undamaged prefix, and the problems. Reads every entry and hint.
 
     No later entry has the last one's hash: an edit of it that keeps canonical JSON and the rules shows only in its
-    commit's manifest, if at all. `numbers` and `hints` are the listed ones.
+    commit's manifest, if at all.
+
+    numbers, hints: numbers of the listed entries and hints.
     """
     state, good, links, problems = State(), True, list[Entry](), list[Problem]()
     entries = _linked(read_tail(store, 0, prev=""), links, problems)

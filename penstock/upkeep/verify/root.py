@@ -187,7 +187,7 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
 
 
 FOLDERS = frozenset(folder.rstrip("/") for folder in ROOT_FOLDERS if folder != "log/")
-"""Root's folders, besides its marker and log. Anything else is foreign."""
+"""A root's folders, besides its marker and log. Anything else is foreign."""
 _HINT = re.compile(r"log/state-([0-9]{12})\.json")
 SHOWN = 100
 """Most foreign objects that are named; the rest are counted."""

@@ -51,7 +51,7 @@ def check_bytes(
 ) -> Iterator[Problem]:
     """Check every byte of a shard against its hash and index, and the index against the part's keys.
 
-    keys: by the samples table; None if unknown.
+    keys: the part's keys, by the samples table; None if unknown.
     """
     pages = index.page_hashes(shard["nbytes"])
     with version.store.open_stream(shard["path"]) as stream:
@@ -100,7 +100,7 @@ def too_few_rows(address: str, n_rows: int, keys: list[str] | None) -> Iterator[
 def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
     """Check the last row's smallest field at the offset that the index states; a swapped shard has another key there.
 
-    Costs one index row group and one range; only the header of a field above `BLOCK_BYTES`.
+    Costs one index row group and one range: only the header, if the field is larger than `BLOCK_BYTES`.
     """
     rows = index.read_group(index.row_group_of(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
@@ -206,7 +206,7 @@ def check_registered(
 ) -> Iterator[Problem]:
     """Read every field of a registered shard, and compare it with its known checksum.
 
-    keys: as for `check_bytes`. unverified: receives the bytes of each field without a checksum.
+    keys: as for `check_bytes`. unverified: receives the size in bytes of each field without a checksum.
     """
     decoded = version.placed.objects(shard["path"])[0].decoded if version.placed else None
     if decoded is not None:

@@ -1,4 +1,4 @@
-"""Read every byte of a version's shards on a cluster, a unit each."""
+"""Read every byte of a version's shards on a cluster; each shard is a unit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ READ_SHARDS = Work(
 
 
 def shards_read_on(cluster: Cluster, version: Version, units: Sequence[ShardUnit]) -> Iterator[ShardProblems]:
-    """Yield the result for each shard, in order. One that no worker could finish is a problem.
+    """Yield the result for each shard, in order. A shard that no worker could finish is a problem.
 
     An abandoned verification is resumed; a finished one runs again. Raises: as `attach`.
     """

@@ -47,7 +47,10 @@ def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
 
 
 def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Problem]:
-    """Recompute all columns' statistics and the key hashes from the samples tables, and compare them. bad: as above."""
+    """Recompute all columns' statistics and the key hashes from the samples tables, and compare them.
+
+    bad: as for `compare_tables`.
+    """
     entries, columns = version.manifest["samples"], version.manifest["columns"]
     if any_in(bad, entries):
         return

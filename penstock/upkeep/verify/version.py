@@ -138,7 +138,7 @@ def _shards_on(
 
 
 def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
-    """[], or None if a damaged file may have them."""
+    """Return the keys of a part with no undamaged samples file: [], or None if a damaged file may have them."""
     return None if any_in(bad, version.manifest["samples"]) else []
 
 

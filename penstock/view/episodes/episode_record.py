@@ -141,7 +141,7 @@ def _titled(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 MAX_STEP = 10**6
-"""Most rows or frames that the cursor steps."""
+"""Most rows or frames per step of the cursor."""
 QUALITY = ("clock_skew_ns", "n_gaps", "longest_gap_ns", "idle_ratio", "n_frozen")
 """Columns about an episode's clocks."""
 CODECS = {"libdav1d": "av1", "libvpx-vp9": "vp9", "libvpx": "vp8"}
@@ -175,17 +175,17 @@ class EpisodeRecord(JsonRecord):
     sample: SampleRecord
     """Fields without values, columns, provenance and edits."""
     task: str
-    """Its text, or ""."""
+    """Task text, or ""."""
     unit: str
     """"s" for time, "step" for rows."""
     origin_ns: int
     """Axis's start on the episode's clock."""
     length_ns: int
-    """In ns or steps."""
+    """Length in ns or steps."""
     anchor: str
     """Stream whose rows are counted, or ""."""
     n_rows: int
-    """The anchor's."""
+    """The anchor's rows."""
     cameras: tuple[EpisodeTrack, ...]
     """Videos and arrays of images."""
     streams: tuple[EpisodeTrack, ...]
@@ -203,13 +203,13 @@ class EpisodeRecord(JsonRecord):
     faults: tuple[EpisodeSpan, ...]
     """Gaps of clocks, and frozen frames."""
     quality: Mapping[str, str]
-    """Clocks' columns -> value."""
+    """Columns about clocks -> value."""
     errors: Mapping[str, str]
     """Field that cannot be shown -> why."""
 
 
 def episode_record(episode: OpenEpisode, anchor: str = "") -> EpisodeRecord:
-    """anchor: stream whose rows are counted. Raises: InvalidRuntime; StoreError."""
+    """Return the record. anchor: stream whose rows are counted. Raises: InvalidRuntime; StoreError."""
     version, ordinal = episode.version, episode.address.ordinal
     sample = sample_record(version, ordinal, RunSearch(), decode=False)
     anchor = episode.anchor(anchor)
@@ -295,21 +295,21 @@ class TrackMoment(JsonRecord):
     number: int
     """Row or frame, -1 if there is none."""
     age_ns: int | None
-    """Time less the value's; None for steps."""
+    """Time since the value's; None for steps."""
     is_pad: bool
     """True outside of the episode."""
     first_ns: int
     """When the value began, after the axis's start."""
     next_ns: int
-    """When the next begins; the last's own begin."""
+    """When the next begins; for the last, its own begin."""
     pts_s: float | None
     """Frame's time in its container, s; or None."""
     shown_s: tuple[float, float] | None
     """Frame's begin and end in the played file, s; or None."""
     values: tuple[float | int | bool, ...]
-    """Up to 512; empty for cameras."""
+    """Up to 512 values; empty for cameras."""
     error: str
-    """Why there is none, or ""."""
+    """Why there is no value, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +319,7 @@ class CursorMoment(JsonRecord):
     at_ns: int
     """Time, ns (or steps) after the axis's start."""
     clock_ns: str
-    """On the episode's clock: digits, as a browser's numbers end at 2^53."""
+    """Time on the episode's clock, as digits: a browser's numbers end at 2^53."""
     anchor: str
     """Stream whose rows are counted, or ""."""
     row: int
@@ -343,7 +343,7 @@ def moment(episode: OpenEpisode, at_ns: int, anchor: str = "") -> CursorMoment:
 
 
 def stepped(episode: OpenEpisode, at_ns: int, field: str, by: int) -> int:
-    """Return the time of a field's row or frame `by` after the one at a time. Raises: InvalidRuntime."""
+    """Return the time of the row or frame that is `by` after the one at `at_ns`. Raises: InvalidRuntime."""
     known = field in episode.streams or field in episode.cameras
     if not known or field in episode.errors or not episode.has_times(field) or abs(by) > MAX_STEP:
         raise InvalidRuntime(
@@ -386,7 +386,7 @@ def _moment(episode: OpenEpisode, name: str, at_ns: int, anchor: str) -> TrackMo
 
 
 def plain_values(row: np.ndarray) -> tuple[float | int | bool, ...]:
-    """Return numbers of Python."""
+    """Return Python numbers."""
     values: list[float | int | bool] = row.tolist()
     return tuple(values)
 

@@ -57,7 +57,7 @@ class EpisodeStream:
     names: tuple[str, ...]
     """One per value of a row, or empty."""
     unit: str
-    """Or ""."""
+    """Unit, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,15 +71,15 @@ class Camera:
     codec: str
     """FFmpeg's decoder, or the dtype of images."""
     timeline: Timeline | None
-    """Container's times, or None."""
+    """Container times; None for an array."""
     table: PacketTable | None
-    """Packets, or None."""
+    """Packet table; None for an array."""
     layout: NpyLayout | None
-    """Array's, or None."""
+    """Array layout; None for a video."""
 
     @property
     def is_read_whole(self) -> bool:
-        """True if a frame takes the whole video."""
+        """True if a frame needs the whole video."""
         return self.layout is None and (self.table is None or bool(self.table.facts.whole_because))
 
 
@@ -118,7 +118,7 @@ class OpenEpisode:
 
     @property
     def nbytes(self) -> int:
-        """About the memory in bytes."""
+        """Approximate memory in bytes."""
         tables = sum(48 * one.n_frames for one in self.cameras.values())
         clocks = {id(clock): clock.nbytes for clock in self.clocks.values()}  # streams may share one
         return tables + sum(clocks.values()) + sum(field.nbytes for field in self.fields.values())
@@ -251,7 +251,7 @@ class OpenEpisode:
         return number if self.is_steps else int(self.clocks[name][number]) - self.origin_ns
 
     def number_at(self, name: str, at_ns: int) -> int:
-        """Return the last row or frame that began by then; -1 before the first."""
+        """Return the last row or frame that began by `at_ns`; -1 before the first."""
         if self.is_steps:
             return min(at_ns, self.n_values(name) - 1)
         return int(np.searchsorted(self.clocks[name], at_ns + self.origin_ns, side="right")) - 1
@@ -281,13 +281,13 @@ class OpenEpisode:
         )
 
     def row(self, name: str, number: int) -> np.ndarray:
-        """Return up to 512 values of a row; none before a large stream was drawn. Raises: Corrupt."""
+        """Return up to 512 values of a row; empty until a large stream is drawn. Raises: Corrupt."""
         if not self.fields[name].is_checked and self.fields[name].address.nbytes > READY_BYTES:
             return np.empty(0)
         return read_rows(self.fields[name], self.streams[name].layout, number, number + 1)[0, :MAX_VALUES]
 
     def summary(self, name: str) -> StreamSummary:
-        """Read the stream once, unless it has row blocks. Raises: Corrupt."""
+        """Return a stream's summary, from one read unless it has row blocks. Raises: Corrupt."""
         return StreamSummary(self.fields[name], self.streams[name].layout)
 
     def keep(self) -> np.ndarray | None:
@@ -302,7 +302,7 @@ class OpenEpisode:
         return array.astype(bool)
 
     def frame_bytes(self, name: str) -> int:
-        """Return about the bytes of memory that decoding a frame takes."""
+        """Return the approximate bytes of memory that decoding a frame takes."""
         camera = self.cameras[name]
         width, height = camera.size
         return 8 * width * height + 2 * self.address.fields[name].nbytes * camera.is_read_whole
@@ -373,6 +373,6 @@ def is_episode(version: loader.Version, names: Sequence[str]) -> bool:
 
 
 def open_episode(version: loader.Version, ordinal: int, names: Sequence[str]) -> OpenEpisode:
-    """names: fields of the sample. Raises: PenstockError."""
+    """Return an episode. names: fields of the sample. Raises: PenstockError."""
     (address,) = version.address(np.array([ordinal]), list(names))
     return OpenEpisode(version, address)

@@ -152,7 +152,7 @@ class StreamSummary:
     def columns(self, first: int, stop: int, n_columns: int, dims: range) -> ColumnExtremes:
         """Return the extremes of rows first ... stop - 1, in at most `n_columns` columns.
 
-        They hold whole buckets: the first may begin, and the last end, outside of the range. Raises: Corrupt.
+        They hold whole buckets: the first may begin, and the last end, outside the range. Raises: Corrupt.
         """
         first, stop = max(0, first), min(self.n_rows, stop)
         chosen = slice(dims.start, dims.stop)
@@ -175,7 +175,7 @@ class StreamSummary:
 
 
 def spread(values: Sequence[int]) -> list[int]:
-    """Return the values in an order whose every end covers them evenly."""
+    """Return the values in an order whose every suffix covers them evenly."""
     n = max(1, len(values))
     bits = (n - 1).bit_length()
     reversed_bits = (int(f"{i:0{bits}b}"[::-1], 2) if bits else 0 for i in range(1 << bits))

@@ -24,7 +24,7 @@ from .open_episode import OpenEpisode
 SEARCH_S = 4.0
 """Most seconds to search a run."""
 WINDOW_S, ROW_S, STEP_S = 1e-3, 1e-7, 4e-4
-"""About the seconds to search a window, in addition per row of its episode, and to search a step."""
+"""Approximate seconds to search a window, in addition per row of its episode, and to search a step."""
 MOST_WINDOWS = 2000
 """Most windows of a run."""
 FAR = 4.0
@@ -48,7 +48,7 @@ class TrainedWindow(JsonRecord):
     loss: float | None
     """Slot's if among the step's largest, else the step's, or None."""
     is_far: bool
-    """True if not finite, or far above the run's."""
+    """True if the loss is not finite, or far above the run's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class RunWindows(JsonRecord):
     anchor: str
     """Stream whose rows are meant, or ""."""
     metric: str
-    """Colours the windows; or ""."""
+    """Metric that colours them, or ""."""
     searched: str
     """Such as "the last 900 of 40,000 steps"; "" for all."""
     windows: tuple[TrainedWindow, ...]
@@ -122,8 +122,8 @@ class _WindowSearch:
 def trained_windows(training: Training, episode: OpenEpisode) -> RunWindows:
     """Return the windows of an episode that a run took.
 
-    Searches for some seconds: window by window, in an order that covers the episode, or step by step from the last one
-    back, whichever costs less.
+    Searches for some seconds: window by window, in an order that covers the episode, or step by step backwards,
+    whichever costs less.
     """
     search, error = _WindowSearch(training, episode), ""
     steps = training.recorded_steps()
@@ -175,7 +175,7 @@ def _rows(view: WindowView, episode: OpenEpisode) -> list[int]:
 
 
 def _spread(rows: Sequence[int]) -> list[int]:
-    """Return the rows in an order whose every beginning covers the episode evenly."""
+    """Return the rows in an order whose every prefix covers the episode evenly."""
     n = len(rows)
     step = max(1, round(n * (math.sqrt(5) - 1) / 2))
     while math.gcd(step, n) > 1:

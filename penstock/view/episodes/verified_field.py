@@ -26,7 +26,7 @@ KEPT_BYTES = 2**20
 
 
 class VerifiedField:
-    """Thread-safe."""
+    """A field; thread-safe."""
 
     def __init__(self, version: loader.Version, address: FieldAddress, where: str) -> None:
         """where: the sample's address, for errors."""
@@ -63,7 +63,7 @@ class VerifiedField:
         )
 
     def keep(self, data: bytes) -> None:
-        """Keep all bytes, which are checked."""
+        """Keep all bytes, checked by the caller."""
         self._data, self._crcs = data, [crc32c(data)]
 
     def head(self, nbytes: int) -> bytes:

@@ -41,7 +41,7 @@ def run_text(record: TrainingRunRecord) -> str:
 
 
 def step_text(record: StepRecord) -> str:
-    """Return a rank's part of a step, with one line per field of each slot."""
+    """Return a rank's part of a step as text, with one line per field of each slot."""
     lines = [
         f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
         f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}",
@@ -68,7 +68,7 @@ def step_text(record: StepRecord) -> str:
 
 
 def slot_text(record: SlotRecord) -> str:
-    """Return a slot: its fields before and after the transform, and its provenance."""
+    """Return a slot as text: its fields before and after the transform, and its provenance."""
     lines = [record.explained, *stage_lines(record)]
     lines += [f"  made by     {run.line()}" for run in record.runs]
     if record.error:
@@ -139,7 +139,7 @@ def compared_line(slot: ComparedSlot) -> str:
 
 
 def compared_sample(sample: ComparedSample | None) -> str:
-    """Return one line."""
+    """Return a sample's line."""
     if sample is None:
         return "padding"
     substitute = f" substitute {sample.attempt}" if sample.attempt else ""

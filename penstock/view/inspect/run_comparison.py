@@ -64,7 +64,7 @@ class RunComparison(JsonRecord):
     world_size: int
     """Ranks; 1 for whole batches."""
     digests: tuple[int, ...]
-    """Both runs' at that step; empty if none differs."""
+    """Both runs' digests there; empty if none differs."""
     n_slots: int
     """Slots there whose samples differ."""
     slots: tuple[ComparedSlot, ...]
@@ -94,7 +94,7 @@ class RunComparison(JsonRecord):
 
 
 def run_comparison(root: loader.Root, first: RunTrail, second: RunTrail) -> RunComparison:
-    """Compare the last time that a rank ran each step.
+    """Compare two runs. If a rank ran a step several times, the last counts.
 
     Costs a pass over both run logs, and one step's keys. Reads no media.
     """
@@ -193,9 +193,9 @@ class NoteDifference(JsonRecord):
     step: int
     """Global step."""
     rank: int
-    """Data-parallel."""
+    """Data-parallel rank."""
     note: str
-    """The metric."""
+    """Metric name."""
     values: tuple[str, str]
     """Both runs' numbers as text: "nan" and "inf" too."""
 
@@ -207,7 +207,7 @@ class ComparedNotes(JsonRecord):
     compared: int
     """Metrics that both noted for a step."""
     n_differing: int
-    """Differing ones."""
+    """Metrics that differ."""
     differing: tuple[NoteDifference, ...]
     """First 20, by step."""
     not_finite: int

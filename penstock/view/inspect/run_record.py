@@ -107,13 +107,13 @@ class LargestNote(JsonRecord):
     """A sample with one of a metric's largest values."""
 
     note: str
-    """The metric."""
+    """Metric name."""
     step: int
     """Global step."""
     slot: int
     """Global slot."""
     value: float
-    """Finite."""
+    """Finite value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +123,9 @@ class TrainingRunRecord(JsonRecord):
     n_steps: int
     """Distinct recorded steps."""
     first_step: int
-    """Or -1."""
+    """First step, or -1."""
     last_step: int
-    """Or -1."""
+    """Last step, or -1."""
     differing: tuple[int, ...]
     """Steps that a rank received with different digests."""
     differing_notes: tuple[int, ...]
@@ -137,11 +137,11 @@ class TrainingRunRecord(JsonRecord):
     n_spikes: int
     """All unusual steps."""
     first_spike: int
-    """Index of this page's first among all."""
+    """Index of this page's first among all unusual steps."""
     spikes: tuple[Spike, ...]
-    """This page's, worst first."""
+    """This page's unusual steps, worst first."""
     struck: tuple[int, ...]
-    """Ascending, thinned to 2,000."""
+    """Unusual steps, ascending, thinned to 2,000."""
     largest: tuple[LargestNote, ...]
     """Samples, up to 12 per metric, largest first."""
     chart: Mapping[str, tuple[float | None, ...]]

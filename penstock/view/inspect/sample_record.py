@@ -37,7 +37,7 @@ class SampleField(JsonRecord):
     path: str
     """Shard's path."""
     offset: int
-    """In the shard."""
+    """In the shard, in bytes."""
     nbytes: int
     """Bytes."""
     crc32c: str
@@ -65,11 +65,11 @@ class SampleRecord(JsonRecord):
     part: str
     """Part id."""
     row: int
-    """In its part."""
+    """Row in its part."""
     fields: tuple[SampleField, ...]
     """Stored fields."""
     columns: Mapping[str, str]
-    """Samples table's, without empty cells."""
+    """Samples table columns, without empty cells."""
     marks: tuple[StepMark, ...]
     """Columns far from the version's mean, farthest first."""
     provenance: Mapping[str, str]
@@ -79,7 +79,7 @@ class SampleRecord(JsonRecord):
     runs_left: tuple[str, ...]
     """Runs not searched."""
     runs_error: str
-    """Why others are not listed, or ""."""
+    """Why other runs are not listed, or ""."""
     edits: tuple[ColumnEdit, ...]
     """By column, oldest first."""
     neighbours: tuple[Neighbour, ...]
@@ -87,7 +87,7 @@ class SampleRecord(JsonRecord):
 
 
 def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
-    """Return verified bytes. Raises: InvalidRuntime if the field is missing or too large; Corrupt."""
+    """Return a field's verified bytes. Raises: InvalidRuntime if the field is missing or too large; Corrupt."""
     check_ordinal(version, ordinal)
     if field not in fields_of(version, [ordinal])[0]:
         raise InvalidRuntime(f"sample {ordinal} of {version.name} has no field {field!r:.100}")
@@ -120,7 +120,7 @@ def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes
 def sample_record(
     version: "loader.Version", ordinal: int, search: RunSearch | None = None, *, decode: bool = True
 ) -> SampleRecord:
-    """Read a sample's bytes, unless `decode` is False, and the samples table."""
+    """Return a sample's record. Reads its bytes, unless `decode` is False, and the samples table."""
     check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)

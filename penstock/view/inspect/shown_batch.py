@@ -45,7 +45,7 @@ class ShownBatch:
     world_size: int
     """Number of ranks."""
     first_slot: int
-    """Over all ranks."""
+    """First slot, over all ranks."""
     digest: int
     """Samples' 64-bit digest."""
     crc32c: Mapping[str, int]
@@ -57,20 +57,20 @@ class ShownBatch:
     slots: list[ShownSlot] = field(repr=False)
     """Slots in the part."""
     n_pictured: int
-    """First slots, with thumbnails."""
+    """Leading slots with thumbnails."""
     cut: tuple[str, ...] = ()
     """Partly decoded fields, whose checksums differ from training's."""
 
     @property
     def nbytes(self) -> int:
-        """About the memory in bytes."""
+        """Approximate memory in bytes."""
         lines = sum(len(shown.lines) + len(shown.boxes) for slot in self.slots for shown in slot.fields)
         thumbnails = (media for slot in self.slots for media in slot.thumbnails.values())
         return _LINE_BYTES * lines + sum(len(media.data) for media in thumbnails)
 
 
 def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PICTURED_SLOTS) -> ShownBatch:
-    """n_pictured: slots to draw thumbnails for."""
+    """Return a part. n_pictured: slots to draw thumbnails for."""
     parts: dict[int, _SlotParts] = defaultdict(_SlotParts)
     versions: dict[str, loader.Version | None] = {}
 

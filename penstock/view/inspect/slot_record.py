@@ -92,7 +92,7 @@ class FieldRow(JsonRecord):
     path: str
     """Shard's; "" if the transform added the field."""
     offset: int
-    """In the shard."""
+    """In the shard, in bytes."""
     nbytes: int
     """Stored bytes."""
     crc32c: str
@@ -100,9 +100,9 @@ class FieldRow(JsonRecord):
     decoded: ShownValue | None
     """Value before the transform, or None."""
     transformed: ShownValue | None
-    """Or None, if dropped or not run."""
+    """Transformed value; None if dropped or not run."""
     placement: Placement | None = None
-    """Transformed image's in the decoded one, or None."""
+    """Placement of the transformed image in the decoded one, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class SlotRecord(JsonRecord):
     fields: tuple[FieldRow, ...]
     """Stored, then added by the transform."""
     draws: tuple[str, ...]
-    """From the sample's generator, by the transform."""
+    """The transform's random draws from the sample's generator."""
     repeats: bool
     """True if a second transform gave equal values."""
     marks: tuple[StepMark, ...]
@@ -148,13 +148,13 @@ class SlotRecord(JsonRecord):
     provenance: Mapping[str, str]
     """Column -> value."""
     runs: tuple[StageRun, ...]
-    """Dagster's, upstream first."""
+    """Dagster runs, upstream first."""
     trainings: tuple[HeldSteps, ...]
     """Slots with the sample, here, then in other runs; empty for a packed sequence."""
     runs_left: tuple[str, ...]
     """Runs not searched."""
     runs_error: str
-    """Why others are not listed, or ""."""
+    """Why other runs are not listed, or ""."""
     edits: tuple[ColumnEdit, ...]
     """By column, oldest first; empty for a packed sequence."""
     neighbours: tuple[Neighbour, ...]
@@ -190,7 +190,7 @@ def slot_record(
     functions: Functions | None = None,
     part: PartOf | None = None,
 ) -> SlotRecord:
-    """others: also search other runs for the sample.
+    """Return a slot's record. others: also search other runs for the sample.
 
     part: returns a part of the step, to prove its tensors.
     """

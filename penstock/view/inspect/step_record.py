@@ -65,11 +65,11 @@ class StepRecord(JsonRecord):
     batch_size: int
     """Slots over all ranks."""
     digest: int
-    """This part's, 64 bits."""
+    """This part's 64-bit digest."""
     bucket: str
-    """Or ""."""
+    """Bucket, or ""."""
     proofs: tuple[Proof, ...]
-    """That this was trained on."""
+    """Proofs that this was trained on."""
     stage: str
     """`trained` if replayed and proved, else `transformed`, or `decoded`."""
     untrained: str
@@ -81,7 +81,7 @@ class StepRecord(JsonRecord):
     mixture: Mapping[str, int]
     """Source -> slots in this part."""
     slots: tuple[SlotRow, ...]
-    """This part's, without padding."""
+    """This part's slots, without padding."""
     trouble: str = ""
     """Recipe error, or ""."""
     stale: str = ""
@@ -138,7 +138,7 @@ def step_record(
     functions: Functions | None,
     trouble: str = "",
 ) -> StepRecord:
-    """functions: facts about the recipe's functions, if there is one."""
+    """Return a part's record. functions: facts about the recipe's functions, if there is one."""
     plan, step = training.plan(batch.step), batch.step
     explained = {item.slot: item for item in explained_part(training, plan, batch)}
     largest = training.largest(step)

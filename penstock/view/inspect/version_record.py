@@ -35,7 +35,7 @@ GRID_COLUMNS = ("label", "kind", "split", "language", "licence", "raw_key")
 """A sample's columns in the grid, if present."""
 _IDENTITY = frozenset((*SOURCE_COLUMNS, "key"))
 MOST_SAMPLES = 200
-"""Most listed per side."""
+"""Most samples listed per side."""
 
 
 def check_limit(text: str, what: str) -> None:
@@ -82,13 +82,13 @@ class Facet(JsonRecord):
     n: int
     """Samples with a value."""
     nulls: int
-    """Samples without."""
+    """Samples without a value."""
     low: float | None = None
     """Smallest; None for text."""
     high: float | None = None
     """Largest; None for text."""
     mean: float | None = None
-    """None for text."""
+    """Mean; None for text."""
     values: tuple[tuple[str, int], ...] = ()
     """Most frequent (value, samples); empty for numbers or too many."""
     n_values: int = 0
@@ -118,7 +118,7 @@ class VersionPageRecord(JsonRecord):
     version_id: str
     """Version id."""
     n_samples: int
-    """Live."""
+    """Live samples."""
     n_excluded: int
     """Excluded."""
     fields: tuple[str, ...]
@@ -128,7 +128,7 @@ class VersionPageRecord(JsonRecord):
     producer: Mapping[str, str]
     """Property -> value, from the manifest."""
     facets: tuple[Facet, ...]
-    """Its columns', excluded samples included."""
+    """Column statistics, excluded samples included."""
     where: str
     """SQL filter, or ""."""
     sort: str
@@ -136,7 +136,7 @@ class VersionPageRecord(JsonRecord):
     n_found: int
     """Samples that match."""
     first: int
-    """This page's first index among them."""
+    """This page's first index among the matches."""
     rows: tuple[GridRow, ...]
     """Samples on this page."""
 
@@ -266,11 +266,11 @@ class Difference(JsonRecord):
     """Between versions a and b."""
 
     counts: Diff
-    """From small tables only."""
+    """Counts from small tables only."""
     left_out: tuple[tuple[int, str], ...]
-    """(ordinal in a, key) of the first 200."""
+    """(ordinal in a, key) of the first 200 only in a."""
     added: tuple[tuple[int, str], ...]
-    """(ordinal in b, key) of the first 200."""
+    """(ordinal in b, key) of the first 200 only in b."""
     n_left_out: int
     """Samples only in a."""
     n_added: int
@@ -304,13 +304,13 @@ class RootRecord(JsonRecord):
     root: str
     """Root URL."""
     runs: tuple[str, ...]
-    """Those with a run log, sorted."""
+    """Runs with a run log, sorted."""
     datasets: Mapping[str, tuple[VersionLine, ...]]
     """Versions, newest first."""
 
 
 def root_record(root: loader.Root) -> RootRecord:
-    """Read the root's state, and list its runs."""
+    """Return a root's record. Reads its state, and lists its runs."""
     state = root.state
     return RootRecord(
         root=root.url,

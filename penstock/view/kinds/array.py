@@ -1,4 +1,4 @@
-"""Arrays of any rank. From rank 2 on, they are drawn with one gray pixel per value, planes side by side."""
+"""Arrays of any rank, drawn from rank 2 on with one gray pixel per value, planes side by side."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from .image import Pixels, png, scale_of, scaled, thinned, thumbnail_of
 from .kind import EDGE_PX, Facts, Kind, Mark, Media
 
 MAX_PLANES = 8
-"""Most drawn, evenly spaced."""
+"""Most planes drawn, evenly spaced."""
 MAX_PLANE_PX = 2048
 """Largest side of a plane, in values; beyond it, every n-th row or column is drawn."""
 MAX_VALUES = 16
-"""Most listed as text."""
+"""Most values listed as text."""
 _GAP_PX = 1
 
 

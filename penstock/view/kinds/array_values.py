@@ -82,15 +82,15 @@ class Range:
     high: float
     """Largest finite, or NaN."""
     mean: float
-    """Finite values', or NaN."""
+    """Mean of the finite values, or NaN."""
     deviation: float
-    """Standard deviation, likewise."""
+    """Their standard deviation, or NaN."""
     nan: int
     """NaN values."""
     infinite: int
     """Infinite values."""
     examined: int
-    """Values: all, or the first MAX_EXAMINED."""
+    """Values examined: all, or the first MAX_EXAMINED."""
     counts: tuple[int, ...] = ()
     """Occurrences of 0, 1 ... 255 in uint8; else empty."""
 

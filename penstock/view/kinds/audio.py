@@ -15,7 +15,7 @@ MAX_CHANNELS = 16
 MAX_SAMPLES = 2**24
 """Most samples played and drawn, over all channels."""
 RATE_HZ = 16_000
-"""Assumed if not recorded."""
+"""Rate assumed if not recorded."""
 SILENT = 10 ** (-60 / 20)
 """Peak below which audio is silent: -60 dB of full scale."""
 CLIPPED_RUN, CLIPPED_SAMPLES, CLIPPED_FROM = 3, 10, 0.98
@@ -30,7 +30,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Decide by shape, and name or rate."""
+    """Return whether a value is audio, by shape, and by name or rate."""
     if not (_WORDS.intersection(facts.field.lower().replace("_", ".").split(".")) or facts.rate):
         return False
     array = as_array(value)

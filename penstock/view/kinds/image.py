@@ -246,7 +246,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 
 def image_marks(colours: Array, scale: Scale) -> tuple[Mark, ...]:
-    """colours: [..., C] without alpha. scale: the whole image's."""
+    """Return an image's marks. colours: [..., C] without alpha. scale: the whole image's."""
     values = range_of(colours)
     out = array_marks(colours, values)
     dark, bright = (0.0, 0.0) if scale.own else _shares(colours, scale)

@@ -13,14 +13,14 @@ from .text import MAX_LINES, bounded
 MAX_DEPTH = 12
 """Deepest level shown; below it, the number of items."""
 MAX_DIGITS = 60
-"""Most shown of an integer."""
+"""Most digits shown of an integer."""
 MAX_EXAMINED = 100_000
 """Nested values examined for faults."""
 _LABEL_WORD = "cls"
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Accept JSON, and class labels of any library's integer type."""
+    """Return whether a value is JSON, or a class label of any library's integer type."""
     plain = isinstance(value, dict | list | tuple | int | float) and not isinstance(value, np.generic)
     return value is None or plain or _label(value, facts) is not None
 

@@ -84,7 +84,7 @@ class Mark:
     text: str
     """One line."""
     weight: int
-    """Among a batch's; the worst weighs the most."""
+    """Weight in a batch; the worst weighs the most."""
 
 
 def mark(name: str, text: str) -> Mark:
@@ -129,13 +129,13 @@ class Kind:
     """Functions for a kind of value, deterministic; all but `fits` require one that fits."""
 
     name: str
-    """In KINDS."""
+    """Name in KINDS."""
     fits: Callable[[Any, Facts], bool]
-    """Must not raise."""
+    """Returns whether a value is of this kind; must not raise."""
     lines: Callable[[Any, Facts], tuple[str, ...]]
     """Shape, dtype, range, duration, or the text itself. Bounded and cleaned."""
     marks: Callable[[Any, Facts], tuple[Mark, ...]] = nothing
-    """Faults."""
+    """Warnings."""
     thumbnail: Thumbnail = no_thumbnail
     """Small image."""
     detail: Callable[[Any, Facts], tuple[Media, ...]] = nothing

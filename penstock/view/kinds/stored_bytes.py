@@ -84,11 +84,11 @@ class DecodeBudget:
 
 
 BUDGET = DecodeBudget()
-"""The process's."""
+"""The process's budget."""
 
 
 MAX_IMAGE_PX = 2**25
-"""Pixels of a decoded image: 128 MiB with alpha. JPEGs that are scaled down while decoding may be larger."""
+"""Most pixels of a decoded image: 128 MiB with alpha. JPEGs scaled down while decoding may be larger."""
 MAX_AUDIO_BYTES = 2**26
 """Decoded audio, at 4 bytes per sample."""
 MAX_TEXT_BYTES, MAX_JSON_BYTES = 2**24, 2**20
@@ -110,9 +110,9 @@ class DecodedValue(NamedTuple):
     value: Any
     """The value."""
     facts: Facts
-    """Also the file's, such as its rate."""
+    """Facts, also the file's, such as its rate."""
     lines: tuple[str, ...] = ()
-    """About the file."""
+    """Text about the file."""
     is_thumbnail: bool = False
     """True for a thumbnail's pixels of a lossy file."""
     marks: tuple[Mark, ...] = ()
@@ -124,7 +124,7 @@ class DecodedValue(NamedTuple):
 
 
 def stored_of(kind_of: KindOf) -> Kind:
-    """kind_of: returns the decoded value's kind."""
+    """Return stored bytes' kind. kind_of: returns the decoded value's kind."""
     return Kind(
         name="stored",
         fits=fits,
@@ -137,7 +137,7 @@ def stored_of(kind_of: KindOf) -> Kind:
 
 
 def fits(value: Any, facts: Facts) -> bool:
-    """Accept bytes of a field that the loader can decode."""
+    """Return whether a value is bytes of a field that the loader can decode."""
     return isinstance(value, bytes | bytearray | memoryview) and (
         facts.word in DECODERS or facts.word in WITH_TABLES
     )

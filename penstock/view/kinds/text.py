@@ -11,7 +11,7 @@ from .array_values import shape_of
 from .kind import Facts, Kind, Mark, mark
 
 MAX_LINES = 200
-"""Most shown per value."""
+"""Most lines shown per value."""
 MAX_LETTERS = 1000
 """Characters shown per line."""
 MAX_EXAMINED = 2**20

@@ -15,7 +15,7 @@ from .kind import Facts, Kind, Mark, TokenBox, mark
 from .text import MAX_LINES, bounded
 
 MAX_TOKENS = 2**14
-"""Most shown individually."""
+"""Most tokens shown individually."""
 MAX_LENGTH = 2**24
 """Tokens; a longer sequence is shown as an array."""
 TOKENS_A_LINE = 24

@@ -11,7 +11,7 @@ from .image import channels_last, image_marks, scale_lines, scale_of, size_of, s
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
 
 MAX_FRAMES = 64
-"""Most shown, evenly spaced."""
+"""Most frames shown, evenly spaced."""
 MAX_CLIP_PX = 2**25
 """Pixels of all shown frames."""
 STILL_FRAMES = 4

@@ -31,13 +31,13 @@ class Placement:
     corners: tuple[tuple[float, float], ...] = ()
     """(x, y) in original pixels: top left, top right, bottom right, bottom left; empty without a fit."""
     mirrored: bool = False
-    """Is mirrored."""
+    """True if mirrored."""
     residual_px: float = 0.0
     """Fit error's 95th percentile, in original pixels."""
     black: tuple[float, ...] = ()
     """Transformed black per channel; empty if colours are not scaled linearly."""
     white: tuple[float, ...] = ()
-    """Likewise."""
+    """Likewise for white."""
     reason: str = ""
     """Why corners or colours are missing, or ""."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _MAD_PER_SIGMA = 0.6745
-"""Normal distribution's median absolute deviation (Rousseeuw and Croux 1993)."""
+"""Median absolute deviation of a normal distribution, in standard deviations (Rousseeuw and Croux 1993)."""
 MOST_COLUMNS = 100
 """Most numeric columns."""
 _ACCEPTED = "accepted: .csv, .jsonl, .ndjson or .parquet with a column `step` of whole numbers from 0"
@@ -59,7 +59,7 @@ class MetricsFile:
         return tuple(name for name in self.frame.columns if name != "step")
 
     def named_apart(self, notes: Collection[str]) -> "MetricsFile":
-        """Append the file's name to the metrics in `notes`."""
+        """Return a copy with the file's name appended to the metrics in `notes`."""
         same = {name: f"{name} ({self.name})" for name in self.notes if name in notes}
         return replace(self, frame=self.frame.rename(same))
 
@@ -72,13 +72,13 @@ class MetricsFile:
         return {name: float(value) for name, value in row.items() if name != "step" and value is not None}
 
     def has_digest(self, step: int, digest: int) -> bool:
-        """Accept a step's digest in decimal or hex."""
+        """Return whether a step has this digest, in decimal or hex."""
         forms = (f"{digest}", f"{digest - 2**64}", f"{digest:016x}", f"0x{digest:016x}", f"{digest:#x}")
         return self.digests.get(step) in forms
 
 
 def read_metrics(path: Path) -> MetricsFile:
-    """Keep the last value per step and column. Raises: InvalidRuntime; MissingDependency."""
+    """Return a file's metrics, the last value per step and column. Raises: InvalidRuntime; MissingDependency."""
     try:
         import polars as pl
     except ImportError as error:

@@ -51,13 +51,13 @@ class SlotValues:
     attempt: int
     """0 if planned; else the substitute's number."""
     address: SampleAddress
-    """Its bytes; without fields for a packed sequence."""
+    """Location of its bytes; without fields for a packed sequence."""
     decoded: Mapping[str, Any] = field(repr=False)
     """Fields before the transform; empty if unreadable."""
     trained: Mapping[str, Any] = field(repr=False)
     """Fields after the transform, if there is one."""
     draws: tuple[str, ...] = ()
-    """From the sample's generator, by the transform, as text."""
+    """The transform's random draws from the sample's generator, as text."""
     repeats: bool = True
     """True if a second transform gave equal values."""
     error: str = ""
@@ -67,7 +67,7 @@ class SlotValues:
     placements: Mapping[str, Placement] = field(default_factory=dict)
     """Image field in `trained` -> place in the decoded image."""
     texts: Texts = field(default_factory=dict)
-    """Its tokens'."""
+    """Its tokens' texts."""
     restored: Mapping[str, str] = field(default_factory=dict)
     """Field -> text of all its tokens, without special ones."""
     cut: Mapping[str, str] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class BatchValues:
     world_size: int
     """Number of ranks."""
     first_slot: int
-    """Over all ranks."""
+    """First slot, over all ranks."""
     digest: int
     """Samples' 64-bit digest."""
     crc32c: Mapping[str, int]
@@ -162,7 +162,7 @@ class BatchValues:
     """Always empty; see `PartValues`."""
 
     def source(self, slot: int) -> str:
-        """Return a slot's; "" for padding."""
+        """Return a slot's source; "" for padding."""
         sample_id = self.ids[slot]
         return sample_id[0] if sample_id else ""
 
@@ -220,7 +220,7 @@ MOST_RESTORED = 2**20
 
 
 def special_tokens(facts: Mapping[str, Any]) -> dict[int, str]:
-    """Return special token -> name, of a field's facts, which may be any JSON."""
+    """Return special token -> name from a field's facts, which may be any JSON."""
     special = facts.get("special")
     named = special.items() if isinstance(special, dict) else ()
     return {int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19}

@@ -68,7 +68,7 @@ class AudioStarts:
 
 
 class ReplayedPart:
-    """Decodes on demand."""
+    """A part, decoded on demand."""
 
     crc32c: Mapping[str, int]
     digest: int
@@ -310,7 +310,7 @@ class Replays:
             return replay.functions()
 
     def close(self) -> None:
-        """Release all leases and end all threads, of a replay in use when its user is done."""
+        """Release all leases and end all threads. A replay in use is closed when its user is done."""
         with self._lock:
             while self._open:
                 self._drop(self._open.popitem()[1])

@@ -37,7 +37,7 @@ _PLAN = re.compile(r"p-[0-9a-f]{64}")
 
 
 class Training:
-    """Methods read only indexes, no media. Thread-safe."""
+    """A run or plan. Methods read only indexes, no media. Thread-safe."""
 
     root: loader.Root
     """Root with the plan and the run log."""
@@ -131,7 +131,7 @@ class Training:
             return replay.plan
 
     def plan_hash(self, step: int) -> str:
-        """Return a step's plan. Raises: InvalidPlan."""
+        """Return the hash of a step's plan. Raises: InvalidPlan."""
         start = self.start(step)
         if start is not None:
             return str(start.plan)
@@ -215,7 +215,7 @@ class Training:
 
     @cached_property
     def metrics(self) -> MetricsFile | None:
-        """From a file; or None."""
+        """Metrics from a file, or None."""
         known = () if self.trail is None else self.trail.notes
         return None if self._file is None else self._file.named_apart(known)
 
@@ -239,7 +239,7 @@ class Training:
 
     @property
     def last_step(self) -> int:
-        """In run log or metrics; or -1."""
+        """Last in run log or metrics, or -1."""
         trail = int(self._numbers[-1]) if len(self._numbers) else -1
         return trail if self.metrics is None else max(trail, int(self.metrics.frame["step"][-1]))
 

@@ -139,9 +139,9 @@ class DifferencePage:
     dataset: str
     """Dataset name."""
     number: int
-    """First version's."""
+    """First version's number."""
     other: int
-    """Second version's."""
+    """Second version's number."""
 
     @property
     def parent(self) -> "PageAddress | None":

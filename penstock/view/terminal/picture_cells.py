@@ -138,7 +138,7 @@ def _drawn_by_protocol(mode: str, image: Image.Image) -> Widget:
 
 
 class CellPicture(Widget):
-    """Drawn with characters."""
+    """An image drawn with characters."""
 
     def __init__(self, strips: list[Strip]) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ from .picture_cells import picture_widget, pixels_needed
 from .widgets import InputDialog, keys_dialog
 
 STEPS = 6
-"""Most listed per run."""
+"""Most steps listed per run."""
 
 
 class Application(Protocol):
@@ -94,7 +94,7 @@ class RecordScreen(Screen[None]):
 
     @abstractmethod
     def widgets(self, record: Any) -> Iterable[Widget]:
-        """Show the record."""
+        """Yield the record's widgets."""
 
     @abstractmethod
     def command(self) -> str:
@@ -343,13 +343,13 @@ def _held(held: HeldSteps) -> Iterable[tuple[str, PageAddress]]:
 
 
 def raw_of(screen: RecordScreen, record: SampleRecord | SlotRecord, rows: int) -> RawObjectRecord | None:
-    """rows: height of the image."""
+    """Return the raw object. rows: height of its image."""
     edge = screen.edge(screen.app.size.width, rows)
     return raw_object(screen.data.raw, record.provenance.get("raw_uri", ""), edge=edge)
 
 
 def raw_widgets(screen: RecordScreen, raw: RawObjectRecord, rows: int, lines: int) -> Iterable[Widget]:
-    """rows: height of the image. lines: most of its value."""
+    """Yield a raw object's widgets. rows: of its image. lines: most of its value."""
     if raw.shown is None:
         yield line(f"raw {clean(raw.uri, 300)}")
         if raw.reason and screen.data.raw is not None:

@@ -14,7 +14,7 @@ _DEFINED = re.compile(r"#(\d+);2;\d+;\d+;\d+")
 
 
 class SixelPicture(SixelImage, Renderable=SixelImage._Renderable):
-    """With as many colours as the terminal supports."""
+    """An image with as many colours as the terminal supports."""
 
     def __init__(self, image: Image.Image, colors: int | None) -> None:
         """image: RGB. colors: the terminal's; None if unknown."""

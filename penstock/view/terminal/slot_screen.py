@@ -229,7 +229,7 @@ def _samples(record: SlotRecord, values: SlotValues) -> list[tuple[str, Mapping[
 
 
 def tokens_text(boxes: Iterable[TokenBox]) -> Text:
-    """Style tokens: special bold, masked dim, documents told apart."""
+    """Return styled tokens: special bold, masked dim, documents told apart."""
     text = Text()
     for number, box in enumerate(boxes):
         styles = ["bold" if box.special else "", "dim" if box.masked else "", "reverse" if number % 2 else ""]

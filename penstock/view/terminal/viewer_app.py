@@ -41,7 +41,7 @@ SCREENS_OF: dict[type, type[RecordScreen]] = {
     SamplePage: SampleScreen,
     DifferencePage: DifferenceScreen,
 }
-"""By address type."""
+"""Screen by address type."""
 
 
 class ViewerApp(App[None]):

@@ -80,7 +80,7 @@ class GridCard(Vertical, can_focus=True):
 
 
 class CardGrid(Grid):
-    """As many cards per row as fit."""
+    """A grid, as many cards per row as fit."""
 
     class Beyond(Message):
         """The cursor left the grid."""

@@ -1,4 +1,4 @@
-"""The web application behind the guard: pages of training runs and versions, static files, exclusion of samples."""
+"""The web application behind the guard: pages, static files, exclusion of samples."""
 
 from collections.abc import Collection
 from functools import partial

@@ -31,13 +31,13 @@ SAMPLE = f"{VERSION}/s/{{ordinal:number}}"
 LANE_S = 1.0
 """Seconds that a lane's request reads."""
 MOST_COLUMNS = 4096
-"""Most of a lane."""
+"""Most columns of a lane."""
 MOST_DIMS = 64
-"""Most in one response."""
+"""Most dimensions in one response."""
 FRAME_EDGE_PX = 640
 """Decoded frame's longer side, in px."""
 MOST_RUNS = 8
-"""Most opened by one request."""
+"""Most runs opened by one request."""
 
 
 def episode_routes(site: Site) -> list[Route]:

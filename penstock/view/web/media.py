@@ -98,7 +98,7 @@ Answer = Callable[[Site, Request], Response]
 
 
 def media_route(site: Site, path: str, answer: Answer) -> Route:
-    """Answer failures with a line of text, because an <img> shows no error page."""
+    """Return a route that answers failures with a line of text, because an <img> shows no error page."""
 
     def respond(request: Request) -> Response:
         try:
@@ -216,7 +216,7 @@ def stored_response(
 
 
 def _field_etag(version: loader.Version, ordinal: int, field: str) -> str:
-    """Use a version's id, which covers its bytes."""
+    """Return an ETag; the version's id covers the bytes."""
     return _etag_of(f"{version.id} {ordinal} {field}".encode())
 
 

@@ -95,7 +95,7 @@ class _Pending:
 
 
 class PendingPages:
-    """By address; a second request waits for the same page."""
+    """Pages by address; a second request waits for the same page."""
 
     def __init__(self) -> None:
         self._pages: dict[Hashable, _Pending] = {}
@@ -150,7 +150,7 @@ class Site:
     page_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
     """Limit on pages' threads."""
     media_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
-    """Limit on images' and audio's, separate so that slow stores do not delay pages."""
+    """Limit on threads for images and audio, separate so that slow stores do not delay pages."""
     pending: PendingPages = field(default_factory=PendingPages)
     """Pages in progress."""
 

@@ -1,4 +1,4 @@
-"""The installed distribution, and a check against another `penstock`."""
+"""The installed distribution, and a check against another project's `penstock`."""
 
 import os
 import re

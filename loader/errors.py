@@ -67,7 +67,7 @@ A message names the fault, the given and the accepted value, and the remedy; for
 
 
 class PenstockError(Exception):
-    """Base of penstock's errors."""
+    """Base of all errors that penstock raises on purpose."""
 
 
 class StoreError(PenstockError):
@@ -91,11 +91,11 @@ class Forbidden(StoreError, PermissionError):
 
 
 class Throttled(StoreError, ConnectionError):
-    """Throttled until the retry budget was spent."""
+    """The store throttled requests until the retry budget was spent."""
 
 
 class Transient(StoreError, ConnectionError):
-    """No response, or broken connections, until the retry budget was spent."""
+    """The store did not respond, or broke the connection, until the retry budget was spent."""
 
 
 class ForkedStore(StoreError, RuntimeError):
@@ -107,7 +107,7 @@ class InvalidStore(StoreError, ValueError):
 
 
 class Corrupt(PenstockError, ValueError):
-    """Stored bytes differ from those written; a second read returned the same."""
+    """Stored bytes differ from those written; a second read returned the same bytes."""
 
 
 class CorruptLog(Corrupt):

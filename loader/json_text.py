@@ -57,8 +57,8 @@ def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, 
 def parse_members(data: bytes) -> dict[str, Any]:
     """Return the members of a JSON object, as Python's `json` reads them. Raises: DamagedJson.
 
-    NaN becomes None, for a missing value. An integer beyond 64 bits becomes its text. If a name is repeated, its last
-    value wins.
+    NaN becomes None, for a missing value. An integer beyond 64 bits becomes its text. The caller must handle
+    surrogates. If a name is repeated, its last value wins.
     """
     _, value = _decoded(data, lambda text: _AS_TEXT if _LONG.search(text) else _AS_WRITTEN)
     if not isinstance(value, dict):

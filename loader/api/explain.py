@@ -37,7 +37,7 @@ class ExplainedPiece:
     at: int
     """Offset of the piece in the sequence, in tokens."""
     masked: bool
-    """True if quarantined at the step; its tokens are padding."""
+    """True if the document is quarantined at the step; its tokens are padding."""
     address: SampleAddress
     """Address of the document's bytes."""
     provenance: dict[str, str]
@@ -71,7 +71,7 @@ class Explanation:
     provenance: dict[str, str]
     """raw_uri, raw_sha256, unit_id, run_id, asset_key ..., if the writer recorded them."""
     pieces: tuple[ExplainedPiece, ...] = ()
-    """Pieces of a packed sequence; empty for other samples."""
+    """Pieces of documents in a packed sequence; empty for other samples."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -117,6 +117,8 @@ def explain(
     plan: Plan, step: int, rank: int | None = None, world_size: int | None = None, slot: int | None = None
 ) -> list[Explanation]:
     """Return every slot of a step, or of one rank's part, or one slot, without padding. Reads no media.
+
+    slot: number in the global batch, or in the rank's part if rank and world_size are passed.
 
     Costs one index row group and at most one keys row group per sample. Raises: InvalidRuntime if the slot is out of
     range.

@@ -1,6 +1,8 @@
 """Follow a dataset during training: at chosen steps, continue under the newest versions.
 
-follows/<run>/<step, 19 digits>.json     the plan from this step on; created once, by the first rank to get there
+    follows/<run>/<step, 19 digits>.json     the plan from this step on, created once, by the first rank there
+
+All ranks and restarts read it.
 """
 
 import json

@@ -27,9 +27,9 @@ from ..run.recipe.window_reads import WindowReads
 from ..run.recipe.windowed_episodes import WindowedEpisode, column_values
 
 TOGETHER, TOGETHER_BYTES = 64, 16 * 2**20
-"""Episodes, and bytes of them or of a block of one, that are read together."""
+"""Episodes that are read together, and bytes of them, or of a block of one."""
 PLACES = 2**20
-"""Most values  that are picked together: about 32 MiB."""
+"""Most values of a field that are picked together: about 32 MiB."""
 WAITING = 2**24
 """Most values of all groups that wait to be added up: 128 MiB."""
 T = TypeVar("T")

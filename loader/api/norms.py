@@ -51,8 +51,8 @@ def norm(
     """Return the statistics of array fields over all values of all windows, without padding.
 
     Mean and deviation are the float64 nearest to the true ones, in any order and grouping of the values; quantiles have
-    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's with the same clocks,
-    and no episode is gone, only new ones are read.
+    their exact rank. The root stores them once, under `norms/`. If it has an earlier version's statistics with the
+    same clocks, and no episode was removed, only new episodes are read.
 
     Args:
         windows: Windows that the training reads.
@@ -165,7 +165,7 @@ def _computed(windows: WindowView, question: _Question) -> Norm | GroupedNorm:
 
 
 def _same_groups(windows: WindowView, before: WindowView, by: str) -> bool:
-    """Return whether the episodes of both have the same values: labels may have been corrected since."""
+    """Return whether the episodes of both views have equal values: labels may have been corrected since."""
     old = groups_of(before, by)
     return groups_of(windows, by)[: len(old)] == old
 
@@ -232,7 +232,7 @@ class Normaliser:
     def inverse(self, field: str, values: NDArray[Any], value: object = None) -> NDArray[np.float32]:
         """Return values [..., *shape] in the units of the norm's transform, for inference.
 
-        Raises: FieldMismatch.
+        value: value of the norm's column, such as a robot. Raises: FieldMismatch.
         """
         norm = self.norm[value] if isinstance(self.norm, GroupedNorm) else self.norm
         return self._scaled(norm, field, values, _restored)
@@ -266,7 +266,7 @@ def normalise(norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile
     """Return a transform for `Loader(plan, transform=normalise(norm))`, with `inverse` for inference.
 
     mode: "std" gives (x - mean) / std; "minmax" -1 to 1 from the least to the greatest value; "quantile" the same from
-        q01 to q99.
+        q01 to q99. Dimensions of equal values become 0.
 
     A norm by a column takes each sample's field of that name. A value that no episode had is `FieldMismatch`.
 

@@ -44,7 +44,7 @@ def plan(
     """Return a plan: everything that decides which samples a step holds, frozen under one hash.
 
     Args:
-        sources: Name -> version, view or `loader.source(...)`.
+        sources: Name -> version, view or `loader.source(...)`. The name is part of the order.
         seed: Seed of the order, 0 to 2^64 - 1.
         global_batch: Samples per optimizer step over all ranks. A ramp is [(0, 256), (1000, 512), ...]: first step and
             number.

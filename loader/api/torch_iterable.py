@@ -19,8 +19,7 @@ def next_step(plan: Plan, state: object) -> int:
     """Return the next global step after a plan's own state, or after a StatefulDataLoader's.
 
     A StatefulDataLoader's state has the dataset's state under "dataset_state", or one per worker process under
-    "_snapshot". The result is the earliest of them plus the batches delivered since the snapshot, for any number of
-    workers.
+    "_snapshot". The result is the earliest of the workers' next steps, plus the batches delivered since the snapshot.
 
     Raises: PlanMismatch (naming the difference, or that it is no such state); FormatTooNew; InvalidRuntime.
     """

@@ -1,4 +1,4 @@
-"""Objects read through pages in memory or on a local disk."""
+"""A store whose objects are read through pages, in memory or on a local disk."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -177,7 +177,7 @@ class CachedStore:
         return page_cuts.joined()
 
     def claim(self, key: str, number: int) -> Claim:
-        """Claim a page to read ahead. If granted, call `keep` or `give_back`."""
+        """Claim a page to read ahead, and return the result. If granted, call `keep` or `give_back`."""
         content = self._content(key)
         if content is None:
             return Claim.NEEDLESS

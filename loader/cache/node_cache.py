@@ -23,7 +23,7 @@ from .pages import HEADER_BYTES, NAME_BYTES, BadPage, Identity, Pages, file_mode
 from .spec import PAGES_MIN, NodeCache
 
 ABANDONED_S = 60.0
-"""Age in seconds of abandoned files in `writing/` or `claims/`;"""
+"""Age in seconds at which files in `writing/` or `claims/` are abandoned."""
 VICTIMS_AT_ONCE = 2**16
 HINT_PAGES = 4096
 """Most names in a hint: 80 KiB, 4 GiB of pages."""
@@ -335,7 +335,7 @@ class OpenCache:
         self._paused_until_s = time.monotonic() + PAUSE_S
 
     def _sweep(self) -> None:
-        """Evict if all running loaders could exceed the limit, and set this loader's share of an eighth of it."""
+        """Evict if all running loaders could exceed the limit, and set how much this loader may write."""
         if self.limit_bytes is None:
             return  # free space is unknown
         alive, needed = self._hints.read()

@@ -20,11 +20,11 @@ class NodeCache:
     path: str | os.PathLike[str]
     """Folder used for nothing else; created if missing."""
     limit_bytes: int | None = None
-    """Most bytes of the cache's files; None is half of the disk's free space."""
+    """Most bytes of the cache's files; None is half of the disk's free space, counting the cache as free."""
     page_bytes: int = PAGE_BYTES
     """Page size in bytes, 4,096 to 64 MiB."""
     shared: bool = False
-    """True lets other users of the machine read and replace pages."""
+    """True lets other users of the machine read and replace pages; False allows only this user."""
 
     def __post_init__(self) -> None:
         path = os.fspath(self.path)

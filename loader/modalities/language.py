@@ -23,7 +23,7 @@ class LanguageLine(NamedTuple):
     end_ns: int | None = None
     """After `start_ns`; None: until the next text of its style."""
     style: str | None = None
-    """Such as "task" or "subtask"."""
+    """Style, such as "task" or "subtask"."""
     role: str = "user"
     """Speaker, as in a chat."""
     text: str | None = None

@@ -176,7 +176,7 @@ def crc_appended(crc: int, part_crc: int, nbytes: int) -> int:
 
 
 def _times(factor: int, values: Any) -> Any:
-    """Return the product of polynomials modulo CRC-32C's, or of several (uint32); bit 31 is the term of degree 0."""
+    """Return polynomials (uint32, one or several) times `factor`, modulo CRC-32C's. Bit 31 is the term of degree 0."""
     product = values ^ values
     while factor:
         if factor & 0x80000000:

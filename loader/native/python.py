@@ -152,7 +152,7 @@ def hash_texts(ends: Buffer, data: Buffer, into: Int64s) -> None:
 
 
 def tar_contents(file: OpenFile, at: int, nbytes: int, sums: bool) -> tuple[bytes, bytes, int]:
-    """Return the names and positions of tar members from byte `at` on, until a header is not plain, and the next byte.
+    """Return names and positions of members from byte `at` to the first header that is not plain, and the next byte.
 
     Each name ends with a NUL. Positions are int64 [members, 3]: first byte, size and CRC-32C of each content. The
     checksum is `UNKNOWN_CRC` if `sums` is False, for content not wholly in memory, and in a file from the first skipped

@@ -44,11 +44,11 @@ class Stages:
     computes: float
     """Share of training's time in which its thread used a core."""
     decodes: float
-    """Share of decoding and transforming in the work."""
+    """Share of decoding and transforming in the work on batches."""
     fetches: float
-    """Share of reading in the work: waiting for a store, or copying."""
+    """Share of reading in the work on batches: waiting for a store, or copying."""
     load: float
-    """Cores kept busy by batches: CPU seconds per second."""
+    """Cores kept busy by making batches: CPU seconds per second."""
     cores: float
     """Cores kept busy by the process."""
 
@@ -62,7 +62,7 @@ class Room:
     processes: int
     """Number of worker processes that may be started."""
     threads: bool
-    """True if their number may change."""
+    """True if the number of threads may change."""
     local: bool
     """True if all samples are on this machine."""
     caller: bool

@@ -52,7 +52,8 @@ class Loader:
             ordinal). May differ by bucket: `loader.by_bucket`.
         framework: "torch", "numpy" or "jax": the library whose arrays a batch holds.
         micro_batch: Most samples in one micro batch (`Batch.micro_batches`); None delivers each step's part whole.
-            Steps stay optimizer steps; a state saved between two micro batches repeats the step.
+            Every rank gets the same number of micro batches. Steps stay optimizer steps; a state saved between two
+            micro batches repeats the step.
         device: Device to which a thread copies batches ahead of the training: "cuda", "cuda:1", a `torch.device`; for
             jax also a `jax.Device` or a sharding. Two batches are ready there. Strings, bytes and numpy arrays stay on
             the host; with None, everything does.
@@ -303,7 +304,7 @@ class Loader:
         per_sample: Name -> a number for each slot of the last delivered batch. The step's 16 largest are kept with
             their slots, NaN first; padding is left out.
 
-        Raises: InvalidRuntime.
+        A second value for a name replaces the first. Raises: InvalidRuntime.
         """
         self._check_usable()
         if self._trail is None:

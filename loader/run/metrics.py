@@ -166,7 +166,7 @@ class Metrics:
         """Return the metrics by name, as `Loader.metrics` does.
 
         `<counter>_total`; for each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds).
-        `samples_per_second`, `fetched_bytes_per_second`: over the time that the consumer has waited and worked.
+        `samples_per_second`, `fetched_bytes_per_second`: rates over the time that the consumer has waited and worked.
         `read_latency_seconds`: median of the last READS requests to remote stores, else of reads of shards.
         """
         seen = self.totals()
@@ -238,7 +238,7 @@ LIMITS = {
 def limited_by(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None, *, ahead: bool = True
 ) -> str | None:
-    """Return a value of LIMITS, or "consumer"; None without measurements.
+    """Return the bottleneck: a value of LIMITS, or "consumer"; None without measurements.
 
     metrics: result of `Loader.metrics`. before: an earlier result, to judge the time since. ahead: whether batches are
     made ahead.

@@ -52,13 +52,13 @@ class SlotReplay:
     attempt: int
     """0, or the substitute's number."""
     address: SampleAddress
-    """A packed sequence's has no fields."""
+    """Address of the sample's bytes; a packed sequence has no fields."""
     decoded: Sample = field(repr=False)
     """Field -> value, before the transform; may be empty."""
     trained: Sample = field(repr=False)
     """Field -> value after the transform; may be empty."""
     draws: tuple[str, ...] = ()
-    """Calls on its generator, such as 'integers(0, 57) = 23': the first 32, and the number of the rest."""
+    """Calls on the sample's generator, such as 'integers(0, 57) = 23': the first 32, and the number of the rest."""
     repeats: bool = True
     """True if a second run of the transform gave the same values."""
     error: PenstockError | None = None
@@ -195,6 +195,7 @@ class Replay:
         replay.batch(1234, rank=3, world_size=8)
 
     A sample that is unreadable now becomes padding, with an entry of attempt 0 in `batch.substitutions`.
+    Then `batch.digest` and `digest` differ.
     """
 
     plan: Plan

@@ -47,7 +47,7 @@ class Decoded(Protocol):
         """Number of decoded bytes."""
 
     def read(self, spans: Sequence[ByteRange], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
-        """Return the decoded bytes of spans, in order. Raises: Corrupt; as `raw`."""
+        """Return the decoded bytes of spans, in order. anew: bypass the cache. Raises: Corrupt; as `raw`."""
 
     def forget(self) -> None:
         """Drop cached bytes."""
@@ -68,11 +68,11 @@ class PlacedObject(NamedTuple):
     etag: str
     """Change token; "" in a folder, which uses `modified_us` instead."""
     modified_us: int | None
-    """Last write, microseconds since 1970; 0 if unknown, None if adopted."""
+    """Last write, microseconds since 1970; 0 if unknown, None for an object adopted into the root."""
     offset: int
     """First byte in the shard."""
     decoded: Decoded | None = None
-    """For decoded bytes, or None."""
+    """Decoder, if the shard has the object's decoded bytes; None for stored bytes."""
 
 
 class RefusedPlace:

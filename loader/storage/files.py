@@ -25,7 +25,7 @@ class Lent:
     view: memoryview
     """View of the bytes, uninitialized."""
     is_free: bool = False
-    """True once the user is done; else a request may still write, and the memory is not reused."""
+    """True once the user is done. While False, a request may still write, and the memory is not reused."""
 
 
 class MemoryBudget:

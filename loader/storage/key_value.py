@@ -18,7 +18,8 @@ __all__ = ["KeyValueStore", "check_key", "check_prefix"]
 class KeyValueStore(Opened, ABC):
     """A store built on its `get`, `put`, `put_if_absent`, `list` and `delete_many`.
 
-    A range costs the whole value; a store that can read parts overrides `get_range`.
+    Implementations call `check_key` and `check_prefix`. A range costs the whole value; a store that can read parts
+    overrides `get_range`.
     """
 
     @abstractmethod

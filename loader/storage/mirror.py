@@ -63,6 +63,8 @@ class Fallback:
     def read(self, key: str, read: Callable[[Member], T], *, by_name: bool = False) -> T:
         """Return the result of `read` from the first store with the object.
 
+        by_name: for a listing, try the stores in the order in which they are named.
+
         Raises: ObjectNotFound if no store has the object; else the first error of a store that may have it;
         InvalidStore for an invalid key.
         """

@@ -47,19 +47,19 @@ class Runtime:
     """Transport settings of a remote store."""
 
     timeout_s: float
-    """Seconds of one request."""
+    """Seconds for one request."""
     connect_timeout_s: float
     """Seconds to connect."""
     budget: RetryBudget
-    """For retries."""
+    """Deadline and pauses for retries."""
     max_concurrency: int
     """Most requests in flight."""
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Options of the HTTP client, under obstore's names."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Texts to keep out of messages."""
+    """Secret texts to keep out of messages."""
     part_retries: int = 10
-    """Retries of a failed part of an upload, by obstore."""
+    """Number of times that obstore retries a failed part of an upload."""
 
     def limiter(self) -> Limiter:
         return Limiter(self.max_concurrency)

@@ -72,9 +72,9 @@ class BufferedRange(NamedTuple):
     offset: int
     """First byte."""
     nbytes: int
-    """Bytes."""
+    """Number of bytes."""
     buffers: list[Buffer]
-    """In byte order."""
+    """Buffers in byte order, `nbytes` in total."""
 
 
 def runs_of(pieces: Sequence[Piece]) -> list[BufferedRange]:

@@ -265,6 +265,8 @@ _serving: ContextVar[set[int] | None] = ContextVar("penstock_serving", default=N
 def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
     """Return the result of `read`, retried while it raises Corrupt.
 
+    It is retried once for each store that has not served it, and at least `again` times.
+
     Raises: Corrupt from the last try; other errors of `read`.
     """
     doubt = _Doubt()

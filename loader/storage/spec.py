@@ -53,7 +53,7 @@ class StoreSpec:
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of the store, without secrets."""
     dropped: tuple[str, ...] = ()
-    """Secret options left out."""
+    """Names of the secret options that this spec leaves out."""
 
     def open(self) -> Store:
         """Open the store. Raises: InvalidStore; MissingDependency."""

@@ -1,7 +1,7 @@
 """The interface of all stores, its value types, and rules for keys and listings.
 
 One `Store` is one URL prefix. Keys are relative to it, `/`-separated UTF-8 without a leading `/`, with the same rules
-for every backend.
+for every backend. Stores are thread-safe.
 """
 
 import logging
@@ -20,13 +20,13 @@ class ObjectInfo:
     """One object, as reported by a listing or `head`."""
 
     key: str
-    """Relative to the store."""
+    """Key, relative to the store."""
     nbytes: int
     """Size in bytes."""
     etag: str
     """Opaque change token: ETag, GCS generation, or mtime+inode+size. Differs between mirrors: never store it."""
     modified_us: int | None = field(default=None, compare=False)
-    """Last write by the store's clock, microseconds since 1970, or None."""
+    """Time of the last write by the store's clock, in microseconds since 1970; None if the store does not report it."""
 
 
 class Blob(NamedTuple):
@@ -35,7 +35,7 @@ class Blob(NamedTuple):
     data: bytes
     """The bytes."""
     etag: str
-    """See `ObjectInfo.etag`."""
+    """Change token of the object (`ObjectInfo.etag`)."""
 
 
 class ByteRange(NamedTuple):
@@ -44,12 +44,12 @@ class ByteRange(NamedTuple):
     offset: int
     """First byte."""
     nbytes: int
-    """Bytes."""
+    """Number of bytes."""
 
 
 class ReadLimits(TypedDict, total=False):
     max_gap: int
-    """Most bytes between two spans of a request."""
+    """Most bytes between two spans that share a request; default 64 KiB."""
     max_span: int
     """Most bytes of a request; default 16 MiB."""
 
@@ -110,7 +110,7 @@ class Store(RangeReader, Protocol):
         """Return size and change token."""
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Yield objects with the prefix that sort after `start_after`, in key order."""
+        """Yield the objects whose key starts with `prefix` and sorts after `start_after`, in key order."""
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Delete objects; a missing key is no error."""
@@ -304,7 +304,7 @@ Refuse = Callable[[str, str], object]
 @dataclass(slots=True)
 class Refusals:
     n: int = 0
-    """Refused objects."""
+    """Number of refused objects."""
     first: list[tuple[str, str]] = field(default_factory=list)
     """(name, reason) of the first `SHOWN`."""
 

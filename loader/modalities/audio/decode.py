@@ -176,7 +176,7 @@ def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int
 
 
 def _stated_samples(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
-    """Return the sample count of exactly seekable audio; None: decode to the end."""
+    """Return the sample count of exactly seekable audio; None if it must be decoded to the end."""
     name = container.format.name
     if name == "flac":
         return flac_samples(data)

@@ -42,11 +42,11 @@ class UnknownLayout(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
     matrix: tuple[tuple[float, ...], ...] | None
-    """Coefficients [result][source], or None."""
+    """Coefficients [result channel][source channel]; None if nothing changes."""
     name: str
-    """Such as "5.1 to mono", or ""."""
+    """Source and result, such as "5.1 to mono"; "" if nothing changes."""
     gain_db: float
-    """Reduction in dB, so that no input exceeds full scale."""
+    """Reduction of the coefficients in dB, so that no input exceeds full scale."""
 
     def __call__(self, samples: Floats) -> Floats:
         if self.matrix is None:

@@ -130,7 +130,7 @@ def _u32(data: Buffer, at: int) -> int:
 
 
 def announced(container: str, data: Buffer) -> Promise | None:
-    """Return the length in a FLAC's or MP3's header, or None. container: FFmpeg's format name."""
+    """Return the length that a FLAC's or MP3's header states, or None. container: FFmpeg's format name."""
     n_samples = {"flac": flac_samples, "mp3": mp3_samples}.get(container, lambda _: None)(data)
     # MP3 decoders count their delay in one of two ways, and some writers count the header's frame.
     return None if n_samples is None else Promise(n_samples, 0.1 if container == "mp3" else 0)

@@ -22,9 +22,9 @@ class AudioDecoder:
     """Decodes a stretch of audio to float32 [channels, samples]. Create one by `loader.audio`."""
 
     samples: int | None = None
-    """At the resulting rate; None for `seconds` or all."""
+    """Length in samples at the resulting rate; None for `seconds` or all."""
     seconds: Fraction | None = None
-    """None for `samples` or all."""
+    """Length in seconds; None for `samples` or all."""
     rate_hz: int | None = None
     """Resulting sample rate; None for the stored rate."""
     channels: Channels = "keep"
@@ -32,7 +32,7 @@ class AudioDecoder:
     at: Fraction | None = None
     """Start in seconds; None for a random draw."""
     pad: bool = False
-    """True appends silence to audio that is too short."""
+    """True appends silence to audio that is too short; False rejects it."""
 
     def __post_init__(self) -> None:
         if self.samples is not None and self.seconds is not None:
@@ -55,7 +55,8 @@ class AudioDecoder:
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the stretch.
 
-        Raises: DecodeFailed if damaged, not audio, too short, or not to be mixed; MissingDependency (av).
+        Raises: DecodeFailed if the bytes are damaged or not audio, the audio is too short, or its channels cannot be
+        mixed; MissingDependency (av).
         """
         sound: np.ndarray = load("audio.decode:read_sound")(data, self, rng)
         return sound

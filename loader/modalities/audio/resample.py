@@ -1,7 +1,7 @@
 """Resample audio: FFmpeg's polyphase windowed sinc, with a longer filter than its default.
 
 The filter spans 128 samples of the lower rate: a sinc cut off at 0.96 of the lower Nyquist frequency under a Kaiser
-window of beta 10. Measured (tests/modalities/audio/test_resample.py): Up to 0.93 of the lower Nyquist frequency, a tone
+window of beta 10. Measured (tests/modalities/audio/test_resample.py): up to 0.93 of the lower Nyquist frequency, a tone
 keeps its level within 0.2 dB. Above Nyquist it is attenuated by 58 dB, from 1.02 on by 100 dB. Sample n is heard at n /
 target_hz: positions are exact rationals. The audio is extended by silence (FFmpeg would mirror it).
 """

@@ -44,15 +44,15 @@ class Ends:
     """Statements in a file about the end of its audio."""
 
     untimed: bool = False
-    """True ignores timestamps (AVI: FFmpeg computes them)."""
+    """True if timestamps are ignored (AVI, where FFmpeg computes them)."""
     restarts: bool = False
     """True if the clock may restart (links of a chained Ogg)."""
     durations_count: bool = False
     """True if the last frame's duration may cut it (MP4, MOV)."""
     end: Fraction | None = None
-    """Seconds on the container's clock, or None."""
+    """Seconds on the container's clock, at or after the end; None if not stated."""
     n_samples: int | None = None
-    """Audible samples (iTunSMPB, LAME), or None."""
+    """Number of audible samples (iTunSMPB, LAME); None if not stated."""
 
 
 class _Next(NamedTuple):

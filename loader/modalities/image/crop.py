@@ -109,11 +109,11 @@ class Framing:
     """Request to cut and scale images, in upright orientation."""
 
     size: Size | None = None
-    """(height, width) in px; None for the stored size."""
+    """(height, width) of the result in px; None for the stored size."""
     crop: str | Box | None = None
     """None stretches the image; a Box is cut first; "center" and "random" cover `size` and cut the excess."""
     place: tuple[float, float] | None = None
-    """Place of a random crop, each from 0 to just under 1; None: middle."""
+    """Position of a random crop, each from 0 to just under 1; None for the middle."""
 
     def layout(self, stored: Size, turn: PixelTurn) -> CropGeometry:
         """Return the layout for an image of size `stored` before `turn`. Raises: DecodeFailed if a box is outside."""

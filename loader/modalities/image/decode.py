@@ -2,7 +2,7 @@
 
 - Pixels come upright: EXIF and XMP orientation are applied.
 - C is 3 (RGB; gray is repeated) or, with transparency, 4 (RGB and alpha, not premultiplied).
-- 16-bit samples keep their high  byte.
+- 16-bit samples keep their high byte.
 - CMYK JPEGs become RGB without their profile; no other colour profile is applied: stored images are sRGB.
 - An animation gives its first frame.
 - Truncated or damaged data is rejected, even if libjpeg only warns.

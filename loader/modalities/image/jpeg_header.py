@@ -36,7 +36,7 @@ class JpegHeader(NamedTuple):
     components: int
     """1 gray, 3 colour, 4 CMYK."""
     turn: PixelTurn
-    """Turn to upright."""
+    """Turn that makes the image upright."""
     is_multiscan: bool
     """True if libjpeg decodes every scan."""
 

@@ -109,7 +109,7 @@ class RandomResizedCrop(PlacingDecoder):
     flip: float = 0.0
     """Probability that left and right are swapped."""
     alpha: Alpha = "white"
-    """Background, "white" or "black"; "keep" returns four channels."""
+    """Background of transparent pixels, "white" or "black"; "keep" returns four channels."""
 
     def __post_init__(self) -> None:
         if min(self.size) < 1 or max(self.size) > MAX_SIDE or self.size[0] * self.size[1] > MAX_SIZE_PX:
@@ -131,7 +131,7 @@ class RandomResizedCrop(PlacingDecoder):
     ) -> np.ndarray:
         """Return the crop, in memory from `place` if offered.
 
-        Raises: DecodeFailed if not an undamaged JPEG, PNG or WebP; MissingDependency (pillow).
+        Raises: DecodeFailed if the bytes are damaged, or not JPEG, PNG or WebP; MissingDependency (pillow).
         """
 
         def choose(whole: Size) -> tuple[Box, bool]:

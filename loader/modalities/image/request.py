@@ -59,9 +59,9 @@ class ImageDecoder:
     size: Size | None = None
     """(height, width) in pixels; None for the stored size."""
     crop: str | None = None
-    """None stretches the whole image to `size`."""
+    """"center" or "random" crops to `size`; None stretches the whole image to it."""
     alpha: Alpha = "white"
-    """Background, "white" or "black"; "keep" returns four channels."""
+    """Background of transparent pixels, "white" or "black"; "keep" returns four channels."""
 
     def __post_init__(self) -> None:
         if self.size is not None and (min(self.size) < 1 or self.size[0] * self.size[1] > MAX_SIZE_PX):
@@ -78,7 +78,7 @@ class ImageDecoder:
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the image.
 
-        Raises: DecodeFailed if not an undamaged JPEG, PNG or WebP; MissingDependency (pillow).
+        Raises: DecodeFailed if the bytes are damaged, or not JPEG, PNG or WebP; MissingDependency (pillow).
         """
         place = None
         if self.crop == "random" and rng is not None:

@@ -268,9 +268,9 @@ class _Tables:
 
 
 def check_complete(stream: "av.AudioStream | av.VideoStream", nbytes: int) -> None:
-    """Check that a demuxed stream's sample table stays within `nbytes`; the table, because edit lists hide packets.
+    """Check that a demuxed stream's sample table stays within `nbytes`.
 
-    Raises: DecodeFailed.
+    The table is checked because edit lists hide packets. Raises: DecodeFailed.
     """
     end = max((entry.pos + entry.size for entry in stream.index_entries), default=0)
     if end > nbytes:

@@ -188,7 +188,7 @@ class Cropper:
 
 
 def _range(frame: av.VideoFrame) -> int | None:
-    """Return limited range for an untagged frame, unless its format implies full range."""
+    """Return the colour range that an untagged YUV frame has; None for other frames."""
     if frame.color_range != _NO_RANGE or not frame.format.name.startswith("yuv"):
         return None
     return _FULL if frame.format.name.startswith("yuvj") else _LIMITED

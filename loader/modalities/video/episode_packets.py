@@ -42,7 +42,7 @@ class PacketSpan:
     time_base: Fraction
     """Seconds per tick."""
     kind: tuple[Any, ...]
-    """Facts shared by a file's packets."""
+    """Facts shared by a file's packets: codec, configuration, size, pixel format, time base."""
 
     @property
     def shown(self) -> np.ndarray[Any, np.dtype[np.int64]]:

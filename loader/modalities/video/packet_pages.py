@@ -1,4 +1,4 @@
-"""Single pages of a long video's packet table (schema 2): its head names them, and each is a table of its own."""
+"""Read single pages of a long video's packet table (schema 2). Its head lists the pages; each is a table of its own."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -27,7 +27,7 @@ class PacketRun(NamedTuple):
     offset: int
     """First byte in the file."""
     nbytes: int
-    """Bytes."""
+    """Number of bytes."""
     crc32c: int
     """CRC-32C of the bytes."""
     packets: bytes

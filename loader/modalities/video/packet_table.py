@@ -124,6 +124,7 @@ def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
     """Return the packet table of a whole video file: one demux, two frames decoded. Equal bytes give equal tables.
 
     tried: facts of a file from the same encoder and muxer; if its decoder settings are equal, no frame is decoded.
+    If packets cannot be separated, `whole_because` is set, and the loader reads the whole file.
 
     Raises: DecodeFailed if `loader.video` cannot read the file; MissingDependency (av).
     """
@@ -178,7 +179,7 @@ def _page_starts(table: PacketTable) -> list[int]:
 
 
 def metadata_crc(metadata: Mapping[bytes, bytes]) -> bytes:
-    """Return the CRC-32C, in hex digits, that a schema's metadata has of its other entries."""
+    """Return the CRC-32C of a schema's metadata without its own entry, in hex digits."""
     lines = [name + b"=" + metadata[name] for name in sorted(metadata) if name != METADATA_CRC.encode()]
     crc = crc32c(b"\0".join(lines))
     return f"{crc:08x}".encode()
@@ -253,7 +254,7 @@ def table_of(batches: Sequence[pa.RecordBatch], facts: StreamFacts) -> PacketTab
 
 
 def faults_of(facts: StreamFacts) -> list[str]:
-    """Return what is out of range in a stream's facts; empty if nothing is."""
+    """Return a text for each fact of a stream that is out of range; empty if none is."""
     wrong = {
         "an end out of range": abs(facts.end_pts) > MAX_TICKS,
         "a time base out of range": facts.time_base <= 0

@@ -25,11 +25,11 @@ At = Time | tuple[Time, ...] | str | None
 
 class Choice(NamedTuple):
     frames: list[int]
-    """In display order; may repeat."""
+    """Frame numbers in display order; may repeat."""
     framing: Framing
-    """Crop and size."""
+    """Crop and size of the frames."""
     times_s: list[float]
-    """Seconds at which they are first shown."""
+    """Seconds at which these frames are first shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +39,17 @@ class VideoDecoder:
     frames: int = DEFAULT_FRAMES
     """Number of frames in the clip."""
     stride: int = 1
-    """Displayed frames from one to the next."""
+    """Displayed frames from one frame of the clip to the next."""
     size: Size | None = None
     """(height, width) in pixels; None for the stored size."""
     start: int | None = None
-    """First frame in display order; None for `at` or a random draw."""
+    """Number of the first frame in display order; None for `at` or a random draw."""
     at: At = None
-    """Seconds of the first frame, or of all; or another video field; None for `start` or a random draw."""
+    """Time of the first frame, or of all, in seconds; or another video field; None for `start` or a random draw."""
     crop: str | Box | None = None
     """"center", "random" or (top, left, height, width); None stretches the whole frame to `size`."""
     times: bool = False
-    """Adds `<field>.times`: float64 [T] seconds on the video's own clock."""
+    """True adds the field `<field>.times`: float64 [T] seconds on the video's own clock."""
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.stride < 1:
@@ -67,7 +67,8 @@ class VideoDecoder:
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the clip, from a whole file.
 
-        Raises: DecodeFailed; InvalidRuntime if `at` names a field; MissingDependency (av).
+        Raises: DecodeFailed if the file is damaged or not a video, has too few frames, or shows nothing at a requested
+        time; InvalidRuntime if `at` names a field; MissingDependency (av).
         """
         if self.leader is not None:
             raise InvalidRuntime(
@@ -120,7 +121,7 @@ class VideoDecoder:
         return list(range(start, start + span, self.stride))
 
     def framing(self, rng: np.random.Generator | None) -> Framing:
-        """Return how to cut and scale the frames: the same for the whole clip."""
+        """Return the crop and size of the frames, which are the same for the whole clip."""
         draws = self.crop == "random" and rng is not None
         place = (float(rng.random()), float(rng.random())) if draws and rng is not None else None
         return Framing(size=self.size, crop=self.crop, place=place)

@@ -34,11 +34,11 @@ class Timeline:
     pts: I64
     """int64: tick of every packet, in decode order."""
     keys: I64
-    """int64: key packets, ascending."""
+    """int64: numbers of the key packets, ascending."""
     shown: I64
-    """int64: packets of shown frames, in display order."""
+    """int64: packet numbers of the shown frames, in display order."""
     times: I64
-    """int64: their ticks."""
+    """int64: ticks of the shown frames, in display order."""
     time_base: Fraction
     """Seconds per tick."""
     end_pts: int

@@ -95,7 +95,7 @@ class ObjectPage(NamedTuple):
     key: str
     """Object key."""
     number: int
-    """Page of the object."""
+    """The page's number in the object."""
 
 
 class PagesAhead:
@@ -226,7 +226,7 @@ Blobs = Sequence[Blob] | None
 
 
 WASTED_MAX = 256
-"""Wasted ranges at which reading ahead stops: a seek wastes some."""
+"""Wasted ranges, beyond those used, at which reading ahead stops: a seek wastes some."""
 
 
 class Ranges(NamedTuple):

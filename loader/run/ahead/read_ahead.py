@@ -28,7 +28,7 @@ class UnitSource(Protocol[U]):
     """A source of units that can be fetched ahead, each by one call."""
 
     def units(self, step: int) -> Sequence[U] | None:
-        """Return a step's units; None after the last."""
+        """Return the units that a step needs; None after the last step."""
 
     def expect(self, step: int, units: Sequence[U]) -> None:
         """Announce the order in which a step's units are needed."""
@@ -87,7 +87,7 @@ class ReadAhead(Generic[U]):
         self._fetchers: ThreadPool[tuple[int, U], None] | None = None
 
     def begin(self, steps: Sequence[int]) -> bool:
-        """Note that these steps, ascending, are being made; return True for the first after a start or a seek."""
+        """Record that these ascending steps are being made; return whether they are the first after a start or seek."""
         with self._lock:
             if self._last is None or abs(steps[0] - self._last) > NEAR:
                 self._start(steps[0])

@@ -39,7 +39,7 @@ class SlowSample:
     step: int
     """Global step."""
     stage: str
-    """Such as "fetch" or "decode"."""
+    """Stage of `MAKING`, such as "fetch" or "decode"."""
     seconds: float
     """Seconds that the stage took for the sample, or that one read took."""
     source: str
@@ -49,7 +49,7 @@ class SlowSample:
     version: str
     """Version name, such as "photos@3"."""
     path: str
-    """Shard path in the root."""
+    """Path of the shard in the root."""
     offset: int
     """Offset of the read's first byte; for other stages, of the sample's largest field."""
     nbytes: int
@@ -271,9 +271,9 @@ class Batch:
     slowest: SlowSample | None = None
     """The step's slowest sample, or None."""
     micro: int = 0
-    """Number in the rank's part, from 0; see `micro_batches`."""
+    """Number of this micro batch in the rank's part, from 0; see `micro_batches`."""
     micros: int = 1
-    """Micro batches in the rank's part; 1 for the whole part."""
+    """Number of micro batches in the rank's part; 1 for the whole part."""
 
     @property
     def last_micro(self) -> bool:
@@ -283,7 +283,8 @@ class Batch:
     def micro_batches(self, count: int) -> "list[Batch]":
         """Return the part cut into `count` micro batches in order, for gradient accumulation.
 
-        The sum of (mean loss * weight) over the micro batches, averaged over ranks, equals the whole part's.
+        The sum of (mean loss * weight) over the micro batches, averaged over ranks, equals the whole part's. The first
+        one carries the part's digest, substitutions, stats, slowest and wait_s; the others have 0 or none.
 
         Raises: InvalidRuntime if there are more micro batches than slots.
         """

@@ -67,7 +67,7 @@ class BytesColumn(Sequence[bytes]):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment] # as of a list
+    __hash__ = None  # type: ignore[assignment] # unhashable, like a list
 
     def __repr__(self) -> str:
         return f"BytesColumn({len(self)} items, {self.nbytes} bytes)"

@@ -34,15 +34,15 @@ class Substitution:
     attempt: int
     """1 to 8; 0 for a masked document."""
     stage: Literal["checksum", "decode"]
-    """Wrong bytes, or right ones that the decoder rejected."""
+    """"checksum": the bytes differ from those written. "decode": the decoder rejected intact bytes."""
     error: str
     """Error message, without secrets, at most 2,000 characters."""
     address: SampleAddress
-    """Address of the corrupt sample."""
+    """Address of the corrupt sample; from attempt 2 on, of the previous substitute."""
     substitute: str
-    """Key of the sample used instead, or ""."""
+    """Key of the sample used instead, from the same version; "" if there is none."""
     substitute_ordinal: int
-    """Its version ordinal, or -1."""
+    """Version ordinal of the sample used instead; -1 if there is none."""
 
     @property
     def identity(self) -> tuple[str | int, ...]:

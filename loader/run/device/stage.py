@@ -34,7 +34,7 @@ class OnDevice(NamedTuple):
     batch: Batch
     """The batch."""
     crcs: Checksums
-    """Field -> CRC-32C on the host; None unless the run log records the step."""
+    """Field -> CRC-32C of its values on the host; None unless the run log records the step."""
     copy: Copy
     """Copy of the batch, possibly still running."""
     copied_s: float

@@ -189,7 +189,7 @@ class Assembler:
     def each(self, step: int, take: TakeSample) -> Batch:
         """Pass each sample of the rank's part of a step to `take`; return the part's batch without fields.
 
-        another rank's sample, which supplies the shapes.
+        A part that is all padding has one row, EXAMPLE: another rank's sample, which supplies the shapes.
         """
         seen = StepMetrics([step])
         (rank_slots,) = self._planned([step])

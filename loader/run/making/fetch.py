@@ -197,9 +197,9 @@ class Fetched(NamedTuple):
     """Fetched samples, by number."""
 
     payloads: dict[int, Payload]
-    """Fields still to decode."""
+    """Sample number -> its fields still to decode."""
     bad: dict[int, Corrupt]
-    """Errors of unreadable samples."""
+    """Sample number -> its error, if it is unreadable."""
 
 
 class Fetch:

@@ -57,15 +57,15 @@ class MadeBatches(NamedTuple):
     batches: list[Batch]
     """Batches of the first steps."""
     error: BaseException | None
-    """Error of the step after them, or None."""
+    """Error of the step after them; None if all were made."""
     at_s: float
     """`perf_counter` at the end."""
     took_s: float
     """Seconds until `at_s`."""
     nbytes: int
-    """Memory in bytes."""
+    """Memory of the batches in bytes."""
     cpu_s: float = 0.0
-    """CPU seconds of the maker's thread; 0 if another process did."""
+    """CPU seconds of the thread that made them; 0 if another process did."""
 
 
 class BatchMaker(Protocol):

@@ -22,7 +22,7 @@ Called = Callable[..., Any]
 @dataclass(frozen=True, slots=True)
 class ByBucket:
     of: Mapping[str, Called] | Called
-    """Label -> decoder or transform, or a function of the label."""
+    """Label -> decoder or transform, or a function from label to either."""
 
     def chosen(self, label: str, where: str) -> Called:
         if isinstance(self.of, Mapping):

@@ -24,11 +24,11 @@ class SlotPieces:
     slot: I64
     """int64 [pieces], ascending within each source: the piece's slot."""
     of: DocumentPieces
-    """Their positions in slots and documents."""
+    """Positions of the pieces in slots and documents."""
     documents: Slots
     """One slot per piece, with the piece's document."""
     held: NDArray[np.bool_]
-    """bool [pieces]: True if quarantined, and not read."""
+    """bool [pieces]: True if the document is quarantined, and not read."""
 
 
 def pieces_of(plan: Plan, step: int, slots: Slots, rows: I64) -> SlotPieces:

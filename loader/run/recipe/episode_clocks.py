@@ -1,6 +1,6 @@
 """Pick a window's values on one clock: int64 nanoseconds, rounded down, and rounded before they are compared.
 
-Windows are refused whose anchor has no clock for their times, or in which a stream shows nothing.
+A window is rejected if its anchor has no clock for its times, or with pad="inside" if a stream shows nothing.
 """
 
 from fractions import Fraction
@@ -23,7 +23,7 @@ class Picked(NamedTuple):
     is_pad: np.ndarray
     """bool [k]: outside of the episode, or too old."""
     age_ns: I64 | None
-    """int64 [k]: wanted time less the value's own, or None."""
+    """int64 [k]: wanted time less the value's own; None without clocks."""
     share: np.ndarray | None = None
     """float64 [k]: share of the next value, for "linear"."""
 
@@ -76,7 +76,10 @@ def ns_of(ticks: I64, base: Fraction) -> I64:
 
 
 def by_steps(offsets: Offsets, row: int | I64, n: int) -> Picked:
-    """Return values of a field without a clock: row k of each field is one step. n: its rows."""
+    """Return values of a field without a clock: row k of each field is one step.
+
+    row: row of the anchor, or int64 [windows, 1]. n: number of the field's rows.
+    """
     rows = row + np.array(offsets.values if offsets.unit == "rows" else [0] * len(offsets.values), np.int64)
     return Picked(np.clip(rows, 0, n - 1), (rows < 0) | (rows >= n), None)
 
@@ -140,7 +143,7 @@ def values_at(stream: Any, picked: Picked) -> np.ndarray:
 
 
 def check_steps(layout: WindowLayout) -> None:
-    """Raise InvalidPlan if a layout whose anchor has no clock has times, ages or language."""
+    """Raise InvalidPlan if a layout has times, ages or language, but its anchor has no clock."""
     without = f"{layout.anchor!r} has no clock: its rows are steps"
     if layout.max_age_ns is not None:
         raise InvalidPlan(f"windows: max_age: {without}, so values have no age")
@@ -162,7 +165,7 @@ def check_inside(
 ) -> None:
     """Raise DecodeFailed if a value of a window that must fit is outside of its stream.
 
-    place: of the field, for the message. anchor: the anchor's clock. starts_ns: first time of the field's clock.
+    place: the field's place, for messages. anchor: the anchor's clock. starts_ns: first time of the field's clock.
     end_ns: when a video without a clock of its own ends.
     """
     outside = picked.is_pad

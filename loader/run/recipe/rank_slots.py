@@ -27,11 +27,11 @@ class SourceKind:
     number: int
     """The kind's number."""
     fields: tuple[str, ...]
-    """Common to all sources."""
+    """Fields that all of its sources have."""
     sources: Sequence[int]
-    """Indexes in the plan, in the order of `lookup`."""
+    """The sources' indexes in the plan, in the order of `lookup`."""
     lookup: Lookup
-    """Index look-up in their versions."""
+    """Index look-up in the sources' versions."""
 
 
 class LocatedSamples(NamedTuple):
@@ -40,11 +40,11 @@ class LocatedSamples(NamedTuple):
     source: I64
     """int64 [n]: index of the source in the plan."""
     rows: I64
-    """int64 [n]: its row in the batches."""
+    """int64 [n]: the sample's row in the batches."""
     places: SamplePlaces
-    """Their addresses; `of` numbers the sources within the kind."""
+    """Addresses of the samples; `of` numbers the sources within the kind."""
     anchor_rows: I64 | None = None
-    """int64 [n]: a window's row of the anchor; None without windows."""
+    """int64 [n]: each window's row of the anchor; None without windows."""
 
     def keys(self) -> list[str]:
         keys = self.places.keys()
@@ -75,15 +75,18 @@ class RankSlots:
     number: I64
     """int64 [rows]: the slot's number in its step's global batch."""
     starts: Sequence[int]
-    """First row of each step, then their number."""
+    """First row of each step, then the number of rows."""
     batches: Sequence[int]
     """Size of each step's global batch."""
     valid: NDArray[np.bool_]
     """bool [rows]: False at padding."""
     n_padded: int = 0
-    """Slots if this part is all padding, else 0; `slots` then has another rank's slot, for the shapes."""
+    """Number of slots if this rank's part is all padding, else 0.
+
+    If it is, `slots` has another rank's slot, for the shapes.
+    """
     located: Sequence[LocatedSamples] | None = None
-    """In all rows, if looked up together with other steps."""
+    """Samples in all rows, if looked up together with other steps."""
 
     def __len__(self) -> int:
         return len(self.number)
@@ -183,7 +186,7 @@ AHEAD_SLOTS = 8192
 
 
 class SlotPlanner:
-    """A recipe's `rank_slots`, planned ahead; thread-safe.
+    """Plans a recipe's `rank_slots` ahead; thread-safe.
 
     end: first step that is not made. locate: looks up the samples of steps planned together, if their indexes are in
     memory.
@@ -236,7 +239,8 @@ class SlotPlanner:
 class Locate:
     """Finds the addresses of slots' samples; thread-safe.
 
-    Per view, fields: to read, possibly none; apart: equal if sources are read together; windows: over it, or None.
+    Each argument has one item per view. fields: fields to read. apart: equal for sources read together. windows: a
+    WindowView, or None.
     """
 
     def __init__(

@@ -53,9 +53,9 @@ class SlotEntries(NamedTuple):
     """Ledger entries for a slot that one run may have had."""
 
     attempt: int = 0
-    """Number of the substitute, or 0."""
+    """Number of the substitute; 0 if there is none."""
     masked: frozenset[int] = frozenset()
-    """Their version ordinals."""
+    """Version ordinals of masked documents."""
 
 
 class RecordedSubstitutions:
@@ -148,7 +148,7 @@ class Recipe:
     substitute: bool
     """True if corrupt samples are substituted."""
     recorded: "RecordedSubstitutions | None" = None
-    """Substitutions of a replayed run: no others are made."""
+    """Substitutions of a replayed run: no others are made, and unreadable samples are masked."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan):

@@ -41,7 +41,7 @@ class WindowedEpisode:
     streams: Mapping[str, Any]
     """Array field -> its rows: an array, or `BlockedRows`."""
     clocks: Mapping[str, Any]
-    """Field -> its clock, or its video's container."""
+    """Field -> its clock, or the container of a video without one."""
     ends_ns: Mapping[str, int]
     """Video whose clock is its container -> when it ends."""
     videos: Mapping[str, PacketPage | PagedVideo]
@@ -55,7 +55,7 @@ class WindowedEpisode:
     n_rows: int
     """Rows of the anchor."""
     nbytes: int
-    """Memory, about."""
+    """Approximate memory in bytes."""
 
 
 class EpisodeReads:

@@ -30,7 +30,7 @@ class Mesh(Protocol):
         """Return the number of processes along a dimension."""
 
     def get_coordinate(self) -> Sequence[int] | None:
-        """Return this process's coordinate along each dimension, or None."""
+        """Return this process's coordinate along each dimension; None outside the mesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,9 @@ class World:
         """Return the rank along a mesh's data-parallel dimensions, such as "dp", or "dp_replicate", "dp_shard".
 
         Processes that differ only along other dimensions (tensor, context, pipeline parallel) are one rank: they get
-        the same slots. Raises: InvalidRuntime if the mesh lacks a dimension, or the process is outside it.
+        the same slots. Several dimensions are numbered row by row, in the order given.
+
+        Raises: InvalidRuntime if the mesh lacks a dimension, or the process is outside it.
         """
         names, place = mesh.mesh_dim_names or (), mesh.get_coordinate()
         unknown = [name for name in dims if name not in names]

@@ -36,9 +36,9 @@ class RunTrail:
     """A run's starts and steps."""
 
     run: str
-    """Run name."""
+    """Name of the run."""
     starts: tuple[StartRecord, ...]
-    """By time; starts with equal code, plan and world size are merged."""
+    """Starts of the run, by time; starts with equal code, plan and world size are merged."""
     steps: "pl.DataFrame"
     """One row per step, rank and delivery, in this order.
 
@@ -49,7 +49,7 @@ class RunTrail:
     `crc.<field>`: UInt32, for each field with checksums; null in steps without.
     """
     objects: frozenset[str]
-    """In the run's folder."""
+    """Names of the log's objects in the run's folder."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
 
 
 def read_trail_of(root: Root, run: str, steps: range) -> RunTrail:
-    """Return what the first recorded rank of a run log has of some steps.
+    """Return the first recorded rank's rows of some steps.
 
     Costs a listing, and a read per object that may hold one of the steps: the objects of their minutes, and each
     start's last one. Raises: as `read_trail`.
@@ -164,13 +164,13 @@ class _Rows(NamedTuple):
     """An object with rows of one rank."""
 
     at_us: int
-    """Time of its write; 0 if the store has none."""
+    """Time of its write in UTC microseconds; 0 if the store has none."""
     first: int
     """First step."""
     name: str
     """Name in the run's folder."""
     nbytes: int
-    """Size."""
+    """Size in bytes."""
 
 
 def _written(store: Store, folder: str) -> tuple[dict[int, dict[int, list[_Rows]]], list[str]]:
@@ -204,7 +204,7 @@ PART_ROWS, MOST_PARTS = 1_000_000, 64
 MOST_BYTES, MOST_NUMBERS = 8 * 2**20, 2**23
 """Most bytes and numbers of an object whose metrics are read: a rank writes one a minute."""
 NOTES_AT_ONCE = 16
-"""Objects in memory whose metrics are read."""
+"""Number of objects whose metrics are read together."""
 
 
 def notes_in_parts(root: Root, first: str, second: str) -> Iterator[tuple[RunTrail, RunTrail]]:
@@ -213,7 +213,7 @@ def notes_in_parts(root: Root, first: str, second: str) -> Iterator[tuple[RunTra
     The results have step, rank, world_size, at_us and metrics only. Memory: a part of both, not the logs.
 
     Costs a listing of both logs, and a read per object that may hold a step of the part, of each rank. Stops after 64
-    parts, with a warning. Raises: Corrupt, also for an object beyond the size of a trail's; StoreError;
+    parts, with a warning. Raises: Corrupt, also for an object larger than a run log's; StoreError;
     MissingDependency if polars is missing.
     """
     store = primary_of(root.store)

@@ -55,7 +55,7 @@ class StepRow:
     digest: int
     """`batch.digest` of the rank's whole part."""
     substituted: int
-    """Slots substituted or masked."""
+    """Number of slots whose sample was substituted or masked."""
     wait_us: int
     """Microseconds that training waited."""
     crcs: Mapping[str, int] | None = None

@@ -1,4 +1,4 @@
-"""`Trail`, where and how a training run keeps its run log; and its start records: plan, and code that made its tensors.
+"""Settings of a run log (`Trail`), and start records: a run's plan, and the code that made its tensors.
 
     trails/<run>/start-<16 hex>.json
 
@@ -35,13 +35,15 @@ _RECIPE = re.compile(r"[\w.]+:[\w.]+")
 class Trail:
     """A run log (trail) for `Loader(plan, trail=...)`, from which the run's steps can be inspected later.
 
-    A failed write is logged, and retried with the next one. Raises: InvalidName; InvalidRuntime.
+    It never ends a training run: a failed write is logged, and retried with the next one.
+
+    Raises: InvalidName; InvalidRuntime.
     """
 
     root: Root
     """Root of the run log and the plan. The job may create objects under `trails/` and `plans/`."""
     run: str
-    """1 to 100 characters of A-Z a-z 0-9 . _ -. A resumed run keeps it."""
+    """Name of the run: 1 to 100 characters of A-Z a-z 0-9 . _ -. A resumed run keeps it."""
     recipe: str = ""
     """Function that returns the run's decode and transform, as "module:function", or ""."""
     ranks: Literal["first", "all"] | tuple[int, ...] = "first"
@@ -180,7 +182,7 @@ class StartRecord:
     """One start of a run: everything that decides its tensors."""
 
     run: str
-    """Run name."""
+    """Name of the run."""
     plan: str
     """Hash of the plan, saved under the same root."""
     world_size: int
@@ -188,9 +190,9 @@ class StartRecord:
     recipe: str
     """Function that returns decode and transform, "module:function", or ""."""
     code: str
-    """About the training run's code."""
+    """Text about the training run's code."""
     framework: str
-    """Library of the arrays."""
+    """Library of the arrays: "torch", "numpy" or "jax"."""
     epochs: int | None
     """Epochs of the Loader, after which slots are padding."""
     transforms: Mapping[str, CodeFacts]
@@ -200,7 +202,7 @@ class StartRecord:
     libraries: Mapping[str, str]
     """Library -> version, for Python and libraries that decode."""
     at_us: int
-    """First start with this content, UTC microseconds."""
+    """Time of the first start with this content, in UTC microseconds."""
 
     @property
     def id(self) -> str:

@@ -88,23 +88,23 @@ class PackedBatches:
     """Several batches, packed into few values."""
 
     ends: list[int]
-    """First slot of each batch, then their number."""
+    """First slot of each batch, then the number of slots."""
     attributes: dict[str, list[Any]]
     """Attribute -> its value in each batch."""
     slowest: list[tuple[Any, ...] | None]
-    """`Batch.slowest` as values, or None."""
+    """Each batch's `Batch.slowest` as values, or None."""
     ids: Ids | SlotIds
     """Identities of all slots."""
     sources: np.ndarray
-    """int32 [slots]."""
+    """int32 [slots]: `Batch.sources`."""
     ordinals: np.ndarray
-    """int64 [slots]."""
+    """int64 [slots]: `Batch.ordinals`."""
     mask: np.ndarray
-    """bool [slots]."""
+    """bool [slots]: `Batch.mask`."""
     columns: dict[str, _FieldColumn]
-    """Field -> values; empty if batches differ in fields."""
+    """Field -> values; empty if batches have different fields."""
     apart: list[dict[str, Any]]
-    """Field -> values for each batch, if fields differ."""
+    """Field -> values for each batch, if their fields differ."""
 
     def batches(self) -> list[Batch]:
         parts = self.apart or [{} for _ in self.slowest]
@@ -223,13 +223,13 @@ class PickledError:
     """An error for the trainer: pickled, and as text."""
 
     pickled: bytes | None
-    """Pickle, or None."""
+    """Pickled error, or None."""
     name: str
     """Name of its type."""
     text: str
     """Its text."""
     trace: str
-    """Traceback, as text."""
+    """Its traceback, as text."""
 
     @staticmethod
     def of(error: BaseException) -> "PickledError":
@@ -268,17 +268,17 @@ class TaskOutcome:
     packed: PackedBatches | None = None
     """Batches of the first steps, or None."""
     error: PickledError | None = None
-    """Error of the step after them, or None."""
+    """Error of the step after them; None if all were made."""
     made_s: float
     """`perf_counter` at the end, a clock that all processes share."""
     took_s: float = 0.0
     """Seconds until `made_s`."""
     totals: Totals
-    """Since the previous outcome."""
+    """Metrics since the previous outcome."""
     logged: list[tuple[str, int, str]] = field(default_factory=list)
     """(logger, level, text) since the previous outcome."""
     faults: list[ReadFault] = field(default_factory=list)
-    """Since the previous outcome."""
+    """Wrong reads since the previous outcome."""
 
 
 class LogCollector(logging.Handler):

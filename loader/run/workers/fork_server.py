@@ -90,7 +90,7 @@ class ForkServer:
     def wait_later(self, number: int, timeout_s: float) -> None:
         """Wait for a worker now, or after the current request.
 
-        The garbage collector may run finalizers in the middle of `fork` or `wait`, in the same thread.
+        Meant for finalizers, which the garbage collector may run in the middle of `fork` or `wait`, in the same thread.
         """
         self._unwaited.append((number, timeout_s))
         self._wait_for_ended()

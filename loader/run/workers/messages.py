@@ -33,15 +33,15 @@ class MessageKind(IntEnum):
 
 class WorkerMessage(NamedTuple):
     kind: int
-    """Message kind."""
+    """Kind of the message."""
     task: int = -1
     """Number of the task, chosen by the trainer."""
     step: int = -1
     """First step."""
     steps: int = 0
-    """Their number."""
+    """Number of steps."""
     segment: int = -1
-    """Number of the segment; -1 also for a new one."""
+    """Number of the segment; -1 also for a new one, whose descriptor is attached."""
     nbytes: int = 0
     """Bytes of the segment."""
     at: int = 0
@@ -97,21 +97,21 @@ class ForkRequest(NamedTuple):
     """Request to fork a worker process."""
 
     number: int
-    """To pass to `wait`."""
+    """Number to pass to `wait`."""
     socket: int
-    """Descriptor of the worker's."""
+    """Descriptor of the worker's socket."""
     sent: int
-    """Descriptor of memory with its `StartupMessage`."""
+    """Descriptor of the memory with its `StartupMessage`."""
     stdout: int
-    """Descriptor."""
+    """Descriptor of its standard output."""
     stderr: int
-    """Descriptor."""
+    """Descriptor of its standard error."""
     modules: tuple[str, ...]
-    """To import before the fork."""
+    """Modules to import before the fork."""
 
 
 class WaitRequest(NamedTuple):
-    """Wait for a worker process; kill it after the timeout."""
+    """Request to wait for a worker process, which is killed after the timeout."""
 
     number: int
     """Number of its ForkRequest."""

@@ -1,4 +1,4 @@
-"""A pool of worker processes that makes batches, and its handle for one: a process, a socket, and its pending tasks.
+"""A pool of worker processes that makes batches, and its handle for a worker: process, socket and pending tasks.
 
 Workers proceed through queued steps by themselves, and the thread that waits for a batch reads their messages: a busy
 trainer keeps no worker waiting.
@@ -51,9 +51,9 @@ class StepsTask:
     steps: range
     """Steps to make."""
     future: Future[MadeBatches]
-    """Their batches."""
+    """Future of their batches."""
     segment: MemorySegment | None
-    """Segment for them; None if the worker creates one."""
+    """Segment for the batches; None if the worker creates one."""
 
 
 class WorkerProcess:
@@ -78,7 +78,7 @@ class WorkerProcess:
         self._unread: list[tuple[WorkerMessage, int | None]] = []
 
     def ask(self, task: StepsTask) -> None:
-        """Queue steps. Raises: EOFError if the worker is gone."""
+        """Queue steps. Raises: EOFError if the worker is gone; the task is queued all the same."""
         self.tasks.append(task)
         message = WorkerMessage(MessageKind.MAKE, task.number, task.steps.start, len(task.steps))
         if task.segment is None:
@@ -148,7 +148,7 @@ class WorkerProcess:
         self.socket.close()
 
     def wait(self) -> str:
-        """Return how the worker ended, as text; kill it after a timeout. Sets `lacks_files`."""
+        """Return the cause of the worker's end, as text; kill it after a timeout. Sets `lacks_files`."""
         code = self.server.wait(self._number, GRACE_S + 4)
         self.socket.close()
         if code is None and self.pid is not None:
@@ -204,7 +204,7 @@ class WorkerPool:
     def __init__(
         self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
     ) -> None:
-        """Start the workers.
+        """Start the workers. bound_bytes: batch memory above which free segments are dropped.
 
         Raises: Unpicklable; InvalidRuntime if too few files may be open; OSError.
         """

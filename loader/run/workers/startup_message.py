@@ -102,7 +102,7 @@ class Obstacle(NamedTuple):
     """An obstacle to starting worker processes automatically."""
 
     text: str | None
-    """Reason, or None."""
+    """Reason against it, or None."""
     is_usual: bool = False
     """True if the user cannot change it."""
     sent_bytes: int = 0

@@ -51,7 +51,7 @@ class _Answer(NamedTuple):
     words: str
     """obstore's own message: the whole text if no server responded."""
     status: int
-    """HTTP status; 0 if there was none, or only the body reports an error."""
+    """HTTP status; 0 if there was no response, or only its body reports an error."""
     body: str
     """Body of the response; a key inside its XML is escaped."""
 

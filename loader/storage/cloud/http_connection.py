@@ -19,7 +19,7 @@ from io import BytesIO
 from typing import NamedTuple
 
 HEAD_BYTES = 16 * 2**10
-"""Longest response head that is parsed;"""
+"""Longest response head that is parsed, in bytes."""
 SMALL_BYTES = 2**17
 """Largest body read together with its head and copied out, which is faster than allocating memory."""
 PLAIN = 206

@@ -287,7 +287,7 @@ def list_objects(
     """Yield objects below `base` whose relative key starts with `prefix` and sorts after `start_after`.
 
     obstore lists whole folders; the rest is filtered here. A failed page restarts the listing within the retry budget;
-    rereading earlier pages belongs to the same try.
+    rereading earlier pages belongs to the same try. No object is yielded twice.
 
         base: '' or ends in '/'.
         pages_of: direct listing, used if obstore cannot parse a key.

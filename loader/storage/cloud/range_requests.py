@@ -61,9 +61,9 @@ class Signed:
     place: Place
     """Host, port and TLS settings."""
     text: bytes = field(repr=False)
-    """Up to the numbers of its range."""
+    """Bytes of the request, up to the numbers of its range."""
     until: float
-    """Time (`monotonic`, s) until which the signature is used."""
+    """`time.monotonic` value, in seconds, until which the signature is used."""
 
 
 class Direct:

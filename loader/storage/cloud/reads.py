@@ -154,6 +154,8 @@ class ReadStore(Opened):
     ) -> str:
         """Read into `view`, and return the etag. A broken response is resumed where it ended.
 
+        series: the sequence of reads of this object, with one etag, that includes this read.
+
         Raises: as `get_range`; also Changed if the object is replaced between responses.
         """
         check_span(key, offset, len(view))

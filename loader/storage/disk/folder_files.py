@@ -63,7 +63,7 @@ def upload_size(path: str, target: str) -> int:
 
 
 def no_links(path: str, error: OSError) -> OSError | StoreError:
-    """Return the error for a failed link: `error`, or that the file system cannot create atomically."""
+    """Return the error for a failed link: `error`, or InvalidStore if the file system has no hard links."""
     if error.errno not in _NO_LINKS:
         return error
     return InvalidStore(

@@ -104,7 +104,7 @@ class LocalStore(Opened):
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
         """Fill the buffers of pieces from one file, and return its etag. Pieces sorted by offset share reads.
 
-        Raises: ObjectNotFound; Changed; Corrupt if the file ends too early, some buffers filled.
+        Raises: ObjectNotFound; Changed; Corrupt if the file ends too early; some buffers are then filled.
         """
         runs, short = runs_of(pieces), list[BufferedRange]()
         descriptor, status = self._open(key)

@@ -32,7 +32,7 @@ def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[Ob
 def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
     """Delete paths from `list_in_place`, but nothing that is or lies below a link.
 
-    Raises: InvalidStore; as `Store.delete_many`.
+    Raises: InvalidStore for such paths; as `Store.delete_many`.
     """
     if isinstance(store, LocalStore):
         store.delete_in_place(paths, top)

@@ -68,7 +68,7 @@ class JoinedObjects:
 
     def readable(self) -> "Readable":
         """Return a reader for the listed objects. Reads metadata. Raises: InvalidStore; StoreError."""
-        from penstock.formats import joining_importer
+        from penstock.formats.registry import joining_importer
 
         listed = self._newest_listing()
         with self._lock:
@@ -160,8 +160,8 @@ class JoinedObjects:
         return listed or self._read_names(tuple(list_place(self.place)))
 
     def _read_names(self, infos: Sequence[ObjectInfo]) -> _Listed:
-        from penstock.formats import joining_importer
         from penstock.formats.importer import files_of
+        from penstock.formats.registry import joining_importer
 
         names = joining_importer(self._format).names_in(self.place, infos, self._options)
         listed = _Listed(infos, *files_of(names, {info.key: info for info in infos}))

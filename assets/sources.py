@@ -38,14 +38,14 @@ KEYED_BY_PLACE = frozenset({"lance"})
 
 def walked_formats() -> list[str]:
     """Return the formats whose samples may stay in place."""
-    from penstock.formats import REGISTERED
+    from penstock.formats.registry import REGISTERED
 
     return sorted(REGISTERED)
 
 
 def read_formats() -> list[str]:
     """Return the formats whose samples are copied."""
-    from penstock.formats import IMPORTED
+    from penstock.formats.registry import IMPORTED
 
     return sorted(IMPORTED)
 
@@ -54,7 +54,7 @@ def companions(format: str) -> re.Pattern[str] | None:
     """Return a pattern for objects that hold no samples but describe others; None without any."""
     if not format:
         return None
-    from penstock.formats import FORMATS
+    from penstock.formats.registry import FORMATS
 
     entry = FORMATS.get(format)
     return entry.companions if entry else None
@@ -71,8 +71,8 @@ def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]
 
 def check_format(whose: str, format: str, in_place: bool, options: "ColumnarOptions") -> None:
     """Raise ValueError for an unsupported format of raw objects or its options. whose: name of the source."""
-    from penstock.formats import importer_named
     from penstock.formats.importer import check_options
+    from penstock.formats.registry import importer_named
 
     walked, read = walked_formats(), read_formats()
     if format not in walked + read:

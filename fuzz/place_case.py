@@ -11,10 +11,10 @@ from pathlib import Path
 import loader
 from loader.errors import PenstockError
 from loader.storage import open_store
-from penstock.formats import REGISTERED
 from penstock.formats.content_digest import content_digest
 from penstock.formats.importer import NO_OPTIONS, ColumnarOptions
 from penstock.formats.registration.register import register
+from penstock.formats.registry import REGISTERED
 from penstock.formats.run_import import import_place
 
 from .case import Report, begin_case, held, left_behind, peak_mib

@@ -26,7 +26,7 @@ from rosbags.typesys import Stores, get_typestore
 import loader
 from loader.modalities.video.packet_table import index_packets
 from loader.storage import open_store
-from penstock.formats import EXPORTED, IMPORTED, REGISTERED
+from penstock.formats.registry import EXPORTED, IMPORTED, REGISTERED
 from penstock.formats.run_export import export
 
 from .seeds import small_video

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.data import Data, make
 from benchmarks.exchange import formats, places, rows, tables, tars
 from benchmarks.exchange.__main__ import page_of
-from penstock.formats import IMPORTED, REGISTERED
+from penstock.formats.registry import IMPORTED, REGISTERED
 
 
 def test_archives_of_numpy_are_those_of_tarfile(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from loader.storage.external_shards import FOREIGN, PlacedObject, PlacedStore, d
 from ..progress import progress
 from ..threads import in_threads
 from ..units import size
-from . import FORMATS, REGISTERED, TABLES, exporter_named, find_registered
 from .archives.webdataset import remaining
 from .exporter import (
     FOLDER,
@@ -40,6 +39,7 @@ from .lerobot.rows import norm_at
 from .reading.exported import NOTE
 from .reading.object_file import ObjectWindow
 from .reading.sample import FoundObjects
+from .registry import FORMATS, REGISTERED, TABLES, exporter_named, find_registered
 
 READ_BYTES = 8 * 2**20
 """Bytes per read."""

@@ -31,7 +31,6 @@ from loader.storage.store import Refusals
 from ..class_names import class_names_of
 from ..progress import progress
 from ..threads import in_threads
-from . import FORMATS, importer_named, registered_named
 from .importer import NO_OPTIONS, ColumnarOptions, Importer, Readable, check_options
 from .importing.read_units import ReadUnit, UnitReader, check_unique, in_workers, read_units, settled, spilled
 from .importing.spans import blocks_of
@@ -51,6 +50,7 @@ from .registration.earlier import PlaceDifference, imported_difference, live_sam
 from .registration.register import check_apart, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import group_guessed, shards_of
+from .registry import FORMATS, importer_named, registered_named
 
 _ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
 """Text formats that users confuse -> ending of object names."""

@@ -84,8 +84,8 @@ def run_register(arguments: Namespace) -> Answer:
 
 
 def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport":
-    from ..formats import REGISTERED, TABLES
     from ..formats.registration.register import register
+    from ..formats.registry import REGISTERED, TABLES
 
     format, selection = arguments.format, selection_of(arguments)
     if arguments.episodes and format != LEROBOT:

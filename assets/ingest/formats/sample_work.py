@@ -19,13 +19,13 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
 from penstock.card.classes import modality_of
 from penstock.compute.work import Node, Work
-from penstock.formats import FORMATS, importer_named
 from penstock.formats.importer import Importer, Readable
 from penstock.formats.importing.read_units import ReadUnit, Spilled, UnitReader
 from penstock.formats.importing.spans import read_fields, samples_in
 from penstock.formats.importing.write_parts import PartLayout, write_parts
 from penstock.formats.registration.selection import live_files
 from penstock.formats.registration.shard_rows import COMMON, shards_of
+from penstock.formats.registry import FORMATS, importer_named
 
 from ...joined_objects import JoinedObjects
 from ...media.media_table import media_row

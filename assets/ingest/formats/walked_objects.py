@@ -20,9 +20,9 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
 from penstock.card.classes import modality_of
 from penstock.compute.work import Fault
-from penstock.formats import registered_named
 from penstock.formats.reading.sample import FoundObjects
 from penstock.formats.registration.shard_rows import ForeignShard, Rows, rows_of, shards_of
+from penstock.formats.registry import registered_named
 
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row

@@ -26,8 +26,8 @@ from loader.storage import Store, open_store
 from loader.storage.store import Refusals
 
 from ...units import size
-from .. import TABLES, find_registered
 from ..reading.sample import NO_METADATA, FoundObjects
+from ..registry import TABLES, find_registered
 from .earlier import PlaceDifference, difference
 from .parts import SampleTables, index_of, objects_of, path_of, put_parts
 from .selection import EVERYTHING, ListedObjects, Selection, list_selected

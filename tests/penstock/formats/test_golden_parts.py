@@ -29,10 +29,10 @@ from fuzz.place_case import OPTIONS
 from fuzz.places import PLACE_FORMATS, objects_of
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
-from penstock.formats import REGISTERED, TABLES
 from penstock.formats.importer import NO_OPTIONS
 from penstock.formats.lerobot.lerobot_registered import register_lerobot
 from penstock.formats.registration.register import register
+from penstock.formats.registry import REGISTERED, TABLES
 from penstock.formats.run_import import import_place
 from tests.penstock.formats.conftest import fill
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from loader.dataset.root import root_over
 from loader.dataset.tables.columns import fits
 from loader.storage import open_store
-from penstock import formats
+from penstock.formats import registry
 from penstock.formats.content_digest import content_digest
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
@@ -26,7 +26,7 @@ from penstock.formats.run_import import import_place
 TOKENS_ALONE = {"megatron"}
 """Formats that hold tokens, and nothing else: test_registered_leaves.py has their laws."""
 BOTH = sorted(
-    (formats.EXPORTED & (formats.REGISTERED | formats.IMPORTED)) - {"files", "lerobot"} - TOKENS_ALONE
+    (registry.EXPORTED & (registry.REGISTERED | registry.IMPORTED)) - {"files", "lerobot"} - TOKENS_ALONE
 )
 """Formats that are written and read as samples; of `files` each one is a sample, and lerobot takes episodes alone."""
 NUMBER = itertools.count()
@@ -156,7 +156,7 @@ def test_laws_1_2_and_3_content_leaves_and_comes_back(name, runs, tmp_path_facto
     assert all(
         fits(kinds[1][column], kind) or fits(kind, kinds[1][column]) for column, kind in kinds[0].items()
     )
-    if name not in {*formats.REGISTERED, *formats.TABLES}:
+    if name not in {*registry.REGISTERED, *registry.TABLES}:
         return  # it cannot be registered
     registered = register(root_over(fresh()), name, place.url, "d").version
     assert digest(registered, full=True) == digest(version, full=True)

@@ -17,7 +17,7 @@ from fuzz.places import PLACE_FORMATS, objects_of
 from loader.dataset.root import root_over
 from loader.errors import LossyExport, PenstockError
 from loader.storage import open_store
-from penstock.formats import EXPORTED, FORMATS, REGISTERED, TABLES, exporter_named, run_import
+from penstock.formats import run_import
 from penstock.formats.content_digest import content_digest
 from penstock.formats.exporter import select
 from penstock.formats.importer import NO_OPTIONS
@@ -26,6 +26,7 @@ from penstock.formats.reading.object_file import ObjectFile
 from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
+from penstock.formats.registry import EXPORTED, FORMATS, REGISTERED, TABLES, exporter_named
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from tests.mortal_store import PUTS, SIDES, Death, Killed, stop

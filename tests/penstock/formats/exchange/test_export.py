@@ -11,8 +11,8 @@ import pytest
 import loader
 from loader.errors import Conflict, Corrupt, LossyExport
 from loader.storage import open_store
-from penstock.formats import EXPORTED
 from penstock.formats.registration.register import register
+from penstock.formats.registry import EXPORTED
 from penstock.formats.run_export import export
 from tests.mortal_store import PUTS, SIDES, Death, Killed, stop
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from assets.sources import read_formats, walked_formats
-from penstock.formats import EXPORTED, IMPORTED, REGISTERED, TABLES
+from penstock.formats.registry import EXPORTED, IMPORTED, REGISTERED, TABLES
 from penstock.verbs.formats import LEROBOT
 
 PAGE = Path(__file__).parents[4] / "docs" / "formats.md"

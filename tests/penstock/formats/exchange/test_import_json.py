@@ -10,9 +10,9 @@ import pytest
 import loader
 from loader.errors import EmptyVersion, InvalidStore
 from loader.storage import open_store
-from penstock.formats import importer_named
 from penstock.formats.importer import NO_OPTIONS, ColumnarOptions, ImportRun
 from penstock.formats.registration.register import register
+from penstock.formats.registry import importer_named
 from penstock.formats.run_import import import_place
 from penstock.formats.tables import text_tables
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import loader
 from loader.errors import Corrupt, InvalidSample, PenstockError
 from loader.storage import open_store
-from penstock.formats import importer_named
 from penstock.formats import litdata as litdata_chunks
 from penstock.formats.importer import NO_OPTIONS, ColumnarOptions
+from penstock.formats.registry import importer_named
 from penstock.formats.run_import import import_place
 from penstock.formats.tables.tfrecord_import import Wire, features_of, masked_crc32c
 

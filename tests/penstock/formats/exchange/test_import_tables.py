@@ -14,8 +14,8 @@ import loader
 from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore
 from loader.storage import open_store
 from penstock.class_names import class_names_of
-from penstock.formats import IMPORTED
 from penstock.formats.importer import ColumnarOptions
+from penstock.formats.registry import IMPORTED
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from penstock.upkeep.verify.version import verify

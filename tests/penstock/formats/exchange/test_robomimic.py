@@ -11,10 +11,10 @@ import numpy as np
 import loader
 from loader.modalities import decoder_for
 from loader.storage import open_store
-from penstock.formats import FORMATS, Format
 from penstock.formats.episodes import robomimic_import as robomimic
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.importing import read_units
+from penstock.formats.registry import FORMATS, Format
 from penstock.formats.run_import import import_place
 
 STEPS = (3, 1, 5)

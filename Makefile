@@ -110,7 +110,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config layers.toml --no-cache >/dev/null || $(BIN)/lint-imports --config layers.toml --no-cache
 
-IN_CI := -p tests.lazily --collected=.collected.json -m 'not nightly and not ceph and not mutants and not oracle and not gpu'
+IN_CI := -m 'not nightly and not ceph and not mutants and not oracle and not gpu'
 
 collected: $(READY) # Pytest rewrites each test file once: the processes of a fresh clone would all do so at the same time.
 	@$(PYTEST) $(IN_CI) --collect-only > /dev/null

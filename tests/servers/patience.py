@@ -9,13 +9,17 @@ PATIENCE_S = float(os.environ.get("PENSTOCK_PATIENCE_S", "600"))
 
 
 def until(holds: Callable[[], object], what: object = "", progress: Callable[[], object] = bool) -> None:
-    """Wait until it holds, as long as `progress` returns something new within PATIENCE_S.
+    """Wait until it holds, as long as `progress` returns something new within PATIENCE_S; at most three times as long.
 
     what: for the failure; a function is called.
     """
     seen, end_at = progress(), time.monotonic() + PATIENCE_S
+    latest = time.monotonic() + 3 * PATIENCE_S
     while not holds():
         if (now := progress()) != seen:
             seen, end_at = now, time.monotonic() + PATIENCE_S
-        assert time.monotonic() < end_at, f"nothing in {PATIENCE_S} s: {what() if callable(what) else what}"
+        waits = time.monotonic() < min(end_at, latest)
+        assert waits, (
+            f"nothing in {PATIENCE_S} s, or not in three times: {what() if callable(what) else what}"
+        )
         time.sleep(0.1)

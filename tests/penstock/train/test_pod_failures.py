@@ -11,6 +11,7 @@ import loader
 from penstock.train.launch import failures
 from penstock.train.launch.jobset_pod import AGAIN, OVER, PodStart, failed_spans, failure_status
 from penstock.train.run_folder import RunFolder
+from tests.servers.patience import until
 
 
 @pytest.fixture
@@ -83,10 +84,16 @@ def test_signal_ends_the_wait_and_the_run_begins_again(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failures, "FIRST_S", 600.0)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop_once_it_waits() -> None:
+        until(lambda: signal.getsignal(signal.SIGTERM) is not before, "a handler of SIGTERM")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    sender = threading.Thread(target=stop_once_it_waits)
+    sender.start()
     assert failure_status(folder, started("a1", 0), "x", 1) == AGAIN
-    timer.join()
+    sender.join()
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"step":1}', b'{"step":0,"line":"x","wait_s":1e300,"waits_s":0}'])

@@ -13,13 +13,12 @@ def until(holds: Callable[[], object], what: object = "", progress: Callable[[],
 
     what: for the failure; a function is called.
     """
-    seen, end_at = progress(), time.monotonic() + PATIENCE_S
     latest = time.monotonic() + 3 * PATIENCE_S
+    seen, end_at = progress(), time.monotonic() + PATIENCE_S
     while not holds():
         if (now := progress()) != seen:
-            seen, end_at = now, time.monotonic() + PATIENCE_S
-        waits = time.monotonic() < min(end_at, latest)
-        assert waits, (
+            seen, end_at = now, min(time.monotonic() + PATIENCE_S, latest)
+        assert time.monotonic() < end_at, (
             f"nothing in {PATIENCE_S} s, or not in three times: {what() if callable(what) else what}"
         )
         time.sleep(0.1)

@@ -269,6 +269,19 @@ def test_forged_object_is_named(
         read(folder)
 
 
+@pytest.mark.parametrize("folder_of", [RunFolder.attempts, RunFolder.events])
+def test_record_of_more_objects_than_a_run_has_is_read_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder_of: Callable[[RunFolder], Any]
+) -> None:
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    record(folder, n_events=2, n_attempts=4)
+    assert len(folder_of(folder)) >= 4
+    monkeypatch.setattr(run_folder, "MOST_OBJECTS", 3)
+    with pytest.raises(Corrupt, match=f"trainings/a/{folder_of.__name__} has more than 3 objects"):
+        folder_of(folder)
+    assert [brief.run for brief in briefs(folder.store)] == ["a"]
+
+
 @pytest.mark.parametrize(
     ("column", "values"),
     [

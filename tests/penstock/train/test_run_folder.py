@@ -25,6 +25,7 @@ from penstock.train.run_folder import RunFolder, briefs, runs
 from penstock.train.submitting import summaries, summary
 from penstock.train.windows import ROW, TABLE, window_bytes
 from penstock.verbs.train import _newest
+from tests.servers.patience import PATIENCE_S
 
 
 class CountedStore:
@@ -153,18 +154,22 @@ def test_memory_of_sums_does_not_grow_with_windows(tmp_path: Path, monkeypatch: 
 
 
 class BusyStore:
-    """A store that knows how many objects are read at once."""
+    """A store that knows how many windows are read at once. together: how many it waits for before it answers."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, together: int) -> None:
         self._store, self._lock, self.now, self.most = store, threading.Lock(), 0, 0
+        self._together = threading.Barrier(together)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def get(self, key: str) -> Any:
+        if "/windows/" not in key:
+            return self._store.get(key)
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)
+        self._together.wait(PATIENCE_S)
         time.sleep(0.02)
         with self._lock:
             self.now -= 1
@@ -175,7 +180,7 @@ class BusyStore:
 def test_large_windows_are_in_memory_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool, most: int
 ) -> None:
-    store = BusyStore(loader.Root(tmp_path).store)
+    store = BusyStore(loader.Root(tmp_path).store, most)
     folder = RunFolder(store, "a")
     row = np.zeros(1, ROW)
     for step in range(1, 9):

@@ -3,7 +3,7 @@
 Create-only writes need an atomic create: s3fs, gcsfs and adlfs have one, `mode="create"`. Elsewhere fsspec's create
 checks existence, then writes, and loses races, so `put_if_absent` raises.
 
-Options besides "fsspec": retry_deadline_s, retry_base_s, retry_cap_s and max_concurrency (`options.py`).
+Options besides "fsspec": retry_deadline_s, retry_base_s, retry_cap_s and max_concurrency (`spec.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Open az://container/prefix, abfs://container/prefix, abfs://container@account.dfs.core.windows.net/prefix.
 
-Options: see `options.py`; also obstore's own names (with or without `azure_`) and adlfs's: account_name, account_key,
+Options: see `spec.py`; also obstore's own names (with or without `azure_`) and adlfs's: account_name, account_key,
 sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host. `endpoint` takes precedence over
 the URL's host and account_host. `credential_provider` is a function that returns one of obstore's Azure credentials.
 

@@ -1,6 +1,6 @@
 """Open gs://bucket/prefix (and gcs://) through obstore.
 
-Options: see `options.py`; also obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`, `anon`
+Options: see `spec.py`; also obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`, `anon`
 (read-only), `project` (unused) and `token`: "anon", "google_default", a credentials file's path or content.
 `credential_provider` is a function that returns obstore's GCSCredential.
 

@@ -1,6 +1,6 @@
 """Open s3://bucket/prefix (and s3a://) through obstore.
 
-Options: see `options.py`; also obstore's own names (with or without `aws_`) and s3fs's: key, secret, token, anon,
+Options: see `spec.py`; also obstore's own names (with or without `aws_`) and s3fs's: key, secret, token, anon,
 profile, endpoint_url, requester_pays, client_kwargs={"endpoint_url", "region_name", "aws_..."}. `credential_provider`
 is a function that returns obstore's S3Credential; it pickles by its import path. `direct_reads` (true): read ranges by
 direct requests (`range_requests.py`).

@@ -144,7 +144,7 @@ def _healthy_suspects(week: Week) -> int:
 
 def seed_figures(week: Week) -> dict[str, list[float]]:
     """Return the figures of a seed by name: days of each bad node (NEVER: not found), counts."""
-    days = {}
+    days: dict[str, list[float]] = {}
     for kind, (_, word) in BAD.items():
         found = _days(week, kind)
         n_bad = sum(node.was_lemon == kind for node in week.nodes)

@@ -97,6 +97,10 @@ class Slurm:
         self.start_head()
         for name in NODES:
             self.start_node(name)
+        self.wait_until_idle()
+
+    def wait_until_idle(self) -> None:
+        """Wait until no node has a job."""
         until(lambda: self.told("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "4")
 
     def start_head(self) -> None:

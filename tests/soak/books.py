@@ -3,12 +3,12 @@
 import hashlib
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import loader
 from assets.arrivals.batch_manifests import manifests
 from assets.batches import IngestBatch, IngestBatches
 from penstock.upkeep.verify.root import verify_root
+from tests.soak.arrivals import Place
 
 DATASET = "small"
 
@@ -16,7 +16,7 @@ DATASET = "small"
 class Books:
     """Of one root and one landing place."""
 
-    def __init__(self, root: Path, place: Any) -> None:
+    def __init__(self, root: Path, place: Place) -> None:
         self._url, self._place, self._batches = root, place, IngestBatches(DATASET)
 
     def check(self) -> str:

@@ -56,6 +56,8 @@ URL, RUN = "s3://bucket", "big-7"
 Size = tuple[str, int, float]
 FULL: Size = "2-4", 2, 0.1
 """Nodes, ranks of a node, and seconds of a step."""
+PROCESSORS = 2
+"""Of a node."""
 SAVE_EVERY = 20
 GOES_ON = 5
 """Steps after a fault that prove it."""
@@ -119,14 +121,14 @@ class Proof:
         file.write_text(CLUSTER.format(folder=self.folder, account=account))
         return SlurmJobs(URL, read_cluster(file))
 
-    def spec(self, run: str, lines: Path, nodes: str) -> RunSpec:
+    def spec(self, run: str, lines: Path, nodes: str, ranks_per_node: int) -> RunSpec:
         """Return a run whose ranks write their lines to a folder."""
         command = (sys.executable, str(REPOSITORY / "tests/trainings/rank.py"), str(lines))
         return RunSpec(
             run=run,
             command=(*command, str(self.step_s), str(SAVE_EVERY)),
             nodes=nodes,
-            ranks_per_node=self.ranks_per_node,
+            ranks_per_node=ranks_per_node,
             grace_s=30,
             priority="low",
             record=URL,
@@ -257,11 +259,14 @@ class Proof:
         return False
 
     def cancel(self, run: str, *, at_work: bool) -> None:
-        """Begin a run of another account and cancel it, once it made steps or while it waits."""
+        """Begin a run of another account and cancel it, once it made steps or while it waits.
+
+        It takes all processors of a node: beside a run with fewer ranks than those, a smaller one would not wait.
+        """
         lines = self.folder / run
         lines.mkdir()
         launcher = self._launcher("vision")
-        submit(self.spec(run, lines, "1"), launcher)
+        submit(self.spec(run, lines, "1", PROCESSORS), launcher)
         if at_work:
             self.wait_for(lambda: any(start.steps for start in starts(lines)[0]), f"{run} makes steps")
         else:
@@ -395,7 +400,8 @@ def _begun(run: Proof) -> Proof:
     user = ("add", "user", run.cluster.user, "account=robots", "qos=high", "defaultqos=high")
     accounts.manage(*user, environment=environment)
     run.cancel("small-1", at_work=True)
-    submit(run.spec(RUN, run.lines, run.nodes), run.launcher)
+    run.cluster.wait_until_idle()  # else the run begins on three nodes, and no later one waits
+    submit(run.spec(RUN, run.lines, run.nodes, run.ranks_per_node), run.launcher)
     run.wait_for(lambda: run.newest() > GOES_ON, "first steps")
     run.say("the first steps are done")
     return run

@@ -192,17 +192,18 @@ def _range(values: Sequence[float], digits: int = 0) -> str:
 
 def page_of(result: Restore) -> str:
     """A section of docs/benchmarks-stores.md."""
-    gb = SCALE / 1e9
+    gb, ranks = SCALE / 1e9, result.ranks
     lines = [
         "# A checkpoint of 100 GB on other ranks",
         "",
         f"{result.tensors:,} tensors in {result.parts:,} parts, {result.nbytes * gb:.0f} GB, saved by "
-        f"{result.saved_by} ranks and loaded by {len(result.ranks)}",
+        f"{result.saved_by} ranks and loaded by {len(ranks)}",
         "over S3. Run with all sizes divided by 1,024, so counts match the whole.",
         "",
-        f"A rank reads {_range([one.nbytes * gb for one in result.ranks], 2)} GB for its share of",
-        f"{_range([one.share * gb for one in result.ranks], 2)} GB, in {_range([one.requests for one in result.ranks])}",
-        f"requests of at most 16 MiB to {_range([one.parts for one in result.ranks])} parts, which hold its rows.",
+        f"A rank reads {_range([one.nbytes * gb for one in ranks], 2)} GB for its share of "
+        f"{_range([one.share * gb for one in ranks], 2)} GB, in",
+        f"{_range([one.requests for one in ranks])} requests of at most 16 MiB to "
+        f"{_range([one.parts for one in ranks])} parts, which hold its rows.",
         "Only the first rank reads marker and index.",
     ]
     return "\n".join(lines) + "\n"

@@ -25,8 +25,8 @@ from resources.alerts import sample_page, version_page
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 
-from .judging import Judgement, judge
 from .report import Metadata, code_block, link, markdown_table, viewer_metadata
+from .reported_samples import Judgement, judge
 from .spec import DatasetSpec
 from .stages import QUARANTINE, VERSION
 from .tables import read_table, write_table

@@ -232,7 +232,7 @@ OPENERS = re.compile(r"(Of|What|Whoever|Who|Where|Which|Whether|How)\b")
 SPECS = {
     "assets.spec": "DatasetSpec",
     "assets.sources": "Source",
-    "assets.gate_checks": "Gate",
+    "assets.gate_settings": "Gate",
     "assets.drift.findings": "Thresholds",
     "loader.storage.spec": "StoreSpec",
     "loader.testing.stores": "Backend",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from penstock.approve import stops
+from penstock.approvals import stops
 
 if TYPE_CHECKING:
     from dagster import AssetCheckSeverity

@@ -23,7 +23,7 @@ from penstock.stages import StageRecord, Upstream, append_record, current_record
 from resources.storage import RootResource
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
-from ..gate_checks import EXPECTATIONS, Gate
+from ..gate_settings import EXPECTATIONS, Gate
 from ..ingest.units import published_labels
 from ..report import Metadata, markdown_table
 from ..spec import DatasetSpec, Filter, stage_name

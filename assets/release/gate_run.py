@@ -1,4 +1,7 @@
-"""Audit a batch before its publication; the verdict is a record of the stage `version`."""
+"""Audit a batch before its publication; the verdict is a record of the stage `version`.
+
+`loader/dataset/publication_gate.py` refuses to publish the batch without it.
+"""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -7,18 +10,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import loader
-from loader.dataset.commit import digest_of as change_digest
 from loader.dataset.log.refs import resolve
 from loader.dataset.log.state import State
+from loader.dataset.publication_gate import digest_of as change_digest
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
-from penstock.approve import covering_approval, stops
+from penstock.approvals import covering_approval, stops
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 
 from ..assembly import candidate
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..drift.compare import DRIFT_CHECKS, GateInputs, baseline_of, facts_of
 from ..drift.page import before_of, plotted, render, save, shown_of
-from ..gate_checks import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
+from ..gate_settings import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
 from ..stages import VERSION
 
 if TYPE_CHECKING:

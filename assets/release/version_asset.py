@@ -14,14 +14,14 @@ from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.dataset.versions.version import open_record
 from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, StageNotPublished, StoreError
 from loader.storage import Store
-from penstock.approve import stops
+from penstock.approvals import stops
 from penstock.stages import StageRecord, current_record, existing_records, newest_listed, settled_path
 from penstock.text import markdown_text
 from penstock.upkeep.exclusion import obey
 from resources.storage import RootResource
 
 from .. import samples_asset as samples_stage
-from ..gate_checks import GATE, Gate
+from ..gate_settings import GATE, Gate
 from ..ingest.units import clash, published_labels
 from ..plots import MAX_VERSIONS
 from ..quarantine import excluded_by_reason
@@ -81,12 +81,12 @@ def publish_batches(
     """
     obey(root, dataset)
     audits = audit_waiting(root, dataset, run_id, gate)
-    if failed := refusal_of(audits):
+    if failed := release_stop_reason(audits):
         raise StageNotPublished(failed)
     return _publish_passed(root, dataset, run_id, audits, gate, spec)
 
 
-def refusal_of(audits: list[Audit]) -> str:
+def release_stop_reason(audits: list[Audit]) -> str:
     """Return why nothing may be published (a batch newly failed, or all failed before), or ""."""
     failed = [audit.record for audit in audits if not audit.passed]
     if not failed or (
@@ -318,7 +318,7 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
         with root.opened() as opened:
             obey(opened, dataset)
             audits = audit_waiting(opened, dataset, context.run.run_id, gate)
-            refused, release = refusal_of(audits), None
+            refused, release = release_stop_reason(audits), None
             try:
                 if refused:
                     raise StageNotPublished(refused)

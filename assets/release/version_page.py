@@ -11,9 +11,8 @@ import dagster as dg
 import loader
 from loader.dataset.names import card_folder
 from loader.errors import ObjectNotFound, PenstockError
-from penstock.card.build import build_card
+from penstock.card.build import build_card, read_card, save_card
 from penstock.card.render import table
-from penstock.card.stored import read_card, save_card
 from penstock.text import markdown_text
 from resources.alerts import version_page
 

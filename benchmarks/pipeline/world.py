@@ -18,8 +18,7 @@ from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 import loader
 from assets.arrivals.make_batches import discover
 from assets.sources import BatchLimits
-from assets.spec import DatasetSpec, Feature
-from assets.upkeep import Upkeep
+from assets.spec import DatasetSpec, Feature, Upkeep
 from benchmarks.scale import publish
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store

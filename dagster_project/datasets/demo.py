@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING
 
 from assets.checks import CheckResult, audio_rate
 from assets.dedup.policy import NearDuplicates
-from assets.gate_checks import SUITE, Gate
+from assets.gate_settings import SUITE, Gate
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.sources import BatchLimits
-from assets.spec import DatasetSpec, Feature, Filter
-from assets.upkeep import Upkeep
+from assets.spec import DatasetSpec, Feature, Filter, Upkeep
 
 if TYPE_CHECKING:
     import polars as pl

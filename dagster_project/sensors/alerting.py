@@ -10,8 +10,7 @@ import dagster as dg
 
 from assets.batches import IngestBatch, IngestBatches, backlog
 from assets.report import dagster_name
-from assets.spec import DatasetSpec
-from assets.upkeep import Limits
+from assets.spec import DatasetSpec, Limits
 from dagster_project.runs import PARTITION
 from dagster_project.sensors.recovery import will_start_again
 from loader.dataset.versions.version import open_record

@@ -1,45 +1,41 @@
 """Turn a change into a version: check it against the newest version, write a manifest, append to the log.
 
-The log calls `build` with the newest state, again if another writer commits first (a rebase).
+`publication_gate.py` refuses what may not be published. The log calls `build` with the newest state, again if another
+writer commits first (a rebase).
+
+A manifest's lists stay short: a publish merges small neighbouring tables, like a log-structured merge tree. Up to 7
+tables of each of four sizes remain, and larger ones never merge: a few dozen after ten thousand publishes.
 """
 
 import hashlib
 import json
 import logging
-import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ..errors import Conflict, Corrupt, Denied, DuplicateKey, EmptyVersion, InvalidSample, ObjectNotFound
-from ..json_text import parse_json_object
-from ..storage import Store, is_there
+from ..errors import Corrupt, Denied, EmptyVersion, InvalidSample
+from ..storage import Store
 from .apply_denies import Applied, apply_denies
-from .compact import Done, compacted
-from .log.entries import DAMAGED, canonical
+from .log.entries import canonical
 from .log.log import Log
-from .log.rules import CommitBody, ungated
-from .log.state import State, Txn
+from .log.rules import CommitBody
+from .log.state import State
 from .names import hashes_of
-from .shards.key_hashes import among, covered, known
-from .shards.part import Part
-from .tables.annotations import PLACE, Entry, cells, edits_of
-from .tables.columns import is_annotation, type_named
-from .tables.manifest import Change, SamplesFile, child, merged_columns
-from .tables.parquet import TableFile, get_tables, put_named_table
-from .tables.stats import WHOLE, WHOLE_SCHEMA, column_stats
+from .publication_gate import Check, PassedVerdict, annotated_columns, check_publication
+from .shards.key_hashes import covered, put_hashes
+from .shards.part import SHARDS_ROW_GROUP_ROWS
+from .tables.annotations import Entry, cells
+from .tables.columns import concat, fit_types, is_annotation, type_named
+from .tables.manifest import Change, child, merged_columns
+from .tables.parquet import TableFile, get_tables, integers, put_named_table
+from .tables.stats import STATS_SCHEMA, WHOLE, WHOLE_SCHEMA, column_stats, merge_to_rows
 from .versions.version import Version, open_record
-from .writing.exclude import NOTHING_SUPERSEDED, Superseded, still_there
-from .writing.run_tables import RunKeys
 
 logger = logging.getLogger(__name__)
-
-Check = Callable[[Version | None], None]
-"""Raises if a change does not fit the newest version, which is None for a new dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +56,8 @@ class Pending:
     """Field -> facts about it."""
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
     """Returns the change to commit on a version."""
-    verdict: str = ""
-    """Path of the verdict's stage record, or ""."""
+    verdict: PassedVerdict | None = None
+    """Verdict that lets it pass; None without a gate."""
     created_us: int | None = None
     """Creation time in the manifest, UTC microseconds; None: now."""
 
@@ -97,8 +93,8 @@ def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
     """Publish a change that passes every check, without samples that a takedown denies.
 
-    Raises: Fenced; Conflict, DuplicateKey, FieldMismatch if the change does not fit the newest version; as
-    `apply_denies`.
+    Raises: Fenced; StageNotPublished if the transaction is gated, without a passed verdict; Conflict, DuplicateKey,
+    FieldMismatch if the change does not fit the newest version; as `apply_denies`.
     """
     applied: dict[tuple[str, int], Applied] = {}
     done: Done = {}
@@ -107,8 +103,7 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
     def build(state: State) -> CommitBody:
         newest = state.newest(pending.dataset)
         parent = open_record(store, newest) if newest else None
-        for check in checks:
-            check(parent)
+        check_publication(state, pending.txn, pending.verdict, parent, checks)
         base = (newest.id if newest else "", state.last_deny)
         if base not in applied:
             applied_denies = Applied(before=None, change=pending.change)
@@ -138,7 +133,7 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
             sha256=sha256,
             parent=body["parent"],
             denies=body["denies"],
-            verdict=pending.verdict,
+            verdict=pending.verdict.path if pending.verdict else "",
         )
 
     record = log.commit(pending.txn, build)
@@ -167,222 +162,7 @@ def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies
     return on(on(under, applied.before) if applied.before else under, applied.change)
 
 
-class NewKeys:
-    """Checks that none of a run's keys is live in the newest version: by hash, then by key if the hash exists.
-
-    leaving: samples that the run replaces, whose keys it may reuse.
-    """
-
-    def __init__(self, store: Store, keys: RunKeys, leaving: Superseded = NOTHING_SUPERSEDED) -> None:
-        self._store, self._keys = store, keys
-        self._leaving = {(part, row) for (part, _), rows in leaving.rows.items() for row in rows}
-        self._known: dict[str, bool] = {}  # hash tables already searched -> whether one has a key of the run
-        self._clashes: dict[str, pa.Table] = {}
-
-    def __call__(self, parent: Version | None) -> None:
-        """Check the newest version. Costs `key_hashes.known` for new tables. Raises: DuplicateKey."""
-        if parent is None or (covered(parent.manifest) and not self._were_there(parent)):
-            return
-        runs = [
-            TableFile.from_json(entry) for entry in parent.manifest["samples"] if entry["group"] == "keys"
-        ]
-        new = [file for file in runs if file.path not in self._clashes]
-        for file, table in zip(new, get_tables(self._store, new, ["part", "row", "key"]), strict=True):
-            self._clashes[file.path] = self._ours(table)
-        # Live rows are looked up each time: a retirement may restore excluded samples.
-        for file in runs:
-            _refuse_live(parent, self._clashes[file.path], self._leaving)
-
-    def _ours(self, table: pa.Table) -> pa.Table:
-        hashes = hashes_of(table["key"])
-        there = among(hashes, self._keys.hashes)
-        keys = pa.array(self._keys.having(np.sort(hashes[there])), pa.string())
-        matching = table.filter(pa.array(there))
-        return matching.filter(pc.is_in(matching["key"], value_set=keys))
-
-    def _were_there(self, parent: Version) -> bool:
-        files = parent.manifest["key_hashes"]
-        new = [file for file in files if file["path"] not in self._known]
-        for file, matches in zip(new, known(self._store, new, self._keys.hashes), strict=True):
-            self._known[file["path"]] = bool(matches.any())
-        return any(self._known[file["path"]] for file in files)
-
-
-class Onto:
-    """Checks that the newest version is the change's base. id: "" if the dataset has no version yet."""
-
-    def __init__(self, id: str) -> None:
-        self._id = id
-
-    def __call__(self, parent: Version | None) -> None:
-        """Check the newest version. Raises: Conflict."""
-        newest_id = parent.id if parent else ""
-        if newest_id != self._id:
-            raise Conflict(
-                f"these parts were compared with {self._id[:14] or 'no version'}, and the newest is now "
-                f"{f'{parent.name} ({parent.id[:14]})' if parent else 'none'}; compare them with that and publish again"
-            )
-
-
-class FreeGroup:
-    """Checks that no other writer added this group to these parts, or changed the parts.
-
-    began: the version that the group was computed for. Its excluded samples have empty fields in the group.
-    """
-
-    def __init__(self, group: str, parts: list[str], began: Version) -> None:
-        self._group, self._parts, self._began = group, parts, began
-
-    def __call__(self, parent: Version | None) -> None:
-        """Check the newest version. Raises: Conflict."""
-        parent = still_there(parent, self._parts)
-        has_group = parent.parts.has_group(self._group)
-        ids = {part: position for position, part in enumerate(parent.parts.ids.to_pylist())}
-        twice = [part for part in self._parts if has_group[ids[part]]]
-        if twice:
-            raise Conflict(
-                f"group {self._group!r} of part {twice[0]} was published by another writer, in {parent.name}; "
-                "open it and use theirs, or choose another group name"
-            )
-        if parent.id != self._began.id:
-            self._check_excluded(parent, ids)
-
-    def _check_excluded(self, parent: Version, ids: Mapping[str, int]) -> None:
-        before, ours = self._began.parts, set(self._parts)
-        for position in before.with_exclusions:
-            part = before.id(position)
-            back = (
-                parent.parts.live_members(ids[part]) & ~before.live_members(position) if part in ours else ()
-            )
-            if np.any(back):
-                raise Conflict(
-                    f"row {int(np.argmax(back))} of part {part} was excluded in {self._began.name}, so "
-                    f"{self._group!r} was not computed for it, and {parent.name} has it again: begin again from that"
-                )
-
-
-def _refuse_live(parent: Version, clashes: pa.Table, leaving: Container[tuple[str, int]]) -> None:
-    members: dict[str, Any] = {}
-    for row in clashes.to_pylist():
-        part = row["part"]
-        if part not in members:
-            members[part] = parent.parts.live_members(parent.parts.position(part))
-        if members[part][row["row"]] and (part, row["row"]) not in leaving:
-            raise DuplicateKey(
-                f"key {row['key']!r} is already in {parent.name} (one of {len(clashes)} keys that were there before); "
-                "a version adds new samples to those there. Write under new keys, exclude the old ones first "
-                "(root.exclude), or start another dataset"
-            )
-
-
-_RECORD = re.compile(r"stages/(?P<dataset>[^/]+)/[^/]+/[^/]+/(?P<r>[0-9]{12})\.json")
-
-
-def digest_of(
-    parts: Sequence[Part],
-    exclude: Mapping[str, str],
-    supersede: Mapping[str, str],
-    foreign: Mapping[str, Any] | None = None,
-) -> str:
-    """Return the sha256 hex of a publish's parts and exclusions, which a verdict names."""
-    bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
-    content = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
-    return hashlib.sha256(canonical(content)).hexdigest()
-
-
-def check_verdict(
-    store: Store,
-    txn: Txn,
-    verdict: str,
-    parts: Sequence[Part],
-    exclude: Mapping[str, str],
-    supersede: Mapping[str, str],
-    foreign: Mapping[str, Any] | None = None,
-) -> list[Onto]:
-    """Check a gated transaction's verdict ("" if there is none), and return further checks for its publish.
-
-    Costs two requests. Raises: StageNotPublished if the verdict is missing, not `published`, or for another change;
-    Conflict if a later verdict exists; Corrupt.
-    """
-    if not verdict:
-        raise ungated(txn.txn, "no verdict was given")
-    name = _RECORD.fullmatch(verdict)
-    if name is None or name["dataset"] != txn.dataset:
-        raise ungated(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")
-    record = _record(store, txn, verdict)
-    if record["verdict"] != "published":
-        raise ungated(txn.txn, f"{verdict} is {record['verdict']!r}: {record.get('reason', '')}")
-    if record["body"].get("publishes") != digest_of(parts, exclude, supersede, foreign):
-        raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
-    later = f"{verdict.rpartition('/')[0]}/{int(name['r']) + 1:012d}.json"
-    if is_there(store, later):
-        raise Conflict(f"the verdict {verdict} holds no longer: {later} came after it")
-    return [Onto(id) for id in (record["body"].get("against") or [])[:1]]
-
-
-def _record(store: Store, txn: Txn, verdict: str) -> dict[str, Any]:
-    try:
-        record = parse_json_object(store.get(verdict).data)
-        record["verdict"], record["body"].get
-    except ObjectNotFound:
-        raise ungated(txn.txn, f"there is no {verdict}") from None
-    except DAMAGED as error:
-        raise Corrupt(f"{store.url}/{verdict} is not a stage record ({error})") from error
-    return dict(record)
-
-
-class SameCells:
-    """Checks that an annotation's cells are unchanged since its base version."""
-
-    def __init__(self, version: Version, files: Sequence[SamplesFile]) -> None:
-        self._version, self._files = version, [file.to_json() for file in files]
-
-    def __call__(self, parent: "Version | None") -> None:
-        """Check the newest version. Costs nothing if it is the base; else it reads the annotations of these columns.
-
-        Raises: Conflict.
-        """
-        if parent is None or parent.id != self._version.id:
-            parent = still_there(parent, self._parts())
-            for name in _names(self._files):
-                if self._annotated_since(parent, name):
-                    self._compare(parent, name)
-
-    def _parts(self) -> list[str]:
-        tables = get_tables(
-            self._version.store, [TableFile.from_json(file) for file in self._files], ["part"]
-        )
-        return sorted({part for table in tables for part in pc.unique(table["part"]).to_pylist()})
-
-    def _annotated_since(self, parent: Version, name: str) -> bool:
-        before, now = (
-            [entry for entry in version.manifest["samples"] if name in entry["columns"]]
-            for version in (self._version, parent)
-        )
-        new = [entry for entry in now if entry not in before]
-        return any(is_annotation(entry) for entry in new) or any(entry not in now for entry in before)
-
-    def _compare(self, parent: Version, name: str) -> None:
-        import polars as pl
-
-        ours = edits_of(parent.store, self._files, name).select(PLACE)
-        now = ours.join(cells(parent.store, parent.manifest["samples"], name), on=PLACE, how="left")
-        was = cells(parent.store, self._version.manifest["samples"], name)
-        if now.schema[name] == pl.Null:  # a retirement removed the column
-            now = now.cast({name: was.schema[name]})
-        was = was.cast({name: now.schema[name]})
-        both = now.join(was, on=PLACE, how="left", suffix=" was")
-        other = both.filter(pl.col(name).ne_missing(pl.col(f"{name} was")))
-        if other.height:
-            first = other.row(0, named=True)
-            raise Conflict(
-                f"{name!r} of {other.height} of these samples was annotated by another writer in {parent.name} (part "
-                f"{first['part']} row {first['row']} is {first[name]!r} now, and was {first[f'{name} was']!r} in "
-                f"{self._version.name}); look at theirs and annotate {parent.name}"
-            )
-
-
-def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Change:
+def with_statistics(parent: Version | None, prefix: str, change: Change) -> Change:
     """Return an annotation with its columns' statistics after a rebase on `parent`, uploaded under `prefix`.
 
     Raises: FieldMismatch.
@@ -398,7 +178,7 @@ def annotation_stats(
     store: Store, before: Sequence[Entry], ours: Sequence[Entry], columns: Mapping[str, Any]
 ) -> pa.Table:
     rows = []
-    for name in _names(ours):
+    for name in annotated_columns(ours):
         there = any(name in entry["columns"] for entry in before)
         cell_frame = cells(store, [*before, *ours], name)
         table = pa.table({name: cell_frame[name].to_arrow().cast(type_named(columns[name]["type"]))})
@@ -406,5 +186,173 @@ def annotation_stats(
     return pa.Table.from_pylist(rows, schema=WHOLE_SCHEMA)
 
 
-def _names(entries: Sequence[Entry]) -> list[str]:
-    return list(dict.fromkeys(name for entry in entries for name in entry["columns"]))
+FAN_IN = 8
+SIZES = tuple(32 * 2**10 * FAN_IN**level for level in range(4))
+"""Upper size limits of levels 0 to 3, in bytes. Larger tables never merge."""
+RUN_GROUPS = ("keys", "metadata")
+"""Column groups of the samples table that every publish of parts writes."""
+MOST_BYTES = 4 * SIZES[-1]
+
+File = Mapping[str, Any]
+Merge = Callable[[Store, str, Sequence[File], Mapping[str, Any]], dict[str, Any]]
+Done = dict[tuple[str, ...], dict[str, Any]]
+"""SHA-256 of the merged tables -> the table that replaces them."""
+
+
+def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done) -> dict[str, Any]:
+    """Return the manifest with short lists. Merged tables are written under `prefix`.
+
+    Usually reads and writes nothing; amortised, about one table per list and publish. Raises: Corrupt; ObjectNotFound.
+    """
+    out = {**manifest, "key_hashes": _all_hashes(store, prefix, manifest)}
+    for name, merge in (
+        ("shards", _merge_shards),
+        ("exclusions", _merge_exclusions),
+        ("key_hashes", _merge_hashes),
+    ):
+        out[name] = _shortened(store, prefix, out[name], merge, out, done)
+    return {**out, **_shortened_runs(store, prefix, out, done)}
+
+
+def to_merge(nbytes: Sequence[int]) -> slice:
+    """Return the neighbouring tables to merge; an empty slice if there are none."""
+    n = len(nbytes)
+    for level, below in enumerate(SIZES):
+        start = n
+        while start and nbytes[start - 1] < below:
+            start -= 1
+        if n - start > (FAN_IN - 1) * (level + 1):
+            end = start
+            while end < n and sum(nbytes[start : end + 1]) <= MOST_BYTES:
+                end += 1
+            return slice(start, end)
+    return slice(n, n)
+
+
+def _shortened(
+    store: Store, prefix: str, files: Sequence[File], merge: Merge, manifest: Mapping[str, Any], done: Done
+) -> list[File]:
+    which = to_merge([file["nbytes"] for file in files])
+    old = files[which]
+    if not old:
+        return list(files)
+    key = tuple(file["sha256"] for file in old)
+    if key not in done:
+        done[key] = merge(store, prefix, old, manifest)
+    return [*files[: which.start], done[key], *files[which.stop :]]
+
+
+def _shortened_runs(
+    store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
+) -> dict[str, list[File]]:
+    """Return the lists of samples and stats with neighbouring runs merged; later column groups stay."""
+    samples, stats = list(manifest["samples"]), list(manifest["stats"])
+    counted: dict[str, list[File]] = {}
+    for file in stats:
+        counted.setdefault(_folder(file), []).append(file)
+    runs, sizes = _runs(samples), []
+    for run in runs:
+        own = counted.get(_folder(next(iter(run.values()))), [])
+        if own:
+            run["stats"] = own[0]
+        nbytes = sum(file["nbytes"] for file in run.values())
+        # Earlier releases merged into the publisher's own folder. It does not record whose statistics
+        # are whose, so these runs stay unmerged, like large tables.
+        sizes.append(nbytes if len(own) < 2 else max(nbytes, SIZES[-1]))
+    old = runs[to_merge(sizes)]
+    merged: dict[str, File] = {}
+    for kind in dict.fromkeys(kind for run in old for kind in run):
+        of_kind = [run[kind] for run in old if kind in run]
+        key = tuple(file["sha256"] for file in of_kind)
+        if key not in done:
+            merge = _merge_stats if kind == "stats" else _merge_samples
+            done[key] = merge(store, f"{prefix}-merged", of_kind, manifest)
+        merged[kind] = done[key]
+    removed = [file["path"] for run in old for file in run.values()]
+    short = _replaced(samples, removed, [merged[group] for group in RUN_GROUPS if group in merged])
+    _check_order(samples, short, [run["keys"]["path"] for run in old if "keys" in run], merged)
+    return {
+        "samples": short,
+        "stats": _replaced(stats, removed, [merged["stats"]] if "stats" in merged else []),
+    }
+
+
+def _runs(samples: Sequence[File]) -> list[dict[str, File]]:
+    runs: list[dict[str, File]] = []
+    seen: set[str] = set()
+    for file in samples:
+        if file["group"] in RUN_GROUPS and not is_annotation(file):
+            if not runs or file["group"] in runs[-1]:
+                runs.append({})
+            runs[-1][file["group"]] = file
+        elif not seen.isdisjoint(file["columns"]):
+            runs.clear()
+        seen.update(file["columns"])
+    return runs
+
+
+def _folder(file: File) -> str:
+    return str(file["path"].rpartition("/")[0])
+
+
+def _replaced(files: Sequence[File], removed: Sequence[str], merged: Sequence[File]) -> list[File]:
+    at = next((number for number, file in enumerate(files) if file["path"] in removed), len(files))
+    return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in removed)]
+
+
+def _check_order(
+    before: Sequence[File], after: Sequence[File], removed: Sequence[str], merged: Mapping[str, File]
+) -> None:
+    was, now = ([file["path"] for file in files if file["group"] == "keys"] for files in (before, after))
+    stands_for = {merged["keys"]["path"]: removed} if "keys" in merged else {}
+    paths = [path for one in now for path in stands_for.get(one, (one,))]
+    if paths != was:
+        raise Corrupt(
+            f"{stands_for} would put the keys tables {was} out of the order of the parts; nothing was published. This "
+            "is a defect of penstock: report it with the manifest of the newest version"
+        )
+
+
+def _tables(store: Store, files: Sequence[File]) -> list[pa.Table]:
+    return list(get_tables(store, [TableFile.from_json(dict(file)) for file in files]))
+
+
+def _merge_shards(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
+    # Columns that an earlier release's table lacks are null for its shards.
+    table = pa.concat_tables(_tables(store, files), promote_options="default")
+    return put_named_table(store, prefix, table, "shards", SHARDS_ROW_GROUP_ROWS).to_json()
+
+
+def _merge_exclusions(
+    store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]
+) -> dict[str, Any]:
+    table = pa.concat_tables(_tables(store, files))
+    return put_named_table(store, prefix, table, "exclusions").to_json()
+
+
+def _merge_stats(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
+    rows = merge_to_rows(row for table in _tables(store, files) for row in table.to_pylist())
+    table = pa.Table.from_pylist(rows, schema=STATS_SCHEMA)
+    return put_named_table(store, prefix, table, "stats").to_json()
+
+
+def _merge_hashes(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
+    return put_hashes(store, prefix, np.concatenate([integers(t["hash"]) for t in _tables(store, files)]))
+
+
+def _merge_samples(
+    store: Store, prefix: str, files: Sequence[File], manifest: Mapping[str, Any]
+) -> dict[str, Any]:
+    kinds = {name: body["type"] for name, body in manifest["columns"].items() if body["type"] != "null"}
+    kind = f"samples-{files[0]['group']}"
+    table = concat([fit_types(table, kinds) for table in _tables(store, files)], "the samples table")
+    file = put_named_table(store, prefix, table, kind)
+    columns = sorted(set(table.column_names) - {"part", "row"})
+    return {**file.to_json(), "group": files[0]["group"], "columns": columns}
+
+
+def _all_hashes(store: Store, prefix: str, manifest: Mapping[str, Any]) -> list[File]:
+    if covered(manifest):
+        return list(manifest["key_hashes"])
+    files = [TableFile.from_json(file) for file in manifest["samples"] if file["group"] == "keys"]
+    return [put_hashes(store, prefix, hashes_of(table["key"])) for table in get_tables(store, files, ["key"])]

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .commit import Check, FreeGroup, Pending, SameCells, check_facts, check_producer, commit, with_statistics
+from .commit import Pending, check_facts, check_producer, commit, with_statistics
 from .labels.annotate import Annotating, write_annotation
+from .publication_gate import Check, FreeGroup, SameCells
 from .root import Root
 from .shards.part import SHARDS_SCHEMA, Part, ShardFile
 from .tables.manifest import Change, SamplesFile

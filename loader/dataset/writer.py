@@ -12,22 +12,11 @@ import pyarrow as pa
 
 from ..errors import Conflict, EmptyVersion, InvalidSample, PenstockError, RootError
 from ..storage.external_shards import FOREIGN
-from .commit import (
-    Check,
-    FreeGroup,
-    NewKeys,
-    Onto,
-    Pending,
-    SameCells,
-    check_facts,
-    check_producer,
-    check_verdict,
-    commit,
-    with_statistics,
-)
+from .commit import Pending, check_facts, check_producer, commit, with_statistics
 from .labels.annotate import Annotated, Annotating, write_annotation
 from .log.refs import resolve
 from .log.rules import not_aborted
+from .publication_gate import Check, FreeGroup, NewKeys, Onto, PassedVerdict, SameCells, check_verdict
 from .shards.part import Part
 from .shards.shard import DEFAULT_SHARD_BYTES
 from .tables.manifest import Change
@@ -83,8 +72,9 @@ def publish_parts(
     for key, why in exclude.items():
         check_reason("exclude", repr(key), why)
     checks: list[Check] = [] if onto is None else [Onto(onto)]
+    passed: PassedVerdict | None = None
     if verdict or known.gated:
-        checks += check_verdict(root.store, known, verdict, parts, exclude, supersede, foreign)
+        passed = check_verdict(root.store, known, verdict, parts, exclude, supersede, foreign)
     newest = state.newest(dataset)
     base = open_record(root.store, newest) if newest else None
     columns = base.manifest["columns"] if base else {}
@@ -101,7 +91,7 @@ def publish_parts(
             change=change,
             producer=who,
             facts=field_facts,
-            verdict=verdict,
+            verdict=passed,
         )
         checks += [superseded.still_live()] if supersede else []
         return commit(root.store, root.log, pending, *checks, NewKeys(root.store, keys))

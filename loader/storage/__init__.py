@@ -34,7 +34,7 @@ __all__ = [
 BACKENDS = {
     "file": "disk.store:open_local",
     "local": "disk.store:open_local",
-    "memory": "memory:open_memory",
+    "memory": "key_value:open_memory",
     "s3": "cloud.s3:open_s3",
     "s3a": "cloud.s3:open_s3",
     "gs": "cloud.gcs:open_gcs",

@@ -32,10 +32,8 @@ from .fsspec_filesystem import (
     strips,
     translate,
 )
-from .options import RETRY_OPTIONS, runtime_of
-from .ranges import plan_reads, slice_reads
 from .requests import Retrier
-from .spec import Opened, StoreSpec, spec_of
+from .spec import RETRY_OPTIONS, Opened, StoreSpec, runtime_of, spec_of
 from .store import (
     Blob,
     ByteRange,
@@ -49,7 +47,7 @@ from .store import (
     key_fault,
     log_refusals,
 )
-from .stream import open_reader
+from .stream import open_reader, plan_reads, slice_reads
 from .threads import check_fork, fork_token
 
 T = TypeVar("T")

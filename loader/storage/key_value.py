@@ -1,16 +1,25 @@
-"""Base class of stores of whole values: implement five methods, inherit the others."""
+"""Stores of whole values: a base class with five methods to implement, and the store in memory.
 
+memory://name/prefix is for tests and examples. Stores with one name share objects. A store pickles by name, and opens
+only in the process that created it.
+"""
+
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO, Unpack
+from urllib.parse import urlsplit
 
-from ..errors import Changed, Corrupt
+from ..errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
 from .disk.folder_files import upload_size
-from .ranges import plan_reads
-from .spec import Opened
-from .store import Blob, ByteRange, ObjectInfo, ReadLimits, check_key, check_prefix, check_span
-from .stream import open_reader
+from .requests import count_request
+from .spec import Opened, StoreSpec
+from .store import Blob, ByteRange, ObjectInfo, ReadLimits, Store, check_key, check_prefix, check_span
+from .stream import open_reader, plan_reads
 
 __all__ = ["KeyValueStore", "check_key", "check_prefix"]
 
@@ -85,3 +94,89 @@ class KeyValueStore(Opened, ABC):
                 f"{self.url}/{key}: the object was replaced since it was first read "
                 f"(etag {etag}, now {blob.etag}); open the version again"
             )
+
+
+@dataclass(slots=True)
+class _Space:
+    lock: Lock = field(default_factory=Lock)
+    objects: dict[str, Blob] = field(default_factory=dict)
+    versions: Iterator[int] = field(default_factory=lambda: count(1))
+
+
+_spaces: dict[str, _Space] = {}
+_spaces_lock = Lock()
+
+
+def open_memory(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
+    """Open the store with a name in this process. Raises: InvalidStore if there is no name, or an option."""
+    parts = urlsplit(url)
+    if not parts.netloc:
+        raise InvalidStore(f"{url!r} has no name; write memory://name or memory://name/prefix")
+    if options:
+        raise InvalidStore(f"memory:// takes no options, got {sorted(options)}; leave them out")
+    prefix = parts.path.strip("/")
+    if prefix:
+        check_key(prefix)
+    with _spaces_lock:
+        space = _spaces.setdefault(parts.netloc, _Space())
+    return MemoryStore(space, prefix, spec, f"memory://{parts.netloc}/{prefix}".rstrip("/"))
+
+
+class MemoryStore(KeyValueStore):
+    """Objects in a dictionary; an etag is the number of the write."""
+
+    def __init__(self, space: _Space, prefix: str, spec: StoreSpec, url: str) -> None:
+        super().__init__(spec, url)
+        self._space = space
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen_here, (self.spec, os.getpid())
+
+    def get(self, key: str) -> Blob:
+        name = self._prefix + check_key(key)
+        count_request()
+        with self._space.lock:
+            blob = self._space.objects.get(name)
+        if blob is None:
+            raise ObjectNotFound(f"{self.url}/{key}: there is no such object")
+        return blob
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        name = self._prefix + check_key(key)
+        with self._space.lock:
+            self._space.objects[name] = Blob(bytes(data), str(next(self._space.versions)))
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
+        name = self._prefix + check_key(key)
+        blob = Blob(bytes(data), str(next(self._space.versions)))
+        with self._space.lock:
+            holder = self._space.objects.setdefault(name, blob)
+        if holder.data != blob.data:
+            raise AlreadyExists(f"{self.url}/{key}: the key already holds another object; choose another key")
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        full = self._prefix + check_prefix(prefix)
+        with self._space.lock:
+            listed = sorted(
+                (name, blob) for name, blob in self._space.objects.items() if name.startswith(full)
+            )
+        for name, blob in listed:
+            key = name[len(self._prefix) :]
+            if start_after is None or key > start_after:
+                yield ObjectInfo(key=key, nbytes=len(blob.data), etag=blob.etag)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        names = [self._prefix + check_key(key) for key in keys]
+        with self._space.lock:
+            for name in names:
+                self._space.objects.pop(name, None)
+
+
+def _reopen_here(spec: StoreSpec, pid: int) -> Store:
+    if pid != os.getpid():
+        raise InvalidStore(
+            f"{spec.url} lives in the memory of process {pid}, and this is process {os.getpid()}; "
+            "use a path or a bucket when several processes read it"
+        )
+    return spec.open()

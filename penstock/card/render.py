@@ -19,9 +19,8 @@ from loader.errors import MissingDependency
 
 from ..text import clean, html_text, markdown_text, terminal_text
 from ..units import length, number, share, size
-from .as_json import front_matter
 from .tally import Counts
-from .value import Card, CardColumn, CardKind
+from .value import Card, CardColumn, CardKind, front_matter
 
 if TYPE_CHECKING:
     from jinja2 import Environment

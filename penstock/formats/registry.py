@@ -91,7 +91,7 @@ FORMATS = {
     "parquet": Format(
         registered=".tables.parquet",
         importer=".tables.parquet",
-        exporter=".tables.parquet_export",
+        exporter=".tables.parquet",
         is_table=True,
         is_partitioned=True,
     ),

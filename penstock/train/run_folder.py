@@ -51,6 +51,8 @@ MOST_BYTES = 64 * 2**20
 """Most stored bytes of windows whose rows are in memory at once."""
 MOST_JSON_BYTES = 2**20
 """Larger starts and events are not read: their facts are numbers and names."""
+MOST_OBJECTS = 100_000
+"""Starts or events of a run that are read: a checkpoint a minute, and an event for it, for ten weeks."""
 LARGE_BYTES = 4 * 2**20
 """Size from which a window is in memory without others."""
 _ONE_WINDOW = threading.Lock()
@@ -160,7 +162,9 @@ class RunFolder:
 
     def attempts(self) -> dict[int, dict[str, Any]]:
         """Return the starts by their number, `at_us`, `ranks` and `restarts` among their facts. Raises: Corrupt."""
-        keys = sorted((number, self._small(info)) for number, info in self._starts())
+        keys = sorted(
+            (number, self._small(info)) for number, info in self._bounded("attempts", self._starts())
+        )
         facts = several(lambda key: self.attempt(key[1]), keys, at_once=AT_ONCE)
         return {number: its for (number, _), its in zip(keys, facts, strict=True)}
 
@@ -214,7 +218,7 @@ class RunFolder:
         """Return all events, in order. Raises: Corrupt."""
         keys = {
             (int(match[1]), int(match[2])): self._small(info)
-            for info in self.store.list(self.key("events/"))
+            for info in self._bounded("events", self.store.list(self.key("events/")))
             if (match := _EVENT.fullmatch(info.key.rpartition("/")[2]))
         }
         return list(several(lambda item: self.event(*item), sorted(keys.items()), at_once=AT_ONCE))
@@ -309,6 +313,15 @@ class RunFolder:
         for info in self.store.list(self.key("attempts/")):
             if match := _ATTEMPT.fullmatch(info.key.rpartition("/")[2]):
                 yield int(match[1]), info
+
+    def _bounded(self, folder: str, objects: Iterable[T]) -> Iterator[T]:
+        """Yield the objects of a folder of the record. Raises: Corrupt if there are more than MOST_OBJECTS."""
+        for number, item in enumerate(objects):
+            if number == MOST_OBJECTS:
+                raise Corrupt(
+                    f"{self.store.url}/{self.key(folder)} has more than {MOST_OBJECTS:,} objects; a run has fewer"
+                )
+            yield item
 
     def _small(self, info: ObjectInfo) -> str:
         """Return the key of an object that may be read. Raises: Corrupt."""

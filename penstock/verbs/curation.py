@@ -11,7 +11,7 @@ from ..units import second
 from .verb import Answer, Table, Verb, key_lines
 
 if TYPE_CHECKING:
-    from ..approve import StoppedBatch
+    from ..approvals import StoppedBatch
 
 
 def _annotate_arguments(parser: ArgumentParser) -> None:
@@ -200,7 +200,7 @@ def _approve_arguments(parser: ArgumentParser) -> None:
 
 def run_approve(arguments: Namespace) -> Answer:
     """List the stopped batches, or approve one."""
-    from ..approve import approve, stopped_batches
+    from ..approvals import approve, stopped_batches
 
     root = loader.Root(arguments.root)
     decision = (arguments.record, arguments.by, arguments.reason)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import loader
 from loader import errors
 from loader.errors import FieldNotFound, InvalidRuntime, InvalidStore
-from loader.storage.options import RUNTIME_OPTIONS
-from loader.storage.spec import is_secret
+from loader.storage.spec import RUNTIME_OPTIONS, is_secret
 
 from ..text import terminal_text
 

@@ -246,10 +246,9 @@ def _card_arguments(parser: ArgumentParser) -> None:
 
 def run_card(arguments: Namespace) -> Answer:
     """Return the dataset card as Markdown, or write it."""
-    from ..card.as_json import card_document
-    from ..card.build import EXAMPLES, build_card
+    from ..card.build import EXAMPLES, build_card, save_card, write_card, write_html
     from ..card.render import render_markdown
-    from ..card.stored import save_card, write_card, write_html
+    from ..card.value import card_document
 
     n_examples = EXAMPLES if arguments.examples is None else arguments.examples
     root = loader.Root(arguments.root)

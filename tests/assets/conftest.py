@@ -13,7 +13,7 @@ from PIL import Image
 
 import loader
 from assets.arrivals.make_batches import discover
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.release.gate_run import audit_batch
 from assets.spec import DatasetSpec
 from dagster_project.definitions import batches_of, build_defs

@@ -11,8 +11,7 @@ import pytest
 from assets.drift import Thresholds
 from assets.media.policy import AudioPolicy, VideoPolicy
 from assets.sources import BatchLimits, Source
-from assets.spec import DatasetSpec, Filter
-from assets.upkeep import Limits, Upkeep
+from assets.spec import DatasetSpec, Filter, Limits, Upkeep
 from penstock.card.build import reason_class
 
 NAN = math.nan

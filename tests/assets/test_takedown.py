@@ -16,8 +16,7 @@ from assets.stages import require_published
 from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.storage import open_store
-from penstock.card.build import build_card
-from penstock.card.stored import save_card
+from penstock.card.build import build_card, save_card
 from penstock.stages import partitions
 from penstock.upkeep.takedown.prove import prove
 from penstock.upkeep.takedown.run import run_takedown

@@ -6,9 +6,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.gate_checks import Gate
-from assets.spec import DatasetSpec, Feature, stage_name
-from assets.upkeep import Upkeep
+from assets.gate_settings import Gate
+from assets.spec import DatasetSpec, Feature, Upkeep, stage_name
 from dagster_project.datasets.demo import SPEC, speech_rate
 from dagster_project.definitions import batches_of, build_defs, defs
 from resources.storage import RootResource

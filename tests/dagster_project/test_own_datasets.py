@@ -32,7 +32,7 @@ BAD_FILES = {
 }
 """File -> its text, the line that is named, part of the error. A helper's line is asked for by itself."""
 SCHEDULED = (
-    "from assets.upkeep import Upkeep\n"
+    "from assets.spec import Upkeep\n"
     + HEAD
     + 'SPEC = DatasetSpec(name="d", upkeep=Upkeep(release="every day"))\n'
 )

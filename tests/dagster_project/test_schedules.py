@@ -13,8 +13,7 @@ from dagster._core.loader import LoadingContextForTest
 import loader
 from assets.arrivals.make_batches import BatchLimits, discover
 from assets.features.refresh import stale
-from assets.spec import DatasetSpec
-from assets.upkeep import Upkeep
+from assets.spec import DatasetSpec, Upkeep
 from dagster_project.definitions import build_defs
 from loader.storage import open_store
 from resources.compute import ComputeResource

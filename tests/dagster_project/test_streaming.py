@@ -10,7 +10,7 @@ from assets.release.lag import lags
 from benchmarks.arrival import DATASET, HEADING, Measured, measure, section, write_section
 
 DEFINITIONS = """
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec
 from dagster_project.definitions import build_defs

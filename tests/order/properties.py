@@ -14,8 +14,8 @@ from loader.order import mixture, plan
 from loader.order import slots as places
 from loader.order.random import keyed_permutation, lanes
 from loader.order.slots import slots_at
-from loader.order.sources import best_fit as pack_table
 from loader.order.sources import growth, packing, views
+from loader.order.sources import packing as pack_table
 from loader.order.sources.views import Delta
 from loader.order.sources.views import synthetic as synthetic_view
 

@@ -8,7 +8,7 @@ import dagster as dg
 import polars as pl
 
 from assets.checks import CheckResult
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature
 from dagster_project.definitions import build_defs

@@ -5,7 +5,7 @@ Great Expectations takes three seconds of each process that releases: its suite 
 
 import os
 
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature
 from dagster_project.definitions import build_defs

@@ -10,7 +10,7 @@ from loader.storage import open_store
 from loader.storage.cloud.azure import azure_config
 from loader.storage.cloud.gcs import gcs_config
 from loader.storage.cloud.s3 import s3_config
-from loader.storage.options import runtime_of
+from loader.storage.spec import runtime_of
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 from loader.errors import Forbidden, InvalidStore, PenstockError
 from loader.storage import Store, StoreSpec, open_store
 from loader.storage.cloud import azure, gcs, s3
-from loader.storage.options import runtime_of
-from loader.storage.spec import is_secret, redact, spec_of
+from loader.storage.spec import is_secret, redact, runtime_of, spec_of
 
 PLANTED = "PLANTEDsecretPLANTED"
 NOWHERE = "http://127.0.0.1:1"

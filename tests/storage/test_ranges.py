@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loader.errors import InvalidStore
 from loader.storage import ByteRange
-from loader.storage.ranges import plan_reads, slice_reads
+from loader.storage.stream import plan_reads, slice_reads
 
 DATA = bytes(range(256)) * 8
 SPANS = st.lists(st.builds(ByteRange, st.integers(0, 1500), st.integers(0, 500)), max_size=12)

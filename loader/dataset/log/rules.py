@@ -122,8 +122,7 @@ def decide_commit(
         return Rebase(newest)
     if body.denies != state.last_deny:
         return ApplyDenies(tuple(d for d in state.denies if d.n > body.denies))
-    if known.gated and not body.verdict:
-        raise ungated(txn, "no verdict was given")
+    refuse_ungated(known, body.verdict)
     same = state.by_id(body.id)
     if same is not None:
         raise Conflict(f"{body.id} is already {same.name}: a manifest names its transaction and parent")
@@ -330,6 +329,12 @@ def _fenced(txn: Txn) -> Fenced:
     return Fenced(
         f"transaction {txn.txn} for {txn.dataset} was aborted ({txn.reason}); begin a new one and write again"
     )
+
+
+def refuse_ungated(txn: Txn, verdict: str) -> None:
+    """Raise StageNotPublished if a gated transaction names no verdict."""
+    if txn.gated and not verdict:
+        raise ungated(txn.txn, "no verdict was given")
 
 
 def ungated(txn: str, why: str) -> StageNotPublished:

@@ -31,7 +31,7 @@ class Txn:
     n: int
     """Number of its begin entry."""
     gated: bool = False
-    """True if its commit has to name a verdict (`dataset/commit.py`)."""
+    """True if its commit has to name a verdict (`dataset/publication_gate.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ import numpy as np
 from ...errors import Corrupt
 from ...storage import Blob, ByteRange, RangeReader, ReadLimits
 from ...storage.mirror import MirroredStore
-from ...storage.ranges import slice_reads
 from ...storage.requests import noting_who_serves
 from ...storage.store import Disk, Piece, disk_of, fill_pieces, is_local
+from ...storage.stream import slice_reads
 from ...storage.threads import lock
 from ..shards.shard import PageHashes
 from .read_faults import add_fault

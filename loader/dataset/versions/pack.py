@@ -19,8 +19,7 @@ from ...errors import AlreadyExists, Corrupt, DecodeFailed, Forbidden, InvalidPl
 from ...json_text import parse_json
 from ...modalities.array import is_array, layout_in
 from ...order.random.plan_hash import content_hash
-from ...order.sources.best_fit import PackTable, pack_documents
-from ...order.sources.packing import PackBy, PackedView
+from ...order.sources.packing import PackBy, PackedView, PackTable, pack_documents
 from ..reading.verified_bucket_reads import FieldPart, read_fields
 from ..shards.address import UNKNOWN_CRC, FieldAddress
 from ..shards.index import IndexFile, IndexPlace

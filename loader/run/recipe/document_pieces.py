@@ -12,8 +12,15 @@ from ...dataset.shards.shard import crc32c
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
-from ...order.sources.best_fit import DocumentPieces
-from ...order.sources.packing import LOSS_MASK, POSITION_IDS, SEGMENT_IDS, PackedView, Packing, sequence_key
+from ...order.sources.packing import (
+    LOSS_MASK,
+    POSITION_IDS,
+    SEGMENT_IDS,
+    DocumentPieces,
+    PackedView,
+    Packing,
+    sequence_key,
+)
 from .recipe import stored_view
 
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import InvalidStore
-from ..options import bucket_and_prefix, check_address, runtime_of, translate_options
-from ..spec import StoreSpec
+from ..spec import StoreSpec, bucket_and_prefix, check_address, runtime_of, translate_options
 from ..store import Store
 from .connection import connector
 from .listing import azure_pages

@@ -9,9 +9,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...errors import InvalidStore, PenstockError
-from ..options import Runtime
 from ..requests import Retrier, count_request
-from ..spec import StoreSpec, redact
+from ..spec import Runtime, StoreSpec, redact
 from ..threads import DaemonPool, check_fork, native_opened
 from .errors import translate
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidStore
-from ..options import bucket_and_prefix, runtime_of, translate_options
-from ..spec import StoreSpec
+from ..spec import StoreSpec, bucket_and_prefix, runtime_of, translate_options
 from ..store import Store
 from .connection import connector
 from .credentials import file_provider

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, unquote_plus, urlencode, urlsplit
 
 from ...errors import InvalidStore, StoreError
-from ..options import Runtime
 from ..requests import count_request
+from ..spec import Runtime
 from ..store import ObjectInfo, Refuse, key_fault
 from .connection import Connection, client_errors, connector
 from .credentials import google_token

@@ -16,8 +16,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ..options import Runtime
 from ..requests import count_request
+from ..spec import Runtime
 from .connection import client_errors
 from .http_connection import PLAIN, Broken, HttpConnection, Place
 from .listing import quoted

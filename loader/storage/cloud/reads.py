@@ -15,11 +15,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ...errors import Changed, Corrupt, Forbidden, StoreError, Transient
-from ..options import Runtime
-from ..ranges import plan_reads, slice_reads
-from ..spec import Opened, StoreSpec
+from ..spec import Opened, Runtime, StoreSpec
 from ..store import Blob, ByteRange, ObjectInfo, ReadLimits, check_key, check_span
-from ..stream import Answer, RangeSeries
+from ..stream import Answer, RangeSeries, plan_reads, slice_reads
 from .connection import Connection, client_errors
 from .errors import is_past_end
 from .http_connection import Broken

@@ -18,15 +18,15 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError
-from ..options import (
+from ..spec import (
     RUNTIME_OPTIONS,
     Runtime,
+    StoreSpec,
     bucket_and_prefix,
     check_address,
     runtime_of,
     translate_options,
 )
-from ..spec import StoreSpec
 from ..store import Store, check_key
 from .connection import connector
 from .credentials import credential_provider, profile_settings

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from ...errors import AlreadyExists, ObjectNotFound, Transient
 from ..disk.folder_files import upload_size
 from ..files import put_held
-from ..options import Runtime
-from ..spec import StoreSpec
+from ..spec import Runtime, StoreSpec
 from ..store import ObjectInfo, Refuse, check_key, check_prefix, log_refusals
 from ..stream import open_reader
 from .connection import Connection, client_errors

@@ -15,7 +15,6 @@ from typing import BinaryIO, Unpack
 from urllib.parse import unquote, urlsplit
 
 from ...errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
-from ..ranges import BufferedRange, cut, neighbours, plan_reads, runs_of, slice_reads
 from ..requests import count_request
 from ..spec import Opened, StoreSpec
 from ..store import (
@@ -32,6 +31,7 @@ from ..store import (
     check_span,
     log_refusals,
 )
+from ..stream import BufferedRange, cut, neighbours, plan_reads, runs_of, slice_reads
 from .folder_files import NewFile, disk_error, fsync_directory, no_links, upload_size, walk, write_all
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC

@@ -12,8 +12,7 @@ from loader.errors import InvalidRuntime
 from .answers import NotAnAnswer, Types, answer_types, decoded
 from .contract import Failure, Outcome, Progress, check_workers, checked, checked_limits, failure_of
 from .environment import worker_environment
-from .pool import MapStopped, MapTask, Pool
-from .process import Reply
+from .process import MapStopped, MapTask, Pool, Reply
 from .worker import encoded
 
 T = TypeVar("T")

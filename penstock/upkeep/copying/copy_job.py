@@ -15,9 +15,8 @@ from ...compute.job import Job, JobFolder
 from ...compute.pool import Failure
 from ...compute.submit import BlockOutcomes, Submission, created, name_other, recorded
 from ...compute.work import Node, StoredPlace, Work
-from .compare import Compared
 from .copy_many import Copies, Migration, copied_here
-from .copy_one import Transfer, requests_of
+from .copy_one import Compared, Transfer, requests_of
 from .items import HELD_BYTES, Copied, Item, Pace
 from .journal import Journal
 

@@ -11,8 +11,7 @@ from loader.storage import Store
 from loader.storage.threads import DaemonPool
 
 from ...units import size
-from .compare import Compared
-from .copy_one import Transfer
+from .copy_one import Compared, Transfer
 from .items import Copied, Item, Pace
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from loader.dataset.log.marker import PROBES
 from loader.errors import MissingDependency
 from loader.storage.cloud.azure import azure_config
-from loader.storage.options import bucket_and_prefix
+from loader.storage.spec import bucket_and_prefix
 
 from .finding import Finding, fail, note, ok, warn
 

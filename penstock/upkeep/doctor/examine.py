@@ -16,7 +16,7 @@ from loader.errors import (
 )
 from loader.native import KIND
 from loader.storage import Store, is_local, open_store
-from loader.storage.memory import MemoryStore
+from loader.storage.key_value import MemoryStore
 
 from ...progress import progress
 from . import store_probes

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from loader.errors import MissingDependency
 from loader.storage.cloud.gcs import gcs_config
-from loader.storage.options import bucket_and_prefix
+from loader.storage.spec import bucket_and_prefix
 
 from .finding import Finding, fail, note, ok, warn
 from .lifecycle_rules import judged, rules_of_gcs

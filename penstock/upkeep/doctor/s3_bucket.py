@@ -7,8 +7,7 @@ from xml.etree.ElementTree import ParseError
 
 from loader.errors import MissingDependency
 from loader.storage.cloud.s3 import s3_config
-from loader.storage.options import bucket_and_prefix
-from loader.storage.spec import redact, secret_values
+from loader.storage.spec import bucket_and_prefix, redact, secret_values
 
 from .finding import Finding, fail, note, ok, warn
 from .lifecycle_rules import ARCHIVES, judged, rules_of_s3

@@ -41,9 +41,22 @@ from .needed import (
     sorter,
 )
 from .plan import CollectionPlan, listed, planned
-from .side_objects import SideObject, adopted, as_table, cards, heartbeats, hints, jobs, seals, unfinished
-from .side_objects import leases as dead_leases
-from .sweep import Caps, SweepResult, last_look, sweep
+from .sweep import (
+    Caps,
+    SideObject,
+    SweepResult,
+    adopted,
+    as_table,
+    cards,
+    heartbeats,
+    hints,
+    jobs,
+    last_look,
+    seals,
+    sweep,
+    unfinished,
+)
+from .sweep import leases as dead_leases
 
 PRICES_USD = {
     "s3": 0.023,

@@ -22,9 +22,9 @@ from loader.dataset.tables.foreign_objects import PLACES
 from loader.errors import AlreadyExists, Conflict, Forbidden, NotARoot, ObjectNotFound
 from loader.storage import Store
 
-from ..copying.compare import copy_entries, put_compared, read_twice
 from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration
+from ..copying.copy_one import copy_entries, put_compared, read_twice
 from ..copying.items import Item, Pace
 from ..copying.journal import Journal
 from .contents import OWN, SMALL_FOLDERS, new_items, new_versions

@@ -18,7 +18,7 @@ from loader.storage.cloud.azure import azure_config
 from loader.storage.disk.unlisted_files import is_unfinished, list_with_unfinished
 from loader.storage.external_shards import FOREIGN
 from loader.storage.mirror import primary_of
-from loader.storage.options import bucket_and_prefix
+from loader.storage.spec import bucket_and_prefix
 
 from ...denied.denied_bytes import DeniedBytes
 from ...denied.record import Place, TakedownRecord

@@ -13,7 +13,7 @@ import loader
 from assets.assembly import candidate
 from assets.checks import near_duplicates_across_splits
 from assets.dedup.policy import EmbeddingMatch, NearDuplicates
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.release import version_asset as version
 from assets.spec import DatasetSpec, Feature, Filter
 from loader.errors import Fenced, StageNotPublished

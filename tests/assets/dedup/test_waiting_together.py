@@ -10,7 +10,7 @@ from PIL import Image
 import loader
 from assets.checks import near_duplicates_across_splits
 from assets.drift import Thresholds
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.release import version_asset as version
 from assets.release.version_asset import audit_waiting
 from assets.spec import DatasetSpec, Feature

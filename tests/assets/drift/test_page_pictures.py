@@ -17,7 +17,7 @@ from assets.drift import page as examples
 from assets.drift.compare import baseline_of
 from assets.drift.findings import as_check
 from assets.drift.page import MAX_OF_FINDING, before_of, render, shown_of
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage

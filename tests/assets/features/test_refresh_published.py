@@ -13,7 +13,7 @@ import loader
 from assets.checks import CheckResult
 from assets.features.refresh import stale
 from assets.featurizers import Features, Featurizer
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.media.unit import Unusable
 from assets.spec import DatasetSpec, Feature, Filter
 from loader.dataset.reading.verified_bucket_reads import read_fields

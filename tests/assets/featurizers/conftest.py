@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from assets.testing.sample_media import Sample, flac, jpeg, mp4, samples_of_every_kind, scene, sine
+from assets.testing.featurizers import Sample, flac, jpeg, mp4, samples_of_every_kind, scene, sine
 
 sys.path.append(str(Path(__file__).parent / "networks"))  # tests_networks, here and in workers
 

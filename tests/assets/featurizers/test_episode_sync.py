@@ -16,7 +16,7 @@ import loader
 from assets.features.compute import feature_kind, inputs_of
 from assets.featurizers import Features, make
 from assets.media.unit import Unusable
-from assets.testing.sample_media import npy
+from assets.testing.featurizers import npy
 from loader.modalities import encode
 from loader.modalities.video.packet_table import index_packets, packets_bytes, read_packets
 from penstock.cli import main

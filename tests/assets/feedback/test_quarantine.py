@@ -15,7 +15,6 @@ from PIL import Image
 
 import loader
 from assets import quarantine
-from assets.judging import judge
 from assets.quarantine import (
     MAX_LEDGERS,
     Quarantined,
@@ -25,6 +24,7 @@ from assets.quarantine import (
     unjudged_ledgers,
     verdicts,
 )
+from assets.reported_samples import judge
 from assets.spec import DatasetSpec
 from assets.tables import write_table
 from dagster_project.sensors.trainings import quarantine_sensor

@@ -22,7 +22,7 @@ from assets.arrivals.progress import TickDataset, read_progress
 from assets.arrivals.reconcile import reconcile
 from assets.arrivals.tick import tick
 from assets.checks.expectations import Expectation
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.joined_objects import raw_objects_in
 from assets.sources import BatchLimits, Feed, Source
 from assets.spec import DatasetSpec, Feature

@@ -9,7 +9,7 @@ import pytest
 
 import loader
 from assets.arrivals.make_batches import discover
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.joined_objects import raw_objects_in
 from assets.sources import Source
 from assets.spec import DatasetSpec

@@ -17,7 +17,7 @@ from rosbags.rosbag1 import Writer as RosWriter
 from rosbags.typesys import Stores, get_typestore
 
 import loader
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.sources import Source, read_formats
 from assets.spec import DatasetSpec, Feature
 from assets.stages import recut_requests

@@ -5,7 +5,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.release.version_asset import version_asset
 from resources.storage import RootResource
 from tests.assets.release.gated import Release

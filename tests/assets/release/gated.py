@@ -8,7 +8,7 @@ import dagster as dg
 import loader
 from assets.arrivals.make_batches import discover
 from assets.checks import Expectation
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage

@@ -12,12 +12,12 @@ import pytest
 
 import loader
 from assets.checks import CheckResult, Expectation
-from assets.gate_checks import SUITE, Gate
+from assets.gate_settings import SUITE, Gate
 from assets.spec import DatasetSpec
 from assets.stages import require_published
 from loader.dataset.log.entries import canonical
 from loader.errors import Conflict, InvalidRuntime
-from penstock.approve import approve, stopped_batches
+from penstock.approvals import approve, stopped_batches
 from penstock.card.build import build_card
 from penstock.cli import main
 from penstock.stages import current_record

@@ -15,7 +15,7 @@ from PIL import Image
 import loader
 from assets.arrivals.make_batches import discover
 from assets.checks import CheckResult
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.release.version_asset import version_asset
 from assets.samples_asset import samples_asset
 from assets.sources import BatchLimits

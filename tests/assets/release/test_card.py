@@ -12,8 +12,7 @@ from assets.release.version_page import card_markdown
 from assets.samples_asset import batch_provenance, filter_words
 from assets.spec import DatasetSpec, Feature, Filter
 from loader.dataset.names import card_folder
-from penstock.card.build import reason_class
-from penstock.card.stored import read_card
+from penstock.card.build import read_card, reason_class
 from penstock.stages import StageRecord
 
 SPEC = DatasetSpec(

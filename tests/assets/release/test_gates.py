@@ -10,7 +10,7 @@ import pytest
 
 import loader
 from assets.checks import CheckResult, Expectation, audio_rate
-from assets.gate_checks import SUITE, Gate
+from assets.gate_settings import SUITE, Gate
 from assets.release.version_asset import publish_batches
 from assets.spec import DatasetSpec, Feature, Filter
 from assets.stages import require_published

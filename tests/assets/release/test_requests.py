@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import loader
-from assets.gate_checks import GATE
+from assets.gate_settings import GATE
 from assets.release.gate_run import Audit
 from assets.release.version_asset import NOTED_AT_ONCE, _publish_passed, audit_waiting, publish_batches
 from benchmarks.scale import publish

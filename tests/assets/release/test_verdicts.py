@@ -12,7 +12,7 @@ import pytest
 import loader
 from assets.assembly import candidate
 from assets.checks import CheckResult
-from assets.gate_checks import SUITE, Gate
+from assets.gate_settings import SUITE, Gate
 from assets.release import version_asset as version
 from assets.release.version_asset import audit_waiting, publish_batches
 from loader.dataset.log.entries import canonical

@@ -11,7 +11,7 @@ import pytest
 
 import loader
 from assets.checks import CheckResult, Expectation, audio_rate, counts
-from assets.gate_checks import SUITE, Gate
+from assets.gate_settings import SUITE, Gate
 from assets.release.version_asset import publish_batches
 from assets.stages import require_published
 from loader.errors import Fenced, StageNotPublished

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.batches import IngestBatch, Standing
-from assets.upkeep import LIMITS, Limits
+from assets.spec import LIMITS, Limits
 from dagster_project.sensors.alerting import REMINDER_S, Alarm, alarms, due
 from resources.alerts import Alert
 

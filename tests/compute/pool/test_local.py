@@ -18,7 +18,7 @@ from loader.errors import InvalidRuntime, Unpicklable
 from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.environment import visible_gpus, worker_environment
 from penstock.compute.pool.local import AHEAD_BYTES, AHEAD_UNITS
-from penstock.compute.pool.pool import MapTask, Pool
+from penstock.compute.pool.process import MapTask, Pool
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset import commit as relabel
-from loader.dataset import compact
+from loader.dataset import commit, publication_gate
 from loader.dataset.labels import join as key_match
 from loader.dataset.tables import annotations as edits
 from loader.dataset.tables import stats
@@ -129,18 +128,18 @@ def statistics_add(patch):
 
 
 def statistics_of_the_version_it_was_made_from(patch):
-    real = relabel.annotation_stats
+    real = commit.annotation_stats
 
     def stats_of(store, before, ours, columns):
         first = [entry for entry in before if entry["group"] == "metadata"]
         return real(store, first, ours, columns)
 
-    patch.setattr(relabel, "annotation_stats", stats_of)
+    patch.setattr(commit, "annotation_stats", stats_of)
 
 
 def runs_are_merged_across(patch):
     """What the tables of the runs say comes before what an annotation says of all of them."""
-    real = compact._shortened_runs
+    real = commit._shortened_runs
 
     def shortened(store, prefix, manifest, done):
         base = [file for file in manifest["samples"] if not edits.is_annotation(file)]
@@ -148,18 +147,18 @@ def runs_are_merged_across(patch):
         found = real(store, prefix, {**manifest, "samples": base}, done)
         return {**found, "samples": [*found["samples"], *later]}
 
-    patch.setattr(compact, "_shortened_runs", shortened)
+    patch.setattr(commit, "_shortened_runs", shortened)
 
 
 def nobody_is_refused(patch):
-    patch.setattr(relabel.SameCells, "_compare", lambda self, parent, name: None)
+    patch.setattr(publication_gate.SameCells, "_compare", lambda self, parent, name: None)
 
 
 def everybody_is_refused(patch):
     def compare(self, parent, name):
-        raise relabel.Conflict("somebody was here")
+        raise publication_gate.Conflict("somebody was here")
 
-    patch.setattr(relabel.SameCells, "_compare", compare)
+    patch.setattr(publication_gate.SameCells, "_compare", compare)
 
 
 def excluded_samples_are_found(patch):

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import loader
 from benchmarks.scale import publish
-from loader.dataset import compact
-from loader.dataset.commit import NewKeys
-from loader.dataset.compact import FAN_IN, MOST_BYTES, SIZES, to_merge
+from loader.dataset import commit
+from loader.dataset.commit import FAN_IN, MOST_BYTES, SIZES, to_merge
+from loader.dataset.publication_gate import NewKeys
 from loader.dataset.writing.run_tables import RunKeys
 from loader.errors import DuplicateKey
 from penstock.upkeep.diff import column_statistics
@@ -82,9 +82,9 @@ def grow(root, runs, properties):
 def test_merged_tables_hold_what_the_many_held(url, properties, monkeypatch, most_bytes):
     """most_bytes: below it the oldest of many are merged alone, and the newer ones stay behind them."""
     many, few = loader.Root(f"{url}/many"), loader.Root(f"{url}/few")
-    monkeypatch.setattr(compact, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(commit, "MOST_BYTES", most_bytes)
     with monkeypatch.context() as patch:
-        patch.setattr(compact, "to_merge", lambda nbytes: slice(0, 0))
+        patch.setattr(commit, "to_merge", lambda nbytes: slice(0, 0))
         expected = grow(many, 16, properties)
     found = grow(few, 16, properties)
     long, short = many.open("d").manifest, few.open("d").manifest

@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 
 import loader
-from loader.dataset.commit import digest_of
+from loader.dataset.commit import Pending, commit
 from loader.dataset.log.entries import KINDS, canonical, seal
 from loader.dataset.log.rules import CommitBody, decide_begin
 from loader.dataset.log.snapshots import dump_state, load_state
 from loader.dataset.log.state import State, fold
+from loader.dataset.publication_gate import digest_of
 from loader.dataset.shards.part import ShardFile
+from loader.dataset.tables.manifest import Change
 from loader.errors import Conflict, Corrupt, Fenced, FormatTooNew, InvalidSample, StageNotPublished
 
 FOLDER = "stages/photos/version/000001-a"
@@ -61,6 +63,15 @@ def test_nothing_of_it_is_published_without(root, waiting):
     with pytest.raises(StageNotPublished, match="no verdict was given"):
         root.log.commit(txn, lambda state: body)
     assert not root.state.versions("photos")
+
+
+def test_publication_that_asks_for_no_verdict_is_refused(root, waiting):
+    before = {info.key for info in root.store.list("")}
+    txn = waiting[0].txn
+    pending = Pending(dataset="photos", txn=txn, prefix=f"data/{txn}/a", change=Change(), producer={})
+    with pytest.raises(StageNotPublished, match="no verdict was given"):
+        commit(root.store, root.log, pending)
+    assert {info.key for info in root.store.list("")} == before
 
 
 @pytest.mark.parametrize(

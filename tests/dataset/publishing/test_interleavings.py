@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.dataset import commit as publish
+from loader.dataset import publication_gate
 from loader.errors import PenstockError
 
 
@@ -80,14 +81,14 @@ def merged_on_the_first_parent(patch):
 
 
 def keys_not_asked_again(patch):
-    real, asked = publish.NewKeys.__call__, set()
+    real, asked = publication_gate.NewKeys.__call__, set()
 
     def check(self, parent):
         if id(self) not in asked:
             asked.add(id(self))
             real(self, parent)
 
-    patch.setattr(publish.NewKeys, "__call__", check)
+    patch.setattr(publication_gate.NewKeys, "__call__", check)
 
 
 @pytest.mark.parametrize(

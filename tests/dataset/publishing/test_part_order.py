@@ -9,8 +9,8 @@ import pytest
 import loader
 from benchmarks.scale import publish
 from loader.api.explain import provenance
-from loader.dataset import compact
-from loader.dataset.compact import compacted
+from loader.dataset import commit
+from loader.dataset.commit import compacted
 from loader.dataset.tables.parquet import TableFile, get_table, put_named_table
 from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt
@@ -34,8 +34,8 @@ def in_order(version):
 def test_keys_stay_in_the_order_of_the_parts(url, monkeypatch, at_scale):
     """Publishes of any size, with groups, labels, exclusions and better copies between them. Merges take the oldest of
     too many tables, so that those of the publish itself stay beside what it merged."""
-    monkeypatch.setattr(compact, "SIZES", (14_000, 20_000))
-    monkeypatch.setattr(compact, "MOST_BYTES", 40_000)
+    monkeypatch.setattr(commit, "SIZES", (14_000, 20_000))
+    monkeypatch.setattr(commit, "MOST_BYTES", 40_000)
     for seed in range(at_scale(1, 4)):
         published_at_random(loader.Root(f"{url}-{seed}"), seed)
 
@@ -70,9 +70,9 @@ def published_at_random(root, seed):
 
 def test_merge_out_of_the_order_of_parts_is_refused(root, monkeypatch):
     """Whatever puts it there: nothing is published."""
-    monkeypatch.setattr(compact, "to_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 3 else 0))
+    monkeypatch.setattr(commit, "to_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 3 else 0))
     monkeypatch.setattr(
-        compact,
+        commit,
         "_replaced",
         lambda files, gone, merged: [*(file for file in files if file["path"] not in gone), *merged],
     )
@@ -92,10 +92,10 @@ def shared_folders(version):
 
 def as_earlier_releases_merged(patch):
     """Into the publisher's own folder, in which its own run may stay as it is."""
-    patch.setattr(compact, "SIZES", (14_000, 20_000))
-    patch.setattr(compact, "MOST_BYTES", 40_000)
+    patch.setattr(commit, "SIZES", (14_000, 20_000))
+    patch.setattr(commit, "MOST_BYTES", 40_000)
     for name in ("_merge_samples", "_merge_stats"):
-        patch.setattr(compact, name, _beside(getattr(compact, name)))
+        patch.setattr(commit, name, _beside(getattr(commit, name)))
 
 
 def _beside(merge):

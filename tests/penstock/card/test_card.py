@@ -13,9 +13,9 @@ import yaml
 
 import loader
 from loader.errors import InvalidRuntime
-from penstock.card.as_json import card_document, render_json
 from penstock.card.build import build_card, reason_class
 from penstock.card.render import render_html, render_markdown
+from penstock.card.value import card_document, render_json
 
 
 @pytest.fixture(scope="module")
@@ -239,12 +239,12 @@ def test_same_version_gives_the_same_bytes_in_any_process(mixed, card):
     code = (
         "import loader, sys, hashlib\n"
         "from penstock.card.build import build_card\n"
-        "from penstock.card.stored import card_files\n"
+        "from penstock.card.build import card_files\n"
         f"root = loader.Root({mixed!r})\n"
         "for name, data in card_files(build_card(root, root.open('mixed@6'))).items():\n"
         "    print(name, hashlib.sha256(data).hexdigest())\n"
     )
-    from penstock.card.stored import card_files
+    from penstock.card.build import card_files
 
     here = [f"{name} {hashlib.sha256(data).hexdigest()}" for name, data in card_files(card).items()]
     run = subprocess.run(

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from penstock.card.as_json import front_matter, render_json
 from penstock.card.render import render_html, render_markdown, table
+from penstock.card.value import front_matter, render_json
 from penstock.text import WORD_JOINER, clean, html_text, markdown_text, yaml_text
 
 HOSTILE = [

@@ -10,8 +10,7 @@ import pytest
 import loader
 from loader.dataset.names import card_folder
 from loader.errors import Corrupt, FormatTooNew, InvalidRuntime
-from penstock.card.build import build_card
-from penstock.card.stored import card_files, read_card, save_card, write_card, write_html
+from penstock.card.build import build_card, card_files, read_card, save_card, write_card, write_html
 
 
 @pytest.fixture

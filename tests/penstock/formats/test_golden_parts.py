@@ -19,7 +19,7 @@ import pytest
 
 import loader
 from assets.arrivals.make_batches import discover
-from assets.gate_checks import Gate
+from assets.gate_settings import Gate
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage

@@ -25,6 +25,7 @@ from penstock.train.run_folder import RunFolder, briefs, runs
 from penstock.train.submitting import summaries, summary
 from penstock.train.windows import ROW, TABLE, window_bytes
 from penstock.verbs.train import _newest
+from tests.servers.patience import PATIENCE_S
 
 
 class CountedStore:
@@ -153,18 +154,22 @@ def test_memory_of_sums_does_not_grow_with_windows(tmp_path: Path, monkeypatch: 
 
 
 class BusyStore:
-    """A store that knows how many objects are read at once."""
+    """A store that knows how many windows are read at once. together: how many it waits for before it answers."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, together: int) -> None:
         self._store, self._lock, self.now, self.most = store, threading.Lock(), 0, 0
+        self._together = threading.Barrier(together)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def get(self, key: str) -> Any:
+        if "/windows/" not in key:
+            return self._store.get(key)
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)
+        self._together.wait(PATIENCE_S)
         time.sleep(0.02)
         with self._lock:
             self.now -= 1
@@ -175,7 +180,7 @@ class BusyStore:
 def test_large_windows_are_in_memory_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool, most: int
 ) -> None:
-    store = BusyStore(loader.Root(tmp_path).store)
+    store = BusyStore(loader.Root(tmp_path).store, most)
     folder = RunFolder(store, "a")
     row = np.zeros(1, ROW)
     for step in range(1, 9):
@@ -267,6 +272,19 @@ def test_forged_object_is_named(
     folder.store.put(folder.key(name), data)
     with pytest.raises(Corrupt, match=name):
         read(folder)
+
+
+@pytest.mark.parametrize("folder_of", [RunFolder.attempts, RunFolder.events])
+def test_record_of_more_objects_than_a_run_has_is_read_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder_of: Callable[[RunFolder], Any]
+) -> None:
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    record(folder, n_events=2, n_attempts=4)
+    assert len(folder_of(folder)) >= 4
+    monkeypatch.setattr(run_folder, "MOST_OBJECTS", 3)
+    with pytest.raises(Corrupt, match=f"trainings/a/{folder_of.__name__} has more than 3 objects"):
+        folder_of(folder)
+    assert [brief.run for brief in briefs(folder.store)] == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[
             lines += page.store(row, *found, bench.mean_bytes(row))
         else:
             found = throughput.measure(bench, row, given.rounds)
-            lines += page.throughput(row, *found, bench.mean_bytes(row))
             if row.limit:
+                lines += page.throughput(row, *found, bench.mean_bytes(row))
                 panels[row.title] = found[0]
         turns = found[0]
         judged = [line for aim in row.aims if (line := page.verdict(turns, aim)) is not None]

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -186,28 +186,25 @@ def restore(folder: str, layers: int, saved_by: int, loaded_by: int) -> Restore:
     )
 
 
+def _range(values: Sequence[float], digits: int = 0) -> str:
+    return f"{min(values):,.{digits}f} to {max(values):,.{digits}f}"
+
+
 def page_of(result: Restore) -> str:
     """A section of docs/benchmarks-stores.md."""
-    gb = SCALE / 1e9
+    gb, ranks = SCALE / 1e9, result.ranks
     lines = [
         "# A checkpoint of 100 GB on other ranks",
         "",
         f"{result.tensors:,} tensors in {result.parts:,} parts, {result.nbytes * gb:.0f} GB, saved by "
-        f"{result.saved_by} ranks and loaded by {len(result.ranks)}",
+        f"{result.saved_by} ranks and loaded by {len(ranks)}",
         "over S3. Run with all sizes divided by 1,024, so counts match the whole.",
         "",
-        "| rank | its share, GB | bytes read, GB | parts | requests |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {one.rank} | {one.share * gb:.2f} | {one.nbytes * gb:.2f} | {one.parts:,} | {one.requests:,} |"
-        for one in result.ranks
-    ]
-    requests, nbytes = result.served
-    lines += [
-        "",
-        f"The server counted {requests:,} requests and {nbytes * gb:.0f} GB. Each rank reads the parts that hold its",
-        "rows; only the first reads marker and index.",
+        f"A rank reads {_range([one.nbytes * gb for one in ranks], 2)} GB for its share of "
+        f"{_range([one.share * gb for one in ranks], 2)} GB, in",
+        f"{_range([one.requests for one in ranks])} requests of at most 16 MiB to "
+        f"{_range([one.parts for one in ranks])} parts, which hold its rows.",
+        "Only the first rank reads marker and index.",
     ]
     return "\n".join(lines) + "\n"
 

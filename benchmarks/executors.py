@@ -144,19 +144,19 @@ def page(found: dict[tuple[str, str, str], list[dict[str, Any]]], rounds: int, n
         "Batches per second of one training: 64 JPEGs of 256 px, 64 latents of 32 KiB, or 32 rows of 2048 tokens. It",
         "does nothing with them, computes in Python for some ms per step, or sleeps.",
         "",
-        f"| batches of | the training | {' | '.join(EXECUTORS)} | auto, of the best |",
-        "| --- | --- |" + " --- |" * (len(EXECUTORS) + 1),
+        "| batches of | the training | the best fixed choice | auto | of the best |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for work, (*_, steps) in WORK.items():
         for step in steps:
-            runs = {name: found[work, step, name] for name in EXECUTORS}
-            rates = {name: [one["rate"] for one in some] for name, some in runs.items()}
-            cells = [shown(rates[name], 1) for name in EXECUTORS]
-            cells[-1] += f" {statistics.mode(one['ended'] for one in runs['auto'])}"
-            others = [rates[name] for name in EXECUTORS if name != "auto"]
-            of_best = [mine / max(rest) for mine, *rest in zip(rates["auto"], *others, strict=True)]
+            rates = {name: [one["rate"] for one in found[work, step, name]] for name in EXECUTORS}
+            auto = rates.pop("auto")
+            best = max(rates, key=lambda name: statistics.median(rates[name]))
+            ended = statistics.mode(one["ended"] for one in found[work, step, "auto"])
+            of_best = [ours / max(others) for ours, *others in zip(auto, *rates.values(), strict=True)]
             most = f", at most {1000 / STEP_MS[step]:.0f}" if STEP_MS[step] else ""
-            lines.append(f"| {work} | {step}{most} | {' | '.join(cells)} | {shown(of_best, 2)} |")
+            cells = [f"{shown(rates[best], 1)}, {best}", f"{shown(auto, 1)}, {ended}", shown(of_best, 2)]
+            lines.append(f"| {work} | {step}{most} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 

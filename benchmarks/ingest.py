@@ -185,7 +185,9 @@ def speed(folder: Path, video: Path, rounds: int, peers: Path | None) -> list[st
         stream = container.streams.video[0]
         hours = float((stream.duration or 0) * (stream.time_base or 0)) / 3600
     lines = [
-        "| work | contestant | hours of video per hour of one core | penstock is faster by |",
+        "Hours of video per hour of one core:",
+        "",
+        "| work | penstock | peer | penstock is faster by |",
         "| --- | --- | --- | --- |",
     ]
     for work, runners in races.items():
@@ -197,17 +199,13 @@ def speed(folder: Path, video: Path, rounds: int, peers: Path | None) -> list[st
                 run()
                 took[name].append(processor_s() - before)
                 print(f"{work}, round {number}, {name}: {took[name][-1]:.1f} s", file=sys.stderr, flush=True)
-        for name, values in took.items():
-            rate = hours * 3600 / statistics.median(values)
-            ratios = [other / ours for other, ours in zip(values, took["penstock"], strict=True)]
-            told = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-            lines.append(f"| {work} | {name} | {rate:.1f} | {told if name != 'penstock' else ''} |")
-    return [
-        *lines,
-        "",
-        "Contestants take turns; a ratio is the median over rounds of the ratio within a round, with its range.",
-        "",
-    ]
+        ours, theirs = took.values()
+        (peer,) = took.keys() - {"penstock"}
+        ratios = [other / own for other, own in zip(theirs, ours, strict=True)]
+        faster = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        own, other = (f"{hours * 3600 / statistics.median(values):.1f}" for values in (ours, theirs))
+        lines.append(f"| {work} | {own} | {other} ({peer}) | {faster} |")
+    return [*lines, ""]
 
 
 def both_cores(folder: Path, video: Path, n_videos: int = 8) -> list[str]:

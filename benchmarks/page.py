@@ -91,28 +91,23 @@ def throughput(
     row: Row, turns: Turns, spread: Mapping[str, float], failed: Mapping[str, str], sample_bytes: float
 ) -> list[str]:
     """Return a section: a line per contestant with its speed and cost, of the fastest peers."""
-    limit = fastest(turns, lambda name: is_of(name, LIMIT))
-    ours = {group: ours_of(turns, group) for group in ("workers", "in process")}
     lines = [
         f"## {row.title}",
         "",
-        "| contestant | samples/s | of the limit | penstock is faster by | spread | CPU s per GiB | MiB |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| contestant | samples/s | spread | CPU s per GiB | MiB |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for name, found in _shown_of(turns).items():
-        like = ours["in process" if ", in process" in name else "workers"]
         cpu = statistics.median(one["cpu_s"] / (one["samples"] * sample_bytes / GIB) for one in found)
         cells = [
             name,
             shown([rate(one) for one in found], 0),
-            f"{statistics.median(ratios(turns, name, limit)):.3f}" if limit else "",
-            shown(ratios(turns, like, name)) if like and name not in (like, limit) else "",
             f"{spread[name]:.1f}" if name in spread else "",
             f"{cpu:.2f}",
             f"{statistics.median(one['memory_bytes'] for one in found) / MIB:,.0f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += [f"| {name} | failed: {why} | | | | | |" for name, why in failed.items()]
+    lines += [f"| {name} | failed: {why} | | | |" for name, why in failed.items()]
     return [*lines, "", f"Bound of penstock: {row.bound}", ""]
 
 
@@ -142,12 +137,11 @@ def store(
 
 REST = "## All rows, on two cores"
 
-N_PEERS = 4
+N_PEERS = 2
 HOW_TO_READ = """\
-The tables below hold the {peers} fastest peers of a row.
+The tables below hold the {peers} fastest peers of a row, each in its fastest setting.
 
-**samples/s**: a peer in its fastest setting. **penstock is faster by**: workers against workers, in process against in
-process. **spread**: twentieths of the data set in a batch; chance gives {uniform}; a low figure is a poor shuffle.
+**spread**: twentieths of the data set in a batch; chance gives {uniform}; a low figure is a poor shuffle.
 **CPU s per GiB**: of stored samples, all processes. **MiB**: anonymous and shared memory, Python and torch included."""
 
 

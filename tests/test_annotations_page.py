@@ -1,4 +1,4 @@
-"""The examples of docs/annotations.md print what the page says."""
+"""The examples of docs/pipeline.md, Annotations, print what the page says."""
 
 import argparse
 import re
@@ -9,7 +9,9 @@ from pathlib import Path
 from penstock.verbs import curation
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "docs" / "annotations.md").read_text()
+(TEXT,) = re.findall(
+    r"^## Annotations\n.*?(?=^## )", (ROOT / "docs" / "pipeline.md").read_text(), re.M | re.S
+)
 
 
 def test_examples_print_what_the_page_says(tmp_path: Path) -> None:

@@ -105,11 +105,9 @@ def test_table_says_what_was_measured_and_who_failed() -> None:
     lines = page.throughput(row, TURNS, {"litdata, in process": 4.2}, {"grain": "ImportError: no"}, 2**30)
     (litdata,) = (line for line in lines if line.startswith("| litdata"))
     # 1200 and 400 GiB in one CPU second each
-    cells = ["litdata, in process", "400 (200-600)", "0.500", "0.62 (0.50-0.75)", "4.2", "0.00", "3"]
+    cells = ["litdata, in process", "400 (200-600)", "4.2", "0.00", "3"]
     assert litdata == f"| {' | '.join(cells)} |"
-    assert "| grain | failed: ImportError: no | | | | | |" in lines
-    (ours,) = (line for line in lines if line.startswith("| penstock, 2 threads"))
-    assert ours.split(" | ")[3] == ""
+    assert "| grain | failed: ImportError: no | | | |" in lines
 
 
 def test_table_has_the_fastest_peers_in_their_fastest_setting() -> None:
@@ -123,8 +121,7 @@ def test_table_has_the_fastest_peers_in_their_fastest_setting() -> None:
     row = Row(name="x", title="X", kind="tokens", samples=1, limit="bare.", bound="the bus.")
     shown = [line.split(" | ")[0][2:] for line in page.throughput(row, turns, {}, {}, 2**30)[4:-3]]
     ours_and_limit = {name for name in turns if name.startswith(("penstock,", "limit,"))}
-    peers = {"litdata, in process", "torch DataLoader, 2 workers", "peer 3, 2 workers", "peer 4, 2 workers"}
-    assert set(shown) == ours_and_limit | peers
+    assert set(shown) == ours_and_limit | {"litdata, in process", "torch DataLoader, 2 workers"}
 
 
 def test_page_names_the_command_that_made_it() -> None:
@@ -437,5 +434,4 @@ def test_run_steps_are_measured_end_to_end(tmp_path: Path) -> None:
         [*command, "--out", str(tmp_path / "page")], cwd=ROOT, capture_output=True, check=True
     )
     text = (tmp_path / "page").read_text()
-    assert re.search(r"\n\| 2 ranks: `run.steps`( \| \d+\.\d\d ms){3} \|\n", text), done.stderr
-    assert re.search(r"`run.steps` costs -?\d+\.\d\d % of a step", text)
+    assert re.search(r"\n\| 2( \| \d+\.\d\d ms){3} \| -?\d+\.\d\d % \(", text), done.stderr

@@ -63,6 +63,7 @@ found = {"publish": files_of(publish)}
 plan = loader.plan({"photos": root.open("photos@latest")}, seed=7, global_batch=2)
 with loader.Loader(plan, rank=0, world_size=1, framework="numpy", workers=0) as batches:
     found["next"] = files_of(lambda: next(batches))
+assert not {"torch", "dagster"} & set(sys.modules)  # batches of arrays need neither
 
 def register(root):
     with contextlib.redirect_stdout(io.StringIO()):

@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import io
-import json
 import os
 import re
 import subprocess
@@ -161,27 +160,8 @@ def test_training_reads_a_package_s_modality_from_a_package_s_store(follow) -> N
     assert done.stdout == f"{[float(n) for n in range(8)]}\n", done.stderr
 
 
-def test_verb_answers_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from penstock import verbs
-    from penstock.cli import main
-
-    monkeypatch.setitem(verbs.VERBS, "fields", example("verb", "fields.py")["VERB"])
-    monkeypatch.setitem(verbs.GROUPS, "train", (*verbs.GROUPS["train"], "fields"))
-    with loader.Root(tmp_path) as root, root.write("points") as writer:
-        writer.add("one", {"x.txt": "a", "cls": 1})
-    assert main(["fields", "points@1", "--root", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "cls\nx.txt\n"
-    assert main(["fields", "points@1", "--root", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"fields": ["cls", "x.txt"]}
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "the fields of a version" in capsys.readouterr().out
-
-
 def test_every_section_is_followed() -> None:
-    assert FILES.keys() == {*TESTS, "verb"}
+    assert FILES.keys() == TESTS.keys()
 
 
 def test_scheme_whose_package_does_not_import_says_so(

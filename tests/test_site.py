@@ -1,8 +1,6 @@
-"""The documentation's site: its navigation has every page, it asks no other host, the landing page's lines work."""
+"""The documentation's site: its navigation has every page, and it asks no other host."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import loader
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SETTINGS = (ROOT / "mkdocs.yml").read_text()
-PAGE = (DOCS / "index.md").read_text()
 
 
 class Settings(yaml.SafeLoader):
@@ -67,28 +64,8 @@ def test_every_public_name_of_the_loader_has_its_place_in_the_api() -> None:
     assert sorted(names) == sorted(loader.__all__)
 
 
-def test_lines_of_the_landing_page_print_what_it_says(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.S)
-    check = "import sys; assert not {'torch', 'dagster'} & set(sys.modules)"
-    for _ in range(2):
-        run = subprocess.run(
-            [sys.executable, "-W", "error", "-c", f"{code}\n{check}"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert (run.returncode, run.stdout, run.stderr) == (0, shown, "")
-
-
-MADE_BY_READERS = {"penstock/verbs/fields.py"}
-"""The file that extending.md has its readers write in the tree."""
-
-
 def test_every_file_that_a_page_names_is_there() -> None:
     packages = "loader|penstock|assets|resources|dagster_project|tests|examples"
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")):
-        named = (
-            set(re.findall(rf"(?<![\w./])((?:{packages})/[\w/]+\.py)\b", page.read_text())) - MADE_BY_READERS
-        )
+        named = set(re.findall(rf"(?<![\w./])((?:{packages})/[\w/]+\.py)\b", page.read_text()))
         assert not [path for path in sorted(named) if not (ROOT / path).exists()], page

@@ -7,7 +7,7 @@ knows the truth, and compares. `--page` writes docs/benchmarks-pipeline.md.
 import time
 
 from .. import simulated
-from .comparison import Row, compare, seed_row
+from .comparison import Row, compare, seed_figures
 from .week import FAILURES_PER_NODE_DAY, Week
 
 COMMAND = "benchmarks.fleet_week"
@@ -17,18 +17,15 @@ HEAD = """# A week of a fleet
 
 **Simulated**: {failures:g} failures per 1,000 node-days, a few bad nodes, jobs of three priorities that are preempted
 and go on with three quarters of their nodes, a damaged shard, a slow store, and a broken check. penstock's own
-`suspects`, `Failures`, `goodput`, `usage` and plans decide and count.
+`suspects`, `Failures`, `goodput`, `usage` and plans decide and count. Proofs of suspicions are simulated too.
 
 | | aim | figure | reached |
 | --- | --- | --- | --- |"""
 SEEDS = """
-Days until the watch drained, or named, each bad node, by seed:
+Least and most of {n} seeds; days until the watch drained, or named, each bad node:
 
-| seed | flips bits | crash their gangs | reads slowly, named | healthy drained | suspects, healthy | proofs a day |
-| --- | --- | --- | --- | --- | --- | --- |"""
-TAIL = """
-All nodes of a run that crashes are suspects alike, after 3 of their last 5 starts failed and the runs got past these
-failures. The proof decides, and is simulated too."""
+| | least | most |
+| --- | --- | --- |"""
 
 
 def main() -> int:
@@ -48,15 +45,19 @@ def main() -> int:
         what="processor time of all this", aim="60 s", figure=f"{seconds:.0f} s", is_reached=seconds <= 60
     )
     rows.append(simulated.row(*last.cells()))
-    seeds = [simulated.row(given.seed, *seed_row(week))]
+    figures = seed_figures(week)
     for seed in range(given.seed + 1, given.seed + given.seeds):
         week = Week(given.nodes, seed, given.days)
         week.run()
-        seeds.append(simulated.row(seed, *seed_row(week)))
+        for name, values in seed_figures(week).items():
+            figures[name] += values
+    seeds = [
+        simulated.row(name, f"{round(min(each), 2):g}", f"{round(max(each), 2):g}")
+        for name, each in figures.items()
+    ]
     head = HEAD.format(made=made, failures=1000 * FAILURES_PER_NODE_DAY)
-    return simulated.finish(
-        COMMAND, given, [*head.splitlines(), *rows, *SEEDS.splitlines(), *seeds, *TAIL.splitlines()]
-    )
+    spread = [*SEEDS.format(n=given.seeds).splitlines(), *seeds]
+    return simulated.finish(COMMAND, given, [*head.splitlines(), *rows, *spread])
 
 
 if __name__ == "__main__":

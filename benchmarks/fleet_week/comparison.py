@@ -108,11 +108,13 @@ def _usage(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
     )
 
 
+NEVER = float("inf")
 BAD = {
     "flip": ("with a flipped bit in 1 of 1,000 reads", "drained"),
     "crash": ("whose gangs crash after 2 h", "drained"),
     "slow": ("with slow reads, which a check only warns of", "named"),
 }
+SHORT = {"flip": "flips bits", "crash": "crash their gangs", "slow": "reads slowly"}
 
 
 def _first_drains(week: Week) -> dict[str, float]:
@@ -140,12 +142,19 @@ def _healthy_suspects(week: Week) -> int:
     return len(week.watch.named.keys() - {node.name for node in week.nodes if node.was_lemon})
 
 
-def seed_row(week: Week) -> tuple[str, ...]:
-    """Return the cells of a seed."""
-    days = [", ".join(f"{day:.2f}" for day in _days(week, kind)) or "never" for kind in BAD]
-    proofs = week.watch.n_proofs / week.days
-    healthy = len(_healthy_drained(week)), _healthy_suspects(week)
-    return *days, *map(str, healthy), f"{proofs:.0f}"
+def seed_figures(week: Week) -> dict[str, list[float]]:
+    """Return the figures of a seed by name: days of each bad node (NEVER: not found), counts."""
+    days: dict[str, list[float]] = {}
+    for kind, (_, word) in BAD.items():
+        found = _days(week, kind)
+        n_bad = sum(node.was_lemon == kind for node in week.nodes)
+        days[f"{SHORT[kind]}, {word}"] = [*found, *[NEVER] * (n_bad - len(found))]
+    return {
+        **days,
+        "healthy nodes drained": [len(_healthy_drained(week))],
+        "healthy suspects": [_healthy_suspects(week)],
+        "proofs a day": [round(week.watch.n_proofs / week.days)],
+    }
 
 
 def _nodes(week: Week) -> Iterator[Row]:

@@ -146,7 +146,7 @@ def test_what_is_refused(version, root):
 
 
 def test_weight_per_sample_in_the_loss(version, root):
-    """As docs/annotations.md says: a field, which every batch, executor and micro batch brings along."""
+    """As docs/pipeline.md says: a field, which every batch, executor and micro batch brings along."""
     scores = dict(version.samples().select("key", "aesthetic").collect().iter_rows())
     weights = {"weight.npy": lambda sample: np.float32(scores[sample["__key__"]] / 10)}
     plan = loader.plan({"d": root.add_group("d", "weights", weights)}, seed=1, global_batch=6)

@@ -13,7 +13,7 @@ from assets.featurizers.models import MODELS
 from assets.testing.featurizers import FeaturizerConformance, ModelConformance, Samples, same
 from loader.errors import InvalidField
 
-PAGE = (Path(__file__).parents[3] / "docs/featurizers.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/pipeline.md").read_text()
 
 Models = Mapping[str, Mapping[str, Any]]
 
@@ -63,7 +63,7 @@ def test_registry_names_what_is_there(
     assert {target.split(":")[0].rpartition(".")[2] for target in registry.values()} == files
     for name in registry:
         assert make(name, **models.get(name, {})).name == name
-        assert re.search(rf"^\| {name} \|", PAGE, re.M), f"{name} is not in a table of docs/featurizers.md"
+        assert re.search(rf"^\| `{name}` \|", PAGE, re.M), f"{name} is not in a table of docs/pipeline.md"
 
 
 def test_unknown_names_and_parameters_are_refused() -> None:

@@ -244,7 +244,7 @@ def test_network_that_the_page_shows(
     import torch
     from transformers import Dinov2Config, Dinov2Model
 
-    page = (Path(__file__).parents[4] / "docs" / "featurizers.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "extending.md").read_text()
     (source,) = re.findall(r"```python dino.py\n(.*?)```", page, re.S)
     (tmp_path / "shown_dino.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -123,8 +123,8 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
 def _import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "format",
-        help="arrow, energon, files, hf, litdata, mds, megatron, parquet, webdataset, "
-        "csv, json, jsonl, lerobot, mcap, robomimic, rosbag",
+        help="arrow, csv, energon, files, hf, json, jsonl, lance, lerobot, litdata, mcap, mds, megatron, parquet, "
+        "rlds, robomimic, rosbag, tfrecord or webdataset",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"

@@ -201,7 +201,7 @@ def _read_shard(
     except Corrupt:  # the shard ends too early for one of them: read each to find out which
         return [_again(reading, one, address_of, on_crc, None) for one in items]
     fetched = perf_counter()
-    good = [copied or _is_good(data, one, on_crc) for data, one in zip(blobs, items, strict=True)]
+    good = [copied or _matches_crc(data, one, on_crc) for data, one in zip(blobs, items, strict=True)]
     verify_s = perf_counter() - fetched
     out: list[bytes | memoryview | Corrupt] = [*blobs]
     for i, whole in enumerate(good):
@@ -225,7 +225,7 @@ def _again(
     return data
 
 
-def _is_good(data: bytes | memoryview, item: _Item, on_crc: OnCrc) -> bool:
+def _matches_crc(data: bytes | memoryview, item: _Item, on_crc: OnCrc) -> bool:
     number, field, _, _, expected = item
     if expected is None:
         return True

@@ -83,7 +83,7 @@ def gather_rows(gatherable: Gatherable, rows: RowsOfField) -> list[FieldRead]:
     every = len(rows.numbers) == len(gatherable.places)
     row = rows.rows[sources.numbers if every else np.searchsorted(rows.numbers, sources.numbers)]
     at = row * rows.memory.shape[1]
-    right = _gathered(gatherable, sources, rows.field, rows.head, rows.memory, at)
+    right = _gather_verified(gatherable, sources, rows.field, rows.head, rows.memory, at)
     if not len(unread) and right.all():
         return []
     return _read_again(gatherable, rows.field, np.concatenate([sources.numbers[~right], unread]))
@@ -112,12 +112,12 @@ def gather_bytes(
     sources, unread = gatherable.sources(field, numbers)
     at = np.cumsum(sources.nbytes) - sources.nbytes
     memory = allocate((int(sources.nbytes.sum()),), _UINT8)
-    right = _gathered(gatherable, sources, field, b"", memory, at)
+    right = _gather_verified(gatherable, sources, field, b"", memory, at)
     read = GatheredBytes(sources.numbers[right], memory, at[right], sources.nbytes[right])
     return read, _read_again(gatherable, field, np.concatenate([sources.numbers[~right], unread]))
 
 
-def _gathered(
+def _gather_verified(
     gatherable: Gatherable, sources: Sources, field: str, head: bytes, memory: np.ndarray, at: Int64s
 ) -> Bools:
     """Copy samples without their head to `memory`, each at offset `at`; return bool [n], True if correct."""

@@ -245,7 +245,7 @@ def read_bare(
         runs = timeline.runs(frames) if runs is None else runs
         use = source.use(runs)
         codec = (use and _DECODERS.take(use)) or source.codec()
-        if any(_attempt(source, codec, run, clip) for run in runs):
+        if any(_decode_packets(source, codec, run, clip) for run in runs):
             return None
         if use:
             _DECODERS.give_back(use, codec, codec.width * codec.height)
@@ -287,7 +287,7 @@ def decoded(source: ClipSource, frames: Sequence[int], framing: Framing) -> np.n
     codec, clip = source.codec(), ClipBuilder(len(frames), framing, source.display_matrix)
     for run in source.timeline.runs(frames):
         back = 1
-        while (trouble := _attempt(source, codec, run, clip)) is not None:
+        while (trouble := _decode_packets(source, codec, run, clip)) is not None:
             if run.first == 0:
                 raise DecodeFailed(f"video: {trouble} (decoded from the first packet to {run.stop - 1})")
             run = run._replace(first=source.timeline.keyframe(max(0, run.first - back)))
@@ -295,7 +295,7 @@ def decoded(source: ClipSource, frames: Sequence[int], framing: Framing) -> np.n
     return clip.upright()
 
 
-def _attempt(source: ClipSource, codec: Codec, run: PacketGroup, clip: ClipBuilder) -> str | None:
+def _decode_packets(source: ClipSource, codec: Codec, run: PacketGroup, clip: ClipBuilder) -> str | None:
     """Return None if every requested frame was intact, else the error."""
     codec.flush_buffers()
     codec.reorder_depth = source.reorder_frames  # a flush may reset it, and frames would be dropped

@@ -1,9 +1,11 @@
 """`penstock --help`: the verbs by who uses them."""
 
+import re
 from collections import Counter
 
 import pytest
 
+from penstock.formats.registry import FORMATS
 from penstock.verbs import GROUPS, VERBS
 
 
@@ -30,3 +32,17 @@ def test_help_says_how_to_switch_completion_on(cli):
     out = cli("--help").out
     assert "pip install 'penstock-data[cli]'" in out
     assert 'eval "$(register-python-argcomplete penstock)"' in out
+
+
+@pytest.mark.parametrize(
+    ("verb", "modules"),
+    [
+        ("register", lambda format: format.registered),
+        ("import", lambda format: format.registered or format.importer),
+        ("export", lambda format: format.exporter),
+    ],
+)
+def test_verb_names_its_formats(cli, verb, modules):
+    out = cli(verb, "--help").out
+    names = {name.removesuffix("-compressed") for name, format in FORMATS.items() if modules(format)}
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", out)] == []

@@ -3,6 +3,7 @@
 import pickle
 import time
 from collections import Counter
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -84,5 +85,6 @@ def test_two_real_ranks_are_counted_up_to_their_second_batch(tmp_path):
         plan = loader.plan({DATASET: root.open(DATASET)}, seed=7, global_batch=BATCH * counts.RANKS)
         computed = start_requests(plan, counts.RANKS, newest_checkpoint(root, RUN))
     assert computed == StartRequests(checkpoint=1, indexes=8, samples=8), "what --dry-run prints"
-    assert computed.waves == fleet_of(each, first, 10, 5500).rest
+    kinds = [kind for wave in first.waves for kind in wave]  # a busy machine may divide a wave
+    assert computed.waves == [len(list(same)) for _, same in groupby(kinds)]
     assert count_row(9, "first", first).startswith("| 9 | from the first rank | 0 | 17: 8 index")

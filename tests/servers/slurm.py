@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,6 +115,13 @@ class Slurm:
     def kill_head(self) -> None:
         """As a power cut."""
         self._kill("slurmctld")
+
+    def wait_until_saved(self) -> None:
+        """Wait until slurmctld has saved that the running jobs began: one that dies before forgets it."""
+        asked_s = time.time()
+        job = self.told("squeue", "--noheader", "--states=RUNNING", "-o", "%A").split()[0]
+        self.told("scontrol", "update", f"jobid={job}", "nice=0")  # it saves within seconds of a change
+        until(lambda: (self.folder / "state" / "job_state").stat().st_mtime > asked_s)
 
     def resume(self) -> None:
         """Give drained nodes back, as an operator does. A head that was killed before it saved that a job began starts

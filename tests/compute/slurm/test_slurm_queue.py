@@ -122,9 +122,7 @@ def test_cancel_ends_a_runner_that_ignores_it(submitted, slurm_cluster):
 def test_controller_out_of_reach_is_not_an_end(submitted, slurm_cluster):
     queue, name, begun = submitted("long", elements=4)
     until(lambda: len(list(begun.iterdir())) == 4)
-    until(
-        lambda: name.encode() in (slurm_cluster.folder / "state" / "job_state").read_bytes()
-    )  # else it is forgotten
+    slurm_cluster.wait_until_saved()
     slurm_cluster.kill_head()
     try:
         for asked in (queue.elements, queue.cancel, lambda _: submitted("short")):

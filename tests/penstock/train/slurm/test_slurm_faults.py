@@ -65,8 +65,7 @@ def test_start_that_slurm_refuses_is_no_failure_of_the_run(
     monkeypatch.setattr(slurm_job_script, "REFUSED_S", 1)
     submit(toy(600), launcher)
     wait_for(launcher, "began 0", 2)
-    state, began_s = slurm_cluster.folder / "state" / "job_state", time.time()
-    until(lambda: state.stat().st_mtime > began_s)  # else the controller forgets that the job began
+    slurm_cluster.wait_until_saved()
     slurm_cluster.kill_head()
     kill_ranks(slurm_cluster)
     wait_for(launcher, "began no rank, 2 times in a row", 1)

@@ -170,8 +170,7 @@ def test_stop_while_a_failed_run_waits_requeues_it(
 def test_controller_that_dies_loses_no_stop(slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy) -> None:
     submit(toy(600), launcher)
     wait_for(launcher, "began 0", 2)
-    state = slurm_cluster.folder / "state" / "job_state"
-    until(lambda: launcher._name("big-7").encode() in state.read_bytes())  # else it is forgotten
+    slurm_cluster.wait_until_saved()
     slurm_cluster.kill_head()
     for pid in slurm_cluster.processes():
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

@@ -214,7 +214,7 @@ _ADDRESS = re.compile(r"https?://(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]\\]+)(?::(\d
 RETRY_OPTIONS = ("retry_deadline_s", "retry_base_s", "retry_cap_s", "max_concurrency")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Runtime:
     """Transport settings of a remote store."""
 
@@ -226,9 +226,9 @@ class Runtime:
     """Deadline and pauses for retries."""
     max_concurrency: int
     """Most requests in flight."""
-    client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    client: Mapping[str, Any] = field(default_factory=dict)
     """Options of the HTTP client, under obstore's names."""
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    secrets: tuple[str, ...] = ()
     """Secret texts to keep out of messages."""
     part_retries: int = 10
     """Number of times that obstore retries a failed part of an upload."""

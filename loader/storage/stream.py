@@ -7,8 +7,6 @@ If many objects are read at once, each is read over one connection instead (`Seq
 ahead leave the processor's cache before they are hashed (0.8 s of processor per GiB).
 """
 
-from __future__ import annotations
-
 import io
 from bisect import bisect_right
 from collections import deque

@@ -29,7 +29,8 @@ import loader
 from loader.modalities.video.packet_table import index_packets
 from penstock.cli import main as penstock
 
-from .episodes import CHUNK, packets_turn, shown, windows_of, windows_turn
+from .episodes import CHUNK, packets_turn, windows_of, windows_turn
+from .page import shown
 
 MORE_CAMERAS = ("left", "right")
 SIDE_PX = 224

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from loader.modalities.video.packet_table import index_packets
 
 from .first_step import peak_bytes
 from .latency_server import BUCKET, OPTIONS, latency_store
+from .page import shown
 
 DATASET, CAMERA, SYNC = "arm", "cam.mp4", "episode_sync"
 LENGTHS = (300, 400, 470, 550, 630, 700, 800)
@@ -335,12 +335,6 @@ def shard_row(shard: ShardFile) -> dict[str, Any]:
 def keys_of(part: int, of_part: int) -> list[str]:
     """Return the keys of a part's episodes."""
     return [f"episode_{part * of_part + k:07d}" for k in range(of_part)]
-
-
-def shown(values: Sequence[float], digits: int) -> str:
-    """Return the median and the range."""
-    middle, low, high = (f"{one:.{digits}f}" for one in (median(values), min(values), max(values)))
-    return middle if low == high else f"{middle} ({low}-{high})"
 
 
 if __name__ == "__main__":

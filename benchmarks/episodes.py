@@ -10,7 +10,6 @@ and orders nothing.
 import argparse
 import os
 import platform
-import statistics
 import sys
 import tempfile
 import time
@@ -28,6 +27,8 @@ from loader.modalities.video.decode import read_bare
 from loader.modalities.video.packet_table import index_packets, read_packets
 from loader.modalities.video.timeline import Timeline
 from penstock.cli import main as penstock
+
+from .page import shown
 
 SIZE, CHUNK = (224, 224), 50
 NORMS: dict[str, Callable[[Any], object]] = {"exact sums": exact_sums, "counts": ValueCounts.of}
@@ -193,10 +194,6 @@ def packets_turn(
         return (time.process_time() - begun) / n
 
     return turn
-
-
-def shown(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from penstock.compute.pool import LocalCompute
 
 from . import sections
 from .ingest_work import fields, ingest, ingest_in_worker, requests, warm
+from .page import shown
 from .video_reads import make_original
 
 CLIP_S, N_CLIPS, WIDTH = 2.5, 8, 456
@@ -199,12 +200,11 @@ def speed(folder: Path, video: Path, rounds: int, peers: Path | None) -> list[st
                 run()
                 took[name].append(processor_s() - before)
                 print(f"{work}, round {number}, {name}: {took[name][-1]:.1f} s", file=sys.stderr, flush=True)
-        ours, theirs = took.values()
         (peer,) = took.keys() - {"penstock"}
+        ours, theirs = took["penstock"], took[peer]
         ratios = [other / own for other, own in zip(theirs, ours, strict=True)]
-        faster = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
         own, other = (f"{hours * 3600 / statistics.median(values):.1f}" for values in (ours, theirs))
-        lines.append(f"| {work} | {own} | {other} ({peer}) | {faster} |")
+        lines.append(f"| {work} | {own} | {other} ({peer}) | {shown(ratios)} |")
     return [*lines, ""]
 
 

@@ -39,6 +39,7 @@ from loader.run.recipe.decode import decode_sample
 from loader.run.recipe.video_packet_reads import Readers, groups_of, read_samples
 
 from . import sections
+from .page import shown
 from .video_peers import Frames, Peer, installed
 
 SIZE, N_FRAMES = (224, 224), 16
@@ -138,7 +139,7 @@ def speed(folder: Path, original: Path, rounds: int, n_reads: int) -> list[str]:
     clocks = [Timeline.of_table(table) for table in facts]
     n = min(map(len, clocks))
     rng = np.random.default_rng(1)
-    found: dict[str, dict[str, list[float]]] = {}
+    seconds_of: dict[str, dict[str, list[float]]] = {}
     for kind, chosen in (
         ("consecutive", lambda: list(range(start := int(rng.integers(n - 16)), start + 16))),
         ("each at a place of its own", lambda: sorted(rng.integers(0, n, 16).tolist())),
@@ -152,12 +153,12 @@ def speed(folder: Path, original: Path, rounds: int, n_reads: int) -> list[str]:
                 if number:  # the first round warms caches
                     seconds[name].append(took / n_reads)
                 print(f"{kind}, round {number}, {name}: {took / n_reads * 1e3:.1f} ms", file=sys.stderr)
-        found[kind] = seconds
+        seconds_of[kind] = seconds
     sizes = " and ".join(f"{table.facts.nbytes / 1e6:.1f} MB" for table in facts)
     height, width = facts[0].facts.height_px, facts[0].facts.width_px
     gop = max(np.diff([*clocks[0].keys.tolist(), len(facts[0])]))
     return [
-        *table(found),
+        *table(seconds_of),
         f"The original: {original.name}, {width} x {height} px, {len(clocks[0])} frames, up to {gop} to a keyframe. "
         f"Original and clip: {sizes}.",
         "",
@@ -221,26 +222,23 @@ def timed(read: Read, targets: list[list[int]], clock: Timeline) -> float:
     return time.process_time() - start
 
 
-def table(found: dict[str, dict[str, list[float]]]) -> list[str]:
-    """found: kind of frames -> contestant -> seconds per read, by round."""
+def table(seconds_of: dict[str, dict[str, list[float]]]) -> list[str]:
+    """seconds_of: kind of frames -> contestant -> seconds per read, by round."""
 
     def cell(seconds: dict[str, list[float]], name: str) -> str:
         pairs = [theirs / ours for theirs, ours in zip(seconds[name], seconds[OURS], strict=True)]
-        return (
-            f"{statistics.median(seconds[name]) * 1e3:.1f} ms, {statistics.median(pairs):.2f} "
-            f"({min(pairs):.2f}-{max(pairs):.2f})"
-        )
+        return f"{statistics.median(seconds[name]) * 1e3:.1f} ms, {shown(pairs)}"
 
     lines = [
         "## 16 frames at 224 px",
         "",
         "Processor time per read, and times penstock's.",
         "",
-        f"| contestant | {' | '.join(found)} |",
-        f"|{' --- |' * (len(found) + 1)}",
+        f"| contestant | {' | '.join(seconds_of)} |",
+        f"|{' --- |' * (len(seconds_of) + 1)}",
     ]
-    for name in next(iter(found.values())):
-        cells = [cell(seconds, name) for seconds in found.values()]
+    for name in next(iter(seconds_of.values())):
+        cells = [cell(seconds, name) for seconds in seconds_of.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return [*lines, ""]
 

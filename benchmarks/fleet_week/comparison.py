@@ -146,9 +146,9 @@ def seed_figures(week: Week) -> dict[str, list[float]]:
     """Return the figures of a seed by name: days of each bad node (NEVER: not found), counts."""
     days: dict[str, list[float]] = {}
     for kind, (_, word) in BAD.items():
-        found = _days(week, kind)
+        until_found = _days(week, kind)
         n_bad = sum(node.was_lemon == kind for node in week.nodes)
-        days[f"{SHORT[kind]}, {word}"] = [*found, *[NEVER] * (n_bad - len(found))]
+        days[f"{SHORT[kind]}, {word}"] = [*until_found, *[NEVER] * (n_bad - len(until_found))]
     return {
         **days,
         "healthy nodes drained": [len(_healthy_drained(week))],

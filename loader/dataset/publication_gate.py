@@ -95,8 +95,7 @@ def check_verdict(
     Costs two requests. Raises: StageNotPublished if the verdict is missing, not `published`, or for another change;
     Conflict if a later verdict exists; Corrupt.
     """
-    if not verdict:
-        raise ungated(txn.txn, "no verdict was given")
+    refuse_ungated(txn, verdict)
     name = _RECORD.fullmatch(verdict)
     if name is None or name["dataset"] != txn.dataset:
         raise ungated(txn.txn, f"{verdict!r} is no record of a stage of {txn.dataset}")

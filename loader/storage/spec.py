@@ -216,7 +216,7 @@ RETRY_OPTIONS = ("retry_deadline_s", "retry_base_s", "retry_cap_s", "max_concurr
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Runtime:
-    """Transport settings of a remote store."""
+    """Transport settings of a remote store. Their text shows none of them: some are secret."""
 
     timeout_s: float
     """Seconds for one request."""

@@ -2,13 +2,10 @@
 
 import re
 import threading
-import time
 from collections import Counter
 from urllib.parse import parse_qs, unquote, urlsplit
 
-WAIT_S = 300.0
-"""What a request of a round may take to come: far longer than it does, since it is only waited for in vain where
-something it depends on has not been answered."""
+from tests.servers.patience import PATIENCE_S
 
 
 def kind_of(method, path):
@@ -90,9 +87,8 @@ class Rounds:
 
     def answer(self, expected):
         """Wait until exactly these requests are there, kind -> how many, and answer them: one round."""
-        deadline = time.monotonic() + WAIT_S
         with self._changed:
-            self._changed.wait_for(lambda: self._held == expected, deadline - time.monotonic())
+            self._changed.wait_for(lambda: self._held == expected, PATIENCE_S)
             held, self._held = self._held, Counter()
             assert held == expected, f"round {self._answered + 1}: {dict(held)}, expected {dict(expected)}"
             self._answered += 1

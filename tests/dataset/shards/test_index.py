@@ -3,7 +3,6 @@
 import io
 import itertools
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +23,7 @@ from loader.dataset.shards.index import (
 from loader.dataset.shards.shard import PAGE_BYTES
 from loader.errors import Changed, Corrupt, Transient
 from loader.storage import open_store
+from tests.servers.patience import PATIENCE_S, until
 
 CI = settings(max_examples=25, deadline=None, derandomize=True)
 int64s = st.integers(0, 2**40)
@@ -288,7 +288,7 @@ def test_what_threads_want_at_once_is_read_once(put):
         url = store.url
 
         def get_range(self, *args, **kwargs):
-            assert gate.wait(300)
+            assert gate.wait(PATIENCE_S)
             return store.get_range(*args, **kwargs)
 
     cache, found = IndexCache(Slow()), []
@@ -298,10 +298,7 @@ def test_what_threads_want_at_once_is_read_once(put):
     ]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 300
-    while len(cache._groups.turns._changed._waiters) < 4:  # all but the one that reads
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: len(cache._groups.turns._changed._waiters) >= 4)  # all but the one that reads
     gate.set()
     for thread in threads:
         thread.join()

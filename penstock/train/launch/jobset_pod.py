@@ -7,8 +7,8 @@ the record; all wait, because the JobSet deletes the others as soon as one ends.
 import os
 import signal
 import sys
-import threading
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import loader
@@ -153,7 +153,7 @@ def failed_spans(folder: RunFolder) -> list[Span]:
 
 def _signalled(seconds: float) -> bool:
     """Wait, but not beyond a signal: the first process of a container dies of none by itself."""
-    heard = threading.Event()
+    heard = Event()
     before = {number: signal.signal(number, lambda *_: heard.set()) for number in SIGNALS}
     try:
         return heard.wait(seconds)

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from os import kill
 from pathlib import Path
 from re import findall
+from signal import SIGKILL
 
 import pytest
 
@@ -49,6 +51,12 @@ class Rank:
     def signal(self, number: int) -> None:
         """Send it a signal."""
         kill(self.pid, number)
+
+    def end(self) -> None:
+        """Kill it unless it has ended by itself."""
+        with suppress(ProcessLookupError):
+            self.signal(SIGKILL)
+        self.status()
 
 
 def digests(ranks: list[Rank]) -> dict[int, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from penstock.train.launch import failures
+from penstock.train.launch import failures, jobset_pod
 from penstock.train.launch.jobset_pod import AGAIN, OVER, PodStart, failed_spans, failure_status
 from penstock.train.run_folder import RunFolder
 from tests.servers.patience import until
@@ -21,6 +21,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     folder.begin_attempt({})
     folder.put_event(1, 0, "saved", 40, {})
     return folder
+
+
+class NoWait(threading.Event):
+    """An event that nobody waits for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return whether it is set."""
+        return super().wait(0)
 
 
 def started(submission: str, restarts: int) -> PodStart:
@@ -74,7 +82,7 @@ def test_wait_doubles_while_no_step_is_made(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(failures, "FIRST_S", 10.0)
-    monkeypatch.setattr("threading.Event.wait", lambda event, seconds=None: False)
+    monkeypatch.setattr(jobset_pod, "Event", NoWait)
     for restarts in range(4):
         assert failure_status(folder, started("a1", restarts), f"{restarts}", 1) == 1
     assert waits(capsys.readouterr().out) == [10, 20, 40, 80]
@@ -100,7 +108,7 @@ def test_signal_ends_the_wait_and_the_run_begins_again(
 def test_record_that_cannot_be_read_ends_no_run(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, data: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("threading.Event.wait", lambda event, seconds=None: False)
+    monkeypatch.setattr(jobset_pod, "Event", NoWait)
     folder.store.put(folder.key("failures/a1-000000.json"), data)
     assert failure_status(folder, started("a1", 1), "x", 1) == 1
     assert waits(capsys.readouterr().out) == [60]
@@ -108,7 +116,7 @@ def test_record_that_cannot_be_read_ends_no_run(
 
 def test_time_of_failed_pods_is_in_the_record(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "FIRST_S", 10.0)
-    monkeypatch.setattr("threading.Event.wait", lambda event, seconds=None: False)
+    monkeypatch.setattr(jobset_pod, "Event", NoWait)
     folder.store.put(
         folder.key("failures/a1-000001.json"), b'{"step":1,"line":"","wait_s":1,"waits_s":1,"over":false}'
     )

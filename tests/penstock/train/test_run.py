@@ -189,7 +189,7 @@ def test_rank_that_fails_ends_with_its_error(start: Start, tmp_path: Path) -> No
     ranks = start(2, "--fail-at", 3, PENSTOCK_STOPPED=str(file))
     assert ranks[1].status() == 1
     assert "ValueError: planted" in ranks[1].text
-    ranks[0].signal(signal.SIGKILL)
+    ranks[0].end()
     assert not file.exists()
 
 

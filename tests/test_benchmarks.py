@@ -38,6 +38,7 @@ from benchmarks.picture import picture
 from benchmarks.pipeline import __main__ as pipeline
 from benchmarks.rows import LIMIT, NODE, ORDER, OURS, PEERS, ROWS, Aim, Row, Store
 from benchmarks.throughput import Bench
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -284,7 +285,7 @@ def test_whoever_has_no_turn_is_stopped(log: Path) -> None:
     with Runner("limit", log) as runner:
         with runner.running():
             runner.ask("hello")
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE_S
         while (state := meter.family(runner.pid)[runner.pid][0]) != "T":
             assert time.monotonic() < deadline, state
         with runner.running():
@@ -308,7 +309,7 @@ def test_nobody_outlives_a_killed_benchmark(log: Path) -> None:
             assert pid in meter.family(pid)
         finally:
             process.kill()
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE_S
     while meter.family(pid):
         assert time.monotonic() < deadline
 
@@ -329,7 +330,7 @@ def test_processor_time_and_memory_are_those_of_all_processes() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE_S
         while meter.cpu_s(process.pid) < 0.5:
             assert time.monotonic() < deadline
         assert len(meter.family(process.pid)) == 2

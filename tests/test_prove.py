@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.patience import PATIENCE_S
+
 
 def good():
     return Counter(kills=3)
@@ -30,7 +32,7 @@ def test_all_jobs_are_run_and_told(shared, capsys, calls, status):
 def run(*arguments):
     """As `make prove` runs it: as a script, from another folder."""
     command = [sys.executable, Path(__file__).with_name("prove.py"), *arguments]
-    return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_every_part_has_jobs_of_its_own():

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from benchmarks.contest import ROOT
+from tests.servers.patience import PATIENCE_S
 
 
 def test_page_has_a_row_for_each_size_and_each_look(tmp_path):
@@ -21,7 +22,7 @@ def test_page_has_a_row_for_each_size_and_each_look(tmp_path):
         "A small one.",
     )
     command = [sys.executable, "-m", "benchmarks.scale", *small, "--out", str(page)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     text = page.read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()]
     assert done.stdout.splitlines() == rows

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import loader
+from tests.servers.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = dict(re.findall(r"```python (\w+)\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.S))
@@ -59,7 +60,7 @@ def launched(*command: str) -> str:
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

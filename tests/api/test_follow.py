@@ -13,6 +13,7 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, InvalidName, InvalidRuntime, PlanMismatch
+from tests.servers.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).parent.parent.parent
 STEPS, EVERY, BATCH = 24, 4, 6
@@ -240,7 +241,7 @@ def test_killed_and_resumed_at_another_world_size(root: loader.Root, tmp_path: P
         )
 
     def told(process: subprocess.Popen[str]) -> dict[int, int]:
-        text, _ = process.communicate(timeout=300)
+        text, _ = process.communicate(timeout=PATIENCE_S)
         return {int(line.split()[0]): int(line.split()[1]) for line in text.splitlines()}
 
     ranks = [start(rank, 2, 12) for rank in range(2)]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from loader.cache.spec import NodeCache, cache_spec
 from loader.errors import Changed, Corrupt, InvalidRuntime
+from tests.servers.patience import PATIENCE_S
 
 PAGE = 4096
 SIZES = {"data/a.tar": 5 * PAGE + 17, "data/b.tar": 3 * PAGE, "data/c.tar": 40, "log/1.json": 90}
@@ -125,7 +126,7 @@ def test_threads_that_want_one_page_ask_once(make_origin, reader, folder, body):
     wrong = []
 
     def work(number):
-        arrived.wait(300)
+        arrived.wait(PATIENCE_S)
         if one.get("data/a.tar", (number, 3 * PAGE)) != [truth[number : number + 3 * PAGE]]:
             wrong.append(number)
 
@@ -133,7 +134,7 @@ def test_threads_that_want_one_page_ask_once(make_origin, reader, folder, body):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(300)
+        thread.join(PATIENCE_S)
     assert not wrong
     assert sorted(origin.asked) == [("data/a.tar", at, PAGE) for at in range(0, 4 * PAGE, PAGE)]
 

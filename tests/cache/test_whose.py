@@ -12,6 +12,7 @@ from loader.cache.node_cache import OpenCache
 from loader.cache.pages import BadPage, Pages
 from loader.cache.spec import NodeCache
 from loader.errors import InvalidRuntime
+from tests.servers.patience import PATIENCE_S
 
 PAGE = 4096
 SIZES = {"data/0.tar": 3 * PAGE}
@@ -146,5 +147,5 @@ def test_pipe_in_a_pages_place_is_waited_for_by_nobody(tmp_path):
 
     reader = Thread(target=read, daemon=True)
     reader.start()
-    reader.join(300)
+    reader.join(PATIENCE_S)
     assert len(failed) == 1

@@ -102,7 +102,7 @@ ON_GPUS = Work(
     function=where,
     unit=Number,
     result=Device,
-    timeout_s=60,
+    timeout_s=600,
     cost_s=_cost_s,
     resources=Resources(gpus=1),
 )
@@ -127,6 +127,6 @@ RUNS = Work(
     function=of_run,
     unit=Run,
     result=Square,
-    timeout_s=60,
+    timeout_s=600,
     alike=lambda unit: Run(n=unit.n, run_id=""),
 )

@@ -16,13 +16,13 @@ import pytest
 from PIL import Image
 
 import loader
+from tests.servers.patience import PATIENCE_S
 from tests.servers.ports import free_port
 
 pytestmark = pytest.mark.server
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text()
 BLOCKS: dict[str, str] = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", PAGE, re.M | re.S))
-PATIENCE_S = 300.0
 
 
 def script(*names: str) -> str:
@@ -71,7 +71,7 @@ def dg_dev(folder: Path, log: Path) -> Iterator[None]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(300)
+            process.wait(PATIENCE_S)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

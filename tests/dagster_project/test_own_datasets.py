@@ -12,6 +12,7 @@ from assets.featurizers import make
 from dagster_project.definitions import build_defs
 from dagster_project.own_datasets import BROKEN, VARIABLE, load_datasets
 from penstock.compute.pool import LocalCompute
+from tests.servers.patience import PATIENCE_S
 
 HEAD = "from assets.spec import DatasetSpec, Feature\n\n"
 HEALTHY = f'{HEAD}SPEC = DatasetSpec(name="{{0}}")\n'
@@ -195,7 +196,7 @@ def test_worker_processes_import_helpers_of_the_folder(lab: Lab) -> None:
     assert isinstance(make("_lab_length:Length"), _lab_length.Length)
     pool = LocalCompute(workers=1)
     try:
-        (outcome,) = pool.map(_lab_length.length_of, [b"four"], timeout_s=60)
+        (outcome,) = pool.map(_lab_length.length_of, [b"four"], timeout_s=PATIENCE_S)
     finally:
         pool.close()
     assert outcome.value == 4

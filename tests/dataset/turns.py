@@ -8,8 +8,8 @@ import threading
 
 import loader
 from loader.errors import Transient
+from tests.servers.patience import PATIENCE_S
 
-DEADLINE_S = 60
 VERBS = ("get", "get_range", "get_ranges", "put", "put_if_absent", "put_file", "head", "list", "delete_many")
 
 
@@ -46,13 +46,13 @@ class Turns:
         while self._next():
             pass
         for thread in threads:
-            thread.join(DEADLINE_S)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
         return results
 
     def _next(self):
         with self._moved:
-            ready = self._moved.wait_for(lambda: self._running <= self._waiting.keys(), DEADLINE_S)
+            ready = self._moved.wait_for(lambda: self._running <= self._waiting.keys(), PATIENCE_S)
             assert ready, "an actor neither asks for anything nor ends"
             if not self._running:
                 return False
@@ -79,7 +79,7 @@ class Turns:
                 return action()
             self._waiting.setdefault(name, []).append(turn)
             self._moved.notify_all()
-        assert turn.wait(DEADLINE_S)
+        assert turn.wait(PATIENCE_S)
         if not entry:
             return action()
         self.wrote[entry] = name

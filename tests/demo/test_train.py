@@ -20,6 +20,7 @@ from examples.demo import training
 from loader.api.report import Report, new_reports
 from loader.run.trail.slot_columns import tensor_crcs
 from penstock.train.run_folder import RunFolder
+from tests.servers.patience import PATIENCE_S
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train.py"
 
@@ -48,7 +49,7 @@ def command(root: Path, out: Path, *options: str) -> list[str]:
 def alone(root: Path, out: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     """One process, without a launcher."""
     return subprocess.run(
-        [sys.executable, *command(root, out, *options)], capture_output=True, text=True, timeout=300
+        [sys.executable, *command(root, out, *options)], capture_output=True, text=True, timeout=PATIENCE_S
     )
 
 
@@ -59,7 +60,7 @@ def torchrun(root: Path, out: Path, world_size: int, *options: str) -> "subproce
         [sys.executable, *launcher, *command(root, out, *options)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
 
 

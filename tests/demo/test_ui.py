@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.servers.patience import PATIENCE_S
 from tests.servers.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,7 +52,7 @@ def test_one_signal_to_one_process_ends_everything(
             assert "Serving" in heard[-1], "".join(heard)
             assert any("demo_discovery " in line for line in heard), "which sensors to turn on"
             process.send_signal(sent)
-            process.communicate(timeout=300)  # its end: the last process that could write has gone
+            process.communicate(timeout=PATIENCE_S)  # its end: the last process that could write has gone
 
 
 def test_without_a_demo_there_is_nothing_to_show(tmp_path: Path) -> None:

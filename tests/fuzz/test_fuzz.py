@@ -29,6 +29,7 @@ from fuzz.case import Case, Report, run_case
 from fuzz.mutations import MUTATIONS, damaged
 from fuzz.seeds import corpus_seeds, write_seeds
 from penstock.compute.pool import LocalCompute
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,9 @@ def test_encoding_av1_leaves_the_process_an_ordinary_one(seeds: tuple[str, ...])
 
 def test_sixty_cases(seeds: tuple[str, ...]) -> None:
     done: list[int] = []
-    tally = campaign(cases(seeds, range(60)), workers=2, timeout_s=60, progress=lambda n, of: done.append(n))
+    tally = campaign(
+        cases(seeds, range(60)), workers=2, timeout_s=PATIENCE_S, progress=lambda n, of: done.append(n)
+    )
     assert tally.broken == []
     assert tally.contained == []
     assert tally.n_cases == sum(tally.counts.values()) == 60
@@ -61,7 +64,9 @@ def test_sixty_cases(seeds: tuple[str, ...]) -> None:
 @pytest.mark.server
 def test_hundreds_of_cases_and_a_second_opinion(seeds: tuple[str, ...], at_scale: Any) -> None:
     corpus, n = tuple(map(str, corpus_seeds())), at_scale(200, 500)
-    tally = campaign(cases(seeds, range(60, 60 + n), corpus=corpus, peers=True), workers=None, timeout_s=60)
+    tally = campaign(
+        cases(seeds, range(60, 60 + n), corpus=corpus, peers=True), workers=None, timeout_s=PATIENCE_S
+    )
     assert tally.broken == []
     assert tally.n_cases == n
     assert tally.peers["agrees"] > n // 5
@@ -70,7 +75,7 @@ def test_hundreds_of_cases_and_a_second_opinion(seeds: tuple[str, ...], at_scale
 def reports(wanted: list[Case]) -> list[Report]:
     engine = LocalCompute(2)
     try:
-        outcomes = list(engine.map(run_case, wanted, timeout_s=60))
+        outcomes = list(engine.map(run_case, wanted, timeout_s=PATIENCE_S))
     finally:
         engine.close()
     assert all(outcome.value is not None for outcome in outcomes)

@@ -13,6 +13,7 @@ from fuzz.place_case import PlaceCase, run_place_case
 from fuzz.places import PLACE_FORMATS, unwritten, write_places
 from loader.storage import Store
 from penstock.formats.run_import import ImportReport, import_place
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +30,15 @@ def test_every_format_has_a_place() -> None:  # a sound one: tests/penstock/form
 
 
 def test_case_of_every_format(places: tuple[str, ...]) -> None:
-    tally = campaign(cases(places, range(len(PLACE_FORMATS))), workers=1, timeout_s=60, run=run_place_case)
+    tally = campaign(
+        cases(places, range(len(PLACE_FORMATS))), workers=1, timeout_s=PATIENCE_S, run=run_place_case
+    )
     assert (tally.broken, tally.contained, tally.n_cases) == ([], [], len(PLACE_FORMATS))
 
 
 @pytest.mark.server
 def test_three_hundred_cases(places: tuple[str, ...]) -> None:
-    tally = campaign(cases(places, range(100, 400)), workers=None, timeout_s=60, run=run_place_case)
+    tally = campaign(cases(places, range(100, 400)), workers=None, timeout_s=PATIENCE_S, run=run_place_case)
     assert tally.broken == []
     assert {
         format for format in PLACE_FORMATS if not any(format in code for _, code in tally.counts)

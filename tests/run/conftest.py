@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import loader
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +52,7 @@ def wait_for():
     """wait_for(what) -> when what() has become true in another thread."""
 
     def wait(what):
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE_S
         while not what():
             assert time.monotonic() < deadline
             time.sleep(0.002)

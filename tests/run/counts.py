@@ -20,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.servers.patience import PATIENCE_S
+
 WORKERS = Path(__file__).parent / "in_workers"
 MARK = "/penstock-counts-"
 """A name that is looked up where a count of system calls begins and ends: it shows in the log of strace."""
@@ -139,7 +141,7 @@ def _child(before, asked):
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(WORKERS), *sys.path])},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     if done.returncode:
         raise AssertionError(f"{asked} ended with {done.returncode}:\n{done.stderr}")

@@ -26,6 +26,7 @@ from loader.run.choice import (
 )
 from loader.run.workers import fork_server
 from loader.run.workers.startup_message import why_not
+from tests.servers.patience import PATIENCE_S
 
 PHOTOS = Stages(waits=0.97, computes=0.02, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
 """Recorded on a node of 16 cores, as those of test_choice.py."""
@@ -75,7 +76,7 @@ def test_probe_finds_a_thread_that_computes_in_python():
         assert probe.drain() == share, "nor do they take its place"
     finally:
         probe.dismiss()
-        probe.join(300)
+        probe.join(PATIENCE_S)
     assert not probes()
 
 
@@ -89,12 +90,12 @@ def test_probe_ends_with_the_choice(plan, monkeypatch):
             assert len(probes()) == 1
         next(batches)
         for one in probes():
-            one.join(300)
+            one.join(PATIENCE_S)
         assert not probes()
     with loader.Loader(plan, 0, 1, workers=1, framework="numpy") as batches:
         next(batches)
         (probe,) = probes()
-    probe.join(300)
+    probe.join(PATIENCE_S)
     assert not probe.is_alive(), "nor does it outlive the loader"
 
 
@@ -103,7 +104,7 @@ def test_probe_is_not_left_by_a_loader_that_is_dropped(plan):
     next(batches)
     (probe,) = probes()
     del batches
-    probe.join(300)
+    probe.join(PATIENCE_S)
     assert not probe.is_alive()
 
 
@@ -132,7 +133,7 @@ def test_interpreter_ends_while_the_lock_is_probed(plan, tmp_path, how, out):
     script = tmp_path / "ends.py"
     script.write_text(ENDS)
     command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "root"), plan.hash, how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, out, "")
 
 
@@ -384,7 +385,7 @@ def test_daemonic_process_starts_no_others(plan, tmp_path):
     process = context.Process(target=in_a_daemon, args=arguments, daemon=True)
     process.start()
     assert answers.get() == ("this process is itself a worker, and starts no others", True, 0)
-    process.join(300)
+    process.join(PATIENCE_S)
 
 
 def test_secrets_keep_a_loader_in_its_process(s3, samples):

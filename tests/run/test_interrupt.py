@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import loader
+from tests.servers.patience import PATIENCE_S
 
 TRAIN = """
 import faulthandler, json, os, signal, sys, threading
@@ -38,7 +39,7 @@ def interrupted(process):
     """(exit status, last line of stderr) of a training that gets Ctrl-C; a process that does not end fails the test."""
     process.send_signal(signal.SIGINT)
     try:
-        err = process.communicate(timeout=300)[1]
+        err = process.communicate(timeout=PATIENCE_S)[1]
     except subprocess.TimeoutExpired:
         process.kill()
         pytest.fail(f"still there after Ctrl-C: {process.communicate()[1]}")
@@ -83,5 +84,5 @@ def silent_store(tmp_path, samples, range_server):
 def test_store_that_does_not_answer(silent_store):
     url, options, asked = silent_store
     process = train(url, options, "2", "with")
-    assert asked.wait(300)
+    assert asked.wait(PATIENCE_S)
     assert interrupted(process) == (-signal.SIGINT, "KeyboardInterrupt")

@@ -11,6 +11,7 @@ import pytest
 
 import loader
 from loader.errors import FieldNotFound, InvalidPlan, InvalidRuntime, Unpicklable
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +132,7 @@ def test_forked_child_is_told_and_may_make_its_own(tmp_path, samples, workers, u
     plan = loader.plan({"p": samples.write(root, "photos", range(9))}, seed=1, global_batch=6)
     plan.save(root)
     command = [sys.executable, "-c", FORK, root.url, plan.hash, str(workers), used]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 4
@@ -199,5 +200,5 @@ def test_threads_that_share_a_loader_get_different_batches(plan):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(300)
+            thread.join(PATIENCE_S)
     assert sorted(taken) == list(range(60))

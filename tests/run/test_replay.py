@@ -13,6 +13,7 @@ from loader.run.making import many_samples
 from tests.run.making import test_packed_slots
 from tests.run.making.test_packed_slots import FIELD
 from tests.run.making.test_substitution import Flips
+from tests.servers.patience import PATIENCE_S
 
 FIELDS = ("cls", "x.npy")
 BAD = {"photos": (3, 4, 17, 30), "web": (0, 5)}
@@ -433,7 +434,7 @@ def test_next_sample_is_made_while_one_is_looked_at(views, monkeypatch, large):
         assert begun.acquire(blocking=False)
         taken.append(row)
         if not large:
-            assert begun.acquire(timeout=300)
+            assert begun.acquire(timeout=PATIENCE_S)
             begun.release()
 
     replay = loader.Replay(plan, framework="numpy", transform=transform)

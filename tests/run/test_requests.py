@@ -11,6 +11,7 @@ import pytest
 
 import loader
 from loader.dataset.shards.index import ROW_GROUP_ROWS
+from tests.servers.patience import PATIENCE_S
 
 BATCH = 8
 
@@ -149,7 +150,7 @@ def test_billion_samples_need_no_table():
     """Peak memory of a process that plans 1e9 samples and finds any step, also of a run that changed its batch and its
     version: well under 1 GiB."""
     done = subprocess.run(
-        [sys.executable, "-c", PLAN_AT_SCALE], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", PLAN_AT_SCALE], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     peak_kib, grown_kib, distinct = json.loads(done.stdout)
     assert peak_kib < 2**18

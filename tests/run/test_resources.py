@@ -18,6 +18,7 @@ from loader.errors import InvalidRuntime, TransformFailed
 from loader.run import executor
 from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS, Bound, MadeBatches, Prefetch
 from loader.run.workers.batch_memory import Ring
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def open_files():
 
 def join(threads):
     for thread in threads:
-        thread.join(300)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -120,13 +121,13 @@ def test_dropped_loader_does_not_finish_its_queue(local):
     def transform(sample, rng):
         begun.append(1)
         entered.release()
-        assert release.wait(300)
+        assert release.wait(PATIENCE_S)
         return sample
 
     batches = loader.Loader(local, 0, 1, workers=1, transform=transform)
     batches._execution.prefetch()._fill(0, None)  # as `next` does, without waiting for the batch
     assert len(batches._execution.prefetch()._pending) == 2
-    assert entered.acquire(timeout=300)
+    assert entered.acquire(timeout=PATIENCE_S)
     threads = mine()
     del batches
     gc.collect()
@@ -169,7 +170,7 @@ def test_process_that_ends_without_close_does_not_finish_the_queue(local, tmp_pa
     """The end waits for the batch that is being made; of those queued none is begun."""
     local.save(loader.Root(str(tmp_path / "root")))
     command = [sys.executable, "-c", EXIT, str(tmp_path / "root"), local.hash]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == "samples begun: 24\n"
     assert done.stderr == ""
 
@@ -179,7 +180,7 @@ def test_closing_while_another_thread_waits_for_a_batch(local):
 
     def transform(sample, rng):
         entered.set()
-        assert release.wait(300)
+        assert release.wait(PATIENCE_S)
         return sample
 
     def consume():
@@ -192,12 +193,12 @@ def test_closing_while_another_thread_waits_for_a_batch(local):
     batches = loader.Loader(local, 0, 1, workers=1, transform=transform)
     consumer = threading.Thread(target=consume)
     consumer.start()
-    assert entered.wait(300)
+    assert entered.wait(PATIENCE_S)
     closer = threading.Thread(target=batches.close)
     closer.start()
     release.set()
     for thread in (consumer, closer):
-        thread.join(300)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert len(raised) == 1
     assert "closed" in raised[0]
@@ -219,7 +220,7 @@ def test_prefetch_bound(local, workers, bound, ahead, monkeypatch):
         for taken in range(1, 4):
             next(batches)
             for _ in range(batch * (taken + ahead if taken == 1 else 1)):
-                assert done.acquire(timeout=300)
+                assert done.acquire(timeout=PATIENCE_S)
         assert len(batches._execution.prefetch()._pending) == ahead
     assert not done.acquire(blocking=False)
 
@@ -304,17 +305,17 @@ def test_before_a_batch_is_known_only_one_per_thread_and_one_is_begun(local):
 
     def transform(sample, rng):
         entered.release()
-        assert gate.wait(300)
+        assert gate.wait(PATIENCE_S)
         return sample
 
     batches = loader.Loader(local, 0, 1, workers=2, prefetch=10**9, transform=transform)
     consumer = threading.Thread(target=lambda: steps.append(next(batches).step))
     consumer.start()
     for _ in range(2):
-        assert entered.acquire(timeout=300)
+        assert entered.acquire(timeout=PATIENCE_S)
     ahead = len(batches._execution.prefetch()._pending)  # without the one that is waited for
     gate.set()
-    consumer.join(300)
+    consumer.join(PATIENCE_S)
     batches.close()
     assert (steps, ahead) == ([0], 2)
 

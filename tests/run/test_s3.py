@@ -12,6 +12,7 @@ import pytest
 
 import loader
 from loader.errors import Transient
+from tests.servers.patience import PATIENCE_S
 
 
 class Line:
@@ -36,7 +37,7 @@ class Line:
                     continue  # the other side was faster
         for thread in list(self._threads):
             if thread is not threading.current_thread():
-                thread.join(300)
+                thread.join(PATIENCE_S)
         for one in self._sockets:
             one.close()
 
@@ -171,7 +172,9 @@ def test_worker_processes(tmp_path, samples, properties, s3):
     }
     environ = {**os.environ, **given}  # options are not pickled: they hold secrets
     command = [sys.executable, str(script), remote.url, plan.hash]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     wanted = properties.uninterrupted(plan, 4)
     delivered = [f"{step} {digest}" for step, digest in wanted.items()]

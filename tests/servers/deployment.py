@@ -127,9 +127,10 @@ class Deployment:
         """SIGKILL to the process of a run; False when it has none any more."""
         for event in self.events(run_id):
             told = re.search(r"Started process for run \(pid: (\d+)\)", event.get("message", ""))
-            if told and Path(f"/proc/{told[1]}").exists():
-                os.kill(int(told[1]), signal.SIGKILL)
-                return True
+            if told:
+                with suppress(ProcessLookupError):
+                    os.kill(int(told[1]), signal.SIGKILL)
+                    return True
         return False
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:

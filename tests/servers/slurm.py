@@ -222,6 +222,14 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def command_line_of(pid: int) -> bytes:
+    """Return the command line, words ended by zeros; empty for a process that has ended."""
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 @contextmanager
 def slurm(folder: Path, *, accounts: bool = False) -> Iterator[Slurm]:
     """Yield a fresh cluster; it ends with the block."""

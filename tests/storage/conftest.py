@@ -13,6 +13,7 @@ import pytest
 from loader.storage import Store, open_store
 from loader.storage.mirror import MirroredStore
 from loader.testing.stores import Backend
+from tests.servers.patience import PATIENCE_S
 
 KEY, SECRET = "AKIAPLANTEDKEY", "PLANTEDsecretPLANTED"
 ACCOUNT_KEY = base64.b64encode(SECRET.encode()).decode()
@@ -237,7 +238,7 @@ def wait_until():
     """wait_until(what) -> when what() has become true in another thread."""
 
     def wait(what: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE_S
         while not what():
             assert time.monotonic() < deadline
             time.sleep(0.001)

@@ -18,6 +18,7 @@ from loader.storage.cloud.reads import read_whole
 from loader.storage.files import MemoryBudget, download, put_held, upload
 from loader.storage.mirror import MirroredStore
 from loader.storage.stream import PieceReader
+from tests.servers.patience import PATIENCE_S
 
 MIB = 2**20
 DATA = Random(8).randbytes(9 * MIB) + b"and the rest"  # pieces of 1, 2, 4 MiB, and what is left
@@ -163,7 +164,7 @@ def test_who_holds_the_error_holds_no_connection(faulty, faulty_store):
     with pytest.raises(Changed) as caught:
         faulty_store.fill("k", 0, memoryview(bytearray(33 * MIB)), etag)
     answering = faulty._threads[-1]  # the connection of the last request
-    answering.join(300)
+    answering.join(PATIENCE_S)
     assert not answering.is_alive()
     assert "replaced" in str(caught.value)
 
@@ -200,7 +201,7 @@ def test_after_an_error_no_more_is_read():
         asked.append(offset)
         if offset == 1:
             raise Transient("the connection was reset")
-        go_on.wait(300)
+        go_on.wait(PATIENCE_S)
 
     with ThreadPoolExecutor(1) as threads:
         with pytest.raises(Transient):
@@ -310,7 +311,7 @@ def test_no_file_and_no_thread_stays_open(faulty, faulty_options, tmp_path, fail
     assert not [path for path in opened if path.startswith(str(tmp_path))]
     reading = [one for one in threading.enumerate() if one.name.startswith("penstock-stream")]
     for thread in reading:
-        thread.join(300)
+        thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in reading)
     store.close()
 

@@ -8,6 +8,7 @@ import pytest
 
 from loader.errors import AlreadyExists, Changed, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
+from tests.servers.patience import PATIENCE_S
 
 DATA = bytes(range(256)) * 40
 
@@ -149,6 +150,6 @@ assert "obstore.fsspec" not in sys.modules
 def test_obstore_is_not_what_fsspec_opens():
     """Other libraries of the process open s3:// with what they were written for."""
     done = subprocess.run(
-        [sys.executable, "-c", REGISTRY], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", REGISTRY], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from loader.storage.cloud.azure import azure_config
 from loader.storage.cloud.gcs import gcs_config
 from loader.storage.cloud.s3 import s3_config
 from loader.storage.spec import runtime_of
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -358,6 +359,6 @@ def test_importing_the_package_imports_no_client():
         "print([name for name in ('obstore', 'fsspec', 'boto3', 's3fs', 'aiohttp') if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert done.stdout.strip() == "[]"

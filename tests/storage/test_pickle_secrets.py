@@ -12,6 +12,7 @@ from loader.errors import Forbidden, InvalidStore, PenstockError
 from loader.storage import Store, StoreSpec, open_store
 from loader.storage.cloud import azure, gcs, s3
 from loader.storage.spec import is_secret, redact, runtime_of, spec_of
+from tests.servers.patience import PATIENCE_S
 
 PLANTED = "PLANTEDsecretPLANTED"
 NOWHERE = "http://127.0.0.1:1"
@@ -145,7 +146,9 @@ def test_private_key_of_sftp_is_dropped():
 def test_redact_ends_whatever_the_text():
     """In a process of its own, which can be ended."""
     script = "from loader.storage.spec import redact; print(len(redact('://' + ':' * 300_000)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=False, timeout=PATIENCE_S
+    )
     assert (done.stdout, done.stderr) == (b"300003\n", b"")
 
 
@@ -191,7 +194,7 @@ def read_elsewhere(store: Store, environ: dict[str, str]) -> str:
         input=pickle.dumps(store),
         env={**clean, **environ},
         capture_output=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=True,
     )
     return done.stdout.decode().strip()
@@ -214,7 +217,7 @@ def test_memory_stays_in_its_process():
     assert pickle.loads(pickle.dumps(store)).get("k").data == b"x"  # noqa: S301 - our own bytes
     script = "import pickle, sys\npickle.load(sys.stdin.buffer)"
     done = subprocess.run(
-        [sys.executable, "-c", script], input=pickle.dumps(store), capture_output=True, timeout=300
+        [sys.executable, "-c", script], input=pickle.dumps(store), capture_output=True, timeout=PATIENCE_S
     )
     assert b"InvalidStore" in done.stderr
     assert b"lives in the memory of process" in done.stderr

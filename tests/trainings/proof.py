@@ -31,7 +31,7 @@ from penstock.train.submitting import cancel, goodput_of, stop, submit
 from tests.servers.http import HttpServer, Request
 from tests.servers.patience import until
 from tests.servers.s3 import SmallS3
-from tests.servers.slurm import NODES, Slurm, command_of, slurm
+from tests.servers.slurm import NODES, Slurm, command_line_of, command_of, slurm
 from tests.trainings.books import Start, starts, wrong_steps
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -354,14 +354,6 @@ def environment_of(pid: int) -> bytes:
     """Return the variables of a process; nothing if it has ended."""
     try:
         return Path("/proc", str(pid), "environ").read_bytes()
-    except OSError:
-        return b""
-
-
-def command_line_of(pid: int) -> bytes:
-    """Return the command line of a process; nothing if it has ended."""
-    try:
-        return Path("/proc", str(pid), "cmdline").read_bytes()
     except OSError:
         return b""
 

@@ -13,6 +13,7 @@ from PIL import Image
 import loader
 from penstock.cli import main
 from penstock.view import open_data
+from tests.servers.patience import PATIENCE_S
 from tests.view import recipes
 
 STEPS = 6
@@ -158,7 +159,7 @@ class Bucket:
     def _answer(self, request):
         if not self._speaks.is_set():
             self._begun.set()
-            assert self._speaks.wait(300)
+            assert self._speaks.wait(PATIENCE_S)
         return self.origin(request)
 
     def options(self, **more):

@@ -14,6 +14,7 @@ from loader.dataset.tables.parquet import table_bytes
 from loader.run.trail.step_rows import StepRow, rows_table
 from penstock.cli import main
 from penstock.view.web.guard import MOST_HEAD_BYTES
+from tests.servers.patience import PATIENCE_S
 from tests.view.conftest import train
 from tests.view.test_web import TOKEN, Served
 
@@ -172,7 +173,7 @@ def test_server_ends_while_a_thread_decodes(trained, tmp_path):
             assert browser.poll() is None
             time.sleep(0.05)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(300) == 0
+        assert server.wait(PATIENCE_S) == 0
         assert browser.stdout.read().strip() == "503 the viewer ends"
         assert "Traceback" not in server.stderr.read()
     finally:

@@ -11,6 +11,7 @@ import pytest
 
 import loader
 from tests.servers.chromium import Page, chromium
+from tests.servers.patience import PATIENCE_S
 from tests.view.conftest import BATCH, train, words_of, write_photos
 
 pytestmark = pytest.mark.server
@@ -126,7 +127,7 @@ def viewer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
             yield Viewer(page, address)
     finally:
         server.terminate()
-        server.communicate(timeout=300)
+        server.communicate(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -17,6 +17,7 @@ from penstock.view.open_data import OpenData
 from penstock.view.replays import replays as replays_module
 from penstock.view.replays.replayed_values import Setting
 from penstock.view.replays.replays import Replayers, Replays
+from tests.servers.patience import PATIENCE_S
 from tests.view.conftest import BATCH, train
 
 
@@ -34,14 +35,14 @@ def test_value_is_made_once_and_others_are_not_held_up():
     def slowly():
         made.append(1)
         begun.set()
-        assert goes_on.wait(300)
+        assert goes_on.wait(PATIENCE_S)
         return "slow"
 
     found = []
     threads = [threading.Thread(target=lambda: found.append(kept.get("a", slowly))) for _ in range(3)]
     for thread in threads:
         thread.start()
-    assert begun.wait(300)
+    assert begun.wait(PATIENCE_S)
     assert kept.get("b", lambda: "quick") == "quick"  # while another is being made
     goes_on.set()
     for thread in threads:
@@ -87,7 +88,7 @@ def test_version_that_nobody_looks_at_is_given_back(root, plan, monkeypatch):
     monkeypatch.setattr(open_data, "IDLE_S", 0.0)
     made = OpenData(root)
     seen = weakref.ref(made.version("photos", 1))
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE_S
     while seen() is not None:  # nobody asks for anything meanwhile
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -145,7 +146,7 @@ def test_one_plan_is_used_by_one_at_a_time(trained, setting):
         thread = threading.Thread(target=other)
         with replays.open_replay(setting):
             thread.start()
-            assert comes.wait(300)
+            assert comes.wait(PATIENCE_S)
             time.sleep(0.1)  # enough for the other to go on, were it not held up
             order.append("first")
         thread.join()
@@ -198,7 +199,7 @@ def made_ahead(opened, monkeypatch, step):
     monkeypatch.setattr(opened._requested, "wait", asked)
     monkeypatch.setattr(open_data, "AHEAD_S", 0.05)
     opened.batch("three", step, 1, 3)
-    assert done.wait(300)
+    assert done.wait(PATIENCE_S)
     return steps
 
 

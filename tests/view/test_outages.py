@@ -14,6 +14,7 @@ from penstock.view.replays import replays
 from penstock.view.replays.recipe_process import RecipeProcess
 from penstock.view.replays.replayed_values import slot_itself
 from penstock.view.replays.training import Training
+from tests.servers.patience import PATIENCE_S
 from tests.view.conftest import DOWN, train
 from tests.view.test_web import Served
 
@@ -100,7 +101,7 @@ def test_files_and_pages_in_memory_answer_while_all_pictures_wait(serve, bucket)
     with bucket.silent() as begun, ThreadPoolExecutor(60) as pool:
         paths = [f"/v/photos/1/s/{n % 14}/stored/jpg" for n in range(60)]
         found = [pool.submit(served.get, path) for path in paths]
-        assert begun.wait(300)
+        assert begun.wait(PATIENCE_S)
         for path in ("/static/view.js", "/r/one"):
             assert served.get(path).status_code == 200
         assert len(bucket.requests) - before < 60

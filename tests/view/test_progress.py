@@ -13,6 +13,7 @@ from penstock.view.open_data import OpenData
 from penstock.view.terminal.addresses import StepPage
 from penstock.view.terminal.viewer_app import ViewerApp
 from penstock.view.web import page
+from tests.servers.patience import PATIENCE_S
 from tests.view.test_web import Served
 
 SLOW = """
@@ -106,7 +107,7 @@ def test_server_starts_the_recipe_before_a_page_is_asked_for(trained, tmp_path, 
             assert server.poll() is None
             time.sleep(0.05)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(300) == 0
+        assert server.wait(PATIENCE_S) == 0
         assert b"Traceback" not in server.stderr.read()
     finally:
         server.kill()

@@ -19,6 +19,7 @@ from penstock.view.replays.recipe_process import RecipeProcess
 from penstock.view.replays.replayed_values import batch_itself, itself, slot_itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
+from tests.servers.patience import PATIENCE_S
 
 FILE = Path(__file__).with_name("recipes.py")
 
@@ -227,7 +228,7 @@ def test_recipe_that_hangs_is_not_waited_for_at_the_end(asked, tmp_path):
     while not (tmp_path / "hangs").exists():
         time.sleep(0.02)
     process.stop()
-    asking.join(300)
+    asking.join(PATIENCE_S)
     assert not asking.is_alive()
     ask()
     assert "ended with the viewer" in str(told[1])

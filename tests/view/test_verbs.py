@@ -15,6 +15,7 @@ import loader
 from loader.errors import InvalidPlan, InvalidRuntime, NotARoot, RunNotFound
 from penstock.cli import main
 from penstock.verbs.view import _first, first_place, metrics_of
+from tests.servers.patience import PATIENCE_S
 from tests.view.conftest import BATCH, STEPS
 
 RECIPE = "tests.view.recipes:recipe"
@@ -179,7 +180,7 @@ def test_server_ends_at_once_while_a_recipe_hangs(trained, tmp_path, number):
             assert server.poll() is None
             time.sleep(0.05)
         server.send_signal(number)
-        assert server.wait(300) == 0
+        assert server.wait(PATIENCE_S) == 0
         page = b"".join(iter(lambda: client.recv(2**16), b""))
     assert page.startswith(b"HTTP/1.1 200")
     assert not path.exists()

@@ -16,6 +16,7 @@ from assets.arrivals.progress import TickBudget
 from assets.sources import BatchLimits, Source
 from loader.storage import open_store
 from tests.assets.arrivals.ticking import NOW_US, Place, Ticking
+from tests.servers.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -98,7 +99,9 @@ def test_killed_at_every_verb(tmp_path: Path) -> None:
     for key in "abcdefghij":
         place.put(key, key.encode())
     command = [sys.executable, "-c", KILLED, str(tmp_path / "landing"), str(tmp_path / "roots")]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     # Two ticks. Each: state, manifests that are there, a look behind them, whether it is paused, state.
     n_killed = int(done.stdout)

@@ -21,6 +21,7 @@ from assets.sources import BatchLimits
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, ObjectNotFound
 from loader.storage import Store, open_store
 from penstock.stages import StageRecord, append_record
+from tests.servers.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FEW = BatchLimits(max_objects=3)
@@ -226,7 +227,9 @@ print(sum(forks_killed(work, when) for when in SIDES))
 def test_killed_at_every_verb(tmp_path: Path, place: Store) -> None:
     put(place, *"abcdefg")
     command = [sys.executable, "-c", KILLED, str(tmp_path / "landing"), str(tmp_path / "roots")]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == 2 * 6  # a listing, a look behind it, four manifests; before and after each
     expected = discover(open_store(str(tmp_path / "whole")), place, "d", BatchLimits(max_objects=2))

@@ -24,6 +24,7 @@ from assets.tables import read_table
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord
+from tests.servers.patience import PATIENCE_S
 
 
 def scene(seed: int, width: int = 320, height: int = 240) -> Image.Image:
@@ -103,7 +104,7 @@ class Dataset:
                 dataset=spec.name,
                 partition=batch,
                 run_id="r",
-                timeout_s=60,
+                timeout_s=PATIENCE_S,
             )
         record, _ = samples_stage(self.root, spec, partition=batch, run_id="r")
         return record

@@ -33,6 +33,7 @@ from penstock.compute.pool import InlineCompute
 from penstock.compute.pool.contract import Failure, Outcome
 from penstock.stages import append_record, current_record
 from resources.storage import RootResource
+from tests.servers.patience import PATIENCE_S
 
 SPEC = DatasetSpec(name="demo", max_quarantine_rate=0.0)
 
@@ -212,7 +213,7 @@ class Evicted(InlineCompute):
 
 def test_failure_that_nobody_knows_condemns_no_sample(version: loader.Version) -> None:
     with pytest.raises(StoreError, match="could not be judged: the machine went away"):
-        judge(version, {"005": ["jpg"]}, Evicted(), timeout_s=60)
+        judge(version, {"005": ["jpg"]}, Evicted(), timeout_s=PATIENCE_S)
 
 
 def test_other_datasets_and_damaged_ledgers_stop_nobody(root: loader.Root, version: loader.Version) -> None:
@@ -276,7 +277,9 @@ def test_clip_is_decoded_to_its_end(
     with root.write("demo") as writer:
         writer.add("whole", {"mp4": whole})
         writer.add("torn", {"mp4": bytes(torn)})
-    found = judge(root.open("demo@1"), {"whole": ["mp4"], "torn": ["mp4"]}, InlineCompute(), timeout_s=60)
+    found = judge(
+        root.open("demo@1"), {"whole": ["mp4"], "torn": ["mp4"]}, InlineCompute(), timeout_s=PATIENCE_S
+    )
     assert {key: one.verdict for key, one in found.items()} == {"whole": "sound", "torn": "corrupt"}
 
 

@@ -22,6 +22,7 @@ from loader.errors import Fenced, StageNotPublished, StoreError
 from loader.storage import open_store
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.stages import StageRecord, current_record, partitions
+from tests.servers.patience import PATIENCE_S
 
 Publish = Callable[[loader.Root, StageRecord], loader.Version]
 SPEC = DatasetSpec(
@@ -74,7 +75,13 @@ def cut_again(
     units.units_stage(root, store, compute, spec, partition=batch, run_id=run_id)
     for feature in spec.features:
         features.feature_stage(
-            root, compute, feature.build(), dataset=spec.name, partition=batch, run_id=run_id, timeout_s=60
+            root,
+            compute,
+            feature.build(),
+            dataset=spec.name,
+            partition=batch,
+            run_id=run_id,
+            timeout_s=PATIENCE_S,
         )
     record, objects = samples_stage(root, spec, partition=batch, run_id=run_id)
     return record, {row["key"]: row for row in objects}

@@ -17,6 +17,7 @@ from loader.dataset.versions.version import open_record
 from loader.errors import Forbidden, StageNotPublished
 from penstock.stages import StageRecord, append_record, existing_records, newest_listed
 from tests.dataset.stores import Counting
+from tests.servers.patience import PATIENCE_S
 
 
 class Meeting(Counting):
@@ -28,7 +29,7 @@ class Meeting(Counting):
 
     def get(self, key: str) -> Any:
         if key.startswith("stages/"):
-            self._both.wait(timeout=300)
+            self._both.wait(timeout=PATIENCE_S)
         return Counting.__getattr__(self, "get")(key)
 
 

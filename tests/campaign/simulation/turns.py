@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.servers.patience import PATIENCE_S
+
 HOUR_US = 3_600_000_000
-DEADLINE_S = 120
 MOST_STEPS = 60_000
 
 
@@ -65,7 +66,7 @@ class Turns:
         if any(not one.done for one in self.actors):
             self._over.clear()
             self._hand_on()
-            if not self._over.wait(DEADLINE_S):
+            if not self._over.wait(PATIENCE_S):
                 raise Endless("nobody goes on")
         self.current = None
         if self._failure is not None:
@@ -124,7 +125,7 @@ class Turns:
         if following is actor:
             return
         self._give(following)
-        if not actor.baton.acquire(timeout=DEADLINE_S):
+        if not actor.baton.acquire(timeout=PATIENCE_S):
             raise Endless("nobody goes on")
         if self._failure is not None:
             raise Killed

@@ -8,6 +8,7 @@ import pytest
 from loader.errors import InvalidRuntime
 from penstock.compute.pool import ENGINES, InlineCompute, LocalCompute
 from resources.compute import ComputeResource
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
@@ -15,7 +16,7 @@ def test_inside_a_run(engine, units, children) -> None:
     @dg.asset
     def rows(compute: ComputeResource) -> dg.MaterializeResult[None]:
         with compute.opened() as opened:
-            found = list(opened.map(units.fail, range(6), timeout_s=60))
+            found = list(opened.map(units.fail, range(6), timeout_s=PATIENCE_S))
         values = [outcome.value for outcome in found if outcome.ok]
         return dg.MaterializeResult(metadata={"values": values, "failed": len(found) - len(values)})
 
@@ -46,7 +47,7 @@ def test_no_worker_outlives_a_failed_step(units, children, fifo) -> None:
     @dg.asset
     def rows(compute: ComputeResource) -> None:
         with compute.opened() as opened:
-            for outcome in opened.map(units.hold, ["", fifo], timeout_s=60):
+            for outcome in opened.map(units.hold, ["", fifo], timeout_s=PATIENCE_S):
                 os.close(os.open(fifo, os.O_RDONLY))
                 raise KeyError(outcome.value)
 

@@ -19,6 +19,7 @@ from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.environment import visible_gpus, worker_environment
 from penstock.compute.pool.local import AHEAD_BYTES, AHEAD_UNITS
 from penstock.compute.pool.process import MapTask, Pool
+from tests.servers.patience import PATIENCE_S
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -255,7 +256,7 @@ def test_worker_sees_its_gpu_alone_and_gives_its_memory_back(units, monkeypatch,
             os.kill(first[4], signal.SIGKILL)
     finally:
         engine.close()
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE_S
     while used() - before > 64 << 20:
         assert time.monotonic() < deadline
         os.sched_yield()

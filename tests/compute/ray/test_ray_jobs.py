@@ -26,9 +26,9 @@ from tests.compute.job_checks import (
     numbers,
     told_of,
 )
-from tests.servers.patience import until
+from tests.servers.patience import PATIENCE_S, until
 from tests.servers.ray_nodes import TOKEN
-from tests.servers.slurm import end
+from tests.servers.slurm import command_line_of, end
 
 pytestmark = pytest.mark.ray
 INLINE = Cluster(engine="inline", packages=("tests",))
@@ -133,12 +133,12 @@ def test_while_a_node_the_driver_runners_and_who_waits_are_killed(cluster, ray_c
     command = [sys.executable, "-c", WAITER, str(tmp_path), str(tmp_path / "cluster.toml")]
     waiter = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     until(lambda: len(folder_of(there).done()) > 1)
-    drivers = [pid for pid in ray_cluster.processes() if b"ray_driver" in _command(pid)]
+    drivers = [pid for pid in ray_cluster.processes() if b"ray_driver" in command_line_of(pid)]
     for pid in drivers:
         os.kill(pid, signal.SIGSTOP)  # no other block begins until all are killed
     waiter.kill()
     waiter.wait()
-    runners = [pid for pid in ray_cluster.processes() if b"runner_process" in _command(pid)]
+    runners = [pid for pid in ray_cluster.processes() if b"runner_process" in command_line_of(pid)]
     end(runners[0])
     ray_cluster.kill_node()
     for pid in drivers:
@@ -149,7 +149,7 @@ def test_while_a_node_the_driver_runners_and_who_waits_are_killed(cluster, ray_c
 
 def test_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, ray_cluster, tmp_path):
     def runners():
-        return [pid for pid in ray_cluster.processes() if b"runner_process" in _command(pid)]
+        return [pid for pid in ray_cluster.processes() if b"runner_process" in command_line_of(pid)]
 
     assert_same_batch(cluster, tmp_path, runners)
 
@@ -178,14 +178,9 @@ def jobs(folder: Path, *words: str, code: int = 0) -> str:
     """What `penstock jobs` writes, as a process, of the jobs there; the token is not in it."""
     command = [sys.executable, "-m", "penstock", "jobs", *words, "--root", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert ended.returncode == code, ended.stderr
     assert TOKEN not in ended.stdout + ended.stderr
     return ended.stdout
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path("/proc", str(pid), "cmdline").read_bytes()
-    except OSError:
-        return b""

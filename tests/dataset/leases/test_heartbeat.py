@@ -9,6 +9,7 @@ import pytest
 from loader.dataset.leases import Beat, Heartbeat, new_holder, read_heartbeat
 from loader.errors import InvalidName, Transient
 from loader.storage import open_store
+from tests.servers.patience import PATIENCE_S
 
 
 class Refusing:
@@ -58,7 +59,7 @@ def test_thread_beats_and_is_gone_after_close(store):
     before = threading.active_count()
     with Heartbeat(store, "t1", every_s=0.001) as heartbeat:
         for _ in range(5):
-            assert store.beaten.acquire(timeout=300)
+            assert store.beaten.acquire(timeout=PATIENCE_S)
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
     beat = read_heartbeat(store, "t1")
@@ -89,7 +90,7 @@ def test_whatever_goes_wrong_with_a_beat_the_next_one_follows(store, caplog, mon
     monkeypatch.setattr(store, "put", put)
     with Heartbeat(store, "t1", every_s=0.001):
         for _ in range(4):
-            assert store.beaten.acquire(timeout=300)
+            assert store.beaten.acquire(timeout=PATIENCE_S)
     assert "a store of somebody's own" in caplog.text
 
 

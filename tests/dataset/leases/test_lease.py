@@ -18,6 +18,7 @@ from loader.dataset import leases as renewal
 from loader.dataset.leases import Lease, Leases, list_leases, parse_lease
 from loader.errors import Forbidden, Transient
 from loader.storage import open_store
+from tests.servers.patience import PATIENCE_S
 
 IDS = [f"v-{number:064x}" for number in range(40)]
 
@@ -126,7 +127,7 @@ def test_thread_renews_and_is_gone_with_the_last_lease(store, at_once):
     one.add(IDS[0])
     two.add(IDS[1])
     for _ in range(8):
-        assert store.beaten.acquire(timeout=300)
+        assert store.beaten.acquire(timeout=PATIENCE_S)
     assert len(renewing()) == 1
     one.close()
     assert renewing()
@@ -170,7 +171,7 @@ def test_thread_takes_over_what_a_failing_store_did_not_take(store, lease, at_on
     assert not lease.active
     assert "was not written" in warned(caplog)[0]
     store.error = None
-    assert store.beaten.acquire(timeout=300)
+    assert store.beaten.acquire(timeout=PATIENCE_S)
     assert [versions for versions, _ in claimed(store)] == [(IDS[0],)]
 
 
@@ -194,7 +195,7 @@ def test_where_no_thread_could_be_started_the_next_to_open_starts_one(store, at_
     assert not one.add(IDS[0])
     assert len(renewing()) == 1
     for _ in range(4):
-        assert store.beaten.acquire(timeout=300)
+        assert store.beaten.acquire(timeout=PATIENCE_S)
     one.close()
     assert renewing() == []
 
@@ -210,7 +211,7 @@ def test_what_goes_wrong_with_one_root_ends_no_others_renewal(store, lease, at_o
     odd.add(IDS[0])
     lease.add(IDS[1])
     for _ in range(8):
-        assert store.beaten.acquire(timeout=300)
+        assert store.beaten.acquire(timeout=PATIENCE_S)
     assert "a lease was not renewed" in caplog.text
     assert "a store of somebody's own" in caplog.text
     odd.close()
@@ -393,7 +394,7 @@ def test_renewal_starts_its_thread_without_its_lock(monkeypatch):
         def start(self):
             remover = real(target=own.remove, args=(object(),), daemon=True)
             remover.start()
-            remover.join(60)
+            remover.join(PATIENCE_S)
             removed.append(not remover.is_alive())
             super().start()
 
@@ -418,7 +419,7 @@ def test_renewing_thread_collects_a_lease_as_its_wait_begins(store, at_once, mon
     monkeypatch.setattr(threading.Condition, "wait", wait)
     two.add(IDS[1])
     for _ in range(8):
-        assert store.beaten.acquire(timeout=300)
+        assert store.beaten.acquire(timeout=PATIENCE_S)
     renewal.close_in_finalizer(two)
     assert [versions for versions, _ in claimed(store)] == [(IDS[0],)]
     one.close()

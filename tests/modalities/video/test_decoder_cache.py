@@ -19,6 +19,7 @@ from loader.modalities.video.decode import read_bare
 from loader.modalities.video.packet_decode import MAX_DECODERS, MAX_PX, DecoderCache, preamble, settings_of
 from loader.modalities.video.packet_table import PacketTable, index_packets, read_packets
 from loader.modalities.video.timeline import Timeline
+from tests.servers.patience import PATIENCE_S
 
 X264 = {"crf": "20", "g": "12", "bf": "2", "profile": "main"}
 HOW = {
@@ -286,7 +287,7 @@ def test_decoders_end_with_their_thread():
             freed.set()
 
     in_a_new_thread(lambda: cache.give_back(("one",), Told(), 1))
-    assert freed.wait(300)
+    assert freed.wait(PATIENCE_S)
     assert cache.take(("one",)) is None
 
 
@@ -320,7 +321,7 @@ def test_parent_and_forked_child_read_with_kept_decoders(coded, tmp_path):
     """At the same time, in a process of its own: this one has threads."""
     file = tmp_path / "clip.mp4"
     file.write_bytes(coded["plain"].data)
-    subprocess.run([sys.executable, "-c", FORK, file], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", FORK, file], check=True, timeout=PATIENCE_S)
 
 
 def real_videos():

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.patience import PATIENCE_S
+
 
 @pytest.fixture(scope="module")
 def ranks():
@@ -31,4 +33,4 @@ def ranks():
     yield ranks
     with process.stdout:
         process.stdin.close()
-        assert process.wait(300) == 0
+        assert process.wait(PATIENCE_S) == 0

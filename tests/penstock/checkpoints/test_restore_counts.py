@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.servers.patience import PATIENCE_S
+
 REPOSITORY = Path(__file__).parents[3]
 REQUEST_BYTES = 16 * 2**10
 """16 MiB, divided as all sizes there."""
@@ -13,7 +15,9 @@ REQUEST_BYTES = 16 * 2**10
 def test_eight_ranks_save_and_six_read_their_share() -> None:
     """The shape of 100 GB."""
     command = [sys.executable, "-m", "benchmarks.checkpoint_restore", "--json"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     restored = json.loads(done.stdout)
     assert restored["parts"] >= 1600

@@ -30,6 +30,7 @@ from loader.storage.threads import DaemonPool
 from penstock.checkpoints import Checkpoints, TrainingState, marker
 from penstock.checkpoints.dtypes import DTYPES
 from penstock.checkpoints.writer import CheckpointWriter
+from tests.servers.patience import PATIENCE_S
 
 ALONE = "ignore:torch.distributed is disabled"
 
@@ -299,13 +300,13 @@ def test_load_that_failed_fills_nothing_during_the_next(tmp_path, monkeypatch):
         if key not in map(made.key, made.parts[1:]):
             return read_into(key, pieces)
         begun.release()
-        assert go.wait(300)
+        assert go.wait(PATIENCE_S)
         found = read_into(key, pieces)
         ended.release()
         return found
 
     def again(*args):
-        assert all(begun.acquire(timeout=300) for _ in made.parts[1:])
+        assert all(begun.acquire(timeout=PATIENCE_S) for _ in made.parts[1:])
         return get_range(*args)
 
     def joined(pool, timeout_s=None):
@@ -320,7 +321,7 @@ def test_load_that_failed_fills_nothing_during_the_next(tmp_path, monkeypatch):
         checkpoints.load(found, step=20)
     checkpoints.load(found, step=10)
     go.set()
-    assert all(ended.acquire(timeout=300) for _ in made.parts[1:])
+    assert all(ended.acquire(timeout=PATIENCE_S) for _ in made.parts[1:])
     assert same(found, state)
 
 
@@ -416,7 +417,7 @@ def gated(store, name, word):
     def wait(key, data):
         if word in key:
             reached.set()
-            assert go.wait(300)
+            assert go.wait(PATIENCE_S)
         return verb(key, data)
 
     setattr(store, name, wait)
@@ -428,7 +429,7 @@ def test_save_that_stood_still_while_others_went_on_is_withdrawn(tmp_path, at):
     slow = Checkpoints(tmp_path / "root", "run")
     reached, go = gated(slow._root.store, *at)
     slow.save(5, {"w": torch.ones(2)}, wait=False)
-    assert reached.wait(300)
+    assert reached.wait(PATIENCE_S)
     fast = Checkpoints(tmp_path / "root", "run", keep_last=1)
     fast.save(6, {"w": torch.zeros(2)})  # deletes the parts of step 5, which nothing names
     if "put" in at:  # it is told before it makes a marker
@@ -462,7 +463,7 @@ def test_what_changes_while_a_save_is_on_its_way_is_not_in_it(tmp_path):
     with Checkpoints(tmp_path / "root", "run") as checkpoints:
         reached, go = gated(checkpoints._root.store, "put", "safetensors")
         checkpoints.save(1, {"w": weights}, wait=False)
-        assert reached.wait(300)
+        assert reached.wait(PATIENCE_S)
         weights.fill_(-1.0)
         go.set()
     found = {"w": torch.zeros(5000)}
@@ -513,7 +514,7 @@ def test_error_beside_the_training_is_logged_and_raised_by_the_next_call(tmp_pat
     in_the_way = tmp_path / "root" / "checkpoints" / "run" / "parts" / "000000000002"
     in_the_way.write_text("a file where a folder has to be")
     checkpoints.save(2, {"w": torch.ones(2)}, wait=False)
-    assert "step 2 was not saved" in said.get(timeout=300)
+    assert "step 2 was not saved" in said.get(timeout=PATIENCE_S)
     calls = {
         "save": lambda: checkpoints.save(3, {"w": torch.ones(2)}),
         "wait": checkpoints.wait,
@@ -579,7 +580,7 @@ def test_parts_in_memory_are_few(tmp_path):
             now[0] += 1
             most[0] = max(most[0], now[0])
         if key.endswith(".safetensors"):
-            barrier.wait(300)  # four at once, or nobody gets on
+            barrier.wait(PATIENCE_S)  # four at once, or nobody gets on
         put(key, data)
         with lock:
             now[0] -= 1

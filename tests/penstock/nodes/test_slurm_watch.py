@@ -27,7 +27,7 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import submit
 from tests.servers.http import HttpServer
-from tests.servers.patience import until
+from tests.servers.patience import PATIENCE_S, until
 from tests.servers.s3 import SmallS3
 from tests.servers.slurm import NODES, Slurm, slurm
 
@@ -119,7 +119,7 @@ def test_node_that_flips_reads_is_drained_with_evidence(
     watch = NodeWatch(
         record.store, control, NodeProver(described, [record.url, "s3://bucket/lab"]), apply=True
     )
-    lines, until_s = list[str](), time.monotonic() + 300
+    lines, until_s = list[str](), time.monotonic() + PATIENCE_S
     while all(states(control).values()):
         assert time.monotonic() < until_s, (lines, launcher.logs("big-7"))
         review = watch.review()

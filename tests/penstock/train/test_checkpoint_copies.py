@@ -14,6 +14,7 @@ from loader.storage import Store, open_store
 from penstock.checkpoints import Checkpoints, marker, retention
 from penstock.checkpoints.marker import Checkpoint, StoredObject
 from penstock.train.checkpoint_copies import copy_checkpoints
+from tests.servers.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[3]
 N_PARTS = 6
@@ -100,7 +101,9 @@ def test_sigkill_at_each_request_leaves_no_half_checkpoint(source: Store, tmp_pa
     """A whole step or none is visible, and the next copy ends alike."""
     checkpoint = save(source, 5, "small", n_parts=2)
     command = [sys.executable, "-c", KILLED, source.url, str(tmp_path / "targets")]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     before, after = map(int, done.stdout.strip("[]\n").split(","))
     assert before == after > len(checkpoint.objects) + 2

@@ -24,7 +24,8 @@ from penstock.train.launch.run_log import times_of
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, launcher_of, resume, stop, submit, summary
-from tests.servers.patience import until
+from tests.servers.patience import PATIENCE_S, until
+from tests.servers.slurm import command_line_of
 
 TRAINING = str(Path(__file__).with_name("training.py"))
 
@@ -82,11 +83,7 @@ def test_run_is_preempted_stopped_and_resumed(
 
 
 def is_rank(pid: int, root: str) -> bool:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return words[1:3] == [TRAINING.encode(), root.encode()]
+    return command_line_of(pid).split(b"\0")[1:3] == [TRAINING.encode(), root.encode()]
 
 
 @pytest.mark.server
@@ -114,7 +111,7 @@ def test_full_disk_ends_no_run(root: str, tmp_path: Path) -> None:
             stdout=full,
             stderr=full,
             cwd=Path(__file__).parents[3],
-            timeout=300,
+            timeout=PATIENCE_S,
         )
     assert done.returncode == 0
 

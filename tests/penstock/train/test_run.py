@@ -16,6 +16,7 @@ from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_usage import event_versions
 from tests.penstock.train.conftest import Rank, digests
+from tests.servers.patience import PATIENCE_S
 
 STEPS = 40
 Start = Callable[..., list[Rank]]
@@ -179,7 +180,7 @@ with Run.joined(name="two") as run:
 
 def test_stop_in_a_second_loop_begins_the_run_again(root: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TWO_LOOPS, root], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", TWO_LOOPS, root], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 75, done.stderr
 
@@ -208,7 +209,9 @@ with Run.joined(name="one", record=root) as run:
 
 
 def test_time_after_the_last_step_is_in_the_record_of_a_failure(root: str) -> None:
-    done = subprocess.run([sys.executable, "-c", FAILS, root], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS, root], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert "ValueError: planted" in done.stderr
     *_, last = RunFolder(loader.Root(root).store, "one").events()
     assert (last.name, last.step) == ("failed", 3)

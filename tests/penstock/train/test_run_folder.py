@@ -229,7 +229,7 @@ def test_start_whose_answer_was_lost_has_one_number(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(folder.store, "put_if_absent", put_if_absent)
     record = RunRecord(folder.store, "a", {"ranks": 1})
     record.event("ranks_up", 0)
-    assert lost.wait(10)
+    assert lost.wait(PATIENCE_S)
     record.event("ended", 9)
     record.close()
     assert list(folder.attempts()) == [1, 2]

@@ -15,6 +15,7 @@ from loader.run.workers import parent_watch
 from penstock.checkpoints import Checkpoints
 from penstock.train.run import AGAIN
 from tests.penstock.train.conftest import REPOSITORY, Rank, digests
+from tests.servers.patience import PATIENCE_S
 
 Start = Callable[..., list[Rank]]
 
@@ -64,7 +65,7 @@ def test_signal_to_every_process_of_a_step_ends_none_but_the_trainer(root: str, 
         assert len(groups) >= 3, "the trainer, its fork server, a worker"
         for group in set(groups.values()):
             os.killpg(group, signal.SIGUSR1)
-        assert trainer.wait(60) == AGAIN, rank.text
+        assert trainer.wait(PATIENCE_S) == AGAIN, rank.text
     finally:
         is_training.set()
         trainer.kill()

@@ -15,7 +15,7 @@ from penstock.train.launch.run_log import SPANS, part_of, times_of, without_rank
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
 from penstock.train.run import AGAIN
 from penstock.train.run_spec import RunSpec
-from tests.servers.patience import until
+from tests.servers.patience import PATIENCE_S, until
 
 
 def answer(command: list[str]) -> str:
@@ -48,7 +48,7 @@ def attempt(folder: Path, log: Path, *, full: bool = False, restarts: int = 0) -
     ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()  # not to its end: a sleep holds it for some seconds
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
         return line.strip()
 
 
@@ -128,7 +128,9 @@ def test_starts_that_no_rank_reached_are_no_failures(
 ) -> None:
     log = tmp_path / "log.txt"
     with log.open("wb") as output:
-        subprocess.run(script(REFUSES_TWICE, "sleep 1.5; echo done"), stdout=output, check=True, timeout=60)
+        subprocess.run(
+            script(REFUSES_TWICE, "sleep 1.5; echo done"), stdout=output, check=True, timeout=PATIENCE_S
+        )
     text = log.read_text()
     assert text.endswith("done\n"), text
     assert "began no rank, 2 times in a row" in text
@@ -156,7 +158,7 @@ def test_signal_to_all_processes_leaves_the_watch_of_srun(
         until(lambda: "began" in log.read_text())
         os.killpg(job.pid, signal.SIGTERM)
         (tmp_path / "fail").touch()
-        assert job.wait(20) == AGAIN
+        assert job.wait(PATIENCE_S) == AGAIN
     finally:
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
@@ -171,7 +173,7 @@ def test_srun_that_begins_no_rank_is_named_and_ended(
     monkeypatch.setattr(slurm_job_script, "QUIET_S", 1)
     monkeypatch.setattr(slurm_job_script, "HOPELESS_S", 2)
     ended = subprocess.run(
-        script("exec sleep 60", "true"), stdout=subprocess.PIPE, text=True, check=False, timeout=30
+        script("exec sleep 60", "true"), stdout=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_S
     )
     assert ended.returncode == AGAIN
     assert "srun has started no rank for 1 s\n" in ended.stdout

@@ -409,8 +409,10 @@ def test_ranks_killed_at_random_moments_leave_one_run_in_each_tracker(
         ranks = start(2, *options, PENSTOCK_ATTEMPT=str(attempt), **common, **tracked)
         if not last:
             ranks[0].wait_for("took", chance.randrange(20, 100))
-            for rank in ranks:
-                rank.signal(signal.SIGKILL if attempt else signal.SIGTERM)
+            # Stopped first, none sees the other's end.
+            for number in (signal.SIGSTOP, signal.SIGKILL) if attempt else (signal.SIGTERM,):
+                for rank in ranks:
+                    rank.signal(number)
         assert {rank.status() for rank in ranks} == {0 if last else -signal.SIGKILL if attempt else 75}
     trail = set(loader.read_trail(loader.Root(root), RUN).steps["step"])
     assert len(trail) > 400, "it lacks at most what it held when it was killed"

@@ -25,6 +25,7 @@ from penstock.train.windows import (
     window_columns,
 )
 from tests.penstock.train.conftest import Rank, digests
+from tests.servers.patience import PATIENCE_S
 
 STEPS = 40
 Start = Callable[..., list[Rank]]
@@ -150,7 +151,7 @@ class SilentStore:
 
     def put_if_absent(self, key: str, data: bytes) -> Any:
         self.asked.set()
-        assert self.answer.wait(60)
+        assert self.answer.wait(PATIENCE_S)
         return self.store.put_if_absent(key, data)
 
 
@@ -160,7 +161,7 @@ def test_queue_of_a_silent_store_is_bounded(tmp_path: Path, monkeypatch: pytest.
     store = SilentStore(loader.Root(tmp_path / "root").store)
     record = RunRecord(store, "big-7", {"ranks": 1})  # type: ignore[arg-type]
     record.event("ranks_up", 0)
-    assert store.asked.wait(60)
+    assert store.asked.wait(PATIENCE_S)
     for step in range(1, 200):
         record.window(rows(step))
         record.event("first_batch" if step == 1 else "saved", step)

@@ -7,6 +7,7 @@ import pytest
 
 from loader.errors import Corrupt, EngineUnreachable
 from penstock.usage.sacct import AccountedJob, accounted_jobs, expand_nodes, parse_jobs, sacct_command
+from tests.servers.patience import PATIENCE_S
 
 REAL = """\
 1|a|root|vision|normal|batch|PREEMPTED|1795764221|1795764221|4|m[1-4]|billing=1,cpu=1,gres/gpu=4,mem=4000M,node=2|\
@@ -142,7 +143,7 @@ def test_cluster_without_accounting_is_unreachable(tmp_path):
 
     def answer(command):
         environment = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
         if ended.returncode:
             raise EngineUnreachable(ended.stderr.strip())
         return ended.stdout
@@ -157,5 +158,7 @@ def test_all_time_does_not_begin_at_midnight(tmp_path):
     (tmp_path / "slurm.conf").write_text(CONF)
     environment = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
     command = [*sacct_command(), "--endtime=1970-01-01T00:00:01"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert "Start time (86400) requested is after end time (1)" in ended.stderr

@@ -13,6 +13,7 @@ import loader
 from loader.errors import Corrupt, InvalidRuntime
 from loader.run.ahead.next_reads import working_set_bytes
 from loader.storage.cloud.store import RemoteStore
+from tests.servers.patience import PATIENCE_S
 
 PAGE = 4096
 
@@ -38,7 +39,7 @@ def kept(tmp_path):
     """kept(n, folder) -> at least n page files, once they are there: they are read ahead, in threads."""
 
     def wait(n, folder=tmp_path / "cache"):
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             found = [path for path in (folder / "pages").rglob("*") if path.is_file()]
             if len(found) >= n or time.monotonic() > deadline:
@@ -83,7 +84,7 @@ def test_epoch_later_nobody_asks_the_origin(s3, samples, properties, tmp_path, k
             "AWS_ENDPOINT_URL": s3["endpoint_url"],
         }
         done = subprocess.run(
-            command, env={**os.environ, **given}, capture_output=True, text=True, timeout=300
+            command, env={**os.environ, **given}, capture_output=True, text=True, timeout=PATIENCE_S
         )
     assert done.returncode == 0, done.stderr
     assert [int(word) for word in done.stdout.split()] == [0, 1, *wanted.values()]
@@ -224,7 +225,7 @@ def test_loader_under_pressure_says_what_it_needs_next(memory_root, tmp_path, mo
         assert batches.metrics()["cache_evicted_total"] > 0
         (hint,) = (tmp_path / "cache" / "hints").iterdir()
         wanted = list(batches._assembler._reads._ahead._on_plan.next_pages(20))
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE_S
         while (names := hint.read_bytes().hex()) != "".join(wanted) and time.monotonic() < deadline:
             time.sleep(0.005)  # another thread writes it
         assert names == "".join(wanted)

@@ -11,6 +11,7 @@ from loader.cache.cached_store import Claim
 from loader.errors import Transient
 from loader.run.ahead.next_reads import Extents, RankFuture, pages_of
 from loader.run.ahead.read_ahead import ReadAhead
+from tests.servers.patience import PATIENCE_S
 
 
 class Steps:
@@ -35,7 +36,7 @@ class Steps:
         return Claim.GRANTED
 
     def fetch(self, unit):
-        assert self.gate.wait(300)
+        assert self.gate.wait(PATIENCE_S)
         with self.lock:
             self.fetched.append(unit)
         return 1
@@ -174,7 +175,7 @@ def test_what_is_claimed_and_will_not_be_fetched_is_given_back():
     source.ahead = ReadAhead(source, in_flight=2, horizon=4, count=lambda name, n: None)
     source.ahead.begin([6])
     source.ahead.done(6)
-    assert source.claimed.wait(300)
+    assert source.claimed.wait(PATIENCE_S)
     source.ahead.close()
     assert source.given_back == [7]
 

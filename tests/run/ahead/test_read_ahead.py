@@ -18,6 +18,7 @@ from loader.errors import Transient
 from loader.run.ahead import read_ahead
 from loader.run.ahead.next_reads import Ranges, RangesAhead
 from loader.storage import ByteRange
+from tests.servers.patience import PATIENCE_S
 
 PAGE = 2**16
 SAMPLE = 6_000
@@ -103,7 +104,7 @@ def test_sixteen_requests_are_in_flight(memory_root, served, mode, wait_for):
             most.append(len(arrived))
             if len(arrived) >= 16:
                 gate.set()
-        assert gate.wait(300)
+        assert gate.wait(PATIENCE_S)
         with lock:
             arrived.pop()
 
@@ -401,7 +402,7 @@ def test_first_batch_waits_for_nothing_that_is_read_ahead(memory_root, served):
     def before(path, nbytes):
         if path.endswith(".tar") and nbytes == PAGE:
             held.release()
-            assert gate.wait(300)
+            assert gate.wait(PATIENCE_S)
 
     server.before = before
     cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
@@ -413,7 +414,7 @@ def test_first_batch_waits_for_nothing_that_is_read_ahead(memory_root, served):
             batches.seek(step)
             assert len(numbers(next(batches))) == 8
             assert batches.metrics()["ahead_failed_total"] == 0  # nor has one been given up
-            assert held.acquire(timeout=300)
+            assert held.acquire(timeout=PATIENCE_S)
         gate.set()
 
 
@@ -425,7 +426,7 @@ def test_close_while_reads_are_on_their_way(memory_root, served):
     def before(path, nbytes):
         if path.endswith(".tar") and nbytes == PAGE:  # no batch's own read
             held.release()
-            assert gate.wait(300)
+            assert gate.wait(PATIENCE_S)
 
     server.before = before
     cache = PageMemory(limit_bytes=2**30, page_bytes=PAGE)
@@ -433,10 +434,10 @@ def test_close_while_reads_are_on_their_way(memory_root, served):
     batches._assembler._reads._ahead._waits = False  # as after the second batch
     closing = threading.Thread(target=batches.close)
     next(batches)
-    assert held.acquire(timeout=300)
+    assert held.acquire(timeout=PATIENCE_S)
     closing.start()
     gate.set()
-    closing.join(300)
+    closing.join(PATIENCE_S)
     assert not closing.is_alive()
     there.store.close()
     left = {one.name for one in threading.enumerate() if one.name.startswith("penstock")}
@@ -466,7 +467,7 @@ def test_loader_is_collected_as_the_planning_thread_begins(memory_root, served, 
         (ahead,) = [one for one in gc.get_objects() if type(one) is read_ahead.ReadAhead and not one._stopped]
         collector = threading.Thread(target=ahead.dismiss, daemon=True)
         collector.start()
-        collector.join(60)
+        collector.join(PATIENCE_S)
         dismissed.append(not collector.is_alive())
         return real(*args, **options)
 

@@ -12,6 +12,7 @@ import pytest
 import loader
 from loader.storage import ByteRange
 from loader.storage.stream import plan_reads
+from tests.servers.patience import PATIENCE_S
 
 BATCH, ROW_BYTES = 32, 3_000
 
@@ -162,7 +163,7 @@ def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(store, tmp_path
         capture_output=True,
         text=True,
         check=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     seen = json.loads(done.stdout)
     assert seen["heavy"] == []
@@ -184,6 +185,6 @@ print(len(looks))
 def test_decoder_is_imported_without_the_collector():
     """Once after it, not eight times meanwhile: each may look at all objects of the training."""
     done = subprocess.run(
-        [sys.executable, "-c", DECODER], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", DECODER], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     assert int(done.stdout) <= 1

@@ -15,6 +15,7 @@ import torch
 import loader
 from loader.errors import InvalidRuntime
 from loader.run.device.stage import DeviceStage
+from tests.servers.patience import PATIENCE_S
 
 PROCESSES = {"executor": "processes", "workers": 1}
 BATCH = 8 * 2**16  # bytes of a batch of `worker_transforms.large`
@@ -244,13 +245,13 @@ def test_seek_drops_the_batch_that_is_being_made(plan, delayed, wait_for):
 
         stage = DeviceStage(delayed(), host_batch)
         assert stage.take(0, None).batch.step == 0
-        assert begun.wait(300)
+        assert begun.wait(PATIENCE_S)
         taken = []
         asking = threading.Thread(target=lambda: taken.append(stage.take(5, None).batch.step))
         asking.start()
         wait_for(lambda: stage._position.step == 5)
         gate.set()
-        asking.join(300)
+        asking.join(PATIENCE_S)
         assert taken == [5]
         stage.dismiss()
         stage.join()
@@ -395,7 +396,7 @@ def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path
     (tmp_path / "begun").read_text()  # a sample is being made
     batches._closed = True
     batches._delivery.close(wait=False)
-    waiting.join(300)
+    waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     assert "closed while a batch was waited for" in errors[0]
     for name in ("begun", "gate"):  # the threads that still make the batch end
@@ -416,7 +417,7 @@ def test_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed, 
     gc.disable()  # nothing waits for the collector of cycles
     try:
         del batches
-        thread.join(300)
+        thread.join(PATIENCE_S)
     finally:
         gc.enable()
     assert not thread.is_alive()

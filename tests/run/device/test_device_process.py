@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import loader
+from tests.servers.patience import PATIENCE_S
 
 HERE = Path(__file__).parent
 BEGIN = f"""
@@ -75,12 +76,12 @@ def test_ctrl_c_ends_a_training_whose_transform_hangs(url, how):
     with training(STUCK, url, how) as process:
         assert process.stdout.readline() == "stuck\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
 
 
 def test_training_may_end_and_fork_without_closing(url):
     with training(OPEN, url) as process:
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (0, "")
     assert out.splitlines() == ["this Loader was made in process " + out[32:33]] * 3 + ["[5, 5, 5]"]

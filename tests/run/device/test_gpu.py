@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 import loader
 from loader.errors import InvalidRuntime
 from loader.run.device.torch_copies import CudaCopies, CudaCopy
+from tests.servers.patience import PATIENCE_S
 
 pytestmark = pytest.mark.gpu
 
@@ -210,6 +211,6 @@ def test_training_may_end_and_fork_without_closing(plan):
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "here\n", "")

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 import loader
 from loader.errors import InvalidRuntime
+from tests.servers.patience import PATIENCE_S
 
 STEPS = 9
 
@@ -79,7 +80,7 @@ def test_iteration_that_is_left_ends_its_thread(plan, delayed):
     for batch in batches:
         if batch.step == 3:
             break
-    assert device.closed.wait(300)
+    assert device.closed.wait(PATIENCE_S)
 
 
 def test_other_values_than_batches_are_refused(plan, delayed):

@@ -9,6 +9,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime
+from tests.servers.patience import PATIENCE_S
 
 GROUPS = """
 import json, sys
@@ -48,7 +49,7 @@ def test_tensor_parallel_group_gets_the_same_slots_and_the_groups_make_the_batch
         [sys.executable, *launcher, root.url, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         env={"PYTHONPATH": str(Path(loader.__file__).parents[1]), "PATH": "", "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr

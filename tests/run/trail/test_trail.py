@@ -21,6 +21,7 @@ from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, Invalid
 from loader.run.trail import recorder
 from loader.run.trail.read_trail import read_trail_of
 from tests.dataset.stores import Counting
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -353,7 +354,7 @@ def test_ctrl_c_does_not_wait_for_a_store_that_does_not_answer(memory_root, plan
 
     training = threading.Thread(target=interrupted)
     training.start()
-    training.join(300)
+    training.join(PATIENCE_S)
     ended = not training.is_alive()
     store.over.set()
     assert ended
@@ -562,7 +563,7 @@ def test_recorders_thread_collects_its_loader_as_a_wait_begins(memory_root, plan
     next(batches)
     waits.wait(1)
     batches._recorder.dismiss()
-    batches._recorder.join(300)
+    batches._recorder.join(PATIENCE_S)
     assert not batches._recorder._thread.is_alive()
     batches.close()
     assert [row["step"] for row in stored_rows(memory_root)] == [0]

@@ -12,6 +12,7 @@ import pytest
 import loader
 from loader.errors import Unpicklable
 from loader.run.workers import startup_message
+from tests.servers.patience import PATIENCE_S
 
 GUARDLESS = """
 import enum, functools, sys
@@ -96,7 +97,7 @@ def test_script_without_a_main_guard_sends_its_own_code(root, plan, tmp_path, fa
     script = tmp_path / "train.py"
     script.write_text(GUARDLESS)
     command = [sys.executable, str(script), root.url, plan.hash, str(number)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     made = [f"bad at {number}"] if fails else ["same 3", "same lambda"]
     assert done.stdout.splitlines() == ["ran", *made, "True"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import loader
+from tests.servers.patience import PATIENCE_S
 
 CHILD = """
 import resource, sys
@@ -63,7 +64,7 @@ def test_few_open_files(root, executor, limits) -> None:
         [sys.executable, "-c", CHILD, root, executor, *map(str, limits)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())

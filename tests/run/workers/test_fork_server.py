@@ -18,6 +18,7 @@ import simplejpeg
 import loader
 from loader.errors import WorkerFailed
 from loader.run.workers import fork_server
+from tests.servers.patience import PATIENCE_S
 
 IN_WORKERS = str(Path(__file__).parent.parent / "in_workers")
 
@@ -104,7 +105,7 @@ def test_fork_server_imports_once_for_all_workers(root, plan, tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     server, threads, held, workers = json.loads(done.stdout)
     imported = {}
@@ -223,7 +224,7 @@ def test_library_with_threads_costs_the_fork_alone(root, plan, tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.stdout == "[0, 1, 2]\n"
     assert done.stderr.count("a process with threads cannot be forked (2 threads)") == 1
@@ -244,7 +245,7 @@ def test_pool_is_collected_while_its_thread_asks_the_server(plan):
         done.set()
 
     threading.Thread(target=collect, daemon=True).start()
-    assert done.wait(300)
+    assert done.wait(PATIENCE_S)
     assert not server._unwaited
     assert all(has_ended(pid) for pid in pids)
     batches.close()

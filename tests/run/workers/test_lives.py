@@ -17,6 +17,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime, WorkerFailed
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +130,7 @@ def test_ctrl_c_stops_at_once_and_without_noise(root, plan, pipes):
     with open(pipes / "begun") as begun:  # to the end: the other worker writes there too
         assert int(begun.readline()) in pids
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (0, "interrupted\n", "")
     for pid in pids:
         wait_for_end(pid)
@@ -137,7 +138,7 @@ def test_ctrl_c_stops_at_once_and_without_noise(root, plan, pipes):
 
 def test_trainer_that_just_ends(root, plan, pipes):
     process, pids = train(root, plan, pipes, "ends")
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (5, "", "")
     for pid in pids:
         wait_for_end(pid)
@@ -265,7 +266,7 @@ def test_closing_while_another_thread_waits(plan, pipes, in_workers):
     with open(pipes / "begun") as begun:
         pid = int(begun.readline())
     batches.close()
-    consumer.join(300)
+    consumer.join(PATIENCE_S)
     assert len(raised) == 1
     assert "closed while a batch was waited for" in raised[0]
     wait_for_end(pid)

@@ -10,6 +10,7 @@ from loader.storage import open_store
 from loader.storage.disk.unlisted_files import unlisted
 from loader.storage.mirror import MirroredStore
 from loader.storage.store import Refusals, list_place
+from tests.servers.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_pipe_and_a_link_to_itself_are_no_objects(place):
 
     reader = Thread(target=read, daemon=True)
     reader.start()
-    reader.join(300)  # a pipe that is waited for has no end
+    reader.join(PATIENCE_S)  # a pipe that is waited for has no end
     assert len(raised) == 2
 
 

@@ -23,6 +23,7 @@ from loader.storage.disk.unlisted_files import (
     list_in_place,
     list_with_unfinished,
 )
+from tests.servers.patience import PATIENCE_S
 
 
 def files_below(root: Path) -> list[str]:
@@ -62,7 +63,7 @@ def test_killed_writer_leaves_no_object(tmp_path, verb: str):
         "os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"open_store(sys.argv[1]).{verb}('k', b'x' * 1000000)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=300)
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=PATIENCE_S)
     assert done.returncode == -signal.SIGKILL
     assert len(files_below(tmp_path)) == 1, "the unfinished file"
     store = open_store(tmp_path)

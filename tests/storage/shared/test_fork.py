@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from tests.servers.patience import PATIENCE_S
+
 SCRIPT = """
 import os, sys, faulthandler
 faulthandler.dump_traceback_later(50, exit=True)
@@ -59,7 +61,7 @@ print(status)
 
 def outcome(tmp_path, use: str) -> str:
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path / "root"), use]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     return done.stdout.strip() + done.stderr
 
 
@@ -119,7 +121,7 @@ def test_every_verb_of_an_fsspec_store_in_a_forked_child_raises_at_once(tmp_path
         [sys.executable, "-W", "ignore", "-c", FSSPEC, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, "100"), done.stderr
@@ -151,6 +153,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_what_a_thread_of_the_parent_held_is_free_in_a_child():
     done = subprocess.run(
-        [sys.executable, "-c", HELD], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", HELD], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "100"), done.stderr

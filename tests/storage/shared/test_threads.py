@@ -8,6 +8,7 @@ import pytest
 
 from loader.storage import threads
 from loader.storage.threads import DaemonPool
+from tests.servers.patience import PATIENCE_S
 
 
 def test_results_come_in_order_and_errors_where_they_are_asked_for():
@@ -25,7 +26,7 @@ def test_threads_begin_on_demand_work_together_and_are_as_many_as_asked_for():
         pool.submit(int).result()
     assert len(pool._threads) <= 2  # the one before may not have said that it is idle
     together = threading.Barrier(3)
-    assert sorted(pool.map(lambda _: together.wait(300), range(6))) == [0, 0, 1, 1, 2, 2]
+    assert sorted(pool.map(lambda _: together.wait(PATIENCE_S), range(6))) == [0, 0, 1, 1, 2, 2]
     pool.shutdown()
     assert len(pool._threads) == 3
     assert not any(thread.is_alive() for thread in pool._threads)
@@ -33,24 +34,24 @@ def test_threads_begin_on_demand_work_together_and_are_as_many_as_asked_for():
 
 def test_what_is_not_begun_is_cancelled_and_nothing_is_taken_on_after_the_end():
     pool, begun, gate = DaemonPool(1, "pool"), threading.Event(), threading.Event()
-    running = pool.submit(lambda: (begun.set(), gate.wait(300)))
-    begun.wait(300)
+    running = pool.submit(lambda: (begun.set(), gate.wait(PATIENCE_S)))
+    begun.wait(PATIENCE_S)
     queued = pool.submit(int)
     pool.dismiss()
     with pytest.raises(CancelledError):
-        queued.result(30)
+        queued.result(PATIENCE_S)
     with pytest.raises(RuntimeError, match="shut down"):
         pool.submit(int)
     pool.join(0.0)  # does not wait for the call
     gate.set()
-    assert running.result(30) == (None, True)
+    assert running.result(PATIENCE_S) == (None, True)
     pool.join()
     assert not pool._threads[0].is_alive()
 
 
 def test_shutdown_alone_works_the_queue_off():
     pool, gate = DaemonPool(1, "pool"), threading.Event()
-    pool.submit(gate.wait, 30)
+    pool.submit(gate.wait, PATIENCE_S)
     queued = pool.submit(int)
     pool.shutdown(wait=False)
     gate.set()
@@ -61,12 +62,12 @@ def test_shutdown_alone_works_the_queue_off():
 def test_threads_end_when_nobody_has_the_pool():
     pool = DaemonPool(2, "pool")
     together = threading.Barrier(2)
-    list(pool.map(lambda _: together.wait(300), range(2)))
+    list(pool.map(lambda _: together.wait(PATIENCE_S), range(2)))
     threads = list(pool._threads)
     del pool
     gc.collect()
     for thread in threads:
-        thread.join(300)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -84,13 +85,13 @@ def test_finalizer_shuts_a_pool_down_in_the_middle_of_submit(monkeypatch):
 
     def submit():
         try:
-            outcomes.append(pool.submit(int).result(20))
+            outcomes.append(pool.submit(int).result(PATIENCE_S))
         except RuntimeError as error:
             outcomes.append(str(error))
 
     submitting = real(target=submit, daemon=True)
     submitting.start()
-    submitting.join(300)
+    submitting.join(PATIENCE_S)
     assert outcomes in ([0], ["pool: these threads were shut down"])
 
 

@@ -12,6 +12,7 @@ from penstock.view.episodes.open_episode import open_episode
 from penstock.view.inspect.version_record import fields_of
 from tests.run.numbered_video import BITS, BLOCK
 from tests.servers.chromium import chromium
+from tests.servers.patience import PATIENCE_S
 from tests.view.episodes.rig import HOSTILE, RATES, windows_of, write_rig
 from tests.view.episodes.rig import fields_of as rig_fields
 from tests.view.test_browser import _CONTRAST, _FOREIGN, PREFIX, Viewer
@@ -75,7 +76,7 @@ def viewer(folder, tmp_path_factory):
             yield Viewer(page, address)
     finally:
         server.terminate()
-        server.communicate(timeout=300)
+        server.communicate(timeout=PATIENCE_S)
 
 
 def opened(viewer, path="/v/rig/1/s/0"):

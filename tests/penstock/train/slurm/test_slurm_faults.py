@@ -1,8 +1,6 @@
 """Runs on real daemons of Slurm that hold, refuse, forget or cancel them."""
 
-import os
 import re
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +18,7 @@ from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, resume, submit
-from tests.penstock.train.slurm.test_slurm_runs import TOY, states, wait_for
+from tests.penstock.train.slurm.test_slurm_runs import kill_toys, states, wait_for
 from tests.servers.patience import until
 from tests.servers.slurm import Slurm
 
@@ -67,7 +65,7 @@ def test_start_that_slurm_refuses_is_no_failure_of_the_run(
     wait_for(launcher, "began 0", 2)
     slurm_cluster.wait_until_saved()
     slurm_cluster.kill_head()
-    kill_ranks(slurm_cluster)
+    kill_toys(slurm_cluster)
     wait_for(launcher, "began no rank, 2 times in a row", 1)
     slurm_cluster.start_head()
     until(lambda: bool(slurm_cluster.told("sinfo", "-h")))
@@ -75,12 +73,6 @@ def test_start_that_slurm_refuses_is_no_failure_of_the_run(
     until(lambda: len(re.findall(r"began [1-9]: ", launcher.logs("big-7"))) == 2)
     until(lambda: launcher.why("big-7") == "")
     assert "it is over" not in launcher.logs("big-7")
-
-
-def kill_ranks(slurm_cluster: Slurm) -> None:
-    for pid in slurm_cluster.processes():
-        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [str(TOY).encode()]:
-            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

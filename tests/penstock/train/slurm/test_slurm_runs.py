@@ -28,7 +28,7 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import goodput_of, resume, submit
 from tests.penstock.train.slurm.conftest import undisturbed
 from tests.servers.patience import until
-from tests.servers.slurm import Slurm
+from tests.servers.slurm import Slurm, command_line_of, end
 
 pytestmark = pytest.mark.slurm
 Toy = Callable[..., RunSpec]
@@ -37,6 +37,17 @@ TOY = Path(__file__).with_name("toy.py")
 
 def wait_for(launcher: SlurmJobs, text: str, times: int) -> None:
     until(lambda: launcher.logs("big-7").count(text) >= times, lambda: launcher.logs("big-7"))
+
+
+def toys(slurm_cluster: Slurm) -> list[int]:
+    """Return the ranks that only obey."""
+    toy = [str(TOY).encode()]
+    return [pid for pid in slurm_cluster.processes() if command_line_of(pid).split(b"\0")[1:2] == toy]
+
+
+def kill_toys(slurm_cluster: Slurm) -> None:
+    for pid in toys(slurm_cluster):
+        end(pid)
 
 
 def states(launcher: SlurmJobs) -> list[str]:
@@ -172,10 +183,8 @@ def test_controller_that_dies_loses_no_stop(slurm_cluster: Slurm, launcher: Slur
     wait_for(launcher, "began 0", 2)
     slurm_cluster.wait_until_saved()
     slurm_cluster.kill_head()
-    for pid in slurm_cluster.processes():
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if words[1:2] and words[1].endswith(b"toy.py"):
-            os.kill(pid, signal.SIGUSR1)
+    for pid in toys(slurm_cluster):
+        os.kill(pid, signal.SIGUSR1)
     wait_for(launcher, "heard SIGUSR1", 2)
     slurm_cluster.start_head()
     wait_for(launcher, "began 1", 2)
@@ -203,9 +212,7 @@ def test_node_that_is_back_before_it_is_down_requeues_the_run(
     wait_for(launcher, "began 0", 3)
     slurm_cluster.kill_node("m2")
     slurm_cluster.start_node("m2")
-    for pid in slurm_cluster.processes():  # ranks whose peers are lost fail
-        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [str(TOY).encode()]:
-            os.kill(pid, signal.SIGKILL)
+    kill_toys(slurm_cluster)  # ranks whose peers are lost fail
     wait_for(launcher, "began 1", 3)
     assert "failed 6 s ago, and srun still waits for others" in launcher.logs("big-7")
 

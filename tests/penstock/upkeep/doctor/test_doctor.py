@@ -13,6 +13,7 @@ import pytest
 import loader
 from loader.storage import open_store
 from penstock.upkeep.doctor import examine, store_probes
+from tests.servers.patience import PATIENCE_S
 
 EVERYWHERE = [
     *("root", "writing", "create-only", "creates at once", "read after write", "delete", "etags", "ranges"),
@@ -183,7 +184,7 @@ def test_scratch_that_is_full_is_no_fault_of_the_store(tmp_path):
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -12,6 +12,7 @@ import pytest
 import loader
 from loader.dataset.log.denies import Target
 from loader.storage import open_store
+from tests.servers.patience import PATIENCE_S
 
 RUN = """
 import resource, signal, sys
@@ -39,7 +40,7 @@ def penstock(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=PATIENCE_S,
         )
         assert "Traceback" not in done.stderr
         assert list(scratch.iterdir()) == []
@@ -136,7 +137,7 @@ with Journal(open_store("memory://notes"), "notes/") as journal:
 def test_no_room_for_many_notes(limit, verb):
     """Beyond the database's cache a page is written before another one is read, or made."""
     done = subprocess.run(
-        [sys.executable, "-c", NOTES, str(limit)], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", NOTES, str(limit)], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.stderr.startswith(f"{verb}: temporary space "), done.stderr
     assert done.stderr.count("what was copied is not lost") == 1

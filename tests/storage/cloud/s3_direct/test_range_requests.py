@@ -26,6 +26,7 @@ from loader.storage.cloud.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES,
 from loader.storage.files import download
 from loader.storage.requests import Traffic, counted
 from loader.storage.stream import MANY, PieceReader, RangeSeries, SequentialRead
+from tests.servers.patience import PATIENCE_S
 
 MIB = 2**20
 BODY_BYTES = 16 * MIB
@@ -116,7 +117,7 @@ def test_idle_connections_are_closed_with_the_store(faulty, faulty_options):
         list(threads.map(read, range(40)))
     del store, read
     for thread in faulty._threads[1:]:
-        thread.join(300)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -593,7 +594,7 @@ def test_who_stops_in_the_middle_leaves_no_connection(faulty, faulty_store, crow
     answering = faulty._threads[-1]
     pieces.close()
     del pieces
-    answering.join(300)
+    answering.join(PATIENCE_S)
     assert not answering.is_alive()
 
 
@@ -765,7 +766,7 @@ def test_what_a_server_says_unasked_is_seen():
             there, _ = listener.accept()
             assert made.is_quiet()
             say(there)
-            deadline = time.monotonic() + 300
+            deadline = time.monotonic() + PATIENCE_S
             while made.is_quiet() and time.monotonic() < deadline:
                 time.sleep(0.001)
             assert not made.is_quiet()

@@ -56,11 +56,6 @@ def discover(
     return batches
 
 
-def undiscovered(store: Store, landing: Store, dataset: str, source: Source = LANDING) -> list[RawObject]:
-    """Return the objects that `discover` would batch now."""
-    return list(_undiscovered(landing, Book(store, dataset), source, DeniedObjects((), dataset)))
-
-
 def make_batches(
     book: Book, landing: str, objects: Sequence[RawObject], limits: BatchLimits, *, rest: bool
 ) -> tuple[list[str], list[RawObject]]:

@@ -55,10 +55,6 @@ def sub(k: int, a: int) -> int:
     return mix64((k + (a + 1) * GOLDEN) & MASK)
 
 
-def mix64_array(z: U64) -> U64:
-    return _mix_in_place(z.astype(np.uint64))
-
-
 def sub_array(k: int | U64, a: int | U64) -> U64:
     """Return `sub` elementwise, broadcasting; at least one argument is a uint64 array of rank 1 or more."""
     step = ((a + 1) * GOLDEN) & MASK if isinstance(a, int) else (a + 1) * GOLDEN

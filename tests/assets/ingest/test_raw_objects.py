@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from assets.arrivals.make_batches import discover, undiscovered
+from assets.arrivals.batch_manifests import read_manifest
+from assets.arrivals.make_batches import discover
 from assets.ingest.raw_objects import land, raw_rows, read_origins
 from assets.sources import BatchLimits
 from assets.tables import read_table
@@ -61,7 +62,8 @@ def test_exactly_the_manifest_lands(store: Store, landing: Path) -> None:
     rows = [landed(store, place, batch) for batch in batches]
     assert [len(found) for found in rows] == [2, 2, 1]
     assert not any("later.jpg" in found for found in rows)
-    assert [item.key for item in undiscovered(store, place, "d")] == ["later.jpg"]
+    (later,) = discover(store, place, "d")
+    assert [item.key for item in read_manifest(store, "d", later).objects] == ["later.jpg"]
 
 
 def test_changed_gone_and_unreadable_objects_are_rows(store: Store, landing: Path) -> None:
@@ -197,7 +199,7 @@ def test_batch_of_another_place(store: Store, landing: Path, tmp_path: Path) -> 
 
 def test_row_stands_for_one_object_version(store: Store, landing: Path) -> None:
     place = open_store(str(landing))
-    (item, *_) = undiscovered(store, place, "d")
+    item = read_manifest(store, "d", discover(store, place, "d")[0]).objects[0]
     with pytest.raises(Changed):
         place.get_range(item.key, 0, 1, "another")
     assert [row["error_code"] for row in raw_rows(place, [item])] == [""]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from assets.arrivals.make_batches import discover, undiscovered
+from assets.arrivals.make_batches import discover
 from assets.ingest.raw_objects import land
 from assets.media import segments
 from assets.media.policy import CutPolicy, VideoPolicy
@@ -83,7 +83,7 @@ def test_same_table_in_three_formats(tmp_path: Path, name: str) -> None:
     assert (
         read_segments(place, {"c.mp4"}) == GivenSegments()
     )  # rows of other objects are nobody's mistake yet
-    assert undiscovered(open_store(str(tmp_path / "root")), place, "d") == []  # it is not a raw object
+    assert discover(open_store(str(tmp_path / "root")), place, "d") == []  # it is not a raw object
 
 
 def test_without_a_table_there_are_none(tmp_path: Path) -> None:

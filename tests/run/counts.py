@@ -60,7 +60,7 @@ WORKLOADS = {
     ),
     "tokens": Workload(field="tokens.npy", size=4096, batch=32, batches=512),
     "latents": Workload(field="latent.npy", size=512, batch=64, batches=96),
-    "raw": Workload(field="jpg", size=512, batch=64, batches=512, arguments={"decode": False}),
+    "raw": Workload(field="jpg", size=4096, batch=64, batches=512, arguments={"decode": False}),
 }
 """`decode` by name is a function of in_workers/worker_transforms.py."""
 EXECUTORS = {

@@ -20,7 +20,7 @@ BOUNDS = {
     ("latents", "caller"): {"calls": 97, "c_calls": 87, "faults": 20, "reads": 2},
     ("latents", "threads"): {"calls": 130, "own_calls": 46, "faults": 150, "reads": 2},
     ("latents", "processes"): {"calls": 80, "faults": 5, "worker_faults": 400, "reads": 1},
-    ("raw", "caller"): {"calls": 57, "c_calls": 41, "faults": 5, "reads": 1},
+    ("raw", "caller"): {"calls": 45, "c_calls": 41, "faults": 5, "reads": 1},
     ("raw", "threads"): {"calls": 70, "own_calls": 30, "faults": 10, "reads": 1},
     ("raw", "processes"): {"calls": 50, "faults": 5, "reads": 1},
 }

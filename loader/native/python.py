@@ -23,6 +23,8 @@ SHA_BLOCK_BYTES = 64
 MAX_SIDE = 2**20
 """Longest side, in pixels, that `resample` accepts."""
 MAX_SHRUNK = 8
+SUMS_TOGETHER = 24_000
+"""Row sums that `resample` holds at once, unless a row has more."""
 
 Buffer = bytes | bytearray | memoryview | np.ndarray
 """Contiguous bytes."""
@@ -205,15 +207,18 @@ def resample(
             raise ValueError(f"{name}: {array.nbytes} bytes, not {nbytes}")
     by_row, by_column = _taps(box[0], box[2], shrunk, size[0]), _taps(box[1], box[3], shrunk, size[1])
     rows = pixels.reshape(shape)[:, box[1] // shrunk : -(-(box[1] + box[3]) // shrunk)]
-    sums = np.full((size[0], *rows.shape[1:]), 64, np.int32)
-    for places, weights in zip(*by_row, strict=True):
-        sums += weights[:, None, None] * rows[places]
-    sums >>= 7
-    filtered = np.full((*size, channels), 2**20, np.int32)
-    for places, weights in zip(*by_column, strict=True):
-        filtered += weights[:, None] * sums[:, places - box[1] // shrunk]
-    filtered >>= 21
-    out.reshape(filtered.shape)[:] = filtered[:, ::-1] if flip else filtered
+    together = max(1, SUMS_TOGETHER // rows[0].size)
+    for begin in range(0, size[0], together):
+        of = slice(begin, begin + together)
+        sums = np.full((len(by_row[0][0, of]), *rows.shape[1:]), 64, np.int32)
+        for places, weights in zip(*by_row, strict=True):
+            sums += weights[of, None, None] * rows[places[of]]
+        sums >>= 7
+        filtered = np.full((len(sums), size[1], channels), 2**20, np.int32)
+        for places, weights in zip(*by_column, strict=True):
+            filtered += weights[:, None] * sums[:, places - box[1] // shrunk]
+        filtered >>= 21
+        out.reshape(*size, channels)[of] = filtered[:, ::-1] if flip else filtered
 
 
 def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray[np.int32]]:

@@ -23,8 +23,8 @@ SHA_BLOCK_BYTES = 64
 MAX_SIDE = 2**20
 """Longest side, in pixels, that `resample` accepts."""
 MAX_SHRUNK = 8
-SUMS_TOGETHER = 24_000
-"""Row sums that `resample` holds at once, unless a row has more."""
+SUMS_TOGETHER = 2**14
+"""Row sums that `resample` holds at once, unless eight rows have more."""
 
 Buffer = bytes | bytearray | memoryview | np.ndarray
 """Contiguous bytes."""
@@ -207,7 +207,7 @@ def resample(
             raise ValueError(f"{name}: {array.nbytes} bytes, not {nbytes}")
     by_row, by_column = _taps(box[0], box[2], shrunk, size[0]), _taps(box[1], box[3], shrunk, size[1])
     rows = pixels.reshape(shape)[:, box[1] // shrunk : -(-(box[1] + box[3]) // shrunk)]
-    together = max(1, SUMS_TOGETHER // rows[0].size)
+    together = max(8, SUMS_TOGETHER // rows[0].size)
     for begin in range(0, size[0], together):
         of = slice(begin, begin + together)
         sums = np.full((len(by_row[0][0, of]), *rows.shape[1:]), 64, np.int32)

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ from benchmarks.picture import picture
 from benchmarks.pipeline import __main__ as pipeline
 from benchmarks.rows import LIMIT, NODE, ORDER, OURS, PEERS, ROWS, Aim, Row, Store
 from benchmarks.throughput import Bench
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import until
 
 
 @pytest.fixture
@@ -285,9 +284,7 @@ def test_whoever_has_no_turn_is_stopped(log: Path) -> None:
     with Runner("limit", log) as runner:
         with runner.running():
             runner.ask("hello")
-        deadline = time.monotonic() + PATIENCE_S
-        while (state := meter.family(runner.pid)[runner.pid][0]) != "T":
-            assert time.monotonic() < deadline, state
+        until(lambda: meter.family(runner.pid)[runner.pid][0] == "T")
         with runner.running():
             assert "rows" in runner.ask("hello")
     assert not meter.family(runner.pid)
@@ -309,9 +306,7 @@ def test_nobody_outlives_a_killed_benchmark(log: Path) -> None:
             assert pid in meter.family(pid)
         finally:
             process.kill()
-    deadline = time.monotonic() + PATIENCE_S
-    while meter.family(pid):
-        assert time.monotonic() < deadline
+    until(lambda: not meter.family(pid))
 
 
 def test_processor_time_and_memory_are_those_of_all_processes() -> None:
@@ -330,9 +325,7 @@ def test_processor_time_and_memory_are_those_of_all_processes() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        deadline = time.monotonic() + PATIENCE_S
-        while meter.cpu_s(process.pid) < 0.5:
-            assert time.monotonic() < deadline
+        until(lambda: meter.cpu_s(process.pid) >= 0.5)
         assert len(meter.family(process.pid)) == 2
         used = meter.memory_bytes(process.pid)
         process.stdin.close()

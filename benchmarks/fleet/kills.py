@@ -19,8 +19,9 @@ from penstock.compute.attach import cancel
 from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.job import Job, JobFolder
 from penstock.compute.runner_process import __name__ as RUNNER
+from tests.servers.processes import end, parent_of
 from tests.servers.ray_nodes import RayNodes, ray_nodes
-from tests.servers.slurm import NODES, Slurm, end, parent_of, slurm, until
+from tests.servers.slurm import NODES, Slurm, slurm, until
 
 from ..contest import ROOT
 from ..view.rows import Row

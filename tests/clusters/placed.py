@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.servers.patience import until
+from tests.servers.processes import command_of
 from tests.servers.ray_nodes import TOKEN, RayNodes, ray_nodes
-from tests.servers.slurm import NODES, Slurm, command_of, slurm
+from tests.servers.slurm import NODES, Slurm, slurm
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

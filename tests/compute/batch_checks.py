@@ -19,7 +19,7 @@ from loader.storage import open_store
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.pool import InlineCompute
 from tests.servers.patience import until
-from tests.servers.slurm import end
+from tests.servers.processes import end
 
 SPEC = replace(DEMO, max_reject_rate=1.0)
 NETWORKS = Path(__file__).parents[1] / "assets" / "featurizers" / "networks"

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from tests.servers.patience import until
 from tests.servers.ports import free_port
+from tests.servers.processes import command_line_of, environment_of
 
 TOKEN = "planted-token-of-the-tests-0123456789"
 VARIABLES = {
@@ -101,18 +102,9 @@ class RayNodes:
     def processes(self) -> set[int]:
         """Return the processes of runners, and of their workers."""
         mark = f"RAY_TMPDIR={self._folder}".encode()
-        found = set()
-        for entry in os.listdir("/proc"):
-            try:
-                words = Path("/proc", entry, "cmdline").read_bytes() if entry.isdigit() else b""
-                if (
-                    any(word in words for word in OURS)
-                    and mark in Path("/proc", entry, "environ").read_bytes()
-                ):
-                    found.add(int(entry))
-            except OSError:
-                continue
-        return found
+        pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+        runners = [pid for pid in pids if any(map(command_line_of(pid).count, OURS))]
+        return {pid for pid in runners if mark in environment_of(pid)}
 
     def _answers(self) -> bool:
         try:

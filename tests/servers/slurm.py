@@ -6,7 +6,6 @@ accounts, and `sacct` fails as it does on clusters that keep none.
 
 import getpass
 import os
-import signal
 import socket
 import subprocess
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from tests.servers.patience import PATIENCE_S, until
 from tests.servers.ports import free_port
+from tests.servers.processes import command_of, end, environment_of, parent_of
 from tests.servers.slurm_accounts import Accounts
 
 CONF = """\
@@ -143,10 +143,7 @@ class Slurm:
         found = set()
         for entry in os.listdir("/proc"):
             if entry.isdigit():
-                try:
-                    environment = Path("/proc", entry, "environ").read_bytes()
-                except OSError:
-                    continue
+                environment = environment_of(int(entry))
                 if all(mark in environment for mark in marks):
                     found.add(int(entry))
         return found
@@ -196,38 +193,6 @@ class Slurm:
         daemon = self._daemons.pop(name)
         daemon.kill()
         daemon.wait()
-
-
-def end(pid: int) -> None:
-    """SIGKILL to one process, which may have ended."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def parent_of(pid: int) -> int:
-    """Return the parent's number, 0 for a process that has ended."""
-    try:
-        return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def command_of(pid: int) -> str:
-    """Return the command's name, empty for a process that has ended."""
-    try:
-        return Path("/proc", str(pid), "comm").read_text().strip()
-    except OSError:
-        return ""
-
-
-def command_line_of(pid: int) -> bytes:
-    """Return the command line, words ended by zeros; empty for a process that has ended."""
-    try:
-        return Path("/proc", str(pid), "cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 @contextmanager

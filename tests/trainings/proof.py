@@ -30,8 +30,9 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, goodput_of, stop, submit
 from tests.servers.http import HttpServer, Request
 from tests.servers.patience import until
+from tests.servers.processes import command_line_of, command_of, environment_of
 from tests.servers.s3 import SmallS3
-from tests.servers.slurm import NODES, Slurm, command_line_of, command_of, slurm
+from tests.servers.slurm import NODES, Slurm, slurm
 from tests.trainings.books import Start, starts, wrong_steps
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -348,14 +349,6 @@ class Proof:
 def plan_of() -> loader.Plan:
     """Return the plan of the run."""
     return loader.plan({"points": loader.Root(URL).open("points@1")}, seed=7, global_batch=24)
-
-
-def environment_of(pid: int) -> bytes:
-    """Return the variables of a process; nothing if it has ended."""
-    try:
-        return Path("/proc", str(pid), "environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def is_shell(pid: int) -> bool:

@@ -17,7 +17,7 @@ from penstock.view.open_data import OpenData
 from penstock.view.replays import replays as replays_module
 from penstock.view.replays.replayed_values import Setting
 from penstock.view.replays.replays import Replayers, Replays
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 from tests.view.conftest import BATCH, train
 
 
@@ -88,10 +88,7 @@ def test_version_that_nobody_looks_at_is_given_back(root, plan, monkeypatch):
     monkeypatch.setattr(open_data, "IDLE_S", 0.0)
     made = OpenData(root)
     seen = weakref.ref(made.version("photos", 1))
-    deadline = time.monotonic() + PATIENCE_S
-    while seen() is not None:  # nobody asks for anything meanwhile
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: seen() is None)  # nobody asks for anything meanwhile
     made.close()
 
 

@@ -27,8 +27,8 @@ from tests.compute.job_checks import (
     told_of,
 )
 from tests.servers.patience import PATIENCE_S, until
+from tests.servers.processes import command_line_of, end
 from tests.servers.ray_nodes import TOKEN
-from tests.servers.slurm import command_line_of, end
 
 pytestmark = pytest.mark.ray
 INLINE = Cluster(engine="inline", packages=("tests",))

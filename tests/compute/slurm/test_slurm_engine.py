@@ -10,7 +10,8 @@ import pytest
 from loader.errors import EngineUnreachable
 from penstock.compute.engines.slurm import SlurmCluster, SlurmEngine, SlurmQueue
 from tests.servers.patience import until
-from tests.servers.slurm import NODES, command_of, end
+from tests.servers.processes import command_of, end
+from tests.servers.slurm import NODES
 
 pytestmark = pytest.mark.slurm
 _numbers = itertools.count()

@@ -23,7 +23,7 @@ from tests.compute.job_checks import (
     told_of,
 )
 from tests.servers.patience import until
-from tests.servers.slurm import command_of, end
+from tests.servers.processes import command_of, end
 
 pytestmark = pytest.mark.slurm
 INLINE = Cluster(engine="inline", packages=("tests",))

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import loader
 from loader.dataset.leases import list_leases
 from loader.errors import ObjectNotFound, VersionRetired
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 
 def test_version_keeps_its_lease_when_the_root_is_dropped(tmp_path: Path) -> None:
@@ -139,7 +138,4 @@ def test_root_is_collected_while_its_thread_holds_a_lock_of_the_store(tmp_path: 
 
     threading.Thread(target=collect, daemon=True).start()
     assert done.wait(PATIENCE_S)
-    until = time.monotonic() + PATIENCE_S
-    while list(list_leases(root.store)) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert list(list_leases(root.store)) == []
+    until(lambda: not list(list_leases(root.store)))

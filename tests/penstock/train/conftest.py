@@ -6,17 +6,16 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from os import kill
 from pathlib import Path
 from re import findall
-from signal import SIGKILL
 
 import pytest
 
 import loader
 from tests.servers.patience import until
+from tests.servers.processes import end
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -54,8 +53,7 @@ class Rank:
 
     def end(self) -> None:
         """Kill it unless it has ended by itself."""
-        with suppress(ProcessLookupError):
-            self.signal(SIGKILL)
+        end(self.pid)
         self.status()
 
 

@@ -25,7 +25,7 @@ from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, launcher_of, resume, stop, submit, summary
 from tests.servers.patience import PATIENCE_S, until
-from tests.servers.slurm import command_line_of
+from tests.servers.processes import command_line_of
 
 TRAINING = str(Path(__file__).with_name("training.py"))
 

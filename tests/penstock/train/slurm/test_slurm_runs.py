@@ -28,7 +28,8 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import goodput_of, resume, submit
 from tests.penstock.train.slurm.conftest import undisturbed
 from tests.servers.patience import until
-from tests.servers.slurm import Slurm, command_line_of, end
+from tests.servers.processes import command_line_of, end
+from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 Toy = Callable[..., RunSpec]

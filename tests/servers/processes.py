@@ -1,0 +1,45 @@
+"""Other processes of this machine, any of which may have ended."""
+
+import os
+import signal
+from pathlib import Path
+
+
+def end(pid: int) -> None:
+    """SIGKILL to one process, unless it has ended."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent's number, 0 for a process that has ended."""
+    try:
+        return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def command_of(pid: int) -> str:
+    """Return the command's name, empty for a process that has ended."""
+    try:
+        return Path("/proc", str(pid), "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def command_line_of(pid: int) -> bytes:
+    """Return the command line, words ended by zeros; empty for a process that has ended."""
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def environment_of(pid: int) -> bytes:
+    """Return the variables, each ended by a zero; empty for a process that has ended."""
+    try:
+        return Path("/proc", str(pid), "environ").read_bytes()
+    except OSError:
+        return b""

@@ -40,6 +40,16 @@ OF_MANY_CASES = {
 }
 """Tests of many cases, each of a few seconds."""
 # fmt: on
+MARKERS = {
+    "azurite": "server",
+    "ceph": "ceph",
+    "chromium": "server",
+    "kubernetes_api": "k8s",
+    "postgres": "server",
+    "ray_nodes": "ray",
+    "slurm": "slurm",
+}
+"""Module of tests/servers -> marker of the tests that begin its server."""
 CI_S = 1900
 """Bound of the seconds of slow.txt that CI runs. It falls."""
 
@@ -82,6 +92,16 @@ def test_long_tests_run_in_nightly() -> None:
 
 def test_ci_has_a_bound_of_slow_tests() -> None:
     assert sum(taken for test, taken in seconds().items() if test not in nightly()) < CI_S
+
+
+def test_tests_of_servers_carry_their_marker() -> None:
+    bare = [
+        f"{file.relative_to(ROOT)}: pytest.mark.{marker}"
+        for file in sorted((ROOT / "tests").rglob("test_*.py"))
+        for server, marker in MARKERS.items()
+        if f"tests.servers.{server} " in (text := file.read_text()) and f"mark.{marker}" not in text
+    ]
+    assert bare == []
 
 
 def test_every_guarantee_has_a_test_in_ci() -> None:

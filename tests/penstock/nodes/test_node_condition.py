@@ -15,6 +15,7 @@ from penstock.nodes.proof import NodeProver
 from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand
 from tests.servers.kubernetes_api import Server, kubeconfig, kubernetes
 
+pytestmark = pytest.mark.k8s
 FAILS = {"planted": NodeCheck(command=("sh", "-c", "echo hot; exit 2"))}
 
 

@@ -202,7 +202,8 @@ def _of(verb: "Verb", shared: "Parser") -> "list[Parser]":
 
 
 def _add(words: str, verb: "Verb", parser: argparse.ArgumentParser, shared: Parser) -> None:
-    verb.arguments(parser)
+    for add_argument in verb.arguments:
+        add_argument(parser)
     if verb.run:
         parser.set_defaults(verb=verb.run, words=words)
         return

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.verbs import curation
+from penstock.verbs import VERBS
 
 ROOT = Path(__file__).parent.parent
 (TEXT,) = re.findall(
@@ -28,5 +28,6 @@ def test_examples_print_what_the_page_says(tmp_path: Path) -> None:
 
 def test_options_are_those_of_the_verb() -> None:
     parser = argparse.ArgumentParser()
-    curation._annotate_arguments(parser)
+    for add_argument in VERBS["annotate"].arguments:
+        add_argument(parser)
     assert set(re.findall(r"--[a-z][a-z-]+", TEXT)) <= set(re.findall(r"--[a-z-]+", parser.format_help()))

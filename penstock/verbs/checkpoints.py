@@ -1,6 +1,6 @@
 """`penstock checkpoints ls|copy|register|verify`: checkpoints of training runs."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 import loader
@@ -8,7 +8,7 @@ from loader.errors import InvalidRuntime
 
 from ..progress import progress
 from ..units import second, size
-from .verb import Answer, Table, Verb
+from .verb import Answer, Table, Verb, argument, verb
 
 if TYPE_CHECKING:
     from ..checkpoints.listing import ListedStep
@@ -17,10 +17,10 @@ HEADER = ("run", "step", "saved (UTC)", "bytes", "ranks", "trained on")
 FORM = ("{:<20}", " {:>10}", " {:<19}", " {:>10}", " {:>5}", "  {}")
 
 
-def _ls_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", help="only this run")
-
-
+@verb(
+    "list runs and steps, finished or not, and the versions of their data",
+    argument("run", "only this run", nargs="?"),
+)
 def ls(arguments: Namespace) -> Answer:
     """Exit with 1 if a finished save cannot be loaded."""
     from ..checkpoints.listing import listed_steps
@@ -40,11 +40,11 @@ def ls(arguments: Namespace) -> Answer:
     return body, [table] if body else f"{store.url} has no checkpoints", 1 if wrong else 0
 
 
-def _verify_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run")
-    parser.add_argument("--step", type=int, default=None, help="only this step (default: all)")
-
-
+@verb(
+    "read every byte and compare its hash",
+    argument("run"),
+    argument("--step", "only this step (default: all)", type=int),
+)
 def verify(arguments: Namespace) -> Answer:
     """Read every byte of a run's checkpoints. Exit status 1 if any is damaged."""
     from ..checkpoints import marker
@@ -71,11 +71,11 @@ def verify(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 1 if wrong else 0
 
 
-def _register_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("where", metavar="RUN@STEP", help="a finished checkpoint")
-    parser.add_argument("--mlflow", required=True, metavar="NAME", help="model of MLflow's registry")
-
-
+@verb(
+    "register a checkpoint as a version of a model in MLflow",
+    argument("where RUN@STEP", "a finished checkpoint"),
+    argument("--mlflow NAME", "model of MLflow's registry", required=True),
+)
 def register(arguments: Namespace) -> Answer:
     """Register a checkpoint as a version of a model in MLflow; a second call finds it."""
     from ..train.trackers.mlflow_run import register as make
@@ -88,11 +88,11 @@ def register(arguments: Namespace) -> Answer:
     return version.to_json(), text if version.is_new else f"{text}, registered before", 0
 
 
-def _copy_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN[@STEP]", help="all finished steps of a run, or one")
-    parser.add_argument("--to", required=True, metavar="URL", help="root that gets the copy")
-
-
+@verb(
+    "copy to another store, verified",
+    argument("run RUN[@STEP]", "all finished steps of a run, or one"),
+    argument("--to URL", "root that gets the copy", required=True),
+)
 def copy(arguments: Namespace) -> Answer:
     from ..train.checkpoint_copies import copy_checkpoints
 
@@ -130,18 +130,5 @@ def _trained_on(row: dict[str, Any]) -> str:
 
 VERB = Verb(
     text="list, copy and verify checkpoints of trainings",
-    verbs={
-        "ls": Verb(
-            text="list runs and steps, finished or not, and the versions of their data",
-            run=ls,
-            arguments=_ls_arguments,
-        ),
-        "copy": Verb(text="copy to another store, verified", run=copy, arguments=_copy_arguments),
-        "register": Verb(
-            text="register a checkpoint as a version of a model in MLflow",
-            run=register,
-            arguments=_register_arguments,
-        ),
-        "verify": Verb(text="read every byte and compare its hash", run=verify, arguments=_verify_arguments),
-    },
+    verbs={"ls": ls, "copy": copy, "register": register, "verify": verify},
 )

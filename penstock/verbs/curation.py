@@ -1,6 +1,6 @@
 """`penstock annotate|exclude|approve`: labels, exclusions and approvals."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 import loader
@@ -8,41 +8,32 @@ from loader.errors import InvalidRuntime
 
 from ..progress import progress
 from ..units import second
-from .verb import Answer, Table, Verb, key_lines
+from .verb import Answer, Table, argument, flag, key_lines, verb
 
 if TYPE_CHECKING:
     from ..approvals import StoppedBatch
 
 
-def _annotate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@latest")
-    parser.add_argument("name", help="name of the annotation, e.g. labels-v2")
-    parser.add_argument(
-        "--from", dest="rows", required=True, metavar="FILE", help=".parquet, .jsonl or .csv; path or URL"
-    )
-    parser.add_argument("--author", required=True, help="author of rows that have no annotated_by")
-    parser.add_argument(
-        "--key", default="key", metavar="COLUMN", help="the file's column of keys (default: key)"
-    )
-    parser.add_argument(
-        "--on",
-        default="key",
-        metavar="COLUMN",
-        help="the samples' column: key (default), source_key, raw_key, unit_id ...",
-    )
-    parser.add_argument("--columns", metavar="A,B", help="columns of the file to add (default: all others)")
-    parser.add_argument(
+@verb(
+    "join labels from a file to the samples of a version",
+    argument("ref", "e.g. photos@latest"),
+    argument("name", "name of the annotation, e.g. labels-v2"),
+    argument("--from FILE", ".parquet, .jsonl or .csv; path or URL", dest="rows", required=True),
+    argument("--author", "author of rows that have no annotated_by", required=True),
+    argument("--key COLUMN", "the file's column of keys (default: key)", default="key"),
+    argument(
+        "--on COLUMN", "the samples' column: key (default), source_key, raw_key, unit_id ...", default="key"
+    ),
+    argument("--columns A,B", "columns of the file to add (default: all others)"),
+    argument(
         "--nulls",
+        "whether a null keeps or removes the present value",
         default="keep",
         choices=("keep", "remove"),
-        help="whether a null keeps or removes the present value",
-    )
-    parser.add_argument("--strict", action="store_true", help="refuse keys without a sample")
-    parser.add_argument(
-        "--last-wins", action="store_true", help="use the last row of a repeated key, instead of refusing it"
-    )
-
-
+    ),
+    flag("--strict", "refuse keys without a sample"),
+    flag("--last-wins", "use the last row of a repeated key, instead of refusing it"),
+)
 def run_annotate(arguments: Namespace) -> Answer:
     done = loader.Root(arguments.root).annotate(
         arguments.ref,
@@ -80,28 +71,18 @@ def run_annotate(arguments: Namespace) -> Answer:
 EXCLUDE_FORM = ("{:<28}", "  {}", "  {:<5}", "  {:<12}", "  {}")
 
 
-def _exclude_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="version that shows the samples, e.g. photos@3")
-    parser.add_argument("key", nargs="*", help="key of a sample")
-    parser.add_argument(
-        "--from", dest="file", metavar="FILE", help="file with a key per line; - is standard input"
-    )
-    parser.add_argument("--reason", help="why; readers of the version see it")
-    parser.add_argument("--by", help="who decides it")
-    parser.add_argument("--page", default="", metavar="URL", help="page that documents the decision")
-    parser.add_argument(
-        "--whole-objects",
-        action="store_true",
-        help="exclude every sample of the same raw objects, under any policy",
-    )
-    parser.add_argument(
-        "--withdraw",
-        action="store_true",
-        help="end the exclusions of these keys: later builds include the samples again",
-    )
-    parser.add_argument("--list", action="store_true", help="list the dataset's exclusions in force")
-
-
+@verb(
+    "leave samples out of this version and every later build, with a reason",
+    argument("ref", "version that shows the samples, e.g. photos@3"),
+    argument("key", "key of a sample", nargs="*"),
+    argument("--from FILE", "file with a key per line; - is standard input", dest="file"),
+    argument("--reason", "why; readers of the version see it"),
+    argument("--by", "who decides it"),
+    argument("--page URL", "page that documents the decision", default=""),
+    flag("--whole-objects", "exclude every sample of the same raw objects, under any policy"),
+    flag("--withdraw", "end the exclusions of these keys: later builds include the samples again"),
+    flag("--list", "list the dataset's exclusions in force"),
+)
 def run_exclude(arguments: Namespace) -> Answer:
     """Exclude samples, withdraw exclusions, or list them."""
     from ..upkeep.exclusion import exclude, withdraw
@@ -186,18 +167,14 @@ def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
     return exclusions, [table] if rows else f"{dataset} has no exclusions", 0
 
 
-def _approve_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("dataset")
-    parser.add_argument(
-        "batch", nargs="?", default=None, help="e.g. 000003-1f0c9a2b (default: all stopped batches)"
-    )
-    parser.add_argument(
-        "--record", type=int, default=None, metavar="R", help="number of the verdict that you reviewed"
-    )
-    parser.add_argument("--by", default=None, help="who approves it")
-    parser.add_argument("--reason", default=None, help="why it may pass")
-
-
+@verb(
+    "let a batch that the gate stopped pass, with a name and a reason",
+    argument("dataset"),
+    argument("batch", "e.g. 000003-1f0c9a2b (default: all stopped batches)", nargs="?"),
+    argument("--record R", "number of the verdict that you reviewed", type=int),
+    argument("--by", "who approves it"),
+    argument("--reason", "why it may pass"),
+)
 def run_approve(arguments: Namespace) -> Answer:
     """List the stopped batches, or approve one."""
     from ..approvals import approve, stopped_batches
@@ -250,20 +227,3 @@ def _described(stopped: "StoppedBatch") -> str:
             f"  penstock approve {record.dataset} {record.partition} --record {record.r} --by NAME --reason WHY"
         )
     return "\n".join(lines)
-
-
-ANNOTATE = Verb(
-    text="join labels from a file to the samples of a version",
-    run=run_annotate,
-    arguments=_annotate_arguments,
-)
-EXCLUDE = Verb(
-    text="leave samples out of this version and every later build, with a reason",
-    run=run_exclude,
-    arguments=_exclude_arguments,
-)
-APPROVE = Verb(
-    text="let a batch that the gate stopped pass, with a name and a reason",
-    run=run_approve,
-    arguments=_approve_arguments,
-)

@@ -1,7 +1,7 @@
 """`penstock register|import|seal|adopt|export`: other formats."""
 
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,20 @@ import loader
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import open_store
 
-from .verb import Answer, Verb, option, options_of, read_by, report_answer, workers_argument
+from .verb import (
+    REF,
+    Answer,
+    argument,
+    flag,
+    one_of,
+    options_of,
+    read_by,
+    repeated,
+    report_answer,
+    store_options,
+    verb,
+    workers_argument,
+)
 
 if TYPE_CHECKING:
     from ..formats.registration.register import RegistrationReport
@@ -21,29 +34,54 @@ LEROBOT = "lerobot"
 _OBEYED = "excluded samples of changed objects stay out; penstock exclude NAME --list names them"
 
 
-def _register_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
+def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
+    """Parse "0-99,120" into (first, last) pairs. Raises: ValueError."""
+    ranges = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", part.strip())
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ValueError(f"{part!r}: numbers and ranges of episodes are needed, such as 0-99,120")
+        ranges.append((int(match[1]), int(match[2] or match[1])))
+    return tuple(ranges)
+
+
+_SOURCE = argument("url", "folder or bucket prefix that holds the objects; nothing is written there")
+_CHOSEN = (
+    repeated(
+        "--include PATTERN",
+        "take only objects whose keys match this pattern of .gitignore, such as 'train/*'",
+    ),
+    repeated(
+        "--exclude PATTERN", "leave out objects whose keys match this pattern of .gitignore, such as '*.tmp'"
+    ),
+    argument("--key COLUMN", "column of a table that holds the keys"),
+    repeated(
+        "--field COLUMN[=EXTENSION]",
+        "column of a table that becomes a field, such as text, image=jpg or ids=u2",
+    ),
+    argument(
+        "--episodes N-M,...",
+        "only these episodes of a LeRobot dataset, such as 0-99,120: a partial download has no others",
+        type=read_by(episode_numbers),
+        default=(),
+    ),
+)
+"""Options that choose objects, columns and episodes."""
+
+
+@verb(
+    "make a version of objects that stay in place",
+    argument(
         "format",
-        help="webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; litdata: "
+        "webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; litdata: "
         "chunks of LitData; megatron: indexed datasets; files: one sample each; arrow, parquet, hf: one sample per "
         "row; lerobot: episodes (videos stay in place, numbers are copied)",
-    )
-    parser.add_argument(
-        "url", help="folder or bucket prefix that holds the objects; nothing is written there"
-    )
-    parser.add_argument("name", help="name of the dataset; run again to register changes")
-    parser.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="FIELD",
-        help="leave out a field, or a column of tables and JSON documents; may be repeated",
-    )
-    selection_arguments(parser)
-    table_arguments(parser)
-    episodes_argument(parser)
-
-
+    ),
+    _SOURCE,
+    argument("name", "name of the dataset; run again to register changes"),
+    repeated("--without FIELD", "leave out a field, or a column of tables and JSON documents"),
+    *_CHOSEN,
+)
 def run_register(arguments: Namespace) -> Answer:
     from ..formats.registration.register import chunks_of
     from ..upkeep.exclusion import obey
@@ -120,43 +158,33 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
     )
 
 
-def _import_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
+@verb(
+    "copy objects of another format into a version",
+    argument(
         "format",
-        help="arrow, csv, energon, files, hf, json, jsonl, lance, lerobot, litdata, mcap, mds, megatron, parquet, "
+        "arrow, csv, energon, files, hf, json, jsonl, lance, lerobot, litdata, mcap, mds, megatron, parquet, "
         "rlds, robomimic, rosbag, tfrecord or webdataset",
-    )
-    parser.add_argument(
-        "url", help="folder or bucket prefix that holds the objects; nothing is written there"
-    )
-    parser.add_argument("name", help="name of the dataset; run again to import new objects")
-    order = parser.add_mutually_exclusive_group()
-    order.add_argument(
-        "--keep-order",
-        dest="shuffle",
-        action="store_false",
-        default=None,
-        help="keep the order of the objects (default if an object has many samples)",
-    )
-    order.add_argument(
-        "--shuffle",
-        action="store_true",
-        default=None,
-        help="order samples by the hashes of their keys (default if a file is a sample)",
-    )
-    parser.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="leave out a field, or a column of tables; may be repeated",
-    )
-    selection_arguments(parser)
-    table_arguments(parser)
-    episodes_argument(parser)
-    workers_argument(parser, 8)
-
-
+    ),
+    _SOURCE,
+    argument("name", "name of the dataset; run again to import new objects"),
+    one_of(
+        argument(
+            "--keep-order",
+            "keep the order of the objects (default if an object has many samples)",
+            dest="shuffle",
+            action="store_false",
+            default=None,
+        ),
+        flag(
+            "--shuffle",
+            "order samples by the hashes of their keys (default if a file is a sample)",
+            default=None,
+        ),
+    ),
+    repeated("--without NAME", "leave out a field, or a column of tables"),
+    *_CHOSEN,
+    workers_argument(8),
+)
 def run_import(arguments: Namespace) -> Answer:
     """Exit with 1 and no version if an object fails."""
     from ..formats.importer import ColumnarOptions
@@ -185,37 +213,9 @@ def run_import(arguments: Namespace) -> Answer:
     return report_answer(done, failed=done.failures)
 
 
-def table_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--key", metavar="COLUMN", help="column of a table that holds the keys")
-    parser.add_argument(
-        "--field",
-        action="append",
-        default=[],
-        metavar="COLUMN[=EXTENSION]",
-        help="column of a table that becomes a field, such as text, image=jpg or ids=u2; may be repeated",
-    )
-
-
 def fields_of(arguments: Namespace) -> dict[str, str]:
     """Return column -> file extension; "" for the format's default."""
     return {name: word for name, _, word in (one.partition("=") for one in arguments.field)}
-
-
-def selection_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--include",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="take only objects whose keys match this pattern of .gitignore, such as 'train/*'; may be repeated",
-    )
-    parser.add_argument(
-        "--exclude",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="leave out objects whose keys match this pattern of .gitignore, such as '*.tmp'; may be repeated",
-    )
 
 
 def selection_of(arguments: Namespace) -> "Selection":
@@ -224,32 +224,7 @@ def selection_of(arguments: Namespace) -> "Selection":
     return Selection(include=tuple(arguments.include), exclude=tuple(arguments.exclude))
 
 
-def episodes_argument(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--episodes",
-        type=read_by(episode_numbers),
-        default=(),
-        metavar="N-M,...",
-        help="only these episodes of a LeRobot dataset, such as 0-99,120: a partial download has no others",
-    )
-
-
-def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
-    """Parse "0-99,120" into (first, last) pairs. Raises: ValueError."""
-    ranges = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", part.strip())
-        if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise ValueError(f"{part!r}: numbers and ranges of episodes are needed, such as 0-99,120")
-        ranges.append((int(match[1]), int(match[2] or match[1])))
-    return tuple(ranges)
-
-
-def _seal_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@3")
-    workers_argument(parser)
-
-
+@verb("read registered objects once and record their checksums", REF, workers_argument())
 def run_seal(arguments: Namespace) -> Answer:
     """Exit with 1 if an object failed."""
     from ..formats.registration.sealing import seal
@@ -258,11 +233,11 @@ def run_seal(arguments: Namespace) -> Answer:
     return report_answer(done, failed=done.failures)
 
 
-def _adopt_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="sealed version, e.g. photos@3")
-    workers_argument(parser)
-
-
+@verb(
+    "copy registered objects into the root",
+    argument("ref", "sealed version, e.g. photos@3"),
+    workers_argument(),
+)
 def run_adopt(arguments: Namespace) -> Answer:
     """Exit with 1 if an object failed."""
     from ..formats.registration.adoption import adopt
@@ -271,42 +246,22 @@ def run_adopt(arguments: Namespace) -> Answer:
     return report_answer(done, failed=done.failures)
 
 
-def _export_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument(
-        "format", help="energon, files, lerobot, litdata, mds, megatron, parquet or webdataset"
-    )
-    parser.add_argument("url", help="path or URL of the target: empty, or an earlier run of the same export")
-    parser.add_argument("--where", metavar="SQL", help="export only samples that match this expression")
-    parser.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="leave out a field or column; may be repeated",
-    )
-    parser.add_argument(
-        "--norm",
+@verb(
+    "write a version in another format",
+    REF,
+    argument("format", "energon, files, lerobot, litdata, mds, megatron, parquet or webdataset"),
+    argument("url", "path or URL of the target: empty, or an earlier run of the same export"),
+    argument("--where SQL", "export only samples that match this expression"),
+    repeated("--without NAME", "leave out a field or column"),
+    argument(
+        "--norm PATH",
+        "take mean, std and quantiles from this norm of the root (lerobot; `loader.norm(...).path`)",
         default="",
-        metavar="PATH",
-        help="take mean, std and quantiles from this norm of the root (lerobot; `loader.norm(...).path`)",
-    )
-    parser.add_argument(
-        "--lossy",
-        action="store_true",
-        help="leave out what the format cannot hold (default: refuse)",
-    )
-    workers_argument(parser)
-    parser.add_argument(
-        "--option",
-        type=option,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="option of the target's store, as in loader.Root(options=); may be repeated",
-    )
-
-
+    ),
+    flag("--lossy", "leave out what the format cannot hold (default: refuse)"),
+    workers_argument(),
+    store_options("--option", "the target's store"),
+)
 def run_export(arguments: Namespace) -> Answer:
     """Exit with 1 if a part failed."""
     from ..formats.run_export import export
@@ -322,18 +277,3 @@ def run_export(arguments: Namespace) -> Answer:
         norm=arguments.norm,
     )
     return report_answer(done, failed=done.failures)
-
-
-REGISTER = Verb(
-    text="make a version of objects that stay in place", run=run_register, arguments=_register_arguments
-)
-IMPORT = Verb(
-    text="copy objects of another format into a version",
-    run=run_import,
-    arguments=_import_arguments,
-)
-SEAL = Verb(
-    text="read registered objects once and record their checksums", run=run_seal, arguments=_seal_arguments
-)
-ADOPT = Verb(text="copy registered objects into the root", run=run_adopt, arguments=_adopt_arguments)
-EXPORT = Verb(text="write a version in another format", run=run_export, arguments=_export_arguments)

@@ -1,133 +1,93 @@
 """`penstock gc|retire|hold|lease`: which versions stay in use; delete objects that none needs."""
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import Namespace
+from typing import Any
 
 import loader
 from loader.errors import InvalidRuntime
 
-from ..units import utc_us
-from .verb import Answer, Table, Verb, read_by
+from ..units import length, parse_length, parse_size, utc_us
+from .verb import REF, Answer, Table, Verb, argument, flag, read_by, repeated, verb
+
+_COLLECTION = (
+    argument(
+        "--grace 72h",
+        "how long an object stays condemned before it is deleted (default: 72h)",
+        type=read_by(parse_length),
+        default=72 * 3600.0,
+    ),
+    argument(
+        "--silence 72h",
+        "how long a silent writer or reader counts as alive (default: 72h)",
+        type=read_by(parse_length),
+        default=72 * 3600.0,
+    ),
+    argument("--collector NAME", "name of the collector's notes, one per clock (default: this host's)"),
+    repeated("--give-up REF", "retired version to delete, whatever tags, aliases or leases it has"),
+    argument("--price USD", "price per GiB and month (default: list price)", type=float),
+)
 
 
-def _collection_arguments(parser: ArgumentParser) -> None:
-    from ..units import parse_length
-
-    for name, what in (
-        ("grace", "how long an object stays condemned before it is deleted"),
-        ("silence", "how long a silent writer or reader counts as alive"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=read_by(parse_length),
-            default=72 * 3600.0,
-            metavar="72h",
-            help=f"{what} (default: 72h)",
-        )
-    parser.add_argument(
-        "--collector",
-        default=None,
-        metavar="NAME",
-        help="name of the collector's notes, one per clock (default: this host's)",
-    )
-    parser.add_argument(
-        "--give-up",
-        action="append",
-        default=[],
-        metavar="REF",
-        help="retired version to delete, whatever tags, aliases or leases it has; may be repeated",
-    )
-    parser.add_argument(
-        "--price",
-        type=float,
-        default=None,
-        metavar="USD",
-        help="price per GiB and month (default: list price)",
-    )
-
-
-def _sweep_arguments(parser: ArgumentParser) -> None:
-    from ..units import parse_size
-
-    _collection_arguments(parser)
-    parser.add_argument(
-        "--apply", action="store_true", help="delete; without it nothing is deleted or aborted"
-    )
-    parser.add_argument("--dataset", default=None, help="only objects of this dataset")
-    parser.add_argument(
-        "--max-objects",
-        type=int,
-        default=100_000,
-        metavar="N",
-        help="most objects to delete (default: 100000)",
-    )
-    parser.add_argument(
-        "--max-bytes",
-        type=read_by(parse_size),
-        default=10 * 2**40,
-        metavar="SIZE",
-        help="most bytes to delete (default: 10TiB)",
-    )
-
-
-def _retire_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("dataset")
-    parser.add_argument("--keep-last", type=int, required=True, metavar="K", help="the last K versions")
-    parser.add_argument(
-        "--keep-monthly", type=int, default=0, metavar="N", help="also the last one of each of N months"
-    )
-    parser.add_argument(
-        "--keep-days", type=int, default=0, metavar="D", help="also versions younger than D days"
-    )
-    parser.add_argument("--apply", action="store_true", help="retire them; without it nothing is retired")
-
-
-def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
+def _limits(root: "loader.Root", arguments: Namespace) -> dict[str, Any]:
     from ..denied.record import condemned
 
     ids = set(condemned(root.store, root.state.denies))
-    for ref in given_up:
+    for ref in arguments.give_up:
         record = root.record(ref, retired=True)
         if record.retired is None:
             raise InvalidRuntime(f"{record.name} is not retired and can still be read: retire it first")
         ids.add(record.id)
-    return ids
+    return {
+        "name": arguments.collector,
+        "grace_s": arguments.grace,
+        "silence_s": arguments.silence,
+        "condemned": ids,
+    }
 
 
+@verb("list condemned objects, their ages and their cost", *_COLLECTION)
 def plan(arguments: Namespace) -> Answer:
     """List condemned objects with age and cost."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)
-    options = Options(
-        name=arguments.collector,
-        grace_s=arguments.grace,
-        silence_s=arguments.silence,
-        condemned=_condemned(root, arguments.give_up),
-    )
-    report = collect(root, options)
+    report = collect(root, Options(**_limits(root, arguments)))
     return report.to_json(arguments.price), report.to_text(arguments.price), 0
 
 
+@verb(
+    "delete objects that were condemned for the whole grace",
+    *_COLLECTION,
+    flag("--apply", "delete; without it nothing is deleted or aborted"),
+    argument("--dataset", "only objects of this dataset"),
+    argument("--max-objects N", "most objects to delete (default: 100000)", type=int, default=100_000),
+    argument(
+        "--max-bytes SIZE",
+        "most bytes to delete (default: 10TiB)",
+        type=read_by(parse_size),
+        default=10 * 2**40,
+    ),
+)
 def sweep(arguments: Namespace) -> Answer:
     """Delete objects condemned for the whole grace period. Exit status 1 if a deletion failed."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)
-    options = Options(
-        name=arguments.collector,
-        grace_s=arguments.grace,
-        silence_s=arguments.silence,
-        condemned=_condemned(root, arguments.give_up),
-        max_objects=arguments.max_objects,
-        max_bytes=arguments.max_bytes,
-        dataset=arguments.dataset,
-    )
+    most = {"max_objects": arguments.max_objects, "max_bytes": arguments.max_bytes}
+    options = Options(**_limits(root, arguments), **most, dataset=arguments.dataset)
     report = collect(root, options, apply=arguments.apply)
     text = f"{report.to_text(arguments.price)}\n{report.swept_text()}"
     return report.to_json(arguments.price), text, 1 if report.swept.n_refused else 0
 
 
+@verb(
+    "retire versions by a retention policy",
+    argument("dataset"),
+    argument("--keep-last K", "the last K versions", type=int, required=True),
+    argument("--keep-monthly N", "also the last one of each of N months", type=int, default=0),
+    argument("--keep-days D", "also versions younger than D days", type=int, default=0),
+    flag("--apply", "retire them; without it nothing is retired"),
+)
 def retire(arguments: Namespace) -> Answer:
     from ..upkeep.gc import Policy, retire_by_policy
     from ..upkeep.gc.clients import earliest_us, now, own_name, read_signs
@@ -143,28 +103,11 @@ def retire(arguments: Namespace) -> Answer:
 
 
 VERB = Verb(
-    text="delete objects that no version needs",
-    verbs={
-        "plan": Verb(
-            text="list condemned objects, their ages and their cost",
-            run=plan,
-            arguments=_collection_arguments,
-        ),
-        "sweep": Verb(
-            text="delete objects that were condemned for the whole grace",
-            run=sweep,
-            arguments=_sweep_arguments,
-        ),
-        "retire": Verb(text="retire versions by a retention policy", run=retire, arguments=_retire_arguments),
-    },
+    text="delete objects that no version needs", verbs={"plan": plan, "sweep": sweep, "retire": retire}
 )
 
 
-def _retired_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument("--reason", required=True)
-
-
+@verb("take a version out of use", REF, argument("--reason", required=True))
 def run_retire(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     record = root.record(arguments.ref, retired=True)
@@ -173,18 +116,10 @@ def run_retire(arguments: Namespace) -> Answer:
 
 
 HOLD_FORM = ("{:<24}", " {}", ": {}")
+_WHOSE = (REF, argument("--by", "holder: a person, a job or a legal matter", required=True))
 
 
-def _whose(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument("--by", required=True, help="holder: a person, a job or a legal matter")
-
-
-def _why(parser: ArgumentParser) -> None:
-    _whose(parser)
-    parser.add_argument("--why", required=True)
-
-
+@verb("hold a version", *_WHOSE, argument("--why", required=True))
 def add_hold(arguments: Namespace) -> Answer:
     """Hold a version: no collector deletes its bytes, and no policy retires it."""
     root = loader.Root(arguments.root)
@@ -195,6 +130,7 @@ def add_hold(arguments: Namespace) -> Answer:
     return body, f"{record.name} held by {held.by}: {held.why}", 0
 
 
+@verb("release a hold on a version", *_WHOSE)
 def release_hold(arguments: Namespace) -> Answer:
     """Exit with 2 without such a hold."""
     root = loader.Root(arguments.root)
@@ -207,6 +143,7 @@ def release_hold(arguments: Namespace) -> Answer:
     return {"version": record.name, "id": record.id, "released": done}, text, 0 if done else 2
 
 
+@verb("list holds, holders and reasons")
 def ls_hold(arguments: Namespace) -> Answer:
     """List every hold, oldest first."""
     state = loader.Root(arguments.root).state
@@ -223,15 +160,10 @@ def ls_hold(arguments: Namespace) -> Answer:
 LEASE_FORM = ("{:<24}", " {}", " on {}", ", {}")
 
 
-def _lease_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--collector",
-        default=None,
-        metavar="NAME",
-        help="collector whose notes give the age (default: this host's)",
-    )
-
-
+@verb(
+    "list readers by version, and whether they are alive",
+    argument("--collector NAME", "collector whose notes give the age (default: this host's)"),
+)
 def ls_lease(arguments: Namespace) -> Answer:
     """List versions' readers, with their last heartbeat's age and how long a collector saw no change.
 
@@ -240,7 +172,6 @@ def ls_lease(arguments: Namespace) -> Answer:
 
     from loader.dataset.leases import FOLDER, list_leases
 
-    from ..units import length
     from ..upkeep.gc.clients import check_name, now, own_name, read_signs, silent_s
 
     root = loader.Root(arguments.root)
@@ -276,22 +207,11 @@ def ls_lease(arguments: Namespace) -> Answer:
     return body, [table] if rows else "no leases", 0
 
 
-RETIRE = Verb(text="take a version out of use", run=run_retire, arguments=_retired_arguments)
 HOLD = Verb(
     text="keep the bytes of versions, even if they are retired",
-    verbs={
-        "add": Verb(text="hold a version", run=add_hold, arguments=_why),
-        "release": Verb(text="release a hold on a version", run=release_hold, arguments=_whose),
-        "ls": Verb(text="list holds, holders and reasons", run=ls_hold),
-    },
+    verbs={"add": add_hold, "release": release_hold, "ls": ls_hold},
 )
 LEASE = Verb(
     text="list leases of readers",
-    verbs={
-        "ls": Verb(
-            text="list readers by version, and whether they are alive",
-            run=ls_lease,
-            arguments=_lease_arguments,
-        )
-    },
+    verbs={"ls": ls_lease},
 )

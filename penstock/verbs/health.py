@@ -1,6 +1,6 @@
 """`penstock doctor|verify|repair`: check a store, versions and the log."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,18 @@ from loader.errors import InvalidRuntime
 from loader.storage import open_store
 
 from ..units import size
-from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of, report_answer
+from .verb import (
+    Answer,
+    argument,
+    cluster_argument,
+    cluster_of,
+    flag,
+    option,
+    options_of,
+    repeated,
+    report_answer,
+    verb,
+)
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -17,19 +28,16 @@ if TYPE_CHECKING:
     from ..upkeep.verify.shard import Problem
 
 
-def _doctor_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("url", nargs="?", help="path or URL, with or without a root (default: --root)")
-    parser.add_argument(
-        "--option",
+@verb(
+    "check whether a store can hold a root, and its settings; writes a little and removes it",
+    argument("url", "path or URL, with or without a root (default: --root)", nargs="?"),
+    repeated(
+        "--option NAME=VALUE",
+        "option as in loader.Root(options=); keep keys in the environment or a profile",
         type=option,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="option as in loader.Root(options=), may be repeated; keep keys in the environment or a profile",
-    )
-    parser.add_argument("--quick", action="store_true", help="skip the listing of many keys")
-
-
+    ),
+    flag("--quick", "skip the listing of many keys"),
+)
 def run_doctor(arguments: Namespace) -> Answer:
     """Exit with 1 if a check fails."""
     from ..upkeep.doctor.examine import examine
@@ -38,12 +46,12 @@ def run_doctor(arguments: Namespace) -> Answer:
     return report_answer(report, failed=report.failed)
 
 
-def _verify_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", nargs="?", help="e.g. photos@3; without one, the whole root")
-    parser.add_argument("--full", action="store_true", help="read every byte")
-    cluster_argument(parser, "file of a cluster that reads the shards, with --full")
-
-
+@verb(
+    "check stored hashes, counts and references",
+    argument("ref", "e.g. photos@3; without one, the whole root", nargs="?"),
+    flag("--full", "read every byte"),
+    cluster_argument("file of a cluster that reads the shards, with --full"),
+)
 def run_verify(arguments: Namespace) -> Answer:
     """Exit with 1 if a problem is found."""
     from ..upkeep.verify.version import verify
@@ -89,13 +97,13 @@ def _text(problems: "Iterable[Problem]", lines: list[str]) -> str:
     return "\n".join([*wrong, *lines])
 
 
-def _repair_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--by", required=True, help="person or ticket; recorded in the log")
-    parser.add_argument("--mirror", help="path or URL of a copy of the root to compare with")
-    parser.add_argument("--believe", choices=("stored", "next"), help="which of two readings is right")
-    parser.add_argument("--apply", action="store_true", help="write the repair (default: only list it)")
-
-
+@verb(
+    "repair a log with a damaged or misread entry",
+    argument("--by", "person or ticket; recorded in the log", required=True),
+    argument("--mirror", "path or URL of a copy of the root to compare with"),
+    argument("--believe", "which of two readings is right", choices=("stored", "next")),
+    flag("--apply", "write the repair (default: only list it)"),
+)
 def run_repair(arguments: Namespace) -> Answer:
     """Exit with 1 if a needed repair was not written."""
     from ..upkeep.repair import apply_repair, plan_repair
@@ -117,14 +125,3 @@ def run_repair(arguments: Namespace) -> Answer:
         "applied": bool(steps and arguments.apply),
     }
     return body, "\n".join(lines), 1 if steps and not arguments.apply else 0
-
-
-DOCTOR = Verb(
-    text="check whether a store can hold a root, and its settings; writes a little and removes it",
-    run=run_doctor,
-    arguments=_doctor_arguments,
-)
-VERIFY = Verb(text="check stored hashes, counts and references", run=run_verify, arguments=_verify_arguments)
-REPAIR = Verb(
-    text="repair a log with a damaged or misread entry", run=run_repair, arguments=_repair_arguments
-)

@@ -1,30 +1,25 @@
 """`penstock jobs ls|show|why|logs|attach|cancel|clear`: data jobs on clusters."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import Corrupt, Forbidden, InvalidRuntime, ObjectNotFound
 
-from .verb import Answer, Table, Verb, read_by
+from ..units import parse_length
+from .verb import Answer, Table, Verb, argument, read_by, verb
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
     from ..compute.job import JobDescription, JobFolder
 
 FORM = ("{:<32}", " {}", ", {}", ", {}")
+_ID = argument("id", "id of the job, or its first characters")
+_WITH_CLUSTER = (_ID, argument("--cluster FILE", "file of the job's cluster", required=True))
 
 
-def _id_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("id", help="id of the job, or its first characters")
-
-
-def _with_cluster(parser: ArgumentParser) -> None:
-    _id_argument(parser)
-    parser.add_argument("--cluster", metavar="FILE", required=True, help="file of the job's cluster")
-
-
+@verb("list the jobs of a root")
 def ls(arguments: Namespace) -> Answer:
     from ..compute.job import JobFolder, job_ids
 
@@ -51,6 +46,7 @@ def ls(arguments: Namespace) -> Answer:
     return body, [*([table] if rows else ["no jobs"]), *damaged], 1 if damaged else 0
 
 
+@verb("show a job's progress", _ID)
 def show(arguments: Namespace) -> Answer:
     folder, description = _job(arguments)
     body = _summary(folder, description)
@@ -73,6 +69,7 @@ def show(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
+@verb("show the state of a job, and why it waits", *_WITH_CLUSTER)
 def why(arguments: Namespace) -> Answer:
     """Show the newest attempt's state."""
     from ..compute.cluster_compute import words_of_attempt
@@ -98,6 +95,13 @@ def why(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
+@verb(
+    "show a runner's output, or why a block failed",
+    _ID,
+    argument("--block", "why this block's last start failed", type=int),
+    argument("--element", "number of the runner (default: 0)", type=int, default=0),
+    argument("--cluster FILE", "file of the cluster, for what a runner wrote"),
+)
 def logs(arguments: Namespace) -> Answer:
     """Show a runner's output, or a block's error."""
     folder, _ = _job(arguments)
@@ -115,15 +119,14 @@ def logs(arguments: Namespace) -> Answer:
     return {"element": arguments.element, "text": text}, text or "no output", 0
 
 
-def _attach_arguments(parser: ArgumentParser) -> None:
-    _with_cluster(parser)
-    parser.add_argument(
-        "--sha256",
-        metavar="HEX",
-        help="SHA-256 of the job's description, which you trust: run missing blocks (default: only wait)",
-    )
-
-
+@verb(
+    "wait for a job, or run its missing blocks",
+    *_WITH_CLUSTER,
+    argument(
+        "--sha256 HEX",
+        "SHA-256 of the job's description, which you trust: run missing blocks (default: only wait)",
+    ),
+)
 def attach(arguments: Namespace) -> Answer:
     """Wait for a job, or run its missing blocks."""
     from ..compute.attach import follow
@@ -154,6 +157,7 @@ def attach(arguments: Namespace) -> Answer:
     return dict(ends), text + (f": {more}" if more else ""), 1 if failed else 0
 
 
+@verb("cancel a job, with all its processes", *_WITH_CLUSTER)
 def cancel(arguments: Namespace) -> Answer:
     """Cancel a job and all its processes."""
     from ..compute.attach import cancel as cancel_job
@@ -163,21 +167,16 @@ def cancel(arguments: Namespace) -> Answer:
     return {"id": folder.id}, f"{folder.id} ({description.about}) is cancelled; finished blocks stay", 0
 
 
-def _clear_arguments(parser: ArgumentParser) -> None:
-    from ..units import parse_length
-
-    parser.add_argument(
-        "id", nargs="?", help="id of a job, or its first characters (default: all older jobs)"
-    )
-    parser.add_argument(
-        "--older",
+@verb(
+    "delete folders of old jobs",
+    argument("id", "id of a job, or its first characters (default: all older jobs)", nargs="?"),
+    argument(
+        "--older 14d",
+        "least age of the jobs to delete (default: 14d)",
         type=read_by(parse_length),
         default=14 * 86_400.0,
-        metavar="14d",
-        help="least age of the jobs to delete (default: 14d)",
-    )
-
-
+    ),
+)
 def clear(arguments: Namespace) -> Answer:
     """Delete the folders of one job or of all old ones."""
     from ..compute.job import JobFolder, job_ids, now_us
@@ -246,26 +245,15 @@ def _cluster(arguments: Namespace) -> "Cluster":
     return read_cluster(arguments.cluster)
 
 
-def _logs_arguments(parser: ArgumentParser) -> None:
-    _id_argument(parser)
-    parser.add_argument("--block", type=int, default=None, help="why this block's last start failed")
-    parser.add_argument("--element", type=int, default=0, help="number of the runner (default: 0)")
-    parser.add_argument("--cluster", metavar="FILE", help="file of the cluster, for what a runner wrote")
-
-
 VERB = Verb(
     text="manage data jobs on clusters",
     verbs={
-        "ls": Verb(text="list the jobs of a root", run=ls),
-        "show": Verb(text="show a job's progress", run=show, arguments=_id_argument),
-        "why": Verb(text="show the state of a job, and why it waits", run=why, arguments=_with_cluster),
-        "logs": Verb(
-            text="show a runner's output, or why a block failed", run=logs, arguments=_logs_arguments
-        ),
-        "attach": Verb(
-            text="wait for a job, or run its missing blocks", run=attach, arguments=_attach_arguments
-        ),
-        "cancel": Verb(text="cancel a job, with all its processes", run=cancel, arguments=_with_cluster),
-        "clear": Verb(text="delete folders of old jobs", run=clear, arguments=_clear_arguments),
+        "ls": ls,
+        "show": show,
+        "why": why,
+        "logs": logs,
+        "attach": attach,
+        "cancel": cancel,
+        "clear": clear,
     },
 )

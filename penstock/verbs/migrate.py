@@ -1,6 +1,6 @@
 """`penstock migrate plan|run|status|verify|promote URL`: mirrors of a root, and copies of plain prefixes."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -9,86 +9,39 @@ from loader.errors import InvalidRuntime
 from loader.storage import Store, open_store
 
 from .health import answer_of_root
-from .verb import Answer, Verb, cluster_argument, cluster_of, option, options_of, report_answer
+from .verb import (
+    Answer,
+    Verb,
+    argument,
+    cluster_argument,
+    cluster_of,
+    flag,
+    options_of,
+    report_answer,
+    store_options,
+    verb,
+)
 
 if TYPE_CHECKING:
     from ..upkeep.migrate.prefix_copy import PrefixReport
     from ..upkeep.migrate.run import MigrationReport
 
 
-def _options(parser: ArgumentParser, name: str, whose: str) -> None:
-    parser.add_argument(
-        name,
-        type=option,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help=f"option of {whose}, as in loader.Root(options=); may be repeated",
-    )
-
-
-def _where(parser: ArgumentParser) -> None:
-    _target_arguments(parser)
-    parser.add_argument(
-        "--from", dest="source", metavar="URL", help="copy this plain prefix instead of the root"
-    )
-    _options(parser, "--from-option", "the store of --from")
-
-
-def _target_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("url", help="path or URL of the target; an empty place becomes a mirror of the root")
-    _options(parser, "--option", "the target's store")
-    parser.add_argument(
-        "--scratch", metavar="FOLDER", help="folder for objects above 64 MiB in transit, and for the journal"
-    )
-
-
-def _plan_arguments(parser: ArgumentParser) -> None:
-    _where(parser)
-    parser.add_argument("--egress", type=float, metavar="USD", help="price per GB that leaves the source")
-    parser.add_argument("--rclone", metavar="FILE", help="write paths for rclone copy --files-from-raw FILE")
-    parser.add_argument("--s5cmd", metavar="FILE", help="write commands for s5cmd run FILE")
-
-
-def _run_arguments(parser: ArgumentParser) -> None:
-    _where(parser)
-    _pace(parser)
-    cluster_argument(
-        parser,
-        "file of a cluster whose machines copy; --at-once is per process, the limits are for all",
-    )
-    parser.add_argument(
-        "--update",
-        action="store_true",
-        help="with --from: replace objects that changed at the source (default: only name them)",
-    )
-    parser.add_argument(
-        "--hash",
-        choices=("sha256", "crc32c"),
-        help="with --from: checksum in the manifest (default: sha256; crc32c takes a seventh of the processor time and "
-        "detects damage, but does not prove that two objects are equal)",
-    )
-
-
-def _pace(parser: ArgumentParser) -> None:
-    parser.add_argument("--requests-per-s", type=float, metavar="N", help="at most (default: no limit)")
-    parser.add_argument("--bytes-per-s", type=float, metavar="N", help="at most (default: no limit)")
-    parser.add_argument("--at-once", type=int, default=16, metavar="N", help="objects (default: 16)")
-
-
-def _promote_arguments(parser: ArgumentParser) -> None:
-    _target_arguments(parser)
-    _pace(parser)
-    parser.add_argument(
-        "--primary-is-gone",
-        action="store_true",
-        help="the primary is lost for good: promote without it, and lose what the mirror lacks",
-    )
-
-
-def _verify_arguments(parser: ArgumentParser) -> None:
-    _where(parser)
-    parser.add_argument("--full", action="store_true", help="read every byte")
+_TARGET = (
+    argument("url", "path or URL of the target; an empty place becomes a mirror of the root"),
+    store_options("--option", "the target's store"),
+    argument("--scratch FOLDER", "folder for objects above 64 MiB in transit, and for the journal"),
+)
+_WHERE = (
+    *_TARGET,
+    argument("--from URL", "copy this plain prefix instead of the root", dest="source"),
+    store_options("--from-option", "the store of --from"),
+)
+_PACE = (
+    argument("--requests-per-s N", "at most (default: no limit)", type=float),
+    argument("--bytes-per-s N", "at most (default: no limit)", type=float),
+    argument("--at-once N", "objects (default: 16)", type=int, default=16),
+)
 
 
 def _target(arguments: Namespace) -> Store:
@@ -116,6 +69,13 @@ def _at_once(arguments: Namespace) -> int:
     return int(arguments.at_once)
 
 
+@verb(
+    "estimate objects, bytes, requests and cost",
+    *_WHERE,
+    argument("--egress USD", "price per GB that leaves the source", type=float),
+    argument("--rclone FILE", "write paths for rclone copy --files-from-raw FILE"),
+    argument("--s5cmd FILE", "write commands for s5cmd run FILE"),
+)
 def plan(arguments: Namespace) -> Answer:
     from ..upkeep.migrate.plan import plan_migration, plan_prefix
 
@@ -133,6 +93,21 @@ def plan(arguments: Namespace) -> Answer:
     return report_answer(report)
 
 
+@verb(
+    "make or update a mirror; copy a plain prefix",
+    *_WHERE,
+    *_PACE,
+    cluster_argument(
+        "file of a cluster whose machines copy; --at-once is per process, the limits are for all"
+    ),
+    flag("--update", "with --from: replace objects that changed at the source (default: only name them)"),
+    argument(
+        "--hash",
+        "with --from: checksum in the manifest (default: sha256; crc32c takes a seventh of the processor time and "
+        "detects damage, but does not prove that two objects are equal)",
+        choices=("sha256", "crc32c"),
+    ),
+)
 def run(arguments: Namespace) -> Answer:
     """Exit with 1 if an object failed."""
     from ..upkeep.copying.items import Pace
@@ -163,6 +138,7 @@ def run(arguments: Namespace) -> Answer:
     return report_answer(report, failed=not report.is_whole)
 
 
+@verb("show a copy's progress", *_WHERE)
 def status(arguments: Namespace) -> Answer:
     """Exit with 1 if the target lacks a version, retirement, tag or takedown."""
     from ..upkeep.copying.journal import Journal
@@ -187,6 +163,7 @@ def status(arguments: Namespace) -> Answer:
     return body, text, int(is_behind)
 
 
+@verb("check a copy; for a prefix, also that all objects arrived", *_WHERE, flag("--full", "read every byte"))
 def verify(arguments: Namespace) -> Answer:
     """Exit with 1 if a problem is found."""
     from ..upkeep.migrate.prefix_verify import verify_prefix
@@ -199,6 +176,15 @@ def verify(arguments: Namespace) -> Answer:
     return answer_of_root(root, full=arguments.full)
 
 
+@verb(
+    "make a mirror the primary, and the primary a mirror of it",
+    *_TARGET,
+    *_PACE,
+    flag(
+        "--primary-is-gone",
+        "the primary is lost for good: promote without it, and lose what the mirror lacks",
+    ),
+)
 def promote(arguments: Namespace) -> Answer:
     """Exit with 1 if the mirror cannot be promoted yet."""
     from ..upkeep.copying.items import Pace
@@ -216,23 +202,5 @@ def promote(arguments: Namespace) -> Answer:
 
 VERB = Verb(
     text="copy a root to a mirror in another store, with the same ids, or a plain prefix (--from)",
-    verbs={
-        "plan": Verb(text="estimate objects, bytes, requests and cost", run=plan, arguments=_plan_arguments),
-        "run": Verb(
-            text="make or update a mirror; copy a plain prefix",
-            run=run,
-            arguments=_run_arguments,
-        ),
-        "status": Verb(text="show a copy's progress", run=status, arguments=_where),
-        "verify": Verb(
-            text="check a copy; for a prefix, also that all objects arrived",
-            run=verify,
-            arguments=_verify_arguments,
-        ),
-        "promote": Verb(
-            text="make a mirror the primary, and the primary a mirror of it",
-            run=promote,
-            arguments=_promote_arguments,
-        ),
-    },
+    verbs={"plan": plan, "run": run, "status": status, "verify": verify, "promote": promote},
 )

@@ -4,7 +4,7 @@ import getpass
 import json
 import signal
 import threading
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import loader
 from loader.errors import InvalidStore, PenstockError
 
 from ..units import utc_us
-from .verb import Answer, Table, Verb, cluster_argument, cluster_of, show
+from .verb import Answer, Table, Verb, argument, cluster_argument, cluster_of, flag, repeated, show, verb
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from ..nodes.watch import NodeReview
 
 _CLUSTER = "TOML file of the cluster"
-
-
-def _check_arguments(parser: ArgumentParser) -> None:
-    cluster_argument(parser, f"{_CLUSTER}, whose [train.checks] run too")
+_REQUIRED_CLUSTER = argument("--cluster FILE", _CLUSTER, required=True)
+_NODE = (argument("node", "name of the node"), _REQUIRED_CLUSTER)
 
 
 def _watched_cluster(arguments: Namespace) -> "tuple[Cluster, NodeControl]":
@@ -32,34 +30,6 @@ def _watched_cluster(arguments: Namespace) -> "tuple[Cluster, NodeControl]":
 
     cluster = read_cluster(arguments.cluster)
     return cluster, control_of(cluster)
-
-
-def _cluster_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--cluster", metavar="FILE", required=True, help=_CLUSTER)
-
-
-def _drain_arguments(parser: ArgumentParser) -> None:
-    _return_arguments(parser)
-    parser.add_argument("--reason", required=True, metavar="R", help="why, for the scheduler and the record")
-
-
-def _return_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("node", help="name of the node")
-    _cluster_arguments(parser)
-
-
-def _suspects_arguments(parser: ArgumentParser) -> None:
-    cluster_argument(parser, f"{_CLUSTER}: its accounting names the nodes of each start")
-
-
-def _watch_arguments(parser: ArgumentParser) -> None:
-    _cluster_arguments(parser)
-    parser.add_argument(
-        "--apply", action="store_true", help="drain and return nodes; else say what it would do"
-    )
-    parser.add_argument("--once", action="store_true", help="review once, and end")
-    text = "other root that trainings read, for proofs; may be repeated"
-    parser.add_argument("--data", action="append", default=[], metavar="ROOT", help=text)
 
 
 def _root(arguments: Namespace) -> "loader.Root | None":
@@ -71,6 +41,7 @@ def _root(arguments: Namespace) -> "loader.Root | None":
         return None
 
 
+@verb("run the checks of this node", cluster_argument(f"{_CLUSTER}, whose [train.checks] run too"))
 def check(arguments: Namespace) -> Answer:
     """Run the checks of this node; the exit status is the worst one's, by Nagios."""
     from ..compute.cluster import Cluster
@@ -94,6 +65,10 @@ def check(arguments: Namespace) -> Answer:
     return [one.to_json() for one in results], words, int(worst(results))
 
 
+@verb(
+    "list nodes with signs against them",
+    cluster_argument(f"{_CLUSTER}: its accounting names the nodes of each start"),
+)
 def suspects(arguments: Namespace) -> Answer:
     """List the nodes that the record's signs speak against."""
     from ..nodes.cases import CaseBook, settled_us
@@ -112,6 +87,7 @@ def suspects(arguments: Namespace) -> Answer:
     return body, [table] if rows else "no suspects", 0
 
 
+@verb("drain a node", *_NODE, argument("--reason R", "why, for the scheduler and the record", required=True))
 def drain(arguments: Namespace) -> Answer:
     """Drain a node for a reason of yours."""
     from ..nodes.watch import drain_by_hand
@@ -123,6 +99,7 @@ def drain(arguments: Namespace) -> Answer:
     return body, f"{case.node} is drained: {case.reason}", 0
 
 
+@verb("return a node that penstock drained", *_NODE)
 def return_node(arguments: Namespace) -> Answer:
     """Return a node that penstock drained."""
     from ..nodes.watch import return_by_hand
@@ -137,6 +114,13 @@ def return_node(arguments: Namespace) -> Answer:
     )
 
 
+@verb(
+    "prove, drain and return nodes",
+    _REQUIRED_CLUSTER,
+    flag("--apply", "drain and return nodes; else say what it would do"),
+    flag("--once", "review once, and end"),
+    repeated("--data ROOT", "other root that trainings read, for proofs"),
+)
 def watch(arguments: Namespace) -> Answer:
     """Prove suspects, drain them within the caps, and return nodes after clean checks."""
     from ..nodes.proof import NodeProver
@@ -174,15 +158,5 @@ def _show(review: "NodeReview", *, as_json: bool) -> None:
 
 VERB = Verb(
     text="find and drain bad nodes",
-    verbs={
-        "check": Verb(text="run the checks of this node", run=check, arguments=_check_arguments),
-        "suspects": Verb(
-            text="list nodes with signs against them", run=suspects, arguments=_suspects_arguments
-        ),
-        "drain": Verb(text="drain a node", run=drain, arguments=_drain_arguments),
-        "return": Verb(
-            text="return a node that penstock drained", run=return_node, arguments=_return_arguments
-        ),
-        "watch": Verb(text="prove, drain and return nodes", run=watch, arguments=_watch_arguments),
-    },
+    verbs={"check": check, "suspects": suspects, "drain": drain, "return": return_node, "watch": watch},
 )

@@ -1,7 +1,7 @@
 """`penstock order|order-of|plans`: a plan's order, the rest of an epoch, and saved plans."""
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,20 @@ from loader.errors import InvalidRuntime
 from loader.json_text import parse_json
 
 from ..units import minute
-from .verb import Answer, Table, Verb, add_fields, add_world, choose_fields, key_lines
+from .verb import FIELDS, REF, WORLD, Answer, Table, Verb, argument, choose_fields, key_lines, repeated, verb
 
 ORDER_FORM = ("{:>6}", "  {}", "  {}")
 
 
-def _order_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument("--step", type=int, required=True)
-    parser.add_argument("--batch", type=int, required=True, help="global batch size")
-    parser.add_argument("--seed", type=int, default=0)
-    add_fields(parser)
-    add_world(parser)
-
-
+@verb(
+    "list the keys of a step's batch",
+    REF,
+    argument("--step", type=int, required=True),
+    argument("--batch", "global batch size", type=int, required=True),
+    argument("--seed", type=int, default=0),
+    FIELDS,
+    *WORLD,
+)
 def run_order(arguments: Namespace) -> Answer:
     """Return a step's planned batch."""
     version = loader.Root(arguments.root).open(arguments.ref)
@@ -50,25 +50,20 @@ def run_order(arguments: Namespace) -> Answer:
     return body, [Table(form=ORDER_FORM, header=("slot", "source", "key"), rows=body["ids"], titled=False)], 0
 
 
-def _order_of_seen_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument(
-        "--seen",
-        required=True,
-        metavar="FILE",
-        help="file with a key of a read sample per line; - is standard input",
-    )
-    parser.add_argument(
+@verb(
+    "list an epoch without the keys of a file",
+    REF,
+    argument("--seen FILE", "file with a key of a read sample per line; - is standard input", required=True),
+    argument(
         "--by",
+        "column of these keys: key, or source_key, the key in the source",
         choices=("key", "source_key"),
         default="key",
-        help="column of these keys: key, or source_key, the key in the source",
-    )
-    parser.add_argument("--where", default=None, help="SQL expression that selects the training's samples")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the order of the remaining samples")
-    add_fields(parser)
-
-
+    ),
+    argument("--where", "SQL expression that selects the training's samples"),
+    argument("--seed", "seed of the order of the remaining samples", type=int, default=0),
+    FIELDS,
+)
 def run_order_of_seen(arguments: Namespace) -> Answer:
     """List the samples not read."""
     from ..formats.streaming_order import ordinals_of, remaining_samples
@@ -100,33 +95,23 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
-def _streaming_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="version of the dataset's samples, registered or imported")
-    parser.add_argument("url", help="folder or bucket prefix of an index.json: the dataset's, or a split's")
-    parser.add_argument("--batch-size", type=int, required=True, help="samples of a rank's batch")
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--ranks", type=int, default=1, help="of a node (default: 1)")
-    parser.add_argument("--workers", type=int, default=0, help="num_workers of the DataLoader (default: 0)")
-    parser.add_argument(
-        "--step", type=int, default=0, help="first step to read, of the epoch or behind --state"
-    )
-    parser.add_argument("--epoch", type=int, default=0)
-    parser.add_argument(
-        "--shuffle", metavar="ALGO", default=None, help="shuffle_algo (default: not shuffled)"
-    )
-    parser.add_argument("--seed", type=int, default=9176, help="shuffle_seed (default: 9176, the library's)")
-    parser.add_argument("--state", metavar="FILE", help="JSON of StreamingDataset.state_dict(), resumed from")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="further argument of StreamingDataset, as JSON; may be repeated",
-    )
-    parser.add_argument("--python", default=sys.executable, help="interpreter that has mosaicml-streaming")
-    add_fields(parser)
-
-
+@verb(
+    "list the rest of an epoch of MosaicML streaming",
+    argument("ref", "version of the dataset's samples, registered or imported"),
+    argument("url", "folder or bucket prefix of an index.json: the dataset's, or a split's"),
+    argument("--batch-size", "samples of a rank's batch", type=int, required=True),
+    argument("--nodes", type=int, default=1),
+    argument("--ranks", "of a node (default: 1)", type=int, default=1),
+    argument("--workers", "num_workers of the DataLoader (default: 0)", type=int, default=0),
+    argument("--step", "first step to read, of the epoch or behind --state", type=int, default=0),
+    argument("--epoch", type=int, default=0),
+    argument("--shuffle ALGO", "shuffle_algo (default: not shuffled)"),
+    argument("--seed", "shuffle_seed (default: 9176, the library's)", type=int, default=9176),
+    argument("--state FILE", "JSON of StreamingDataset.state_dict(), resumed from"),
+    repeated("--option NAME=VALUE", "further argument of StreamingDataset, as JSON"),
+    argument("--python", "interpreter that has mosaicml-streaming", default=sys.executable),
+    FIELDS,
+)
 def run_streaming(arguments: Namespace) -> Answer:
     """List the samples that an epoch of MosaicML streaming has not read."""
     from loader.storage import open_store
@@ -204,10 +189,10 @@ PLANS_HEADER = ("plan", "saved (UTC)", "batch", "seed", "sources")
 PLANS_FORM = ("{:<66}", "  {:<16}", " {:>7}", " {:>6}", "  {}")
 
 
-def _plans_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("dataset", nargs="?", help="only plans that read versions of this dataset")
-
-
+@verb(
+    "list plans: versions, and times of saving",
+    argument("dataset", "only plans that read versions of this dataset", nargs="?"),
+)
 def ls_plans(arguments: Namespace) -> Answer:
     """List plans, newest first. Costs a request each."""
     from loader.api.plan_of import saved_plans
@@ -270,25 +255,11 @@ def _words(name: str, source: Mapping[str, Any]) -> str:
     return f"{name}: {source['version']}{where}"
 
 
-ORDER = Verb(text="list the keys of a step's batch", run=run_order, arguments=_order_arguments)
 ORDER_OF = Verb(
     text="list the rest of an epoch that another loader began",
-    verbs={
-        "seen": Verb(
-            text="list an epoch without the keys of a file",
-            run=run_order_of_seen,
-            arguments=_order_of_seen_arguments,
-        ),
-        "mds": Verb(
-            text="list the rest of an epoch of MosaicML streaming",
-            run=run_streaming,
-            arguments=_streaming_arguments,
-        ),
-    },
+    verbs={"seen": run_order_of_seen, "mds": run_streaming},
 )
 PLANS = Verb(
     text="list saved plans",
-    verbs={
-        "ls": Verb(text="list plans: versions, and times of saving", run=ls_plans, arguments=_plans_arguments)
-    },
+    verbs={"ls": ls_plans},
 )

@@ -1,6 +1,6 @@
 """`penstock batch|explain|seen`: samples of a step, their provenance, and the steps of a sample."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import InvalidRuntime
 
-from .verb import Answer, Table, Verb, add_world
-from .view import add_metrics, add_recipe, metrics_of
+from .verb import WORLD, Answer, Table, argument, flag, verb
+from .view import METRICS, RECIPE, metrics_of
 
 if TYPE_CHECKING:
     from loader.run.replay import Functions
@@ -18,22 +18,16 @@ if TYPE_CHECKING:
     from ..view.replays.training import Training
 
 
-def _batch_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("where", help="run@step, run, plan hash or state file")
-    parser.add_argument("--step", type=int, default=None, help="global step")
-    parser.add_argument("--slot", type=int, default=None, help="one slot of the global batch")
-    parser.add_argument(
-        "--save",
-        type=Path,
-        default=None,
-        metavar="DIR",
-        help="folder for the values, as PNG, WAV, NPY and JSON",
-    )
-    add_recipe(parser)
-    add_metrics(parser)
-    add_world(parser)
-
-
+@verb(
+    "show a step of a training: samples, proofs and warnings",
+    argument("where", "run@step, run, plan hash or state file"),
+    argument("--step", "global step", type=int),
+    argument("--slot", "one slot of the global batch", type=int),
+    argument("--save DIR", "folder for the values, as PNG, WAV, NPY and JSON", type=Path),
+    RECIPE,
+    METRICS,
+    *WORLD,
+)
 def run_batch(arguments: Namespace) -> Answer:
     """Return a rank's part of a step, or one slot."""
     from ..view.inspect.recorded_step import attach_recorded_step
@@ -117,14 +111,14 @@ def _functions(training: "Training", replayers: "Replayers", step: int, trouble:
     return replayers.recipe.functions(training.setting(step, recipe=True))
 
 
-def _explain_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("where", help="run@step, run, hash of a saved plan (penstock plans ls) or state file")
-    parser.add_argument("--step", type=int, default=None, help="global step; needed unless WHERE is run@step")
-    parser.add_argument("--slot", type=int, default=None, help="one slot, counted from 0")
-    parser.add_argument("--ui", default="", metavar="URL", help="Dagster's webserver, to print links to runs")
-    add_world(parser)
-
-
+@verb(
+    "trace a step of a run or plan to its bytes, raw objects and Dagster runs",
+    argument("where", "run@step, run, hash of a saved plan (penstock plans ls) or state file"),
+    argument("--step", "global step; needed unless WHERE is run@step", type=int),
+    argument("--slot", "one slot, counted from 0", type=int),
+    argument("--ui URL", "Dagster's webserver, to print links to runs", default=""),
+    *WORLD,
+)
 def run_explain(arguments: Namespace) -> Answer:
     """Return a step's provenance, and the pipeline runs that made its samples."""
     from ..lineage import pipeline_runs
@@ -153,27 +147,19 @@ def run_explain(arguments: Namespace) -> Answer:
 SEEN_FORM = ("{:>10}", "  {:>6}", "  {:>6}", "  {}")
 
 
-def _seen_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "where", nargs="?", help="run, run@step, plan hash or state file; left out with --runs"
-    )
-    parser.add_argument("source", help="name of a source of the plan")
-    parser.add_argument("key", help="key of a sample")
-    parser.add_argument(
-        "--runs", action="store_true", help="list all runs and checkpoints that trained on the sample"
-    )
-    parser.add_argument(
-        "--checkpoints", metavar="URL", help="with --runs: root of the checkpoints (default: the same root)"
-    )
-    parser.add_argument(
-        "--before",
+@verb(
+    "list the steps that held a sample, or the runs that trained on it",
+    argument("where", "run, run@step, plan hash or state file; left out with --runs", nargs="?"),
+    argument("source", "name of a source of the plan"),
+    argument("key", "key of a sample"),
+    flag("--runs", "list all runs and checkpoints that trained on the sample"),
+    argument("--checkpoints URL", "with --runs: root of the checkpoints (default: the same root)"),
+    argument(
+        "--before STEP",
+        "the training's next step (default: the one after WHERE's, or after the last on the run's trail)",
         type=int,
-        default=None,
-        metavar="STEP",
-        help="the training's next step (default: the one after WHERE's, or after the last on the run's trail)",
-    )
-
-
+    ),
+)
 def run_seen(arguments: Namespace) -> Answer:
     """List the slots that held a sample in the steps before --before, recorded substitutes included.
 
@@ -239,18 +225,3 @@ def _seen_runs(root: "loader.Root", arguments: Namespace) -> Answer:
     body = [run.to_json() for run in runs]
     text = "\n".join(run.text() for run in runs) or f"no run of {root.url} trained on {arguments.key}"
     return body, text, 1 if any(run.error for run in runs) else 0
-
-
-BATCH = Verb(
-    text="show a step of a training: samples, proofs and warnings", run=run_batch, arguments=_batch_arguments
-)
-EXPLAIN = Verb(
-    text="trace a step of a run or plan to its bytes, raw objects and Dagster runs",
-    run=run_explain,
-    arguments=_explain_arguments,
-)
-SEEN = Verb(
-    text="list the steps that held a sample, or the runs that trained on it",
-    run=run_seen,
-    arguments=_seen_arguments,
-)

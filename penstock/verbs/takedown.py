@@ -1,7 +1,7 @@
 """`penstock takedown request|ls|run|prove`: delete samples everywhere, with proof."""
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,29 +9,20 @@ from typing import Any
 import loader
 from loader.errors import InvalidRuntime, VersionNotFound
 
-from .verb import Answer, Table, Verb, cluster_argument, cluster_of
+from .verb import Answer, Table, Verb, argument, cluster_argument, cluster_of, flag, repeated, verb
 
 FORM = ("{:>8}", "  {:<16}", " {}", ": {}")
 
 
-def _request_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--subject", action="append", default=[], help="person in the samples; may be repeated"
-    )
-    parser.add_argument(
-        "--raw",
-        action="append",
-        default=[],
-        help="key, URI or SHA-256 of a raw object, or of one of its files; may be repeated",
-    )
-    parser.add_argument("--sample", action="append", default=[], help="key of a sample; needs --dataset")
-    parser.add_argument("--dataset", default="", help="only this dataset")
-    parser.add_argument(
-        "--reason", required=True, help="such as a ticket; no names, because the log is permanent"
-    )
-    parser.add_argument("--by", required=True, help="requester")
-
-
+@verb(
+    "deny a subject, raw object or sample, for ever",
+    repeated("--subject", "person in the samples"),
+    repeated("--raw", "key, URI or SHA-256 of a raw object, or of one of its files"),
+    repeated("--sample", "key of a sample; needs --dataset"),
+    argument("--dataset", "only this dataset", default=""),
+    argument("--reason", "such as a ticket; no names, because the log is permanent", required=True),
+    argument("--by", "requester", required=True),
+)
 def request(arguments: Namespace) -> Answer:
     """Deny samples: from now on, no commit keeps them. Nothing is rewritten yet.
 
@@ -63,6 +54,7 @@ def request(arguments: Namespace) -> Answer:
     return body | {"whole": whole}, "\n".join([*notes, text]), 0
 
 
+@verb("list requests")
 def ls(arguments: Namespace) -> Answer:
     denies = loader.Root(arguments.root).state.denies
     body = [{"takedown": one.n, "scope": one.scope, "reason": one.reason, "by": one.by} for one in denies]
@@ -71,39 +63,24 @@ def ls(arguments: Namespace) -> Answer:
     return body, [table] if rows else "no takedowns", 0
 
 
-def _which(parser: ArgumentParser) -> None:
-    parser.add_argument("--cache", action="append", default=[], metavar="DIR", help="folder of a node cache")
-    cluster_argument(parser, "file of a cluster whose machines read the tables; names are not sent to them")
+_WHICH = (
+    repeated("--cache DIR", "folder of a node cache"),
+    cluster_argument("file of a cluster whose machines read the tables; names are not sent to them"),
+)
 
 
-def _run_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("id", type=int, nargs="?", help="number of a takedown (default: all)")
-    parser.add_argument("--apply", action="store_true", help="write the takedown (default: only list it)")
-    parser.add_argument(
-        "--delete-raw",
-        action="store_true",
-        help="also delete raw objects at their source, unless other samples need them",
-    )
-    parser.add_argument(
-        "--raw-below",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="with --delete-raw: location below which raw objects may be deleted; may be repeated",
-    )
-    parser.add_argument(
-        "--mirror",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="mirror to clean too: cards, plans, views, packs, and old versions in its S3 bucket; may be repeated",
-    )
-    parser.add_argument(
-        "--checkpoints", metavar="URL", help="root of the trainings' checkpoints (default: the same root)"
-    )
-    _which(parser)
-
-
+@verb(
+    "find the samples, and with --apply redact them",
+    argument("id", "number of a takedown (default: all)", type=int, nargs="?"),
+    flag("--apply", "write the takedown (default: only list it)"),
+    flag("--delete-raw", "also delete raw objects at their source, unless other samples need them"),
+    repeated("--raw-below URL", "with --delete-raw: location below which raw objects may be deleted"),
+    repeated(
+        "--mirror URL", "mirror to clean too: cards, plans, views, packs, and old versions in its S3 bucket"
+    ),
+    argument("--checkpoints URL", "root of the trainings' checkpoints (default: the same root)"),
+    *_WHICH,
+)
 def run(arguments: Namespace) -> Answer:
     """Find denied samples; with --apply, redact them."""
     from ..denied.record import read_record
@@ -161,30 +138,19 @@ def _which_place(root: "loader.Root") -> str:
     return f"--delete-raw deletes only below places that you name: add --raw-below PLACE{known}"
 
 
-def _prove_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("id", type=int, help="the takedown's number")
-    parser.add_argument("--out", default=None, help="file for the proof, as JSON")
-    parser.add_argument(
-        "--mirror", action="append", default=[], metavar="URL", help="reachable mirror; may be repeated"
-    )
-    parser.add_argument(
-        "--elsewhere",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="location out of penstock's reach, such as 'backups until 2026-12-24'; may be repeated",
-    )
-    parser.add_argument(
-        "--keeps-nothing",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="root or mirror that cannot list old versions, soft deletes and unfinished uploads, if its operator "
+@verb(
+    "check every location",
+    argument("id", "the takedown's number", type=int),
+    argument("--out", "file for the proof, as JSON"),
+    repeated("--mirror URL", "reachable mirror"),
+    repeated("--elsewhere TEXT", "location out of penstock's reach, such as 'backups until 2026-12-24'"),
+    repeated(
+        "--keeps-nothing URL",
+        "root or mirror that cannot list old versions, soft deletes and unfinished uploads, if its operator "
         "vouches that it keeps none; the proof records this as a statement",
-    )
-    _which(parser)
-
-
+    ),
+    *_WHICH,
+)
 def prove(arguments: Namespace) -> Answer:
     """Exit with 1 if the proof is incomplete."""
     from ..upkeep.takedown.prove import prove as make
@@ -223,12 +189,5 @@ def _name(place: Mapping[str, Any]) -> str:
 
 VERB = Verb(
     text="delete samples everywhere, and prove it",
-    verbs={
-        "request": Verb(
-            text="deny a subject, raw object or sample, for ever", run=request, arguments=_request_arguments
-        ),
-        "ls": Verb(text="list requests", run=ls),
-        "run": Verb(text="find the samples, and with --apply redact them", run=run, arguments=_run_arguments),
-        "prove": Verb(text="check every location", run=prove, arguments=_prove_arguments),
-    },
+    verbs={"request": request, "ls": ls, "run": run, "prove": prove},
 )

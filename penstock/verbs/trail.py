@@ -1,6 +1,6 @@
 """`penstock trail ls|show|verify|against|window`: trails, the logs of training runs."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from loader.errors import Corrupt, FormatTooNew, PenstockError
 
 from ..progress import progress
 from ..units import second
-from .verb import Answer, Table, Verb
+from .verb import Answer, Table, Verb, argument, flag, verb
 
 if TYPE_CHECKING:
     from loader.run.trail.read_trail import RunTrail
@@ -27,10 +27,9 @@ MAX_SLOTS = 20
 """Most slots shown for a differing step."""
 
 
-def _ls_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", help="only this run")
-
-
+@verb(
+    "list runs and steps, and steps with two different records", argument("run", "only this run", nargs="?")
+)
 def ls(arguments: Namespace) -> Answer:
     """Exit with 1 if a run is unreadable or has two different records for one step."""
     from loader.run.trail.read_trail import trail_runs
@@ -81,11 +80,11 @@ def _summary(root: "loader.Root", run: str) -> Row:
     }
 
 
-def _verify_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run")
-    parser.add_argument("--ledger", metavar="URL", help="root with the run's ledger (default: the same root)")
-
-
+@verb(
+    "recompute every recorded digest, without media",
+    argument("run"),
+    argument("--ledger URL", "root with the run's ledger (default: the same root)"),
+)
 def verify(arguments: Namespace) -> Answer:
     """Recompute every digest from indexes and ledger. Exit status 1 if one differs or cannot be checked."""
     root = loader.Root(arguments.root)
@@ -144,11 +143,11 @@ def _problem(replay: "loader.Replay", row: Row) -> tuple[bool, str]:
     return True, f"the training got digest {row['digest']:016x}, the stored bytes have {now:016x}"
 
 
-def _against_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run")
-    parser.add_argument("other", help="another run under the same root")
-
-
+@verb(
+    "find the first step that differs between two runs",
+    argument("run"),
+    argument("other", "another run under the same root"),
+)
 def against(arguments: Namespace) -> Answer:
     """Find the first differing step of two runs. Exit status 1 if there is one, or no step was compared."""
     from ..train.replay_run import origin_of
@@ -197,12 +196,12 @@ def _note_lines(root: "loader.Root", arguments: Namespace, notes: "ComparedNotes
         yield f"{arguments.run} did this step on {', '.join(only)}, and {arguments.other} did not"
 
 
-def _window_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", help="run, or hash of a plan")
-    parser.add_argument("--from", dest="first", type=int, metavar="STEP", help="first step")
-    parser.add_argument("--to", dest="last", type=int, metavar="STEP", help="last step, at most 2,000 in all")
-
-
+@verb(
+    "summarize some steps: repeated samples, mixture, buckets, substitutes",
+    argument("run", "run, or hash of a plan"),
+    argument("--from STEP", "first step", dest="first", type=int),
+    argument("--to STEP", "last step, at most 2,000 in all", dest="last", type=int),
+)
 def window(arguments: Namespace) -> Answer:
     """Summarize steps (default: the last 100)."""
     from ..view.inspect.plain_text import window_text
@@ -217,11 +216,11 @@ def window(arguments: Namespace) -> Answer:
     return record.to_json(), window_text(record), 0
 
 
-def _show_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", help="name of the run")
-    parser.add_argument("--all", action="store_true", help="list all unusual steps (default: the worst 20)")
-
-
+@verb(
+    "show unusual steps of a run, and its samples with the largest metrics",
+    argument("run", "name of the run"),
+    flag("--all", "list all unusual steps (default: the worst 20)"),
+)
 def show(arguments: Namespace) -> Answer:
     """Raise RunNotFound without a trail."""
     from ..view.inspect.plain_text import run_text
@@ -240,27 +239,5 @@ def show(arguments: Namespace) -> Answer:
 
 VERB = Verb(
     text="read trails (run logs) of trainings: what each step delivered",
-    verbs={
-        "ls": Verb(
-            text="list runs and steps, and steps with two different records", run=ls, arguments=_ls_arguments
-        ),
-        "show": Verb(
-            text="show unusual steps of a run, and its samples with the largest metrics",
-            run=show,
-            arguments=_show_arguments,
-        ),
-        "verify": Verb(
-            text="recompute every recorded digest, without media", run=verify, arguments=_verify_arguments
-        ),
-        "against": Verb(
-            text="find the first step that differs between two runs",
-            run=against,
-            arguments=_against_arguments,
-        ),
-        "window": Verb(
-            text="summarize some steps: repeated samples, mixture, buckets, substitutes",
-            run=window,
-            arguments=_window_arguments,
-        ),
-    },
+    verbs={"ls": ls, "show": show, "verify": verify, "against": against, "window": window},
 )

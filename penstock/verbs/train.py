@@ -1,14 +1,24 @@
 """`penstock train submit|ls|show|why|goodput|logs|stop|cancel|resume|replay`: training runs."""
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import loader
 from loader.errors import InvalidRuntime, PenstockError
 
-from .verb import Answer, Table, Verb, cluster_argument, cluster_of, read_by
+from .verb import (
+    Answer,
+    Argument,
+    Table,
+    Verb,
+    argument,
+    cluster_argument,
+    cluster_of,
+    read_by,
+    verb,
+)
 
 if TYPE_CHECKING:
     from ..train.launch.launcher import Launcher
@@ -46,43 +56,28 @@ def _launched(arguments: Namespace) -> tuple["RunFolder", "Launcher"]:
     return folder, _launcher(folder.store.url, arguments)
 
 
-def _cluster_argument(parser: ArgumentParser) -> None:
-    cluster_argument(parser, "TOML file of the cluster (default: this machine)")
+_CLUSTER = cluster_argument("TOML file of the cluster (default: this machine)")
+_SPEC = (argument("spec FILE", "TOML file of the run"), _CLUSTER)
+_SIZED_SPEC = (*_SPEC, argument("--nodes N", "nodes of this start, of the file's range", type=int))
+_RUN = argument("run", "name of the run")
+_STARTED_RUN = (_RUN, _CLUSTER)
 
 
-def _spec_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("spec", metavar="FILE", help="TOML file of the run")
-    _cluster_argument(parser)
+def _dry_run(option: str, text: str) -> Argument:
+    return argument(option, f"{text}, and start nothing", dest="dry_run", action="store_const", const=option)
 
 
-def _sized_spec_argument(parser: ArgumentParser) -> None:
-    _spec_argument(parser)
-    parser.add_argument("--nodes", type=int, metavar="N", help="nodes of this start, of the file's range")
-
-
-def _submit_arguments(parser: ArgumentParser) -> None:
-    _sized_spec_argument(parser)
-    text = "plan whose requests --dry-run counts, as plan.save(root) stored it (default: the run's)"
-    parser.add_argument("--plan", metavar="HASH", help=text)
+@verb(
+    "start a run, or find it",
+    *_SIZED_SPEC,
+    argument(
+        "--plan HASH",
+        "plan whose requests --dry-run counts, as plan.save(root) stored it (default: the run's)",
+    ),
     # Two options: `nargs="?"` would take the file that follows.
-    for option, text in (
-        ("--dry-run", "print what would be started"),
-        ("--dry-run=server", "let the scheduler check it"),
-    ):
-        parser.add_argument(
-            option, dest="dry_run", action="store_const", const=option, help=f"{text}, and start nothing"
-        )
-
-
-def _run_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("run", help="name of the run")
-
-
-def _started_run_argument(parser: ArgumentParser) -> None:
-    _run_argument(parser)
-    _cluster_argument(parser)
-
-
+    _dry_run("--dry-run", "print what would be started"),
+    _dry_run("--dry-run=server", "let the scheduler check it"),
+)
 def submit(arguments: Namespace) -> Answer:
     """Start a run, or find the one that its file started."""
     from ..train.run_spec import read_spec
@@ -127,6 +122,7 @@ def _start(spec: "RunSpec", arguments: Namespace) -> str:
         )
 
 
+@verb("let a stopped run go on", *_SIZED_SPEC)
 def resume(arguments: Namespace) -> Answer:
     """Let a stopped run go on at its newest checkpoint."""
     from ..train.run_spec import read_spec
@@ -149,19 +145,17 @@ def _steps(text: str) -> tuple[int, int]:
     return parse_steps(text)
 
 
-def _replay_arguments(parser: ArgumentParser) -> None:
-    _spec_argument(parser)
-    parser.add_argument(
-        "--steps",
-        type=read_by(_steps),
-        required=True,
-        metavar="A:B",
-        help="steps to repeat; B is not included",
-    )
-    text = "node to leave out; may be repeated (default on a cluster: all nodes that did the steps)"
-    parser.add_argument("--not-on", action="append", default=[], metavar="NODE", help=text)
-
-
+@verb(
+    "repeat steps on other nodes",
+    *_SPEC,
+    argument("--steps A:B", "steps to repeat; B is not included", type=read_by(_steps), required=True),
+    argument(
+        "--not-on NODE",
+        "node to leave out; may be repeated (default on a cluster: all nodes that did the steps)",
+        action="append",
+        default=[],
+    ),
+)
 def replay(arguments: Namespace) -> Answer:
     """Repeat steps of a run, on other nodes; nothing is saved but the record and the trail."""
     from ..compute.cluster import Cluster
@@ -182,6 +176,7 @@ def replay(arguments: Namespace) -> Answer:
     return body, text, 0
 
 
+@verb("list runs", _CLUSTER)
 def ls(arguments: Namespace) -> Answer:
     """List the runs of a record."""
     from ..train.submitting import summaries
@@ -201,6 +196,7 @@ def _newest(run: "RunSummary") -> str:
     return "; ".join(filter(None, [words, "asked to stop" if run.stopping else "", run.problem]))
 
 
+@verb("show a run's state and starts", *_STARTED_RUN)
 def show(arguments: Namespace) -> Answer:
     """Show a run's state, starts and events."""
     from ..train.submitting import summary
@@ -233,6 +229,7 @@ def show(arguments: Namespace) -> Answer:
     return body, "\n".join(lines), 0
 
 
+@verb("show where the time of a run went", *_STARTED_RUN)
 def goodput(arguments: Namespace) -> Answer:
     """Show where the time of a run went."""
     from ..train.goodput import PARTS, RECORDED, UNACCOUNTED, restarts, totals
@@ -287,11 +284,11 @@ def goodput(arguments: Namespace) -> Answer:
     return body | {"restarts": [asdict(one) for one in causes]}, tables, 0
 
 
-def _starved_arguments(parser: ArgumentParser) -> None:
-    _run_argument(parser)
-    parser.add_argument("--attempt", type=int, metavar="N", help="number of a start; the newest by default")
-
-
+@verb(
+    "show what a run's GPUs waited for",
+    _RUN,
+    argument("--attempt N", "number of a start; the newest by default", type=int),
+)
 def starved(arguments: Namespace) -> Answer:
     """Show what a run's GPUs waited for."""
     from ..train.starved import starvation
@@ -305,6 +302,7 @@ def starved(arguments: Namespace) -> Answer:
     return {"run": folder.run, **report.to_json()}, report.to_text(), 0
 
 
+@verb("show why a run waits", *_STARTED_RUN)
 def why(arguments: Namespace) -> Answer:
     """Show why a run waits."""
     folder, launcher = _launched(arguments)
@@ -314,12 +312,12 @@ def why(arguments: Namespace) -> Answer:
     return body, f"{folder.run}: {text or f'does not wait, {status.state}'}", 0
 
 
-def _logs_arguments(parser: ArgumentParser) -> None:
-    _started_run_argument(parser)
-    parser.add_argument("--rank", type=_number, metavar="R", help="only the lines of this rank")
-    parser.add_argument("--attempt", type=_number, metavar="N", help="only what this start wrote (see show)")
-
-
+@verb(
+    "show the last lines that a run wrote",
+    *_STARTED_RUN,
+    argument("--rank R", "only the lines of this rank", type=_number),
+    argument("--attempt N", "only what this start wrote (see show)", type=_number),
+)
 def logs(arguments: Namespace) -> Answer:
     """Show the last lines that a run wrote."""
     folder, launcher = _launched(arguments)
@@ -342,6 +340,7 @@ def logs(arguments: Namespace) -> Answer:
     return {"run": folder.run, "text": text}, text or "nothing was written", 0
 
 
+@verb("let a run save and end", _RUN)
 def stop(arguments: Namespace) -> Answer:
     """Ask a run to save and end for good."""
     from ..train.submitting import stop as stop_run
@@ -355,6 +354,7 @@ def stop(arguments: Namespace) -> Answer:
     )
 
 
+@verb("kill a run, without a checkpoint", *_STARTED_RUN)
 def cancel(arguments: Namespace) -> Answer:
     """Kill a run, without a checkpoint."""
     from ..train.submitting import cancel as cancel_run
@@ -367,18 +367,16 @@ def cancel(arguments: Namespace) -> Answer:
 VERB = Verb(
     text="run trainings that stop and go on",
     verbs={
-        "submit": Verb(text="start a run, or find it", run=submit, arguments=_submit_arguments),
-        "ls": Verb(text="list runs", run=ls, arguments=_cluster_argument),
-        "show": Verb(text="show a run's state and starts", run=show, arguments=_started_run_argument),
-        "starved": Verb(text="show what a run's GPUs waited for", run=starved, arguments=_starved_arguments),
-        "why": Verb(text="show why a run waits", run=why, arguments=_started_run_argument),
-        "goodput": Verb(
-            text="show where the time of a run went", run=goodput, arguments=_started_run_argument
-        ),
-        "logs": Verb(text="show the last lines that a run wrote", run=logs, arguments=_logs_arguments),
-        "stop": Verb(text="let a run save and end", run=stop, arguments=_run_argument),
-        "resume": Verb(text="let a stopped run go on", run=resume, arguments=_sized_spec_argument),
-        "replay": Verb(text="repeat steps on other nodes", run=replay, arguments=_replay_arguments),
-        "cancel": Verb(text="kill a run, without a checkpoint", run=cancel, arguments=_started_run_argument),
+        "submit": submit,
+        "ls": ls,
+        "show": show,
+        "starved": starved,
+        "why": why,
+        "goodput": goodput,
+        "logs": logs,
+        "stop": stop,
+        "resume": resume,
+        "replay": replay,
+        "cancel": cancel,
     },
 )

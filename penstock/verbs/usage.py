@@ -2,7 +2,7 @@
 
 import csv
 import io
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import loader
 from loader.errors import InvalidRuntime
 
-from ..units import utc_us
-from .verb import Answer, Table, Verb, cluster_argument, cluster_of, read_by
+from ..units import parse_length, parse_size, size, utc_us
+from .verb import Answer, Table, argument, cluster_argument, cluster_of, flag, read_by, repeated, verb
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -37,52 +37,47 @@ HEADER = (
 )
 
 
-def _arguments(parser: ArgumentParser) -> None:
-    from ..units import parse_length
+def _price(text: str) -> tuple[str, float]:
+    """Return URL scheme, "" for any, and USD. Raises: ValueError."""
+    scheme, _, number = text.rpartition("=")
+    return scheme, _usd(number)
 
-    cluster_argument(parser, "the cluster's file (default: runs of this machine)")
-    parser.add_argument(
-        "--since",
+
+def _usd(text: str) -> float:
+    """Return USD. Raises: ValueError."""
+    price = float(text)
+    if not 0 <= price < 1e6:
+        raise ValueError(f"{text!r}: a price of 0 or more is needed, such as 0.023")
+    return price
+
+
+@verb(
+    "show GPU-hours, queue hours, failures and stored bytes",
+    cluster_argument("the cluster's file (default: runs of this machine)"),
+    argument(
+        "--since 90d",
+        "length of the window that ends now (default: 90d)",
         type=read_by(parse_length),
         default=90 * 86_400.0,
-        metavar="90d",
-        help="length of the window that ends now (default: 90d)",
-    )
-    parser.add_argument(
-        "--by",
+    ),
+    argument(
+        "--by WHAT",
+        f"row per {', '.join(BY)} (default: account); with --stored per {', '.join(STORED_BY)} (default: dataset)",
         choices=(*BY, *STORED_BY[1:]),
-        metavar="WHAT",
-        default=None,
-        help=f"row per {', '.join(BY)} (default: account); with --stored per {', '.join(STORED_BY)} (default: dataset)",
-    )
-    parser.add_argument(
-        "--stored", action="store_true", help="bytes of versions in place of GPU-hours, shared bytes once"
-    )
-    parser.add_argument(
-        "--price-gb",
-        action="append",
+    ),
+    flag("--stored", "bytes of versions in place of GPU-hours, shared bytes once"),
+    repeated(
+        "--price-gb [SCHEME=]USD",
+        "with --stored: price per GiB and month, for roots of a URL scheme such as s3=0.023",
         type=read_by(_price),
-        default=[],
-        metavar="[SCHEME=]USD",
-        help="with --stored: price per GiB and month, for roots of a URL scheme such as s3=0.023; may be repeated",
-    )
-    parser.add_argument(
-        "--price", type=read_by(_usd), default=None, metavar="2.10", help="price of a GPU-hour"
-    )
-    parser.add_argument(
-        "--forecast",
-        action="store_true",
-        help="extend the weekly totals by a line, up to 85 %% of what is installed",
-    )
-    parser.add_argument(
-        "--installed",
-        default=None,
-        metavar="GPUS",
-        help="GPUs installed (default: sinfo's count); with --stored a size, such as 500TiB",
-    )
-    parser.add_argument("--csv", action="store_true", help="print CSV")
-
-
+    ),
+    argument("--price 2.10", "price of a GPU-hour", type=read_by(_usd)),
+    flag("--forecast", "extend the weekly totals by a line, up to 85 %% of what is installed"),
+    argument(
+        "--installed GPUS", "GPUs installed (default: sinfo's count); with --stored a size, such as 500TiB"
+    ),
+    flag("--csv", "print CSV"),
+)
 def usage(arguments: Namespace) -> Answer:
     """Show what jobs and runs used."""
     from ..usage.totals import usage_by, usage_row
@@ -141,7 +136,6 @@ def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_
 
 
 def _stored(arguments: Namespace, until_us: int) -> Answer:
-    from ..units import parse_size, size
     from ..usage.forecast import FULL, outlook
     from ..usage.stored import stored_bytes
 
@@ -196,20 +190,6 @@ def _gpus(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _price(text: str) -> tuple[str, float]:
-    """Return URL scheme, "" for any, and USD. Raises: ValueError."""
-    scheme, _, number = text.rpartition("=")
-    return scheme, _usd(number)
-
-
-def _usd(text: str) -> float:
-    """Return USD. Raises: ValueError."""
-    price = float(text)
-    if not 0 <= price < 1e6:
-        raise ValueError(f"{text!r}: a price of 0 or more is needed, such as 0.023")
-    return price
-
-
 def _answer(cluster: "Cluster") -> "Callable[[Sequence[str]], str]":
     from ..compute.engines.slurm import SlurmQueue
 
@@ -241,6 +221,3 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().rstrip("\n")
-
-
-VERB = Verb(text="show GPU-hours, queue hours, failures and stored bytes", run=usage, arguments=_arguments)

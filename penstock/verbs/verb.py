@@ -7,6 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -94,8 +95,40 @@ def report_answer(report: ShownReport, failed: object = False) -> Answer:
     return report.to_json(), report.to_text(), int(bool(failed))
 
 
-def no_arguments(parser: ArgumentParser) -> None:
-    """Add no arguments."""
+Argument = Callable[[Any], object]
+"""Adds an argument to a parser, or to a group of one."""
+
+
+def argument(name: str, text: str | None = None, **settings: Any) -> Argument:
+    """Return an argument such as "ref" or "--price USD". settings: of `add_argument`."""
+    name, _, metavar = name.partition(" ")
+    if metavar:
+        settings["metavar"] = metavar
+    return partial(_add, name, help=text, **settings)
+
+
+def flag(name: str, text: str, **settings: Any) -> Argument:
+    return argument(name, text, action="store_true", **settings)
+
+
+def repeated(name: str, text: str, **settings: Any) -> Argument:
+    """Return an option whose values are collected in a list."""
+    return argument(name, f"{text}; may be repeated", action="append", default=[], **settings)
+
+
+def one_of(*arguments: Argument) -> Argument:
+    """Return arguments of which a command has at most one."""
+
+    def add(parser: ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for one in arguments:
+            one(group)
+
+    return add
+
+
+def _add(name: str, parser: ArgumentParser, **settings: Any) -> None:
+    parser.add_argument(name, **settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +137,29 @@ class Verb:
 
     text: str
     """Help text."""
-    arguments: Callable[[ArgumentParser], None] = no_arguments
-    """Adds the verb's arguments to its parser."""
+    arguments: Sequence[Argument] = ()
+    """In the order of the help."""
     run: Callable[[Namespace], Answer] | None = None
     """Returns the answer; None for a group."""
     verbs: Mapping[str, "Verb"] = field(default_factory=dict)
     """Name -> verb, for a group."""
 
 
-def cluster_argument(parser: ArgumentParser, text: str) -> None:
-    parser.add_argument("--cluster", metavar="FILE", help=text)
+def verb(text: str, *arguments: Argument) -> Callable[[Callable[[Namespace], Answer]], Verb]:
+    """Make a function that returns an answer a verb."""
+    return lambda run: Verb(text=text, arguments=arguments, run=run)
+
+
+REF = argument("ref", "e.g. photos@3")
+WORLD = (argument("--world", "world size", type=int), argument("--rank", type=int))
+FIELDS = argument(
+    "--fields A,B",
+    "fields of one kind of sample; other samples are left out (default: the fields that all samples have)",
+)
+
+
+def cluster_argument(text: str) -> Argument:
+    return argument("--cluster FILE", text)
 
 
 def cluster_of(arguments: Namespace) -> "Cluster | None":
@@ -125,9 +171,8 @@ def cluster_of(arguments: Namespace) -> "Cluster | None":
     return read_cluster(arguments.cluster)
 
 
-def workers_argument(parser: ArgumentParser, threads: int = 4) -> None:
-    text = f"threads (default: {threads})"
-    parser.add_argument("--workers", type=int, default=threads, metavar="N", help=text)
+def workers_argument(threads: int = 4) -> Argument:
+    return argument("--workers N", f"threads (default: {threads})", type=int, default=threads)
 
 
 def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -140,20 +185,6 @@ def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise ArgumentTypeError(str(error)) from None
 
     return read
-
-
-def add_world(parser: ArgumentParser) -> None:
-    parser.add_argument("--world", type=int, default=None, help="world size")
-    parser.add_argument("--rank", type=int, default=None)
-
-
-def add_fields(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--fields",
-        default=None,
-        metavar="A,B",
-        help="fields of one kind of sample; other samples are left out (default: the fields that all samples have)",
-    )
 
 
 def key_lines(option: str, file: str | None) -> Iterator[str]:
@@ -258,6 +289,10 @@ def _value(names: list[str], text: str) -> Any:
         return value if isinstance(value, dict) else text
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return text if is_number and names[0] != "fsspec" and names[0] not in RUNTIME_OPTIONS else value
+
+
+def store_options(name: str, whose: str) -> Argument:
+    return repeated(f"{name} NAME=VALUE", f"option of {whose}, as in loader.Root(options=)", type=option)
 
 
 def options_of(pairs: list[tuple[list[str], Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`penstock ls|show|diff|digest|card|bench`: versions and their content."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -13,14 +13,18 @@ from loader.errors import PenstockError
 
 from ..units import minute, number, second, share, size
 from .verb import (
+    FIELDS,
+    REF,
     Answer,
     Table,
-    Verb,
-    add_fields,
+    argument,
     choose_fields,
     fields_of_all,
+    flag,
     kinds,
+    repeated,
     report_answer,
+    verb,
     workers_argument,
 )
 
@@ -36,10 +40,10 @@ READ_AHEAD = 16
 """Manifests to read concurrently."""
 
 
-def _ls_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("dataset", nargs="?", help="only this dataset")
-
-
+@verb(
+    "list datasets and versions: time, samples, bytes, names",
+    argument("dataset", "only this dataset", nargs="?"),
+)
 def run_ls(arguments: Namespace) -> Answer:
     """List datasets, versions, tags, aliases and holds. Costs a request per version."""
     root = loader.Root(arguments.root)
@@ -100,10 +104,7 @@ ANNOTATION_HEADER = ("annotation", "samples", "when (UTC)", "columns", "by whom"
 ANNOTATIONS = ("{:<16}", " {:>10}", "  {:<19}", "  {}", ", {}")
 
 
-def _show_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@3")
-
-
+@verb("show a version: fields, groups, columns, parts", REF)
 def run_show(arguments: Namespace) -> Answer:
     from ..upkeep.diff import column_statistics
 
@@ -171,11 +172,11 @@ def _annotations(version: "loader.Version") -> list[str | Table]:
     return ["", Table(form=ANNOTATIONS, header=ANNOTATION_HEADER, rows=rows)] if rows else []
 
 
-def _diff_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("a", help="e.g. photos@2")
-    parser.add_argument("b", help="e.g. photos@3")
-
-
+@verb(
+    "show what changes from one version to another",
+    argument("a", "e.g. photos@2"),
+    argument("b", "e.g. photos@3"),
+)
 def run_diff(arguments: Namespace) -> Answer:
     from ..upkeep.diff import diff
 
@@ -206,21 +207,13 @@ def _stats(row: dict[str, Any] | None) -> str:
     return " ".join(f"{name}={value}" for name, value in shown.items())
 
 
-def _digest_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument(
-        "--full", action="store_true", help="read and check every byte, instead of trusting the indexes"
-    )
-    parser.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="leave out a field or metadata column; may be repeated",
-    )
-    workers_argument(parser)
-
-
+@verb(
+    "compute a digest of the content, independent of order and layout",
+    REF,
+    flag("--full", "read and check every byte, instead of trusting the indexes"),
+    repeated("--without NAME", "leave out a field or metadata column"),
+    workers_argument(),
+)
 def run_digest(arguments: Namespace) -> Answer:
     """Exit with 1 if a sample failed."""
     from ..formats.content_digest import content_digest
@@ -234,16 +227,14 @@ def run_digest(arguments: Namespace) -> Answer:
     return report_answer(done, failed=done.failures)
 
 
-def _card_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument("--html", default=None, metavar="FILE", help="write it as one HTML file")
-    parser.add_argument("--into", default=None, metavar="FOLDER", help="write it as JSON, Markdown and HTML")
-    parser.add_argument("--save", action="store_true", help="write it into the root, unless a card exists")
-    parser.add_argument(
-        "--examples", type=int, default=None, metavar="N", help="samples of each kind; 0 reads no media"
-    )
-
-
+@verb(
+    "write the dataset card of a version: counts, licences, provenance, examples",
+    REF,
+    argument("--html FILE", "write it as one HTML file"),
+    argument("--into FOLDER", "write it as JSON, Markdown and HTML"),
+    flag("--save", "write it into the root, unless a card exists"),
+    argument("--examples N", "samples of each kind; 0 reads no media", type=int),
+)
 def run_card(arguments: Namespace) -> Answer:
     """Return the dataset card as Markdown, or write it."""
     from ..card.build import EXAMPLES, build_card, save_card, write_card, write_html
@@ -270,42 +261,23 @@ def run_card(arguments: Namespace) -> Answer:
     return card_document(card), text, 0
 
 
-LS = Verb(text="list datasets and versions: time, samples, bytes, names", run=run_ls, arguments=_ls_arguments)
-SHOW = Verb(text="show a version: fields, groups, columns, parts", run=run_show, arguments=_show_arguments)
-DIFF = Verb(text="show what changes from one version to another", run=run_diff, arguments=_diff_arguments)
-DIGEST = Verb(
-    text="compute a digest of the content, independent of order and layout",
-    run=run_digest,
-    arguments=_digest_arguments,
-)
-CARD = Verb(
-    text="write the dataset card of a version: counts, licences, provenance, examples",
-    run=run_card,
-    arguments=_card_arguments,
-)
-
-
 BENCH_FORM = ("{:<12}", " {:>10}", " {:>12}", " {:>10}", " {:>8}")
 
 
-def _bench_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ref", help="e.g. photos@3")
-    add_fields(parser)
-    parser.add_argument("--batch", type=int, default=64, metavar="N", help="samples in a batch (default: 64)")
-    parser.add_argument(
-        "--seconds", type=float, default=10.0, metavar="S", help="seconds to measure (default: 10)"
-    )
-    parser.add_argument(
-        "--workers", type=int, default=None, metavar="N", help="threads (default: one per core)"
-    )
-    parser.add_argument(
+@verb(
+    "measure how fast a version loads here, which stage limits, and what to change",
+    REF,
+    FIELDS,
+    argument("--batch N", "samples in a batch (default: 64)", type=int, default=64),
+    argument("--seconds S", "seconds to measure (default: 10)", type=float, default=10.0),
+    argument("--workers N", "threads (default: one per core)", type=int),
+    argument(
         "--verify",
+        "checksum to compare samples with, as in loader.Root(verify=) (default: crc32c)",
         choices=("crc32c", "sha256"),
         default="crc32c",
-        help="checksum to compare samples with, as in loader.Root(verify=) (default: crc32c)",
-    )
-
-
+    ),
+)
 def run_bench(arguments: Namespace) -> Answer:
     from ..bench import bench as measure
 
@@ -343,10 +315,3 @@ def _bench_text(bench: "Bench") -> list[str | Table]:
 def _rate_cells(name: str, rate: "Rate") -> tuple[str, ...]:
     rates = [rate.samples_per_second, rate.bytes_per_second and rate.bytes_per_second / 1e6]
     return (name, f"{1e3 * rate.seconds:.3f}", *("-" if one is None else f"{one:,.0f}" for one in rates))
-
-
-BENCH = Verb(
-    text="measure how fast a version loads here, which stage limits, and what to change",
-    run=run_bench,
-    arguments=_bench_arguments,
-)

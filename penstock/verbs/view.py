@@ -1,7 +1,7 @@
 """`penstock view|tui`: training runs and versions in a browser or a terminal."""
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import loader
 from loader.errors import InvalidRuntime, MissingDependency, NotRecorded
 
-from .verb import Answer, Verb
+from .verb import Answer, argument, flag, repeated, verb
 
 if TYPE_CHECKING:
     from loader.dataset.log.state import VersionRecord
@@ -18,64 +18,24 @@ if TYPE_CHECKING:
     from ..view.terminal.addresses import PageAddress
 
 
-def _view_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "where",
-        nargs="?",
-        default="",
-        help="version such as photos@3, run, run@step, plan hash or state file",
-    )
-    parser.add_argument("--step", type=int, default=None, help="step to begin with")
-    add_recipe(parser)
-    add_metrics(parser)
-    parser.add_argument(
-        "--port", type=int, default=8497, help="port of this machine; 0 finds a free one (default: 8497)"
-    )
-    parser.add_argument(
-        "--socket", type=Path, default=None, metavar="PATH", help="Unix socket instead of a port"
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="further host name of this server, such as a proxy's; may be repeated",
-    )
-    parser.add_argument(
-        "--prefix", default="", metavar="/p", help="path before every address, behind a proxy"
-    )
-    parser.add_argument("--ui", default="", metavar="URL", help="Dagster's webserver, for links to runs")
-    add_raw(parser)
-    parser.add_argument("--allow-writes", action="store_true", help="let the page exclude samples")
-
-
-def add_recipe(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--recipe",
-        default=None,
-        metavar="train:recipe",
-        help="function that returns the training's decode and transform; runs in another process",
-    )
-
-
-def add_metrics(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--metrics",
-        type=Path,
-        default=None,
-        metavar="FILE",
-        help="CSV, JSON lines or Parquet with a column step: metrics of the run, and its digest",
-    )
-
-
-def add_raw(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--raw",
-        default="",
-        metavar="URL",
-        help="location below which the viewer may fetch and show raw objects",
-    )
+RECIPE = argument(
+    "--recipe train:recipe",
+    "function that returns the training's decode and transform; runs in another process",
+)
+METRICS = argument(
+    "--metrics FILE",
+    "CSV, JSON lines or Parquet with a column step: metrics of the run, and its digest",
+    type=Path,
+)
+_RAW = argument("--raw URL", "location below which the viewer may fetch and show raw objects", default="")
+_WHERE = (
+    argument(
+        "where", "version such as photos@3, run, run@step, plan hash or state file", nargs="?", default=""
+    ),
+    argument("--step", "step to begin with", type=int),
+    RECIPE,
+    METRICS,
+)
 
 
 def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, MetricsFile]":
@@ -90,6 +50,18 @@ def metrics_of(root: "loader.Root", name: str, path: Path | None) -> "dict[str, 
     return {run_and_step(root, name)[0]: read_metrics(path)}
 
 
+@verb(
+    "view trainings and versions in a browser",
+    *_WHERE,
+    argument("--port", "port of this machine; 0 finds a free one (default: 8497)", type=int, default=8497),
+    argument("--socket PATH", "Unix socket instead of a port", type=Path),
+    argument("--host", "address to listen at (default: 127.0.0.1)", default="127.0.0.1"),
+    repeated("--allow-host NAME", "further host name of this server, such as a proxy's"),
+    argument("--prefix /p", "path before every address, behind a proxy", default=""),
+    argument("--ui URL", "Dagster's webserver, for links to runs", default=""),
+    _RAW,
+    flag("--allow-writes", "let the page exclude samples"),
+)
 def run_view(arguments: Namespace) -> Answer:
     """Serve until Ctrl-C. Raises: MissingDependency."""
     from ..view.web.serve import check_packages, serve
@@ -163,25 +135,17 @@ def _has_trail(root: "loader.Root", run: str) -> bool:
 PICTURES = ("auto", "kitty", "sixel", "halves", "shades", "none")
 
 
-def _tui_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "where",
-        nargs="?",
-        default="",
-        help="version such as photos@3, run, run@step, plan hash or state file",
-    )
-    parser.add_argument("--step", type=int, default=None, help="step to begin with")
-    add_recipe(parser)
-    add_metrics(parser)
-    add_raw(parser)
-    parser.add_argument(
+@verb(
+    "view trainings and versions in a terminal",
+    *_WHERE,
+    _RAW,
+    argument(
         "--pictures",
+        "kitty or sixel: the terminal's own; halves: two pixels a cell; shades: without colours (default: auto)",
         choices=PICTURES,
         default="auto",
-        help="kitty or sixel: the terminal's own; halves: two pixels a cell; shades: without colours (default: auto)",
-    )
-
-
+    ),
+)
 def run_tui(arguments: Namespace) -> Answer:
     """Show the viewer until `q`. Raises: InvalidRuntime without a terminal; MissingDependency."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -221,7 +185,3 @@ def first_place(root: "loader.Root", name: str, step: int | None) -> "PageAddres
     if not run:
         return RootPage()
     return RunPage(run=run) if step is None else StepPage(run=run, step=step)
-
-
-VIEW = Verb(text="view trainings and versions in a browser", run=run_view, arguments=_view_arguments)
-TUI = Verb(text="view trainings and versions in a terminal", run=run_tui, arguments=_tui_arguments)

@@ -319,7 +319,7 @@ def test_takedown_of_an_object_reaches_its_videos(
 def requested(root: loader.Root, name: str, whole: list[str]) -> int:
     """The number of a takedown that names a file of a raw object, which is taken down whole."""
     asked = {"root": root.url, "raw": [name], "subject": [], "sample": [], "dataset": ""}
-    body, text, _ = request(Namespace(**asked, reason="ticket 4", by="ann"))
+    body, text, _ = request.run(Namespace(**asked, reason="ticket 4", by="ann"))
     assert isinstance(body, dict)
     assert (body["whole"], all(uri in str(text) for uri in whole)) == (whole, True)
     return int(body["takedown"])

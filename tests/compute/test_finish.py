@@ -1,7 +1,6 @@
 """Works whose blocks write a part: the same bytes whoever computes them, and no part without all of its units."""
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.compute.submit import BlockOutcomes
 from penstock.compute.work import Fault
 from tests.compute.part_works import TEXTS, Text, Written
+from tests.servers.patience import until
 
 INLINE = Cluster(engine="inline", packages=("tests",))
 LOCAL = Cluster(engine="local", packages=("tests",))
@@ -100,8 +100,7 @@ def test_store_at_fault_under_a_part_begins_the_block_again_with_all_units(tmp_p
     folder = JobFolder(open_store(str(tmp_path)), job_in(tmp_path).id)
     waiting = threading.Thread(target=lambda: found.extend(on_cluster(units, LOCAL)))
     waiting.start()
-    while waiting.is_alive() and not any(one.left == "failed" for one in folder.starts(1)):
-        time.sleep(0.05)
+    until(lambda: not waiting.is_alive() or any(one.left == "failed" for one in folder.starts(1)))
     (tmp_path / "open").touch()
     waiting.join()
     assert Part.from_json(found[1].part.part).n_rows == 3

@@ -39,6 +39,7 @@ from tests.compute.job_checks import (
     told_of,
 )
 from tests.compute.works import ON_GPUS, SQUARES, Number, Square, square
+from tests.servers.patience import until
 
 INLINE = Cluster(engine="inline", packages=("tests",))
 LOCAL = Cluster(engine="local", packages=("tests",))
@@ -139,8 +140,7 @@ def test_store_at_fault_refuses_no_unit(tmp_path):
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while waiting.is_alive() and not any(one.left == "failed" for one in folder_of(job).starts(1)):
-        time.sleep(0.05)
+    until(lambda: not waiting.is_alive() or any(one.left == "failed" for one in folder_of(job).starts(1)))
     (tmp_path / "open").touch()
     waiting.join()
     assert found == [0, 1, 4]

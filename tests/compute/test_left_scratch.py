@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from penstock.compute.engines.slurm import element_script
 from penstock.compute.submit import submitted
 from penstock.compute.work import source_hash
 from tests.compute.job_checks import REPOSITORY, done_by, job_in, numbers, told_of
+from tests.servers.patience import until
 
 LOCAL = Cluster(engine="local", packages=("tests",))
 
@@ -49,9 +49,7 @@ def test_scratch_of_a_killed_runner_is_removed_by_the_next_runner(tmp_path, monk
     job = job_in(tmp_path / "jobs")
     there = submitted(job, numbers(4, where=str(tmp_path), seconds=60))
     runner = runner_of(there, dict(os.environ))
-    while not list(tmp_path.glob("begun-*")):
-        assert runner.poll() is None
-        time.sleep(0.02)
+    until(lambda: list(tmp_path.glob("begun-*")), process=runner)
     kinds = {"penstock-block", "penstock-worker"}
     held = set(temporary.glob("penstock-*"))
     assert {"-".join(one.name.split("-")[:2]) for one in held} >= kinds
@@ -59,8 +57,7 @@ def test_scratch_of_a_killed_runner_is_removed_by_the_next_runner(tmp_path, monk
     runner.send_signal(signal.SIGKILL)
     runner.wait()
     workers = [int(one.read_text()) for one in tmp_path.glob("begun-*")]
-    while any(map(lives, workers)):
-        time.sleep(0.02)
+    until(lambda: not any(map(lives, workers)))
     assert held <= set(temporary.glob("penstock-*")), "SIGKILL leaves them"
     next_job = submitted(replace(job, fingerprint="next"), numbers(2))
     assert runner_of(next_job, dict(os.environ)).wait() == 0

@@ -5,8 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 
 import loader
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 from tests.servers.ports import free_port
 
 pytestmark = pytest.mark.server
@@ -65,7 +64,7 @@ def dg_dev(folder: Path, log: Path) -> Iterator[None]:
             start_new_session=True,
         )
     try:
-        wait_for(lambda: "Serving dagster-webserver" in log.read_text(errors="replace"), log)
+        until(lambda: "Serving dagster-webserver" in log.read_text(errors="replace"), log.read_text)
         yield
     finally:
         with suppress(ProcessLookupError):
@@ -75,13 +74,6 @@ def dg_dev(folder: Path, log: Path) -> Iterator[None]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def wait_for(is_so: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline, log.read_text(errors="replace")[-4000:]
-        time.sleep(0.5)
 
 
 def tracked() -> Mapping[str, float]:
@@ -113,7 +105,7 @@ def test_dataset_of_another_repository_becomes_a_version(tmp_path: Path) -> None
             return any(run.status == dg.DagsterRunStatus.SUCCESS for run in runs)
 
         try:
-            wait_for(is_over, log)
+            until(is_over, log.read_text)
         finally:
             instance.dispose()
         assert "birds@1" in type_in(script("environment", "release"), lab)

@@ -4,9 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -21,17 +20,9 @@ from penstock.stages import current_record
 from resources.compute import WAITS
 from tests.assets.conftest import jpeg
 from tests.dagster_project import waiting_run
+from tests.servers.patience import until
 
 REPOSITORY = Path(__file__).parents[2]
-
-
-def until(true: Callable[[], object], what: str, process: "subprocess.Popen[bytes] | None" = None) -> None:
-    for _ in range(3000):
-        if true():
-            return
-        assert process is None or process.poll() is None, f"{what}: it ended with {process.poll()}"
-        time.sleep(0.05)
-    raise AssertionError(what)
 
 
 class World:
@@ -67,7 +58,7 @@ class World:
             given = [JobFolder(self.store, id_).newest_attempt()[1] for id_ in job_ids(self.store)]
             return any(one is not None and one.placed for one in given)
 
-        until(is_placed, "a job is placed", process)
+        until(is_placed, "a job is placed", process=process)
         (id_,) = job_ids(self.store)
         return run_id, process, JobFolder(self.store, id_)
 
@@ -111,7 +102,7 @@ def test_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
     second, process = world.run()
     with waiting_run.instance_of(tmp_path) as instance:
         known = dg.RunsFilter(run_ids=[second], tags={WAITS: folder.id})
-        until(lambda: instance.get_runs(known), "the next run waits for the job", process)
+        until(lambda: instance.get_runs(known), "the next run waits for the job", process=process)
     assert_ends_alone(world, second, process, folder, signal.SIGKILL)
     (tmp_path / "go").touch()
     until(lambda: folder.done() == [0], "the job goes on without anybody who waits")

@@ -17,6 +17,8 @@ from loader.dataset.log.denies import Target
 from loader.dataset.tables.manifest import references
 from loader.dataset.versions.version import open_record
 from penstock.upkeep.gc import Moment, Options, collect, plan
+from penstock.upkeep.gc.deleted_record import read_swept
+from penstock.upkeep.takedown.prove import prove
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.verify.root import verify_root
 
@@ -24,6 +26,18 @@ KILLED = -signal.SIGKILL
 SECRET, HOUR_US = b"ZQALICEZQ", 3_600_000_000
 MOST = 1_000
 """Requests of a change."""
+
+
+def write(root):
+    with root.write("d", part_samples=2) as writer:
+        for number in range(6):
+            writer.add(f"new{number}", {"x": b"n"})
+
+
+def publish(root):
+    txn = root.begin("d")
+    parts = [loader.write_part(root, txn, [(f"new{n}", {"x": b"n"})], name=f"{n:05d}") for n in range(2)]
+    root.publish("d", parts)
 
 
 def take_down(root):
@@ -38,9 +52,8 @@ def sweep(root):
 
 
 CHANGES = {
-    "publish": lambda root: root.publish(
-        "d", [loader.write_part(root, root.begin("d"), [("new", {"x": b"n"})])]
-    ),
+    "write": write,
+    "publish": publish,
     "add_group": lambda root: root.add_group("d", "g", {"t.txt": lambda sample: "t"}),
     "annotate": lambda root: root.annotate("d", "labels", {"k1": {"label": "cat"}}, author="a"),
     "exclude": lambda root: root.exclude("d", ["k0"], reason="blurred"),
@@ -108,9 +121,23 @@ def needed(root):
     return keys
 
 
+def objects(root):
+    return {info.key for info in root.store.list("data/")}
+
+
+def nothing_is_left(root):
+    """A collector has deleted what no version needs: every takedown has a complete proof."""
+    root.store.delete_many(sorted(objects(root) - needed(root)))
+    for deny in root.state.denies:
+        assert prove(root, deny.n)["result"] == "complete"
+
+
 def killed_at(place, do, change, k, when, before, after):
     """Kill `change` of this place's root at request k. False once it makes fewer. After the kill everything is as
     before or as after, nothing in between, and the change can be made again."""
+    root = place.root()
+    there = objects(root)
+    root.close()
     ((status, _),) = do(
         {"change": change, "at": k, "when": when, "url": place.url(), "options": place.options}
     )
@@ -121,16 +148,19 @@ def killed_at(place, do, change, k, when, before, after):
     now = content(root)
     assert change in AGAIN or now in (before, after), (change, k, when, now)
     assert verify_root(root, full=True).problems == [], (change, k, when)
-    assert needed(root) <= {info.key for info in root.store.list("data/")}
+    assert needed(root) <= objects(root)
+    swept = {key for table in read_swept(root.store) for key in table["key"].to_pylist()}
+    assert there - objects(root) <= swept, "what is gone is on record"
     if now == before or change in AGAIN:
         CHANGES[change](root)
         report = verify_root(root, full=True)
         assert report.problems == [], (change, k, when, report.problems)
     assert content(root) == after, (change, k, when)
     if change == "sweep":
-        assert {info.key for info in root.store.list("data/")} == needed(root)
+        assert objects(root) == needed(root)
     if change == "takedown":
-        assert not any(SECRET in root.store.get(key).data for key in needed(root))
+        nothing_is_left(root)
+        assert not any(SECRET in root.store.get(key).data for key in objects(root))
     root.close()
     return status == KILLED
 

@@ -4,14 +4,12 @@ import importlib
 import itertools
 import os
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import loader
-from tests.servers.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="session")
@@ -45,19 +43,6 @@ def in_workers():
     sys.path.insert(0, folder)
     yield importlib.import_module("worker_transforms")
     sys.path.remove(folder)
-
-
-@pytest.fixture(scope="session")
-def wait_for():
-    """wait_for(what) -> when what() has become true in another thread."""
-
-    def wait(what):
-        deadline = time.monotonic() + PATIENCE_S
-        while not what():
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-
-    return wait
 
 
 @pytest.fixture(scope="session")

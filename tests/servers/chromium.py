@@ -13,7 +13,7 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 _FLAGS = (
     "--headless",
@@ -107,10 +107,7 @@ class Page:
 
     def wait_until(self, what: str, is_so: Callable[[], Any]) -> None:
         """Raises: AssertionError, with what the page shows instead."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_so():
-            assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}\n{self.text()}"
-            time.sleep(0.1)
+        until(is_so, lambda: f"{what}\n{self.text()}")
 
     def _hear(self, message: dict[str, Any]) -> None:
         params = message.get("params", {})

@@ -3,8 +3,7 @@
 import base64
 import itertools
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from loader.storage import Store, open_store
 from loader.storage.mirror import MirroredStore
 from loader.testing.stores import Backend
-from tests.servers.patience import PATIENCE_S
 
 KEY, SECRET = "AKIAPLANTEDKEY", "PLANTEDsecretPLANTED"
 ACCOUNT_KEY = base64.b64encode(SECRET.encode()).decode()
@@ -231,16 +229,3 @@ def faulty_store(protocol: str, faulty_options: dict[str, object]) -> Iterator[S
     opened = open_store(f"{protocol}://{BUCKET}", faulty_options)
     yield opened
     opened.close()
-
-
-@pytest.fixture
-def wait_until():
-    """wait_until(what) -> when what() has become true in another thread."""
-
-    def wait(what: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not what():
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-
-    return wait

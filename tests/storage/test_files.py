@@ -18,7 +18,7 @@ from loader.storage.cloud.reads import read_whole
 from loader.storage.files import MemoryBudget, download, put_held, upload
 from loader.storage.mirror import MirroredStore
 from loader.storage.stream import PieceReader
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 MIB = 2**20
 DATA = Random(8).randbytes(9 * MIB) + b"and the rest"  # pieces of 1, 2, 4 MiB, and what is left
@@ -263,7 +263,7 @@ def test_memory_is_not_filled_again_while_it_is_looked_at(
         return made[0]
 
     def look(piece):
-        wait_until(lambda: all(future.done() for _, future in made[0]._coming))  # the next ones are there
+        until(lambda: all(future.done() for _, future in made[0]._coming))  # the next ones are there
         digest.update(piece)
 
     monkeypatch.setattr("loader.storage.files.PieceReader", pieces_of)

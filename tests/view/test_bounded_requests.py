@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pyarrow as pa
 import pytest
@@ -14,7 +13,7 @@ from loader.dataset.tables.parquet import table_bytes
 from loader.run.trail.step_rows import StepRow, rows_table
 from penstock.cli import main
 from penstock.view.web.guard import MOST_HEAD_BYTES
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 from tests.view.conftest import train
 from tests.view.test_web import TOKEN, Served
 
@@ -168,10 +167,7 @@ def test_server_ends_while_a_thread_decodes(trained, tmp_path):
         [sys.executable, "-c", ask, port, f"penstock-{port}={token}"], stdout=subprocess.PIPE, text=True
     )
     try:
-        while not (tmp_path / "decodes").exists():
-            assert server.poll() is None
-            assert browser.poll() is None
-            time.sleep(0.05)
+        until((tmp_path / "decodes").exists, process=server)
         server.send_signal(signal.SIGTERM)
         assert server.wait(PATIENCE_S) == 0
         assert browser.stdout.read().strip() == "503 the viewer ends"

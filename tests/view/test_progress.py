@@ -13,7 +13,7 @@ from penstock.view.open_data import OpenData
 from penstock.view.terminal.addresses import StepPage
 from penstock.view.terminal.viewer_app import ViewerApp
 from penstock.view.web import page
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 from tests.view.test_web import Served
 
 SLOW = """
@@ -38,17 +38,12 @@ def recipe(tmp_path):
     return f"{tmp_path}/train.py:recipe"
 
 
-def wait_for(path):
-    while not path.exists():
-        time.sleep(0.02)
-
-
 def test_page_shows_that_the_recipe_starts_and_then_itself(trained, tmp_path, recipe, monkeypatch):
     monkeypatch.setattr(page, "PATIENCE_S", 0.1)
     served = Served(trained, recipe=recipe)
     try:
         served.opened.start()
-        wait_for(tmp_path / "began")  # no page was asked for
+        until((tmp_path / "began").exists)  # no page was asked for
         for path in ("/r/one/2", "/r/one/2", "/r/one/2/3"):
             answer = served.get(path, **BROWSER)
             assert answer.status_code == 202
@@ -80,8 +75,7 @@ def test_second_request_waits_for_the_same_page(trained, tmp_path, recipe, monke
         for _ in range(4):
             assert served.get("/r/one/2", **BROWSER).status_code == 202
         (tmp_path / "go").touch()
-        while served.get("/r/one/2", **BROWSER).status_code == 202:
-            time.sleep(0.02)
+        until(lambda: served.get("/r/one/2", **BROWSER).status_code != 202)
         assert len(made) == 1
     finally:
         (tmp_path / "go").touch()
@@ -103,9 +97,7 @@ def test_server_starts_the_recipe_before_a_page_is_asked_for(trained, tmp_path, 
     command = [sys.executable, "-m", "penstock", "view", "--root", str(trained), "--port", "0"]
     server = subprocess.Popen([*command, "--recipe", recipe], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        while not (tmp_path / "began").exists():
-            assert server.poll() is None
-            time.sleep(0.05)
+        until((tmp_path / "began").exists, process=server)
         server.send_signal(signal.SIGTERM)
         assert server.wait(PATIENCE_S) == 0
         assert b"Traceback" not in server.stderr.read()

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from penstock.view.replays.recipe_process import RecipeProcess
 from penstock.view.replays.replayed_values import batch_itself, itself, slot_itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 FILE = Path(__file__).with_name("recipes.py")
 
@@ -189,12 +188,8 @@ def test_recipe_may_start_processes_and_they_end_with_it(asked, tmp_path):
     with pytest.raises(WorkerFailed, match="died while making a slot"):
         process.slot(training.setting(1, recipe=True), 1, 0, itself)
     status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
-    for _ in range(200):  # one that is killed is init's until it is waited for
-        if not status.exists() or "State:\tZ" in status.read_text():
-            break
-        time.sleep(0.05)
-    else:
-        pytest.fail("the helper lives on")
+    # One that is killed is init's until it is waited for.
+    until(lambda: not status.exists() or "State:\tZ" in status.read_text(), "the helper lives on")
 
 
 def test_ctrl_c_is_the_viewers_business(asked, capfd):
@@ -225,8 +220,7 @@ def test_recipe_that_hangs_is_not_waited_for_at_the_end(asked, tmp_path):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    while not (tmp_path / "hangs").exists():
-        time.sleep(0.02)
+    until((tmp_path / "hangs").exists)
     process.stop()
     asking.join(PATIENCE_S)
     assert not asking.is_alive()

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ import loader
 from loader.errors import InvalidPlan, InvalidRuntime, NotARoot, RunNotFound
 from penstock.cli import main
 from penstock.verbs.view import _first, first_place, metrics_of
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 from tests.view.conftest import BATCH, STEPS
 
 RECIPE = "tests.view.recipes:recipe"
@@ -176,9 +175,7 @@ def test_server_ends_at_once_while_a_recipe_hangs(trained, tmp_path, number):
         client.connect(str(path))
         lines = ("GET /r/one/2 HTTP/1.1", "Host: localhost", f"Cookie: penstock-socket={token}", "", "")
         client.sendall("\r\n".join(lines).encode())
-        while not (tmp_path / "hangs").exists():
-            assert server.poll() is None
-            time.sleep(0.05)
+        until((tmp_path / "hangs").exists, process=server)
         server.send_signal(number)
         assert server.wait(PATIENCE_S) == 0
         page = b"".join(iter(lambda: client.recv(2**16), b""))

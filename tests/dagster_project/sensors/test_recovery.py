@@ -34,6 +34,7 @@ from dagster_project.sensors.recovery import (
 )
 from loader.errors import Transient
 from resources.compute import WAITS
+from tests.servers.patience import until
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 HOUR_S = 3600.0
@@ -224,8 +225,7 @@ def test_process_that_is_not_waited_for_is_dead_too() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert is_alive(process.pid, time.time())
     process.send_signal(signal.SIGKILL)
-    while Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z":
-        time.sleep(0.01)
+    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
     assert not is_alive(process.pid, time.time())
     process.communicate()
 

@@ -40,19 +40,29 @@ def place(kills, places):
         yield place
 
 
-@pytest.mark.parametrize(
-    ("change", "k"), [("publish", 7), ("annotate", 5), ("retire", 1), ("takedown", 12), ("sweep", 6)]
-)
-def test_killed_at_a_request(kills, do, place, change, k):
-    assert kills.kill_everywhere(place, do, change, [k]) == 2
+SOME = {
+    "write": [4, 20],
+    "publish": [19],
+    "add_group": [6],
+    "annotate": [5],
+    "retire": [1],
+    "takedown": [4, 15],
+    "sweep": [5, 16],
+}
+"""Requests of each change."""
+
+
+@pytest.mark.parametrize("change", SOME)
+def test_killed_at_a_request(kills, do, place, change):
+    assert kills.kill_everywhere(place, do, change, SOME[change]) == 2 * len(SOME[change])
 
 
 @pytest.mark.server
 def test_killed_by_a_server(kills, do, places, at_scale):
-    """On S3: the log's entry of a publish, before it is there and after it is; at full size that of a takedown too."""
+    """On S3: the log's entry of a publish, before it is there and after it is; at full size other changes too."""
     with places.s3() as place:
         kills.begin(place)
-        for change, k in (("publish", 12), ("takedown", 1))[: at_scale(1, 2)]:
+        for change, k in (("publish", 20), ("takedown", 1), ("sweep", 6))[: at_scale(1, 3)]:
             assert kills.kill_everywhere(place, do, change, [k]) == 2
 
 

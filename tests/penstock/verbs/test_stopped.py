@@ -9,14 +9,12 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from contextlib import suppress
 
 import pytest
 
 import loader
-
-ENDED_S = 600
+from tests.servers.patience import PATIENCE_S, until
 
 
 def tars(folder):
@@ -37,18 +35,14 @@ def lines(folder):
         (folder / f"{number}.jsonl").write_text("\n".join(rows))
 
 
-def run(command, until=None):
-    """(Exit status, stderr) of a command. until: is true of the process at some moment, and Ctrl-C is pressed then."""
+def run(command, moment=None):
+    """(Exit status, stderr) of a command. moment: is true of the process at some time, and Ctrl-C is pressed then."""
     program = [sys.executable, "-m", "penstock", *command]
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, start_new_session=True) as work:
-        ends = time.monotonic() + ENDED_S
-        while until is not None and not until(work):
-            assert work.poll() is None
-            assert time.monotonic() < ends
-            time.sleep(0.001)
-        if until is not None:
+        if moment is not None:
+            until(lambda: moment(work), process=work)
             os.killpg(work.pid, signal.SIGINT)  # a terminal sends it to the workers too
-        _, said = work.communicate(timeout=ENDED_S)
+        _, said = work.communicate(timeout=PATIENCE_S)
         return work.returncode, said
 
 
@@ -66,7 +60,7 @@ def test_import_stopped_by_ctrl_c_says_so_in_one_line_and_goes_on(tmp_path, make
     make(tmp_path / "in")
     root = tmp_path / "root"
     command = ["import", form, str(tmp_path / "in"), "d", *options, "--root", str(root)]
-    assert run(command, until=lambda _: any(root.glob("log/*"))) == STOPPED
+    assert run(command, moment=lambda _: any(root.glob("log/*"))) == STOPPED
     assert run(command) == (0, "")
     assert len(loader.Root(root).open("d")) == (1000 if form == "webdataset" else 80_000)
 
@@ -85,5 +79,5 @@ def test_verify_stopped_by_ctrl_c_says_so_in_one_line_and_runs_again(tmp_path):
                     return True
         return False
 
-    assert run(command, until=reads_a_shard) == STOPPED
+    assert run(command, moment=reads_a_shard) == STOPPED
     assert run(command) == (0, "")

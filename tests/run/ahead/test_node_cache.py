@@ -4,7 +4,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import loader
 from loader.errors import Corrupt, InvalidRuntime
 from loader.run.ahead.next_reads import working_set_bytes
 from loader.storage.cloud.store import RemoteStore
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 PAGE = 4096
 
@@ -39,13 +38,9 @@ def kept(tmp_path):
     """kept(n, folder) -> at least n page files, once they are there: they are read ahead, in threads."""
 
     def wait(n, folder=tmp_path / "cache"):
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            found = [path for path in (folder / "pages").rglob("*") if path.is_file()]
-            if len(found) >= n or time.monotonic() > deadline:
-                assert len(found) >= n
-                return found
-            time.sleep(0.005)
+        pages = folder / "pages"
+        until(lambda: sum(path.is_file() for path in pages.rglob("*")) >= n)
+        return [path for path in pages.rglob("*") if path.is_file()]
 
     return wait
 
@@ -225,9 +220,6 @@ def test_loader_under_pressure_says_what_it_needs_next(memory_root, tmp_path, mo
         assert batches.metrics()["cache_evicted_total"] > 0
         (hint,) = (tmp_path / "cache" / "hints").iterdir()
         wanted = list(batches._assembler._reads._ahead._on_plan.next_pages(20))
-        deadline = time.monotonic() + PATIENCE_S
-        while (names := hint.read_bytes().hex()) != "".join(wanted) and time.monotonic() < deadline:
-            time.sleep(0.005)  # another thread writes it
-        assert names == "".join(wanted)
+        until(lambda: hint.read_bytes().hex() == "".join(wanted))  # another thread writes it
         assert len(wanted) == len(set(wanted)) > 40
     assert list((tmp_path / "cache" / "hints").iterdir()) == []

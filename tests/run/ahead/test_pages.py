@@ -11,7 +11,7 @@ from loader.cache.cached_store import Claim
 from loader.errors import Transient
 from loader.run.ahead.next_reads import Extents, RankFuture, pages_of
 from loader.run.ahead.read_ahead import ReadAhead
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 
 class Steps:
@@ -73,7 +73,7 @@ def ahead_of():
         ahead.close()
 
 
-def test_nothing_is_read_until_the_first_batch_is(ahead_of, wait_for):
+def test_nothing_is_read_until_the_first_batch_is(ahead_of):
     """Nor looked up; and the batches after the first wait."""
     source = Steps()
     source.gate.set()
@@ -87,58 +87,58 @@ def test_nothing_is_read_until_the_first_batch_is(ahead_of, wait_for):
         with ahead._lock:
             return ahead._begun == {0, 1} and not ahead._planning
 
-    wait_for(waits)
+    until(waits)
     assert (source.claimed, source.told, ahead._last) == ([], [], 0)
     ahead.done(0)
     second.join()
     ahead.done(1)
-    wait_for(lambda: not ahead._planning and counts["ahead_bytes"] == len(source.claimed) >= 8 * 3)
+    until(lambda: not ahead._planning and counts["ahead_bytes"] == len(source.claimed) >= 8 * 3)
     as_far_as_the_horizon = [(step, number) for step in range(2, 10) for number in range(3)]
     # Step 1, which was begun meanwhile, may be read ahead too.
     assert sorted(one for one in source.fetched if one[0] > 1) == as_far_as_the_horizon
     assert source.told == list(range(2, 10))
 
 
-def test_seek_drops_what_was_planned(ahead_of, wait_for):
+def test_seek_drops_what_was_planned(ahead_of):
     source = Steps()
     ahead, _ = ahead_of(source)
     ahead.begin([0])
     ahead.done(0)
-    wait_for(lambda: len(source.claimed) == 4)
+    until(lambda: len(source.claimed) == 4)
     ahead.begin([10_000])
     source.gate.set()
     ahead.done(10_000)
-    wait_for(lambda: (10_008, 2) in source.fetched)
+    until(lambda: (10_008, 2) in source.fetched)
     assert {step for step, _ in source.fetched + source.given_back} == {1, 2, *range(10_001, 10_009)}
     assert not {(2, 1), (2, 2)} & set(source.claimed)
     assert source.told == list(range(10_001, 10_009))
 
 
-def test_what_cannot_be_planned_is_counted_and_tried_again(ahead_of, wait_for):
+def test_what_cannot_be_planned_is_counted_and_tried_again(ahead_of):
     source = Steps()
     ahead, counts = ahead_of(source, in_flight=8)
     ahead.begin([10])
     ahead.done(10)
-    wait_for(lambda: counts["ahead_failed"] == 1)  # six units before it are claimed, and wait
+    until(lambda: counts["ahead_failed"] == 1)  # six units before it are claimed, and wait
     source.gate.set()
-    wait_for(lambda: counts["ahead_bytes"] == 6)
+    until(lambda: counts["ahead_bytes"] == 6)
     ahead._wake()  # it looks once more at what there is to plan
-    wait_for(lambda: not ahead._planning)
+    until(lambda: not ahead._planning)
     assert counts["ahead_failed"] == 1
     for step in range(11, 14):
         ahead.begin([step])
         ahead.done(step)
-    wait_for(lambda: (21, 2) in source.fetched)
+    until(lambda: (21, 2) in source.fetched)
     assert 13 not in {step for step, _ in source.fetched}
 
 
-def test_it_ends_where_the_run_ends(ahead_of, wait_for):
+def test_it_ends_where_the_run_ends(ahead_of):
     source = Steps(most=3)
     source.gate.set()
     ahead, _ = ahead_of(source)
     ahead.begin([0])
     ahead.done(0)
-    wait_for(lambda: ahead._ended and not ahead._planning and len(source.fetched) == 6)
+    until(lambda: ahead._ended and not ahead._planning and len(source.fetched) == 6)
     assert {step for step, _ in source.fetched} == {1, 2}
 
 

@@ -18,7 +18,7 @@ from loader.errors import Transient
 from loader.run.ahead import read_ahead
 from loader.run.ahead.next_reads import Ranges, RangesAhead
 from loader.storage import ByteRange
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 PAGE = 2**16
 SAMPLE = 6_000
@@ -90,7 +90,7 @@ def test_same_batches_with_every_budget(budget, world_size, workers, versions, s
 
 
 @pytest.mark.parametrize("mode", ["pages", "ranges"])
-def test_sixteen_requests_are_in_flight(memory_root, served, mode, wait_for):
+def test_sixteen_requests_are_in_flight(memory_root, served, mode):
     """A server that answers nothing before sixteen requests are there: with fewer, everything would time out."""
     write(memory_root, 400, part_samples=200)
     server, there = served(memory_root)
@@ -121,7 +121,7 @@ def test_sixteen_requests_are_in_flight(memory_root, served, mode, wait_for):
         batches._assembler._reads.done = first_is_read
         for _ in range(2):  # nothing is read ahead before the second batch is asked for
             next(batches)
-        wait_for(gate.is_set)
+        until(gate.is_set)
     assert max(most) >= 16
 
 
@@ -158,7 +158,7 @@ def test_start_reads_its_samples_alone(n, step, memory_root, watched):
     [{"workers": 0}, {"executor": "threads", "workers": 4}],
     ids=lambda how: how.get("executor", "caller"),
 )
-def test_nothing_is_read_before_the_second_batch_is_asked_for(how, memory_root, served, wait_for):
+def test_nothing_is_read_before_the_second_batch_is_asked_for(how, memory_root, served):
     """Thousands of ranks begin at once: a store that throttles them serves everyone's first batch first."""
     write(memory_root, 400, part_samples=200)
     server, there = served(memory_root)
@@ -173,10 +173,10 @@ def test_nothing_is_read_before_the_second_batch_is_asked_for(how, memory_root, 
         time.sleep(0.5)
         assert len(paths) == n_before
         next(batches)
-        wait_for(lambda: len([path for path, _ in paths if path.endswith(".tar")]) > len(before) + 4)
+        until(lambda: len([path for path, _ in paths if path.endswith(".tar")]) > len(before) + 4)
 
 
-def test_epoch_costs_each_page_once(memory_root, watched, wait_for):
+def test_epoch_costs_each_page_once(memory_root, watched):
     """And the next epochs nothing; what the first batches read alone comes on top."""
     write(memory_root, 300, part_samples=120)
     store = watched(memory_root)
@@ -187,7 +187,7 @@ def test_epoch_costs_each_page_once(memory_root, watched, wait_for):
         got = [number for _ in range(38) for number in numbers(next(batches))]
         assert set(got) == set(range(300))
         reads = batches._assembler._reads
-        wait_for(lambda: len(reads._cache) >= reads._ahead._source._in_all and not reads._cache._coming)
+        until(lambda: len(reads._cache) >= reads._ahead._source._in_all and not reads._cache._coming)
         metrics = batches.metrics()
         assert metrics["ahead_bytes_total"] <= stored
         store.nbytes.clear()
@@ -199,7 +199,7 @@ def test_epoch_costs_each_page_once(memory_root, watched, wait_for):
 
 @pytest.mark.parametrize("limit", [3 * PAGE, 9 * PAGE, 2**30])
 @pytest.mark.parametrize("source", [{}, {"chunk": 4, "lanes": 2}])
-def test_budget_is_never_exceeded(limit, source, memory_root, monkeypatch, wait_for):
+def test_budget_is_never_exceeded(limit, source, memory_root, monkeypatch):
     """Neither by pages, nor by ranges."""
     write(memory_root, 400, part_samples=150)
     peaks = Counter()
@@ -225,9 +225,9 @@ def test_budget_is_never_exceeded(limit, source, memory_root, monkeypatch, wait_
         plan, 0, 1, workers=2, steps=120, framework="numpy", decode=False, cache=cache
     ) as batches:
         got = len(numbers(next(batches))) + len(numbers(next(batches)))
-        wait_for(lambda: batches.metrics()["ahead_bytes_total"] > 0)
+        until(lambda: batches.metrics()["ahead_bytes_total"] > 0)
         if limit < 2**30:  # than which the version is smaller
-            wait_for(stopped.is_set)  # as far as it goes, however fast batches are asked for
+            until(stopped.is_set)  # as far as it goes, however fast batches are asked for
         got += sum(len(numbers(batch)) for batch in batches)
         metrics = batches.metrics()
     assert (got, metrics["refetched_total"]) == (960, 0)
@@ -249,7 +249,7 @@ def test_each_range_of_a_unit_is_its_own(memory_root):
     assert ahead.take(0, "object", spans) == [None] * 3
 
 
-def test_page_that_fails_is_read_by_the_batch(memory_root, watched, wait_for, monkeypatch):
+def test_page_that_fails_is_read_by_the_batch(memory_root, watched, monkeypatch):
     """Pages fail, samples do not: the same batches; the failures are counted and reading ahead goes on."""
     monkeypatch.setattr(
         "loader.run.making.prefetch.MAX_STEPS", 1
@@ -272,10 +272,8 @@ def test_page_that_fails_is_read_by_the_batch(memory_root, watched, wait_for, mo
     with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False, cache=cache) as batches:
         assert [numbers(next(batches)) for _ in range(40)] == wanted
         # While batches are taken: after a page that failed, reading ahead goes on with the next of them.
-        wait_for(
-            lambda: numbers(next(batches)) and batches.metrics()["ahead_failed_total"] == len(failed) == 3
-        )
-        wait_for(lambda: numbers(next(batches)) and batches.metrics()["ahead_bytes_total"] > 0)
+        until(lambda: numbers(next(batches)) and batches.metrics()["ahead_failed_total"] == len(failed) == 3)
+        until(lambda: numbers(next(batches)) and batches.metrics()["ahead_bytes_total"] > 0)
 
 
 def test_store_that_is_gone_is_an_error_of_the_step_that_needs_it(memory_root, watched):
@@ -298,7 +296,7 @@ def test_store_that_is_gone_is_an_error_of_the_step_that_needs_it(memory_root, w
         assert next(batches).step == 5
 
 
-def test_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watched, wait_for):
+def test_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watched):
     write(memory_root, 64)
     store = watched(memory_root)
     plan = plan_of(memory_root)
@@ -306,9 +304,7 @@ def test_flipped_bit_of_a_page_in_memory_is_read_again(memory_root, watched, wai
     with loader.Loader(plan, 0, 1, workers=0, framework="numpy", decode=False) as batches:
         got = [number for _ in range(8) for number in numbers(next(batches))]
         assert sorted(got) == list(range(64))
-        wait_for(
-            lambda: len(batches._assembler._reads._cache) > 0 or batches.metrics()["refetched_total"] > 0
-        )
+        until(lambda: len(batches._assembler._reads._cache) > 0 or batches.metrics()["refetched_total"] > 0)
         assert sorted(number for _ in range(8) for number in numbers(next(batches))) == list(range(64))
         assert batches.metrics()["refetched_total"] > 0
 
@@ -345,7 +341,7 @@ def test_corrupt_samples_are_substituted_through_a_cache(
         )
 
 
-def test_ranges_of_batches_that_another_process_makes_are_not_read_for_ever(memory_root, watched, wait_for):
+def test_ranges_of_batches_that_another_process_makes_are_not_read_for_ever(memory_root, watched):
     """Every fourth batch, as one of four worker processes has it: in vain is at most what was of use, and 256."""
     write(memory_root, 800)
     store = watched(memory_root)
@@ -355,7 +351,7 @@ def test_ranges_of_batches_that_another_process_makes_are_not_read_for_ever(memo
         for step in range(0, 400, 4):
             batches.seek(step)
             assert len(numbers(next(batches))) == 8
-            wait_for(lambda: not ahead._planning and not ahead._busy)  # it has read as far as it wants to
+            until(lambda: not ahead._planning and not ahead._busy)  # it has read as far as it wants to
         source = ahead._source
         assert source._wasted <= source._used + 256 + 16 * 8
     assert store.nbytes["get_ranges"] <= (100 * 8 + 100 * 8 + 512) * SAMPLE

@@ -15,7 +15,7 @@ import torch
 import loader
 from loader.errors import InvalidRuntime
 from loader.run.device.stage import DeviceStage
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 PROCESSES = {"executor": "processes", "workers": 1}
 BATCH = 8 * 2**16  # bytes of a batch of `worker_transforms.large`
@@ -93,7 +93,7 @@ def test_batches_on_a_device_are_those_of_the_host(plan, delayed, how, more):
 @pytest.mark.parametrize(
     "transform", ["large", "various", pytest.param("tensors", marks=pytest.mark.nightly)]
 )
-def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed, wait_for, transform, at_scale):
+def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed, transform, at_scale):
     """Each batch is copied as late as it may be: an earlier return of its memory shows as another batch's values."""
     n = at_scale(16, 40)
     options = {"transform": getattr(in_workers, transform), "steps": n}
@@ -107,7 +107,7 @@ def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed, wai
         for number, batch in enumerate(got):
             batches.append(batch)
             # The copy thread and the worker go as far as they can before the next batch is asked for.
-            wait_for(lambda number=number: len(got._delivery._stage._ready) == min(2, n - 1 - number))
+            until(lambda number=number: len(got._delivery._stage._ready) == min(2, n - 1 - number))
         check(batches, same)
     assert len(device.locked) == 0 < device.unlocked < n, "each segment is page-locked once"
 
@@ -200,7 +200,7 @@ def test_training_waits_for_its_stream_in_its_own_thread_and_copies_nothing(plan
     assert [thread.name for thread in device.copied_by] == ["penstock-device"]
 
 
-def test_two_batches_lie_ready_and_no_more_are_made(plan, delayed, wait_for):
+def test_two_batches_lie_ready_and_no_more_are_made(plan, delayed):
     made = []
 
     def counted(sample, rng):
@@ -209,12 +209,12 @@ def test_two_batches_lie_ready_and_no_more_are_made(plan, delayed, wait_for):
 
     with loader.Loader(plan, 0, 1, device=delayed(), workers=0, prefetch=0, transform=counted) as batches:
         next(batches)
-        wait_for(lambda: len(made) == 3 * 8)
+        until(lambda: len(made) == 3 * 8)
         stage = batches._delivery._stage
-        wait_for(lambda: len(stage._ready) == 2)
+        until(lambda: len(stage._ready) == 2)
         next(batches)
-        wait_for(lambda: len(made) == 4 * 8)
-        wait_for(lambda: len(stage._ready) == 2)
+        until(lambda: len(made) == 4 * 8)
+        until(lambda: len(stage._ready) == 2)
         assert len(made) == 4 * 8
         assert batches.state_dict() == plan.state(2), "what lies ready is not handed out"
 
@@ -233,7 +233,7 @@ def test_seek_drops_what_lies_ready(plan, delayed, how):
         check(islice(got, 3), [wanted.batch_at(step) for step in (6, 7, 8)])
 
 
-def test_seek_drops_the_batch_that_is_being_made(plan, delayed, wait_for):
+def test_seek_drops_the_batch_that_is_being_made(plan, delayed):
     begun, gate = threading.Event(), threading.Event()
     with loader.Loader(plan, 0, 1, workers=0) as batches:
 
@@ -249,7 +249,7 @@ def test_seek_drops_the_batch_that_is_being_made(plan, delayed, wait_for):
         taken = []
         asking = threading.Thread(target=lambda: taken.append(stage.take(5, None).batch.step))
         asking.start()
-        wait_for(lambda: stage._position.step == 5)
+        until(lambda: stage._position.step == 5)
         gate.set()
         asking.join(PATIENCE_S)
         assert taken == [5]
@@ -257,7 +257,7 @@ def test_seek_drops_the_batch_that_is_being_made(plan, delayed, wait_for):
         stage.join()
 
 
-def test_copy_thread_waits_for_the_second_take(plan, delayed, wait_for):
+def test_copy_thread_waits_for_the_second_take(plan, delayed):
     """Over a remote store nothing is made ahead before: the copy thread asks for no second batch by itself."""
     made = []
     with loader.Loader(plan, 0, 1, workers=0) as batches:
@@ -271,7 +271,7 @@ def test_copy_thread_waits_for_the_second_take(plan, delayed, wait_for):
         time.sleep(0.3)
         assert made == [3]
         assert stage.take(4, None).batch.step == 4
-        wait_for(lambda: made == [3, 4, 5, 6])
+        until(lambda: made == [3, 4, 5, 6])
         stage.dismiss()
         stage.join()
 
@@ -377,7 +377,7 @@ def test_close_ends_the_copy_thread_and_unlocks_all(plan, in_workers, delayed, h
 
 
 @pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}])
-def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path, wait_for, how):
+def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path, how):
     os.mkfifo(tmp_path / "begun")
     os.mkfifo(tmp_path / "gate")
     gated = partial(in_workers.gated, folder=str(tmp_path))
@@ -406,10 +406,10 @@ def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path
         os.write(pipe, b"go")
         os.close(pipe)
     batches._execution.close()
-    wait_for(lambda: {*threading.enumerate()} <= before)
+    until(lambda: {*threading.enumerate()} <= before)
 
 
-def test_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed, wait_for):
+def test_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed):
     device = delayed()
     batches = loader.Loader(plan, 0, 1, device=device, transform=in_workers.large, **PROCESSES)
     batch = next(batches)

@@ -7,6 +7,7 @@ import pytest
 import loader
 from loader.dataset.reading.read_faults import FAULTS, NEWEST, ReadFault, ReadFaults, add_fault
 from loader.dataset.shards.shard import crc32c
+from tests.servers.patience import until
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_faults_of_worker_processes_reach_the_trainer(tmp_path, samples, new_fau
     assert {one.expected for one in new_faults()} == {f"{place.crc32c:08x}"}
 
 
-def test_damaged_page_of_the_node_cache_is_a_fault(memory_root, samples, tmp_path, new_faults, wait_for):
+def test_damaged_page_of_the_node_cache_is_a_fault(memory_root, samples, tmp_path, new_faults):
     samples.write(memory_root, "photos", range(8))
     plan = loader.plan({"p": memory_root.open("photos@latest").select("x.npy")}, seed=1, global_batch=8)
     options = {"workers": 0, "framework": "numpy"}
@@ -110,7 +111,7 @@ def test_damaged_page_of_the_node_cache_is_a_fault(memory_root, samples, tmp_pat
     with loader.Loader(plan, 0, 1, cache=cache, **options) as batches:
         digest = next(batches).digest
         next(batches)  # from here on, pages are read ahead
-        wait_for(lambda: any(path.is_file() for path in folder.rglob("*")))
+        until(lambda: any(path.is_file() for path in folder.rglob("*")))
     pages = [path for path in folder.rglob("*") if path.is_file()]
     for page in pages:
         data = bytearray(page.read_bytes())

@@ -21,7 +21,7 @@ from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, Invalid
 from loader.run.trail import recorder
 from loader.run.trail.read_trail import read_trail_of
 from tests.dataset.stores import Counting
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -360,7 +360,7 @@ def test_ctrl_c_does_not_wait_for_a_store_that_does_not_answer(memory_root, plan
     assert ended
 
 
-def test_rows_that_could_not_be_written_come_with_the_next(memory_root, plan, monkeypatch, wait_for, caplog):
+def test_rows_that_could_not_be_written_come_with_the_next(memory_root, plan, monkeypatch, caplog):
     monkeypatch.setattr(recorder, "SECONDS", 0.005)
     monkeypatch.setattr(recorder, "GAP_S", 0.005)
     memory_root.store = store = Refusing(memory_root.store)
@@ -369,12 +369,12 @@ def test_rows_that_could_not_be_written_come_with_the_next(memory_root, plan, mo
     ) as batches:
         for batch in batches:
             if batch.step == 2:
-                wait_for(lambda: any("steps 0" in record.getMessage() for record in caplog.records))
+                until(lambda: any("steps 0" in record.getMessage() for record in caplog.records))
                 store.refuses = False
     assert loader.read_trail(memory_root, "r").steps["step"].to_list() == [0, 1, 2, 3]
 
 
-def test_notes_that_come_late_are_written_too(memory_root, plan, monkeypatch, wait_for):
+def test_notes_that_come_late_are_written_too(memory_root, plan, monkeypatch):
     monkeypatch.setattr(recorder, "GAP_S", 0.005)
     with loader.Loader(
         plan, 0, 1, framework="numpy", workers=0, trail=loader.Trail(memory_root, "r")
@@ -382,7 +382,7 @@ def test_notes_that_come_late_are_written_too(memory_root, plan, monkeypatch, wa
         next(batches)
         batches.note(norm=1)
         batches.state_dict()
-        wait_for(lambda: any("-of-1/" in info.key for info in memory_root.store.list("trails/")))
+        until(lambda: any("-of-1/" in info.key for info in memory_root.store.list("trails/")))
         batches.note(loss=3, per_sample={"loss": range(8)})
         next(batches)
     found = loader.read_trail(memory_root, "r").steps
@@ -392,7 +392,7 @@ def test_notes_that_come_late_are_written_too(memory_root, plan, monkeypatch, wa
     assert found["largest"].list.len().to_list() == [8, 0]
 
 
-def test_trail_read_again_reads_the_new_objects_alone(memory_root, plan, monkeypatch, wait_for):
+def test_trail_read_again_reads_the_new_objects_alone(memory_root, plan, monkeypatch):
     monkeypatch.setattr(recorder, "GAP_S", 0.005)
     for rank in range(2):
         train(plan, loader.Trail(memory_root, "r", ranks="all"), steps=3, rank=rank, world_size=2)
@@ -407,7 +407,7 @@ def test_trail_read_again_reads_the_new_objects_alone(memory_root, plan, monkeyp
         batches.seek(2)
         next(batches)
         batches.state_dict()
-        wait_for(lambda: any("0-of-1/" in info.key for info in memory_root.store.list("trails/")))
+        until(lambda: any("0-of-1/" in info.key for info in memory_root.store.list("trails/")))
         middle = loader.read_trail(memory_root, "r", known)
         batches.note(loss=8, per_sample={"loss": range(8)})  # which writes the row anew
         next(batches)

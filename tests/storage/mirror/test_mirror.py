@@ -24,6 +24,7 @@ from loader.storage import ByteRange, open_store
 from loader.storage.mirror import MirroredStore
 from loader.storage.mirror_members import PASSED_OVER_MAX_S
 from loader.storage.requests import Traffic, counted, retry_corrupt, tried_once
+from tests.servers.patience import until
 
 _numbers = itertools.count()
 READS = ("get", "get_range", "get_ranges", "head")
@@ -103,7 +104,7 @@ def test_what_the_nearest_lacks_the_next_is_asked_for(pair, verb, caplog):
 
 
 @pytest.mark.parametrize("error", [Transient, Throttled, Forbidden])
-def test_store_that_is_down_is_passed_over_and_asked_again(pair, error, caplog, wait_until):
+def test_store_that_is_down_is_passed_over_and_asked_again(pair, error, caplog):
     primary, mirror = pair
     for one in pair:
         one.store.put("data/a", b"four")
@@ -122,14 +123,14 @@ def test_store_that_is_down_is_passed_over_and_asked_again(pair, error, caplog, 
         before = len(primary.asked)
         now[0] += PASSED_OVER_MAX_S
         both.get("data/a")
-        wait_until(lambda before=before: len(primary.asked) == before + 1)
-        wait_until(lambda: not both._members.primary._asking)
+        until(lambda before=before: len(primary.asked) == before + 1)
+        until(lambda: not both._members.primary._asking)
         assert both.get("data/a").data == b"four"
         assert len(primary.asked) == before + 1
     primary.down = None
     now[0] += PASSED_OVER_MAX_S
     both.get("data/a")
-    wait_until(lambda: both._members.primary.is_up)
+    until(lambda: both._members.primary.is_up)
     served = both.served[0][1]
     both.get("data/a")
     assert both.served[0][1] == served + 1

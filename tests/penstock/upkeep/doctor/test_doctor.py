@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 import loader
 from loader.storage import open_store
 from penstock.upkeep.doctor import examine, store_probes
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 EVERYWHERE = [
     *("root", "writing", "create-only", "creates at once", "read after write", "delete", "etags", "ranges"),
@@ -225,9 +224,7 @@ def test_one_that_was_killed_keeps_nobody_from_making_a_root(tmp_path):
     command = [sys.executable, "-m", "penstock", "doctor", str(tmp_path / "root")]
     doctor = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        while not any(tmp_path.glob("root/heartbeats/*/create/*")):
-            assert doctor.poll() is None
-            time.sleep(0.001)
+        until(lambda: any(tmp_path.glob("root/heartbeats/*/create/*")), process=doctor)
     finally:
         os.kill(doctor.pid, signal.SIGKILL)
         doctor.wait()

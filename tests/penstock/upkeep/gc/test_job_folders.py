@@ -1,16 +1,17 @@
 """Folders of data jobs: they go once nobody has worked on a job for 14 days, or waited for it."""
 
-import os
 import shutil
-import signal
 
 import pytest
 
 import loader
+from loader.dataset.root import root_over
+from loader.storage import open_store
 from penstock.compute.job import Start
 from penstock.upkeep.gc import plan
 from tests.compute.job_checks import done_by, folder_of, job_in, numbers, told_of
 from tests.compute.test_jobs import INLINE
+from tests.mortal_store import killed_runs
 
 DAY = 24
 START = Start(attempt=2, element=0, node="n", at_us=0)
@@ -87,27 +88,21 @@ def test_job_that_goes_on_while_it_is_swept_stays(job, properties, monkeypatch):
     assert left[0] < there(job)
 
 
-@pytest.mark.parametrize("n", [3, 12])
-def test_sweep_that_is_killed_leaves_no_results_without_their_description(job, properties, monkeypatch, n):
+def test_sweep_that_is_killed_leaves_no_results_without_their_description(
+    ended, tmp_path, properties, monkeypatch
+):
     """And whoever computes the job again does all of it."""
+    monkeypatch.setattr(plan, "ROWS", 1)
     for day in (0, 14):
-        properties.look(root_of(job), day * DAY)
-    pid = os.fork()
-    if not pid:
-        true, gone = os.unlink, []
+        properties.look(loader.Root(ended), day * DAY)
 
-        def unlink(path, *arguments, **more):
-            if "/jobs/" in os.fspath(path) or more.get("dir_fd") is not None:
-                gone.append(path)
-                if len(gone) > n:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            true(path, *arguments, **more)
+    def store_of(name):
+        return open_store(str(shutil.copytree(ended, tmp_path / name)))
 
-        os.unlink = unlink
-        properties.look(root_of(job), 17 * DAY)
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
-    left = there(job)
-    assert left
-    assert f"jobs/{job.id}/job.json" in left
-    assert told_of(done_by(job, numbers(8), INLINE)) == [i**2 for i in range(8)]
+    for store, k, _ in killed_runs(
+        lambda store: properties.look(root_over(store), 17 * DAY), store_of, verbs={"delete_many"}, at=(3, 12)
+    ):
+        job, left = job_in(store.url), {info.key for info in store.list("jobs/")}
+        assert left, k
+        assert f"jobs/{job.id}/job.json" in left
+        assert told_of(done_by(job, numbers(8), INLINE)) == [i**2 for i in range(8)]

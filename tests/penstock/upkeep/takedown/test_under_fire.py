@@ -1,9 +1,7 @@
-"""A takedown that is killed at any step is run again; publishers in its way end with what was denied gone."""
+"""A takedown among publishers, and killed while raw objects go; tests/dataset/publishing/test_kills.py kills others."""
 
 import itertools
 import shutil
-import signal
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,29 +9,19 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.log.denies import Target
+from loader.dataset.root import root_over
 from loader.errors import Denied
+from loader.storage import open_store
 from penstock.denied.record import read_record
 from penstock.formats.files_beside import files_beside
 from penstock.upkeep.takedown import rewrite, steps
 from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.verify.version import verify
+from tests.mortal_store import killed_runs
 
 SECRET = "ZQALICEZQ"
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def in_a_process(shared):
-    """in_a_process(job) -> (exit status, what it says) of a process of its own, which does child.py's `run`."""
-    with shared("dataset/forks").processes(str(Path(__file__).parent / "child.py")) as do_all:
-
-        def do(**job):
-            ((status, said),) = do_all(job)
-            assert status in (0, -signal.SIGKILL), said
-            return status
-
-        yield do
 
 
 def begun(kit, url):
@@ -53,37 +41,7 @@ def check(kit, root, n):
     assert kit.prove(root, n)["result"] == "complete"
 
 
-def killed_at(kit, tmp_path, in_a_process, steps):
-    """For each step a fresh copy of one root, killed there; up to the first that was not."""
-    _, n = begun(kit, str(tmp_path / "first"))
-    seen = set()
-    for at in steps:
-        place = tmp_path / str(at)
-        shutil.copytree(tmp_path / "first", place)
-        status = in_a_process(url=str(place), n=n, at=at)
-        root = loader.Root(str(place))
-        seen.add(len(root.versions("photos")))
-        for record in root.versions("photos"):  # whatever is there is whole
-            if record.retired is None:
-                assert verify(root, record.name, full=True).problems == []
-        check(kit, root, n)
-        root.close()
-        shutil.rmtree(place)
-        if status == 0:
-            return seen
-    return seen
-
-
-def test_killed_now_and_then(kit, tmp_path, in_a_process):
-    assert killed_at(kit, tmp_path, in_a_process, (40, 110)) == {2, 3}
-
-
-@pytest.mark.server
-def test_killed_at_many_steps(kit, tmp_path, in_a_process, at_scale):
-    assert killed_at(kit, tmp_path, in_a_process, itertools.count(1, at_scale(16, 4))) == {2, 3}
-
-
-def test_killed_while_raw_objects_go(kit, tmp_path, in_a_process):
+def test_killed_while_raw_objects_go(kit, tmp_path):
     """The one that nothing else was cut of goes, and is not said to be gone before; the other one stays."""
     landing = tmp_path / "landing"
     landing.mkdir()
@@ -98,24 +56,24 @@ def test_killed_while_raw_objects_go(kit, tmp_path, in_a_process):
                 source = {"raw_uri": str(raw), "subject": subject.removesuffix(" again")}
                 writer.add(f"k{len(subject)}", {"txt": subject}, source=source)
     n = kit.deny(root)
-    for at in itertools.count(30, 60):
-        place = tmp_path / str(at)
-        shutil.copytree(tmp_path / "first", place)
+
+    def store_of(name):
         for raw in (alone, shared, other):
             raw.write_bytes(b"raw")
-        status = in_a_process(url=str(place), n=n, at=at)
-        root = loader.Root(place)
-        on_record = {one["deleted"] for one in read_record(root.store, n).having("raw")}
+        return open_store(str(shutil.copytree(tmp_path / "first", tmp_path / name)))
+
+    def run(store):
+        raw = RawDeletion(delete_object, files_beside)
+        run_takedown(root_over(store), n, apply=True, raw=raw, raw_below=[str(tmp_path)])
+
+    for store, _, _ in killed_runs(run, store_of, at=range(3, 999, 6)):
+        on_record = {one["deleted"] for one in read_record(store, n).having("raw")}
         assert not (alone.exists() and True in on_record)
-        run_takedown(
-            root, n, apply=True, raw=RawDeletion(delete_object, files_beside), raw_below=[str(tmp_path)]
-        )
+        run(store)
         assert (alone.exists(), shared.exists(), other.exists()) == (False, True, True)
+        root = loader.Root(store.url)
         kit.sweep(root)
         assert kit.prove(root, n)["result"] == "complete"
-        root.close()
-        if status == 0:
-            break
 
 
 MORE = {

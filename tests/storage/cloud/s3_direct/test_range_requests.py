@@ -4,7 +4,6 @@ import hashlib
 import socket
 import ssl
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -26,7 +25,7 @@ from loader.storage.cloud.http_connection import HEAD_BYTES, PLAIN, SMALL_BYTES,
 from loader.storage.files import download
 from loader.storage.requests import Traffic, counted
 from loader.storage.stream import MANY, PieceReader, RangeSeries, SequentialRead
-from tests.servers.patience import PATIENCE_S
+from tests.servers.patience import PATIENCE_S, until
 
 MIB = 2**20
 BODY_BYTES = 16 * MIB
@@ -766,10 +765,7 @@ def test_what_a_server_says_unasked_is_seen():
             there, _ = listener.accept()
             assert made.is_quiet()
             say(there)
-            deadline = time.monotonic() + PATIENCE_S
-            while made.is_quiet() and time.monotonic() < deadline:
-                time.sleep(0.001)
-            assert not made.is_quiet()
+            until(lambda made=made: not made.is_quiet())
             there.close()
 
 

@@ -8,17 +8,14 @@ import tarfile
 import numpy as np
 import pyarrow as pa
 
-import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards import bitmap, parts_table
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.parts_table import ShardRows
-from loader.dataset.tables import columns, stats
 from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.writing import spill
 from loader.dataset.writing.part_writer import PartWriter, group_chooser, make_sample
 from loader.dataset.writing.run_tables import shards_table
-from loader.errors import DuplicateKey
 from loader.storage import open_store
 
 _numbers = itertools.count()
@@ -82,34 +79,7 @@ def tar_holds(samples, memory_bytes=2**20):
                 assert int(group.crc32c[field][i]) == google_crc32c.value(samples[key][field])
 
 
-def same_bytes_in_any_order(samples, orders, memory_bytes=400):
-    """The order of adding, and whether samples were spilled, change no byte of the shard."""
-    hashes = {hashlib.sha256(shard_of(samples)[0]).hexdigest()}
-    for order in orders:
-        shuffled = {key: samples[key] for key in order}
-        for limit in (memory_bytes, 2**20):
-            hashes.add(hashlib.sha256(shard_of(shuffled, limit)[0]).hexdigest())
-    assert len(hashes) == 1
-
-
-def key_order_is_hash_order(keys):
-    """Samples lie in the order of their key's blake2b-128, whatever the keys are."""
-    _, rows = shard_of({key: {"x": b"."} for key in keys})
-    found = [key for group in rows for key in group.keys]
-    assert found == sorted(keys, key=lambda key: hashlib.blake2b(key.encode(), digest_size=16).digest())
-
-
 # sets of rows
-
-
-def select_finds_members(members):
-    """`SelectTable.select` is numpy's flatnonzero, for any x in any order."""
-    table = bitmap.SelectTable(bitmap.pack(members), len(members))
-    expected = np.flatnonzero(members)
-    assert len(table) == len(expected)
-    assert np.array_equal(bitmap.unpack(table.packed(), len(members)), members)
-    x = np.random.default_rng(0).permutation(np.repeat(np.arange(len(expected)), 2))
-    assert np.array_equal(table.select(x), expected[x])
 
 
 def parts_of(n_rows, excluded):
@@ -157,25 +127,6 @@ def locate_finds_live_rows(n_rows, excluded):
 # statistics
 
 
-def merged_stats_are_stats_of_all(tables):
-    """Statistics of runs, merged, are those of the runs' rows together."""
-    whole = stats.merge(stats.column_stats(columns.concat(tables, "all")).to_pylist())
-    merged = stats.merge([row for table in tables for row in stats.column_stats(table).to_pylist()])
-    assert merged.keys() == whole.keys()
-    for name, expected in whole.items():
-        found = merged[name]
-        for what in ("sum", "sum_squares", "mean"):
-            a, b = found.pop(what), expected.pop(what)
-            assert (a is None) == (b is None), (name, what)
-            assert a is None or np.isclose(a, b, rtol=1e-12, atol=1e-12), (name, what)
-        found["categories"] = found["categories"] or None
-        expected["categories"] = expected["categories"] or None
-        # A column that a run had only nulls of is a number there or nothing: 0 and None both say so.
-        for what in ("nans", "zeros"):
-            found[what], expected[what] = found[what] or 0, expected[what] or 0
-        assert found == expected, name
-
-
 # versions
 
 
@@ -193,31 +144,6 @@ def content(version):
     assert len(out) == len(version)
     assert set(version.keys(ordinals)) == set(out)
     return out
-
-
-def excluded_keys_are_gone():
-    """A version with exclusions has the other samples, at ordinals without gaps."""
-    root = loader.Root(fresh_url())
-    with root.write("d", part_samples=3) as writer:
-        for i in range(10):
-            writer.add(f"k{i}", {"cls": i})
-    version = root.exclude("d@1", ["k3", "k7"], reason="test")
-    assert content(version) == {f"k{i}": {"cls": b"%d" % i} for i in range(10) if i not in (3, 7)}
-
-
-def later_publisher_keeps_the_earlier():
-    """A publisher that was overtaken lays its parts on the version that overtook it: nothing is lost."""
-    root = loader.Root(fresh_url())
-    parts = {}
-    for name in ("a", "b", "c"):
-        txn = root.begin("d")
-        parts[name] = loader.write_part(root, txn, [(f"{name}{i}", {"cls": i}) for i in range(3)])
-    overtaken(root, parts["a"], lambda: root.publish("d", [parts["b"]]))
-    root.publish("d", [parts["c"]])
-    assert [record.number for record in root.versions("d")] == [1, 2, 3]
-    for number, names in ((1, "b"), (2, "ba"), (3, "bac")):
-        expected = {f"{name}{i}" for name in names for i in range(3)}
-        assert set(content(root.open(f"d@{number}"))) == expected
 
 
 def overtaken(root, part, overtake):
@@ -238,18 +164,6 @@ def overtaken(root, part, overtake):
         return root.publish("d", [part])
     finally:
         publish.child = build_child
-
-
-def a_key_is_refused_the_second_time():
-    """A key that is live in the newest version is refused, also when it came in by overtaking."""
-    root = loader.Root(fresh_url())
-    with root.write("d") as writer:
-        writer.add("k", {"cls": 1})
-    raised(DuplicateKey, lambda: one(root, "k"))
-    txn = root.begin("d")
-    mine = loader.write_part(root, txn, [("new", {"cls": 1})])
-    raised(DuplicateKey, lambda: overtaken(root, mine, lambda: one(root, "new")))
-    assert [record.number for record in root.versions("d")] == [1, 2]
 
 
 def one(root, key):

@@ -4,7 +4,6 @@ import itertools
 import json
 from collections import Counter
 from dataclasses import dataclass
-from fractions import Fraction
 from math import sqrt
 
 import numpy as np
@@ -14,7 +13,7 @@ from loader.order import mixture, plan
 from loader.order import slots as places
 from loader.order.random import keyed_permutation, lanes
 from loader.order.slots import slots_at
-from loader.order.sources import growth, packing, views
+from loader.order.sources import packing, views
 from loader.order.sources import packing as pack_table
 from loader.order.sources.views import Delta
 from loader.order.sources.views import synthetic as synthetic_view
@@ -42,28 +41,6 @@ def z_score(observed, expected):
 def permutes(n, k):
     everything = np.arange(n, dtype=np.int64)
     assert sorted(keyed_permutation.perm(k, n, everything).tolist()) == everything.tolist()
-
-
-def pair_differences_are_uniform(n=144, samples=40_000, seed=5):
-    """(perm(x + 1) - perm(x)) mod n over many keys, every x equally often."""
-    many = keyed_permutation.sub_array(seed, np.arange(samples, dtype=np.uint64))
-    counts = np.zeros(n, dtype=np.int64)
-    for x in range(n):
-        first = keyed_permutation.perm(many, n, np.full(samples, x, dtype=np.int64))
-        second = keyed_permutation.perm(many, n, np.full(samples, (x + 1) % n, dtype=np.int64))
-        counts += np.bincount((second - first) % n, minlength=n)
-    assert counts[0] == 0
-    z = z_score(counts[1:], counts.sum() / (n - 1))
-    assert abs(z) < 4, z
-
-
-def sums_are_exact(values=(0, 5, 2**40), addends=(0, 2**63, 2**64 - 3, 2**64 - 1), modulus=2**40 + 15):
-    """(value + addend) mod modulus, without losing 2^64 on the way."""
-    for value in values:
-        got = keyed_permutation._add_mod(
-            np.full(len(addends), value, dtype=np.uint64), np.array(addends, dtype=np.uint64), modulus
-        )
-        assert got.tolist() == [(value + addend) % modulus for addend in addends]
 
 
 def is_bijection(shape, seed=7, name="photos", epoch=0):
@@ -109,57 +86,10 @@ def window_holds_chunk_at_most(shape, window, times, seed=7, epoch=0):
         assert live[entered] <= times
 
 
-def first_touches_are_level(shape, seed=7, limit=1.35):
-    """Chunks met for the first time, counted per stretch of 1/8 chunk time, after the start: peak/mean."""
-    n = shape.n
-    ordinals = epoch_order(shape, seed)
-    rotation = lanes.epoch_keys(seed, "photos", 0).rot % n
-    chunk = (ordinals - rotation) % n // shape.chunk
-    _, first = np.unique(chunk[: shape.body], return_index=True)
-    chunk_time = shape.lanes * shape.rounds_h * shape.chunk
-    stretch = chunk_time // 8
-    counts = np.bincount(first[first >= chunk_time] // stretch)[8:]
-    assert counts.max() / counts.mean() < limit, counts
-
-
 def over_epochs(shape, positions, epochs, seed):
     """(epochs, positions) int64: the ordinals at these positions, in each of the epochs."""
     where = np.array(positions, dtype=np.int64)
     return np.stack([lanes.locate(shape, seed, "photos", epoch, where) for epoch in range(epochs)])
-
-
-def positions_are_uniform(shape, positions, epochs=3000, bins=20, seed=3):
-    """Over epochs, the ordinal at each of these positions falls everywhere equally often."""
-    sizes = np.bincount(np.arange(shape.n) * bins // shape.n, minlength=bins)
-    for position, found in zip(positions, over_epochs(shape, positions, epochs, seed).T, strict=True):
-        counts = np.bincount(found * bins // shape.n, minlength=bins)
-        z = z_score(counts, epochs * sizes / shape.n)
-        assert abs(z) < 4, (position, z)
-
-
-def adjacent_pairs_are_uniform(shape, positions, epochs=3000, bins=20, seed=4):
-    """Over epochs, the step from each of these positions' ordinal to the next one's is uniform on 1..N-1 (mod N)."""
-    both = [at for position in positions for at in (position, position + 1)]
-    found = over_epochs(shape, both, epochs, seed)
-    sizes = np.bincount(np.arange(shape.n - 1) * bins // (shape.n - 1), minlength=bins)
-    for position, a, b in zip(positions, found[:, ::2].T, found[:, 1::2].T, strict=True):
-        steps = (b - a) % shape.n - 1
-        assert steps.min() >= 0
-        counts = np.bincount(steps * bins // (shape.n - 1), minlength=bins)
-        z = z_score(counts, epochs * sizes / (shape.n - 1))
-        assert abs(z) < 4, (position, z)
-
-
-def table_is_a_uniform_shuffle(n=16, epochs=4000, seed=11):
-    """Every (position, ordinal) pair of a full shuffle is equally frequent over epochs."""
-    shape = shape_of(n, 1, 1, 1)
-    counts = np.zeros((n, n))
-    for epoch in range(epochs):
-        counts[np.arange(n), epoch_order(shape, seed, "photos", epoch)] += 1
-    # rows and columns are both fixed, which leaves (n-1)^2 degrees of freedom, stretched by n/(n-1)
-    chi = float(((counts - epochs / n) ** 2 / (epochs / n)).sum()) * (n - 1) / n
-    df = (n - 1) ** 2
-    assert abs((chi - df) / sqrt(2 * df)) < 4, (chi, df)
 
 
 # L2: mixture
@@ -254,31 +184,6 @@ def ranks_make_the_batch(global_batch, world_size):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def delivered_digest_adds_up(made, step, cuts):
-    """The sum of the parts' digests is the digest of the whole, however the slots are cut."""
-    slots = made.slots(step)
-    size = len(slots)
-    numbers = np.arange(size, dtype=np.int64)
-    who = places.slot_identities(made, slots)
-    crcs = (numbers * 2654435761) % 2**32
-
-    def over(rows):
-        return places.delivered_digest(step, numbers[rows], who[rows], crcs[rows])
-
-    edges = [0, *sorted(cut % (size + 1) for cut in cuts), size]
-    total = sum(over(slice(a, b)) for a, b in itertools.pairwise(edges)) % 2**64
-    assert total == over(slice(0, size))
-    assert over(slice(None, None, -1)) == total
-    changed = crcs.copy()
-    changed[0] ^= 1
-    assert places.delivered_digest(step, numbers, who, changed) != total
-    swapped = who.copy()
-    swapped[[0, -1]] = swapped[[-1, 0]]
-    if size > 1 and who[0] != who[-1]:
-        assert places.delivered_digest(step, numbers, swapped, crcs) != total
-    assert places.delivered_digest(step + 1, numbers, who, crcs) != total
-
-
 def resumes_give_the_uninterrupted_run(whole, state, legs):
     """legs: (world size, batches) from a stop to the next, begun at `state`, of step 0."""
     got = []
@@ -354,20 +259,6 @@ def bucketed_plan(sizes, batches, weights=None, seed=7, schedule=None, chunk=Non
     )
 
 
-def bucketed_batch_matches_reference(reference, made, segments, step):
-    shapes = {
-        name: (one.shape.n, one.shape.chunk, one.shape.lanes, one.shape.rounds_h)
-        for name, one in made.sources.items()
-    }
-    batches = {label: stream.batch for label, stream in made.buckets.streams.items()}
-    label, wanted = reference.bucketed_batch(made.seed, batches, shapes, sizes_of(made), segments, step)
-    slots = made.slots(step)
-    columns = (slots.source, slots.position, slots.epoch, slots.view_ordinal)
-    got = [(made.source_names[k], *rest) for k, *rest in zip(*(one.tolist() for one in columns), strict=True)]
-    assert (made.bucket(step), got) == (label, wanted)
-    assert made.batch_size(step) == len(slots) == batches[label]
-
-
 def every_bucket_epoch_is_whole(made, epochs=2):
     """Steps from 0 on take every sample of every (source, bucket) once per epoch, and only of the step's bucket."""
     seen = {name: Counter() for name in made.sources}
@@ -388,27 +279,6 @@ def every_bucket_epoch_is_whole(made, epochs=2):
         n = made.sources[name].shape.n
         for epoch in range(epochs):
             assert {ordinal for e, ordinal in counts if e == epoch} == set(range(n))
-
-
-def turns_stay_within_one(sizes, batches, prefix):
-    """One source: in every prefix each bucket has had its exact share of steps within 1, in samples by its size."""
-    made = bucketed_plan({"a": sizes}, batches)
-    turns = [made.bucket(step) for step in range(prefix)]
-    exact = {label: Fraction(n, batches[label]) for label, n in sizes.items()}
-    total = sum(exact.values())
-    for label, share in exact.items():
-        count = 0
-        for t, turn in enumerate(turns, 1):
-            count += turn == label
-            assert abs(count - t * share / total) <= 1
-        assert count == sum(made.turn(step).bucket == label for step in range(prefix))
-
-
-def buckets_have_names_of_their_own(n=64):
-    """Two buckets of one size are not in one order."""
-    made = bucketed_plan({"a": {"b0": n, "b1": n}}, {"b0": n, "b1": n})
-    orders = {made.bucket(step): tuple(made.slots(step).view_ordinal.tolist()) for step in range(2)}
-    assert len(orders) == len(set(orders.values())) == 2
 
 
 def ranks_take_one_bucket(made, steps, world_size):
@@ -441,28 +311,6 @@ def quarantines_by_the_rule(views, seed, start, step, bad):
             wanted = places.substitute(plain, k, position, attempt)[1]
         assert (int(got.ordinal[slot]), int(got.attempt[slot])) == (wanted, attempt)
         assert int(got.view_ordinal[slot]) == wanted
-
-
-def quarantine_is_part_of_the_past():
-    """A list that counted before the state's step cannot change; one that counts from there on can."""
-    views = {"a": synthetic_view(50)}
-
-    def made(quarantine):
-        return plan.make_plan(views, seed=3, global_batch=20, quarantine=quarantine)
-
-    bad = {"a": [f"{ordinal:012d}" for ordinal in (1, 2, 3)]}
-    state = made(None).state(4)
-    for later in (4, 5, 100):
-        assert refusal(made([(later, bad)]), state) is None
-    held = made([(2, bad)]).state(4)
-    assert refusal(made([(2, bad), (4, {"a": ["000000000009"]})]), held) is None
-    for other, theirs in (
-        (made([(3, bad)]), state),
-        (made(None), held),
-        (made([(3, bad)]), held),
-        (made([(2, {"a": bad["a"][:2]})]), held),
-    ):
-        assert "quarantine" in (refusal(other, theirs) or "")
 
 
 # Growing versions
@@ -519,59 +367,6 @@ def versions(counts, gone):
         kept = [key for key in old if key not in removed]
         out.append(Listed((*kept, *(f"{number}/{i}" for i in range(count)))))
     return out
-
-
-def grown_stream_is_written_out(reference, n, growths, more):
-    """growths: (positions since the one before, new samples, removed ones)."""
-    sizes, stages, whole = {"a": n}, [growth.Stage(start=0, origin=0, epoch=0, n=n)], n
-    starts = list(itertools.accumulate(gap for gap, _, _ in growths))
-    for number, (start, (_, new, removed)) in enumerate(zip(starts, growths, strict=True), 1):
-        whole = max(1, whole - removed) + new
-        sizes |= {f"a+{number}": new, f"a#{number}": whole}
-        stages.append(stages[-1].after(start, whole, new))
-    count = (starts[-1] if starts else 0) + more
-    stream = growth.GrownStream(tuple(stages))
-    number, new, epoch, inside = stream.places(np.arange(count, dtype=np.int64))
-    names = [
-        f"a+{g}" if d else (f"a#{g}" if g else "a")
-        for g, d in zip(number.tolist(), new.tolist(), strict=True)
-    ]
-    got = list(zip(names, epoch.tolist(), inside.tolist(), strict=True))
-    wanted = reference.grown_stream("a", sizes, starts, count)
-    assert got == wanted
-    assert epoch.tolist() == sorted(epoch.tolist())
-    for one in range(int(epoch[-1]) + 1):
-        assert stream.epoch_start(one) == epoch.tolist().index(one)
-    for last in (count - 1, 0):  # alone as in an array
-        alone = [part.tolist() for part in stream.places(np.array([last], np.int64))]
-        assert alone == [[part[last].item()] for part in (number, new, epoch, inside)]
-
-
-def held_back_under_later_versions():
-    """Removed samples, and lists of the version that the plan began with."""
-    views = versions([40, 20, 10], [{0, 5}, {1, 11, 21, 29}])
-    made = plan.make_plan({"a": views[0]}, seed=3, global_batch=10, quarantine=[(1, {"a": ["0/7", "0/20"]})])
-    made = made.grow({"a": views[1]}, 2).grow({"a": views[2]}, 4)
-    assert slots_hold_what_is_left(made, {2: views[:2], 4: views[1:]}, {1: {"0/7", "0/20"}}, 30) > 10
-
-
-def new_samples_are_quarantined():
-    """Lists of samples that came with either growth, of old ones by the later versions' keys, before and after."""
-    views = versions([40, 20, 10], [{0, 5}, {1, 11, 21, 29}])
-    lists = {2: {"1/3", "1/7", "0/30"}, 5: {"2/2", "2/9", "1/4", "0/8"}, 3: {"1/0", "0/39"}}
-    began = plan.make_plan({"a": views[0]}, seed=3, global_batch=10)
-    made = began.grow({"a": views[1]}, 2).quarantined({"a": lists[2]}, 2).grow({"a": views[2]}, 4)
-    for step in (5, 3):
-        made = made.quarantined({"a": lists[step]}, step)
-    assert slots_hold_what_is_left(made, {2: views[:2], 4: views[1:]}, lists, 40) > 15
-    plain = began.grow({"a": views[1]}, 2)
-    prefix_is_untouched(plain, plain.quarantined({"a": lists[5] - {"2/2", "2/9"}}, 3), 3)
-    every_way_is_the_same_plan = [
-        began.quarantined({"a": ["0/9"]}, 7).grow({"a": views[1]}, 2).quarantined({"a": ["1/3"]}, 7),
-        plain.quarantined({"a": ["1/3"]}, 7).quarantined({"a": ["0/9"]}, 7),
-        plain.quarantined({"a": ["0/9", "1/3", "1/3"]}, 7),
-    ]
-    assert len({one.hash for one in every_way_is_the_same_plan}) == 1
 
 
 def slots_hold_what_is_left(made, grown, lists, steps):
@@ -724,77 +519,6 @@ def grown_buckets_are_the_reference(reference, made, steps):
         assert (made.bucket(step), got) == (label, rows), step
 
 
-def grown_buckets_lose_nothing(before, made, views, steps, limit):
-    """Walks the run: old batches as they were; every bucket's old epoch goes on, each sample of it once, new ones once;
-    then whole epochs; what was removed is in no slot; every batch is of the bucket whose turn it is."""
-    prefix_is_untouched_by_name(before, made, steps[0] if steps else limit)
-    taken = Counter()
-    for step in range(limit):
-        label, planned = made.bucket(step), made.slots(step)
-        assert len(planned) == made.batch_size(step)
-        version = sum(at <= step for at in steps)
-        live = set(views[version].version_keys)
-        came = set().union(*(view.version_keys for view in views[: version + 1]))
-        for k, epoch, ordinal, attempt in zip(
-            planned.source.tolist(),
-            planned.epoch.tolist(),
-            planned.ordinal.tolist(),
-            planned.attempt.tolist(),
-            strict=True,
-        ):
-            one = list(made.sources.values())[k]
-            assert one.bucket == label
-            if one.source != "a":
-                continue
-            key = one.view.version_keys[ordinal]
-            assert key.partition("/")[0] == label
-            assert key in came
-            assert key in live
-            if not attempt:
-                taken[label, epoch, key] += 1
-    assert set(taken.values()) <= {1}
-    everything = set().union(*(view.version_keys for view in views))
-    removed = everything - set(views[-1].version_keys)
-    for name, stream in made.grown_streams.items():
-        label = name.partition("/")[2]
-        epochs = [epoch for one, epoch, _ in taken if one == label]
-        for epoch in range(max(epochs, default=0)):
-            seen = {key for one, at, key in taken if (one, at) == (label, epoch)}
-            begun = max(number for number, stage in enumerate(stream.stages) if stage.epoch <= epoch)
-            of_label = {key for key in views[begun].version_keys if key.partition("/")[0] == label}
-            assert seen - removed >= of_label - removed
-            if begun == len(steps) and stream.stages[-1].origin >= stream.stages[-1].start:
-                assert seen == of_label or epoch < stream.stages[-1].epoch
-
-
-def prefix_is_untouched_by_name(before, after, steps):
-    """As `prefix_is_untouched`, of plans whose views have other numbers."""
-    for step in range(steps):
-        a, b = before.slots(step), after.slots(step)
-        for field in ("position", "epoch", "ordinal", "view_ordinal", "attempt"):
-            assert np.array_equal(getattr(a, field), getattr(b, field)), field
-        assert [before.source_names[k] for k in a.source.tolist()] == [
-            after.source_names[k] for k in b.source.tolist()
-        ]
-
-
-def growths_are_part_of_the_past():
-    """A growth before the state's step cannot change; one at that step or later can."""
-    before = plan.make_plan({"a": synthetic_view(50, "a")}, seed=3, global_batch=20)
-
-    def grown(n, step):
-        return before.grow({"a": synthetic_view(n, "a")}, step)
-
-    state = before.state(4)
-    assert refusal(grown(60, 4), state) is None
-    assert grown(60, 4).state(4) == state
-    state = grown(60, 4).state(5)
-    assert refusal(grown(60, 4).grow({"a": synthetic_view(90, "a")}, 5), state) is None
-    for other in (before, grown(60, 3), grown(61, 4)):
-        why = refusal(other, state) or ""
-        assert "grown: " in why or "source 'a#1' n: " in why
-
-
 def refusal(made, state):
     """Why a plan does not go on from a state; None when it does."""
     try:
@@ -805,29 +529,6 @@ def refusal(made, state):
 
 
 # boundary="mask"
-
-
-def every_epoch_is_whole_batches(made, epochs):
-    """Every epoch is ceil(N/B) steps, with each sample once, in the order of the lanes; the rest of it is padding."""
-    ((name, one),) = made.sources.items()
-    n, b = one.shape.n, made.global_batch
-    steps = -(-n // b)
-    for epoch in range(epochs):
-        parts = [made.slots(epoch * steps + step) for step in range(steps)]
-        for step, slots in enumerate(parts):
-            valid = slots.valid
-            assert len(slots) == b
-            assert int(valid.sum()) == (b if step < steps - 1 else n - (steps - 1) * b)
-            assert len(set(slots.ordinal[valid].tolist())) == int(valid.sum())
-            assert set(slots.epoch.tolist()) == {epoch}
-            for column in (slots.position, slots.ordinal, slots.view_ordinal):
-                assert (column[~valid] == -1).all()
-                assert (column[valid] >= 0).all()
-        position = np.concatenate([slots.position[slots.valid] for slots in parts])
-        ordinal = np.concatenate([slots.view_ordinal[slots.valid] for slots in parts])
-        order = np.argsort(position)
-        assert position[order].tolist() == list(range(epoch * n, (epoch + 1) * n))
-        assert ordinal[order].tolist() == epoch_order(one.shape, made.seed, name, epoch).tolist()
 
 
 # packing
@@ -841,41 +542,6 @@ def packing_is_the_reference(reference, tokens, length):
     for sequence, *piece in made.rows(0, made.n_pieces).tolist():
         got[sequence].append(tuple(piece))
     assert got == reference.packed(tokens, length, pack_table.BLOCK_DOCUMENTS)
-
-
-def every_token_is_in_one_place(tokens, length):
-    """Each token of each document once; no sequence too long, none empty; pieces lie one behind another."""
-    documents = np.arange(len(tokens), dtype=np.int64) * 3 + 1  # version ordinals are not row numbers
-    made = pack_table.pack_documents(documents, np.array(tokens, np.int64), length)
-    pieces = made.pieces(np.arange(len(made), dtype=np.int64))
-    held = Counter()
-    for document, start, taken in zip(pieces.document, pieces.start, pieces.length, strict=True):
-        held.update((int(document), int(start) + i) for i in range(int(taken)))
-    wanted = {(3 * number + 1, i) for number, n in enumerate(tokens) for i in range(n)}
-    assert set(held) == wanted
-    assert all(n == 1 for n in held.values())
-    assert made.n_tokens == len(wanted)
-    assert len(pieces) == made.n_pieces
-    filled = Counter()
-    for row, place, at, taken in zip(pieces.row, pieces.place, pieces.at, pieces.length, strict=True):
-        assert (int(place) == 0) == (int(at) == 0)
-        assert int(at) == filled[int(row)]
-        filled[int(row)] += int(taken)
-    assert sorted(filled) == list(range(len(made)))
-    assert all(0 < n <= length for n in filled.values())
-
-
-def blocks_are_independent(tokens, more, length, block=None):
-    """Documents added at the end leave the sequences of full blocks alone."""
-    block = block or pack_table.BLOCK_DOCUMENTS
-    one = pack_table.pack_documents(np.arange(len(tokens)), np.array(tokens, np.int64), length)
-    two = pack_table.pack_documents(
-        np.arange(len(tokens) + len(more)), np.array([*tokens, *more], np.int64), length
-    )
-    full = len(tokens) // block * block
-    rows = one.rows(0, one.n_pieces)
-    kept = rows[rows[:, 1] < full]
-    assert np.array_equal(two.rows(0, len(kept)), kept)
 
 
 class Documents(views.SyntheticView):

@@ -142,73 +142,8 @@ def augments_by_sample(plan, *, steps=2):
     assert len(set(drawn.values())) == len(drawn)
 
 
-def augments_alike_in_any_view(version, fields, seed=5):
-    """A predicate does not change what a transform draws for the samples that it leaves."""
-    drawn = []
-    for view in (version.select(*fields), version.select(*fields).where("i >= 9")):
-        plan = loader.plan({"photos": view}, seed=seed, global_batch=4)
-        with loader.Loader(plan, 0, 1, transform=draw, framework="numpy", workers=0, epochs=1) as batches:
-            drawn.append(
-                {
-                    one: value
-                    for batch in batches
-                    for one, value in zip(batch.ids, batch["drawn"].tolist(), strict=True)
-                    if one is not None
-                }
-            )
-    everything, some = drawn
-    assert some.items() <= everything.items()
-    assert len(some) < len(everything)
-
-
-def augments_anew_each_epoch(version):
-    """A sample is augmented otherwise in its next epoch. The version is one batch."""
-    plan = loader.plan({"s": version.select("cls")}, seed=2, global_batch=len(version))
-    with loader.Loader(plan, 0, 1, transform=draw, framework="numpy", workers=2) as batches:
-        first, second = (
-            dict(zip(batch.ids, batch["drawn"].tolist(), strict=True))
-            for batch in (next(batches), next(batches))
-        )
-    assert first.keys() == second.keys()
-    assert not set(first.values()) & set(second.values())
-
-
-def seeks_exactly(plan, steps=(0, 1, 7, 8, 2, 2, 9, 0)):
-    """Backwards, forwards and in place, whatever was made ahead."""
-    wanted = uninterrupted(plan, max(steps) + 1)
-    with loader.Loader(plan, 0, 1, workers=2, framework="numpy") as batches:
-        for step in steps:
-            batches.seek(step)
-            batch = next(batches)
-            assert (batch.step, batch.digest) == (step, wanted[step])
-
-
 def draw(sample, rng):
     return {"drawn": int(rng.integers(2**62))}
-
-
-def refuses_changed_bytes(version, watched, field):
-    """A byte that another reads than was written, at every read, is an error and not a batch."""
-    plan = loader.plan({"s": version.select(field)}, seed=1, global_batch=4)
-    watched.change = lambda key, offset, data: (
-        bytes([data[0] ^ 1]) + data[1:] if key.endswith(".tar") and data else data
-    )
-    with loader.Loader(plan, 0, 1, workers=0, decode=False, on_corrupt="raise", cache=0) as batches:
-        try:
-            next(batches)
-        except loader.errors.Corrupt:
-            return
-    raise AssertionError("changed bytes were delivered")
-
-
-def digest_covers_the_bytes(root, samples):
-    """The digest of a batch changes with what was read: here only the fields that are selected differ."""
-    version = samples.write(root, "photos", range(8), fields=("cls", "txt"))
-    digests = set()
-    for fields in (("cls",), ("txt",), ("cls", "txt")):
-        plan = loader.plan({"s": version.select(*fields)}, seed=1, global_batch=8)
-        digests.add(uninterrupted(plan, 1)[0])
-    assert len(digests) == 3
 
 
 def with_substitutes(plan, step, bad):
@@ -253,16 +188,3 @@ def substitutes_exactly(plan, bad, truth, *, world_size, start=0, steps=4, cut=2
                 assert sum(batch.digest for batch in batches) % MODULUS == wanted[step]
             state = json.loads(saved(ranks))
     return wanted
-
-
-def substitutes_as_quarantined(plan, bad, samples_of):
-    """Substituted or quarantined from the start: the same samples, so the same digests."""
-    names = {name: [key for source, key in bad if source == name] for name in plan.sources}
-    sources = {name: one.view for name, one in plan.sources.items()}
-    quarantined = loader.plan(
-        sources, seed=plan.seed, global_batch=plan.global_batch, quarantine=names, allow_repeats=True
-    )
-    assert uninterrupted(quarantined, 4) == uninterrupted(plan, 4, corrupt_budget=1.0)
-    for step in range(4):
-        assert quarantined.batch_ids(step) == with_substitutes(plan, step, bad)[0]
-        assert samples_of(quarantined, step) == quarantined.batch_ids(step)

@@ -90,27 +90,76 @@ def test_chunked_order_with_lanes(versions, truth, properties):
 
 
 def test_augmentation_depends_on_the_sample_alone(versions, properties):
+    """A predicate does not change what a transform draws for the samples that it leaves."""
     plan = loader.plan(
         {"photos": versions["photos"].select("cls"), "web": versions["web"].select("cls")},
         seed=2,
         global_batch=9,
     )
     properties.augments_by_sample(plan)
-    properties.augments_alike_in_any_view(versions["photos"], ["cls"])
+    version = versions["photos"]
+    fields = ["cls"]
+    seed = 5
+    drawn = []
+    for view in (version.select(*fields), version.select(*fields).where("i >= 9")):
+        plan = loader.plan({"photos": view}, seed=seed, global_batch=4)
+        with loader.Loader(
+            plan, 0, 1, transform=properties.draw, framework="numpy", workers=0, epochs=1
+        ) as batches:
+            drawn.append(
+                {
+                    one: value
+                    for batch in batches
+                    for one, value in zip(batch.ids, batch["drawn"].tolist(), strict=True)
+                    if one is not None
+                }
+            )
+    everything, some = drawn
+    assert some.items() <= everything.items()
+    assert len(some) < len(everything)
 
 
 def test_another_epoch_draws_anew(versions, properties):
-    properties.augments_anew_each_epoch(versions["web"])
+    """A sample is augmented otherwise in its next epoch. The version is one batch."""
+    version = versions["web"]
+    plan = loader.plan({"s": version.select("cls")}, seed=2, global_batch=len(version))
+    with loader.Loader(plan, 0, 1, transform=properties.draw, framework="numpy", workers=2) as batches:
+        first, second = (
+            dict(zip(batch.ids, batch["drawn"].tolist(), strict=True))
+            for batch in (next(batches), next(batches))
+        )
+    assert first.keys() == second.keys()
+    assert not set(first.values()) & set(second.values())
 
 
 def test_digest_covers_the_bytes_read(memory_root, samples, properties):
-    properties.digest_covers_the_bytes(memory_root, samples)
+    """The digest of a batch changes with what was read: here only the fields that are selected differ."""
+    root = memory_root
+    version = samples.write(root, "photos", range(8), fields=("cls", "txt"))
+    digests = set()
+    for fields in (("cls",), ("txt",), ("cls", "txt")):
+        plan = loader.plan({"s": version.select(*fields)}, seed=1, global_batch=8)
+        digests.add(properties.uninterrupted(plan, 1)[0])
+    assert len(digests) == 3
 
 
 def test_lost_byte_is_never_delivered(memory_root, samples, watched, properties):
+    """A byte that another reads than was written, at every read, is an error and not a batch."""
     samples.write(memory_root, "photos", range(8))
     store = watched(memory_root)
-    properties.refuses_changed_bytes(memory_root.open("photos@latest"), store, "x.npy")
+    version = memory_root.open("photos@latest")
+    watched = store
+    field = "x.npy"
+    plan = loader.plan({"s": version.select(field)}, seed=1, global_batch=4)
+    watched.change = lambda key, offset, data: (
+        bytes([data[0] ^ 1]) + data[1:] if key.endswith(".tar") and data else data
+    )
+    with loader.Loader(plan, 0, 1, workers=0, decode=False, on_corrupt="raise", cache=0) as batches:
+        try:
+            next(batches)
+        except loader.errors.Corrupt:
+            return
+    raise AssertionError("changed bytes were delivered")
 
 
 def test_fields_of_several_groups_that_only_some_parts_have(memory_root, samples, truth, properties):

@@ -159,15 +159,42 @@ def test_parent_is_checked_not_imposed(root):
 
 
 def test_late_publisher_is_laid_on_the_newest(properties):
-    properties.later_publisher_keeps_the_earlier()
+    """A publisher that was overtaken lays its parts on the version that overtook it: nothing is lost."""
+    root = loader.Root(properties.fresh_url())
+    parts = {}
+    for name in ("a", "b", "c"):
+        txn = root.begin("d")
+        parts[name] = loader.write_part(root, txn, [(f"{name}{i}", {"cls": i}) for i in range(3)])
+    properties.overtaken(root, parts["a"], lambda: root.publish("d", [parts["b"]]))
+    root.publish("d", [parts["c"]])
+    assert [record.number for record in root.versions("d")] == [1, 2, 3]
+    for number, names in ((1, "b"), (2, "ba"), (3, "bac")):
+        expected = {f"{name}{i}" for name in names for i in range(3)}
+        assert set(properties.content(root.open(f"d@{number}"))) == expected
 
 
 def test_key_comes_once(properties):
-    properties.a_key_is_refused_the_second_time()
+    """A key that is live in the newest version is refused, also when it came in by overtaking."""
+    root = loader.Root(properties.fresh_url())
+    with root.write("d") as writer:
+        writer.add("k", {"cls": 1})
+    properties.raised(DuplicateKey, lambda: properties.one(root, "k"))
+    txn = root.begin("d")
+    mine = loader.write_part(root, txn, [("new", {"cls": 1})])
+    properties.raised(
+        DuplicateKey, lambda: properties.overtaken(root, mine, lambda: properties.one(root, "new"))
+    )
+    assert [record.number for record in root.versions("d")] == [1, 2]
 
 
 def test_excluded_keys_are_gone(properties):
-    properties.excluded_keys_are_gone()
+    """A version with exclusions has the other samples, at ordinals without gaps."""
+    root = loader.Root(properties.fresh_url())
+    with root.write("d", part_samples=3) as writer:
+        for i in range(10):
+            writer.add(f"k{i}", {"cls": i})
+    version = root.exclude("d@1", ["k3", "k7"], reason="test")
+    assert properties.content(version) == {f"k{i}": {"cls": b"%d" % i} for i in range(10) if i not in (3, 7)}
 
 
 def test_keys_of_excluded_samples_may_come_again(root, properties):

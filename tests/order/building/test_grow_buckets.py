@@ -6,6 +6,7 @@ from collections import Counter
 from fractions import Fraction
 from itertools import accumulate
 
+import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -94,10 +95,56 @@ def test_batches_are_the_reference(properties, reference, reopened, first, growt
     first={"b0": 12, "b1": 11, "é": 9}, growths=[(9, {"b0": 8, "é": 2}, {2, 7}), (4, {"b1": 7}, {"é", 5})]
 )
 def test_every_epoch_of_every_bucket_is_whole_and_new_samples_come_once(properties, first, growths):
+    """Walks the run: old batches as they were; every bucket's old epoch goes on, each sample of it once, new ones once;
+    then whole epochs; what was removed is in no slot; every batch is of the bucket whose turn it is."""
     views, steps = history(properties, first, growths)
     assume(enough(views))
     before, made = properties.grown_buckets_plan(views, steps, BATCHES)
-    properties.grown_buckets_lose_nothing(before, made, views, steps, 60)
+    limit = 60
+    for step in range(steps[0] if steps else limit):
+        a, b = before.slots(step), made.slots(step)
+        for field in ("position", "epoch", "ordinal", "view_ordinal", "attempt"):
+            assert np.array_equal(getattr(a, field), getattr(b, field)), field
+        assert [before.source_names[k] for k in a.source.tolist()] == [
+            made.source_names[k] for k in b.source.tolist()
+        ]
+    taken = Counter()
+    for step in range(limit):
+        label, planned = made.bucket(step), made.slots(step)
+        assert len(planned) == made.batch_size(step)
+        version = sum(at <= step for at in steps)
+        live = set(views[version].version_keys)
+        came = set().union(*(view.version_keys for view in views[: version + 1]))
+        for k, epoch, ordinal, attempt in zip(
+            planned.source.tolist(),
+            planned.epoch.tolist(),
+            planned.ordinal.tolist(),
+            planned.attempt.tolist(),
+            strict=True,
+        ):
+            one = list(made.sources.values())[k]
+            assert one.bucket == label
+            if one.source != "a":
+                continue
+            key = one.view.version_keys[ordinal]
+            assert key.partition("/")[0] == label
+            assert key in came
+            assert key in live
+            if not attempt:
+                taken[label, epoch, key] += 1
+    assert set(taken.values()) <= {1}
+    everything = set().union(*(view.version_keys for view in views))
+    removed = everything - set(views[-1].version_keys)
+    for name, stream in made.grown_streams.items():
+        label = name.partition("/")[2]
+        epochs = [epoch for one, epoch, _ in taken if one == label]
+        for epoch in range(max(epochs, default=0)):
+            seen = {key for one, at, key in taken if (one, at) == (label, epoch)}
+            begun = max(number for number, stage in enumerate(stream.stages) if stage.epoch <= epoch)
+            of_label = {key for key in views[begun].version_keys if key.partition("/")[0] == label}
+            assert seen - removed >= of_label - removed
+            if begun == len(steps) and stream.stages[-1].origin >= stream.stages[-1].start:
+                assert seen == of_label or epoch < stream.stages[-1].epoch
 
 
 def grown(properties, more=0, **options):

@@ -30,7 +30,28 @@ def masked(n=100, batch=32, seed=7, chunk=None, lanes=None, **more):
     seed=st.integers(0, 2**64 - 1),
 )
 def test_every_epoch_is_whole_batches(properties, n, batch, chunk, lanes, seed):
-    properties.every_epoch_is_whole_batches(masked(n, batch, seed, chunk, lanes), 3)
+    """Every epoch is ceil(N/B) steps, with each sample once, in the order of the lanes; the rest of it is padding."""
+    made = masked(n, batch, seed, chunk, lanes)
+    epochs = 3
+    ((name, one),) = made.sources.items()
+    n, b = one.shape.n, made.global_batch
+    steps = -(-n // b)
+    for epoch in range(epochs):
+        parts = [made.slots(epoch * steps + step) for step in range(steps)]
+        for step, slots in enumerate(parts):
+            valid = slots.valid
+            assert len(slots) == b
+            assert int(valid.sum()) == (b if step < steps - 1 else n - (steps - 1) * b)
+            assert len(set(slots.ordinal[valid].tolist())) == int(valid.sum())
+            assert set(slots.epoch.tolist()) == {epoch}
+            for column in (slots.position, slots.ordinal, slots.view_ordinal):
+                assert (column[~valid] == -1).all()
+                assert (column[valid] >= 0).all()
+        position = np.concatenate([slots.position[slots.valid] for slots in parts])
+        ordinal = np.concatenate([slots.view_ordinal[slots.valid] for slots in parts])
+        order = np.argsort(position)
+        assert position[order].tolist() == list(range(epoch * n, (epoch + 1) * n))
+        assert ordinal[order].tolist() == properties.epoch_order(one.shape, made.seed, name, epoch).tolist()
 
 
 @exact

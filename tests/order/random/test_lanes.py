@@ -1,3 +1,5 @@
+from math import sqrt
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -133,7 +135,19 @@ def test_window_holds_a_chunk_once_up_to_d_and_twice_up_to_d_times_h(properties,
 
 
 def test_chunks_are_begun_at_a_level_rate(properties):
-    properties.first_touches_are_level(properties.shape_of(64 * 4 * 32 * 6, 32, 64, 4))
+    """Chunks met for the first time, counted per stretch of 1/8 chunk time, after the start: peak/mean."""
+    shape = properties.shape_of(64 * 4 * 32 * 6, 32, 64, 4)
+    seed = 7
+    limit = 1.35
+    n = shape.n
+    ordinals = properties.epoch_order(shape, seed)
+    rotation = lanes.epoch_keys(seed, "photos", 0).rot % n
+    chunk = (ordinals - rotation) % n // shape.chunk
+    _, first = np.unique(chunk[: shape.body], return_index=True)
+    chunk_time = shape.lanes * shape.rounds_h * shape.chunk
+    stretch = chunk_time // 8
+    counts = np.bincount(first[first >= chunk_time] // stretch)[8:]
+    assert counts.max() / counts.mean() < limit, counts
 
 
 @pytest.mark.parametrize(
@@ -146,8 +160,18 @@ def test_chunks_are_begun_at_a_level_rate(properties):
     ],
 )
 def test_positions_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed, positions):
+    """Over epochs, the ordinal at each of these positions falls everywhere equally often."""
     shape = properties.shape_of(*fixed)
-    properties.positions_are_uniform(shape, positions)
+    epochs = 3000
+    bins = 20
+    seed = 3
+    sizes = np.bincount(np.arange(shape.n) * bins // shape.n, minlength=bins)
+    for position, found in zip(
+        positions, properties.over_epochs(shape, positions, epochs, seed).T, strict=True
+    ):
+        counts = np.bincount(found * bins // shape.n, minlength=bins)
+        z = properties.z_score(counts, epochs * sizes / shape.n)
+        assert abs(z) < 4, (position, z)
 
 
 # The last T - body2 < D*h positions of an epoch come from a few neighbouring chunks (docs/order.md).
@@ -155,12 +179,35 @@ def test_positions_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed,
     ("fixed", "positions"), [((997, 1, 1, 1), (0, 500, 995)), ((4003, 4, 16, 4), (0, 2000, 3839, 3900))]
 )
 def test_adjacent_pairs_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed, positions):
+    """Over epochs, the step from each of these positions' ordinal to the next one's is uniform on 1..N-1 (mod N)."""
     shape = properties.shape_of(*fixed)
-    properties.adjacent_pairs_are_uniform(shape, positions)
+    epochs = 3000
+    bins = 20
+    seed = 4
+    both = [at for position in positions for at in (position, position + 1)]
+    found = properties.over_epochs(shape, both, epochs, seed)
+    sizes = np.bincount(np.arange(shape.n - 1) * bins // (shape.n - 1), minlength=bins)
+    for position, a, b in zip(positions, found[:, ::2].T, found[:, 1::2].T, strict=True):
+        steps = (b - a) % shape.n - 1
+        assert steps.min() >= 0
+        counts = np.bincount(steps * bins // (shape.n - 1), minlength=bins)
+        z = properties.z_score(counts, epochs * sizes / (shape.n - 1))
+        assert abs(z) < 4, (position, z)
 
 
 def test_small_full_shuffle_has_no_favourites(properties):
-    properties.table_is_a_uniform_shuffle()
+    """Every (position, ordinal) pair of a full shuffle is equally frequent over epochs."""
+    n = 16
+    epochs = 4000
+    seed = 11
+    shape = properties.shape_of(n, 1, 1, 1)
+    counts = np.zeros((n, n))
+    for epoch in range(epochs):
+        counts[np.arange(n), properties.epoch_order(shape, seed, "photos", epoch)] += 1
+    # rows and columns are both fixed, which leaves (n-1)^2 degrees of freedom, stretched by n/(n-1)
+    chi = float(((counts - epochs / n) ** 2 / (epochs / n)).sum()) * (n - 1) / n
+    df = (n - 1) ** 2
+    assert abs((chi - df) / sqrt(2 * df)) < 4, (chi, df)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,20 @@ def test_batches_are_the_reference(properties, reference, sizes, batches, weight
         chunk=chunk,
         lanes=4 if chunk else None,
     )
-    properties.bucketed_batch_matches_reference(reference, made, [(0, first), (at, later)], step)
+    segments = [(0, first), (at, later)]
+    shapes = {
+        name: (one.shape.n, one.shape.chunk, one.shape.lanes, one.shape.rounds_h)
+        for name, one in made.sources.items()
+    }
+    batches = {label: stream.batch for label, stream in made.buckets.streams.items()}
+    label, wanted = reference.bucketed_batch(
+        made.seed, batches, shapes, properties.sizes_of(made), segments, step
+    )
+    slots = made.slots(step)
+    columns = (slots.source, slots.position, slots.epoch, slots.view_ordinal)
+    got = [(made.source_names[k], *rest) for k, *rest in zip(*(one.tolist() for one in columns), strict=True)]
+    assert (made.bucket(step), got) == (label, wanted)
+    assert made.batch_size(step) == len(slots) == batches[label]
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
@@ -85,7 +98,18 @@ def test_every_epoch_is_whole_in_a_mixture_too(properties):
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(sizes=SIZES, batches=BATCHES, prefix=st.integers(1, 150))
 def test_every_prefix_of_turns_is_within_one_of_the_sizes_shares(properties, sizes, batches, prefix):
-    properties.turns_stay_within_one(sizes, of_these(batches, sizes), prefix)
+    """One source: in every prefix each bucket has had its exact share of steps within 1, in samples by its size."""
+    batches = of_these(batches, sizes)
+    made = properties.bucketed_plan({"a": sizes}, batches)
+    turns = [made.bucket(step) for step in range(prefix)]
+    exact = {label: Fraction(n, batches[label]) for label, n in sizes.items()}
+    total = sum(exact.values())
+    for label, share in exact.items():
+        count = 0
+        for t, turn in enumerate(turns, 1):
+            count += turn == label
+            assert abs(count - t * share / total) <= 1
+        assert count == sum(made.turn(step).bucket == label for step in range(prefix))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -135,7 +159,11 @@ def test_adding_a_source_leaves_the_others_orders_alone(properties):
 
 
 def test_two_buckets_of_one_size_are_in_two_orders(properties):
-    properties.buckets_have_names_of_their_own()
+    """Two buckets of one size are not in one order."""
+    n = 64
+    made = properties.bucketed_plan({"a": {"b0": n, "b1": n}}, {"b0": n, "b1": n})
+    orders = {made.bucket(step): tuple(made.slots(step).view_ordinal.tolist()) for step in range(2)}
+    assert len(orders) == len(set(orders.values())) == 2
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

@@ -1,6 +1,7 @@
 """A run goes on under a later version from a chosen step: what was planned before stays, no old sample is lost or read
 twice in its epoch, new ones come in proportion, removed ones no more."""
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import replace
@@ -12,13 +13,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
+from loader.order import plan
 from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
 from loader.order.slots import rank_slice
+from loader.order.sources import growth
 from loader.order.sources.growth import Stage
 from loader.order.sources.packing import Packing
 from loader.order.sources.views import SyntheticView, synthetic
+from loader.order.sources.views import synthetic as synthetic_view
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -53,7 +57,29 @@ class Another(SyntheticView):
     more=st.integers(1, 60),
 )
 def test_stream_is_the_one_written_out(properties, reference, n, growths, more):
-    properties.grown_stream_is_written_out(reference, n, growths, more)
+    """growths: (positions since the one before, new samples, removed ones)."""
+    sizes, stages, whole = {"a": n}, [growth.Stage(start=0, origin=0, epoch=0, n=n)], n
+    starts = list(itertools.accumulate(gap for gap, _, _ in growths))
+    for number, (start, (_, new, removed)) in enumerate(zip(starts, growths, strict=True), 1):
+        whole = max(1, whole - removed) + new
+        sizes |= {f"a+{number}": new, f"a#{number}": whole}
+        stages.append(stages[-1].after(start, whole, new))
+    count = (starts[-1] if starts else 0) + more
+    stream = growth.GrownStream(tuple(stages))
+    number, new, epoch, inside = stream.places(np.arange(count, dtype=np.int64))
+    names = [
+        f"a+{g}" if d else (f"a#{g}" if g else "a")
+        for g, d in zip(number.tolist(), new.tolist(), strict=True)
+    ]
+    got = list(zip(names, epoch.tolist(), inside.tolist(), strict=True))
+    wanted = reference.grown_stream("a", sizes, starts, count)
+    assert got == wanted
+    assert epoch.tolist() == sorted(epoch.tolist())
+    for one in range(int(epoch[-1]) + 1):
+        assert stream.epoch_start(one) == epoch.tolist().index(one)
+    for last in (count - 1, 0):  # alone as in an array
+        alone = [part.tolist() for part in stream.places(np.array([last], np.int64))]
+        assert alone == [[part[last].item()] for part in (number, new, epoch, inside)]
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
@@ -79,9 +105,9 @@ def test_every_epoch_is_whole_and_new_samples_come_once(versions, counts, gone, 
         others_of = [names.index("b")] if others else []
         mine = ~np.isin(planned.source, others_of)
         # the other source is where it was, sample by sample
-        for plan, slots in ((plain, own), (made, planned)):
+        for one, slots in ((plain, own), (made, planned)):
             assert len(slots) == batch
-            here = slots.source == (plan.source_names.index("b") if others else -1)
+            here = slots.source == (one.source_names.index("b") if others else -1)
             epochs.append(
                 sorted(zip(slots.position[here].tolist(), slots.ordinal[here].tolist(), strict=True))
             )
@@ -155,7 +181,20 @@ def test_new_samples_are_counted_exactly_however_many(left, delta, share, n):
 
 
 def test_another_growth_is_another_past(properties):
-    properties.growths_are_part_of_the_past()
+    """A growth before the state's step cannot change; one at that step or later can."""
+    before = plan.make_plan({"a": synthetic_view(50, "a")}, seed=3, global_batch=20)
+
+    def grown(n, step):
+        return before.grow({"a": synthetic_view(n, "a")}, step)
+
+    state = before.state(4)
+    assert properties.refusal(grown(60, 4), state) is None
+    assert grown(60, 4).state(4) == state
+    state = grown(60, 4).state(5)
+    assert properties.refusal(grown(60, 4).grow({"a": synthetic_view(90, "a")}, 5), state) is None
+    for other in (before, grown(60, 3), grown(61, 4)):
+        why = properties.refusal(other, state) or ""
+        assert "grown: " in why or "source 'a#1' n: " in why
 
 
 def test_old_plans_states_go_on_and_later_ones_too(properties):
@@ -211,7 +250,13 @@ def test_any_stops_resumes_and_world_sizes_give_the_uninterrupted_run(versions, 
 
 
 def test_quarantined_sample_stays_so_under_the_later_versions(properties):
-    properties.held_back_under_later_versions()
+    """Removed samples, and lists of the version that the plan began with."""
+    views = properties.versions([40, 20, 10], [{0, 5}, {1, 11, 21, 29}])
+    made = plan.make_plan({"a": views[0]}, seed=3, global_batch=10, quarantine=[(1, {"a": ["0/7", "0/20"]})])
+    made = made.grow({"a": views[1]}, 2).grow({"a": views[2]}, 4)
+    assert (
+        properties.slots_hold_what_is_left(made, {2: views[:2], 4: views[1:]}, {1: {"0/7", "0/20"}}, 30) > 10
+    )
 
 
 def test_json_hash_and_what_is_said(versions, reopened):
@@ -272,10 +317,10 @@ def test_exhaustion_is_the_step_that_a_count_finds(versions, counts, gaps, batch
             continue
         same = [last for (_, epoch), (_, last) in ends.items() if epoch == epochs[0]]
         assert one["exhausted_at_step"] == max(same)
-    for growth, (one, other) in zip(facts["growths"], pairwise(range(len(views))), strict=True):
-        assert (one, growth["source"]) == (other - 1, "a")
+    for grown, (one, other) in zip(facts["growths"], pairwise(range(len(views))), strict=True):
+        assert (one, grown["source"]) == (other - 1, "a")
         begun = [first for (name, _), (first, _) in ends.items() if name == f"a#{other}"]
-        assert growth["whole_from_step"] == (min(begun) if begun else None)
+        assert grown["whole_from_step"] == (min(begun) if begun else None)
 
 
 def test_step_far_away_costs_what_a_near_one_does():

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan, PlanMismatch
+from loader.order import plan
 from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
 from loader.order.sources.packing import pack
 from loader.order.sources.views import synthetic
+from loader.order.sources.views import synthetic as synthetic_view
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -129,7 +131,25 @@ def test_list_is_in_the_hash_whatever_its_order():
 
 
 def test_run_may_quarantine_from_where_it_stopped_on(properties):
-    properties.quarantine_is_part_of_the_past()
+    """A list that counted before the state's step cannot change; one that counts from there on can."""
+    views = {"a": synthetic_view(50)}
+
+    def made(quarantine):
+        return plan.make_plan(views, seed=3, global_batch=20, quarantine=quarantine)
+
+    bad = {"a": [f"{ordinal:012d}" for ordinal in (1, 2, 3)]}
+    state = made(None).state(4)
+    for later in (4, 5, 100):
+        assert properties.refusal(made([(later, bad)]), state) is None
+    held = made([(2, bad)]).state(4)
+    assert properties.refusal(made([(2, bad), (4, {"a": ["000000000009"]})]), held) is None
+    for other, theirs in (
+        (made([(3, bad)]), state),
+        (made(None), held),
+        (made([(3, bad)]), held),
+        (made([(2, {"a": bad["a"][:2]})]), held),
+    ):
+        assert "quarantine" in (properties.refusal(other, theirs) or "")
 
 
 def test_sample_listed_twice_counts_from_the_earlier_step():
@@ -175,7 +195,22 @@ def test_view_of_some_samples():
 
 
 def test_samples_that_came_with_a_growth_are_quarantined_too(properties):
-    properties.new_samples_are_quarantined()
+    """Lists of samples that came with either growth, of old ones by the later versions' keys, before and after."""
+    views = properties.versions([40, 20, 10], [{0, 5}, {1, 11, 21, 29}])
+    lists = {2: {"1/3", "1/7", "0/30"}, 5: {"2/2", "2/9", "1/4", "0/8"}, 3: {"1/0", "0/39"}}
+    began = plan.make_plan({"a": views[0]}, seed=3, global_batch=10)
+    made = began.grow({"a": views[1]}, 2).quarantined({"a": lists[2]}, 2).grow({"a": views[2]}, 4)
+    for step in (5, 3):
+        made = made.quarantined({"a": lists[step]}, step)
+    assert properties.slots_hold_what_is_left(made, {2: views[:2], 4: views[1:]}, lists, 40) > 15
+    plain = began.grow({"a": views[1]}, 2)
+    properties.prefix_is_untouched(plain, plain.quarantined({"a": lists[5] - {"2/2", "2/9"}}, 3), 3)
+    every_way_is_the_same_plan = [
+        began.quarantined({"a": ["0/9"]}, 7).grow({"a": views[1]}, 2).quarantined({"a": ["1/3"]}, 7),
+        plain.quarantined({"a": ["1/3"]}, 7).quarantined({"a": ["0/9"]}, 7),
+        plain.quarantined({"a": ["0/9", "1/3", "1/3"]}, 7),
+    ]
+    assert len({one.hash for one in every_way_is_the_same_plan}) == 1
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)

@@ -148,13 +148,23 @@ def test_any_corrupt_samples_at_any_runtime(
 
 
 def test_quarantined_run_delivers_what_the_substituted_one_did(damage, root, views, properties, samples):
+    """Substituted or quarantined from the start: the same samples, so the same digests."""
     bad = damage(BAD)
     plan = loader.plan(views, seed=7, global_batch=13)
 
     def explained(plan, step):
         return [(one.source, one.address.key) for one in loader.explain(plan, step)]
 
-    properties.substitutes_as_quarantined(plan, bad, explained)
+    samples_of = explained
+    names = {name: [key for source, key in bad if source == name] for name in plan.sources}
+    sources = {name: one.view for name, one in plan.sources.items()}
+    quarantined = loader.plan(
+        sources, seed=plan.seed, global_batch=plan.global_batch, quarantine=names, allow_repeats=True
+    )
+    assert properties.uninterrupted(quarantined, 4) == properties.uninterrupted(plan, 4, corrupt_budget=1.0)
+    for step in range(4):
+        assert quarantined.batch_ids(step) == properties.with_substitutes(plan, step, bad)[0]
+        assert samples_of(quarantined, step) == quarantined.batch_ids(step)
     flips = root.store.change
     flips.reads.clear()
     quarantined = loader.plan(

@@ -66,7 +66,7 @@ def test_killed_while_raw_objects_go(kit, tmp_path):
         raw = RawDeletion(delete_object, files_beside)
         run_takedown(root_over(store), n, apply=True, raw=raw, raw_below=[str(tmp_path)])
 
-    for store, _, _ in killed_runs(run, store_of, at=range(3, 999, 6)):
+    for store, _, _ in killed_runs(run, store_of, at=range(1, 999, 2)):
         on_record = {one["deleted"] for one in read_record(store, n).having("raw")}
         assert not (alone.exists() and True in on_record)
         run(store)

@@ -93,17 +93,20 @@ def killed_runs(
 ) -> Iterator[tuple[Any, int, str]]:
     """Yield (store, k, side) after each run that was killed at its k-th request; a store of its own for each.
 
-    Every k up to the first run that ends by itself, or those in `at`.
+    Every k up to the first run that ends by itself, or those in `at`. One at least is killed.
     """
+    killed = 0
     for when in SIDES:
         for k in at or count(1):
             store = store_of(f"{k}-{when}")
             try:
                 run(Death(k, when, verbs, stop).of(store))
             except Killed:
+                killed += 1
                 yield store, k, when
             else:
                 break
+    assert killed, "the program makes no such request"
 
 
 def forks_killed(work: Callable[[Death], object], when: str = "after") -> int:

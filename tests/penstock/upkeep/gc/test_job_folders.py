@@ -94,12 +94,12 @@ def test_sweep_that_is_killed_leaves_no_results_without_their_description(
 ):
     """And whoever computes the job again does all of it."""
     monkeypatch.setattr(plan, "ROWS", rows)
-    first = shutil.copytree(ended, tmp_path / "first")
-    for day in (0, 14):
-        properties.look(loader.Root(first), day * DAY)
 
     def store_of(name):
-        return open_store(str(shutil.copytree(first, tmp_path / name)))
+        place = shutil.copytree(ended, tmp_path / name)
+        for day in (0, 14):
+            properties.look(loader.Root(place), day * DAY)
+        return open_store(str(place))
 
     def sweep(store):
         properties.look(root_over(store), 17 * DAY)

@@ -27,7 +27,13 @@ FILES = {
     if (files := dict(re.findall(r"^```\w+ (\w+\.\w+)\n(.*?)^```", text, re.M | re.S)))
 }
 """Section -> name of a file -> its text, on the page or in examples/my_package."""
-for _section, _name in (("model", "liking.py"), ("modality", "points.py"), ("store", "sqlite_store.py")):
+for _section, _name in (
+    ("dataset", "portraits.py"),
+    ("featurizer", "mean_colour.py"),
+    ("model", "liking.py"),
+    ("modality", "points.py"),
+    ("store", "sqlite_store.py"),
+):
     FILES[_section][_name] = (ROOT / "examples" / "my_package" / _name).read_text()
 
 TESTS = {"featurizer": 9, "model": 10, "dataset": 2, "modality": 9, "store": 41}

@@ -1,1 +1,1 @@
-"""A model, a modality and a store of your own, as docs/extending.md describes them: copy the file that you need."""
+"""A dataset, a featurizer, a model, a network, a modality and a store of your own (docs/extending.md)."""

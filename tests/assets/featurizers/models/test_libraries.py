@@ -4,7 +4,6 @@ Small ones with random weights, saved to a folder as `save_pretrained` does; no 
 """
 
 import io
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -238,15 +237,14 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, pictures: list[Mapping[str
         )
 
 
-def test_network_that_the_page_shows(
+def test_network_of_the_examples(
     tmp_path: Path, pictures: list[Mapping[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
     from transformers import Dinov2Config, Dinov2Model
 
-    page = (Path(__file__).parents[4] / "docs" / "extending.md").read_text()
-    (source,) = re.findall(r"```python dino.py\n(.*?)```", page, re.S)
-    (tmp_path / "shown_dino.py").write_text(source)
+    source = Path(__file__).parents[4] / "examples" / "my_package" / "dino.py"
+    (tmp_path / "shown_dino.py").write_text(source.read_text())
     monkeypatch.syspath_prepend(str(tmp_path))
     torch.manual_seed(8)
     config = Dinov2Config(

@@ -8,23 +8,30 @@ from penstock.formats.registry import EXPORTED, IMPORTED, REGISTERED, TABLES
 from penstock.verbs.formats import LEROBOT
 
 PAGE = Path(__file__).parents[4] / "docs" / "formats.md"
-ROW = re.compile(r"^\| (`[a-z`, -]+`) \| (yes )?\| (yes )?\| (yes )?\| (copy, in place|copy) \|", re.M)
+ROW = re.compile(r"^\| (`[a-z`, -]+`) \| (all|register, import|import) \| (copy, in place|copy) \|", re.M)
+COMMANDS = {
+    "all": {"register", "import", "export"},
+    "register, import": {"register", "import"},
+    "import": {"import"},
+}
 
 
 def test_formats_page_agrees_with_registries():
     rows = {
-        name: tuple(cells)
-        for names, *cells in ROW.findall(PAGE.read_text())
+        name: (COMMANDS[commands], source)
+        for names, commands, source in ROW.findall(PAGE.read_text())
         for name in re.findall(r"[a-z-]+", names)
     }
     registered, imported = {*REGISTERED, *TABLES, LEROBOT}, {*REGISTERED, *IMPORTED}
     assert imported == {*walked_formats(), *read_formats()}
     assert rows == {
         name: (
-            "yes " if name in registered else "",
-            "yes " if name in imported else "",
-            "yes " if name in EXPORTED else "",
+            {
+                command
+                for command, names in (("register", registered), ("import", imported), ("export", EXPORTED))
+                if name in names
+            },
             "copy, in place" if name in walked_formats() else "copy",
         )
-        for name in registered | imported
+        for name in registered | imported | EXPORTED
     }

@@ -1,4 +1,4 @@
-"""The table of silent bugs in docs/media.md: the code stops objects by each name, and tests plant each bug."""
+"""The silent bugs in docs/media.md: the code stops objects by each name, and tests plant each bug."""
 
 import io
 import re
@@ -83,11 +83,18 @@ TESTS = {
 
 
 def test_page_lists_exactly_the_tested_names() -> None:
-    page = (REPOSITORY / "docs/media.md").read_text()
-    rows = re.findall(r"^\| `([a-z_]+)` \| (source|cut|version) \| [^|]+ \|$", page, re.MULTILINE)
-    table = page.split("| stopped as | by | bugs |\n")[1].partition("\n\n")[0]
-    assert rows == list(TESTS)
-    assert len(rows) == len(table.splitlines()) - 1 > 30
+    section = (REPOSITORY / "docs/media.md").read_text().split("\n## Silent bugs\n")[1].partition("\n## ")[0]
+    lists = re.findall(r"\*\*(source|cut|version)\*\*[^*]+?\n\n((?:- .+\n(?:  .+\n)*)+)", section)
+    assert [audit_of for audit_of, _ in lists] == ["source", "cut", "version"]
+    rows = []
+    for audit_of, bugs in lists:
+        heads = re.findall(r"^- ((?:`[a-z_]+`(?:, )?)+): ", bugs, re.MULTILINE)
+        assert len(heads) == bugs.count("\n- ") + 1
+        names = [name for head in heads for name in re.findall(r"[a-z_]+", head)]
+        assert names == sorted(names)
+        rows += [(name, audit_of) for name in names]
+    assert sorted(rows) == list(TESTS)
+    assert len(rows) == section.count("\n- ") + 1 > 30  # `colour_matrix` shares a line with `colour_range`
 
 
 @pytest.mark.parametrize(("name", "audit_of"), TESTS)

@@ -1,4 +1,4 @@
-"""The walk of docs/production.md by its commands alone: a run of one team preempts another team's, and both end."""
+"""The walk of docs/clusters.md by its commands alone: a run of one team preempts another team's, and both end."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.servers.patience import until
 from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
-PAGE = (REPOSITORY / "docs/production.md").read_text()
+PAGE = (REPOSITORY / "docs/clusters.md").read_text()
 STEPS = 200
 TEAMS = {"team-a": "low", "team-b": "high"}
 CLUSTER = """\

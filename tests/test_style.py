@@ -50,7 +50,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line, text) of a file's English: docstrings, comments and strings of Python; a page without its code."""
     text = path.read_text()
     if path.suffix == ".md":
-        bare = re.sub(r"```.*?```", lambda m: "\n" * m[0].count("\n"), text, flags=re.S)
+        bare = re.sub(r"```.*?```|^::: \S+$", lambda m: "\n" * m[0].count("\n"), text, flags=re.S | re.M)
         yield 1, re.sub(r"`[^`\n]*`", "`c`", bare)
         return
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

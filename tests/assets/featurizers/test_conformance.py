@@ -63,7 +63,7 @@ def test_registry_names_what_is_there(
     assert {target.split(":")[0].rpartition(".")[2] for target in registry.values()} == files
     for name in registry:
         assert make(name, **models.get(name, {})).name == name
-        assert re.search(rf"^\| `{name}` \|", PAGE, re.M), f"{name} is not in a table of docs/pipeline.md"
+        assert re.search(rf"^- `{name}` \(", PAGE, re.M), f"{name} is not in a list of docs/pipeline.md"
 
 
 def test_unknown_names_and_parameters_are_refused() -> None:

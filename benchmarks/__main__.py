@@ -51,13 +51,14 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[
     """The page, and what its picture shows."""
     lines = [f"{peer} does not take part: {why}\n" for peer, why in bench.failed.items()]
     verdicts: list[str] = []
+    costs: list[str] = []
+    shuffles: dict[str, float] = {}
     panels: dict[str, Turns] = {}
     names = given.rows.split(",")
     kinds = {name: row.kind for name, row in ROWS.items()} | {"resumed": ROWS["raw"].kind}
     lone = {
         "first_step": lambda: alone.first_step(given.rounds),
         "resumed": lambda: alone.resumed(bench, given.rounds),
-        "video": lambda: alone.video(min(given.rounds, SLOW_ROUNDS)),
     }
     for at, name in enumerate(names):
         if name in lone:
@@ -65,14 +66,19 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[
             continue
         row = ROWS[name]
         if isinstance(row, Store):
-            found = store.measure(bench, row, min(given.rounds, SLOW_ROUNDS))
-            lines += page.store(row, *found, bench.mean_bytes(row))
+            turns, _, failed = store.measure(bench, row, min(given.rounds, SLOW_ROUNDS))
+            if row.resume_at:
+                lines += page.resumed(row, turns, failed)
+            else:
+                lines += page.store(row, turns, failed, bench.mean_bytes(row))
         else:
-            found = throughput.measure(bench, row, given.rounds)
+            turns, spread, failed = throughput.measure(bench, row, given.rounds)
+            lines += [f"{row.short}: {name} failed: {why}\n" for name, why in failed.items()]
             if row.limit:
-                lines += page.throughput(row, *found, bench.mean_bytes(row))
-                panels[row.title] = found[0]
-        turns = found[0]
+                costs.append(page.throughput(row, turns, bench.mean_bytes(row)))
+                panels[row.title] = turns
+                for name, groups in page.poor_shuffles(row, turns, spread).items():
+                    shuffles[name] = min(groups, shuffles.get(name, groups))
         judged = [line for aim in row.aims if (line := page.verdict(turns, aim)) is not None]
         verdicts += [f"| {'' if n else f'{row.title} '}| {line}" for n, line in enumerate(judged)]
         if not keep and row.kind not in {kinds.get(later) for later in names[at + 1 :]}:
@@ -85,6 +91,8 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[
         note=given.note,
         versions=bench.versions,
         verdicts=verdicts,
+        costs=costs,
+        shuffles=shuffles,
         sections=lines,
         picture=(given.out or PAGE).with_suffix(".svg").name if panels else "",
     )

@@ -1,45 +1,32 @@
-"""What penstock is held to without peers of its own kind: the first batch, going on, memory, video reads."""
+"""What penstock is held to without peers of its own kind: the first batch, going on, memory."""
 
 import json
 import statistics
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-from .contest import ROOT, python_of
+from .contest import ROOT
 from .page import MIB, shown
 from .rows import OURS, ROWS
 from .throughput import Bench, say
 
-STEPS = (0, 10**7)
+FAR_STEP = 10**7
 LONG_STEPS, LONG_TURN_S = 10**5, 10.0
 
 
 def first_step(rounds: int) -> list[str]:
-    """The order alone, of 1e9 samples, at step 0 and at step 1e7: each in fresh processes, in turns."""
-    found: dict[int, list[dict[str, float]]] = {step: [] for step in STEPS}
-    for _ in range(rounds):
-        for step in STEPS:
-            ran = subprocess.run(
-                [sys.executable, "-m", "benchmarks.first_step", str(step)],
-                cwd=ROOT,
-                capture_output=True,
-                check=True,
-            )
-            found[step].append(json.loads(ran.stdout))
-    lines = [
-        "## The first batch's order, of 1e9 samples",
-        "",
-        "The 1,024 samples of one step, from nothing; no data is read. To reach: 2 s and 1 GiB at step 1e7.",
-        "",
-        "| step | seconds | MiB, all of the process |",
-        "| --- | --- | --- |",
+    """The order alone, of 1e9 samples, at a far step, in fresh processes."""
+    command = [sys.executable, "-m", "benchmarks.first_step", str(FAR_STEP)]
+    runs = [
+        json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+        for _ in range(rounds)
     ]
-    for step, runs in found.items():
-        memory = statistics.median(run["bytes"] for run in runs) / MIB
-        lines.append(f"| {step:,} | {shown([run['seconds'] for run in runs], 3)} | {memory:,.0f} |")
-    return [*lines, ""]
+    mib = statistics.median(run["bytes"] for run in runs) / MIB
+    return [
+        f"The order of the 1,024 samples of step {FAR_STEP:,}, of 1e9: {shown([run['seconds'] for run in runs], 3)} s "
+        f"and {mib:,.0f} MiB from nothing. The aims: 2 s, 1 GiB.",
+        "",
+    ]
 
 
 def resumed(bench: Bench, rounds: int) -> list[str]:
@@ -57,10 +44,8 @@ def resumed(bench: Bench, rounds: int) -> list[str]:
                 seconds[name].append(runner.ask("race", samples=row.batch, limit_s=30)["first_s"])
     ratios = [b / a for a, b in zip(seconds["fresh"], seconds["resumed"], strict=True)]
     return [
-        "## Going on in mid-epoch, from local files",
-        "",
-        f"From opening the root to the first batch: {shown(seconds['fresh'], 3)} s, from a state in mid-epoch",
-        f"{shown(seconds['resumed'], 3)} s, {shown(ratios)} times as long. To reach: 1.2.",
+        f"The first batch from local files: {shown(seconds['fresh'], 3)} s; from a state in mid-epoch {shown(ratios)} "
+        "times that. The aim: 1.2.",
         "",
     ]
 
@@ -86,37 +71,3 @@ def long_run(bench: Bench) -> list[str]:
             lines.append(f"| {steps:,} | {turn['memory_bytes'] / MIB:,.1f} |")
             say(lines[-1])
     return [*lines, ""]
-
-
-def video(rounds: int) -> list[str]:
-    """benchmarks/video_reads.py, in the environment of its peers where it is there."""
-    python = python_of("video") if python_of("video").exists() else Path(sys.executable)
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "page.md"
-        command = [
-            python,
-            "-m",
-            "benchmarks.video_reads",
-            "--rounds",
-            str(rounds),
-            "--reads",
-            "2",
-            "--out",
-            out,
-        ]
-        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if ran.returncode:
-            why = (ran.stderr.splitlines() or ["no word"])[-1]
-            return ["## Video", "", f"benchmarks/video_reads.py failed: {why}", ""]
-        text = out.read_text()
-    _, _, body = text.partition("\n## ")
-    body, _, _ = body.partition("\n## Correctness")
-    return [
-        "## Video: 16 frames at a random place, 224 px",
-        "",
-        "To reach: 1.1 times the best from the same file, 5 times from canonical clips. One thread each. More:",
-        "[video reads](#video-reads).",
-        "",
-        "#" + ("## " + body).replace("\n## ", "\n### "),
-        "",
-    ]

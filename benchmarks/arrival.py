@@ -25,9 +25,9 @@ import loader
 from loader.errors import VersionNotFound
 from tests.servers.deployment import deployment
 
+from . import sections
+
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGE = REPOSITORY / "docs" / "benchmarks-pipeline.md"
-HEADING = "## From arrival to version"
 DATASET = "stream"
 TIMEOUT_S = 600
 SETTINGS = REPOSITORY / "deploy" / "one_machine" / "dagster.yaml"
@@ -106,36 +106,19 @@ def section(found: Measured, note: str) -> str:
     first, *later = found.arrival_s
     told = later or [first]
     load = f"load average {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores"
-    lines = [
-        HEADING,
-        "",
-        f"Made by `python -m benchmarks.arrival --drops {len(found.arrival_s)}` ({load}"
-        f"{'; ' + note if note else ''}), with a real daemon",
-        "and webserver: from a photo's landing in a streaming dataset until "
-        '`root.open("stream@latest")` has it.',
-        "",
-        "| | seconds |",
-        "| --- | --- |",
-        f"| the first photo, while Dagster starts | {first:.0f} |",
-        f"| later ones, median of {len(told)} | {statistics.median(told):.0f} |",
-        f"| fastest, slowest | {min(told):.0f}, {max(told):.0f} |",
-        f"| processor time of everything, per photo | {found.cpu_s / len(found.arrival_s):.0f} |",
-        "",
-        "A photo takes two runs and four waits of up to 5 s.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def write_section(page: Path, text: str) -> None:
-    """Put a section into the page, in place of an earlier one of its heading."""
-    old = page.read_text() if page.exists() else "# Benchmarks: the pipeline\n\n"
-    before, found, rest = old.partition(HEADING + "\n")
-    ends = [
-        at for at in (rest.find("\n## "), rest.find("\n<!--")) if at >= 0
-    ]  # a heading, or a mark of another
-    behind = rest[min(ends) + 1 :] if found and ends else ""
-    page.write_text(before.rstrip("\n") + "\n\n" + text + ("\n" + behind if behind else ""))
+    return "\n".join(
+        [
+            "# From arrival to version",
+            "",
+            f"Made by `python -m benchmarks.arrival --drops {len(found.arrival_s)}` ({load}"
+            f"{'; ' + note if note else ''}), with a real daemon and webserver.",
+            "",
+            'From a photo\'s landing in a streaming dataset until `root.open("stream@latest")` has it: '
+            f"{statistics.median(told):.0f} s, median of {len(told)} ({min(told):.0f} to {max(told):.0f} s); the "
+            f"first, while Dagster starts, {first:.0f} s. Each takes two runs, four waits of up to 5 s, and "
+            f"{found.cpu_s / len(found.arrival_s):.0f} s of processor time.",
+        ]
+    )
 
 
 def main() -> int:
@@ -148,7 +131,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), options.drops)
     text = section(found, options.note)
-    write_section(PAGE, text)
+    sections.write("benchmarks.arrival", text)
     print(text)
     return 0
 

@@ -196,15 +196,13 @@ def page_of(result: Restore) -> str:
     lines = [
         "# A checkpoint of 100 GB on other ranks",
         "",
-        f"{result.tensors:,} tensors in {result.parts:,} parts, {result.nbytes * gb:.0f} GB, saved by "
-        f"{result.saved_by} ranks and loaded by {len(ranks)}",
-        "over S3. Run with all sizes divided by 1,024, so counts match the whole.",
+        "Made by `python -m benchmarks.checkpoint_restore`, with all sizes divided by 1,024: counts match the whole.",
         "",
+        f"{result.saved_by} ranks save {result.tensors:,} tensors, {result.nbytes * gb:.0f} GB, and {len(ranks)} load "
+        "them over S3.",
         f"A rank reads {_range([one.nbytes * gb for one in ranks], 2)} GB for its share of "
         f"{_range([one.share * gb for one in ranks], 2)} GB, in",
-        f"{_range([one.requests for one in ranks])} requests of at most 16 MiB to "
-        f"{_range([one.parts for one in ranks])} parts, which hold its rows.",
-        "Only the first rank reads marker and index.",
+        f"{_range([one.requests for one in ranks])} requests. Only the first rank reads marker and index.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -3,12 +3,10 @@
 A transformer of 100 million parameters with AdamW's moments, sharded by FSDP over two ranks with gloo, each a process
 with one thread for torch. In each round both save and both load the same state, by turns, on the same disk. The
 slowest rank's seconds count, the processor seconds of all, and the most memory that one had at once above what it had
-before. What hashing alone costs is measured beside it, on the same bytes. The table goes to
-docs/benchmarks-stores.md.
+before. The table goes to docs/benchmarks-stores.md.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import platform
@@ -30,10 +28,7 @@ from .page import shown
 RANKS = 2
 WORDS, WIDTH, DEPTH = 20_001, 768, 12
 TORCH, OURS = "torch", "penstock"
-WHY = (
-    "Both saves sync. penstock also hashes every byte: SHA-256 for `penstock checkpoints verify` and copies, CRC-32C",
-    "of each MiB for loads.",
-)
+WHY = "Both saves sync. penstock also hashes every byte, by SHA-256 and CRC-32C."
 Cost = dict[str, float]
 """seconds, processor seconds, MiB: of one rank, or of all."""
 
@@ -75,7 +70,6 @@ def as_rank(rank: int, folder: str, rounds: int, words: int) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
     state = {"train": training(words)}
-    mine = list(local_tensors(state["train"].state_dict()))
     turns: dict[str, list[Cost]] = {}
     try:
         for number in range(rounds):
@@ -83,8 +77,6 @@ def as_rank(rank: int, folder: str, rounds: int, words: int) -> None:
             for name, way in ways if number % 2 else reversed(ways):
                 for what, call in way(f"{folder}/{name}", state, number).items():
                     turns.setdefault(f"{what} {name}", []).append(measured(call))
-            for what, hashing in (("SHA-256", sha256), ("CRC-32C", crc32c)):
-                turns.setdefault(what, []).append(measured(lambda hashing=hashing: hashing(mine)))
             distributed.barrier()
             if rank == 0:
                 shutil.rmtree(f"{folder}/{TORCH}")
@@ -92,7 +84,7 @@ def as_rank(rank: int, folder: str, rounds: int, words: int) -> None:
             distributed.barrier()
     finally:
         distributed.destroy_process_group()
-    nbytes = sum(tensor.nbytes for tensor in mine)
+    nbytes = sum(tensor.nbytes for tensor in local_tensors(state["train"].state_dict()))
     Path(folder, f"{rank}.json").write_text(json.dumps({"turns": turns, "nbytes": nbytes}))
 
 
@@ -152,19 +144,6 @@ def torchs(folder: str, state: dict[str, Any], step: int) -> dict[str, Callable[
     }
 
 
-def sha256(tensors: Iterable[Any]) -> None:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.numpy().reshape(-1).data.cast("B"))
-
-
-def crc32c(tensors: Iterable[Any]) -> None:
-    from penstock.checkpoints.parts import checksums
-
-    for tensor in tensors:
-        checksums(tensor.numpy().reshape(-1).data.cast("B"))
-
-
 def measured(call: Callable[[], object]) -> Cost:
     """What a call costs this rank, begun by all at once."""
     from torch import distributed
@@ -207,26 +186,23 @@ def page_of(said: list[dict[str, Any]], rounds: int, note: str) -> str:
         "",
         f"A transformer of 100 million parameters with AdamW's moments, {gib:.2f} GiB, sharded by FSDP over {RANKS}",
         "ranks with gloo, on a local disk, against torch.distributed.checkpoint. Processor seconds are of all ranks,",
-        "memory is the largest increase of a rank.",
+        "MiB the largest increase of a rank.",
         "",
-        "| | seconds | processor s | memory, MiB | processor, times torch's | seconds, times torch's |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| | torch: seconds, processor s, MiB | penstock | seconds, times torch's | processor, times torch's |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for what in ("save", "load"):
-        theirs = together(said, f"{what} {TORCH}")
-        for name in (TORCH, OURS):
-            costs = together(said, f"{what} {name}")
-            cells = [shown([one[unit] for one in costs]) for unit in ("s", "cpu_s")]
-            cells.append(f"{statistics.median(one['mib'] for one in costs):.0f}")
-            for unit in ("cpu_s", "s"):
-                ratios = [a[unit] / b[unit] for a, b in zip(costs, theirs, strict=True)]
-                cells.append(shown(ratios) if name == OURS else "")
-            lines.append(f"| {what}, {name} | {' | '.join(cells)} |")
-    for what in ("SHA-256", "CRC-32C"):
-        costs = together(said, what)
-        cells = [shown([one[unit] for one in costs]) for unit in ("s", "cpu_s")]
-        lines.append(f"| {what} of the same bytes | {' | '.join(cells)} | | | |")
-    return "\n".join([*lines, "", *WHY]) + "\n"
+        theirs, mine = (together(said, f"{what} {name}") for name in (TORCH, OURS))
+        digits = {"s": 2, "cpu_s": 2, "mib": 0}
+        cells = [
+            ", ".join(f"{statistics.median(one[unit] for one in costs):.{n}f}" for unit, n in digits.items())
+            for costs in (theirs, mine)
+        ]
+        for unit in ("s", "cpu_s"):
+            ratios = [a[unit] / b[unit] for a, b in zip(mine, theirs, strict=True)]
+            cells.append(shown(ratios))
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", WHY]) + "\n"
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 The root is synthetic: its log, manifests and tables of shards are real. The shards and indexes that they name, half of
 them of a retired version, are made up while they are listed, so that the listing costs nothing but what Python makes of
-it; or with --disk they are files without contents there, which are listed, and deleted. It prints rows of Markdown;
-`python -m benchmarks.scale` makes a page of them.
+it; or with --disk they are files without contents there, which are listed, and deleted. It prints rows of Markdown.
 """
 
 import argparse

@@ -7,13 +7,11 @@ own limits. --write puts the table into docs/benchmarks-pipeline.md.
 
 import argparse
 import os
-import re
 import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("POLARS_MAX_THREADS", "2")
@@ -25,21 +23,20 @@ from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
 from loader.storage import ObjectInfo, Store, open_store
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks-pipeline.md"
-COMMAND = "python -m benchmarks.discovery"
+from . import sections
+
 NOW_US = 1_900_000_000_000_000
 SOURCE = Source(exclude=("*.tmp",))
 _PER_PAGE = 1_000
 
 
 class Made:
-    """A place of n objects, and of those that are put, in key order. n_pages: requests of listings."""
+    """A place of n objects, and of those that are put, in key order."""
 
     url = "s3://made-up/raw"
 
     def __init__(self, n: int) -> None:
         self._n, self._more = n, dict[str, ObjectInfo]()
-        self.n_pages = 0
 
     def put(self, key: str) -> None:
         """One more, which sorts behind all others."""
@@ -49,7 +46,6 @@ class Made:
         first = int(start_after.split("/")[1][:9]) + 1 if start_after[:1].isdigit() else 0
         first = self._n if start_after[:1] == "z" else first
         for number in range(first, self._n):
-            self.n_pages += (number - first) % _PER_PAGE == 0
             yield ObjectInfo(
                 key=f"{number // 1000:06d}/{number:09d}.jpg",
                 nbytes=1_000_000,
@@ -85,8 +81,8 @@ def measured(what: str, steps: Iterator[Callable[[], object]]) -> Row:
     return row
 
 
-def rows_of(n: int, store: Store) -> tuple[list[Row], int]:
-    """The table, and the pages that the first pass listed."""
+def rows_of(n: int, store: Store) -> list[Row]:
+    """The rows of the table."""
     place = Made(n)
     limits = BatchLimits()
     work = TickDataset(store=store, name="d", limits=limits, now_us=NOW_US)
@@ -105,8 +101,7 @@ def rows_of(n: int, store: Store) -> tuple[list[Row], int]:
         while not steps or steps[-1].n_passes < passes:
             yield one
 
-    rows = [measured("nothing batched yet: ticks of one pass", until_passed(1))]
-    pages = place.n_pages
+    rows = [measured("nothing batched yet", until_passed(1))]
     found = [item.key for manifest in manifests(store, "d") for item in manifest.objects]
     assert len(found) == len(set(found)) == n
     del found
@@ -114,38 +109,30 @@ def rows_of(n: int, store: Store) -> tuple[list[Row], int]:
     place.put("z/1")
     rows.append(measured("one new object, at the end", until_passed(3)))
     rows.append(measured("reconcile by a listing", iter([lambda: reconcile(work, SOURCE, place)])))  # type: ignore[arg-type]
-    return rows, pages
+    return rows
 
 
-def table(n: int, rows: list[Row], pages: int) -> str:
+def table(n: int, rows: list[Row]) -> str:
     """The section of the page."""
     budget, load = DEFAULT_BUDGET, os.getloadavg()[0]
     lines = [
-        f"`{COMMAND} {n} --write`: objects in one place whose listing costs nothing; batches of 4,096, ticks of",
-        f"{budget.max_listed:,} keys or {budget.max_s:.0f} s; {os.cpu_count()} cores (load {load:.1f}: compare "
-        "processor seconds).",
+        "# Discovery",
         "",
-        "| | times | s | processor s | longest s | peak MiB |",
-        "| --- | --- | --- | --- | --- | --- |",
+        f"Made by `python -m benchmarks.discovery {n} --write` on {os.cpu_count()} cores (load {load:.1f}): a listing",
+        f"that costs nothing; batches of 4,096, ticks of {budget.max_listed:,} keys or {budget.max_s:.0f} s.",
+        "",
+        "| | processor s | longest tick, s | peak MiB |",
+        "| --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {what} | {count} | {wall:.1f} | {used:.1f} | {longest:.2f} | {memory} |"
-        for what, count, wall, used, longest, memory in rows
+        f"| {what} | {used:.1f} | {longest:.1f} | {memory:,} |" for what, _, _, used, longest, memory in rows
     ]
     lines += [
         "",
-        f"A store that lists {_PER_PAGE:,} keys in 100 ms adds {pages / 10:.0f} s to a pass, "
-        f"{budget.max_listed / _PER_PAGE / 10:.0f} s to a tick.",
+        f"A store that lists {_PER_PAGE:,} keys in 100 ms adds {budget.max_listed / _PER_PAGE / 10:.0f} s to a tick. "
         "Dagster ends a sensor's tick after 60 s.",
     ]
     return "\n".join(lines)
-
-
-def write_section(page: Path, title: str, text: str) -> None:
-    """Replace the section of that title, or add it at the end."""
-    old = page.read_text(encoding="utf-8") if page.exists() else "# Benchmarks: the pipeline\n"
-    without = re.sub(rf"\n## {re.escape(title)}\n.*?(?=\n## |\Z)", "", old, flags=re.DOTALL)
-    page.write_text(f"{without.rstrip()}\n\n## {title}\n\n{text}\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -154,9 +141,9 @@ def main() -> None:
     options.add_argument("--write", action="store_true")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows, pages = rows_of(given.objects, open_store(folder))
+        rows = rows_of(given.objects, open_store(folder))
     if given.write:
-        write_section(PAGE, "Discovery", table(given.objects, rows, pages))
+        sections.write("benchmarks.discovery", table(given.objects, rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is measured: the rows of the page, what each is to reach, and what bounds penstock in it now."""
+"""What is measured: the rows of the page, and what each is to reach."""
 
 from dataclasses import dataclass, field
 
@@ -47,17 +47,10 @@ class Aim:
 
     @property
     def text(self) -> str:
-        theirs = {
-            LIMIT: "the limit",
-            "any": "the fastest peer",
-            "workers": "the fastest peer with workers",
-            "in process": "the fastest peer in process",
-        }
         if self.of.startswith(f"{OURS},"):
-            return f"{self.ours}, against {self.of}"
-        figure = f"{self.figure}, " if self.figure else ""
-        ours = f"{self.ours}, against " if self.ours.startswith(f"{OURS},") else ""
-        return f"{ours}{figure}{theirs.get(self.of, TITLES.get(self.of, self.of))}"
+            return ""
+        ours = self.ours.removeprefix(f"{OURS}, ") if self.ours.startswith(f"{OURS},") else ""
+        return ", ".join(filter(None, (ours, self.figure, LIMIT if self.of == LIMIT else "")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +69,11 @@ class Row:
     crop: bool = False
     aims: tuple[Aim, ...] = field(default=())
     limit: str
-    bound: str
+
+    @property
+    def short(self) -> str:
+        """Title up to its colon."""
+        return self.title.partition(":")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +100,6 @@ ROWS: dict[str, Row] = {
                 Aim(of=TORCH, at_least=2),
             ),
             limit="processes read JPEGs at random places of one file and decode them (simplejpeg) into one buffer.",
-            bound="the decoder, then memory: an image takes 195 us in one buffer, 213 in rows of batches, 245 in the "
-            "Loader.",
         ),
         Row(
             name="crops",
@@ -118,11 +113,10 @@ ROWS: dict[str, Row] = {
                 Aim(of="any", at_least=1.2, ours=f"{OURS}, {AS_IT_COMES}"),
             ),
             limit="processes read JPEGs at random places of one file, decode them (simplejpeg) and crop them.",
-            bound="the decoder and the resizing, which are the limit's.",
         ),
         Row(
             name="raw",
-            title="Images: the same, raw bytes",
+            title="Raw images: the same, as bytes",
             kind="images",
             samples=20_000,
             aims=(
@@ -131,12 +125,10 @@ ROWS: dict[str, Row] = {
                 Aim(of="in process", at_least=2, ours="penstock, in process, made into bytes"),
             ),
             limit="processes read JPEGs at random places of one file and keep nothing.",
-            bound="memory, two thirds of the time: bytes are copied and checked in one pass; then plans, look-ups and "
-            "objects. Peers in process verify nothing.",
         ),
         Store(
             name="store",
-            title="Images: raw bytes from a store with 20 ms latency",
+            title="Store: raw images, 20 ms of latency",
             kind="images",
             samples=20_000,
             aims=(
@@ -145,26 +137,23 @@ ROWS: dict[str, Row] = {
             ),
             limit="ranges of 1 MiB of one object, 32 at once, by penstock's client. (litdata 0.2.76 reads a whole "
             "cached chunk of 64 MB for each window of its samples.)",
-            bound="six round trips in turn, then the client, and pages cut into samples under the interpreter's lock.",
         ),
         Store(
             name="resume",
-            title="The same: going on in mid-epoch",
+            title="The first batch from a state in mid-epoch",
             kind="images",
             samples=20_000,
             part=0,
             resume_at=0.5,
             limit="",
-            bound="six round trips in turn, and Python between them.",
         ),
         Row(
             name="mixture",
-            title="Mixture: raw images of 32 sources against one source, 2 threads",
+            title="Mixture: raw images of 32 sources, 2 threads",
             kind="images",
             samples=20_000,
             aims=(Aim(of="penstock, 1 source", ours="penstock, 32 sources", at_least=0.95),),
             limit="",
-            bound="a look at each source's shard file, index and view.",
         ),
         Row(
             name="windows",
@@ -174,7 +163,6 @@ ROWS: dict[str, Row] = {
             batch=8,
             aims=(Aim(of="any", at_least=1.1, ours=f"{OURS}, {AS_IT_COMES}"),),
             limit="processes decode random windows of clips in memory (PyAV), from the keyframe before.",
-            bound="FFmpeg's decoder and the conversion of colours, which are the limit's.",
         ),
         Row(
             name="latents",
@@ -187,8 +175,6 @@ ROWS: dict[str, Row] = {
                 Aim(of="in process", at_least=2, ours="penstock, 2 threads"),
             ),
             limit="processes copy random records of one mapped file into one batch.",
-            bound="a millisecond of Python per call of the stages, half of the time; the other half copies and checks. "
-            "Peers that read whole batches over a map verify nothing.",
         ),
         Row(
             name="tokens",
@@ -198,7 +184,6 @@ ROWS: dict[str, Row] = {
             batch=32,
             aims=(Aim(of="any", at_least=1.5), Aim(of="workers", at_least=10)),
             limit="processes copy random records of one mapped file into one batch.",
-            bound="85 us of one core per batch. The fastest peer only gathers out of a map: 40 us.",
         ),
     )
 }
@@ -214,7 +199,6 @@ ORDER = (
     "latents",
     "tokens",
     "first_step",
-    "video",
 )
 """The page's: those not in ROWS are of benchmarks/alone.py, without peers."""
 

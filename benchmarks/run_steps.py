@@ -21,10 +21,11 @@ from typing import Any
 
 from . import sections
 from .contest import ROOT
+from .page import judged
 
 RANKS, STEPS, STEP_S, WINDOW_S = (2, 8), 100, 0.05, 5.0
 GOAL = 0.01
-BARE, REDUCE, RUN = WAYS = "the loader's batches", "and an all-reduce of 8 bytes", "`run.steps`"
+BARE, REDUCE, RUN = WAYS = "ms a step", "with an all-reduce", "with `run.steps`"
 
 
 def main() -> int:
@@ -107,47 +108,39 @@ def as_rank(folder: str, rounds: int, steps: int) -> None:
     Path(folder, f"{run.world.rank}.json").write_text(json.dumps(turns))
 
 
-def clocks_s() -> tuple[float, float, float]:
-    """Return time, processor time of the process, and of this thread."""
-    return time.perf_counter(), time.process_time(), time.thread_time()
+def clocks_s() -> tuple[float, float]:
+    """Return time, and processor time of the process."""
+    return time.perf_counter(), time.process_time()
 
 
 def page_of(turns: dict[int, list[dict[str, Any]]], given: argparse.Namespace) -> str:
     n_steps = given.steps - 1
     rows = []
     for size, ranks in turns.items():
-        used_s = dict[str, tuple[float, float]]()
+        used_s = dict[str, float]()
         slowest_s = {way: [max(turn[0] for turn in each) for each in by_round(ranks, way)] for way in WAYS}
         for way in WAYS:
-            cpu_s, own_s = (
-                statistics.median(
-                    statistics.mean(turn[clock] for turn in each) for each in by_round(ranks, way)
-                )
-                for clock in (1, 2)
-            )
-            used_s[way] = cpu_s / n_steps, own_s / n_steps
+            of_round = (statistics.mean(turn[1] for turn in each) for each in by_round(ranks, way))
+            used_s[way] = statistics.median(of_round) / n_steps
         more = [ours / bare - 1 for ours, bare in zip(slowest_s[RUN], slowest_s[BARE], strict=True)]
         cost = statistics.median(more)
-        reached = "yes" if cost <= GOAL else "no"
-        times = (f"{1e3 * statistics.median(slowest_s[way]) / n_steps:.2f} ms" for way in WAYS)
-        used, on_main = ((ours - bare) / STEP_S for ours, bare in zip(used_s[RUN], used_s[BARE], strict=True))
-        rows.append(
-            f"| {size} | {' | '.join(times)} | {100 * cost:.2f} % ({100 * min(more):.2f} to {100 * max(more):.2f}) | "
-            f"{reached} | {100 * used:.2f} % | {100 * on_main:.2f} % |"
-        )
+        times = (f"{1e3 * statistics.median(slowest_s[way]) / n_steps:.2f}" for way in WAYS)
+        added = f"{100 * cost:.2f} % ({100 * min(more):.2f} to {100 * max(more):.2f})"
+        used = 100 * (used_s[RUN] - used_s[BARE]) / STEP_S
+        rows.append(f"| {size} | {' | '.join(times)} | {judged(added, cost <= GOAL)} | {used:.2f} % |")
     machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
     return "\n".join(
         [
             "# Cost of a run's steps",
             "",
-            f"Made by `python -m benchmarks.run_steps --rounds {given.rounds}`: ranks with gloo, steps of "
-            f"{1e3 * STEP_S:.0f} ms, {n_steps} steps by turns; {machine}. {given.note}".rstrip(),
+            f"Made by `python -m benchmarks.run_steps --rounds {given.rounds}` on {machine}: ranks with gloo, "
+            f"{n_steps} steps of {1e3 * STEP_S:.0f} ms by turns. {given.note}".rstrip(),
             "",
-            "Time of the slowest rank; then what `run.steps` adds to the loader's batches, and a rank's processor time",
-            f"for it, as shares of a step. The goal is {100 * GOAL:.0f} %.",
+            "`run.steps` adds a share of a step of the slowest rank, and one of a rank's processor time. "
+            f"The aim: {100 * GOAL:.0f} %.",
             "",
-            f"| ranks | {' | '.join(WAYS)} | it adds (rounds) | reached | processor | main thread |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+            f"| ranks | {' | '.join(WAYS)} | it adds | processor |",
+            "| --- | --- | --- | --- | --- | --- |",
             *rows,
         ]
     )

@@ -1,5 +1,6 @@
-"""`python -m benchmarks.scale`: what a large dataset costs to publish onto, to open and to collect; writes
-docs/benchmarks-stores.md.
+"""`python -m benchmarks.scale`: what a large dataset costs to publish onto and to open.
+
+It writes docs/benchmarks-stores.md.
 
 Shards are synthetic: their tables, keys and history are real, the tars are not there. Requests are counted, so that
 they are the same on every machine; times and memory are of a fresh process.
@@ -13,7 +14,6 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -50,45 +50,31 @@ some = [parts.shard("media", at) for at in (0, len(parts) // 2, len(parts) - 1)]
 print(json.dumps([time.perf_counter() - start, peak() - before, len(parts)]))
 """
 
-HEAD = """# Scale: publishing onto much, opening much, collecting much
+HEAD = """# Scale
 
 Made by `python -m benchmarks.scale` on {machine}
-Shards are synthetic, of one sample each. Seconds and MiB above the import: fresh processes open the newest version and
-find three of its shards.
+Shards are synthetic, of one sample each. Fresh processes open the newest version.
 
-| shards | in publishes | open | memory | requests of a publish of 10 shards, median (most) | read by it \
-| tables of shards, samples, key hashes |
-| --- | --- | --- | --- | --- | --- | --- |"""
-COLLECT_HEAD = """
-A collector's looks (`python -m benchmarks.collect`) at a root of which half the objects are of a retired version: made
-up while they are listed, and as empty files on this machine's disk.
-
-| objects | look | took | processor | requests | above the root | due | deleted |
-| --- | --- | --- | --- | --- | --- | --- | --- |"""
+| shards | in publishes | open | memory | requests of a publish of 10 shards, median (most) |
+| --- | --- | --- | --- | --- |"""
 BOUNDS = """
-The aims were O(new shards) requests, 1 s and 300 MiB for a million shards, and 60 s to plan over a million objects.
-Every eighth publish merges small tables. A bucket is listed by one request per 1,000 objects.
+The aims: O(new shards) requests; 1 s and 300 MiB for a million shards.
 """
 
 
 class Counting:
-    """A store that counts requests, and the bytes of tables that are read and written."""
+    """A store that counts requests."""
 
     def __init__(self, store: Any) -> None:
         self.store, self.url = store, store.url
-        self.requests: Counter[str] = Counter()
-        self.read = self.written = 0
+        self.requests = 0
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self.store, name)
 
         def call(*given: Any, **named: Any) -> Any:
-            self.requests[name] += 1
-            found = verb(*given, **named)
-            blobs = found if name == "get_ranges" else [found] if name in ("get", "get_range") else []
-            self.read += sum(len(blob.data) for blob in blobs)
-            self.written += len(given[1]) if name in ("put", "put_if_absent") else 0
-            return found
+            self.requests += 1
+            return verb(*given, **named)
 
         return call
 
@@ -152,8 +138,7 @@ def counted(root: loader.Root, first: int) -> Counting:
     store = Counting(root.store)
     root._use(store)  # type: ignore[arg-type]
     root.state  # noqa: B018
-    store.requests.clear()
-    store.read = store.written = 0
+    store.requests = 0
     publish(root, first, ADDED)
     root._use(store.store)
     return store
@@ -168,8 +153,8 @@ def opened(url: str, rounds: int) -> tuple[float, float]:
     return median(run[0] for run in runs), median(run[1] for run in runs)
 
 
-def grown(url: str, shards: int, publishes: int) -> tuple[loader.Root, int, list[Counting]]:
-    """A root of that many shards, and the cost of the publishes of ADDED shards beside them: the last sixteen."""
+def grown(url: str, shards: int, publishes: int) -> list[Counting]:
+    """Make a root of that many shards; return the costs of publishes of ADDED shards beside them: the last sixteen."""
     root = loader.Root(url)
     at, costs = 0, []
     for number in range(publishes):
@@ -178,36 +163,22 @@ def grown(url: str, shards: int, publishes: int) -> tuple[loader.Root, int, list
         if number >= publishes - 16:
             costs.append(counted(root, at))
             at += ADDED
-    return root, at, costs
+    return costs
 
 
 def sizes(shards: int, publishes: int, rounds: int) -> Iterator[str]:
     """A row per size of a dataset."""
     with tempfile.TemporaryDirectory() as folder:
-        cases = [(shards, 1), *((max(1, shards // d), max(1, publishes // d)) for d in (100, 10, 1))]
+        cases = [(shards, 1), *((max(1, shards // d), max(1, publishes // d)) for d in (10, 1))]
         for number, (n, times) in enumerate(cases):
             url = f"{folder}/{number}"
-            root, _, costs = grown(url, n, times)
+            costs = grown(url, n, times)
             seconds, mib = opened(url, rounds)
-            requests = [sum(cost.requests.values()) for cost in costs]
-            manifest = root.open(DATASET).manifest
-            tables = {name: len(manifest[name]) for name in ("shards", "samples", "key_hashes")}
+            requests = [cost.requests for cost in costs]
             yield (
                 f"| {n:,} | {times:,} | {seconds:.2f} s | {mib:.0f} MiB | {median(requests):.0f} "
-                f"({max(requests)}) | {median(cost.read for cost in costs) / 2**20:.2f} MiB | "
-                f"{tables['shards']}, {tables['samples']}, {tables['key_hashes']} |"
+                f"({max(requests)}) |"
             )
-
-
-def collected(objects: int) -> Iterator[str]:
-    """A row per look of the collector at so many objects, made up and on a disk."""
-    with tempfile.TemporaryDirectory() as folder:
-        for more in ([], ["--disk", folder]):
-            command = [sys.executable, "-m", "benchmarks.collect", str(objects), *more]
-            done = subprocess.run(
-                command, cwd=sections.DOCS.parent, capture_output=True, text=True, check=True
-            )
-            yield from done.stdout.splitlines()
 
 
 def main() -> int:
@@ -215,7 +186,6 @@ def main() -> int:
     options.add_argument("--shards", type=int, default=1_000_000)
     options.add_argument("--publishes", type=int, default=10_000)
     options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--objects", type=int, default=1_000_000, help="to collect")
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
     options.add_argument("--out", type=Path, help="write here, not to docs/benchmarks-stores.md")
     given = options.parse_args()
@@ -224,8 +194,6 @@ def main() -> int:
     )
     lines = [HEAD.format(machine=f"{machine} {given.note}".strip())]
     lines += shown(sizes(given.shards, given.publishes, given.rounds))
-    lines.append(COLLECT_HEAD)
-    lines += shown(collected(given.objects))
     sections.write("benchmarks.scale", "\n".join([*lines, BOUNDS]), given.out)
     return 0
 

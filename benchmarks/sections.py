@@ -16,6 +16,9 @@ PAGES = {
     "benchmarks.checkpoint_restore": STORES,
     "benchmarks.scale": STORES,
     "benchmarks.fleet_start": STORES,
+    "benchmarks.discovery": PIPELINE,
+    "benchmarks.arrival": PIPELINE,
+    "benchmarks.pipeline": PIPELINE,
     "benchmarks.ingest": PIPELINE,
     "benchmarks.exchange": PIPELINE,
     "benchmarks.view": PIPELINE,
@@ -25,20 +28,25 @@ PAGES = {
 """Command -> page that holds its section."""
 
 
-def marks(command: str) -> tuple[str, str]:
-    """Return the comments before and after the section of a command."""
-    return f"<!-- python -m {command} -->", f"<!-- end of python -m {command} -->"
+END = "<!-- end -->"
+"""Comment after a section."""
+
+
+def mark(command: str) -> str:
+    """Return the comment before the section of a command."""
+    return f"<!-- {command} -->"
 
 
 def replaced(page: str, command: str, text: str) -> str:
     """Return a page with the section of a command replaced. Raises: ValueError if the page lacks its marks."""
-    begin, end = marks(command)
-    if page.count(begin) != 1 or page.count(end) != 1:
-        raise ValueError(f"the page needs {begin} and {end} once each")
+    begin = mark(command)
+    before, _, rest = page.partition(begin)
+    _, end, after = rest.partition(END)
+    if not end or begin in rest or "<!-- " in rest.partition(END)[0]:
+        raise ValueError(f"the page needs {begin} once, and {END} behind its section")
     if text.startswith("# "):
         text = re.sub(r"^(?=#+ )", "#", text, flags=re.MULTILINE)
-    before, _, rest = page.partition(begin)
-    return f"{before}{begin}\n{text.strip()}\n{end}{rest.partition(end)[2]}"
+    return f"{before}{begin}\n{text.strip()}\n{END}{after}"
 
 
 def write(command: str, text: str, out: Path | None = None) -> None:

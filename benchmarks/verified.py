@@ -1,8 +1,8 @@
 """`python -m benchmarks.verified`: what `Root(verify="sha256")` costs a training, and the hashes of pages a publish.
 
 Both kinds of reader take turns on samples in the page cache, with two threads: first epochs, each of a new root, in
-which every page is hashed, and later ones, each for a second or more. Ratios are within a round, by the clock and by
-processor seconds, which a busy machine distorts less. The machine's own limit is what the default would be if hashlib
+which every page is hashed, for a second or more. Ratios are within a round, by processor seconds, which a busy machine
+distorts less than the clock. The machine's own limit is what the default would be if hashlib
 hashed the same bytes beside it. The table goes to docs/benchmarks.md.
 """
 
@@ -28,7 +28,7 @@ from .throughput import say
 
 WORK = {
     "JPEGs of 256 px, decoded": ("images", 64, True),
-    "the same, as bytes": ("images", 64, False),
+    "as bytes": ("images", 64, False),
     "latents, float16 [4, 64, 64]": ("latents", 64, True),
     "tokens, uint16 [2048]": ("tokens", 32, True),
 }
@@ -57,15 +57,13 @@ def main() -> int:
         for number in range(given.rounds + 1):  # the first one warms up
             for work in WORK:
                 spent = {way: epochs(Path(temporary), work, way) for way in turned(number)}
-                for epoch, name in enumerate(("first epoch", "second epoch")):
-                    ratio = (spent["crc32c"][epoch], spent["sha256"][epoch])
-                    rows.setdefault(f"{work} | {name}", []).append(ratio)
+                rows.setdefault(work, []).append((spent["crc32c"], spent["sha256"]))
                 hashing = shard_bytes(Path(temporary, f"{WORK[work][0]}-root")) / hash_rate()
-                default = spent["crc32c"][0][1]
-                limits.setdefault(f"{work} | first epoch", []).append(default / (default + hashing))
+                default = spent["crc32c"][1]
+                limits.setdefault(work, []).append(default / (default + hashing))
             for kind in ("images",):
                 ways = {way: publish(Path(temporary), made[kind], way == "sha256") for way in turned(number)}
-                rows.setdefault("a publish of the JPEGs, with hashes | ", []).append(
+                rows.setdefault("a publish of the JPEGs, with hashes", []).append(
                     (ways["crc32c"], ways["sha256"])
                 )
             say(f"round {number} of {given.rounds}")
@@ -79,10 +77,10 @@ def turned(number: int) -> tuple[str, ...]:
     return WAYS[:: 1 if number % 2 else -1]
 
 
-def epochs(folder: Path, work: str, way: str) -> tuple[Spent, Spent]:
-    """What a first epoch costs, and a later one."""
+def epochs(folder: Path, work: str, way: str) -> Spent:
+    """Return what a first epoch costs."""
     kind, batch, decode = WORK[work]
-    first, later = list[Spent](), list[Spent]()
+    first = list[Spent]()
     while sum(clock for clock, _ in first) < AT_LEAST_S:
         version = loader.Root(folder / f"{kind}-root", verify=way).open("bench@latest")  # type: ignore[arg-type]
         plan = loader.plan({"bench": version.select(*FIELDS[kind])}, seed=1, global_batch=batch)
@@ -96,10 +94,7 @@ def epochs(folder: Path, work: str, way: str) -> tuple[Spent, Spent]:
                     next(batches)
 
             first.append(timed(epoch))
-            if not later:
-                while sum(clock for clock, _ in later) < AT_LEAST_S:
-                    later.append(timed(epoch))
-    return mean(first), mean(later)
+    return mean(first)
 
 
 def mean(spent: Sequence[Spent]) -> Spent:
@@ -164,12 +159,11 @@ def page(
         f"Made by `python -m benchmarks.verified --rounds {rounds}` on {platform.machine()}, {has_sha()}, "
         f"Python {platform.python_version()}, {os.cpu_count()} cores. {note}",
         "",
-        '`Root(verify="sha256")` against the default, by processor seconds; samples in the page cache, two threads.',
-        "The first epoch hashes each page of 64 KiB once, later ones none. The last column is the machine's limit:",
-        "`hashlib` beside the default.",
+        'Speed of `Root(verify="sha256")`, times the default, by processor seconds: the first epoch hashes each page',
+        "of 64 KiB once. At most: the default with `hashlib` beside it.",
         "",
-        "| | | speed | at most |",
-        "| --- | --- | --- | --- |",
+        "| samples | speed | at most |",
+        "| --- | --- | --- |",
     ]
     for name, found in rows.items():
         processor = [default / proved for (_, default), (_, proved) in found]

@@ -12,14 +12,13 @@ from benchmarks.view.world import LONG_RUN, RUN, Sizes, make
 
 
 def test_row_says_whether_its_median_reaches_the_goal() -> None:
-    assert (
-        str(Row(what="a", values=[1.0, 9.0, 2.0], unit="s", goal=2))
-        == "| a | at most 2 | 2.00 (1.00-9.00) s | yes |"
-    )
-    assert str(Row(what="a", values=[2.1], unit="s", goal=2)).endswith("| **no** |")
+    assert str(Row(what="a", values=[1.0, 9.0, 2.0], unit="s", goal=2)) == "- a: 2.00 (1.00-9.00) s (≤ 2)"
+    missed = Row(what="- a", values=[2.1], unit="s", goal=2)
+    assert str(missed) == "  - a: **2.10 s** (≤ 2)"
+    assert (missed.is_missed, missed.is_detail) == (True, True)
     slow = Row(what="a", values=[60.0, 59.0], unit="/s", goal=60, more_is_better=True, digits=0)
-    assert str(slow) == "| a | at least 60 | 60 (59-60) /s | **no** |"
-    assert str(Row(what="- b", values=[3.0], unit="MiB", digits=0)) == "| - b |  | 3 MiB |  |"
+    assert str(slow) == "- a: **60 (59-60) /s** (≥ 60)"
+    assert str(Row(what="- b", values=[3.0], unit="MiB", digits=0)) == "  - b: 3 MiB"
 
 
 def test_pages_pictures_are_asked_for_where_the_page_is() -> None:
@@ -29,7 +28,7 @@ def test_pages_pictures_are_asked_for_where_the_page_is() -> None:
 
 def test_episode_is_asked_for_as_its_page_does(tmp_path: Path) -> None:
     rows = list(episode(tmp_path, rounds=1, seconds=20))
-    assert [row.what.startswith("-") for row in rows] == [False, True, True, True, True, True]
+    assert [row.is_detail for row in rows] == [True] * 6
     assert all(row.values and min(row.values) > 0 for row in rows)
 
 
@@ -38,11 +37,15 @@ def test_percentile_is_one_of_the_values() -> None:
     assert (percentile(values, 0.5), percentile(values, 0.95), percentile([7.0], 0.95)) == (51, 96, 7)
 
 
-def test_page_names_its_command_and_has_every_row() -> None:
-    rows = [Row(what="a", values=[1.0], unit="s", goal=2), Row(what="- b", values=[1.0], unit="s")]
+def test_page_names_its_command_and_has_a_detail_only_if_it_misses_its_goal() -> None:
+    rows = [
+        Row(what="a", values=[1.0], unit="s", goal=2),
+        Row(what="- b", values=[1.0], unit="s", goal=2),
+        Row(what="- c", values=[3.0], unit="s", goal=2),
+    ]
     text = page.page_of(rows, "python -m benchmarks.view --rounds 1", "a machine", "Busy.")
     assert "Made by `python -m benchmarks.view --rounds 1` on a machine. Busy.\n" in text
-    assert text.endswith("| --- |\n| a | at most 2 | 1.00 s | yes |\n| - b |  | 1.00 s |  |\n")
+    assert text.endswith("\n\n- a: 1.00 s (≤ 2)\n  - c: **3.00 s** (≤ 2)\n")
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,17 @@ import pytest
 
 import loader
 from benchmarks.fleet_start import counts
-from benchmarks.fleet_start.__main__ import CASES, NOW, count_row, fleet_of
+from benchmarks.fleet_start.__main__ import CASES, NOW, count, fleet_of
 from benchmarks.fleet_start.rank import BATCH, DATASET, RUN
 from benchmarks.fleet_start.simulation import Case, Fleet, Prefix, Simulation
 from benchmarks.latency_server import BUCKET, CREDENTIALS, latency_store
 from penstock.train.start_requests import StartRequests, newest_checkpoint, start_requests
 
-CASE = {case.name.strip("*"): case for case in CASES}
+CASE = {case.name: case for case in CASES}
 
 
 def fleet(ranks=200, reads_per_s=110):
-    return Fleet(ranks=ranks, reads_per_s=reads_per_s, opening=[2, 63, 2, 4], rest=[1, 8, 8], ahead=100)
+    return Fleet(ranks=ranks, reads_per_s=reads_per_s, opening=[2, 63, 2, 4], rest=[1, 8, 8])
 
 
 def test_fleet_with_a_plan_from_its_first_rank_loses_no_rank():
@@ -31,7 +31,7 @@ def test_fleet_with_a_plan_from_its_first_rank_loses_no_rank():
 
 
 def test_fleet_whose_ranks_each_open_the_root_loses_ranks():
-    outcome = Simulation(fleet(100, 55), CASE["each rank opens the root, budget 60 s"], seed=1).run()
+    outcome = Simulation(fleet(100, 55), CASE["each opens the root, budget 60 s"], seed=1).run()
     assert outcome.lost > 0
     assert outcome.everywhere_s is None
 
@@ -87,4 +87,4 @@ def test_two_real_ranks_are_counted_up_to_their_second_batch(tmp_path):
     assert computed == StartRequests(checkpoint=1, indexes=8, samples=8), "what --dry-run prints"
     kinds = [kind for wave in first.waves for kind in wave]  # a busy machine may divide a wave
     assert computed.waves == [len(list(same)) for _, same in groupby(kinds)]
-    assert count_row(9, "first", first).startswith("| 9 | from the first rank | 0 | 17: 8 index")
+    assert count(first).startswith("17 (8 index")

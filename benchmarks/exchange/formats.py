@@ -15,6 +15,8 @@ from ..view.rows import Row
 from . import places
 from .rows import Sizes, environment, nbytes_of, synced
 
+MINUTES = "minutes a TB"
+
 
 def formats(folder: Path, sizes: Sizes) -> Iterator[Row]:
     """Minutes that a TB takes, in the order in which samples come."""
@@ -22,12 +24,12 @@ def formats(folder: Path, sizes: Sizes) -> Iterator[Row]:
         try:
             place = places.place_of(format, folder, sizes.photos)
         except ImportError as error:
-            yield Row(what=f"import {format}: {error}", values=[], unit="")
+            yield Row(what=f"- import {format}: {error}", values=[], unit="")
             continue
-        yield _measured(f"import {format}", format, place, str(place), folder, sizes)
+        yield _measured(format, format, place, str(place), folder, sizes)
     place = places.place_of("webdataset", folder, sizes.photos)
     with latency_store(place) as server, environment(server.options["endpoint_url"]):
-        yield _measured("at 20 ms: import webdataset", "webdataset", place, f"s3://{BUCKET}", folder, sizes)
+        yield _measured("webdataset at 20 ms", "webdataset", place, f"s3://{BUCKET}", folder, sizes)
 
 
 def _measured(what: str, format: str, place: Path, url: str, folder: Path, sizes: Sizes) -> Row:
@@ -37,7 +39,7 @@ def _measured(what: str, format: str, place: Path, url: str, folder: Path, sizes
         taken.append(synced(out, partial(_imported, out, format, url, sizes.photos)))
         say(f"{what}: {taken[-1]:.1f} s")
     minutes = [1e12 / (nbytes / one) / 60 for one in taken]
-    return Row(what=f"{what}, {nbytes / 1e6:,.0f} MB, minutes a TB", values=minutes, unit="", digits=0)
+    return Row(what=what, values=minutes, unit=MINUTES, digits=0)
 
 
 def _imported(out: Path, format: str, url: str, photos: int) -> None:

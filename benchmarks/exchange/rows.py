@@ -45,7 +45,6 @@ LOADED = Contest(
     samples=20_000,
     aims=(Aim(of="penstock, native", at_least=0.9),),
     limit="",
-    bound="",
 )
 
 
@@ -74,7 +73,7 @@ def megatron(folder: Path, sizes: Sizes) -> Iterator[Row]:
         busy.append(time.process_time() - before)
         peak.append(_peak_mib())
     yield Row(
-        what=f"register {n:,} documents of Megatron, of a disk",
+        what=f"register {n:,} documents of Megatron",
         values=taken,
         unit="s",
         goal=120 * n / 1e8,
@@ -95,7 +94,7 @@ def registration(folder: Path, sizes: Sizes) -> Iterator[Row]:
         busy.append(time.process_time() - before)
         peak.append(_peak_mib())
     yield Row(
-        what=f"register {sizes.samples:,} samples x {len(SMALL)} members, {sizes.samples // 1000:,} tars, of a disk",
+        what=f"register {sizes.samples:,} samples x {len(SMALL)} members in {sizes.samples // 1000:,} tars",
         values=taken,
         unit="s",
         goal=30 * sizes.samples / 1e6,
@@ -118,9 +117,9 @@ def small_members(folder: Path, sizes: Sizes) -> Iterator[Row]:
         ):
             ratio, asked, rate = _against_a_read(folder, name, server, sizes.rounds)
         yield Row(
-            what=f"at 20 ms{link}: register {n:,} members of 30 KB, time of reading them once",
+            what=f"register {n:,} members of 30 KB at 20 ms{link}",
             values=ratio,
-            unit="x",
+            unit="x a bare read's time",
             goal=1.1,
         )
         yield Row(what="- bytes asked for, of all", values=asked, unit="x")
@@ -153,9 +152,9 @@ def large_members(folder: Path, sizes: Sizes) -> Iterator[Row]:
         seconds = _seconds(lambda: _registered(folder, f"s3://{BUCKET}/large", "large"))
         requests, nbytes = server.served()
     yield Row(
-        what=f"at 20 ms: register {n} members of 2 MB, requests a member",
+        what=f"register {n} members of 2 MB at 20 ms",
         values=[requests / n],
-        unit="",
+        unit="requests a member",
         goal=1.1,
     )
     yield Row(what="- its time", values=[seconds], unit="s")
@@ -173,14 +172,19 @@ def loading(folder: Path, sizes: Sizes) -> Iterator[Row]:
         if not name.startswith("penstock, registered"):
             continue
         yield Row(
-            what=f"loader over {name.removeprefix('penstock, ')}, of a native version",
+            what=f"train on {name.removeprefix('penstock, ')}",
             values=ratios(turns, name, native),
-            unit="x",
+            unit="x a native version's speed",
             goal=0.9,
             more_is_better=True,
         )
         if (peer := own.get(name.rpartition(" ")[2])) in turns:
-            yield Row(what=f"- of {peer}", values=ratios(turns, name, peer), unit="x", digits=1)
+            yield Row(
+                what=f"train on {name.removeprefix('penstock, ')}",
+                values=ratios(turns, name, peer),
+                unit=f"x the speed of {peer}",
+                digits=1,
+            )
     native_rates = [one["samples"] / one["seconds"] for one in turns[native]]
     yield Row(what="- a native version, images of 30 KB", values=native_rates, unit="/s", digits=0)
     for name, why in {**bench.failed, **failed}.items():
@@ -218,11 +222,11 @@ def _imports(
             rate.append(nbytes_of(place) / mine / 1e6)
             theirs.append(nbytes_of(place) / copied / 1e6)
             say(f"import, shuffle={shuffle}: round {number + 1} of {rounds}")
-        option = "--shuffle" if shuffle else "--keep-order"
+        option = "- import --shuffle" if shuffle else "import --keep-order"
         yield Row(
-            what=f"import {option}, {photos:,} samples of 30 KB{whence}, of the speed of cp",
+            what=f"{option}, {photos:,} samples of 30 KB{whence}",
             values=ratio,
-            unit="x",
+            unit="x cp's speed",
             goal=goal,
             more_is_better=True,
         )
@@ -240,26 +244,21 @@ def _evicted(place: Path) -> None:
         os.close(file)
 
 
-EXPORTED = ("webdataset", "mds")
-"""Formats whose export is measured; plain files wait for the disk file by file."""
-
-
 def exports(folder: Path, sizes: Sizes) -> Iterator[Row]:
-    """A version written in each format."""
+    """A version written as tars."""
     place = tars.make(folder / f"photos-{sizes.photos}", sizes.photos, 1000, PHOTO)
     root = folder / "exported-from"
     if not root.exists():
         _imported(root, place, False)
     version, out = loader.Root(root).open("photos@latest"), folder / "copies"
-    for format in EXPORTED:
-        rate = []
-        for _ in range(sizes.rounds):
-            out.mkdir(exist_ok=True)
-            taken = synced(out, partial(export, version, format, open_store(str(out))), fresh=False)
-            rate.append(nbytes_of(place) / taken / 1e6)
-        yield Row(
-            what=f"export {format}, {sizes.photos:,} samples of 30 KB", values=rate, unit="MB/s", digits=0
-        )
+    rate = []
+    for _ in range(sizes.rounds):
+        out.mkdir(exist_ok=True)
+        taken = synced(out, partial(export, version, "webdataset", open_store(str(out))), fresh=False)
+        rate.append(nbytes_of(place) / taken / 1e6)
+    yield Row(
+        what=f"- export webdataset, {sizes.photos:,} samples of 30 KB", values=rate, unit="MB/s", digits=0
+    )
 
 
 def _registered(folder: Path, url: str, name: str, format: str = "webdataset") -> None:

@@ -45,7 +45,7 @@ def measured(folder: Path, sizes: "Sizes") -> Iterator["Row"]:
     from ..view.rows import Row
 
     contest = Contest(
-        name="parquet", title="Images in Parquet", kind="images", samples=20_000, aims=(), limit="", bound=""
+        name="parquet", title="Images in Parquet", kind="images", samples=20_000, aims=(), limit=""
     )
     (folder / "parquet").mkdir(parents=True, exist_ok=True)
     bench = Bench(folder / "parquet", ("penstock", "hf_datasets"), sizes.photos / contest.samples)
@@ -54,17 +54,18 @@ def measured(folder: Path, sizes: "Sizes") -> Iterator["Row"]:
     for name in turns:
         if "Parquet" not in name:
             continue
-        what = f"loader over {name.removeprefix('penstock, ')}, 1 MiB chunks, shuffled"
+        what = f"train on {name.removeprefix('penstock, ')}"
         if peer:
             yield Row(
-                what=f"{what}, of HF streaming",
+                what=what,
                 values=ratios(turns, name, peer),
-                unit="x",
+                unit="x HF streaming's speed",
                 goal=3,
                 more_is_better=True,
                 digits=1,
             )
-        yield Row(what="- of a native version", values=ratios(turns, name, "penstock, native"), unit="x")
+        native = ratios(turns, name, "penstock, native")
+        yield Row(what=what, values=native, unit="x a native version's speed")
         yield Row(what="- twentieths of the table in a batch", values=[spread[name]], unit="", digits=1)
     if peer:
         rates = [one["samples"] / one["seconds"] for one in turns[peer]]

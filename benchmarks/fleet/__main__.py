@@ -29,10 +29,9 @@ HEAD = """# Data jobs
 
 Made by `{command}` on {machine}. {note}
 
-Units of [data jobs](clusters.md) sleep for a millisecond. The store is a folder.
+Units of [data jobs](clusters.md) sleep for a millisecond; the store is a folder.
 
-| measured | goal | figure | reached |
-| --- | --- | --- | --- |"""
+"""
 
 
 def main() -> int:

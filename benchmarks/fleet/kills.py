@@ -24,6 +24,7 @@ from tests.servers.ray_nodes import RayNodes, ray_nodes
 from tests.servers.slurm import NODES, Slurm, slurm, until
 
 from ..contest import ROOT
+from ..throughput import say
 from ..view.rows import Row
 from .rows import Sizes, computed, job_in
 from .works import ASLEEP, AT_WORK, SHORT, UNIT_S, Number
@@ -102,15 +103,9 @@ def under_kills(folder: Path, sizes: Sizes) -> Iterator[Row]:
             crashed = {n for n in there if there[n]["crashed"]}
             other = sum(there[n] != one for n, one in right.items() if n not in crashed)
             told = ", ".join(f"{n} {kind}" for kind, n in sorted(kills.items()))
-            what = f"{place.name}, {told} killed: units of {sizes.units:,} lost or doubled"
-            yield Row(what=what, values=[lost], unit="", goal=0, digits=0)
-            yield Row(
-                what="- units with another outcome than undisturbed",
-                values=[other],
-                unit="",
-                goal=0,
-                digits=0,
-            )
+            say(f"{place.name}: killed {told}")
+            what = f"{place.name}: units of {sizes.units:,} lost, doubled or changed by {kills.total()} kills"
+            yield Row(what=what, values=[lost + other], unit="", goal=0, digits=0)
             what = "- units whose worker was killed, and then the one that took them over: crashed"
             yield Row(what=what, values=[len(crashed)], unit="", digits=0)
             same = sum(_done(undisturbed)[name] == data for name, data in _done(job).items())

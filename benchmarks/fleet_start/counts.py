@@ -49,8 +49,6 @@ class RankRequests:
     """Kinds of the requests up to the first batch; a wave began before an answer to it arrived."""
     ahead: int
     """Requests after it, up to the one for the second batch."""
-    second: int
-    """Requests from then on."""
 
     @property
     def n(self) -> int:
@@ -131,7 +129,7 @@ def requests_of(
         waves[-1].append(kind_of(one["target"]))
     later = own[sum(map(len, waves)) :]
     ahead = sum(one["at_s"] < times["second_asked_s"] for one in later)
-    return RankRequests(waves=waves, ahead=ahead, second=len(later) - ahead)
+    return RankRequests(waves=waves, ahead=ahead)
 
 
 def kind_of(target: str) -> str:

@@ -28,15 +28,11 @@ class Case:
     name: str
     """Row of the table."""
     opens: str
-    """"each" rank, a rank per "node", or the "first" rank opens the root; the others wait for it."""
+    """"each" rank or the "first" rank opens the root; the others wait for it."""
     is_patient: bool = True
     """True if requests up to the first batch have `PATIENCE` budgets."""
     partitions: int = 1
     """Prefixes of the store, each with the whole rate."""
-    ahead: str = ""
-    """"retried" or "once": how each rank reads ahead from its first batch on; "": nothing before all have theirs."""
-    ranks_per_node: int = 8
-    """Ranks that wait for one that opens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +47,6 @@ class Fleet:
     """Requests at once to open the root, wave by wave."""
     rest: Sequence[int]
     """Requests at once from the plan to the first batch, wave by wave."""
-    ahead: int
-    """Requests of the next batches."""
     starts_s: float = STARTS_S
     """Ranks start within so many seconds."""
 
@@ -120,7 +114,7 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Return the outcome, once each rank has its first batch or is lost."""
-        each = {"each": 1, "node": self.case.ranks_per_node, "first": self.fleet.ranks}[self.case.opens]
+        each = {"each": 1, "first": self.fleet.ranks}[self.case.opens]
         for first in range(0, self.fleet.ranks, each):
             group = [Rank(self) for _ in range(min(each, self.fleet.ranks - first))]
             starts = [self.random.uniform(0, self.fleet.starts_s) for _ in group]
@@ -144,8 +138,6 @@ class Request:
 
     at_s: float
     """Time of its first try."""
-    is_ahead: bool
-    """True if it belongs to a later batch."""
     tries: int = 0
     """Failures so far."""
 
@@ -167,22 +159,16 @@ class Rank:
         self._simulation.after(in_s, self._next_wave)
 
     def has_first_batch(self) -> None:
-        """Note the first batch; read ahead if the case does."""
-        simulation = self._simulation
-        simulation.outcome.first_s.append(simulation.now_s)
-        if simulation.case.ahead:
-            self._ask(simulation.fleet.ahead, is_ahead=True)
+        """Note the first batch."""
+        self._simulation.outcome.first_s.append(self._simulation.now_s)
 
     def _next_wave(self) -> None:
         if not self._waves:
             self._end()
             return
         self._unanswered = self._waves.popleft()
-        self._ask(self._unanswered, is_ahead=False)
-
-    def _ask(self, n: int, *, is_ahead: bool) -> None:
         now_s = self._simulation.now_s
-        self._waiting.extend(Request(now_s, is_ahead) for _ in range(n))
+        self._waiting.extend(Request(now_s) for _ in range(self._unanswered))
         self._send()
 
     def _send(self) -> None:
@@ -205,7 +191,7 @@ class Rank:
         outcome.throttled += not admitted
         if not admitted:
             self._try_again(request)
-        elif not request.is_ahead:
+        else:
             self._unanswered -= 1
             if not self._unanswered:
                 self._next_wave()
@@ -216,16 +202,13 @@ class Rank:
         """Decide as `Retrier.call` does, by the same parts."""
         simulation = self._simulation
         request.tries += 1
-        if request.is_ahead and simulation.case.ahead == "once":
-            return
         pause_s = self._budget.pause_s(request.tries, simulation.random.random())
         spent_s = simulation.now_s - request.at_s + pause_s
-        is_patient = simulation.case.is_patient and not request.is_ahead
-        with patient() if is_patient else nullcontext():
+        with patient() if simulation.case.is_patient else nullcontext():
             lasts = self._budget.lasts(spent_s, throttled=True)
         if lasts:
             simulation.after(pause_s, lambda: self._resume(request))
-        elif not request.is_ahead and not self._lost:
+        elif not self._lost:
             self._lost = True
             self._waiting.clear()
             simulation.outcome.lost += 1

@@ -7,7 +7,8 @@ knows the truth, and compares. `--page` writes docs/benchmarks-pipeline.md.
 import time
 
 from .. import simulated
-from .comparison import Row, compare, seed_figures
+from ..throughput import say
+from .comparison import FOUND_DAYS, Row, compare, seed_figures
 from .week import FAILURES_PER_NODE_DAY, Week
 
 COMMAND = "benchmarks.fleet_week"
@@ -15,17 +16,11 @@ HEAD = """# A week of a fleet
 
 {made}
 
-**Simulated**: {failures:g} failures per 1,000 node-days, a few bad nodes, jobs of three priorities that are preempted
-and go on with three quarters of their nodes, a damaged shard, a slow store, and a broken check. penstock's own
-`suspects`, `Failures`, `goodput`, `usage` and plans decide and count. Proofs of suspicions are simulated too.
-
-| | aim | figure | reached |
-| --- | --- | --- | --- |"""
-SEEDS = """
-Least and most of {n} seeds; days until the watch drained, or named, each bad node:
-
-| | least | most |
-| --- | --- | --- |"""
+**Simulated**: {nodes:,} nodes for {days:g} days, {failures:g} failures per 1,000 node-days, bad nodes, preempted jobs,
+a damaged shard, a slow store, and a broken check. penstock's own code decides and counts.
+"""
+SEEDS = f"""
+{{n}} seeds, least to most, in days until the watch drained, or named, each bad node (aim: {FOUND_DAYS:g}): {{each}}."""
 
 
 def main() -> int:
@@ -39,25 +34,26 @@ def main() -> int:
     begun_s = time.process_time()
     week = Week(given.nodes, given.seed, given.days)
     week.run()
-    rows = [simulated.row(*each.cells()) for each in compare(week, given.steps)]
+    compared = list(compare(week, given.steps))
     seconds = time.process_time() - begun_s
-    last = Row(
-        what="processor time of all this", aim="60 s", figure=f"{seconds:.0f} s", is_reached=seconds <= 60
+    compared.append(
+        Row(what="- processor time", aim="60 s", figure=f"{seconds:.0f} s", is_reached=seconds <= 60)
     )
-    rows.append(simulated.row(*last.cells()))
+    for row in compared:
+        say(str(row))
+    rows = [str(row) for row in compared if row.is_shown]
     figures = seed_figures(week)
     for seed in range(given.seed + 1, given.seed + given.seeds):
         week = Week(given.nodes, seed, given.days)
         week.run()
         for name, values in seed_figures(week).items():
             figures[name] += values
-    seeds = [
-        simulated.row(name, f"{round(min(each), 2):g}", f"{round(max(each), 2):g}")
-        for name, each in figures.items()
-    ]
-    head = HEAD.format(made=made, failures=1000 * FAILURES_PER_NODE_DAY)
-    spread = [*SEEDS.format(n=given.seeds).splitlines(), *seeds]
-    return simulated.finish(COMMAND, given, [*head.splitlines(), *rows, *spread])
+    each = "; ".join(
+        f"{name} {round(min(values), 2):g} to {round(max(values), 2):g}" for name, values in figures.items()
+    )
+    head = HEAD.format(made=made, nodes=given.nodes, days=given.days, failures=1000 * FAILURES_PER_NODE_DAY)
+    spread = SEEDS.format(n=given.seeds, each=each).splitlines()
+    return simulated.finish(COMMAND, given, [*head.splitlines(), "", *rows, *spread])
 
 
 if __name__ == "__main__":

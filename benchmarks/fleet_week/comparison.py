@@ -15,6 +15,7 @@ from penstock.train.run_usage import slurm_usage
 from penstock.usage.sacct import AccountedJob, parse_jobs
 from penstock.usage.totals import usage_by
 
+from ..page import judged
 from .jobs import DAY_S, GPUS, Job, us
 from .week import Week
 
@@ -36,10 +37,14 @@ class Row:
     is_reached: bool | None = None
     """Whether it is; None for a fact beside."""
 
-    def cells(self) -> tuple[str, str, str, str]:
-        """Return the row's cells."""
-        reached = {None: "", True: "yes", False: "**no**"}[self.is_reached]
-        return self.what, self.aim, self.figure, reached
+    def __str__(self) -> str:
+        figure = judged(self.figure, self.is_reached is not False)
+        return f"- {self.what.removeprefix('- ')}: {figure}" + (f" (aim: {self.aim})" if self.aim else "")
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the page has the row: a detail, which begins with "-", only if it misses its aim."""
+        return self.is_reached is False or not self.what.startswith("-")
 
 
 def compare(week: Week, steps: int) -> Iterator[Row]:
@@ -57,7 +62,7 @@ def _jobs(week: Week) -> Row:
     ends = [job.end for job in week.jobs]
     starts = sum(job.attempts for job in week.jobs)
     figure = f"{len(ends)} runs, {ends.count('COMPLETED')} done, {len(week.books.lines)} allocations, {starts} starts"
-    return Row(what=f"{len(week.nodes):,} nodes, {week.days:g} days", aim="", figure=figure)
+    return Row(what="- the week", aim="", figure=figure)
 
 
 def _goodput(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
@@ -78,9 +83,9 @@ def _goodput(week: Week, jobs: list[AccountedJob]) -> Iterator[Row]:
     worst = max(off, key=lambda part: off[part])
     shares = ", ".join(f"{part} {sums[part] / truth.node_s:.2%}" for part in PARTS if sums[part])
     yield Row(
-        what="goodput's parts against the truth, in shares of all node-seconds",
+        what="goodput's parts against the truth, of all node-seconds",
         aim="1 %",
-        figure=f"{off[worst]:.2%} at most ({worst})",
+        figure=f"{off[worst]:.2%} at most",
         is_reached=off[worst] <= 0.01,
     )
     yield Row(what="- the parts", aim="", figure=shares.replace("%", " %"))
@@ -165,7 +170,7 @@ def _nodes(week: Week) -> Iterator[Row]:
         days = _days(week, kind)
         found = ", ".join(f"{day:.2f}" for day in days)
         yield Row(
-            what=f"{len(own)} {text}",
+            what=f"- {len(own)} {text}",
             aim=f"all {word} in {FOUND_DAYS:g} days",
             figure=f"{len(days)}" + (f" after {found} days" if days else ""),
             is_reached=len(days) == len(own) and all(day <= FOUND_DAYS for day in days),
@@ -178,7 +183,7 @@ def _nodes(week: Week) -> Iterator[Row]:
     by_check = [name for name in drained if watch.signs[name] == "check" and name not in lemons]
     healthy = _healthy_drained(week)
     yield Row(
-        what="healthy nodes drained",
+        what="- healthy nodes drained",
         aim="0",
         figure=str(len(healthy)),
         is_reached=not healthy,
@@ -212,13 +217,13 @@ def _steps(week: Week, count: int) -> Iterator[Row]:
         first, end, nodes = draw.choice(job.lineage)
         different += not _is_same(plan, draw.randrange(first, end), nodes * GPUS)
     yield Row(
-        what="steps trained never or twice in what checkpoints hold",
+        what="steps trained never or twice",
         aim="0",
         figure=f"{untrained} of {sum(_held(job) for job in week.jobs):,}",
         is_reached=untrained == 0,
     )
     yield Row(
-        what=f"of {count} steps of runs that changed their size: ranks' slots are another batch",
+        what=f"- of {count} steps of runs that changed their size: ranks' slots are another batch",
         aim="0",
         figure=f"{different}, {len(changed)} such runs",
         is_reached=different == 0,
@@ -244,8 +249,8 @@ def _rules(week: Week) -> Row:
     over = week.over_by_rule
     wrong = [job.run for job in over if job.bug_step is None]
     return Row(
-        what="runs ended after two failures at one step; of them without a bug",
-        aim="0 without",
-        figure=f"{len(over)}; {len(wrong)}",
+        what="runs without a bug among those ended after two failures at one step",
+        aim="0",
+        figure=f"{len(wrong)} of {len(over)}",
         is_reached=not wrong,
     )

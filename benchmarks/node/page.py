@@ -5,9 +5,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .. import sections
 from ..page import MIB, Turns, fastest, is_of, rate, ratios, shown, theirs_of
 from ..rows import AS_IT_COMES, LIMIT, OURS
-from ..sections import marks
+from ..sections import END
 from .measure import Table, Training
 
 OUR_DEFAULT = f"{OURS}, {AS_IT_COMES}"
@@ -37,9 +38,8 @@ def defaults(
 ) -> list[str]:
     """What a user gets who sets nothing, a line per row."""
     lines = [
-        "| nothing set | samples/s | of the limit | of the best choice | of the fastest peer | took "
-        "| CPU us per sample | first batch, s |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| nothing set | samples/s | of the limit | of the best choice | of the fastest peer | first batch, s |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for table in tables:
         for name in (one for one in table.turns if AS_IT_COMES in one):
@@ -47,13 +47,11 @@ def defaults(
             best, peer = fixed_of(table.turns), theirs_of(table.turns, "any")
             extra = "" if name == OUR_DEFAULT else f", `{name.removeprefix(OUR_DEFAULT + ', ')}`"
             cells = [
-                f"{table.row.title.partition(':')[0]}{extra}",
-                shown([rate(one) for one in turns], 0),
+                f"{table.row.short}{extra}",
+                f"{statistics.median(map(rate, turns)):,.0f}",
                 share(table.turns, name, limit_of(table.turns)),
                 f"{share(table.turns, name, best)} ({(best or NONE).removeprefix(f'{OURS}, ')})",
-                f"{share(table.turns, name, peer)} ({peer or NONE})",
-                turns[0].get("choice", ""),
-                processor(turns),
+                f"{share(table.turns, name, peer)} ({peer.replace(', in process', '')})" if peer else NONE,
                 f"{median(turns, 'first_s'):.2f}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
@@ -130,24 +128,24 @@ def lost(trainings: Iterable[Training]) -> list[str]:
     return lines
 
 
-def mark(cores: int) -> tuple[str, str]:
-    """Comments in docs/benchmarks.md between which the figures of a machine with so many cores lie."""
-    return f"<!-- {cores} cores -->", f"<!-- end of {cores} cores -->"
+def mark(cores: int) -> str:
+    """Return the comment before the figures of a machine with so many cores in docs/benchmarks.md."""
+    return f"<!-- {cores} cores -->"
 
 
 def put(text: str, cores: int, section: str) -> str:
     """Return a page with its section on so many cores replaced, or added behind those that it has."""
-    begin, end = mark(cores)
-    whole = f"{begin}\n{section}\n{end}"
+    begin = mark(cores)
+    whole = f"{begin}\n{section}\n{END}"
     if begin not in text:
-        behind = marks("benchmarks")[0]
+        behind = sections.mark("benchmarks")
         return text.replace(behind, f"{whole}\n\n{behind}")
-    return re.sub(f"{re.escape(begin)}.*{re.escape(end)}", lambda _: whole, text, flags=re.DOTALL)
+    return re.sub(f"{re.escape(begin)}.*?{re.escape(END)}", lambda _: whole, text, flags=re.DOTALL)
 
 
 def sections_of(text: str) -> list[str]:
     """Return the sections of all machines that a page has, with their marks."""
-    return re.findall(r"<!-- \d+ cores -->.*?<!-- end of \d+ cores -->", text, flags=re.DOTALL)
+    return re.findall(rf"<!-- \d+ cores -->.*?{re.escape(END)}", text, flags=re.DOTALL)
 
 
 README_CORES = 2

@@ -20,12 +20,12 @@ import dagster as dg
 from penstock.progress import progress
 from tests.servers.postgres import postgres
 
-from .page import LATENCY_S, Measured, section, written
+from .. import sections
+from .page import LATENCY_S, Measured, section
 from .runs import POSTGRES, batches
 from .servers import served
 from .ticks import cost, refresh, release, tick
 
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-pipeline.md"
 SIZES = (1, 100, 1_000, 5_000)
 SERVED_FROM = 100
 
@@ -68,7 +68,7 @@ def main() -> None:
     options.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="batches in the root")
     options.add_argument("--postgres", action="store_true", help="instead of SQLite")
     options.add_argument("--note", default="", help="about the machine")
-    options.add_argument("--out", type=Path, default=PAGE)
+    options.add_argument("--out", type=Path, help="write here, not to docs/benchmarks-pipeline.md")
     given = options.parse_args()
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None
     storage = _postgres if given.postgres else nullcontext
@@ -83,9 +83,8 @@ def main() -> None:
     flags = "--postgres " if given.postgres else ""
     sizes = " ".join(map(str, given.sizes))
     command = f"python -m benchmarks.pipeline {flags}--batches {given.batches} --sizes {sizes}"
-    where = "Postgres" if given.postgres else "SQLite"
-    text = section(costs, rows, command=command, machine=machine, storage=where, note=given.note)
-    given.out.write_text(written(given.out, text, where), encoding="utf-8")
+    text = section(costs, rows, command=command, machine=machine, note=given.note)
+    sections.write("benchmarks.pipeline", text, given.out)
 
 
 if __name__ == "__main__":

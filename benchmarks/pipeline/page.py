@@ -1,23 +1,27 @@
 """The section of docs/benchmarks-pipeline.md from what was measured. Nothing here measures."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .runs import PHOTOS, Batches
-from .servers import PAGES, Served
+from .servers import Served
 from .ticks import Cost
 
 LATENCY_S = 0.02
 """Of a request, where the store is far."""
-HOW_TO_READ = f"""\
-## Runs, ticks and pages by the number of batches
+HEAD = f"""\
+# Runs, ticks and pages
 
-Seconds on the wall (of processors), then requests to the root's store. Batches of {PHOTOS} small photos, all stages
-(feature: phash). *first*: after new batches; *far*: with {LATENCY_S * 1e3:.0f} ms more per request. Pages: seconds of a
-cold visit of Chromium, medians of 3, then processor seconds of both servers.
-"""
-_BEGIN, _END = "<!-- python -m benchmarks.pipeline, {storage} -->", "<!-- end -->"
+Made by `{{command}}` on {{machine}}, in memory (tmpfs). {{note}}
+
+A batch of {PHOTOS} small photos takes {{run}} ms through all stages in a run of one process, without Dagster
+{{stages}}. Below: seconds (of processors), then requests to the root's store, with {{n:,}} batches. *far*:
+{LATENCY_S * 1e3:.0f} ms more per request.
+
+| | after new batches | later | far |
+| --- | --- | --- | --- |"""
+PAGES = """
+Pages in Chromium with {n:,} partitions, cold, in s: {pages}."""
 
 
 class Measured(NamedTuple):
@@ -28,78 +32,35 @@ class Measured(NamedTuple):
     served: Served | None
 
 
-def section(
-    batches: Batches,
-    rows: Sequence[Measured],
-    *,
-    command: str,
-    machine: str,
-    storage: str,
-    note: str,
-) -> str:
-    """All of it, as Markdown. storage: Dagster's."""
-    lines = [
-        f"### {storage}",
-        "",
-        f"Made by `{command}` on {machine}, in memory (tmpfs). {note}".rstrip(),
-        "",
-        *_batches(batches),
-        *_ticks(rows),
-        *_served(rows),
-    ]
+def section(batches: Batches, rows: Sequence[Measured], *, command: str, machine: str, note: str) -> str:
+    """Return the section on the largest number of batches."""
+    row = rows[-1]
+    head = HEAD.format(
+        command=command,
+        machine=machine,
+        note=note,
+        run=_cost_ms(batches.run_s, batches.run_cpu_s),
+        stages=_cost_ms(batches.stages_s, batches.stages_cpu_s),
+        n=row.n,
+    )
+    lines = [*(line.rstrip() for line in head.splitlines()), *_ticks(row.costs)]
+    if row.served is not None:
+        found = row.served
+        pages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in found.page_s.items())
+        lines += PAGES.format(n=row.n, pages=pages, code=found.code_mib, web=found.web_mib).splitlines()
     return "\n".join(lines)
 
 
-def _batches(found: Batches) -> list[str]:
-    return [
-        "| | ms per batch |",
-        "| --- | --- |",
-        f"| a run in one process | {found.run_s * 1e3:,.0f} ({found.run_cpu_s * 1e3:,.0f}) |",
-        f"| its stages without Dagster | {found.stages_s * 1e3:,.0f} ({found.stages_cpu_s * 1e3:,.0f}) |",
-        "",
-    ]
+def _cost_ms(wall_s: float, cpu_s: float) -> str:
+    return f"{wall_s * 1e3:,.0f} ({cpu_s * 1e3:,.0f})"
 
 
-def _ticks(rows: Sequence[Measured]) -> list[str]:
-    titles = list(rows[0].costs)
-    told = [
-        f"| {row.n:,} | " + " | ".join(_cost(row.costs[title]) for title in titles) + " |" for row in rows
-    ]
-    return [
-        f"| batches | {' | '.join(titles)} |",
-        f"|{' --- |' * (len(titles) + 1)}",
-        *told,
-        "",
-    ]
+def _ticks(costs: Mapping[str, Cost]) -> Iterator[str]:
+    """Rows of steps."""
+    for step in dict.fromkeys(name.partition(", ")[0] for name in costs):
+        cells = (costs.get(name) for name in (f"{step}, first", step, f"{step}, far"))
+        yield f"| {step} | {' | '.join(_cost(cell) if cell else '' for cell in cells)} |"
 
 
 def _cost(found: Cost) -> str:
     return f"{found.wall_s:.2f} ({found.cpu_s:.2f}), {found.requests:,}"
-
-
-def _served(rows: Sequence[Measured]) -> list[str]:
-    seen = [(row.n, row.served) for row in rows if row.served is not None]
-    if not seen:
-        return []
-    pages = list(PAGES)
-    return [
-        f"| partitions | {' | '.join(pages)} | processor s | code server, MiB | webserver, MiB |",
-        f"|{' --- |' * (len(pages) + 4)}",
-        *(
-            f"| {n:,} | {' | '.join(f'{found.page_s[name]:.1f}' for name in pages)} | {found.asked_cpu_s:.1f} | "
-            f"{found.code_mib:.0f} | {found.web_mib:.0f} |"
-            for n, found in seen
-        ),
-        "",
-    ]
-
-
-def written(page: Path, text: str, storage: str) -> str:
-    """The page with this section in place of the one it has of that storage, or at its end."""
-    begin = _BEGIN.format(storage=storage)
-    old = page.read_text(encoding="utf-8") if page.exists() else "# Benchmarks: the pipeline\n"
-    if HOW_TO_READ not in old:
-        old = f"{old.rstrip()}\n\n{HOW_TO_READ}"
-    head, _, rest = old.partition(begin)
-    tail = rest.partition(_END)[2] or "\n"
-    return f"{head.rstrip()}\n\n{begin}\n{text.rstrip()}\n{_END}{tail}"

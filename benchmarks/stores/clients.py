@@ -37,21 +37,6 @@ def obstore(endpoint: str, key: str, authority: str) -> Read:
     return lambda offset, nbytes: module.get_range(store, key, start=offset, length=nbytes).to_bytes()
 
 
-def obstore_etag(endpoint: str, key: str, authority: str) -> Read:
-    """Bare, with the ETag and size that a reader needs who must notice that an object was replaced."""
-    import obstore as module
-
-    store, seen = _obstore(endpoint, authority), set()
-
-    def read(offset: int, nbytes: int) -> bytes:
-        answer = module.get(store, key, options={"range": (offset, offset + nbytes)})
-        meta = answer.meta
-        seen.add((meta["e_tag"], meta["size"]))
-        return answer.bytes().to_bytes()
-
-    return read
-
-
 def _obstore(endpoint: str, authority: str) -> Any:
     from obstore.store import S3Store
 
@@ -73,18 +58,6 @@ def s3fs(endpoint: str, key: str, _: str) -> Read:
     fs = module.S3FileSystem(key=KEY, secret=SECRET, endpoint_url=endpoint)
     path = f"{BUCKET}/{key}"
     return lambda offset, nbytes: bytes(fs.cat_file(path, start=offset, end=offset + nbytes))
-
-
-def pyarrow(endpoint: str, key: str, _: str) -> Read:
-    """`read_at` of one open file, which threads may share."""
-    from pyarrow import fs
-
-    where = endpoint.removeprefix("http://")
-    made = fs.S3FileSystem(
-        access_key=KEY, secret_key=SECRET, endpoint_override=where, scheme="http", region=REGION
-    )
-    file = made.open_input_file(f"{BUCKET}/{key}")
-    return lambda offset, nbytes: bytes(file.read_at(nbytes, offset))
 
 
 def boto3(endpoint: str, key: str, _: str) -> Read:
@@ -111,13 +84,11 @@ def boto3(endpoint: str, key: str, _: str) -> Read:
 CLIENTS: dict[str, Callable[[str, str, str], Read]] = {
     "penstock": penstock,
     "obstore": obstore,
-    "obstore-etag": obstore_etag,
     "s3fs": s3fs,
-    "pyarrow": pyarrow,
     "boto3": boto3,
 }
 """Name -> (endpoint, key, the certificate in PEM that the server's is signed by, or "" without TLS) -> how to read."""
-TLS_CLIENTS = ("penstock", "obstore", "obstore-etag")
+TLS_CLIENTS = ("penstock", "obstore")
 """The clients that take a certificate authority as text."""
 
 

@@ -168,15 +168,11 @@ def verdicts(turns: page.Turns) -> Iterator[str]:
         peak = max(turn["peak_bytes"] for turn in turns[f"{program} {name}, {had}"]) / 2**20
         above = peak - _imported_mib(turns)
         cells = (
-            _judged(page.shown(found), statistics.median(found) >= AIM),
-            _judged(page.shown(running), statistics.median(running) >= AIM),
-            _judged(f"{above:.0f}", above <= MOST_MIB),
+            page.judged(page.shown(found), statistics.median(found) >= AIM),
+            page.judged(page.shown(running), statistics.median(running) >= AIM),
+            page.judged(f"{above:.0f}", above <= MOST_MIB),
         )
         yield f"| {had} | {name} | {hash} | {' | '.join(cells)} |"
-
-
-def _judged(shown: str, reached: bool) -> str:
-    return shown if reached else f"**{shown}**"
 
 
 def _imported_mib(turns: page.Turns) -> float:

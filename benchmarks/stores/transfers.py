@@ -14,14 +14,13 @@ from typing import Any
 from .. import page
 from ..contest import ENVIRONMENTS, ONE_THREAD, ROOT, PeerError, failure_of
 from ..throughput import say
-from .servers import APART, BUCKET, KEY, SECRET, SHARED, ceph, cores, freed, memory_touched
+from .servers import BUCKET, KEY, SECRET, ceph, freed, memory_touched
 
 FILE_BYTES = 64 * 2**20
 AT_ONCE = 8
 """Files in flight, for everybody."""
 OURS = {"penstock": "sha256", "penstock-crc32c": "crc32c"}
-TURNS = (("up", SHARED), ("down", SHARED), ("down", APART))
-"""(way, cores). Up, Ceph with one core takes longer for what is on its way at once than anybody waits."""
+WAYS = ("down", "up")
 AIM = 0.9
 """Of s5cmd's speed, up and down."""
 CREDENTIALS = {
@@ -79,7 +78,7 @@ def commands(endpoint: str, here: Path, there: str, back: Path) -> dict[str, dic
 
 
 def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
-    """ "PROGRAM WAY, CORES" -> turns; way: up, down. Raises: NoServer; PeerError for a program that is missing or
+    """ "PROGRAM WAY" -> turns; way: up, down. Raises: NoServer; PeerError for a program that is missing or
     fails."""
     if failed := failure_of("transfer"):
         raise PeerError(failed)
@@ -95,15 +94,13 @@ def measure(folder: Path, rounds: int, files: int, until: float) -> page.Turns:
         names = list(commands(endpoint, here, "", back))
         for number in range(rounds):
             for name in [*names[number % len(names) :], *names[: number % len(names)]]:
-                for way, had in TURNS:
+                for way in reversed(WAYS):
                     shutil.rmtree(back, ignore_errors=True)
                     back.mkdir()
                     (_into_cache if way == "up" else _out_of_cache)(here)
                     memory_touched(files * FILE_BYTES * 5 // 4)
                     command = commands(endpoint, here, name, back)[name][way]  # the same keys in every round
-                    with cores(had) as before:
-                        turn = _timed([*before, *command], files)
-                    turns.setdefault(f"{name} {way}, {had}", []).append(turn)
+                    turns.setdefault(f"{name} {way}", []).append(_timed(command, files))
                 _compare(here, back)
                 shutil.rmtree(back)
                 _delete(endpoint, name)
@@ -119,36 +116,27 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     yield "## Whole files\n"
     yield (
         f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph (in memory) and back, {AT_ONCE} at once.\n"
-        "penstock hashes every byte, rclone by MD5, s5cmd not.\n"
+        "penstock hashes every byte, rclone by MD5, s5cmd none.\n"
     )
-    yield "| cores | way | program | MB/s | processor s/GiB | penstock is faster by |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    before = ("", "")
-    for name, found in sorted(turns.items(), key=_case):
-        (program, way), had = name.partition(", ")[0].split(), name.partition(", ")[2]
-        rates = [page.rate(turn) * FILE_BYTES / 1e6 for turn in found]
-        cpu = [turn["cpu_s"] / (turn["samples"] * FILE_BYTES) * 2**30 for turn in found]
-        ratio = "" if program in OURS else page.shown(page.ratios(turns, f"penstock {way}, {had}", name))
-        at = "|" if (had, way) == before else f"{had} | {way}"
-        before = had, way
-        yield f"| {at} | {program} | {page.shown(rates, 0)} | {statistics.median(cpu):.2f} | {ratio} |"
+    yield "| way | penstock, MB/s | with CRC-32C, MB/s | than s5cmd | than rclone |"
+    yield "| --- | --- | --- | --- | --- |"
+    for way in WAYS:
+        cells = [way]
+        for program in (*OURS, "s5cmd", "rclone"):
+            found = turns[f"{program} {way}"]
+            cpu_s = statistics.median(
+                turn["cpu_s"] / (turn["samples"] * FILE_BYTES) * 2**30 for turn in found
+            )
+            if program in OURS:
+                figure = f"{statistics.median(map(page.rate, found)) * FILE_BYTES / 1e6:,.0f}"
+            else:
+                ratios = page.ratios(turns, f"penstock {way}", f"{program} {way}")
+                figure = page.judged(
+                    page.shown(ratios), program != "s5cmd" or statistics.median(ratios) >= AIM
+                )
+            cells.append(f"{figure}; {cpu_s:.2f} s")
+        yield f"| {' | '.join(cells)} |"
     yield ""
-
-
-def verdicts(turns: page.Turns) -> Iterator[str]:
-    """Rows of the page's table of aims."""
-    for way, had in TURNS:
-        for program, hash in OURS.items():
-            found = page.ratios(turns, f"{program} {way}, {had}", f"s5cmd {way}, {had}")
-            reached = "yes" if statistics.median(found) >= AIM else "no"
-            what = f"files of 64 MiB, {way}, {hash}, cores {had}"
-            yield f"| {what} | s5cmd | {AIM} | {page.shown(found)} | {reached} |"
-
-
-def _case(item: tuple[str, Any]) -> tuple[str, str]:
-    """Cores, then way: the order of rows."""
-    first, _, had = item[0].partition(", ")
-    return had.replace(SHARED, ""), first.split()[1]
 
 
 def _timed(command: list[str], files: int) -> dict[str, Any]:

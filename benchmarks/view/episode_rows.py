@@ -37,7 +37,7 @@ def episode(root: Path, rounds: int, seconds: int = SECONDS) -> Iterator[Row]:
                 times = range(0, length_ns, length_ns // 20)
                 moments += [_spent(viewer, [f"{_PAGE}/moment?at={at}"]) * 1000 for at in times]
                 peaks.append(viewer.peak_mib()[0])
-    yield Row(what="an episode of an hour at 1 kHz, 64 dimensions: its page", values=page, unit="s")
+    yield Row(what="- an episode of an hour at 1 kHz, 64 dimensions: its page", values=page, unit="s")
     yield Row(what="- its 8 lanes, which read 0.9 GB once", values=lanes, unit="s", goal=1)
     yield Row(what="- the lanes of one second of it", values=zoomed, unit="s")
     yield Row(what="- a lane", values=size, unit="KiB", digits=0)

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 import loader
 
 from ..latency_server import BUCKET, CREDENTIALS, latency_store
-from ..page import shown
+from ..page import judged, shown
 from .browser import WINDOW, Viewer, percentile
 from .world import LONG_RUN, RUN, Sizes, stored_photos
 
@@ -38,7 +38,7 @@ LOOKED_S = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of the table. goal: a number of `unit` that `values` are held against; None for a fact beside.
+    """A row of the page; a detail begins with "-". goal: a number of `unit` for `values`; None for a fact beside.
 
     values: none where it could not be measured, which `what` explains.
     """
@@ -51,22 +51,32 @@ class Row:
     digits: int = 2
 
     def __str__(self) -> str:
-        if self.goal is None:
-            goal, reached = "", ""
-        else:
-            reached = "yes" if self._reached(median(self.values)) else "**no**"
-            goal = f"{'at least' if self.more_is_better else 'at most'} {self.goal:g}"
-        figure = f"{shown(self.values, self.digits)} {self.unit}" if self.values else "not measured"
-        return f"| {self.what} | {goal} | {figure} | {reached} |"
+        goal = ""
+        if self.goal is not None:
+            goal = f" ({'≥' if self.more_is_better else '≤'} {self.goal:g})"
+        figure = f"{shown(self.values, self.digits)} {self.unit}".rstrip() if self.values else "not measured"
+        return (
+            f"{'  ' * self.is_detail}- {self.what.lstrip(' -')}: {judged(figure, not self.is_missed)}{goal}"
+        )
 
-    def _reached(self, value: float) -> bool:
-        assert self.goal is not None
-        return value >= self.goal if self.more_is_better else value <= self.goal
+    @property
+    def is_missed(self) -> bool:
+        """Whether the median misses the goal."""
+        if self.goal is None:
+            return False
+        value = median(self.values)
+        return value < self.goal if self.more_is_better else value > self.goal
+
+    @property
+    def is_detail(self) -> bool:
+        """Whether the page has the row only if it misses its goal."""
+        return self.what.lstrip().startswith("-")
 
 
 def table_lines(head: str, rows: Iterable[Row], **words: object) -> list[str]:
-    """Return the lines of a page: a head with these words in it, which ends with a table's, and the rows."""
-    return [*(line.rstrip() for line in head.format(**words).splitlines()), *map(str, rows)]
+    """Return the lines of a page: a head with these words in it, and the rows."""
+    kept = (str(row) for row in rows if row.is_missed or not row.is_detail)
+    return [*(line.rstrip() for line in head.format(**words).splitlines()), *kept]
 
 
 def first_paint(root: Path, rounds: int) -> Iterator[Row]:
@@ -104,7 +114,7 @@ def _painted(
             html.append(look.page_s)
             another.append(viewer.look(f"/v/tiny/1?from={600_000 + 60 * number}").whole_s)
     yield Row(
-        what=f"first paint, 1e6 samples, {where}: page and {WINDOW} pictures",
+        what=f"first page of 1e6 samples, {where}",
         values=first,
         unit="s",
         goal=goal,
@@ -121,7 +131,7 @@ def batch(root: Path, rounds: int) -> Iterator[Row]:
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
         importing.append(time.perf_counter() - start)
-    yield Row(what="`import torch` by itself, counted in the next two rows", values=importing, unit="s")
+    yield Row(what="- `import torch` by itself, counted in the next two rows", values=importing, unit="s")
     own = median(importing)
     for told, options in (("as trained, with --recipe", RECIPE), ("without --recipe", ())):
         taken: dict[str, list[float]] = {
@@ -146,7 +156,7 @@ def batch(root: Path, rounds: int) -> Iterator[Row]:
                 taken["beside"].append(viewer.look(f"/r/{RUN}/{21 + number}").whole_s)
         more = own if options else 0.0
         yield Row(
-            what=f"batch {told}: first {WINDOW} slots",
+            what=f"first {WINDOW} slots of a batch {told}",
             values=taken["window"],
             unit="s",
             goal=5 + round(more, 1),
@@ -191,7 +201,7 @@ def filtered(root: Path, rounds: int) -> Iterator[Row]:
                 viewer.get(_query("/v/tiny/1", where=f"score > 0.{number + 1}", sort="-score"))
                 sorted_s.append(time.perf_counter() - start)
                 peaks.append(viewer.peak_mib()[0])
-    yield Row(what="first filter and facets, 1e6 rows, asked at once", values=at_once, unit="s")
+    yield Row(what="- first filter and facets, 1e6 rows, asked at once", values=at_once, unit="s")
     yield Row(
         what=f"- 2 columns, after the page was looked at for {LOOKED_S} s", values=first, unit="s", goal=0.5
     )
@@ -218,11 +228,11 @@ def thumbnails(root: Path, rounds: int) -> Iterator[Row]:
             rates["again"].append(_rate(viewer.get_all, paths * 10))
             rates["static"].append(_rate(viewer.get_all, ["/static/icon.png"] * 1000))
     for what, name, goal in (
-        ("thumbnails of photos of 512 px", "photos", 200),
+        ("- thumbnails of photos of 512 px", "photos", 200),
         ("- Pillow by itself, 2 threads", "photos, Pillow", None),
-        ("thumbnails of 1080p", "large", 60),
+        ("- thumbnails of 1080p", "large", 60),
         ("- Pillow by itself, 2 threads", "large, Pillow", None),
-        ("thumbnails again", "again", 1000),
+        ("- thumbnails again", "again", 1000),
         ("- a static file from the same server", "static", None),
     ):
         yield Row(what=what, values=rates[name], unit="/s", goal=goal, more_is_better=True, digits=0)
@@ -283,7 +293,7 @@ def people(root: Path, n: int, seconds: float) -> Iterator[Row]:
     if failed:
         raise RuntimeError(f"{len(failed)} looks failed, such as {failed[0]}")
     yield Row(
-        what=f"{n} people, a page in 10 s each: p95 of all pages",
+        what=f"{n} people, a page in 10 s each, p95",
         values=[percentile([*pages, *steps], 0.95)],
         unit="s",
         goal=2,
@@ -305,10 +315,10 @@ def long_run(root: Path, rounds: int) -> Iterator[Row]:
             step.append(viewer.look(f"/r/{LONG_RUN}/{500_000 + number}").whole_s)
             again.append(viewer.look(f"/r/{LONG_RUN}").whole_s)
             peaks.append(viewer.peak_mib()[0])
-    yield Row(what="a run of 1e6 steps, 1,000 objects: its page", values=run, unit="s")
+    yield Row(what="- a run of 1e6 steps, 1,000 objects: its page", values=run, unit="s")
     yield Row(what="- one of its steps", values=step, unit="s")
     yield Row(what="- its page again", values=again, unit="s")
-    yield Row(what="- memory of the server", values=peaks, unit="MiB", goal=500, digits=0)
+    yield Row(what="memory of the server, a run of 1e6 steps", values=peaks, unit="MiB", goal=500, digits=0)
 
 
 def trail(root: Path, steps: int) -> Iterator[Row]:
@@ -337,9 +347,9 @@ def trail(root: Path, steps: int) -> Iterator[Row]:
     more = sorted(b - a for a, b in zip(spent[False], spent[True], strict=True))
     quartiles = [more[len(more) * k // 4] for k in (1, 2, 3)]
     yield Row(
-        what="a trail with a note, of the training's thread, a step",
+        what="a trail with a note, of the training's thread",
         values=quartiles,
-        unit="us",
+        unit="us a step",
         goal=20,
         digits=1,
     )

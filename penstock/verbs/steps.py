@@ -12,8 +12,6 @@ from .verb import WORLD, Answer, Table, argument, flag, verb
 from .view import METRICS, RECIPE, metrics_of
 
 if TYPE_CHECKING:
-    from loader.run.replay import Functions
-
     from ..view.replays.replays import Replayers
     from ..view.replays.training import Training
 
@@ -73,9 +71,9 @@ def _step_or_slot(
     from loader.storage.mirror import primary_of
 
     from ..view.inspect.plain_text import slot_text, step_text
-    from ..view.inspect.shown_batch import shown_batch
+    from ..view.inspect.shown_batch import batch_and_samples, shown_batch
     from ..view.inspect.slot_record import slot_record, slot_values
-    from ..view.inspect.step_record import part_of, step_record, step_values, whole_values
+    from ..view.inspect.step_record import functions, part_of, step_record, step_values
     from ..view.replays.replayed_values import slot_itself
     from ..view.sample_relations import RunSearch
 
@@ -87,7 +85,7 @@ def _step_or_slot(
             values,
             trouble,
             RunSearch(others=trail_runs(primary_of(training.root.store))),
-            functions=_functions(training, replayers, step, trouble),
+            functions=functions(training, replayers, step, trouble),
             part=lambda rank, world: step_values(training, replayers, step, rank, world, plain_batch),
         )
         return of_slot, slot_text(of_slot), {values.slot: values.trained or values.decoded}
@@ -95,20 +93,11 @@ def _step_or_slot(
     part = training, replayers, step, rank, world_size
     saved: dict[int, Any] = {}
     if arguments.save is None:
-        part_values, trouble = step_values(*part, plain_batch)
+        batch, trouble = step_values(*part, plain_batch)
     else:
-        batch, trouble = whole_values(*part)
-        part_values = shown_batch(training.plan(step), batch, n_pictured=0)
-    shown = step_record(training, part_values, _functions(training, replayers, step, trouble), trouble)
-    if arguments.save is not None:
-        saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}
-    return shown, step_text(shown), saved
-
-
-def _functions(training: "Training", replayers: "Replayers", step: int, trouble: str) -> "Functions | None":
-    if replayers.recipe is None or trouble:
-        return None
-    return replayers.recipe.functions(training.setting(step, recipe=True))
+        (batch, saved), trouble = step_values(*part, batch_and_samples)
+    shown = step_record(training, batch, functions(training, replayers, step, trouble), trouble)
+    return shown, step_text(shown), {row.slot: saved[row.slot] for row in shown.slots if saved}
 
 
 @verb(

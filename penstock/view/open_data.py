@@ -3,11 +3,12 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event, Lock, Thread
 from typing import Any, Generic, TypeVar
 
@@ -17,15 +18,14 @@ from loader.dataset.root import root_over
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 from loader.order.slots import rank_slice
-from loader.run.replay import Functions
 from loader.run.trail.read_trail import trail_runs
 from loader.storage.mirror import primary_of
 from loader.storage.requests import tried_once
 
 from ..upkeep.exclusion import exclude
 from .inspect.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
-from .inspect.slot_record import slot_values
-from .inspect.step_record import step_values
+from .inspect.slot_record import SlotRecord, slot_record, slot_values
+from .inspect.step_record import StepRecord, functions, step_record, step_values
 from .kinds.kind import Media
 from .kinds.stored_bytes import release_memory
 from .lru_cache import LruCache
@@ -33,7 +33,7 @@ from .outage import Outage
 from .raw_source import RawSource
 from .replays.metrics_file import MetricsFile
 from .replays.recipe_process import RecipeProcess
-from .replays.replayed_values import PartDigest, SlotValues, slot_itself
+from .replays.replayed_values import Digests, SlotValues, slot_itself
 from .replays.replays import Replayers, Replays
 from .replays.training import Training
 from .sample_relations import RunSearch
@@ -258,17 +258,13 @@ class OpenData:
         self._requested.set()
         return result
 
-    def part(self, training: Training, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
-        """Return the same as `batch`, without neighbours."""
-        return self._batch(training, step, rank, world_size)
-
     def _batch(
         self,
         training: Training,
         step: int,
         rank: int,
         world_size: int,
-        digests: Sequence[PartDigest] | None = None,
+        digests: Digests | None = None,
     ) -> tuple[ShownBatch, str]:
         """digests: the containing part's; None looks up this part's."""
         digests = training.part_digests(step, rank, world_size) if digests is None else digests
@@ -331,10 +327,30 @@ class OpenData:
         same = self._process is None or cached.n_answers == self._process.n_answers
         return same and time.monotonic() - cached.at_s < RETRY_S
 
-    def functions(self, training: Training, step: int, trouble: str) -> Functions | None:
-        """Return facts about the recipe's functions; None without one, or if it failed."""
-        recipe = self.replayers.recipe
-        return None if recipe is None or trouble else recipe.functions(training.setting(step, recipe=True))
+    def step_record(self, training: Training, step: int, rank: int, world_size: int) -> StepRecord:
+        """Return the record of a rank's part of a step."""
+        batch, trouble = self.batch(training.name, step, rank, world_size)
+        return step_record(training, batch, functions(training, self.replayers, step, trouble), trouble)
+
+    def slot_record(
+        self, training: Training, step: int, slot: int, search_from: str | None = None
+    ) -> tuple[SlotRecord, SlotValues]:
+        """Return a slot's record and values. search_from: first run of `run_search`."""
+        values, trouble = self.slot(training.name, step, slot)
+        record = slot_record(
+            training,
+            values,
+            trouble,
+            self.run_search(search_from),
+            functions=functions(training, self.replayers, step, trouble),
+            part=partial(self._batch, training, step),
+        )
+        return record, values
+
+    def cached(self, kept: LruCache[Any], key: Hashable, make: Callable[[], T]) -> T:
+        """Return a value of `media` or `episodes`, or make it with the root's store."""
+        value: T = kept.get(key, lambda: self.outage.ask(make))
+        return value
 
     def exclude(
         self, samples: Iterable[tuple[str, str]], *, reason: str, by: str, page: str

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 import loader
+from loader.dataset.shards.address import FieldAddress, crc_text
+from loader.order.sources.window_view import stored_ordinals
 from loader.run.recipe.recipe import stored_view
 
 from ..class_names import class_names_of
@@ -29,6 +31,8 @@ MOST_BOXES = 4096
 MOST_LETTERS = 2000
 """Characters per line."""
 
+Ordinals = np.ndarray[Any, np.dtype[np.int64]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownValue(JsonRecord):
@@ -46,10 +50,63 @@ class ShownValue(JsonRecord):
     """Tokens."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredField(JsonRecord):
+    """A field of a sample: where its bytes are, and their value."""
+
+    field: str
+    """Field name."""
+    path: str = ""
+    """Shard's; "" if the field is not stored."""
+    offset: int = 0
+    """In the shard, in bytes."""
+    nbytes: int = 0
+    """Stored bytes."""
+    crc32c: str = ""
+    """8 hex digits; "not known" for unsealed registered bytes."""
+    decoded: ShownValue | None
+    """Value as the loader decodes it, before any transform, or None."""
+
+
+def place_of(address: FieldAddress | None) -> dict[str, Any]:
+    """Return the attributes of a `StoredField` that say where it is."""
+    if address is None:
+        return {}
+    return {
+        "path": address.path,
+        "offset": address.offset,
+        "nbytes": address.nbytes,
+        "crc32c": crc_text(address.crc32c) or "not known",
+    }
+
+
 def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
     """Return a source's version; None without stored bytes."""
     view = stored_view(plan.sources[source].view)
     return None if view is None else view.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSample(JsonRecord):
+    """A sample that a plan puts into a slot."""
+
+    source: str
+    """Name in the plan."""
+    key: str
+    """Sample key."""
+    version: str
+    """Name; "" without stored bytes."""
+    ordinal: int
+    """Index in the version."""
+
+
+def sample_names(plan: "loader.Plan", source: str, ordinals: Ordinals) -> Iterator[dict[str, Any]]:
+    """Yield key, version and ordinal of a source's samples, as in `PlannedSample`."""
+    view, version = plan.sources[source].view, version_of(plan, source)
+    name = "" if version is None else version.name
+    keys = view.keys(ordinals) if len(ordinals) else []
+    for key, ordinal in zip(keys, stored_ordinals(view, ordinals).tolist(), strict=True):
+        yield {"key": key, "version": name, "ordinal": ordinal}
 
 
 def facts_of(

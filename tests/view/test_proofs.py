@@ -16,7 +16,7 @@ from penstock.cli import main
 from penstock.view.inspect.run_comparison import run_comparison
 from penstock.view.inspect.shown_batch import shown_batch
 from penstock.view.inspect.slot_record import slot_record, slot_values
-from penstock.view.inspect.step_record import default_part, step_record, step_values, whole_values
+from penstock.view.inspect.step_record import default_part, step_record, step_values
 from penstock.view.inspect.step_window import step_window
 from penstock.view.kinds import kind_of
 from penstock.view.replays.replayed_values import itself
@@ -24,6 +24,7 @@ from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training, run_and_step
 from penstock.view.shown_values import facts_of
 from tests.view import recipes
+from tests.view.batch_values import whole_values
 from tests.view.conftest import BATCH, STEPS, train, write_photos
 
 
@@ -38,11 +39,11 @@ class Viewed:
     def step(self, step, rank, world_size):
         """The values of a part, and its record. Made slot by slot, it is the one that its whole batch gives."""
         part = self.training, self.replayers, step, rank, world_size
-        values, trouble = whole_values(*part)
+        values = whole_values(*part)
         setting = self.training.setting(step, recipe=True)
         own = self.replayers.recipe
-        shown, same = step_values(*part, shown_batch)
-        assert same == trouble
+        shown, trouble = step_values(*part, shown_batch)
+        assert trouble == ""
         assert told(shown) == told(shown_batch(self.training.plan(step), values))
         return values, step_record(self.training, shown, own and own.functions(setting), trouble)
 

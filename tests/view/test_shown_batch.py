@@ -7,9 +7,9 @@ import torch
 import loader
 from penstock.view.inspect.shown_batch import shown_batch
 from penstock.view.inspect.step_record import step_record, step_values
-from penstock.view.replays.replayed_values import BatchValues
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
+from tests.view.batch_values import BatchValues
 from tests.view.conftest import train
 from tests.view.recipes import plain
 
@@ -18,16 +18,7 @@ RAMP = np.arange(100, dtype=np.float32)
 
 
 def values_of(*samples):
-    return BatchValues(
-        step=0,
-        rank=0,
-        world_size=1,
-        first_slot=0,
-        digest=0,
-        crc32c={},
-        ids=[None] * len(samples),
-        slots=list(samples),
-    )
+    return BatchValues(ids=[None] * len(samples), slots=list(samples))
 
 
 @pytest.mark.parametrize(

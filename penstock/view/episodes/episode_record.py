@@ -292,23 +292,23 @@ class TrackMoment(JsonRecord):
 
     field: str
     """Field name."""
-    number: int
+    number: int = -1
     """Row or frame, -1 if there is none."""
-    age_ns: int | None
+    age_ns: int | None = None
     """Time since the value's; None for steps."""
-    is_pad: bool
+    is_pad: bool = False
     """True outside of the episode."""
-    first_ns: int
+    first_ns: int = 0
     """When the value began, after the axis's start."""
-    next_ns: int
+    next_ns: int = 0
     """When the next begins; for the last, its own begin."""
-    pts_s: float | None
+    pts_s: float | None = None
     """Frame's time in its container, s; or None."""
-    shown_s: tuple[float, float] | None
+    shown_s: tuple[float, float] | None = None
     """Frame's begin and end in the played file, s; or None."""
-    values: tuple[float | int | bool, ...]
+    values: tuple[float | int | bool, ...] = ()
     """Up to 512 values; empty for cameras."""
-    error: str
+    error: str = ""
     """Why there is no value, or ""."""
 
 
@@ -358,18 +358,7 @@ def _moment(episode: OpenEpisode, name: str, at_ns: int, anchor: str) -> TrackMo
         number = int(picked.number[0])
         values = plain_values(episode.row(name, number)) if name in episode.streams else ()
     except Corrupt as error:
-        return TrackMoment(
-            field=name,
-            number=-1,
-            age_ns=None,
-            is_pad=False,
-            first_ns=0,
-            next_ns=0,
-            pts_s=None,
-            shown_s=None,
-            values=(),
-            error=clean(error, 400),
-        )
+        return TrackMoment(field=name, error=clean(error, 400))
     pts_s, shown_s = _container(episode, name, number)
     return TrackMoment(
         field=name,
@@ -381,7 +370,6 @@ def _moment(episode: OpenEpisode, name: str, at_ns: int, anchor: str) -> TrackMo
         pts_s=pts_s,
         shown_s=shown_s,
         values=values,
-        error="",
     )
 
 

@@ -70,11 +70,11 @@ class Camera:
     """(width, height) in px."""
     codec: str
     """FFmpeg's decoder, or the dtype of images."""
-    timeline: Timeline | None
+    timeline: Timeline | None = None
     """Container times; None for an array."""
-    table: PacketTable | None
+    table: PacketTable | None = None
     """Packet table; None for an array."""
-    layout: NpyLayout | None
+    layout: NpyLayout | None = None
     """Array layout; None for a video."""
 
     @property
@@ -146,7 +146,9 @@ class OpenEpisode:
                 if layout is None:
                     return
                 if _is_pictures(layout):
-                    self.cameras[name] = _pictures(layout)
+                    n, height, width = layout.shape[:3]
+                    codec = f"{layout.dtype} images"
+                    self.cameras[name] = Camera(n_frames=n, size=(width, height), codec=codec, layout=layout)
                 else:
                     self.streams[name] = self._stream(name, layout)
                 if name + ROWS_SUFFIX in self.names and layout.nbytes > KEPT_BYTES:
@@ -174,10 +176,12 @@ class OpenEpisode:
             with load("video.demux:whole_file")(self._whole(name)) as file:
                 codec = file.stream.codec_context.name
                 size = (file.stream.width, file.stream.height)
-                return _camera(file.timeline, None, codec, size)
+                n_frames = len(file.timeline)
+                return Camera(n_frames=n_frames, size=size, codec=codec, timeline=file.timeline)
         table = packet_table(self._whole(field), name, self.address, self.address)
-        size = (table.facts.width_px, table.facts.height_px)
-        return _camera(Timeline.of_table(table), table, table.facts.codec, size)
+        timeline, facts = Timeline.of_table(table), table.facts
+        size = (facts.width_px, facts.height_px)
+        return Camera(n_frames=len(timeline), size=size, codec=facts.codec, timeline=timeline, table=table)
 
     def _whole(self, name: str) -> bytes:
         nbytes = self.address.fields[name].nbytes
@@ -340,28 +344,11 @@ class OpenEpisode:
         return frame
 
 
-def _camera(timeline: Timeline, table: PacketTable | None, codec: str, size: tuple[int, int]) -> Camera:
-    n = len(timeline)
-    return Camera(n_frames=n, size=size, codec=codec, timeline=timeline, table=table, layout=None)
-
-
 def _is_pictures(layout: NpyLayout) -> bool:
     shape = layout.shape
     if layout.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)) or len(shape) not in (3, 4):
         return False
     return min(shape[1:3]) >= _PICTURE_PX and (len(shape) == 3 or shape[3] in (1, 3, 4))
-
-
-def _pictures(layout: NpyLayout) -> Camera:
-    height, width = layout.shape[1:3]
-    return Camera(
-        n_frames=layout.shape[0],
-        size=(width, height),
-        codec=f"{layout.dtype} images",
-        timeline=None,
-        table=None,
-        layout=layout,
-    )
 
 
 def is_episode(version: loader.Version, names: Sequence[str]) -> bool:

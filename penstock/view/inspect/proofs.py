@@ -38,17 +38,22 @@ class Proof(JsonRecord):
     """Reason, or the compared facts."""
 
 
+Verdict = tuple[bool | None, str]
+"""(proved, text) of a proof."""
+
+
 def proofs(
     training: Training, batch: ShownBatch, functions: Functions | None, trouble: str = ""
 ) -> tuple[Proof, ...]:
     """Return a batch's four proofs. trouble: recipe error, or ""."""
     recorded = training.rows(batch.step)
-    return (
-        _planned(training, batch),
-        _bytes(training, batch, recorded),
-        _code(training, batch.step, functions, trouble),
-        _tensors(training, batch, recorded, functions, trouble),
-    )
+    verdicts = {
+        "planned": _planned(training, batch),
+        "bytes": _bytes(training, batch, recorded),
+        "code": _code(training, batch.step, functions, trouble),
+        "tensors": _tensors(training, batch, recorded, functions, trouble),
+    }
+    return tuple(Proof(name=name, proved=proved, text=text) for name, (proved, text) in verdicts.items())
 
 
 def stage_of(training: Training, step: int, results: tuple[Proof, ...], *, recipe: bool) -> str:
@@ -87,7 +92,7 @@ def slot_stage(
         batch, why = part(rank, world_size)
         return stage_of(training, step, proofs(training, batch, functions, why), recipe=recipe)
     same = training.digest(step, rank, world_size) == digest
-    return "trained" if same and _code(training, step, functions, trouble).proved else unproved
+    return "trained" if same and _code(training, step, functions, trouble)[0] else unproved
 
 
 def _slots(n: int, rank: int, world_size: int) -> range:
@@ -95,111 +100,101 @@ def _slots(n: int, rank: int, world_size: int) -> range:
     return range(part.start, part.stop)
 
 
-def _planned(training: Training, batch: ShownBatch) -> Proof:
+def _planned(training: Training, batch: ShownBatch) -> Verdict:
     plan, untrained = training.plan(batch.step), training.untrained(batch.step)
     verb = "would put" if untrained else "puts"
     text = f"plan {plan.hash[:14]} {verb} these samples into step {batch.step}"
     if untrained:
         text += f"; {untrained}"
     # For a run with a log, the plan proves nothing about a step that was not trained.
-    return Proof(name="planned", proved=None if untrained and training.trail else True, text=text)
+    return (None if untrained and training.trail else True), text
 
 
-def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
-    def proof(proved: bool | None, text: str) -> Proof:
-        return Proof(name="bytes", proved=proved, text=text)
-
+def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Verdict:
     if batch.errors:
-        return proof(False, f"unreadable samples: slots {shortened(list(batch.errors))}")
+        return False, f"unreadable samples: slots {shortened(list(batch.errors))}"
     if not recorded:
         return _by_metrics(training, batch)
     own = [row for row in recorded if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size)]
     if own:
         recorded_digests = {int(row["digest"]) for row in own}
         if batch.settled is None and batch.digest not in recorded_digests:
-            return proof(None, UNDECIDED)
+            return None, UNDECIDED
         whose = f"rank {batch.rank} of {batch.world_size}"
         if batch.settled is False and batch.digest not in recorded_digests:
             whose += f", with {own[-1]['substituted']} substituted slots: {NO_LEDGER}"
-        return _compared(proof, {batch.digest}, recorded_digests, whose)
+        return _compared({batch.digest}, recorded_digests, whose)
     # Digests add up over ranks, so the recorded ranks' digests can be recomputed from indexes and compared.
     digests = training.part_digests(batch.step)
     if not digests:
-        return proof(None, "the trail has this step only under another plan")
+        return None, "the trail has this step only under another plan"
     world = digests[0][1]
     ranks = {rank: digest for rank, _, digest, _ in digests}
     with training.settled_replay(batch.step) as replay:
         now = {rank: replay.digest(batch.step, rank, world) for rank in ranks}
         whole = replay.digest(batch.step) if len(ranks) == world else None
     if whole is not None and whole != sum(now.values()) % WHOLE:
-        return proof(False, f"the digests of {world} ranks do not add up to the step's")
+        return False, f"the digests of {world} ranks do not add up to the step's"
     if now != ranks:
         differ = [rank for rank in ranks if now[rank] != ranks[rank]]
         if batch.settled is None:
-            return proof(None, UNDECIDED)
-        return proof(False, f"digests differ from the trail's at ranks {shortened(differ)} of {world}")
+            return None, UNDECIDED
+        return False, f"digests differ from the trail's at ranks {shortened(differ)} of {world}"
     n_ranks = "all" if len(ranks) == world else str(len(ranks))
     proved = True if len(ranks) == world else None
-    return proof(proved, f"digests of {n_ranks} ranks of {world} equal the trail's")
+    return proved, f"digests of {n_ranks} ranks of {world} equal the trail's"
 
 
-def _by_metrics(training: Training, batch: ShownBatch) -> Proof:
+def _by_metrics(training: Training, batch: ShownBatch) -> Verdict:
     step, metrics = batch.step, training.metrics
     if metrics is None or step not in metrics.digests:
-        return Proof(name="bytes", proved=None, text=training.missing(f"step {step}"))
+        return None, training.missing(f"step {step}")
     rank, world = batch.rank, batch.world_size
     fact = f"{clean(metrics.name, 100)} has digest {clean(metrics.digests[step], 40)}"
     if metrics.has_digest(step, batch.digest):
-        return Proof(name="bytes", proved=True, text=f"{fact}, as rank {rank} of {world}")
+        return True, f"{fact}, as rank {rank} of {world}"
     if metrics.has_digest(step, training.digest(step, 0, 1)):
-        return Proof(name="bytes", proved=True, text=f"{fact}, as the whole step")
+        return True, f"{fact}, as the whole step"
     if rank and metrics.has_digest(step, training.digest(step, 0, world)):
-        return Proof(name="bytes", proved=None, text=f"{fact}, as rank 0 of {world}")
+        return None, f"{fact}, as rank 0 of {world}"
     with training.open_replay(step) as replay:
         if replay.substituted(step):
             text = (
                 f"{fact}, which differs; the ledger lists substitutions of the step by all runs of the plan"
             )
-            return Proof(name="bytes", proved=None, text=text)
+            return None, text
     text = (
         f"{fact}, which is neither the whole step's nor {batch.digest:016x} of rank {rank} of {world}; "
         "if another rank or world size wrote it, open that part"
     )
-    return Proof(name="bytes", proved=False, text=text)
+    return False, text
 
 
-def _compared(
-    proof: Callable[[bool | None, str], Proof], now: set[int], recorded: set[int], whose: str
-) -> Proof:
+def _compared(now: set[int], recorded: set[int], whose: str) -> Verdict:
     now_text, recorded_text = (
         ", ".join(f"{one:016x}" for one in sorted(digests)) for digests in (now, recorded)
     )
     if now == recorded:
-        return proof(True, f"digest {now_text} equals the trail's of {whose}")
+        return True, f"digest {now_text} equals the trail's of {whose}"
     if now & recorded:
-        return proof(
+        return (
             True,
             f"digest {now_text} is one of {len(recorded)} on the trail of {whose}: the step was repeated",
         )
-    return proof(False, f"digest {now_text}; the trail has {recorded_text} of {whose}")
+    return False, f"digest {now_text}; the trail has {recorded_text} of {whose}"
 
 
-def _code(training: Training, step: int, functions: Functions | None, trouble: str) -> Proof:
-    def proof(proved: bool | None, text: str) -> Proof:
-        return Proof(name="code", proved=proved, text=text)
-
+def _code(training: Training, step: int, functions: Functions | None, trouble: str) -> Verdict:
     start, untrained = training.start(step), training.untrained(step)
     if start is None:
-        return proof(None, training.missing("its functions"))
+        return None, training.missing("its functions")
     if untrained:
-        return proof(None, untrained)
+        return None, untrained
     if functions is None:
         if trouble:
-            return proof(None, trouble)
+            return None, trouble
         if start.transforms:
-            return proof(
-                None, f"the transform does not run without --recipe {start.recipe or 'module:function'}"
-            )
+            return None, f"the transform does not run without --recipe {start.recipe or 'module:function'}"
     then = Functions(transforms=start.transforms, decoders=start.decoders, libraries=start.libraries)
     now = functions or training.functions(step)
     for what in Functions._fields:
@@ -210,8 +205,8 @@ def _code(training: Training, step: int, functions: Functions | None, trouble: s
                 f"{key}: {current.get(key, 'none')} now, {was.get(key, 'none')} then" for key in differ[:3]
             )
             more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
-            return proof(False, f"{what} differ: {changes}{more}")
-    return proof(True, "the transform's module, the decoders and the libraries equal the training's")
+            return False, f"{what} differ: {changes}{more}"
+    return True, "the transform's module, the decoders and the libraries equal the training's"
 
 
 def _facts(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -231,33 +226,29 @@ def _facts(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def _tensors(
     training: Training, batch: ShownBatch, recorded: list[Row], functions: Functions | None, trouble: str
-) -> Proof:
-    def proof(proved: bool | None, text: str) -> Proof:
-        return Proof(name="tensors", proved=proved, text=text)
-
+) -> Verdict:
     if not recorded:
-        return proof(None, "this step is not recorded")
+        return None, "this step is not recorded"
     own = [row for row in recorded if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size)]
     known = [checksums for row in own if (checksums := crcs(row))]
     if not known:
         ranks = sorted({(row["rank"], row["world_size"]) for row in recorded if crcs(row)})
         if ranks:
-            return proof(
-                None, f"checksums are of rank {ranks[0][0]} of {ranks[0][1]}: open that part of the step"
-            )
-        return proof(None, "no checksums of this step: Trail(tensors_every=1) takes them at every step")
+            return None, f"checksums are of rank {ranks[0][0]} of {ranks[0][1]}: open that part of the step"
+        return None, "no checksums of this step: Trail(tensors_every=1) takes them at every step"
     if trouble:
-        return proof(None, trouble)
+        return None, trouble
     if any(one == dict(batch.crc32c) for one in known):
-        return proof(True, f"CRC-32C of {', '.join(sorted(batch.crc32c))} equal the trail's, bit for bit")
+        return True, f"CRC-32C of {', '.join(sorted(batch.crc32c))} equal the trail's, bit for bit"
     start = training.start(batch.step)
     if functions is None and start is not None and start.transforms:
-        return proof(None, "the transform does not run without --recipe")
+        return None, "the transform does not run without --recipe"
     if batch.cut:
         fields = ", ".join(clean(name, 80) for name in batch.cut)
-        return proof(
-            None, f"{fields}: only the beginning of long audio is decoded, which has no checksum on the trail"
+        return (
+            None,
+            f"{fields}: only the beginning of long audio is decoded, which has no checksum on the trail",
         )
     last = known[-1]
     differ = sorted(name for name in {*last, *batch.crc32c} if last.get(name) != batch.crc32c.get(name))
-    return proof(False, f"CRC-32C of {', '.join(differ)} differ from the trail's")
+    return False, f"CRC-32C of {', '.join(differ)} differ from the trail's"

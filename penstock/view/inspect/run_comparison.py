@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import PenstockError
 from loader.order.slots import Slots, rank_slice, slot_identities
-from loader.order.sources.window_view import stored_ordinals
 from loader.run.trail.read_trail import RunTrail
 from loader.run.trail.step_rows import NOTE
 
 from ..json_record import JsonRecord
 from ..marks import counted
 from ..replays.replays import index_replay
-from ..shown_values import version_of
+from ..shown_values import PlannedSample, sample_names
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,15 +25,7 @@ _COLUMNS = (*_KEY, "digest", "substituted", "start")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSample(JsonRecord):
-    source: str
-    """Name in the plan."""
-    key: str
-    """Sample key."""
-    version: str
-    """Name; "" without stored bytes."""
-    ordinal: int
-    """Index in the version."""
+class ComparedSample(PlannedSample):
     attempt: int
     """0 if planned; else the substitute's number."""
 
@@ -165,19 +156,11 @@ def _samples(root: loader.Root, trail: RunTrail, row: dict[str, Any]) -> _Sample
 def _named(plan: loader.Plan, slots: Slots, first: int) -> _Samples:
     named: _Samples = {}
     identities = slot_identities(plan, slots).tolist()
-    for index, (source, plan_source) in enumerate(plan.sources.items()):
+    for index, source in enumerate(plan.sources):
         rows = ((slots.source == index) & slots.valid).nonzero()[0]
-        version = version_of(plan, source)
-        keys = plan_source.view.keys(slots.ordinal[rows]) if len(rows) else []
-        ordinals = stored_ordinals(plan_source.view, slots.ordinal[rows]).tolist()
-        for row, key, ordinal in zip(rows.tolist(), keys, ordinals, strict=True):
-            sample = ComparedSample(
-                source=source,
-                key=key,
-                version="" if version is None else version.name,
-                ordinal=ordinal,
-                attempt=int(slots.attempt[row]),
-            )
+        names = sample_names(plan, source, slots.ordinal[rows])
+        for row, name in zip(rows.tolist(), names, strict=True):
+            sample = ComparedSample(source=source, **name, attempt=int(slots.attempt[row]))
             named[first + row] = identities[row], sample
     return named
 

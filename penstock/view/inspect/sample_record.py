@@ -8,7 +8,7 @@ import numpy as np
 import loader
 from loader.api.explain import provenance
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.shards.address import SampleAddress, crc_text
+from loader.dataset.shards.address import SampleAddress
 from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt, InvalidRuntime, MissingDependency, PenstockError
 from loader.modalities.video.packet_table import SUFFIX
@@ -20,7 +20,7 @@ from ..kinds.stored_bytes import BUDGET, DecodedValue, decoded_bytes, mp4_of, re
 from ..kinds.video import length_marks
 from ..marks import StepMark, far_marks
 from ..sample_relations import ColumnEdit, HeldSteps, Neighbour, RunSearch, column_edits, phash_neighbours
-from ..shown_values import ShownValue, facts_of, shown_value
+from ..shown_values import ShownValue, StoredField, facts_of, place_of, shown_value
 from .version_record import fields_of
 
 _MEDIA = ("image", "video", "audio")
@@ -29,21 +29,7 @@ MAX_FIELD_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleField(JsonRecord):
-    """A stored field."""
-
-    field: str
-    """Field name."""
-    path: str
-    """Shard's path."""
-    offset: int
-    """In the shard, in bytes."""
-    nbytes: int
-    """Bytes."""
-    crc32c: str
-    """8 hex digits; "not known" for unsealed registered bytes."""
-    decoded: ShownValue | None
-    """As the loader decodes it, or None."""
+class SampleField(StoredField):
     error: str = ""
     """Read error, or ""."""
 
@@ -176,10 +162,7 @@ def _shown_fields(
     fields = [
         SampleField(
             field=name,
-            path=at.path,
-            offset=at.offset,
-            nbytes=at.nbytes,
-            crc32c=crc_text(at.crc32c) or "not known",
+            **place_of(at),
             decoded=_shown_value(name, values, version) if name in values else None,
             error=errors.get(name, ""),
         )

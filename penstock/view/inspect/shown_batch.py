@@ -15,7 +15,8 @@ from loader.run.trail.slot_columns import array_bytes, tensor_crcs
 from ..kinds import kind_of
 from ..kinds.array_values import ranges_cached
 from ..kinds.kind import Media
-from ..replays.replayed_values import PartValues, Texts
+from ..replays.replayed_values import Texts, detached
+from ..replays.replays import ReplayedPart
 from ..shown_values import ShownValue, facts_of, shown_sample, version_of
 
 PICTURED = frozenset(("image", "video", "audio", "array"))
@@ -53,7 +54,7 @@ class ShownBatch:
     errors: Mapping[int, str]
     """Global slot -> read error."""
     settled: bool | None
-    """See `BatchValues`."""
+    """See `ReplayedPart`."""
     slots: list[ShownSlot] = field(repr=False)
     """Slots in the part."""
     n_pictured: int
@@ -69,8 +70,25 @@ class ShownBatch:
         return _LINE_BYTES * lines + sum(len(media.data) for media in thumbnails)
 
 
-def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PICTURED_SLOTS) -> ShownBatch:
-    """Return a part. n_pictured: slots to draw thumbnails for."""
+Samples = dict[int, dict[str, Any]]
+"""Global slot -> field -> value, as an array."""
+
+
+def batch_and_samples(plan: "loader.Plan", values: ReplayedPart) -> tuple[ShownBatch, Samples]:
+    """Return a part without thumbnails, and its slots' values."""
+    samples: Samples = defaultdict(dict)
+    batch = shown_batch(plan, values, n_pictured=0, samples=samples)
+    return batch, dict(samples)
+
+
+def shown_batch(
+    plan: "loader.Plan",
+    values: ReplayedPart,
+    *,
+    n_pictured: int = PICTURED_SLOTS,
+    samples: Samples | None = None,
+) -> ShownBatch:
+    """Return a part. n_pictured: slots to draw thumbnails for. samples: gets all values."""
     parts: dict[int, _SlotParts] = defaultdict(_SlotParts)
     versions: dict[str, loader.Version | None] = {}
 
@@ -79,6 +97,8 @@ def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PI
         if source and source not in versions:
             versions[source] = version_of(plan, source)
         version, part = versions.get(source), parts[i]
+        if samples is not None:
+            samples[values.first_slot + i] |= {name: detached(value) for name, value in sample.items()}
         with ranges_cached():
             shown = shown_sample(sample, version, texts, values.cut.get(i))
             part.fields.update(zip(sample, shown, strict=True))
@@ -130,7 +150,7 @@ class _SlotParts:
     # Small values are left out, because they are often equal.
 
 
-def _hashes(values: PartValues, parts: Mapping[int, _SlotParts]) -> dict[int, dict[str, bytes]]:
+def _hashes(values: ReplayedPart, parts: Mapping[int, _SlotParts]) -> dict[int, dict[str, bytes]]:
     for part in parts.values():
         part.crcs = {name: crc for name, crc in part.crcs.items() if name not in part.padded}
     times = Counter(item for part in parts.values() for item in part.crcs.items())

@@ -10,8 +10,7 @@ import numpy as np
 import loader
 from loader.api.explain import Explanation, explain_slots
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.dataset.shards.address import crc_text
-from loader.errors import PenstockError, TransformFailed, WorkerFailed
+from loader.errors import PenstockError
 from loader.order.sources.packing import PackedView
 from loader.run.replay import Functions
 
@@ -26,8 +25,9 @@ from ..replays.replayed_values import SlotValues, T, Take
 from ..replays.replays import Replayers
 from ..replays.training import Training
 from ..sample_relations import ColumnEdit, HeldSteps, Neighbour, RunSearch, column_edits, phash_neighbours
-from ..shown_values import ShownValue, shown_sample, version_of
+from ..shown_values import ShownValue, StoredField, place_of, shown_sample, version_of
 from .proofs import PartOf, slot_stage
+from .step_record import recipe_or_plain
 from .version_record import fields_of
 
 _SHOWN = 24
@@ -86,19 +86,7 @@ def _not_restored(restored: str, name: str, text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FieldRow(JsonRecord):
-    field: str
-    """Field name."""
-    path: str
-    """Shard's; "" if the transform added the field."""
-    offset: int
-    """In the shard, in bytes."""
-    nbytes: int
-    """Stored bytes."""
-    crc32c: str
-    """8 hex digits; "not known" for unsealed registered bytes."""
-    decoded: ShownValue | None
-    """Value before the transform, or None."""
+class FieldRow(StoredField):
     transformed: ShownValue | None
     """Transformed value; None if dropped or not run."""
     placement: Placement | None = None
@@ -171,14 +159,10 @@ def slot_values(
     training: Training, replayers: Replayers, step: int, slot: int, take: Take[SlotValues, T]
 ) -> tuple[T, str]:
     """Return (`take` of a slot, recipe error or "")."""
-    plain, own = replayers.plain, replayers.recipe
-    trouble, digests = "", training.part_digests(step)
-    if own is not None:
-        try:
-            return own.slot(training.setting(step, recipe=True), step, slot, take, digests), ""
-        except (TransformFailed, WorkerFailed) as error:
-            trouble = str(error)
-    return plain.slot(training.setting(step, recipe=False), step, slot, take, digests), trouble
+    digests = training.part_digests(step)
+    return recipe_or_plain(
+        training, replayers, step, lambda replayer, setting: replayer.slot(setting, step, slot, take, digests)
+    )
 
 
 def slot_record(
@@ -309,10 +293,7 @@ def _fields(
     return tuple(
         FieldRow(
             field=name,
-            path=stored[name].path if name in stored else "",
-            offset=stored[name].offset if name in stored else 0,
-            nbytes=stored[name].nbytes if name in stored else 0,
-            crc32c=(crc_text(stored[name].crc32c) or "not known") if name in stored else "",
+            **place_of(stored.get(name)),
             decoded=decoded.get(name),
             transformed=after.get(name),
             placement=values.placements.get(name) if transformed else None,

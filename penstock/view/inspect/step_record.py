@@ -1,7 +1,7 @@
 """A training step: its slots, proofs that they were trained on, and the batch's marks."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,8 @@ from loader.run.replay import Functions
 from ...text import clean
 from ..json_record import JsonRecord
 from ..marks import SlotFacts, StepMark, note_marks, ranked, step_marks
-from ..replays.replayed_values import BatchValues, PartDigest, PartValues, Setting, T, Take, batch_itself
-from ..replays.replays import Replayer, Replayers
+from ..replays.replayed_values import Digests, Place, Setting, T, Take
+from ..replays.replays import ReplayedPart, Replayer, Replayers
 from ..replays.training import Training
 from ..shown_values import ShownValue, version_of
 from .proofs import Proof, proofs, stage_of
@@ -94,35 +94,21 @@ def step_values(
     step: int,
     rank: int,
     world_size: int,
-    take: Take[PartValues, T],
-    digests: Sequence[PartDigest] | None = None,
+    take: Take[ReplayedPart, T],
+    digests: Digests | None = None,
 ) -> tuple[T, str]:
     """Return (`take` of a rank's part, recipe error or ""). digests: recorded ones; None looks them up."""
-    digests = training.part_digests(step, rank, world_size) if digests is None else digests
-    return _recipe_or_plain(
-        training,
-        replayers,
-        step,
-        lambda replayer, setting: replayer.part(setting, step, rank, world_size, take, digests),
+    place = Place(step, rank, world_size)
+    known = training.part_digests(*place) if digests is None else digests
+    return recipe_or_plain(
+        training, replayers, step, lambda replayer, setting: replayer.part(setting, place, take, known)
     )
 
 
-def whole_values(
-    training: Training, replayers: Replayers, step: int, rank: int, world_size: int
-) -> tuple[BatchValues, str]:
-    """Return (all values of a rank's part, recipe error or "")."""
-    digests = training.part_digests(step, rank, world_size)
-    return _recipe_or_plain(
-        training,
-        replayers,
-        step,
-        lambda replayer, setting: replayer.batch(setting, step, rank, world_size, batch_itself, digests),
-    )
-
-
-def _recipe_or_plain(
+def recipe_or_plain(
     training: Training, replayers: Replayers, step: int, ask: Callable[[Replayer, Setting], T]
 ) -> tuple[T, str]:
+    """Return (`ask` of the recipe or, if it failed or there is none, of plain decoders; the recipe's error or "")."""
     trouble = ""
     if replayers.recipe is not None:
         try:
@@ -132,11 +118,15 @@ def _recipe_or_plain(
     return ask(replayers.plain, training.setting(step, recipe=False)), trouble
 
 
+def functions(training: Training, replayers: Replayers, step: int, trouble: str) -> Functions | None:
+    """Return facts about the recipe's functions; None without a recipe, or if it failed."""
+    if replayers.recipe is None or trouble:
+        return None
+    return replayers.recipe.functions(training.setting(step, recipe=True))
+
+
 def step_record(
-    training: Training,
-    batch: ShownBatch,
-    functions: Functions | None,
-    trouble: str = "",
+    training: Training, batch: ShownBatch, functions: Functions | None, trouble: str = ""
 ) -> StepRecord:
     """Return a part's record. functions: facts about the recipe's functions, if there is one."""
     plan, step = training.plan(batch.step), batch.step

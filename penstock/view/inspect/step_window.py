@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 import loader
 from loader.errors import InvalidRuntime
 from loader.order.slots import Slots, slot_identities
-from loader.order.sources.window_view import stored_ordinals
 
 from ..json_record import JsonRecord
 from ..replays.training import Training
-from ..shown_values import version_of
+from ..shown_values import PlannedSample, sample_names
 
 MOST_STEPS = 2000
 """Most steps in a window."""
@@ -40,15 +39,9 @@ class WindowSource(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSample(JsonRecord):
-    source: str
-    """Name without bucket."""
-    key: str
-    """Sample key."""
-    version: str
-    """Name; "" without stored bytes."""
-    ordinal: int
-    """Index in the version."""
+class WindowSample(PlannedSample):
+    """With the source's name without bucket."""
+
     n_slots: int
     """Slots with it."""
     places: tuple[tuple[int, int], ...]
@@ -173,14 +166,10 @@ class _WindowBuilder:
             plan, _, slots = self._rows[places[0][0]]
             slot = places[0][1]
             source = plan.source_names[int(slots.source[slot])]
-            (ordinal,) = stored_ordinals(plan.sources[source].view, slots.ordinal[slot : slot + 1]).tolist()
-            version = version_of(plan, source)
-            (key,) = plan.sources[source].view.keys(slots.ordinal[slot : slot + 1])
+            (name,) = sample_names(plan, source, slots.ordinal[slot : slot + 1])
             yield WindowSample(
                 source=plan.sources[source].source,
-                key=key,
-                version="" if version is None else version.name,
-                ordinal=ordinal,
+                **name,
                 n_slots=len(rows),
                 places=tuple((self._rows[at][1], one) for at, one in places),
             )

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Connection
@@ -26,8 +26,8 @@ from loader.storage.requests import tried_while
 
 from ..kinds.stored_bytes import release_memory
 from ..outage import Outage
-from .replayed_values import BatchValues, PartDigest, PartValues, Setting, SlotValues, T, Take
-from .replays import Replays
+from .replayed_values import Digests, Place, Setting, SlotValues, T, Take
+from .replays import ReplayedPart, Replays
 
 FORM = "accepted: module:function, such as train:recipe, or file.py:function"
 
@@ -152,7 +152,7 @@ def serve_recipe(
                 answer = _pickled(False, TransformFailed(f"{type(error).__name__}: {error}"))
             pipe.send_bytes(answer)
             del answer
-            if verb in ("batch", "part"):
+            if verb == "part":
                 release_memory()
     replays.close()
 
@@ -222,36 +222,12 @@ class RecipeProcess:
         return None if at is None else time.monotonic() - at
 
     def slot(
-        self,
-        setting: Setting,
-        step: int,
-        slot: int,
-        take: Take[SlotValues, T],
-        digests: Sequence[PartDigest] = (),
+        self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], digests: Digests = ()
     ) -> T:
         return cast(T, self._request("slot", setting, step, slot, take, digests))
 
-    def batch(
-        self,
-        setting: Setting,
-        step: int,
-        rank: int,
-        world_size: int,
-        take: Take[BatchValues, T],
-        digests: Sequence[PartDigest] = (),
-    ) -> T:
-        return cast(T, self._request("batch", setting, step, rank, world_size, take, digests))
-
-    def part(
-        self,
-        setting: Setting,
-        step: int,
-        rank: int,
-        world_size: int,
-        take: Take[PartValues, T],
-        digests: Sequence[PartDigest] = (),
-    ) -> T:
-        return cast(T, self._request("part", setting, step, rank, world_size, take, digests))
+    def part(self, setting: Setting, place: Place, take: Take[ReplayedPart, T], digests: Digests = ()) -> T:
+        return cast(T, self._request("part", setting, place, take, digests))
 
     def functions(self, setting: Setting) -> Functions:
         functions = self._functions.get(setting)

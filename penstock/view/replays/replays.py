@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
@@ -16,18 +16,16 @@ from loader.errors import Corrupt
 from loader.modalities import DECODERS, Decoder
 from loader.modalities.fields import Buffer, last_word, load
 from loader.order.slots import rank_slice
-from loader.run.batch.batch import Batch
 from loader.run.recipe.recipe import stored_view, stored_views
 from loader.run.replay import Functions, SlotReplay
-from loader.run.trail.slot_columns import SlotColumns, tensor_crcs
+from loader.run.trail.slot_columns import SlotColumns
 
 from ...units import length
 from ..outage import Outage
 from .image_placement import placements
 from .replayed_values import (
-    BatchValues,
-    PartDigest,
-    PartValues,
+    Digests,
+    Place,
     Setting,
     SlotValues,
     T,
@@ -68,25 +66,35 @@ class AudioStarts:
 
 
 class ReplayedPart:
-    """A part, decoded on demand."""
+    """A part, decoded on demand, with one slot's values in memory at a time."""
 
-    crc32c: Mapping[str, int]
+    first_slot: int
+    """In the global batch."""
+    settled: bool | None
+    """`Replay.settle`: True if substitutions are known."""
+    cut: dict[int, Mapping[str, str]]
+    """Slot of the part -> partly decoded field -> text about its length."""
     digest: int
+    """Samples' 64-bit digest. This and the following are known after `each`."""
+    crc32c: Mapping[str, int]
+    """Each batched field's, as a run log records it."""
     ids: list[tuple[str, str] | None]
+    """(source, key) per slot; None for padding."""
     errors: Mapping[int, str]
+    """Global slot -> read error."""
 
     def __init__(
         self,
         replay: loader.Replay,
-        place: tuple[int, int, int],
+        place: Place,
         framework: str,
         tokenizers: Mapping[str, Any],
         audio_starts: AudioStarts,
         settled: bool | None,
     ) -> None:
-        """place: (step, rank, world size). tokenizers: as in `Replays`. settled: of `Replay.settle`."""
+        """tokenizers: as in `Replays`."""
         self._replay, self._tokenizers, self._audio_starts = replay, tokenizers, audio_starts
-        self.cut: dict[int, Mapping[str, str]] = {}
+        self.cut = {}
         (self.step, self.rank, self.world_size), self.settled = place, settled
         part_slice = rank_slice(replay.plan.batch_size(self.step), *place[1:])
         self.first_slot, n = part_slice.start, part_slice.stop - part_slice.start
@@ -97,10 +105,11 @@ class ReplayedPart:
         return str(self._replay.plan.source_names[self._sources[slot]])
 
     def names(self) -> list[str]:
+        """Return every field, by first appearance."""
         return self._columns.names
 
     def each(self, take: TakeValues) -> None:
-        """Pass large values first."""
+        """Pass every slot's values to `take`, large ones first, in one or two calls per slot."""
         texts = TokenTexts(self._tokenizers)
 
         def add_values(slot: int, sample: dict[str, Any]) -> None:
@@ -119,10 +128,11 @@ class ReplayedPart:
         }
 
     def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return field -> CRC-32C of a slot, as `tensor_crcs`."""
         return self._columns.crcs_of(slot, sample)
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
-        """Replay each slot as its own part."""
+        """Replay some slots, each as its own part, and pass their large values to `take`."""
         n = self._replay.plan.batch_size(self.step)
         for slot in range(len(self._sources)):
             if slot in slots:
@@ -162,38 +172,14 @@ class Replayer(Protocol):
     """Replays values as trained. Thread-safe."""
 
     def slot(
-        self,
-        setting: Setting,
-        step: int,
-        slot: int,
-        take: Take[SlotValues, T],
-        digests: Sequence[PartDigest] = (),
+        self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], digests: Digests = ()
     ) -> T:
         """Return `take` of a slot. digests: recorded ones; () applies all substitutions.
 
         Raises: InvalidRuntime if the slot is padding or does not exist; read errors.
         """
 
-    def batch(
-        self,
-        setting: Setting,
-        step: int,
-        rank: int,
-        world_size: int,
-        take: Take[BatchValues, T],
-        digests: Sequence[PartDigest] = (),
-    ) -> T:
-        """Return `take` of a rank's part of a step. Raises: InvalidRuntime; Corrupt; TransformFailed."""
-
-    def part(
-        self,
-        setting: Setting,
-        step: int,
-        rank: int,
-        world_size: int,
-        take: Take[PartValues, T],
-        digests: Sequence[PartDigest] = (),
-    ) -> T:
+    def part(self, setting: Setting, place: Place, take: Take[ReplayedPart, T], digests: Digests = ()) -> T:
         """Return `take` of a rank's part, whose values it gets slot by slot."""
 
     def functions(self, setting: Setting) -> Functions:
@@ -254,12 +240,7 @@ class Replays:
         self._lock = RLock()
 
     def slot(
-        self,
-        setting: Setting,
-        step: int,
-        slot: int,
-        take: Take[SlotValues, T],
-        digests: Sequence[PartDigest] = (),
+        self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], digests: Digests = ()
     ) -> T:
         with self.settled_replay(setting, step, digests) as (replay, settled):
             values = _slot_values(replay.slot(step, slot))
@@ -275,34 +256,10 @@ class Replays:
             )
             return take(replay.plan, more)
 
-    def batch(
-        self,
-        setting: Setting,
-        step: int,
-        rank: int,
-        world_size: int,
-        take: Take[BatchValues, T],
-        digests: Sequence[PartDigest] = (),
-    ) -> T:
-        with self.settled_replay(setting, step, digests) as (replay, settled):
-            values = _batch_values(replay, replay.batch(step, rank, world_size), rank, world_size)
-            texts = token_texts(self._tokenizers, values.slots)
-            return take(replay.plan, dataclass_replace(values, texts=texts, settled=settled))
-
-    def part(
-        self,
-        setting: Setting,
-        step: int,
-        rank: int,
-        world_size: int,
-        take: Take[PartValues, T],
-        digests: Sequence[PartDigest] = (),
-    ) -> T:
-        with self.settled_replay(setting, step, digests) as (replay, settled):
-            place = step, rank, world_size
-            part = ReplayedPart(
-                replay, place, setting.framework, self._tokenizers, self._audio_starts, settled
-            )
+    def part(self, setting: Setting, place: Place, take: Take[ReplayedPart, T], digests: Digests = ()) -> T:
+        with self.settled_replay(setting, place.step, digests) as (replay, settled):
+            framework = setting.framework
+            part = ReplayedPart(replay, place, framework, self._tokenizers, self._audio_starts, settled)
             return take(replay.plan, part)
 
     def functions(self, setting: Setting) -> Functions:
@@ -317,7 +274,7 @@ class Replays:
 
     @contextmanager
     def settled_replay(
-        self, setting: Setting, step: int, digests: Sequence[PartDigest]
+        self, setting: Setting, step: int, digests: Digests
     ) -> Iterator[tuple[loader.Replay, bool | None]]:
         """Provide (replay with one run's substitutions at a step, result of `Replay.settle`).
 
@@ -399,23 +356,4 @@ def _slot_values(seen: SlotReplay) -> SlotValues:
         repeats=seen.repeats,
         error="" if seen.error is None else str(seen.error),
         placements=placements(seen.decoded, seen.trained, seen.transformed),
-    )
-
-
-def _batch_values(replay: loader.Replay, batch: Batch, rank: int, world_size: int) -> BatchValues:
-    part_slice = rank_slice(replay.plan.batch_size(batch.step), rank, world_size)
-    real = [one is not None for one in batch.ids]
-    return BatchValues(
-        step=batch.step,
-        rank=rank,
-        world_size=world_size,
-        first_slot=part_slice.start,
-        digest=batch.digest,
-        crc32c=tensor_crcs(batch.fields),
-        ids=batch.ids,
-        slots=[
-            {name: column[i] for name, column in batch.fields.items()} if real[i] else {}
-            for i in range(len(real))
-        ],
-        errors={one.slot: one.error for one in batch.substitutions if not one.attempt and not one.substitute},
     )

@@ -1,20 +1,29 @@
 """Addresses of the viewer's pages, as on the web."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RootPage:
-    """The first page: training runs and datasets."""
+class PageAddress:
+    """An address of a page."""
 
     @property
     def parent(self) -> "PageAddress | None":
         """One level up; or None."""
+        return RootPage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootPage(PageAddress):
+    """The first page: training runs and datasets."""
+
+    @property
+    def parent(self) -> PageAddress | None:
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPage:
+class RunPage(PageAddress):
     """A training run."""
 
     run: str
@@ -22,47 +31,41 @@ class RunPage:
     unusual: int = 0
     """Index of the first unusual step listed."""
 
-    @property
-    def parent(self) -> "PageAddress | None":
-        return RootPage()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonPage:
-    """Two training runs."""
+class PageOfRun(PageAddress):
+    """A page below a training run's."""
 
     run: str
-    """First run."""
-    other: str
-    """Second run."""
+    """Run name or plan hash."""
 
     @property
-    def parent(self) -> "PageAddress | None":
+    def parent(self) -> PageAddress | None:
         return RunPage(run=self.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPage:
+class ComparisonPage(PageOfRun):
+    """Two training runs."""
+
+    other: str
+    """Second run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPage(PageOfRun):
     """Consecutive steps of a training run."""
 
-    run: str
-    """Run name or plan hash."""
     first: int | None = None
     """First step; None for the last 100."""
     last: int | None = None
     """Last step."""
 
-    @property
-    def parent(self) -> "PageAddress | None":
-        return RunPage(run=self.run)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepPage:
+class StepPage(PageOfRun):
     """A rank's part of a step."""
 
-    run: str
-    """Run name or plan hash."""
     step: int
     """Global step."""
     rank: int | None = None
@@ -72,13 +75,9 @@ class StepPage:
     slot: int | None = None
     """Under the cursor; None for the first."""
 
-    @property
-    def parent(self) -> "PageAddress | None":
-        return RunPage(run=self.run)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotPage:
+class SlotPage(PageAddress):
     """One slot of a step."""
 
     step: StepPage
@@ -91,13 +90,12 @@ class SlotPage:
     """First unopened run to search; None searches open ones."""
 
     @property
-    def parent(self) -> "PageAddress | None":
-        at = self.step
-        return StepPage(run=at.run, step=at.step, rank=at.rank, world_size=at.world_size, slot=self.slot)
+    def parent(self) -> PageAddress | None:
+        return replace(self.step, slot=self.slot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionPage:
+class VersionPage(PageAddress):
     """A page of a version's samples."""
 
     dataset: str
@@ -111,13 +109,9 @@ class VersionPage:
     first: int = 0
     """Index of the first sample among the matches."""
 
-    @property
-    def parent(self) -> "PageAddress | None":
-        return RootPage()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplePage:
+class SamplePage(PageAddress):
     """A sample of a version."""
 
     version: VersionPage
@@ -128,12 +122,12 @@ class SamplePage:
     """See `SlotPage`."""
 
     @property
-    def parent(self) -> "PageAddress | None":
+    def parent(self) -> PageAddress | None:
         return self.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DifferencePage:
+class DifferencePage(PageAddress):
     """Two versions of a dataset."""
 
     dataset: str
@@ -144,9 +138,5 @@ class DifferencePage:
     """Second version's number."""
 
     @property
-    def parent(self) -> "PageAddress | None":
+    def parent(self) -> PageAddress | None:
         return VersionPage(dataset=self.dataset, number=self.other)
-
-
-TrainingPages = RunPage | ComparisonPage | WindowPage | StepPage | SlotPage
-PageAddress = RootPage | TrainingPages | VersionPage | SamplePage | DifferencePage

@@ -4,10 +4,10 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 from textual import work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.screen import Screen
@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from loader.errors import PenstockError
 
-from ...text import clean, terminal_text
+from ...text import clean, shell_command, terminal_text
 from ...units import size
 from ..inspect.plain_text import edit_line, neighbour_line
 from ..inspect.recorded_step import failure_record, recorded_lines
@@ -29,34 +29,49 @@ from ..open_data import OpenData
 from ..raw_source import RawObjectRecord, raw_object
 from ..sample_relations import MOST_NEIGHBOURS, HeldSteps
 from .addresses import PageAddress, RunPage, SamplePage, SlotPage, StepPage, VersionPage
-from .picture_cells import picture_widget, pixels_needed
-from .widgets import InputDialog, keys_dialog
+from .picture_cells import chosen_mode, picture_widget, pixels_needed
+from .widgets import InputDialog, TextDialog, keys_dialog
 
 STEPS = 6
 """Most steps listed per run."""
 
 
-class Application(Protocol):
-    """The application's interface for its pages."""
+class Viewer(App[None]):
+    """An application of pages, by address, with a basket and a drawing mode."""
 
-    data: OpenData
-    """Open versions and runs."""
-    pictures: str
-    """One of `picture_cells.MODES`."""
-    basket: dict[tuple[str, str], None]
-    """(version, key) of samples."""
+    SCREENS_OF: ClassVar[Mapping[type, Callable[[Any], Screen[None]]]]
+    """Screen by address type."""
 
-    def open(self, page: PageAddress) -> None: ...
+    def __init__(self, data: OpenData, pictures: str) -> None:
+        """Set the data, which the caller closes, and the drawing mode, one of `picture_cells.MODES`."""
+        super().__init__()
+        self.data = data
+        self.pictures = chosen_mode(pictures, no_color=self.no_color)
+        self.basket: dict[tuple[str, str], None] = {}
+        """(version, key) of samples."""
 
-    def read(self, lines: Sequence[str]) -> None: ...
+    def open(self, page: PageAddress) -> None:
+        self.switch_screen(self.SCREENS_OF[type(page)](page))
+
+    def read(self, lines: Sequence[str]) -> None:
+        self.push_screen(TextDialog(lines))
 
     def toggle(self, version: str, key: str) -> str:
         """Toggle a sample in the basket; return its size as text."""
+        if (version, key) in self.basket:
+            del self.basket[version, key]
+        else:
+            self.basket[version, key] = None
+        return f"basket: {len(self.basket)} ({'+' if (version, key) in self.basket else '-'} {key})"
 
     def exclude(self, *, reason: str, by: str, page: str) -> tuple[str, ...]:
-        """Exclude the basket's samples; return the new versions' names."""
+        """Exclude the basket's samples and empty it; return the new versions' names. Raises: as `exclude`."""
+        versions = self.data.exclude(list(self.basket), reason=reason, by=by, page=page)
+        self.basket.clear()
+        return versions
 
-    def command(self, *words: object, names: Sequence[object] = ()) -> str: ...
+    def command(self, *words: object, names: Sequence[object] = ()) -> str:
+        return shell_command(self.data.root.url, *words, names=names)
 
 
 class RecordScreen(Screen[None]):
@@ -109,8 +124,8 @@ class RecordScreen(Screen[None]):
         return []
 
     @property
-    def viewer(self) -> Application:
-        return cast(Application, self.app)
+    def viewer(self) -> Viewer:
+        return cast(Viewer, self.app)
 
     @property
     def data(self) -> OpenData:
@@ -277,7 +292,7 @@ class LinkList(OptionList):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         page = self._pages[event.option_index]
         if page is not None:
-            cast(Application, self.app).open(page)
+            cast(Viewer, self.app).open(page)
 
 
 def line(text: str, *, bad: bool = False) -> Static:

@@ -18,7 +18,7 @@ from ...text import clean, terminal_text
 from ..inspect.plain_text import mark_line, slot_text
 from ..inspect.proofs import STAGES as PROVED
 from ..inspect.recorded_step import attach_recorded_step
-from ..inspect.slot_record import FieldRow, SlotRecord, slot_record
+from ..inspect.slot_record import FieldRow, SlotRecord
 from ..kinds import kind_of
 from ..kinds.kind import Media, TokenBox
 from ..raw_source import RawObjectRecord
@@ -72,15 +72,7 @@ class SlotScreen(RecordScreen):
 
     def _slot(self, training: Training) -> _Slot:
         at = self.page
-        values, trouble = self.data.slot(at.step.run, at.step.step, at.slot)
-        record = slot_record(
-            training,
-            values,
-            trouble,
-            self.data.run_search(at.search_from),
-            functions=self.data.functions(training, at.step.step, trouble),
-            part=partial(self.data.part, training, at.step.step),
-        )
+        record, values = self.data.slot_record(training, at.step.step, at.slot, at.search_from)
         version = version_of(training.plan(at.step.step), values.source)
         pictures = {
             (stage, field): self.thumbnail(

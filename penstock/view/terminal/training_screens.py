@@ -15,7 +15,7 @@ from ..inspect.plain_text import compared_line, mark_line, proof_line, stage_lin
 from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.run_comparison import RunComparison, run_comparison
 from ..inspect.run_record import MOST_SPIKES, TrainingRunRecord, run_record
-from ..inspect.step_record import SlotRow, StepRecord, part_of, step_record
+from ..inspect.step_record import SlotRow, StepRecord, part_of
 from ..inspect.step_window import StepWindow, step_window
 from ..kinds.kind import Media
 from ..marks import counted
@@ -210,8 +210,7 @@ class StepScreen(RecordScreen):
     def _step(self, training: Training) -> _Step:
         at = self.page
         rank, world_size = part_of(training, at.step, at.rank, at.world_size)
-        batch, trouble = self.data.batch(at.run, at.step, rank, world_size)
-        record = step_record(training, batch, self.data.functions(training, at.step, trouble), trouble)
+        record = self.data.step_record(training, at.step, rank, world_size)
         numbers = [row.slot for row in record.slots]
         first = numbers.index(at.slot) // CARDS * CARDS if at.slot in numbers else 0
         shown = list(record.slots[first : first + CARDS])

@@ -1,7 +1,6 @@
 """The web application behind the guard: pages, static files, exclusion of samples."""
 
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ from ..inspect.run_comparison import run_comparison
 from ..inspect.run_record import MOST_LARGEST, MOST_SPIKES, run_record
 from ..inspect.sample_record import check_ordinal, sample_record
 from ..inspect.shown_batch import PICTURED
-from ..inspect.slot_record import slot_record
-from ..inspect.step_record import part_of, step_record
+from ..inspect.step_record import part_of
 from ..inspect.step_window import MOST_STEPS, step_window
 from ..inspect.version_record import PAGE, difference, fields_of, root_record, version_record
 from ..open_data import OpenData
@@ -170,35 +168,26 @@ def _window(site: Site, request: Request) -> Page:
 
 
 def _step(site: Site, request: Request) -> Page:
-    training, step = _training(site, request), int(request.path_params["step"])
+    training, step = _training(site, request), request.path_params["step"]
     with attach_recorded_step(training, step):
-        rank, world_size = _part(training, request, step)
-        batch, trouble = site.opened.batch(training.name, step, rank, world_size)
-        record = step_record(training, batch, site.opened.functions(training, step, trouble), trouble)
+        record = site.opened.step_record(training, step, *_part(training, request))
     more = {"recipe": site.opened.recipe or "", "pictured": PICTURED, "stages": STAGES}
     return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
 
 
 def _slot(site: Site, request: Request) -> Page:
-    training, step = _training(site, request), int(request.path_params["step"])
-    with attach_recorded_step(training, step, int(request.path_params["slot"])):
-        return _slot_page(site, request, training, step)
+    training, path = _training(site, request), request.path_params
+    with attach_recorded_step(training, path["step"], path["slot"]):
+        return _slot_page(site, request, training)
 
 
-def _slot_page(site: Site, request: Request, training: Training, step: int) -> Page:
-    values, trouble = site.opened.slot(training.name, step, int(request.path_params["slot"]))
-    record = slot_record(
-        training,
-        values,
-        trouble,
-        site.opened.run_search(request.query_params.get("trainings")),
-        functions=site.opened.functions(training, step, trouble),
-        part=partial(site.opened.part, training, step),
-    )
-    rank, world_size = _part(training, request, step)
+def _slot_page(site: Site, request: Request, training: Training) -> Page:
+    step, slot = request.path_params["step"], request.path_params["slot"]
+    record, values = site.opened.slot_record(training, step, slot, request.query_params.get("trainings"))
+    rank, world_size = _part(training, request)
     pictures = {
         row.field: {
-            stage: len(slot_media(site, training.name, values, trouble, stage, row.field))
+            stage: len(slot_media(site, training.name, values, record.trouble, stage, row.field))
             for stage in ("decoded", *(("transformed", "original") if row.transformed is not None else ()))
         }
         for row in record.fields
@@ -229,36 +218,34 @@ def _slot_page(site: Site, request: Request, training: Training, step: int) -> P
 
 
 def _slot_raw(site: Site, request: Request) -> Response:
-    run, step = request.path_params["run"], int(request.path_params["step"])
-    values, _ = site.opened.slot(run, step, int(request.path_params["slot"]))
+    run, step, slot = (request.path_params[name] for name in ("run", "step", "slot"))
+    values, _ = site.opened.slot(run, step, slot)
     version = version_of(site.opened.training(run).plan(step), values.source)
     origin = provenance(version, [values.address])[0] if version is not None else {}
-    return raw_response(site, origin.get("raw_uri", ""), f"raw-{step}-{values.slot}.bin", request)
+    return raw_response(site, origin.get("raw_uri", ""), f"raw-{step}-{slot}.bin", request)
 
 
 def _step_thumbnail(site: Site, request: Request) -> Response:
-    run, step = request.path_params["run"], int(request.path_params["step"])
-    slot, field = int(request.path_params["slot"]), request.path_params["field"]
-    rank, world_size = _part(site.opened.training(run), request, step)
-    thumbnails, trouble = site.opened.thumbnails(run, step, rank, world_size, slot)
-    return media_response(thumbnails.get(field), trouble)
+    path, training = request.path_params, _training(site, request)
+    part = _part(training, request)
+    thumbnails, trouble = site.opened.thumbnails(training.name, path["step"], *part, path["slot"])
+    return media_response(thumbnails.get(path["field"]), trouble)
 
 
 def _slot_media(site: Site, request: Request) -> Response:
-    run, step = request.path_params["run"], int(request.path_params["step"])
-    values, trouble = site.opened.slot(run, step, int(request.path_params["slot"]))
-    media = slot_media(site, run, values, trouble, request.path_params["stage"], request.path_params["field"])
-    n = int(request.path_params["n"])
-    return media_response(media[n] if n < len(media) else None, trouble)
+    path = request.path_params
+    values, trouble = site.opened.slot(path["run"], path["step"], path["slot"])
+    media = slot_media(site, path["run"], values, trouble, path["stage"], path["field"])
+    return media_response(dict(enumerate(media)).get(path["n"]), trouble)
 
 
 def _training(site: Site, request: Request) -> Training:
     return site.opened.training(request.path_params["run"])
 
 
-def _part(training: Training, request: Request, step: int) -> tuple[int, int]:
+def _part(training: Training, request: Request) -> tuple[int, int]:
     part = [number(request, name) if request.query_params.get(name) else None for name in ("rank", "world")]
-    return part_of(training, step, *part)
+    return part_of(training, request.path_params["step"], *part)
 
 
 def version_routes(site: Site) -> list[Route]:
@@ -291,7 +278,7 @@ def _version(site: Site, request: Request) -> Page:
 
 
 def _sample(site: Site, request: Request) -> Page:
-    version, ordinal = requested_version(site, request), _ordinal(request)
+    version, ordinal = _sample_of(site, request)
     check_ordinal(version, ordinal)
     if is_episode(version, fields_of(version, [ordinal])[0]):
         return episode_page(site, request)
@@ -309,9 +296,8 @@ def _sample(site: Site, request: Request) -> Page:
 
 
 def _diff(site: Site, request: Request) -> Page:
-    dataset = request.path_params["dataset"]
-    a = site.opened.version(dataset, int(request.path_params["number"]))
-    b = site.opened.version(dataset, int(request.path_params["other"]))
+    path = request.path_params
+    a, b = (site.opened.version(path["dataset"], path[name]) for name in ("number", "other"))
     record = difference(a, b)
     return Page(template="diff", record=record, title=f"{a.name} and {b.name}")
 
@@ -321,21 +307,17 @@ def _sql_literal(value: str) -> str:
 
 
 def _thumbnail(site: Site, request: Request) -> Response:
-    return media_response(
-        sample_thumbnail(
-            site, requested_version(site, request), _ordinal(request), request.path_params["field"]
-        )
-    )
+    return media_response(sample_thumbnail(site, *_sample_of(site, request), request.path_params["field"]))
 
 
 def _stored(site: Site, request: Request) -> Response:
-    version, ordinal = requested_version(site, request), _ordinal(request)
+    version, ordinal = _sample_of(site, request)
     check_ordinal(version, ordinal)
     return stored_response(site, version, ordinal, request.path_params["field"], request)
 
 
 def _raw(site: Site, request: Request) -> Response:
-    version, ordinal = requested_version(site, request), _ordinal(request)
+    version, ordinal = _sample_of(site, request)
     check_ordinal(version, ordinal)
     (address,) = version.address(np.array([ordinal]), [])
     (origin,) = provenance(version, [address])
@@ -343,12 +325,9 @@ def _raw(site: Site, request: Request) -> Response:
 
 
 def _decoded(site: Site, request: Request) -> Response:
-    media = sample_media(
-        site, requested_version(site, request), _ordinal(request), request.path_params["field"]
-    )
-    n = int(request.path_params["n"])
-    return media_response(media[n] if n < len(media) else None)
+    media = sample_media(site, *_sample_of(site, request), request.path_params["field"])
+    return media_response(dict(enumerate(media)).get(request.path_params["n"]))
 
 
-def _ordinal(request: Request) -> int:
-    return int(request.path_params["ordinal"])
+def _sample_of(site: Site, request: Request) -> tuple[loader.Version, int]:
+    return requested_version(site, request), request.path_params["ordinal"]

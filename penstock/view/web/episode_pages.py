@@ -51,7 +51,7 @@ def episode_routes(site: Site) -> list[Route]:
 
 
 def requested_version(site: Site, request: Request) -> loader.Version:
-    return site.opened.version(request.path_params["dataset"], int(request.path_params["number"]))
+    return site.opened.version(request.path_params["dataset"], request.path_params["number"])
 
 
 def episode_page(site: Site, request: Request) -> Page:
@@ -98,16 +98,13 @@ def _start(episode: OpenEpisode, anchor: str, time: str, row: str) -> int:
 
 
 def _episode(site: Site, request: Request) -> OpenEpisode:
-    version, ordinal = requested_version(site, request), int(request.path_params["ordinal"])
+    version, ordinal = requested_version(site, request), request.path_params["ordinal"]
     check_ordinal(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     if not is_episode(version, names):
         raise InvalidRuntime(f"sample {ordinal} of {version.name} is no episode: it has no stream")
-    episode: OpenEpisode = site.opened.episodes.get(
-        ("episode", version.id, ordinal),
-        lambda: site.opened.outage.ask(lambda: open_episode(version, ordinal, names)),
-    )
-    return episode
+    key = ("episode", version.id, ordinal)
+    return site.opened.cached(site.opened.episodes, key, lambda: open_episode(version, ordinal, names))
 
 
 def _moment(site: Site, request: Request) -> Response:
@@ -166,7 +163,7 @@ def _lane(site: Site, request: Request) -> Response:
 
 def _frame(site: Site, request: Request) -> Response:
     episode, field = _episode(site, request), request.path_params["field"]
-    n = int(request.path_params["n"])
+    n = request.path_params["n"]
     if field not in episode.cameras or field in episode.errors:
         raise InvalidRuntime(episode.errors.get(field) or f"{field!r:.100} is no camera of this episode")
 

@@ -175,10 +175,7 @@ def sample_media(site: Site, version: loader.Version, ordinal: int, field: str) 
             read = read_bounded(data[field], facts)
             return tuple(kind_of(read.value, read.facts).detail(read.value, read.facts))
 
-    media: tuple[Media, ...] = site.opened.media.get(
-        ("sample", version.id, ordinal, field), lambda: site.opened.outage.ask(make)
-    )
-    return media
+    return site.opened.cached(site.opened.media, ("sample", version.id, ordinal, field), make)
 
 
 def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: str) -> Media | None:
@@ -187,10 +184,7 @@ def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: s
         facts = facts_of(data, field, version)
         return kind_of(data[field], facts).thumbnail(data[field], facts)
 
-    media: Media | None = site.opened.media.get(
-        ("thumb", version.id, ordinal, field), lambda: site.opened.outage.ask(make)
-    )
-    return media
+    return site.opened.cached(site.opened.media, ("thumb", version.id, ordinal, field), make)
 
 
 def stored_response(

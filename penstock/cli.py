@@ -136,9 +136,7 @@ def parser() -> "Parser":
         required=True,
         metavar="VERB",
         title="verbs, by user",
-        description="\n\n".join(
-            _listed(group, {name: VERBS[name] for name in GROUPS[group]}) for group in GROUPS
-        ),
+        description="\n\n".join(_listed(group, verbs) for group, verbs in GROUPS.items()),
         help="penstock VERB --help lists its arguments",
     )
     for name, verb in VERBS.items():

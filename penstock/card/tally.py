@@ -51,15 +51,6 @@ class Counts:
     def known(self) -> int:
         return sum(n for _, n in self.counts) + self.others
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "counts": [{"name": name, "n": n} for name, n in self.counts],
-            "n_other_names": self.n_others,
-            "others": self.others,
-            "unknown": self.unknown,
-            "complete": self.complete,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
@@ -87,12 +78,6 @@ class Numbers:
     """Bin edges [n + 1], a power of two apart."""
     counts: tuple[int, ...]
     """Rows per bin [n]."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {
-            "edges": list(self.edges),
-            "counts": list(self.counts),
-        }
 
 
 class NameTally:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from ..text import clean, yaml_text
@@ -236,19 +236,10 @@ class Card:
 
 def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return JSON values. sheets: kind -> file name of its contact sheet."""
-    return {
+    document: dict[str, Any] = _json(card) | {
         "card": FORMAT,
-        "dataset": card.dataset,
-        "number": card.number,
         "name": card.name,
         "version": card.id,
-        "parent": card.parent,
-        "created": card.created,
-        "samples": card.samples,
-        "excluded_samples": card.excluded_samples,
-        "excluded": card.excluded.to_json(),
-        "raw_objects": card.raw_objects,
-        "subjects": card.subjects,
         "nbytes": card.nbytes,
         "hours": {
             "video": card.hours("video"),
@@ -256,16 +247,8 @@ def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[s
             "sound_with_video": card.sound_hours,
         },
         "splits": card.splits,
-        "licences": card.licences.to_json(),
         "kinds": [_kind(kind) for kind in card.kinds],
-        "groups": [
-            {name: getattr(group, name) for name in group.__slots__} | {"fields": dict(group.fields)}
-            for group in card.groups
-        ],
-        "columns": [_column(column) for column in card.columns],
-        "sources": card.sources.to_json(),
-        "folders": card.folders.to_json(),
-        "history": _history(card),
+        "history": _history(card.history),
         "examples": [_example(example) for example in card.examples],
         "pictures": dict(sheets or {}),
         "hub": {
@@ -274,9 +257,21 @@ def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[s
             "task_categories": list(tasks(card)),
             "tags": tags(card),
         },
-        "warnings": list(card.warnings),
-        "unknown": list(card.unknown),
     }
+    del document["id"]
+    return document
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Counts):
+        counts = [{"name": name, "n": n} for name, n in value.counts]
+        rest = {name: getattr(value, name) for name in ("others", "unknown", "complete")}
+        return {"counts": counts, "n_other_names": value.n_others, **rest}
+    if is_dataclass(value):
+        return {one.name: _json(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [_json(one) for one in value] if isinstance(value, tuple) else value
 
 
 def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
@@ -286,72 +281,33 @@ def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
 
 
 def _kind(kind: CardKind) -> dict[str, Any]:
-    return {
-        "name": kind.name,
-        "modality": kind.modality,
-        "samples": kind.samples,
-        "raw_objects": kind.raw_objects,
-        "splits": dict(kind.splits),
-        "hours": kind.hours,
-        "seconds": dict(kind.seconds),
-        "sound_s": kind.sound_s,
-        "without_seconds": kind.without_seconds,
-        "duration_s": kind.duration_s.to_json() if kind.duration_s else None,
-        "durations": _in_order(kind.durations),
-        "sizes": kind.sizes.to_json(),
-        "short_sides": _in_order(kind.short_sides),
-        "aspects": _in_order(kind.aspects),
-        "labels": kind.labels.to_json(),
-        "languages": kind.languages.to_json(),
-    }
+    classes = {"durations": kind.durations, "short_sides": kind.short_sides, "aspects": kind.aspects}
+    # Lists, because a JSON object would lose the order.
+    ordered = {name: [{"name": one, "n": n} for one, n in counts.items()] for name, counts in classes.items()}
+    return {**_json(kind), **ordered, "hours": kind.hours}
 
 
-def _in_order(classes: Mapping[str, int]) -> list[dict[str, Any]]:
-    # A list, because a JSON object would lose the order.
-    return [{"name": name, "n": n} for name, n in classes.items()]
-
-
-def _column(column: CardColumn) -> dict[str, Any]:
-    return {
-        "name": column.name,
-        "type": column.type,
-        "numbers": column.numbers.to_json() if column.numbers else None,
-        "counts": column.counts.to_json() if column.counts else None,
-        "note": column.note,
-    }
-
-
-def _history(card: Card) -> dict[str, Any]:
-    history = card.history
-    return {
-        "versions": history.versions,
-        "publishes": history.publishes,
-        "batches": history.batches,
-        "accounted": history.accounted,
+def _history(history: History) -> dict[str, Any]:
+    known: dict[str, Any] = _json(history)
+    del known["counts"]
+    return known | {
         "objects": dict(history.counts),
-        "refused": [
-            {"outcome": outcome, "stage": stage, "code": code, "n": n}
-            for outcome, stage, code, n in history.refused
-        ],
-        "policies": [{"policy": text, "batches": n} for text, n in history.policies],
-        "featurizers": [
-            {"name": name, "version": version, "parameters": parameters, "batches": n}
-            for name, version, parameters, n in history.featurizers
-        ],
-        "filters": [{"filter": text, "batches": n} for text, n in history.filters],
-        "checks": [{name: getattr(check, name) for name in check.__slots__} for check in history.checks],
-        "run": dict(history.run),
+        "refused": _named(("outcome", "stage", "code", "n"), history.refused),
+        "policies": _named(("policy", "batches"), history.policies),
+        "featurizers": _named(("name", "version", "parameters", "batches"), history.featurizers),
+        "filters": _named(("filter", "batches"), history.filters),
     }
+
+
+def _named(names: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> list[dict[str, Any]]:
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _example(example: Example) -> dict[str, Any]:
-    shown = {name: getattr(example, name) for name in example.__slots__ if name != "picture"}
+    shown: dict[str, Any] = _json(example)
+    del shown["picture"]
     digest = hashlib.sha256(example.picture).hexdigest() if example.picture else None
-    return shown | {
-        "facts": dict(example.facts),
-        "picture_sha256": digest,
-        "picture_nbytes": len(example.picture),
-    }
+    return shown | {"picture_sha256": digest, "picture_nbytes": len(example.picture)}
 
 
 _SLUG = re.compile(r"[^a-z0-9.]+")

@@ -47,7 +47,6 @@ def _limits(root: "loader.Root", arguments: Namespace) -> dict[str, Any]:
 
 @verb("list condemned objects, their ages and their cost", *_COLLECTION)
 def plan(arguments: Namespace) -> Answer:
-    """List condemned objects with age and cost."""
     from ..upkeep.gc import Options, collect
 
     root = loader.Root(arguments.root)

@@ -103,7 +103,6 @@ def why(arguments: Namespace) -> Answer:
     argument("--cluster FILE", "file of the cluster, for what a runner wrote"),
 )
 def logs(arguments: Namespace) -> Answer:
-    """Show a runner's output, or a block's error."""
     folder, _ = _job(arguments)
     if arguments.block is not None:
         text = folder.log(arguments.block)
@@ -128,7 +127,6 @@ def logs(arguments: Namespace) -> Answer:
     ),
 )
 def attach(arguments: Namespace) -> Answer:
-    """Wait for a job, or run its missing blocks."""
     from ..compute.attach import follow
     from ..compute.cluster import OUR_PACKAGES
     from ..compute.submit import Submission
@@ -159,7 +157,6 @@ def attach(arguments: Namespace) -> Answer:
 
 @verb("cancel a job, with all its processes", *_WITH_CLUSTER)
 def cancel(arguments: Namespace) -> Answer:
-    """Cancel a job and all its processes."""
     from ..compute.attach import cancel as cancel_job
 
     folder, description = _job(arguments)

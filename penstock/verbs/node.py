@@ -89,7 +89,6 @@ def suspects(arguments: Namespace) -> Answer:
 
 @verb("drain a node", *_NODE, argument("--reason R", "why, for the scheduler and the record", required=True))
 def drain(arguments: Namespace) -> Answer:
-    """Drain a node for a reason of yours."""
     from ..nodes.watch import drain_by_hand
 
     _, control = _watched_cluster(arguments)
@@ -101,7 +100,6 @@ def drain(arguments: Namespace) -> Answer:
 
 @verb("return a node that penstock drained", *_NODE)
 def return_node(arguments: Namespace) -> Answer:
-    """Return a node that penstock drained."""
     from ..nodes.watch import return_by_hand
 
     _, control = _watched_cluster(arguments)

@@ -1,6 +1,7 @@
 """`penstock batch|explain|seen`: samples of a step, their provenance, and the steps of a sample."""
 
 from argparse import Namespace
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,16 +40,14 @@ def run_batch(arguments: Namespace) -> Answer:
     if step is None:
         raise InvalidRuntime(f"a step of {name} is needed: pass {name}@STEP, or --step")
     metrics = metrics_of(root, arguments.where, arguments.metrics)
-    training = Training(root, name, metrics=metrics.get(name))
     recipe = RecipeProcess(root, arguments.recipe) if arguments.recipe else None
-    plain = Replays(root, cut=arguments.save is None)
-    replayers = Replayers(plain=plain, recipe=recipe)
-    try:
-        with attach_recorded_step(training, step, arguments.slot):
-            shown, text, saved = _step_or_slot(arguments, training, replayers, step)
-    finally:
-        replayers.close()
-        training.close()
+    replayers = Replayers(plain=Replays(root, cut=arguments.save is None), recipe=recipe)
+    with (
+        closing(replayers),
+        closing(Training(root, name, metrics=metrics.get(name))) as training,
+        attach_recorded_step(training, step, arguments.slot),
+    ):
+        shown, text, saved = _step_or_slot(arguments, training, replayers, step)
     body = shown.to_json()
     if arguments.save is not None:
         from ..view.shown_values import save
@@ -163,8 +162,7 @@ def run_seen(arguments: Namespace) -> Answer:
     if arguments.where is None or arguments.checkpoints is not None:
         raise InvalidRuntime("name a run: penstock seen RUN SOURCE KEY, or penstock seen --runs SOURCE KEY")
     name, last = run_and_step(root, arguments.where)
-    training = Training(root, name)
-    try:
+    with closing(Training(root, name)) as training:
         before = arguments.before
         if before is None:
             before = (training.last_step if last is None else last) + 1
@@ -177,8 +175,6 @@ def run_seen(arguments: Namespace) -> Answer:
             if not isinstance(error, InvalidRuntime) or len(errors) == len(training.plans(before)):
                 raise error
         plan = training.plan_hash(before - 1)
-    finally:
-        training.close()
     body = {
         "plan": plan,
         "source": arguments.source,

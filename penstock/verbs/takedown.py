@@ -82,7 +82,6 @@ _WHICH = (
     *_WHICH,
 )
 def run(arguments: Namespace) -> Answer:
-    """Find denied samples; with --apply, redact them."""
     from ..denied.record import read_record
     from ..denied.sources import check_place
     from ..formats.files_beside import files_beside

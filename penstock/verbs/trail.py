@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import loader
@@ -208,11 +209,8 @@ def window(arguments: Namespace) -> Answer:
     from ..view.inspect.step_window import step_window
     from ..view.replays.training import Training
 
-    training = Training(loader.Root(arguments.root), arguments.run)
-    try:
+    with closing(Training(loader.Root(arguments.root), arguments.run)) as training:
         record = step_window(training, arguments.first, arguments.last)
-    finally:
-        training.close()
     return record.to_json(), window_text(record), 0
 
 
@@ -229,11 +227,8 @@ def show(arguments: Namespace) -> Answer:
 
     root = loader.Root(arguments.root)
     loader.read_trail(root, arguments.run)
-    training = Training(root, arguments.run)
-    try:
+    with closing(Training(root, arguments.run)) as training:
         record = run_record(training, most=None if arguments.all else MOST_SPIKES)
-    finally:
-        training.close()
     return record.to_json(), run_text(record), 0
 
 

@@ -178,7 +178,6 @@ def replay(arguments: Namespace) -> Answer:
 
 @verb("list runs", _CLUSTER)
 def ls(arguments: Namespace) -> Answer:
-    """List the runs of a record."""
     from ..train.submitting import summaries
 
     root = loader.Root(arguments.root)
@@ -198,7 +197,6 @@ def _newest(run: "RunSummary") -> str:
 
 @verb("show a run's state and starts", *_STARTED_RUN)
 def show(arguments: Namespace) -> Answer:
-    """Show a run's state, starts and events."""
     from ..train.submitting import summary
 
     folder, spec, launcher = _started(arguments)
@@ -231,7 +229,6 @@ def show(arguments: Namespace) -> Answer:
 
 @verb("show where the time of a run went", *_STARTED_RUN)
 def goodput(arguments: Namespace) -> Answer:
-    """Show where the time of a run went."""
     from ..train.goodput import PARTS, RECORDED, UNACCOUNTED, restarts, totals
     from ..train.submitting import goodput_of
 
@@ -290,7 +287,6 @@ def goodput(arguments: Namespace) -> Answer:
     argument("--attempt N", "number of a start; the newest by default", type=int),
 )
 def starved(arguments: Namespace) -> Answer:
-    """Show what a run's GPUs waited for."""
     from ..train.starved import starvation
 
     folder = _folder(arguments)
@@ -304,7 +300,6 @@ def starved(arguments: Namespace) -> Answer:
 
 @verb("show why a run waits", *_STARTED_RUN)
 def why(arguments: Namespace) -> Answer:
-    """Show why a run waits."""
     folder, launcher = _launched(arguments)
     text = launcher.why(folder.run)  # first: `status` releases what Slurm holds
     status = launcher.status(folder.run)
@@ -319,7 +314,6 @@ def why(arguments: Namespace) -> Answer:
     argument("--attempt N", "only what this start wrote (see show)", type=_number),
 )
 def logs(arguments: Namespace) -> Answer:
-    """Show the last lines that a run wrote."""
     folder, launcher = _launched(arguments)
     start = None
     if arguments.attempt is not None:
@@ -356,7 +350,6 @@ def stop(arguments: Namespace) -> Answer:
 
 @verb("kill a run, without a checkpoint", *_STARTED_RUN)
 def cancel(arguments: Namespace) -> Answer:
-    """Kill a run, without a checkpoint."""
     from ..train.submitting import cancel as cancel_run
 
     folder, launcher = _launched(arguments)

@@ -43,8 +43,7 @@ def run_text(record: TrainingRunRecord) -> str:
 def step_text(record: StepRecord) -> str:
     """Return a rank's part of a step as text, with one line per field of each slot."""
     lines = [
-        f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
-        f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}",
+        step_title(record),
         *map(proof_line, record.proofs),
         *stage_lines(record),
     ]
@@ -67,6 +66,13 @@ def step_text(record: StepRecord) -> str:
     return "\n".join(lines)
 
 
+def step_title(record: StepRecord) -> str:
+    return (
+        f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
+        f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}"
+    )
+
+
 def slot_text(record: SlotRecord) -> str:
     """Return a slot as text: its fields before and after the transform, and its provenance."""
     lines = [record.explained, *stage_lines(record)]
@@ -82,9 +88,7 @@ def slot_text(record: SlotRecord) -> str:
             if value is not None:
                 lines += [f"  {stage:<11} {line}" for line in value.lines]
         if row.placement is not None and row.placement.corners:
-            corners = " ".join(f"({x:g}, {y:g})" for x, y in row.placement.corners)
-            mirrored = ", mirrored" if row.placement.mirrored else ""
-            lines.append(f"  corners of the {record.stage} image in the original: {corners}{mirrored}")
+            lines.append(f"  corners of the {record.stage} image in the original: {row.placement.outline}")
     lines += [f"draw  {draw}" for draw in record.draws]
     lines += [f"edit  {edit_line(edit)}" for edit in record.edits]
     lines += [f"looks like  {neighbour_line(one)}" for one in record.neighbours]

@@ -6,7 +6,7 @@ file's header, and takes no other lock meanwhile, so every thread gets its turn.
 
 import ctypes
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ import numpy as np
 
 from loader.errors import DecodeFailed, MissingDependency, PenstockError
 from loader.modalities import DECODERS, WITH_TABLES, decoder_for
-from loader.modalities.fields import as_buffer, load
+from loader.modalities.fields import as_buffer, last_word, load
 from loader.modalities.video.packet_runs import mp4_of_run
 from loader.modalities.video.packet_table import SUFFIX
 
@@ -143,6 +143,19 @@ def fits(value: Any, facts: Facts) -> bool:
     )
 
 
+def pictured_field(names: Iterable[str]) -> str:
+    """Return the field that a sample's card shows: an image, else a video, else audio, or ""."""
+    for modality in ("image", "video", "audio"):
+        for name in names:
+            if _modality(last_word(name)) == modality:
+                return name
+    return ""
+
+
+def _modality(word: str) -> str:
+    return "video" if word in WITH_TABLES else DECODERS.get(word, "").partition(".")[0]
+
+
 def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
     """Return a value decoded up to the limits. Raises: DecodeFailed; MissingDependency."""
     if not fits(data, facts):
@@ -153,9 +166,7 @@ def read_bounded(data: bytes, facts: Facts) -> DecodedValue:
 
 def decoded_bytes(data: bytes, facts: Facts) -> int:
     """Return the most memory in bytes that decoding takes, by the header."""
-    if facts.word in WITH_TABLES:
-        return _VIDEO_BYTES
-    modality = DECODERS[facts.word].partition(".")[0] if facts.word in DECODERS else ""
+    modality = _modality(facts.word)
     if modality == "image":
         try:
             width, height = _sides(data)
@@ -215,26 +226,23 @@ def _bytes(value: object) -> bytes:
 @contextmanager
 def _decoding(data: bytes, facts: Facts, edge: int | None = None) -> Iterator[DecodedValue | str]:
     with BUDGET.reserve(decoded_bytes(data, facts)):
-        yield _decode_or_reason(data, facts, edge)
-
-
-def _decode_or_reason(data: bytes, facts: Facts, edge: int | None = None) -> DecodedValue | str:
-    try:
-        return _decode(data, facts, edge)
-    except (DecodeFailed, MissingDependency) as error:
-        return bounded(str(error))
+        read: DecodedValue | str
+        try:
+            read = _decode(data, facts, edge)
+        except (DecodeFailed, MissingDependency) as error:
+            read = bounded(str(error))
+        yield read
 
 
 def _decode(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
-    if facts.word in WITH_TABLES:
-        return _video(mp4_of(data, facts), facts, 1 if edge else CLIP_FRAMES)
-    modality, word = DECODERS[facts.word].partition(".")[0], facts.word
+    modality, word = _modality(facts.word), facts.word
     if modality == "image":
         return _image(data, facts, edge)
     if modality == "audio":
         return _audio(data, facts)
     if modality == "video":
-        return _video(data, facts, 1 if edge else CLIP_FRAMES)
+        video = mp4_of(data, facts) if word in WITH_TABLES else data
+        return _video(video, facts, 1 if edge else CLIP_FRAMES)
     if word == "txt" or (word in ("json", "jsonl") and len(data) > MAX_JSON_BYTES):
         return _text(data, facts)
     return DecodedValue(decoder_for(facts.word)(data, None), facts)

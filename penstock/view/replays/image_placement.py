@@ -41,6 +41,12 @@ class Placement:
     reason: str = ""
     """Why corners or colours are missing, or ""."""
 
+    @property
+    def outline(self) -> str:
+        """The corners as text."""
+        corners = " ".join(f"({x:g}, {y:g})" for x, y in self.corners)
+        return f"{corners}, mirrored" if self.mirrored else corners
+
     def original_colours(self, pixels: NDArray[Any]) -> NDArray[np.uint8]:
         """Return uint8 [H, W, C]. pixels: transformed image, [H, W, C]."""
         black, white = np.array(self.black), np.array(self.white)

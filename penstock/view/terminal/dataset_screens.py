@@ -22,6 +22,7 @@ from ..inspect.version_record import (
     version_record,
 )
 from ..kinds.kind import Media
+from ..kinds.stored_bytes import pictured_field
 from ..raw_source import RawObjectRecord
 from ..shown_values import facts_of
 from .addresses import DifferencePage, PageAddress, RootPage, RunPage, SamplePage, VersionPage
@@ -34,25 +35,6 @@ SAMPLE_ROWS = 14
 """Rows of an image on a sample's page."""
 RAW_LINES = 12
 """Lines of a raw object's value."""
-IMAGE_EXTENSIONS = (
-    "jpg",
-    "jpeg",
-    "png",
-    "webp",
-    "img",
-    "mp4",
-    "mov",
-    "webm",
-    "mkv",
-    "run",
-    "wav",
-    "flac",
-    "mp3",
-    "ogg",
-    "opus",
-    "m4a",
-)
-"""Extensions of fields that give a card its image, in order."""
 
 
 class RootScreen(RecordScreen):
@@ -108,8 +90,8 @@ class VersionScreen(RecordScreen):
         shown = record.rows[:CARDS]
         pictures = {}
         for row in shown:
-            field = next((one for word in IMAGE_EXTENSIONS for one in row.fields if _word(one) == word), None)
-            if field is not None and self.viewer.pictures != "none":
+            field = pictured_field(row.fields)
+            if field and self.viewer.pictures != "none":
                 pictures[row.ordinal] = self._thumbnail(version, row.ordinal, field)
         return _VersionLine(record, shown, pictures)
 
@@ -319,7 +301,3 @@ class DifferenceScreen(RecordScreen):
     def command(self) -> str:
         at = self.page
         return self.viewer.command("diff", f"{at.dataset}@{at.number}", f"{at.dataset}@{at.other}")
-
-
-def _word(field: str) -> str:
-    return field.rpartition(".")[2].lower()

@@ -143,9 +143,7 @@ class SlotScreen(RecordScreen):
                     parts.append(line(f"and {len(value.boxes) - BOXES:,} more tokens"))
             parts += cut_lines(value.lines, WHOLE_LINES if single else LINES)
         if stage != "decoded" and row.placement is not None and row.placement.corners:
-            mirrored = ", mirrored" if row.placement.mirrored else ""
-            corners = " ".join(f"({x:g}, {y:g})" for x, y in row.placement.corners)
-            parts.append(Static(f"corners in the original: {corners}{mirrored}", markup=False))
+            parts.append(Static(f"corners in the original: {row.placement.outline}", markup=False))
         return Vertical(*parts, classes="stage")
 
     def focus_content(self) -> None:

@@ -11,7 +11,7 @@ from textual.widget import Widget
 import loader
 
 from ...text import clean
-from ..inspect.plain_text import compared_line, mark_line, proof_line, stage_lines, window_text
+from ..inspect.plain_text import compared_line, mark_line, proof_line, stage_lines, step_title, window_text
 from ..inspect.recorded_step import attach_recorded_step
 from ..inspect.run_comparison import RunComparison, run_comparison
 from ..inspect.run_record import MOST_SPIKES, TrainingRunRecord, run_record
@@ -221,11 +221,7 @@ class StepScreen(RecordScreen):
         return _Step(record, shown, pictures)
 
     def title_of(self, page: _Step) -> str:
-        record = page.record
-        return (
-            f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
-            f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}"
-        )
+        return step_title(page.record)
 
     def widgets(self, page: _Step) -> Iterable[Widget]:
         record = page.record

@@ -31,23 +31,23 @@ from ..inspect.shown_batch import PICTURED
 from ..inspect.step_record import part_of
 from ..inspect.step_window import MOST_STEPS, step_window
 from ..inspect.version_record import PAGE, difference, fields_of, root_record, version_record
+from ..kinds.stored_bytes import pictured_field
 from ..open_data import OpenData
 from ..replays.training import Training
 from ..shown_values import version_of
 from .episode_pages import SAMPLE, VERSION, episode_page, episode_routes, requested_version
 from .guard import Guard, csrf
 from .media import (
-    FIELD_TYPES,
     media_response,
     media_route,
     neighbours_field,
+    played_type,
     raw_response,
     raw_shown,
     sample_media,
     sample_thumbnail,
     slot_media,
     stored_response,
-    thumbnail_field,
 )
 from .page import MOST_DIGITS, Page, Site, address, error_response, number, page_routes
 
@@ -272,7 +272,7 @@ def _version(site: Site, request: Request) -> Page:
     record = version_record(
         version, where=query.get("where", ""), sort=query.get("sort", ""), first=number(request, "from", 0)
     )
-    thumbs = {row.ordinal: thumbnail_field(row.fields) for row in record.rows}
+    thumbs = {row.ordinal: pictured_field(row.fields) for row in record.rows}
     more = {"thumbs": thumbs, "page": PAGE, "quoted": _sql_literal}
     return Page(template="version", record=record, title=version.name, more=more)
 
@@ -289,7 +289,7 @@ def _sample(site: Site, request: Request) -> Page:
         for one in record.fields
         if one.decoded is not None
     }
-    plays = {one.field: FIELD_TYPES.get(one.field.rpartition(".")[2].lower(), "") for one in record.fields}
+    plays = {one.field: played_type(one.field) for one in record.fields}
     more = {"pictures": pictures, "plays": plays, "thumb": neighbours_field(version, record.neighbours)}
     more["raw"] = raw_shown(site, record.provenance.get("raw_uri", ""))
     return Page(template="sample", record=record, title=f"{version.name} sample {record.ordinal}", more=more)

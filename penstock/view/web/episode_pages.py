@@ -23,7 +23,7 @@ from ..json_record import plain
 from ..kinds.image import scale_of, small_image
 from ..kinds.kind import Media
 from ..kinds.stored_bytes import BUDGET
-from .media import FIELD_TYPES, media_response, media_route, neighbours_field, raw_shown
+from .media import media_response, media_route, neighbours_field, played_type, raw_shown
 from .page import MOST_DIGITS, Page, Site, address, number
 
 VERSION = "/v/{dataset}/{number:number}"
@@ -63,16 +63,12 @@ def episode_page(site: Site, request: Request) -> Page:
     raw = record.sample.provenance.get("raw_uri", "")
     more = {
         "at_ns": _start(episode, record.anchor, query.get("t", ""), query.get("row", "")),
-        "plays": {one.field: _media_type(one.field) for one in record.cameras},
+        "plays": {one.field: played_type(one.field) for one in record.cameras},
         "raw": raw_shown(site, raw),
         "thumb": neighbours_field(version, record.sample.neighbours),
     }
     title = f"{clean(record.sample.key, 120)} of {version.name}"
     return Page(template="episode", record=record, title=title, more=more)
-
-
-def _media_type(field: str) -> str:
-    return FIELD_TYPES.get(field.rpartition(".")[2].lower(), "")
 
 
 def _start(episode: OpenEpisode, anchor: str, time: str, row: str) -> int:

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 import loader
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
+from loader.modalities.fields import last_word
 from loader.modalities.video.request import is_run
 
 from ..episodes.verified_field import VerifiedField, verified_field
@@ -20,7 +21,7 @@ from ..inspect.sample_record import playable, stored_sample
 from ..inspect.version_record import fields_of
 from ..kinds import kind_of
 from ..kinds.kind import Media
-from ..kinds.stored_bytes import BUDGET, decoded_bytes, read_bounded
+from ..kinds.stored_bytes import BUDGET, decoded_bytes, pictured_field, read_bounded
 from ..raw_source import raw_object
 from ..replays.image_placement import channels_last
 from ..replays.replayed_values import SlotValues
@@ -84,8 +85,6 @@ STORED_TYPES = {
     "webm": "video/webm",
 }
 """Field extension -> media type of stored bytes; others are downloads."""
-FIELD_TYPES = {**STORED_TYPES, "run": STORED_TYPES["mp4"]}
-"""`STORED_TYPES`, and the type of packets, which become mp4."""
 
 MOST_DESCRIBED_BYTES = 2**20
 """Largest raw object described as text if a browser cannot show it."""
@@ -95,6 +94,12 @@ _REVALIDATED = {"cache-control": "private, no-cache"}
 """The next server here may use another root or recipe."""
 
 Answer = Callable[[Site, Request], Response]
+
+
+def played_type(field: str) -> str:
+    """Return the media type as which browsers get a field, or ""; packets become mp4."""
+    word = last_word(field)
+    return STORED_TYPES.get("mp4" if word == "run" else word, "")
 
 
 def media_route(site: Site, path: str, answer: Answer) -> Route:
@@ -215,7 +220,7 @@ def _field_etag(version: loader.Version, ordinal: int, field: str) -> str:
 
 
 def _media_type(name: str) -> str:
-    return STORED_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
+    return STORED_TYPES.get(last_word(name), "application/octet-stream")
 
 
 def _part_response(
@@ -247,7 +252,7 @@ def raw_shown(site: Site, uri: str) -> dict[str, Any]:
 
     Objects that browsers can show get a media type. Others are fetched, up to 1 MiB.
     """
-    media_type = STORED_TYPES.get(uri.rpartition(".")[2].lower(), "")
+    media_type = STORED_TYPES.get(last_word(uri), "")
     item = raw_object(site.opened.raw, uri, most=0 if media_type else MOST_DESCRIBED_BYTES)
     return {} if item is None else {"object": item, "type": "" if item.reason else media_type}
 
@@ -265,18 +270,9 @@ def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Respo
     return bytes_response(data, uri, saved_as, request)
 
 
-def thumbnail_field(fields: tuple[str, ...]) -> str:
-    """Return the field for a thumbnail: image, else video, else audio, or ""."""
-    for types in ("image/", "video/", "audio/"):
-        for field in fields:
-            if FIELD_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
-                return field
-    return ""
-
-
 def neighbours_field(version: loader.Version | None, neighbours: Sequence[Neighbour]) -> str:
     """Return a thumbnail field of all neighbours, or ""."""
     if version is None or not neighbours:
         return ""
-    fields = {thumbnail_field(names) for names in fields_of(version, [one.ordinal for one in neighbours])}
+    fields = {pictured_field(names) for names in fields_of(version, [one.ordinal for one in neighbours])}
     return fields.pop() if len(fields) == 1 else ""

@@ -23,7 +23,7 @@ def test_help_shows_the_groups(cli, monkeypatch, columns):
     for group, start in zip(GROUPS, at, strict=True):
         end = lines.index("  ", start) if "  " in lines[start:] else lines.index("", start)
         shown = [line.split()[0] for line in lines[start + 1 : end] if line[4:5].strip()]
-        assert tuple(shown) == GROUPS[group]
+        assert shown == list(GROUPS[group])
     words = " ".join(" ".join(lines).split())
     assert all(" ".join(verb.text.split()) in words for verb in VERBS.values())
 

@@ -1,4 +1,6 @@
 // Samples to exclude, stored in this tab. One request publishes a version without them.
+import { element } from "./element.js";
+
 const NAME = "penstock-basket";
 const up = document.body.dataset.up, csrf = document.querySelector("meta[name=csrf]")?.content;
 let say = () => {};
@@ -49,29 +51,20 @@ async function send(samples, reason, by) {
 }
 
 function ask(samples) {
-  const dialog = document.createElement("dialog");
-  dialog.id = "exclude";
-  const form = document.createElement("form");
-  form.method = "dialog";
-  const heading = document.createElement("h2");
-  heading.textContent = `Exclude ${samples.length} ${samples.length === 1 ? "sample" : "samples"}`;
-  const list = document.createElement("p");
-  list.textContent = samples.slice(0, 20).map((one) => escaped(one.key)).join(", ");
-  const fields = ["reason", "by"].map((name) => {
-    const label = document.createElement("label"), input = document.createElement("input");
-    input.name = name;
-    input.required = true;
-    input.value = name === "by" ? localStorage.getItem("penstock-by") ?? "" : "";
-    label.append(`${name === "by" ? "Your name" : "Reason"} `, input);
-    return label;
-  });
-  const yes = document.createElement("button"), no = document.createElement("button");
-  yes.textContent = "Exclude";
-  no.textContent = "Cancel";
-  no.formNoValidate = true;
-  no.value = "cancel";
-  form.append(heading, list, ...fields, yes, " ", no);
-  dialog.append(form);
+  const asked = (label, name, value) => element("label", {}, label, element("input", { name, value, required: true }));
+  const no = element("button", { formNoValidate: true, value: "cancel" }, "Cancel");
+  const form = element(
+    "form",
+    { method: "dialog" },
+    element("h2", {}, `Exclude ${samples.length} ${samples.length === 1 ? "sample" : "samples"}`),
+    element("p", {}, samples.slice(0, 20).map((one) => escaped(one.key)).join(", ")),
+    asked("Reason ", "reason", ""),
+    asked("Your name ", "by", localStorage.getItem("penstock-by") ?? ""),
+    element("button", {}, "Exclude"),
+    " ",
+    no,
+  );
+  const dialog = element("dialog", { id: "exclude" }, form);
   document.body.append(dialog);
   form.addEventListener("submit", (event) => {
     if (event.submitter === no) return;

@@ -1,5 +1,6 @@
 // An episode on one axis: cameras, lanes, language and trained windows follow one cursor. Every value beside the cursor
 // comes from the server, which picks it as the loader does; the browser only plays videos between two such moments.
+import { element } from "./element.js";
 import { Axis, Plot, columns, extent } from "./plot.js";
 
 const at = document.body.dataset, here = at.episode;
@@ -102,8 +103,7 @@ class Camera {
   // The browser does not play this video: show the frames that the server decodes.
   fall() {
     if (!this.video) return;
-    this.img = document.createElement("img");
-    this.img.alt = this.field;
+    this.img = element("img", { alt: this.field });
     this.video.replaceWith(this.img);
     this.video = null;
     this.figure.dataset.frames = "server";
@@ -146,9 +146,7 @@ class Camera {
     this.img.hidden = Boolean(text);
     if (!text) return note?.remove();
     if (!note) {
-      note = document.createElement("p");
-      note.className = "trouble";
-      note.setAttribute("role", "alert");
+      note = element("p", { className: "trouble", role: "alert" });
       this.figure.prepend(note);
     }
     note.textContent = text;
@@ -283,11 +281,7 @@ band(one("#faults"), record.faults, one("#fault-here"), (span) => (span.kind ===
 new Plot(one("#ruler"), axis, { ruler: (x) => (isTime ? `${Number((x / 1e9).toPrecision(6))} s` : String(Math.round(x))), whole: !isTime });
 
 function row(table, name, value) {
-  const tr = document.createElement("tr"), th = document.createElement("th"), td = document.createElement("td");
-  th.textContent = name;
-  td.textContent = value;
-  tr.append(th, td);
-  table.append(tr);
+  table.append(element("tr", {}, element("th", {}, name), element("td", {}, value)));
 }
 
 // The value of the action that is farthest from the state's, at the cursor.
@@ -453,43 +447,31 @@ for (const button of all("[data-seek]")) button.addEventListener("click", () => 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => axis.draw(true));
 
 // The windows that trainings took of this episode: a lane for the first run that has some, a list for each.
-function link(text, href) {
-  const a = document.createElement("a");
-  a.textContent = text;
-  a.href = href;
-  return a;
-}
-
+const link = (text, href) => element("a", { href }, text);
+const complaint = (text) => element("p", { className: "error" }, text);
+const button = (text, className, act) => {
+  const made = element("button", { type: "button", className }, text);
+  made.addEventListener("click", act);
+  return made;
+};
 const slot = (run, window) => `${at.up}r/${encodeURIComponent(run)}/${window.step}/${window.slot}`;
 const loss = (value) => (value === null ? "" : `: loss ${number(value)}`);
 
 function list(run) {
-  const box = document.createElement("div"), head = document.createElement("p"), steps_ = run.windows.map((window) => window.step);
-  head.append(link(run.training, `${at.up}r/${encodeURIComponent(run.training)}`), " ");
-  const n = run.windows.length, part = run.searched && ` (searched: ${run.searched})`;
-  head.append(n ? `${n} ${n === 1 ? "window" : "windows"}, steps ${Math.min(...steps_)} to ${Math.max(...steps_)}${part}` : `in none of its recorded steps${part}`);
-  box.append(head);
-  if (run.error) {
-    const error = document.createElement("p");
-    error.className = "error";
-    error.textContent = run.error;
-    box.append(error);
-  }
-  const details = document.createElement("details"), summary = document.createElement("summary"), table = document.createElement("table");
-  summary.textContent = "windows";
+  const n = run.windows.length, numbers = run.windows.map((window) => window.step);
+  const held = n ? `${n} ${n === 1 ? "window" : "windows"}, steps ${Math.min(...numbers)} to ${Math.max(...numbers)}` : "in none of its recorded steps";
+  const part = run.searched && ` (searched: ${run.searched})`;
+  const box = element("div", {}, element("p", {}, link(run.training, `${at.up}r/${encodeURIComponent(run.training)}`), ` ${held}${part}`));
+  if (run.error) box.append(complaint(run.error));
+  if (!n) return box;
+  const table = element("table", {});
   for (const window of run.windows.slice(0, 200)) {
-    const tr = table.insertRow(), jump = document.createElement("button");
-    jump.type = "button";
-    jump.className = "plain";
-    jump.textContent = window.row < 0 ? "whole episode" : `row ${window.row}`;
-    jump.addEventListener("click", () => axis.seek(window.at_ns));
-    tr.insertCell().append(jump);
-    const cell = tr.insertCell();
-    cell.append(link(`step ${window.step}`, slot(run.training, window)), loss(window.loss));
-    cell.classList.toggle("error", window.is_far);
+    const tr = table.insertRow(), cell = tr.insertCell();
+    cell.append(button(window.row < 0 ? "whole episode" : `row ${window.row}`, "plain", () => axis.seek(window.at_ns)));
+    const className = window.is_far ? "error" : "";
+    tr.append(element("td", { className }, link(`step ${window.step}`, slot(run.training, window)), loss(window.loss)));
   }
-  details.append(summary, table);
-  if (n) box.append(details);
+  box.append(element("details", {}, element("summary", {}, "windows"), table));
   return box;
 }
 
@@ -536,23 +518,13 @@ async function trained(more) {
   box.textContent = "searching …";
   try {
     const { runs, failed, unsearched, error } = await (await answer(address("trained", { run: own, more }))).json();
-    box.replaceChildren(...runs.map(list));
-    for (const text of [error, ...Object.entries(failed).map(([name, why]) => `${name}: ${why}`)].filter(Boolean)) {
-      const p = document.createElement("p");
-      p.className = "error";
-      p.textContent = text;
-      box.append(p);
-    }
+    const complaints = [error, ...Object.entries(failed).map(([name, why]) => `${name}: ${why}`)].filter(Boolean);
+    box.replaceChildren(...runs.map(list), ...complaints.map(complaint));
     const first = runs.find((run) => run.windows.length);
     if (first && !isDrawn) draw(first);
     isDrawn ||= Boolean(first);
-    if (unsearched) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = `search ${unsearched === 1 ? "another run" : `${unsearched} other runs`}`;
-      button.addEventListener("click", () => trained("1"));
-      box.append(button);
-    }
+    const others = unsearched === 1 ? "another run" : `${unsearched} other runs`;
+    if (unsearched) box.append(button(`search ${others}`, "", () => trained("1")));
     if (!box.childNodes.length) box.textContent = "No training has recorded a trail here.";
   } catch (error) {
     box.textContent = String(error.message);

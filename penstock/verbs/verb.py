@@ -121,8 +121,8 @@ def one_of(*arguments: Argument) -> Argument:
 
     def add(parser: ArgumentParser) -> None:
         group = parser.add_mutually_exclusive_group()
-        for one in arguments:
-            one(group)
+        for add_argument in arguments:
+            add_argument(group)
 
     return add
 

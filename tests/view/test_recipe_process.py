@@ -15,7 +15,7 @@ from penstock.view.inspect.shown_batch import batch_and_samples, shown_batch
 from penstock.view.inspect.slot_record import slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.recipe_process import RecipeProcess
-from penstock.view.replays.replayed_values import Place, itself, slot_itself
+from penstock.view.replays.replayed_values import StepPart, itself, slot_itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
 from tests.servers.patience import PATIENCE_S, until
@@ -46,7 +46,7 @@ def test_values_of_the_process_are_those_of_this_one(asked, trained):
     setting = training.setting(2, recipe=True)
     with loader.Root(trained) as root:
         here = Replays(root, recipes.recipe())
-        a, b = (one.part(setting, Place(2, 0, 1), shown_batch) for one in (process, here))
+        a, b = (one.part(setting, StepPart(2, 0, 1), shown_batch) for one in (process, here))
         assert (a.digest, a.crc32c) == (b.digest, b.crc32c)
         assert [one.fields for one in a.slots] == [one.fields for one in b.slots]
         one, two = process.slot(setting, 2, 3, itself), here.slot(setting, 2, 3, itself)
@@ -79,7 +79,7 @@ def test_process_that_dies_is_told_and_replaced(asked):
     setting = training.setting(1, recipe=True)
     for _ in range(2):
         with pytest.raises(WorkerFailed, match="died"):
-            process.part(setting, Place(1, 0, 1), shown_batch)
+            process.part(setting, StepPart(1, 0, 1), shown_batch)
     assert process.functions(setting).transforms
 
 
@@ -275,7 +275,7 @@ def test_tensors_leave_the_process_as_arrays(asked):
     process, training = asked("tests.view.recipes:tensors")
     setting = training.setting(2, recipe=True)
     slot = process.slot(setting, 2, 3, slot_itself)
-    _, samples = process.part(setting, Place(2, 0, 1), batch_and_samples)
+    _, samples = process.part(setting, StepPart(2, 0, 1), batch_and_samples)
     for sample in (slot.trained, samples[3]):
         assert type(sample["jpg"]) is np.ndarray
         np.testing.assert_array_equal(sample["jpg"], slot.decoded["jpg"])

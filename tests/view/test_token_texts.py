@@ -10,7 +10,7 @@ from penstock.view.inspect.shown_batch import shown_batch
 from penstock.view.inspect.slot_record import slot_record, slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.recipe_process import RecipeProcess
-from penstock.view.replays.replayed_values import Place, itself, token_texts
+from penstock.view.replays.replayed_values import StepPart, itself, token_texts
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
 from penstock.view.shown_values import shown_sample
@@ -99,7 +99,7 @@ def test_step_and_a_slot_show_text(asked) -> None:
 def test_tokenizers_that_are_none_are_said(asked, text, error, told) -> None:
     training, replayers = asked(text)
     with pytest.raises(error, match=told):
-        replayers.recipe.part(training.setting(0, recipe=True), Place(0, 0, 1), itself)
+        replayers.recipe.part(training.setting(0, recipe=True), StepPart(0, 0, 1), itself)
 
 
 def test_without_tokenizers_numbers_are_shown(asked) -> None:

@@ -16,7 +16,7 @@ from loader.run.replay import Functions
 from ...text import clean
 from ..json_record import JsonRecord
 from ..marks import SlotFacts, StepMark, note_marks, ranked, step_marks
-from ..replays.replayed_values import Digests, Place, Setting, T, Take
+from ..replays.replayed_values import Digests, Setting, StepPart, T, Take
 from ..replays.replays import ReplayedPart, Replayer, Replayers
 from ..replays.training import Training
 from ..shown_values import ShownValue, version_of
@@ -98,7 +98,7 @@ def step_values(
     digests: Digests | None = None,
 ) -> tuple[T, str]:
     """Return (`take` of a rank's part, recipe error or ""). digests: recorded ones; None looks them up."""
-    place = Place(step, rank, world_size)
+    place = StepPart(step, rank, world_size)
     known = training.part_digests(*place) if digests is None else digests
     return recipe_or_plain(
         training, replayers, step, lambda replayer, setting: replayer.part(setting, place, take, known)

@@ -26,7 +26,7 @@ from loader.storage.requests import tried_while
 
 from ..kinds.stored_bytes import release_memory
 from ..outage import Outage
-from .replayed_values import Digests, Place, Setting, SlotValues, T, Take
+from .replayed_values import Digests, Setting, SlotValues, StepPart, T, Take
 from .replays import ReplayedPart, Replays
 
 FORM = "accepted: module:function, such as train:recipe, or file.py:function"
@@ -226,7 +226,9 @@ class RecipeProcess:
     ) -> T:
         return cast(T, self._request("slot", setting, step, slot, take, digests))
 
-    def part(self, setting: Setting, place: Place, take: Take[ReplayedPart, T], digests: Digests = ()) -> T:
+    def part(
+        self, setting: Setting, place: StepPart, take: Take[ReplayedPart, T], digests: Digests = ()
+    ) -> T:
         return cast(T, self._request("part", setting, place, take, digests))
 
     def functions(self, setting: Setting) -> Functions:

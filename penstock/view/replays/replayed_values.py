@@ -23,7 +23,7 @@ Texts = Mapping[str, Mapping[int, str]]
 """Field -> token -> text, of the recipe's tokenizers."""
 
 
-class Place(NamedTuple):
+class StepPart(NamedTuple):
     """A rank's part of a step."""
 
     step: int

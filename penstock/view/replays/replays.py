@@ -25,9 +25,9 @@ from ..outage import Outage
 from .image_placement import placements
 from .replayed_values import (
     Digests,
-    Place,
     Setting,
     SlotValues,
+    StepPart,
     T,
     Take,
     TakeValues,
@@ -86,7 +86,7 @@ class ReplayedPart:
     def __init__(
         self,
         replay: loader.Replay,
-        place: Place,
+        place: StepPart,
         framework: str,
         tokenizers: Mapping[str, Any],
         audio_starts: AudioStarts,
@@ -179,7 +179,9 @@ class Replayer(Protocol):
         Raises: InvalidRuntime if the slot is padding or does not exist; read errors.
         """
 
-    def part(self, setting: Setting, place: Place, take: Take[ReplayedPart, T], digests: Digests = ()) -> T:
+    def part(
+        self, setting: Setting, place: StepPart, take: Take[ReplayedPart, T], digests: Digests = ()
+    ) -> T:
         """Return `take` of a rank's part, whose values it gets slot by slot."""
 
     def functions(self, setting: Setting) -> Functions:
@@ -256,7 +258,9 @@ class Replays:
             )
             return take(replay.plan, more)
 
-    def part(self, setting: Setting, place: Place, take: Take[ReplayedPart, T], digests: Digests = ()) -> T:
+    def part(
+        self, setting: Setting, place: StepPart, take: Take[ReplayedPart, T], digests: Digests = ()
+    ) -> T:
         with self.settled_replay(setting, place.step, digests) as (replay, settled):
             framework = setting.framework
             part = ReplayedPart(replay, place, framework, self._tokenizers, self._audio_starts, settled)

@@ -60,7 +60,7 @@ test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
 	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants and not oracle and not gpu'
 	$(BIN)/python tests/times.py .test-times
 
-test-full: $(READY) servers ## the tests that run small in CI (marked at_scale), at their full size
+test-full: optional servers ## the tests that run small in CI (marked at_scale), at their full size
 	PENSTOCK_FULL=1 $(PYTEST) $(CROWDED) -m 'at_scale and not ceph and not mutants and not oracle and not gpu'
 
 test-ceph: oracles ## the tests of stores, registered tars and formats in buckets against Ceph, from Debian's packages

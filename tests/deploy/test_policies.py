@@ -139,17 +139,20 @@ def test_no_prefix_of_the_format_is_forgotten(make):
     told = {place for rights in make.ROLES.values() for place in rights}
     assert names <= told
     page = PAGE.read_text(encoding="utf-8")
-    assert all(f"| `{name}`" in page for name in names)
+    listed = "".join(line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `"))
+    assert all(f"`{name}`" in listed for name in names)
 
 
 def test_page_says_what_the_policies_do(make):
-    """A row of its table: prefix, then create, put, delete: the roles that may."""
+    """A row of its table: prefixes, then create, put, delete: the roles that may."""
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in PAGE.read_text(encoding="utf-8").splitlines()
         if line.startswith("| `")
     ]
-    said = {row[0].strip("`"): row[-3:] for row in rows if len(row) == 4}
+    cells = [(row[0].split(", "), row[-3:]) for row in rows if len(row) == 4]
+    said = {place.strip("`"): rights for places, rights in cells for place in places}
+    assert len(said) == sum(len(places) for places, _ in cells)
     roles = [role for role in make.ROLES if role != "operator"]
     found = {
         place: [

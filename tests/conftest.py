@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 
+from tests.servers.s3 import client_of
+
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = (
     "false"  # else gcsfs looks for a kind of bucket first, up to 60 s each
 )
@@ -182,16 +184,7 @@ S3_KEYS = {"key": "AKIAPLANTEDKEY", "secret": "PLANTEDsecretPLANTED"}
 
 def create_bucket(options):
     """The bucket "bucket" on the S3 server that the options name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # third-party imports
-        import boto3
-    client = boto3.client(
-        "s3",
-        endpoint_url=options["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=options["key"],
-        aws_secret_access_key=options["secret"],
-    )
+    client = client_of(options)
     client.create_bucket(Bucket="bucket")
     client.close()
 

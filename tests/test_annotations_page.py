@@ -2,11 +2,10 @@
 
 import argparse
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from penstock.verbs import VERBS
+from tests.servers.processes import python
 
 ROOT = Path(__file__).parent.parent
 (TEXT,) = re.findall(
@@ -19,9 +18,7 @@ def test_examples_print_what_the_page_says(tmp_path: Path) -> None:
     shown = dict(re.findall(r"```text (\w+)\n(.*?)```", TEXT, re.S))
     assert [name for name, _ in code] == list(shown)
     whole = "".join(f"print('## {name}')\n{one}" for name, one in code)
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", whole], cwd=tmp_path, capture_output=True, text=True
-    )
+    run = python("-W", "error", "-c", whole, cwd=tmp_path)
     expected = "".join(f"## {name}\n{text}" for name, text in shown.items())
     assert (run.returncode, run.stdout, run.stderr) == (0, expected, "")
 

@@ -6,7 +6,6 @@ import inspect
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.servers.processes import python
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("loader", "penstock", "resources", "assets", "dagster_project")
@@ -129,7 +130,7 @@ def test_class_name_has_one_meaning() -> None:
 def imported(code: str, *names: str) -> str:
     """Which of the names a new interpreter has imported after `code`."""
     code = f"import sys, {code}; print([m for m in {names!r} if m in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    run = python("-c", code, check=True, cwd="/")
     return run.stdout.strip()
 
 
@@ -453,17 +454,7 @@ def test_wheel_holds_loader_and_penstock(tmp_path: Path) -> None:
     shutil.rmtree(
         ROOT / "build", ignore_errors=True
     )  # setuptools would pack what an earlier build left there
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(tmp_path),
-        str(ROOT),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = python("-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

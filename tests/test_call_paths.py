@@ -4,12 +4,12 @@ All numbers may fall. Where one rises, the message names all files, so that the 
 """
 
 import json
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+
+from tests.servers.processes import python
 
 ROOT = Path(__file__).parent.parent
 FILES = {"publish": 35, "next": 36, "register": 67}
@@ -79,9 +79,7 @@ print(json.dumps(found))
 
 
 def printed(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    ).stdout
+    return python("-c", code, check=True, cwd=ROOT).stdout
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,11 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.servers.processes import python
 
 ROOT = Path(__file__).parent.parent
 BLOCKS = dict(re.findall(r"```python (\w+)\n(.*?)```", (ROOT / "docs" / "cookbook.md").read_text(), re.S))
@@ -27,9 +27,7 @@ if __name__ == "__main__":
 
 
 def run(code: str, place: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=place, capture_output=True, text=True, check=False
-    )
+    done = python("-W", "error", "-c", code, cwd=place)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.processes import python
+
 ROOT = Path(__file__).parent.parent
 STRANGER = {"penstock/__init__.py": "", "penstock/flow.py": "def main():\n    print('the stranger')\n"}
 USES_LOADER = "import loader; loader.Root; print('fine')"
@@ -33,17 +35,16 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         if name.startswith(("loader/", "penstock/")) or name in ("pyproject.toml", "README.md", "LICENSE"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    command = [
-        sys.executable,
+    done = python(
         "-m",
         "build",
         "--wheel",
         "--no-isolation",
         "--outdir",
-        str(folder),
-        str(source),
-    ]
-    done = subprocess.run(command, env=os.environ | {"CC": "false"}, capture_output=True, text=True)
+        folder,
+        source,
+        env=os.environ | {"CC": "false"},
+    )
     assert done.returncode == 0, done.stderr
     (ours,) = folder.glob("*.whl")
     stranger = folder / "penstock-0.1.0-py3-none-any.whl"

@@ -5,8 +5,6 @@ import importlib
 import io
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 
 import loader
 from loader.errors import DecodeFailed, InvalidField
+from tests.servers.processes import python
 
 ROOT = Path(__file__).parent.parent
 SECTIONS = re.findall(
@@ -77,19 +76,7 @@ def install(folder: Path, project: str) -> None:
 
 def run_tests(folder: Path, *options: str) -> tuple[dict[str, int], str]:
     """Outcome -> number of tests, and what pytest prints."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-W",
-        "error",
-        "-p",
-        "no:cacheprovider",
-        *options,
-        str(folder),
-    ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = python("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *options, folder, cwd=folder)
     said = re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout.splitlines()[-1])
     assert said, done.stdout + done.stderr
     return {outcome: int(n) for n, outcome in said}, done.stdout
@@ -162,7 +149,7 @@ def test_training_reads_a_package_s_modality_from_a_package_s_store(follow) -> N
     folder = follow("store")
     (folder / "my_package" / "points.py").write_text(FILES["modality"]["points.py"])
     (folder / "train.py").write_text(TRAINING)
-    done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True)
+    done = python("train.py", cwd=folder)
     assert done.stdout == f"{[float(n) for n in range(8)]}\n", done.stderr
 
 

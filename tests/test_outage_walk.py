@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.servers.s3 import client_of
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 SCRIPTS = ("outage_publish.py", "outage_train.py", "recheck_takedown.py")
@@ -66,16 +68,9 @@ def far(azure):
 @pytest.fixture
 def environment(tmp_path, monkeypatch, s3, azure, front, far):
     """Where the commands run: their stores in the environment, as the providers' own tools read it."""
-    import boto3
     from azure.storage.blob import BlobServiceClient
 
-    client = boto3.client(
-        "s3",
-        endpoint_url=s3["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=s3["key"],
-        aws_secret_access_key=s3["secret"],
-    )
+    client = client_of(s3)
     client.create_bucket(Bucket="lab")
     client.close()
     with BlobServiceClient(

@@ -9,13 +9,14 @@ import ast
 import os
 import shutil
 import subprocess
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.servers.processes import python
 
 REPOSITORY = Path(__file__).parent.parent
 LISTS = REPOSITORY / "tests" / "planted_bugs"
@@ -91,12 +92,13 @@ def run(tmp_path: Path):
         ]
         options = ["-c", str(REPOSITORY / "pyproject.toml"), "--rootdir", str(REPOSITORY)]
         places = [f"--hypothesis-profile={UNSHRUNK}", f"--basetemp={tmp_path / 'temp'}"]
-        return subprocess.run(
-            [sys.executable, *command, *options, *places, *(str(REPOSITORY / test) for test in tests)],
+        return python(
+            *command,
+            *options,
+            *places,
+            *(str(REPOSITORY / test) for test in tests),
             cwd=copy,  # where a process of a test's own finds the package first
             env={**os.environ, **SHORT, "PYTHONPATH": os.pathsep.join([str(copy), str(REPOSITORY)])},
-            capture_output=True,
-            text=True,
             timeout=900 if len(tests) > 20 else 300,  # all of them, or those of one bug
         )
 

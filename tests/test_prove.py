@@ -1,13 +1,11 @@
 """`make prove` ends with 1 where any of its jobs failed, and says what was tried."""
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 
 def good():
@@ -31,8 +29,7 @@ def test_all_jobs_are_run_and_told(shared, capsys, calls, status):
 
 def run(*arguments):
     """As `make prove` runs it: as a script, from another folder."""
-    command = [sys.executable, Path(__file__).with_name("prove.py"), *arguments]
-    return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return python(Path(__file__).with_name("prove.py"), *arguments, cwd="/")
 
 
 def test_every_part_has_jobs_of_its_own():

@@ -1,16 +1,11 @@
 """The machinery of `python -m benchmarks.scale`. No speed is asserted."""
 
-import subprocess
-import sys
-
 from benchmarks.contest import ROOT
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 
 def run(*command: str) -> list[str]:
-    ran = [sys.executable, "-m", *command]
-    done = subprocess.run(ran, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-    return done.stdout.splitlines()
+    return python("-m", *command, cwd=ROOT, check=True).stdout.splitlines()
 
 
 def test_page_has_a_row_for_each_size(tmp_path):

@@ -14,6 +14,7 @@ from benchmarks.stores.__main__ import fitting, head, parser
 from benchmarks.stores.clients import CLIENTS, Client
 from benchmarks.stores.servers import APART, BUCKET, SHARED, cores
 from loader.storage import open_store
+from tests.servers.processes import python
 
 DATA = bytes(range(256)) * 1024
 
@@ -115,8 +116,7 @@ def test_no_more_files_than_fit(tmp_path: Path):
 
 
 def test_unknown_part_is_a_mistake():
-    command = [sys.executable, "-m", "benchmarks.stores", "--parts", "nothing"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = python("-m", "benchmarks.stores", "--parts", "nothing", cwd=ROOT)
     assert done.returncode == 2
     assert "nothing" in done.stderr
 

@@ -3,8 +3,6 @@
 import os
 import re
 import secrets
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 import loader
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = dict(re.findall(r"```python (\w+)\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.S))
@@ -55,13 +53,7 @@ def expected(steps: range) -> list[tuple[int, int]]:
 
 def launched(*command: str) -> str:
     """What a command of Python's prints."""
-    done = subprocess.run(
-        [sys.executable, "-W", *command],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        timeout=PATIENCE_S,
-    )
+    done = python("-W", *command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tarfile
 
 import google_crc32c
@@ -12,6 +10,7 @@ import pytest
 
 import loader
 from loader.errors import InvalidPlan, InvalidRuntime
+from tests.servers.processes import python
 
 
 @pytest.fixture
@@ -150,9 +149,7 @@ print(json.dumps([[one.to_json() for one in loader.explain(plan, step)] for step
 def test_another_process_explains_a_saved_plan_alike(root, plan):
     plan.save(root)
     plan.save(root)
-    done = subprocess.run(
-        [sys.executable, "-c", OTHER, root.url, plan.hash], capture_output=True, text=True, check=True
-    )
+    done = python("-c", OTHER, root.url, plan.hash, check=True)
     assert json.loads(done.stdout) == [
         [one.to_json() for one in loader.explain(plan, step)] for step in (0, 5)
     ]

@@ -2,13 +2,14 @@
 
 import ast
 import importlib
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.servers.processes import python
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # two packages beside this file; `prove.py` runs them without pytest
@@ -60,8 +61,7 @@ def test_world_ignores_the_other_threads_of_its_process():
 
 def test_it_runs_as_a_script_from_another_folder() -> None:
     """As `make campaign` runs it: tests/penstock must not hide the package of that name."""
-    command = [sys.executable, HERE, "--worlds", "1", "--first", "8"]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    done = python(HERE, "--worlds", "1", "--first", "8", cwd="/")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(": none bad\n")
 

@@ -18,6 +18,7 @@ from penstock.compute.submit import submitted
 from penstock.compute.work import source_hash
 from tests.compute.job_checks import REPOSITORY, done_by, job_in, numbers, told_of
 from tests.servers.patience import until
+from tests.servers.processes import python
 
 LOCAL = Cluster(engine="local", packages=("tests",))
 
@@ -70,14 +71,7 @@ def test_hash_of_the_code_is_the_same_in_every_folder(tmp_path):
     paths = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     script = f"from penstock.compute.work import source_hash; print(source_hash({work!r}))"
     told = {
-        subprocess.run(
-            [sys.executable, *safe, "-c", script],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        python(*safe, "-c", script, check=True, cwd=folder, env=environment).stdout
         for folder in (tmp_path, REPOSITORY)
         for safe in ((), ("-P",))
         for environment in (paths, {name: value for name, value in paths.items() if name != "PYTHONPATH"})
@@ -101,12 +95,8 @@ sys.exit(main(["verify", "d", "--full", "--cluster", sys.argv[2], "--root", sys.
     file = tmp_path / "local.toml"
     file.write_text('engine = "local"\n[slot]\ncpus = 1\n')
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    ran = subprocess.run(
-        [sys.executable, "-P", "-c", script, str(tmp_path / "root"), str(file)],
-        cwd=REPOSITORY if inside else tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
+    ran = python(
+        "-P", "-c", script, tmp_path / "root", file, cwd=REPOSITORY if inside else tmp_path, env=environment
     )
     assert (ran.returncode, ran.stdout.endswith("nothing wrong\n")) == (0, True), ran.stderr
 

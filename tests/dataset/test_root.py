@@ -2,8 +2,6 @@
 
 import json
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,6 +17,7 @@ from loader.errors import (
     VersionRetired,
 )
 from loader.storage import open_store
+from tests.servers.processes import python
 
 
 def write(root, *keys, dataset="d"):
@@ -238,12 +237,7 @@ def test_lease_is_left_and_given_back(root):
 def test_lease_is_given_back_at_the_end_of_the_process(tmp_path):
     write(loader.Root(tmp_path), "a")
     code = "import loader, sys; r = loader.Root(sys.argv[1]); r.open('d'); print(len(list(r.store.list('leases/'))))"
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = python("-W", "error", "-c", code, tmp_path)
     assert (run.returncode, run.stdout, run.stderr) == (0, "1\n", "")
     assert list(open_store(tmp_path).list("leases/")) == []
 

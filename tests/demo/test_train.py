@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from examples.demo import training
 from loader.api.report import Report, new_reports
 from loader.run.trail.slot_columns import tensor_crcs
 from penstock.train.run_folder import RunFolder
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train.py"
 
@@ -48,20 +47,13 @@ def command(root: Path, out: Path, *options: str) -> list[str]:
 
 def alone(root: Path, out: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     """One process, without a launcher."""
-    return subprocess.run(
-        [sys.executable, *command(root, out, *options)], capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    return python(*command(root, out, *options))
 
 
 def torchrun(root: Path, out: Path, world_size: int, *options: str) -> "subprocess.CompletedProcess[str]":
     """`torchrun --standalone --nproc-per-node <world_size> examples/train.py ...`."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
-    return subprocess.run(
-        [sys.executable, *launcher, *command(root, out, *options)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    return python(*launcher, *command(root, out, *options))
 
 
 def losses(folder: Path) -> dict[int, float]:

@@ -4,8 +4,6 @@ import importlib.util
 import itertools
 import json
 import re
-import subprocess
-import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 import loader
 from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.gc import Options, collect
+from tests.servers.processes import python
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "deploy" / "policies" / "make.py"
@@ -169,12 +168,7 @@ def test_page_says_what_the_policies_do(make):
     "role", ["reader", "trainer", "writer", "submitter", "registrar", "collector", "operator"]
 )
 def test_each_policy_is_made(make, store, role):
-    run = subprocess.run(
-        [sys.executable, str(SCRIPT), store, role, "--bucket", "b", "--prefix", "/roots/main/"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    run = python(SCRIPT, store, role, "--bucket", "b", "--prefix", "/roots/main/", check=True)
     text = json.dumps(json.loads(run.stdout))
     for place in make.ROLES[role]:
         if store != "gcs" or place != make.SHARDS:

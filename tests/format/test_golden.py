@@ -1,8 +1,6 @@
 """The format's golden files: a change leaves the bytes alone, or raises the format's number."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import loader
 from loader.dataset.log import entries, marker
 from loader.dataset.tables import manifest
+from tests.servers.processes import python
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -39,9 +38,7 @@ def test_one_number_for_root_manifest_and_log():
 
 def test_golden_file_is_never_overwritten():
     before = (GOLDEN / f"format-{marker.FORMAT}.json").read_bytes()
-    run = subprocess.run(
-        [sys.executable, str(GOLDEN / "regenerate.py")], capture_output=True, text=True, check=False
-    )
+    run = python(GOLDEN / "regenerate.py")
     assert run.returncode == 1
     assert "never overwritten" in run.stdout
     assert (GOLDEN / f"format-{marker.FORMAT}.json").read_bytes() == before

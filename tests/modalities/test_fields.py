@@ -2,8 +2,6 @@
 
 import mmap
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 from loader.errors import InvalidField
 from loader.modalities import check_field, decoder_for, encode, known_extensions
 from loader.modalities.fields import without_row_blocks
+from tests.servers.processes import python
 
 WORDS = st.text("abcXYZ019_-", min_size=1, max_size=8)
 FEW = settings(max_examples=100, deadline=None, derandomize=True)
@@ -131,5 +130,5 @@ def test_importing_the_registry_imports_no_decoder():
         "import sys, loader.modalities;"
         "print([m for m in ('av', 'PIL', 'simplejpeg', 'torch') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout.strip() == "[]"

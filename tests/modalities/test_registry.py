@@ -1,8 +1,6 @@
 """What holds for every decoder in the registry: a new line there is tested here."""
 
 import io
-import subprocess
-import sys
 
 import av
 import numpy as np
@@ -14,6 +12,7 @@ from loader.modalities import DECODERS, ENCODERS, decoder_for, encode, known_ext
 from loader.modalities.array import FLAT
 from loader.modalities.fields import load
 from loader.testing.modalities import Modality, ModalityConformance
+from tests.servers.processes import python
 
 SOUNDS = {  # word -> FFmpeg's container and encoder, and the form of its samples
     "wav": ("wav", "pcm_s16le", "s16"),
@@ -121,6 +120,6 @@ def test_missing_package_is_named_with_its_pip_line(absent, call, extra):
         f"try: {call}\n"
         "except MissingDependency as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert f"pip install 'penstock-data[{extra}]'" in done.stdout
     assert repr(absent) in done.stdout

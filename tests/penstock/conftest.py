@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 
 import loader
+from tests.servers.processes import python
 
 
 @dataclass(frozen=True)
@@ -33,21 +32,15 @@ def penstock(tmp_path_factory):
 
     def penstock(*arguments, root=None, cwd=empty, env=None):
         clean = {name: value for name, value in os.environ.items() if name != "PENSTOCK_ROOT"}
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-W",
-                "error",
-                "-m",
-                "penstock",
-                *map(str, arguments),
-                *(["--root", str(root)] if root else []),
-            ],
+        done = python(
+            "-W",
+            "error",
+            "-m",
+            "penstock",
+            *arguments,
+            *(["--root", str(root)] if root else []),
             cwd=cwd,
             env={**clean, **(env or {})},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         return Run(done.returncode, done.stdout, done.stderr)
 

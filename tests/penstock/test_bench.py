@@ -11,6 +11,7 @@ from loader.native import KIND
 from loader.run.batch.batch import MAKING
 from loader.run.metrics import LIMITS
 from penstock.bench import ADVICE, bench
+from tests.proxy_stores import ProxyStore
 
 SHORT = ("--batch", "6", "--seconds", "0.05")
 
@@ -99,22 +100,15 @@ def test_slow_store_is_named(tmp_path):
     """Every range of a real root takes 5 ms more."""
     waiting = threading.Event()
 
-    class Slow:
-        def __init__(self, store):
-            self.inner = store
-
-        def __getattr__(self, name):
-            return getattr(self.inner, name)
-
-        def get_ranges(self, key, spans, **options):
-            waiting.wait(0.005)
-            return self.inner.get_ranges(key, spans, **options)
+    def slow(store, key, spans, **options):
+        waiting.wait(0.005)
+        return store.get_ranges(key, spans, **options)
 
     root = loader.Root(tmp_path / "root")
     with root.write("d", part_samples=8) as writer:
         for i in range(32):
             writer.add(f"k{i}", {"cls": i})
-    root.store = Slow(root.store)
+    root.store = ProxyStore(root.store, get_ranges=slow)
     found = bench(root.open("d"), ["cls"], batch=8, seconds=0.1, workers=1)
     assert found.limited_by == "store"
     assert found.advice[-1] == ADVICE["store"]

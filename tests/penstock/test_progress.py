@@ -14,6 +14,7 @@ from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.copying.journal import Journal
 from penstock.upkeep.migrate.run import migrate
 from tests.mortal_store import Killed
+from tests.proxy_stores import ObservedStore
 
 
 class Terminal(io.StringIO):
@@ -83,31 +84,20 @@ def test_it_is_quiet_where_nobody_looks(monkeypatch):
     assert file.getvalue() == ""
 
 
-class KilledAt:
-    """A target that is killed before its k-th object."""
-
-    def __init__(self, store, k):
-        self.store, self.url, self.k = store, store.url, k
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def put_if_absent(self, key, data):
-        self.k -= key.startswith("data/")
-        if self.k < 0:
-            raise Killed
-        self.store.put_if_absent(key, data)
-
-
 def test_migration_that_is_resumed_ends_at_100(tmp_path, monkeypatch, terminal):
     monkeypatch.setattr("penstock.upkeep.copying.journal.LINES", 5)
     root = loader.Root(str(tmp_path / "primary"))
     with root.write("d", part_samples=5) as writer:
         for i in range(50):
             writer.add(f"k{i}", {"bin": bytes(1000)})
-    place = open_store(str(tmp_path / "mirror"))
+    place, objects = open_store(str(tmp_path / "mirror")), iter(range(18))
+
+    def die_at_the_18th(verb, key):
+        if verb == "put_if_absent" and key.startswith("data/") and next(objects, None) is None:
+            raise Killed
+
     with pytest.raises(Killed):
-        migrate(root, KilledAt(place, 18), Pace(), at_once=1)
+        migrate(root, ObservedStore(place, die_at_the_18th), Pace(), at_once=1)
     with Journal(place) as journal:
         assert 10 <= len(journal) <= 18
     terminal.truncate(terminal.seek(0))

@@ -4,8 +4,6 @@ import gc
 import logging
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from itertools import repeat
@@ -27,6 +25,7 @@ from loader.run.choice import (
 from loader.run.workers import fork_server
 from loader.run.workers.startup_message import why_not
 from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 PHOTOS = Stages(waits=0.97, computes=0.02, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
 """Recorded on a node of 16 cores, as those of test_choice.py."""
@@ -132,8 +131,7 @@ def test_interpreter_ends_while_the_lock_is_probed(plan, tmp_path, how, out):
     plan.save(loader.Root(str(tmp_path / "root")))
     script = tmp_path / "ends.py"
     script.write_text(ENDS)
-    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "root"), plan.hash, how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = python("-W", "ignore", script, tmp_path / "root", plan.hash, how)
     assert (done.returncode, done.stdout, done.stderr) == (0, out, "")
 
 

@@ -1,8 +1,6 @@
 """The ledger: every substitution on record once, behind the step's back, and never lost in silence."""
 
 import json
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 import loader
 from loader.errors import Corrupt, Forbidden, FormatTooNew
 from loader.order.slots import substitute
+from tests.servers.processes import python
 
 
 def refuse(numbers, words="{} is not to be read"):
@@ -220,7 +219,7 @@ plan = loader.open_plan(root, {plan.hash!r})
 batches = loader.Loader(plan, 0, 1, decode={{"cls": refuse}}, framework="numpy", workers=1)
 print(next(batches).substitutions[0].substitute)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = python("-c", program, check=True)
     (one,) = loader.read_ledger(root, plan)
     assert one.substitute == done.stdout.strip()
     assert one.slot == 3

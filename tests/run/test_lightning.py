@@ -1,14 +1,13 @@
 """`loader.torch_dataset` under Lightning's Trainer: its own checkpoint saves and restores the position."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import loader
+from tests.servers.processes import python
 
 pytestmark = [
     pytest.mark.server,
@@ -68,9 +67,15 @@ def fit(folder, batches, *, crash_at=None, checkpoint=None, accelerator="cpu"):
 
     keep = ModelCheckpoint(folder, every_n_train_steps=EVERY, save_top_k=-1, filename="{step}")
     trainer = lightning.Trainer(
-        accelerator=accelerator, devices=1, max_epochs=1, logger=False, callbacks=[keep], default_root_dir=folder,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+        accelerator=accelerator,
+        devices=1,
+        max_epochs=1,
+        logger=False,
+        callbacks=[keep],
+        default_root_dir=folder,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
     model = module(crash_at)
     try:
         trainer.fit(model, batches, ckpt_path=checkpoint)
@@ -157,10 +162,15 @@ def test_two_processes_save_and_one_resumes(root, plan, wanted, tmp_path, shared
     """Started by Lightning itself, which tells a process its rank only once the Trainer is there."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), root.url, str(tmp_path), "5"],
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(Path(loader.__file__).parents[1])},
-    )  # fmt: skip
+    done = python(
+        "-W",
+        "ignore",
+        script,
+        root.url,
+        tmp_path,
+        "5",
+        env=os.environ | {"PYTHONPATH": str(Path(loader.__file__).parents[1])},
+    )
     assert done.returncode == 0, done.stderr
     assert shared("run/scripts").took(done.stdout) == wanted[:5]
     assert fit(tmp_path / "one", as_dataset(plan), checkpoint=tmp_path / "step=4.ckpt") == wanted[4:]

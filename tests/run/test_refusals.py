@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 import loader
 from loader.errors import FieldNotFound, InvalidPlan, InvalidRuntime, Unpicklable
 from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +130,7 @@ def test_forked_child_is_told_and_may_make_its_own(tmp_path, samples, workers, u
     root = loader.Root(str(tmp_path / "root"))
     plan = loader.plan({"p": samples.write(root, "photos", range(9))}, seed=1, global_batch=6)
     plan.save(root)
-    command = [sys.executable, "-c", FORK, root.url, plan.hash, str(workers), used]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = python("-c", FORK, root.url, plan.hash, workers, used)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 4

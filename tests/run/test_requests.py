@@ -1,8 +1,6 @@
 """What the first batch costs: counted requests and bytes, wherever it lies and however large the version is."""
 
 import json
-import subprocess
-import sys
 import tracemalloc
 from collections import Counter
 
@@ -11,7 +9,7 @@ import pytest
 
 import loader
 from loader.dataset.shards.index import ROW_GROUP_ROWS
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 BATCH = 8
 
@@ -149,9 +147,7 @@ print(json.dumps([after, after - before, len(set(ids))]))
 def test_billion_samples_need_no_table():
     """Peak memory of a process that plans 1e9 samples and finds any step, also of a run that changed its batch and its
     version: well under 1 GiB."""
-    done = subprocess.run(
-        [sys.executable, "-c", PLAN_AT_SCALE], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    )
+    done = python("-c", PLAN_AT_SCALE, check=True)
     peak_kib, grown_kib, distinct = json.loads(done.stdout)
     assert peak_kib < 2**18
     assert grown_kib < 32 * 2**10

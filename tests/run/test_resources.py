@@ -2,8 +2,6 @@
 
 import gc
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import tracemalloc
@@ -19,6 +17,7 @@ from loader.run import executor
 from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS, Bound, MadeBatches, Prefetch
 from loader.run.workers.batch_memory import Ring
 from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 
 @pytest.fixture
@@ -169,8 +168,7 @@ assert len(batches._execution.prefetch()._pending) > 1
 def test_process_that_ends_without_close_does_not_finish_the_queue(local, tmp_path):
     """The end waits for the batch that is being made; of those queued none is begun."""
     local.save(loader.Root(str(tmp_path / "root")))
-    command = [sys.executable, "-c", EXIT, str(tmp_path / "root"), local.hash]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    done = python("-c", EXIT, tmp_path / "root", local.hash, check=True)
     assert done.stdout == "samples begun: 24\n"
     assert done.stderr == ""
 

@@ -2,8 +2,6 @@
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from contextlib import ExitStack
 from urllib.parse import urlsplit
@@ -13,6 +11,7 @@ import pytest
 import loader
 from loader.errors import Transient
 from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 
 class Line:
@@ -171,10 +170,7 @@ def test_worker_processes(tmp_path, samples, properties, s3):
         "AWS_ENDPOINT_URL": s3["endpoint_url"],
     }
     environ = {**os.environ, **given}  # options are not pickled: they hold secrets
-    command = [sys.executable, str(script), remote.url, plan.hash]
-    done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = python(script, remote.url, plan.hash, env=environ)
     assert done.returncode == 0, done.stderr
     wanted = properties.uninterrupted(plan, 4)
     delivered = [f"{step} {digest}" for step, digest in wanted.items()]

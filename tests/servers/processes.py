@@ -1,8 +1,13 @@
-"""Other processes of this machine, any of which may have ended."""
+"""Other processes of this machine, any of which may have ended, and Python in one of its own."""
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+
+from tests.servers.patience import PATIENCE_S
 
 
 def end(pid: int) -> None:
@@ -43,3 +48,14 @@ def environment_of(pid: int) -> bytes:
         return Path("/proc", str(pid), "environ").read_bytes()
     except OSError:
         return b""
+
+
+def python(*words: object, check: bool = False, **how: Any) -> "subprocess.CompletedProcess[str]":
+    """Run Python with these words, and return its exit status and what it wrote.
+
+    Raises: CalledProcessError if it failed and `check` is set.
+    """
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=check, **{"timeout": PATIENCE_S, **how}
+    )

@@ -6,7 +6,10 @@ What real servers do beyond this is tested against moto and Ceph.
 import hashlib
 import re
 import threading
+import warnings
+from collections.abc import Mapping
 from html import unescape
+from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
@@ -132,3 +135,17 @@ def refused(status: int, code: str) -> Answer:
 
 def etag(data: bytes) -> str:
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+
+
+def client_of(options: Mapping[str, str], service: str = "s3") -> Any:
+    """Return boto3's client of the server that a store's options name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # third-party imports
+        import boto3
+    return boto3.client(
+        service,
+        endpoint_url=options["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=options["key"],
+        aws_secret_access_key=options["secret"],
+    )

@@ -1,14 +1,12 @@
 """s3fs, gcsfs and adlfs over a server that misbehaves: they repeat requests, and what is stored decides."""
 
 import pickle
-import subprocess
-import sys
 
 import pytest
 
 from loader.errors import AlreadyExists, Changed, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 DATA = bytes(range(256)) * 40
 
@@ -149,7 +147,5 @@ assert "obstore.fsspec" not in sys.modules
 
 def test_obstore_is_not_what_fsspec_opens():
     """Other libraries of the process open s3:// with what they were written for."""
-    done = subprocess.run(
-        [sys.executable, "-c", REGISTRY], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = python("-c", REGISTRY)
     assert done.returncode == 0, done.stderr

@@ -1,8 +1,5 @@
 """URLs and options: everybody's spelling, one meaning, and nothing ignored."""
 
-import subprocess
-import sys
-
 import pytest
 
 from loader.errors import InvalidStore
@@ -11,7 +8,7 @@ from loader.storage.cloud.azure import azure_config
 from loader.storage.cloud.gcs import gcs_config
 from loader.storage.cloud.s3 import s3_config
 from loader.storage.spec import runtime_of
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 
 @pytest.mark.parametrize(
@@ -358,7 +355,5 @@ def test_importing_the_package_imports_no_client():
         "loader.storage.open_store('memory://x'); loader.storage.open_store('/tmp')\n"
         "print([name for name in ('obstore', 'fsspec', 'boto3', 's3fs', 'aiohttp') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
+    done = python("-c", script, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,8 +1,6 @@
 """Every object comes into exactly one batch: in any history, by several processes, after a kill at any verb."""
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +14,7 @@ from assets.arrivals.progress import TickBudget
 from assets.sources import BatchLimits, Source
 from loader.storage import open_store
 from tests.assets.arrivals.ticking import NOW_US, Place, Ticking
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -98,10 +96,7 @@ def test_killed_at_every_verb(tmp_path: Path) -> None:
     place = open_store(str(tmp_path / "landing"))
     for key in "abcdefghij":
         place.put(key, key.encode())
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "landing"), str(tmp_path / "roots")]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    done = python("-c", KILLED, tmp_path / "landing", tmp_path / "roots", cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     # Two ticks. Each: state, manifests that are there, a look behind them, whether it is paused, state.
     n_killed = int(done.stdout)

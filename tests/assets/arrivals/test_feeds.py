@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import boto3
 import dagster as dg
 import polars as pl
 import pytest
@@ -25,6 +24,7 @@ from loader.errors import Transient
 from loader.storage import Store, open_store
 from tests.assets.arrivals.events import BRIDGE, gcs_event, s3_event
 from tests.mortal_store import Death, Killed, stop
+from tests.servers.s3 import client_of
 
 NOW_US = 4_000_000_000_000_000
 AT_ONCE = BatchLimits(max_objects=100, max_wait_s=0)
@@ -292,13 +292,7 @@ def test_tick_that_ends_anywhere_loses_no_notice(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def queue(s3: dict[str, Any], name: str) -> Iterator[Any]:
-    client = boto3.client(
-        "sqs",
-        endpoint_url=s3["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=s3["key"],
-        aws_secret_access_key=s3["secret"],
-    )
+    client = client_of(s3, "sqs")
     url = client.create_queue(QueueName=name)["QueueUrl"]
     yield lambda body: client.send_message(QueueUrl=url, MessageBody=json.dumps(body))
     client.close()
@@ -329,13 +323,7 @@ def test_queue(s3: dict[str, Any], name: str, queue: Any, monkeypatch: pytest.Mo
     assert (step.note, step.n_new, step.waiting, len(step.batches)) == ("", 15, 3, 1)
     assert step.not_taken == {"unreadable_notice": 1}
     numbers = {"ApproximateNumberOfMessages": 0, "ApproximateNumberOfMessagesNotVisible": 6}
-    client = boto3.client(
-        "sqs",
-        endpoint_url=s3["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=s3["key"],
-        aws_secret_access_key=s3["secret"],
-    )
+    client = client_of(s3, "sqs")
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
     found = client.get_queue_attributes(QueueUrl=url, AttributeNames=list(numbers))["Attributes"]
     assert {key: int(value) for key, value in found.items()} == numbers  # two for each that waits

@@ -2,15 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +18,8 @@ from assets.sources import BatchLimits
 from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, ObjectNotFound
 from loader.storage import Store, open_store
 from penstock.stages import StageRecord, append_record
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
+from tests.servers.s3 import client_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FEW = BatchLimits(max_objects=3)
@@ -226,10 +224,7 @@ print(sum(forks_killed(work, when) for when in SIDES))
 
 def test_killed_at_every_verb(tmp_path: Path, place: Store) -> None:
     put(place, *"abcdefg")
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "landing"), str(tmp_path / "roots")]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    done = python("-c", KILLED, tmp_path / "landing", tmp_path / "roots", cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == 2 * 6  # a listing, a look behind it, four manifests; before and after each
     expected = discover(open_store(str(tmp_path / "whole")), place, "d", BatchLimits(max_objects=2))
@@ -406,13 +401,7 @@ def test_batch_cannot_be_written_twice(store: Store) -> None:
 
 
 def test_bucket(s3: dict[str, Any]) -> None:
-    client = boto3.client(
-        "s3",
-        endpoint_url=s3["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=s3["key"],
-        aws_secret_access_key=s3["secret"],
-    )
+    client = client_of(s3)
     for key in ("raw/photos/", "raw/photos/a b.jpg", "raw/photos/ä.jpg", "raw/empty.jpg", "other"):
         body = b"" if key.endswith(("/", "empty.jpg")) else b"x"
         client.put_object(Bucket="bucket", Key=key, Body=body)

@@ -31,6 +31,7 @@ from loader.errors import Corrupt, InvalidStore
 from loader.storage import Store, open_store
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
+from tests.proxy_stores import ProxyStore
 
 LATER_US = 4_000_000_000_000_000
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -113,21 +114,14 @@ def test_sensor_goes_on_beside_it(work: TickDataset, place: Store) -> None:
 
     put(place, *"abc")
 
-    class Meddling:
-        """Discovers just before the manifest is written."""
+    def discovered_first(store: Store, key: str, data: bytes) -> None:
+        put(place, "0")
+        tick(work, (Source(),), lambda source: nullcontext(place))
+        store.put_if_absent(key, data)
 
-        def __init__(self, store: Store) -> None:
-            self._store = store
-
-        def put_if_absent(self, key: str, data: bytes) -> None:
-            put(place, "0")
-            tick(work, (Source(),), lambda source: nullcontext(place))
-            self._store.put_if_absent(key, data)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._store, name)
-
-    found = reconcile(replace(work, store=Meddling(work.store)), Source(), place)
+    found = reconcile(
+        replace(work, store=ProxyStore(work.store, put_if_absent=discovered_first)), Source(), place
+    )
     assert found.batches == []
     assert exactly_once(work.store, place)
 

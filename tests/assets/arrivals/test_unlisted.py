@@ -1,6 +1,5 @@
 """Objects that a listing of a source cannot hand out: they are counted and named, and the others become batches."""
 
-import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from assets.sources import BatchLimits, Source
 from dagster_project.sensors.discovery import tick_line
 from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, open_store
+from tests.servers.s3 import client_of
 
 NOW_US = 1_900_000_000_000_000
 LIMITS = BatchLimits(max_objects=2, max_wait_s=0)
@@ -38,16 +38,7 @@ def folder(tmp_path):
 @pytest.fixture(scope="module")
 def bucket(s3):
     """The same in a bucket of a real S3 server."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import boto3
-    client = boto3.client(
-        "s3",
-        endpoint_url=s3["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=s3["key"],
-        aws_secret_access_key=s3["secret"],
-    )
+    client = client_of(s3)
     client.create_bucket(Bucket="unlisted")
     for key in ("a.jpg", "c.jpg", "e.jpg", "b//x.jpg", "d/../x.jpg", "d\x07.jpg"):
         client.put_object(Bucket="unlisted", Key=f"raw/{key}", Body=key.encode())

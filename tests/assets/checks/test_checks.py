@@ -1,8 +1,6 @@
 """Checks of tables, and the suite that Great Expectations runs (imported once: several seconds)."""
 
 import json
-import subprocess
-import sys
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from assets.checks import (
     schema,
 )
 from loader.dataset.log.entries import canonical
+from tests.servers.processes import python
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -166,9 +165,7 @@ def test_great_expectations_is_imported_inside_and_tells_nobody() -> None:
         "assert run_expectations(polars.DataFrame({'a': [1]}), [Expectation(kind='row_count', low=1)]).passed;"
         "print('posthog' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "False"
     assert done.stderr == ""  # no progress bars

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from assets.media.policy import AudioPolicy
 from loader.errors import MissingDependency
 from loader.modalities import decoder_for
 from loader.modalities.audio.resample import resampled
+from tests.servers.processes import python
 
 VOWELS = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480), (570, 840, 2410))  # Hz
 
@@ -151,7 +150,7 @@ def test_torch_is_not_loaded() -> None:
         "probabilities(np.zeros(16_000, np.float32))\n"
         "print([name for name in ('torch', 'torchaudio', 'silero_vad') if name in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -192,9 +191,7 @@ def test_real_speech_is_where_the_original_finds_it_and_the_energy_too(tmp_path:
         sounds.append(resampled(samples.mean(axis=0, keepdims=True), rate_hz, RATE_HZ)[0])
         files.append(tmp_path / f"{len(files)}.npy")
         np.save(files[-1], sounds[-1])
-    done = subprocess.run(
-        [sys.executable, "-c", REFERENCE, *map(str, files)], capture_output=True, text=True, check=True
-    )
+    done = python("-c", REFERENCE, *files, check=True)
     policy = AudioPolicy(segments="energy", segment_s=60.0, pause_s=0.3)
     for sound, line in zip(sounds, done.stdout.splitlines(), strict=True):
         found = VoiceActivity().segments(probabilities(sound), len(sound))

@@ -2,8 +2,6 @@ import base64
 import gc
 import io
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 from PIL import Image
 
 from assets import plots
+from tests.servers.processes import python
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -122,5 +121,5 @@ def test_matplotlib_is_imported_only_for_a_picture() -> None:
         "assert 'matplotlib' not in sys.modules;"
         "plots.histograms({'a': [1]}); assert 'matplotlib.pyplot' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
+    done = python("-c", code, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr

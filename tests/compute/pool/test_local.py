@@ -19,6 +19,7 @@ from penstock.compute.pool.environment import visible_gpus, worker_environment
 from penstock.compute.pool.local import AHEAD_BYTES, AHEAD_UNITS
 from penstock.compute.pool.process import MapTask, Pool
 from tests.servers.patience import until
+from tests.servers.processes import python
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -60,7 +61,7 @@ def test_worker_imports_what_the_function_needs_and_nothing_else(engine, units) 
 
 def test_pool_does_not_import_dagster() -> None:
     code = "import sys, penstock.compute.pool; assert 'dagster' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
+    done = python("-c", code, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
 
 

@@ -19,6 +19,7 @@ from loader.dataset.leases import Lease, Leases, list_leases, parse_lease
 from loader.errors import Forbidden, Transient
 from loader.storage import open_store
 from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 IDS = [f"v-{number:064x}" for number in range(40)]
 
@@ -428,8 +429,6 @@ def test_renewing_thread_collects_a_lease_as_its_wait_begins(store, at_once, mon
 def test_process_gives_its_leases_back_at_its_end(tmp_path):
     root = write(tmp_path)
     code = "import sys, loader; root = loader.Root(sys.argv[1]); version = root.open('d'); print(root._lease.active)"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    done = python("-W", "error", "-c", code, tmp_path, check=True)
     assert done.stdout == "True\n"
     assert list(root.store.list("leases/")) == []

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import loader
 from loader.dataset.leases import list_leases
 from loader.errors import ObjectNotFound, VersionRetired
+from tests.proxy_stores import ObservedStore
 from tests.servers.patience import PATIENCE_S, until
 
 
@@ -32,24 +32,6 @@ def test_version_keeps_its_lease_when_the_root_is_dropped(tmp_path: Path) -> Non
     assert list(list_leases(store)) == []
 
 
-class Sees:
-    """A store; `before(verb, key)` is called before each request, which may change the root meanwhile."""
-
-    def __init__(self, store: Any, before: Callable[[str, str], None]) -> None:
-        self._store, self._before = store, before
-
-    def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._store, name)
-        if not callable(verb):
-            return verb
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._before(name, args[0] if args and isinstance(args[0], str) else "")
-            return verb(*args, **kwargs)
-
-        return call
-
-
 @pytest.mark.parametrize("collected", [False, True])
 def test_version_that_is_retired_before_the_lease_is_there_is_not_handed_out(
     url: str, collected: bool
@@ -66,7 +48,7 @@ def test_version_that_is_retired_before_the_lease_is_there_is_not_handed_out(
                 root.store.delete_many([info.key for info in root.store.list("data/")])
 
     reader = loader.Root(url)
-    reader._use(Sees(reader.store, before))
+    reader._use(ObservedStore(reader.store, before))
     with pytest.raises(VersionRetired, match="leaked"):
         reader.open("photos@1")
 
@@ -83,7 +65,7 @@ def test_version_is_handed_out_when_its_lease_is_there(url: str) -> None:
             log.append("lease" if list(root.store.list("leases/")) else "none")
 
     reader = loader.Root(url)
-    reader._use(Sees(reader.store, before))
+    reader._use(ObservedStore(reader.store, before))
     version = reader.open("photos@1")
     assert (log[0], log[-1]) == ("none", "lease")
     assert [lease.versions for lease in list_leases(root.store)] == [(version.id,)]

@@ -6,7 +6,6 @@ import json
 import re
 import string
 import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,6 +20,7 @@ from loader.dataset.names import check_field, check_key, member_name, member_nam
 from loader.dataset.shards import shard
 from loader.dataset.writing.part_writer import make_sample
 from loader.errors import FieldTooLarge, InvalidField, InvalidKey
+from tests.servers.processes import python
 
 CI = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -153,9 +153,7 @@ def test_webdataset_reads_the_file(properties, tmp_path):
         "import webdataset, json; print(json.dumps({s['__key__']: [s['cls'].decode(), len(s['a.txt'])] "
         "for s in webdataset.WebDataset('s.tar', shardshuffle=False)}))"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
-    )
+    run = python("-c", code, check=True, cwd=tmp_path)
     assert json.loads(run.stdout) == {
         key: [row["cls"].decode(), len(row["a.txt"])] for key, row in made.items()
     }

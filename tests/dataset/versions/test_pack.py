@@ -14,6 +14,7 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
 from loader.dataset.versions.pack import checks_of, field_nbytes
 from loader.errors import Corrupt, FieldNotFound, Forbidden, InvalidPlan, InvalidRuntime
+from tests.proxy_stores import ProxyStore
 
 FIELD = "tokens.npy"
 LENGTHS = [5, 0, 17, 3, 40, 8, 8, 1, 2, 29, 16, 7, 12, 4, 4, 31]
@@ -113,14 +114,10 @@ def test_root_that_cannot_be_written_only_costs_each_process_the_work(root, capl
     version = write(root)
     inner = root.store
 
-    class ReadOnly:
-        def __getattr__(self, name):
-            return getattr(inner, name)
+    def refuse(*_):
+        raise Forbidden("read-only")
 
-        def put_if_absent(self, key, data):
-            raise Forbidden("read-only")
-
-    version.store = ReadOnly()
+    version.store = ProxyStore(inner, put_if_absent=refuse)
     with caplog.at_level(logging.WARNING, "loader.dataset.versions.pack"):
         view = packed(version.select(FIELD))
     assert "read-only here" in caplog.text
@@ -137,18 +134,12 @@ def test_table_that_was_stored_first_is_taken(root):
     table = parse_table(inner.get(theirs.key).data, theirs.key)
     facts = {name: said for name, said in table_facts(table).items() if name not in ("table", "schema")}
 
-    class Slower:
-        """Finds nothing at first; another process stores a table before ours is there."""
+    def another_first(inner, key, mine):
+        if key.startswith("packs/"):
+            inner.put_if_absent(key, table_bytes(table, "pack", facts={**facts, "path": key}))
+        inner.put_if_absent(key, mine)
 
-        def __getattr__(self, name):
-            return getattr(inner, name)
-
-        def put_if_absent(self, key, mine):
-            if key.startswith("packs/"):
-                inner.put_if_absent(key, table_bytes(table, "pack", facts={**facts, "path": key}))
-            inner.put_if_absent(key, mine)
-
-    version.store = Slower()
+    version.store = ProxyStore(inner, put_if_absent=another_first)
     assert packed(version.select(FIELD)).table.sha256 == other.table.sha256
 
 

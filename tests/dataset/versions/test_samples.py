@@ -1,8 +1,6 @@
 """Samples of a version one by one, and its head as a table."""
 
 import io
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ from PIL import Image
 
 import loader
 from loader.errors import DecodeFailed, FieldNotFound
+from tests.servers.processes import python
 
 
 def jpeg(value):
@@ -125,7 +124,5 @@ def test_where_of_known_columns_imports_no_polars(version):
         'version.where("width BETWEEN 3 AND 50 AND length(key) > 1 AND \\"key\\" <> \'width\' OR part IS NOT NULL"); '
         "print('polars' in sys.modules)"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code, version.store.url], capture_output=True, text=True, check=True
-    )
+    run = python("-c", code, version.store.url, check=True)
     assert run.stdout == "False\n"

@@ -2,8 +2,6 @@
 
 import os
 import resource
-import subprocess
-import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -14,6 +12,7 @@ from loader.dataset.names import key_hash
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Spill
 from loader.errors import DuplicateKey
+from tests.servers.processes import python
 
 CI = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -141,13 +140,7 @@ def test_full_disk_is_a_clear_error(tmp_path, spill_bytes, limit, in_place):
     scratch.mkdir()
     # One bucket file of the spill holds one or two of the 60 samples; the shard holds them all.
     url = str(root) if in_place else "memory://full"
-    run = subprocess.run(
-        [sys.executable, "-c", FULL, url, str(limit), str(spill_bytes)],
-        env={**os.environ, "TMPDIR": str(scratch)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = python("-c", FULL, url, limit, spill_bytes, env={**os.environ, "TMPDIR": str(scratch)})
     assert run.returncode == 0, run.stderr
     said, state = run.stdout.splitlines()
     assert "File too large" in said

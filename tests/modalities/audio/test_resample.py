@@ -1,7 +1,5 @@
 """The resampler: how flat it passes, how well it stops, and that nothing drifts or depends on the blocks."""
 
-import subprocess
-import sys
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.modalities.audio.resample import Resampler, resampled, window
+from tests.servers.processes import python
 
 PAIRS = [(44_100, 16_000), (48_000, 16_000), (192_000, 16_000), (44_100, 48_000), (8_000, 16_000)]
 
@@ -107,8 +106,5 @@ def test_another_process_makes_the_same_bytes() -> None:
         "noise = np.random.default_rng(1).uniform(-1, 1, (2, 50_000)).astype(np.float32)\n"
         "print(hashlib.sha256(resampled(noise, 44_100, 16_000).tobytes()).hexdigest())\n"
     )
-    told = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    }
+    told = {python("-c", code, check=True).stdout for _ in range(2)}
     assert len(told) == 1

@@ -2,8 +2,6 @@
 
 import io
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from loader.errors import DecodeFailed
 from loader.modalities import decoder_for
 from loader.modalities.video.container_checks import check_tables, check_tables_of
+from tests.servers.processes import python
 
 MANY = 20_000_000
 UNITY = struct.pack(">9i", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
@@ -197,6 +196,5 @@ def tried(data):
 before = tried(b"")
 print(tried(data) - before)
 """
-    command = [sys.executable, "-c", code, str(tmp_path / "forged.mp4")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
+    done = python("-c", code, tmp_path / "forged.mp4", check=True, cwd=Path(__file__).parents[3])
     assert int(done.stdout) < 64

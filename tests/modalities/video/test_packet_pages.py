@@ -1,7 +1,5 @@
 """Pages of a long packet table: each is a table of its own, found by the head, and all of them are the whole table."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +21,7 @@ from loader.modalities.video.packet_table import (
 )
 from loader.modalities.video.timeline import Timeline
 from tests.modalities.video.test_packet_table import FACTS
+from tests.servers.processes import python
 
 COLUMNS = ("pts", "dts", "pos", "size", "key", "discard", "crc32c")
 
@@ -209,7 +208,5 @@ print(read)
 
 def test_damaged_pages_never_crash(tmp_path) -> None:
     (tmp_path / "table").write_bytes(packets_bytes(long_table(PAGE_PACKETS + 100, 12)))
-    run = subprocess.run(
-        [sys.executable, "-c", FUZZ, str(tmp_path / "table")], capture_output=True, text=True, check=False
-    )
+    run = python("-c", FUZZ, tmp_path / "table")
     assert run.returncode == 0, run.stderr[-2000:]

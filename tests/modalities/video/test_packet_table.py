@@ -24,6 +24,7 @@ from loader.modalities.video.packet_table import (
     packets_bytes,
     read_packets,
 )
+from tests.servers.processes import python
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "packets-1.arrows"
 
@@ -291,7 +292,5 @@ print(read)
 
 def test_damaged_bytes_are_refused_or_read_and_never_crash():
     """In a process of its own: a crash of the reader would be one of the tests otherwise."""
-    run = subprocess.run(
-        [sys.executable, "-c", FUZZ, str(GOLDEN), "3", "3000"], capture_output=True, text=True, check=False
-    )
+    run = python("-c", FUZZ, GOLDEN, "3", "3000")
     assert run.returncode == 0, run.stderr[-2000:]

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime
 
 import numpy as np
@@ -16,6 +14,7 @@ from loader.errors import InvalidRuntime
 from penstock.card.build import build_card, reason_class
 from penstock.card.render import render_html, render_markdown
 from penstock.card.value import card_document, render_json
+from tests.servers.processes import python
 
 
 @pytest.fixture(scope="module")
@@ -247,9 +246,7 @@ def test_same_version_gives_the_same_bytes_in_any_process(mixed, card):
     from penstock.card.build import card_files
 
     here = [f"{name} {hashlib.sha256(data).hexdigest()}" for name, data in card_files(card).items()]
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}
-    )
+    run = python("-c", code, check=True, env={"PYTHONHASHSEED": "7"})
     assert run.stdout.splitlines() == here
     assert len(here) == 6
 

@@ -1,12 +1,10 @@
 """An expression of a template is text, and escaped for the language of its file."""
 
-import subprocess
-import sys
-
 import pytest
 from jinja2 import TemplateAssertionError, UndefinedError
 
 from penstock.card.render import templates
+from tests.servers.processes import python
 
 HOSTILE = "a|<b>\n\x1b[1m*"
 
@@ -54,6 +52,6 @@ def test_missing_engine_is_named_with_its_pip_line():
         "try: table(['a'], [['b']])\n"
         "except MissingDependency as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert "pip install 'penstock-data[card]'" in done.stdout
     assert "'jinja2'" in done.stdout

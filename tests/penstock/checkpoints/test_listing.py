@@ -1,14 +1,12 @@
 """`penstock checkpoints ls` and `verify`: complete, unfinished, damaged; without torch."""
 
-import subprocess
-import sys
-
 import pytest
 
 import loader
 from loader.storage import open_store
 from penstock.checkpoints import marker
 from penstock.checkpoints.marker import Checkpoint, StoredObject
+from tests.servers.processes import python
 
 PART = b"abc" * 1000
 
@@ -129,5 +127,5 @@ def test_verify_refuses_what_it_cannot_look_at(place, cli, tmp_path):
 
 def test_listing_imports_no_torch():
     code = "import sys, penstock.checkpoints, penstock.checkpoints.listing; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout == "False\n"

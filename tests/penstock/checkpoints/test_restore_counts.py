@@ -1,11 +1,9 @@
 """What a rank reads of a checkpoint that more ranks saved: its share, from the parts that hold it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 REPOSITORY = Path(__file__).parents[3]
 REQUEST_BYTES = 16 * 2**10
@@ -14,10 +12,7 @@ REQUEST_BYTES = 16 * 2**10
 
 def test_eight_ranks_save_and_six_read_their_share() -> None:
     """The shape of 100 GB."""
-    command = [sys.executable, "-m", "benchmarks.checkpoint_restore", "--json"]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    done = python("-m", "benchmarks.checkpoint_restore", "--json", cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     restored = json.loads(done.stdout)
     assert restored["parts"] >= 1600

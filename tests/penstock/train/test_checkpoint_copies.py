@@ -1,7 +1,5 @@
 """Checkpoints between stores: verified, whole or not there, resumed after a kill."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from loader.storage import Store, open_store
 from penstock.checkpoints import Checkpoints, marker, retention
 from penstock.checkpoints.marker import Checkpoint, StoredObject
 from penstock.train.checkpoint_copies import copy_checkpoints
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 REPOSITORY = Path(__file__).parents[3]
 N_PARTS = 6
@@ -100,10 +98,7 @@ def test_training_goes_on_from_the_copy(tmp_path: Path, target: loader.Root) -> 
 def test_sigkill_at_each_request_leaves_no_half_checkpoint(source: Store, tmp_path: Path) -> None:
     """A whole step or none is visible, and the next copy ends alike."""
     checkpoint = save(source, 5, "small", n_parts=2)
-    command = [sys.executable, "-c", KILLED, source.url, str(tmp_path / "targets")]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    done = python("-c", KILLED, source.url, tmp_path / "targets", cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     before, after = map(int, done.stdout.strip("[]\n").split(","))
     assert before == after > len(checkpoint.objects) + 2

@@ -1,8 +1,6 @@
 """Replays: the steps of a run again, from its checkpoint, saving nothing; and what their metrics say of a node."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +22,7 @@ from penstock.train.replay_run import parse_steps, replay_of, replay_spec, witho
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from tests.penstock.train.conftest import REPOSITORY, Rank, digests
+from tests.servers.processes import python
 
 Start = Callable[..., list[Rank]]
 Cli = Callable[..., tuple[int, str]]
@@ -128,8 +127,7 @@ def test_replay_starts_on_this_machine(root: str, tmp_path: Path, cli: Cli) -> N
     file = tmp_path / "run.toml"
     file.write_text(f'run = "big-7"\ncommand = ["true"]\nrecord = "{root}"\n')
     RunFolder(loader.Root(root).store, "big-7").put_spec(RunSpec(run="big-7", command=("true",), record=root))
-    command = [sys.executable, "-m", "penstock", "train", "replay", str(file), "--steps", "3:5"]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    ended = python("-m", "penstock", "train", "replay", file, "--steps", "3:5", cwd=REPOSITORY)
     LocalRanks(root).cancel("big-7.replay-1")
     assert (ended.returncode, "penstock trail against big-7 big-7.replay-1" in ended.stdout) == (0, True), (
         ended.stderr

@@ -2,8 +2,6 @@
 
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_usage import event_versions
 from tests.penstock.train.conftest import Rank, digests
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 STEPS = 40
 Start = Callable[..., list[Rank]]
@@ -179,9 +177,7 @@ with Run.joined(name="two") as run:
 
 
 def test_stop_in_a_second_loop_begins_the_run_again(root: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_LOOPS, root], capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    done = python("-c", TWO_LOOPS, root)
     assert done.returncode == 75, done.stderr
 
 
@@ -209,9 +205,7 @@ with Run.joined(name="one", record=root) as run:
 
 
 def test_time_after_the_last_step_is_in_the_record_of_a_failure(root: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FAILS, root], capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    done = python("-c", FAILS, root)
     assert "ValueError: planted" in done.stderr
     *_, last = RunFolder(loader.Root(root).store, "one").events()
     assert (last.name, last.step) == ("failed", 3)

@@ -10,6 +10,7 @@ import loader
 from penstock.cli import main
 from penstock.upkeep.gc.needed import Unreadable, protected, references
 from penstock.usage.stored import stored_bytes
+from tests.proxy_stores import ObservedStore
 
 DAY = 86_400
 
@@ -84,20 +85,11 @@ def test_requests_are_one_per_manifest_and_table(tmp_path: Path, versions: int) 
     root = loader.Root(tmp_path / "root")
     for number in range(versions):
         add(root, "points", [f"{number}-{sample}" for sample in range(9)])
-    state, requests = root.log.refresh(), list[tuple[str, str]]()
+    state, counted = root.log.refresh(), ObservedStore(root.store)
 
-    class Counted:
-        def __getattr__(self, verb: str) -> object:
-            value = getattr(root.store, verb)
-            if not callable(value):
-                return value
-            return lambda *args, **options: (requests.append((verb, str(args[0]))), value(*args, **options))[
-                1
-            ]
-
-    stored_bytes(Counted(), state)  # type: ignore[arg-type]
-    assert len(requests) == 2 * versions
-    assert {verb for verb, _ in requests} == {"get"}
+    stored_bytes(counted, state)  # type: ignore[arg-type]
+    assert len(counted.calls) == 2 * versions
+    assert {verb for verb, _ in counted.calls} == {"get"}
 
 
 def test_weeks_hold_what_was_published_by_then(root: loader.Root) -> None:

@@ -3,7 +3,6 @@
 import builtins
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import loader
 from penstock.cli import complete, names_below
 from penstock.verbs import VERBS
+from tests.servers.processes import python
 
 
 @pytest.fixture
@@ -32,14 +32,7 @@ def offered(tmp_path):
         }
         clean = {name: value for name, value in os.environ.items() if name != "PENSTOCK_ROOT"}
         script = Path(sys.executable).parent / "penstock"
-        run = subprocess.run(
-            [sys.executable, "-W", "error", script],
-            env={**clean, **asked, **env},
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-        )
+        run = python("-W", "error", script, cwd=tmp_path, env={**clean, **asked, **env})
         assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
         return [word.rstrip() for word in answer.read_text().split("\n")] if answer.exists() else []
 
@@ -104,7 +97,7 @@ def test_names_cost_few_imports(filled):
         "assert cli.names_below(sys.argv[1], '', versions=False) == ['d', 'other']; "
         "print([m for m in ('numpy', 'pyarrow', 'fsspec', 'obstore') if m in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", code, root], capture_output=True, text=True, check=True)
+    run = python("-c", code, root, check=True)
     assert run.stdout == "[]\n"
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import loader
 from penstock.verbs.verb import Table, show
+from tests.servers.processes import python
 
 LINE = "─"
 """Below the header of a table by rich; plain text has none."""
@@ -201,9 +202,7 @@ def test_rich_is_imported_for_a_table_on_a_terminal_alone(filled):
         "import sys; from penstock.cli import main; main(['ls', '--root', sys.argv[1]]); "
         "print('rich' in sys.modules)"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code, root], capture_output=True, text=True, check=True, env=clean()
-    )
+    run = python("-c", code, root, check=True, env=clean())
     assert run.stdout.endswith("\nFalse\n")
 
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 
@@ -12,7 +10,7 @@ import pytest
 import loader
 from loader.storage import ByteRange
 from loader.storage.stream import plan_reads
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 BATCH, ROW_BYTES = 32, 3_000
 
@@ -157,13 +155,14 @@ def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(store, tmp_path
     else:
         write(memory_root, 2, 2)
         url, options = "s3://bucket/r", served(memory_root).options
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST_BATCH, url, json.dumps(options), json.dumps(HEAVY)],
-        env={name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
-        capture_output=True,
-        text=True,
+    done = python(
+        "-c",
+        FIRST_BATCH,
+        url,
+        json.dumps(options),
+        json.dumps(HEAVY),
         check=True,
-        timeout=PATIENCE_S,
+        env={name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
     )
     seen = json.loads(done.stdout)
     assert seen["heavy"] == []
@@ -184,7 +183,5 @@ print(len(looks))
 
 def test_decoder_is_imported_without_the_collector():
     """Once after it, not eight times meanwhile: each may look at all objects of the training."""
-    done = subprocess.run(
-        [sys.executable, "-c", DECODER], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    )
+    done = python("-c", DECODER, check=True)
     assert int(done.stdout) <= 1

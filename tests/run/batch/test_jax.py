@@ -1,7 +1,6 @@
 """JAX in a process of its own: once it has started its threads, it objects to every fork of the process it is in."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,13 +8,13 @@ import pytest
 
 import loader
 from loader.errors import MissingDependency
+from tests.servers.processes import python
 
 
 @pytest.mark.server
 def test_checks_of_jax_hold():
     checks = Path(__file__).parent.parent / "jax_checks.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(checks)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=checks.parents[2])
+    done = python("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", checks, cwd=checks.parents[2])
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"^(\d+) passed", done.stdout, flags=re.M)
     assert passed is not None, done.stdout

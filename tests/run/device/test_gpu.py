@@ -1,8 +1,6 @@
 """Batches on an NVIDIA GPU: `pytest -m gpu tests/run/device`, half a minute on one."""
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from torch.utils.data import DataLoader
 import loader
 from loader.errors import InvalidRuntime
 from loader.run.device.torch_copies import CudaCopies, CudaCopy
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 pytestmark = pytest.mark.gpu
 
@@ -206,11 +204,7 @@ print("here", flush=True)
 
 def test_training_may_end_and_fork_without_closing(plan):
     url = plan.sources["photos"].view.version.store.url
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, url],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-        timeout=PATIENCE_S,
+    done = python(
+        "-W", "ignore", "-c", SCRIPT, url, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "here\n", "")

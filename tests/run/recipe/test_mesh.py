@@ -1,15 +1,13 @@
 """Data-parallel ranks from device meshes: what a group of tensor-parallel processes gets, and how ranks count."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import loader
 from loader.errors import InvalidRuntime
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 GROUPS = """
 import json, sys
@@ -45,11 +43,10 @@ def test_tensor_parallel_group_gets_the_same_slots_and_the_groups_make_the_batch
     script = tmp_path / "groups.py"
     script.write_text(GROUPS)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(script)]
-    done = subprocess.run(
-        [sys.executable, *launcher, root.url, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+    done = python(
+        *launcher,
+        root.url,
+        tmp_path,
         env={"PYTHONPATH": str(Path(loader.__file__).parents[1]), "PATH": "", "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr

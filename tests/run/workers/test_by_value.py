@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import subprocess
 import sys
 import threading
 
@@ -12,7 +11,7 @@ import pytest
 import loader
 from loader.errors import Unpicklable
 from loader.run.workers import startup_message
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 GUARDLESS = """
 import enum, functools, sys
@@ -96,8 +95,7 @@ def test_script_without_a_main_guard_sends_its_own_code(root, plan, tmp_path, fa
     (tmp_path / "beside.py").write_text(BESIDE)
     script = tmp_path / "train.py"
     script.write_text(GUARDLESS)
-    command = [sys.executable, str(script), root.url, plan.hash, str(number)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = python(script, root.url, plan.hash, number)
     assert (done.returncode, done.stderr) == (0, "")
     made = [f"bad at {number}"] if fails else ["same 3", "same lambda"]
     assert done.stdout.splitlines() == ["ran", *made, "True"]

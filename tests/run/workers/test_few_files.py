@@ -1,13 +1,10 @@
 """A process that may have few open files loads what it is to load, or is told by penstock what it lacks."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 import loader
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 CHILD = """
 import resource, sys
@@ -60,12 +57,7 @@ def root(tmp_path_factory) -> str:
     ],
 )
 def test_few_open_files(root, executor, limits) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, root, executor, *map(str, limits)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    done = python("-c", CHILD, root, executor, *limits)
     assert done.returncode == 0, done.stderr[-2000:]
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert list(said) == [str(limit) for limit in limits]
@@ -88,5 +80,5 @@ try:
 except OSError as error:
     print(error.errno)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert (done.stdout, done.stderr) == ("24\n", "")

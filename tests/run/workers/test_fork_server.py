@@ -6,8 +6,6 @@ import multiprocessing.spawn
 import os
 import select
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import loader
 from loader.errors import WorkerFailed
 from loader.run.workers import fork_server
 from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 IN_WORKERS = str(Path(__file__).parent.parent / "in_workers")
 
@@ -99,13 +98,13 @@ def test_fork_server_imports_once_for_all_workers(root, plan, tmp_path):
     """Two loaders share a server; a worker imports the transform's module, which may not be fit for a fork."""
     (tmp_path / "sitecustomize.py").write_text(AUDITED)
     paths = os.pathsep.join([str(tmp_path), IN_WORKERS])
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_LOADERS, root.url, plan.hash],
-        env=os.environ | {"PYTHONPATH": paths, "IMPORTS": str(tmp_path / "imports")},
-        capture_output=True,
-        text=True,
+    done = python(
+        "-c",
+        TWO_LOADERS,
+        root.url,
+        plan.hash,
         check=True,
-        timeout=PATIENCE_S,
+        env=os.environ | {"PYTHONPATH": paths, "IMPORTS": str(tmp_path / "imports")},
     )
     server, threads, held, workers = json.loads(done.stdout)
     imported = {}
@@ -218,13 +217,8 @@ with loader.Loader(plan, 0, 1, framework="numpy", executor="processes", workers=
 def test_library_with_threads_costs_the_fork_alone(root, plan, tmp_path):
     """Workers are then started afresh, and one warning says why."""
     (tmp_path / "sitecustomize.py").write_text(THREADED)
-    done = subprocess.run(
-        [sys.executable, "-c", ONE_LOADER, root.url, plan.hash],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
+    done = python(
+        "-c", ONE_LOADER, root.url, plan.hash, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)}
     )
     assert done.stdout == "[0, 1, 2]\n"
     assert done.stderr.count("a process with threads cannot be forked (2 threads)") == 1

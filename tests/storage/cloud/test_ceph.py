@@ -2,20 +2,14 @@
 
 import pytest
 
+from tests.servers.s3 import client_of
+
 pytestmark = pytest.mark.ceph
 
 
 @pytest.fixture
 def client(ceph):
-    import boto3
-
-    made = boto3.client(
-        "s3",
-        endpoint_url=ceph["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=ceph["key"],
-        aws_secret_access_key=ceph["secret"],
-    )
+    made = client_of(ceph)
     yield made
     made.close()
 

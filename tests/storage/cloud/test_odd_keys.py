@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import warnings
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from loader.storage import open_store
 from loader.storage.cloud.listing import azure_signature
 from loader.storage.store import Refusals, list_place
+from tests.servers.s3 import client_of
 
 GOOD = ["raw/a.jpg", "raw/b%41 +&.jpg", "raw/c.jpg", "raw/ü.jpg"]
 ODD = ["raw//x.jpg", "raw/../x", "raw/./y", "raw/\x07bell.jpg", "raw/t\tab.jpg", "raw/.tmp-abc"]
@@ -24,16 +24,7 @@ def _listed(store, prefix="", start_after="", *, seek=False):
 @pytest.fixture(scope="module")
 def odd_bucket(s3):
     """A bucket of a real S3 server with good keys and odd ones."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import boto3
-    client = boto3.client(
-        "s3",
-        endpoint_url=s3["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=s3["key"],
-        aws_secret_access_key=s3["secret"],
-    )
+    client = client_of(s3)
     client.create_bucket(Bucket="odd")
     for key in [*GOOD, *ODD, "raw/folder/"]:
         data = b"" if key.endswith("/") else key.encode()

@@ -3,7 +3,6 @@
 import os
 import pickle
 import resource
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from loader.errors import Changed, ObjectNotFound
 from loader.storage import open_store
 from loader.storage.disk import file_handles as module
 from loader.storage.disk.file_handles import FileHandles, is_of_this_machine
+from tests.servers.processes import python
 
 
 @pytest.fixture
@@ -131,5 +131,5 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, resource.getrlimit(resource.
 print(files.get("b", None))
 assert store.get("b").data == b"b" * 5000
 """
-    run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    run = python("-c", code, tmp_path)
     assert run.stdout == "None\n", run.stderr

@@ -1,9 +1,6 @@
 """A forked child is told at once; without the guard it would hang."""
 
-import subprocess
-import sys
-
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 SCRIPT = """
 import os, sys, faulthandler
@@ -60,8 +57,7 @@ print(status)
 
 
 def outcome(tmp_path, use: str) -> str:
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path / "root"), use]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = python("-W", "ignore", "-c", SCRIPT, tmp_path / "root", use)
     return done.stdout.strip() + done.stderr
 
 
@@ -117,13 +113,7 @@ assert remote.get("k").data == b"over http"  # the parent goes on
 
 
 def test_every_verb_of_an_fsspec_store_in_a_forked_child_raises_at_once(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FSSPEC, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = python("-W", "ignore", "-c", FSSPEC, tmp_path)
     assert (done.returncode, done.stdout.strip()) == (0, "100"), done.stderr
 
 
@@ -152,7 +142,5 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_what_a_thread_of_the_parent_held_is_free_in_a_child():
-    done = subprocess.run(
-        [sys.executable, "-c", HELD], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = python("-c", HELD)
     assert (done.returncode, done.stdout.strip()) == (0, "100"), done.stderr

@@ -1,7 +1,5 @@
 """Where models run, and that a process is left as it was."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from assets.featurizers.models.devices import (
 )
 from loader.errors import ModelFailed
 from penstock.compute.pool.environment import n_gpus, visible_gpus
+from tests.servers.processes import python
 
 
 def test_driver_and_torch_agree() -> None:
@@ -143,5 +142,5 @@ for number, name in enumerate(MODELS):
 print([name for name in ("torch", "safetensors", "transformers") if name in sys.modules])
 """
     root = Path(__file__).parents[4]
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    run = python("-c", code, check=True, cwd=root)
     assert run.stdout.strip() == "[]"

@@ -2,8 +2,6 @@
 
 import io
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ from PIL import Image
 from assets.media.audit import audit_image
 from assets.media.unit import Unusable
 from loader.limits import MAX_RAW_IMAGE_PX
+from tests.servers.processes import python
 
 
 def saved(picture: Image.Image, kind: str, **options: object) -> bytes:
@@ -148,8 +147,7 @@ def peak_bytes_per_px(tmp_path: Path, kind: str, picture: Image.Image, **options
     small, large = tmp_path / "small", tmp_path / "large"
     picture.resize((64, 64), Image.Resampling.NEAREST).save(small, kind, **options)
     picture.save(large, kind, **options)
-    command = [sys.executable, "-c", PEAK, str(small), str(large), str(tmp_path)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[4])
+    told = python("-c", PEAK, small, large, tmp_path, check=True, cwd=Path(__file__).parents[4])
     return int(told.stdout.split()[1]) / (picture.width * picture.height)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from loader.storage import Store, open_store
 from penstock.upkeep.doctor.store_probes import Scratch
+from tests.servers.s3 import client_of
 
 KEYS = {"key": "AKIAPLANTEDKEY", "secret": "PLANTEDsecretPLANTED"}
 _numbers = itertools.count()
@@ -107,7 +108,6 @@ def running():
     """(gateway, endpoint) for all tests."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # third-party imports
-        import boto3
         from moto.server import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import WSGIRequestHandler, make_server
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -121,13 +121,7 @@ def running():
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     endpoint = f"http://127.0.0.1:{server.server_port}"
-    client = boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id=KEYS["key"],
-        aws_secret_access_key=KEYS["secret"],
-    )
+    client = client_of({**KEYS, "endpoint_url": endpoint})
     client.create_bucket(Bucket="doctor")
     yield gateway, endpoint, client
     client.close()

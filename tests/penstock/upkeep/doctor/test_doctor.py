@@ -12,7 +12,8 @@ import pytest
 import loader
 from loader.storage import open_store
 from penstock.upkeep.doctor import examine, store_probes
-from tests.servers.patience import PATIENCE_S, until
+from tests.servers.patience import until
+from tests.servers.processes import python
 
 EVERYWHERE = [
     *("root", "writing", "create-only", "creates at once", "read after write", "delete", "etags", "ranges"),
@@ -178,14 +179,7 @@ sys.exit(main(["doctor", "memory://doctor/full", "--quick", "--json"]))
 
 def test_scratch_that_is_full_is_no_fault_of_the_store(tmp_path):
     """A limit on the size of files stands for the disk, in a process of its own."""
-    run = subprocess.run(
-        [sys.executable, "-c", FULL],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    run = python("-c", FULL, env={**os.environ, "TMPDIR": str(tmp_path)})
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     (one,) = [one for one in found["findings"] if one["level"] == "warn"]

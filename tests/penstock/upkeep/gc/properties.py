@@ -10,6 +10,7 @@ from loader.dataset.tables.manifest import references
 from loader.dataset.versions.version import open_record
 from loader.errors import Forbidden, ObjectNotFound
 from penstock.upkeep.gc import Moment, Options, collect
+from tests.proxy_stores import ObservedStore, ProxyStore
 
 HOUR_US = 3_600_000_000
 _numbers = itertools.count()
@@ -110,38 +111,18 @@ def retired_while_read():
     return root, one, reader
 
 
-class Meanwhile:
-    """A store; `does` is called before the first request of this verb, as if somebody else did it meanwhile."""
-
-    def __init__(self, store, verb, does):
-        self._store, self._verb, self._does = store, verb, does
-
-    def __getattr__(self, name):
-        found = getattr(self._store, name)
-        if name != self._verb:
-            return found
-
-        def call(*args, **kwargs):
-            does, self._does = self._does, lambda *_: None
-            does()
-            return found(*args, **kwargs)
-
-        return call
+def meanwhile(store, verb, does):
+    """The store; `does` is called before the first request of this verb, as if somebody else did it meanwhile."""
+    waits = [does]
+    return ObservedStore(store, lambda name, _: name == verb and waits and waits.pop()())
 
 
-class Lacking:
-    """A store whose listings of a folder show nothing, after so many that do."""
-
-    def __init__(self, store, folder, after=0):
-        self._store, self._folder, self._after = store, folder, after
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def list(self, prefix="", start_after=None):
-        self._after -= prefix == self._folder
-        there = self._store.list(prefix, start_after)
-        return (one for one in there if self._after >= 0 or not one.key.startswith(self._folder))
+def lacking(store, folder):
+    """The store; its listings of a folder show nothing."""
+    return ProxyStore(
+        store,
+        list=lambda plain, *given: (one for one in plain.list(*given) if not one.key.startswith(folder)),
+    )
 
 
 class Holding:

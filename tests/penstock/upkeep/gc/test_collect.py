@@ -185,7 +185,7 @@ def test_plan_that_may_not_be_read_is_not_taken_for_a_damaged_one(properties):
         raise Forbidden("no")
 
     with pytest.raises(Forbidden):
-        Before.read(properties.Meanwhile(root.store, "get", refused), "c", moment(0), 0)
+        Before.read(properties.meanwhile(root.store, "get", refused), "c", moment(0), 0)
 
 
 def test_notes_of_which_a_digit_flipped_count_for_nothing(properties, caplog):
@@ -276,7 +276,7 @@ def test_transaction_that_is_committed_this_moment_is_not_told_as_aborted(proper
     properties.look(root, 0)
     writer, store = properties.again(root), root.store
     root._use(
-        properties.Meanwhile(store, "put", lambda: writer.publish("d", [part]))
+        properties.meanwhile(store, "put", lambda: writer.publish("d", [part]))
     )  # signs of life are noted
     found = properties.look(root, 80)
     assert found.silent == txns[1:]
@@ -321,7 +321,7 @@ def test_store_that_does_not_answer_is_no_object_that_cannot_be_deleted(properti
         asked.append(1)
         raise Throttled("slow down")
 
-    root._use(properties.Meanwhile(root.store, "delete_many", slow))
+    root._use(properties.meanwhile(root.store, "delete_many", slow))
     with pytest.raises(Throttled):
         properties.look(root, 80)
     assert asked == [1]

@@ -122,7 +122,7 @@ def test_root_that_is_moved_while_it_is_swept(primary, mirror, properties, monke
     primary.retire("d@1", reason="old")
     before = files(primary)
     sweeping, store = loader.Root(primary.url), primary.store
-    moves = properties.Meanwhile(
+    moves = properties.meanwhile(
         store, "delete_many", lambda: promote(primary, mirror.store, Pace(None, None))
     )
     sweeping._use(moves)

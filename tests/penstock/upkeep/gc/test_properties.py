@@ -8,13 +8,13 @@ from loader.errors import Corrupt, Fenced, ObjectNotFound
 from penstock.upkeep.gc.deleted_record import read_swept
 from tests.penstock.upkeep.gc.properties import (
     Holding,
-    Lacking,
-    Meanwhile,
     again,
     fresh,
     is_gone,
     is_whole,
+    lacking,
     look,
+    meanwhile,
     needed,
     raises,
     retired_while_read,
@@ -130,7 +130,7 @@ def test_lease_that_moves_again_before_the_sweep_keeps_its_version():
     root, one, reader = retired_while_read()
     for hour in (0, 72):
         look(root, hour)
-    root._use(Meanwhile(root.store, "put_file", reader.renew_leases))
+    root._use(meanwhile(root.store, "put_file", reader.renew_leases))
     found = look(root, 144)
     assert is_whole(root, one)
     assert found.swept.spared > 0
@@ -143,7 +143,7 @@ def test_lease_that_listings_lack_keeps_its_version():
     look(root, 0)
     plain = root.store
     for hour in (1, 2):
-        root._use(Lacking(plain, "leases/"))
+        root._use(lacking(plain, "leases/"))
         reader.renew_leases()
         look(root, hour, grace_s=0)
         assert is_whole(root, one)
@@ -398,7 +398,7 @@ def test_every_deletion_is_on_record_before_it_is_done():
     def delete(*_):
         recorded.extend(key for table in read_swept(root.store) for key in table["key"].to_pylist())
 
-    root._use(Meanwhile(root.store, "delete_many", delete))
+    root._use(meanwhile(root.store, "delete_many", delete))
     look(root, 80, max_objects=4)
     assert len(recorded) == 4
     look(root, 80)

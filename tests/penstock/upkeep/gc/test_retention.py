@@ -252,7 +252,7 @@ def test_what_is_opened_meanwhile_is_not_retired(properties):
         properties.write(root, name)
     root.close()
     other = properties.again(root)
-    root._use(properties.Meanwhile(root.store, "put_if_absent", lambda: other.open("d@2")))
+    root._use(properties.meanwhile(root.store, "put_if_absent", lambda: other.open("d@2")))
     done = retire_by_policy(root, "d", Policy(last=1), now_us=0, apply=True)
     assert [one.number for one in done] == [1]
     assert root.record("d@2").retired is None
@@ -266,7 +266,7 @@ def test_what_is_held_meanwhile_is_not_retired(properties):
     root.close()
     other = properties.again(root)
     root._use(
-        properties.Meanwhile(root.store, "put_if_absent", lambda: other.hold("d@1", by="alice", why="x"))
+        properties.meanwhile(root.store, "put_if_absent", lambda: other.hold("d@1", by="alice", why="x"))
     )
     done = retire_by_policy(root, "d", Policy(last=1), now_us=0, apply=True)
     assert [one.number for one in done] == [2]

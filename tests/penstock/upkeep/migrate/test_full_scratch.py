@@ -2,8 +2,6 @@
 
 import os
 import random
-import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +10,7 @@ import pytest
 import loader
 from loader.dataset.log.denies import Target
 from loader.storage import open_store
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 RUN = """
 import resource, signal, sys
@@ -34,14 +32,7 @@ def penstock(tmp_path):
     scratch.mkdir()
 
     def run(limit, *arguments):
-        done = subprocess.run(
-            [sys.executable, "-c", RUN, str(limit), *map(str, arguments)],
-            env={**os.environ, "TMPDIR": str(scratch)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
+        done = python("-c", RUN, limit, *arguments, env={**os.environ, "TMPDIR": str(scratch)})
         assert "Traceback" not in done.stderr
         assert list(scratch.iterdir()) == []
         said = done.stdout + done.stderr
@@ -136,8 +127,6 @@ with Journal(open_store("memory://notes"), "notes/") as journal:
 @pytest.mark.parametrize(("limit", "verb"), [(2_000_000, "add"), (20_000_000, "find")])
 def test_no_room_for_many_notes(limit, verb):
     """Beyond the database's cache a page is written before another one is read, or made."""
-    done = subprocess.run(
-        [sys.executable, "-c", NOTES, str(limit)], capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    done = python("-c", NOTES, limit)
     assert done.stderr.startswith(f"{verb}: temporary space "), done.stderr
     assert done.stderr.count("what was copied is not lost") == 1

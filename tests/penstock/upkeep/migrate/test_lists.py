@@ -11,6 +11,7 @@ from loader.storage import ObjectInfo, open_store
 from penstock.cli import main
 from penstock.upkeep.copying.items import Item
 from penstock.upkeep.migrate.plan import MigrationPlan, plan_prefix
+from tests.proxy_stores import ProxyStore
 
 ODD = [
     "plain.bin",
@@ -61,23 +62,17 @@ def test_keys_of_every_kind_are_one_line_and_one_word(places):
     )
 
 
-class Listed:
-    """A store whose listing has more keys, of objects that no store of ours could have written."""
-
-    def __init__(self, store, *keys):
-        self.store, self.url, self.keys = store, store.url, keys
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def list(self, prefix="", start_after=None):
-        more = [ObjectInfo(key=key, nbytes=3, etag="e") for key in self.keys]
-        return iter(sorted([*self.store.list(prefix, start_after), *more], key=lambda one: one.key))
+def listed(store, key):
+    """The store; its listing has one key more, of an object that no store of ours could have written."""
+    more = ObjectInfo(key=key, nbytes=3, etag="e")
+    return ProxyStore(
+        store, list=lambda plain, *given: iter(sorted([*plain.list(*given), more], key=lambda one: one.key))
+    )
 
 
 @pytest.mark.parametrize("key", ["two\nlines", "ends with one\r"])
 def test_key_with_a_line_break_is_left_out_and_said(places, key):
-    source, target = Listed(places[0], key), places[1]
+    source, target = listed(places[0], key), places[1]
     rclone, s5cmd = io.StringIO(), io.StringIO()
     found = plan_prefix(source, target, rclone=rclone, s5cmd=s5cmd)
     assert (found.objects, found.unlisted) == (len(ODD) + 1, [key])

@@ -27,6 +27,7 @@ from penstock.upkeep.migrate.plan import plan_migration
 from penstock.upkeep.migrate.run import copied_entries, migrate
 from penstock.upkeep.verify.root import verify_root
 from penstock.upkeep.verify.version import verify
+from tests.proxy_stores import ObservedStore
 
 
 def write(root, numbers, fill=2000):
@@ -47,21 +48,6 @@ def root(tmp_path):
 @pytest.fixture
 def place(tmp_path):
     return open_store(str(tmp_path / "mirror"))
-
-
-class Counting:
-    """Counts the verbs asked of a store; `on` is told of each before it is done."""
-
-    def __init__(self, store, on=lambda verb, key: None):
-        self.store, self.url, self.calls, self.on = store, store.url, [], on
-
-    def __getattr__(self, name):
-        def call(key="", *args, **kwargs):
-            self.on(name, key)
-            self.calls.append((name, key))
-            return getattr(self.store, name)(key, *args, **kwargs)
-
-        return call
 
 
 def objects(store):
@@ -104,14 +90,14 @@ def test_second_sync_costs_what_is_new_at_any_size(tmp_path):
         place = open_store(str(tmp_path / f"mirror-{n}"))
         migrate(root, place, Pace())
         write(root, range(n, n + 5), fill=10)
-        source, target = Counting(root.store), Counting(place)
+        source, target = ObservedStore(root.store), ObservedStore(place)
         root.store = source
         report = migrate(root, target, Pace())
         assert (
             report.copied == 8
         )  # a shard, its index, shards, keys, hashes of keys, samples, stats, the manifest
         counts.append((len(source.calls), len(target.calls)))
-        again = Counting(place)
+        again = ObservedStore(place)
         assert migrate(root, again, Pace()).copied == 0
         assert not [name for name, _ in again.calls if name.startswith("put")]
     assert counts[0] == counts[1]
@@ -145,7 +131,7 @@ def test_killed_migration_is_resumed_and_copies_nothing_twice(tmp_path):
     there = {info.key for info in place.list("data/")}
     with pytest.raises(loader.errors.VersionNotFound):  # the log comes last
         loader.Root(place.url).open("d@1")
-    puts = Counting(place)
+    puts = ObservedStore(place)
     report = migrate(root, puts, Pace())
     assert not report.failures
     assert report.skipped == len(there)
@@ -272,7 +258,7 @@ def test_what_never_comes_over_whole_is_named_and_leaves_nothing(root, place, wh
 
 def test_what_was_done_to_the_log_is_copied_before_its_entries(root, place):
     root.store.put("log/repair-000000000002.json", b"{}")
-    migrate(root, counted := Counting(place), Pace())
+    migrate(root, counted := ObservedStore(place), Pace())
     puts = [key for verb, key in counted.calls if verb.startswith("put")]
     assert place.get("log/repair-000000000002.json").data == b"{}"
     assert puts.index("log/repair-000000000002.json") < puts.index("log/000000000001.json")
@@ -285,7 +271,7 @@ def test_version_published_meanwhile_waits_for_the_next_run(root, place):
         if verb == "put_if_absent" and key.startswith("data/") and once.acquire(blocking=False):
             write(loader.Root(root.url), range(30, 35))
 
-    assert not migrate(root, Counting(place, publish), Pace()).failures
+    assert not migrate(root, ObservedStore(place, publish), Pace()).failures
     assert len(loader.Root(place.url).versions("d")) == 2
     assert main(["migrate", "status", place.url, "--root", root.url]) == 1
     assert not migrate(root, place, Pace()).failures
@@ -379,7 +365,7 @@ def test_target_that_fails_for_good_is_named(root, place):
         if verb == "put_if_absent" and key.endswith(".tar"):
             raise Transient("no answer")
 
-    report = migrate(root, Counting(place, full), Pace())
+    report = migrate(root, ObservedStore(place, full), Pace())
     assert all(path.endswith(".tar") for path in report.failures)
     assert list(place.list("log/")) == []
 
@@ -478,7 +464,7 @@ def test_how_far_a_mirror_is_takes_no_request_for_each_entry(root, place):
         for i in range(first, first + 20):
             root.tag("d@1", f"tag-{i}")
         migrate(root, place, Pace())
-        counted = Counting(place)
+        counted = ObservedStore(place)
         assert copied_entries(root.store, counted) == root.state.n
         counts.append(len(counted.calls))
     assert counts[0] == counts[1]

@@ -17,6 +17,7 @@ from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.migrate.promote import promote, promote_alone
 from penstock.upkeep.migrate.run import make_mirror, make_primary, migrate
 from tests.mortal_store import Death, killed_runs
+from tests.proxy_stores import ObservedStore
 
 
 @pytest.fixture(scope="module")
@@ -100,32 +101,20 @@ def test_and_back_again_past_a_process_that_comes_late(places, kills):
     kills.moved(b, a)
 
 
-class Before:
-    """A store that does something else once, before a verb of the marker."""
-
-    def __init__(self, store, verb, do):
-        self.store, self.url, self.verb, self.do = store, store.url, verb, do
-
-    def __getattr__(self, name):
-        verb = getattr(self.store, name)
-
-        def call(*args, **kwargs):
-            if (name, *args[:1]) == (self.verb, "penstock.json") and self.do:
-                do, self.do = self.do, None
-                do()
-            return verb(*args, **kwargs)
-
-        return call
-
-
 @pytest.mark.parametrize("verb", ["get", "put"])
 def test_run_that_was_begun_before_leaves_the_new_primary_one(places, verb, kills):
     a, b = places()
     marker = json.loads(open_store(b).get("penstock.json").data)
     open_store(b).put("penstock.json", json.dumps({**marker, "mirror_of": "s3://before"}).encode())
-    target = Before(open_store(b), verb, lambda: promote(loader.Root(a), open_store(b), Pace()))
-    make_mirror(open_store(a), target)
-    assert target.do is None  # it was promoted in the middle
+    promoted = []
+
+    def promote_first(name, key):
+        if (name, key) == (verb, "penstock.json") and not promoted:
+            promoted.append(True)
+            promote(loader.Root(a), open_store(b), Pace())
+
+    make_mirror(open_store(a), ObservedStore(open_store(b), promote_first))
+    assert promoted, "in the middle"
     kills.moved(a, b)
 
 

@@ -2,8 +2,6 @@
 
 import io
 import itertools
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from loader.dataset.tables.manifest import references
 from loader.dataset.versions.version import open_record
 from penstock.upkeep.takedown.prove import prove
 from penstock.upkeep.takedown.run import run_takedown
+from tests.servers.processes import python
 
 SCRIPT = Path(__file__).parents[4] / "examples" / "recheck_takedown.py"
 _numbers = itertools.count()
@@ -99,12 +98,7 @@ class Kit:
 
         path = tmp_path / f"proof-{next(_numbers)}.json"
         path.write_text(json.dumps(proof))
-        done = subprocess.run(
-            [sys.executable, "-I", str(SCRIPT), str(path), str(place)],
-            capture_output=True,
-            text=True,
-            cwd="/",
-        )
+        done = python("-I", SCRIPT, path, place, cwd="/")
         assert done.stderr == ""
         return done.returncode, done.stdout
 

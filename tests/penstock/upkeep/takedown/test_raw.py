@@ -3,8 +3,6 @@
 import itertools
 import json
 import re
-import subprocess
-import sys
 
 import pyarrow as pa
 import pytest
@@ -17,7 +15,7 @@ from penstock.denied.record import add_to_record, read_record
 from penstock.formats.files_beside import files_beside
 from penstock.upkeep.takedown.raw_objects import RawDeletion, _fits, used_by_others
 from penstock.upkeep.takedown.run import run_takedown
-from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 SECRET = "ZQALICEZQ"
 RAW = "/landing/raw.jpg"
@@ -124,9 +122,7 @@ print(run_takedown(root, n, apply=False).uris == [RAW])
 
 def test_name_of_many_names_that_were_taken_out_stops_no_takedown():
     """In a process of its own, which can be ended."""
-    done = subprocess.run(
-        [sys.executable, "-c", MANY_NAMES], capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    done = python("-c", MANY_NAMES)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 

@@ -26,6 +26,8 @@ from penstock.upkeep.copying.journal import Journal
 from penstock.upkeep.migrate.plan import plan_prefix
 from penstock.upkeep.migrate.prefix_copy import FOLDER, migrate_prefix, prefix_status
 from penstock.upkeep.migrate.prefix_verify import AT_ONCE, verify_prefix
+from tests.proxy_stores import ObservedStore
+from tests.servers.s3 import client_of
 
 
 def fill(store, count, nbytes=300):
@@ -58,19 +60,9 @@ def hashes(made):
     return {key: hashlib.sha256(data).hexdigest() for key, data in made.items()}
 
 
-class Puts:
-    """Counts what is written beside the journal."""
-
-    def __init__(self, store):
-        self.store, self.url, self.keys = store, store.url, []
-
-    def __getattr__(self, name):
-        def call(*args, **kwargs):
-            if name.startswith("put") and not args[0].startswith(FOLDER):
-                self.keys.append(args[0])
-            return getattr(self.store, name)(*args, **kwargs)
-
-        return call
+def put_keys(store):
+    """What was written to an observed store beside the journal."""
+    return [key for verb, key in store.calls if verb.startswith("put") and not key.startswith(FOLDER)]
 
 
 def test_source_that_was_emptied_since_is_none(places, capsys):
@@ -106,9 +98,9 @@ def test_all_objects_arrive_once_and_are_in_the_manifest(places, monkeypatch):
     assert there(target) == made
     assert manifest(target) == hashes(made)
     source.put("new", b"new")
-    again = Puts(target)
+    again = ObservedStore(target)
     report = migrate_prefix(source, again, Pace())
-    assert (report.copied, report.skipped, again.keys) == (1, len(made), ["new"])
+    assert (report.copied, report.skipped, put_keys(again)) == (1, len(made), ["new"])
     assert manifest(target) == hashes({**made, "new": b"new"})
     assert not prefix_status(source, target).lags
     verdict = verify_prefix(source, target, full=True)
@@ -161,9 +153,9 @@ def test_killed_run_is_resumed_and_copies_nothing_again(places, monkeypatch):
     assert process.returncode == -signal.SIGKILL
     before = there(target)
     assert prefix_status(source, target).unfinished
-    puts = Puts(target)
+    puts = ObservedStore(target)
     report = migrate_prefix(source, puts, Pace())
-    assert not set(puts.keys) & set(before)
+    assert not set(put_keys(puts)) & set(before)
     assert (report.copied, report.skipped) == (len(made) - len(before), len(before))
     assert there(target) == made
     # What the killed run had not noted yet was taken by its size, until somebody reads it.
@@ -195,28 +187,17 @@ def test_what_changes_at_the_source_is_named_and_replaced_when_asked(places, cap
     assert "1 others at the target" in capsys.readouterr().out
 
 
-class ChangesMeanwhile:
-    """A source of which objects are replaced, or vanish, after they were listed."""
-
-    def __init__(self, store, gone, replaced):
-        self.store, self.url, self.gone, self.replaced = store, store.url, gone, replaced
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def get_range(self, key, *args):
-        if key == self.gone:
-            self.store.delete_many([key])
-        if key == self.replaced:
-            self.store.put(key, bytes(len(self.store.get(key).data)))
-        return self.store.get_range(key, *args)
-
-
 def test_source_that_changes_under_a_run_is_named_and_the_rest_goes_on(places):
     source, target = places
     made = fill(source, 10)
-    changing = ChangesMeanwhile(source, "v/005.bin", "v/006.bin")
-    report = migrate_prefix(changing, target, Pace())
+
+    def change(verb, key):
+        if verb == "get_range" and key == "v/005.bin":
+            source.delete_many([key])
+        if verb == "get_range" and key == "v/006.bin":
+            source.put(key, bytes(6))
+
+    report = migrate_prefix(ObservedStore(source, change), target, Pace())
     assert set(report.failures) == {"v/005.bin", "v/006.bin"}
     assert there(target) == {key: data for key, data in made.items() if key not in report.failures}
     assert migrate_prefix(source, target, Pace()).failures == {}
@@ -392,15 +373,7 @@ def test_from_cloud_to_cloud_with_faults_on_the_way(way, places, shared, request
 
 def test_folder_markers_are_left_out(s3, tmp_path):
     """What a console makes for a folder: 'folder/', listed as an empty 'folder', which nobody can read."""
-    import boto3
-
-    client = boto3.client(
-        "s3",
-        endpoint_url=s3["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=s3["key"],
-        aws_secret_access_key=s3["secret"],
-    )
+    client = client_of(s3)
     for key, data in (("marked/folder/", b""), ("marked/folder/x", b"1"), ("marked/empty", b"")):
         client.put_object(Bucket="bucket", Key=key, Body=data)
     client.close()

@@ -1,9 +1,8 @@
 """What a migration holds does not grow with what it copies: the peak of a process, at two sizes."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.servers.processes import python
 
 COPY = """
 import resource, sys
@@ -35,8 +34,7 @@ def peak(tmp_path):
 
     def peak(name, at_once):
         source, target = tmp_path / name, tmp_path / f"{name}-copied"
-        command = [sys.executable, "-c", COPY, str(source), str(target), str(at_once)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = python("-c", COPY, source, target, at_once, check=True)
         copied, nbytes, failed, above = map(int, done.stdout.split())
         files = [path for path in source.rglob("*") if path.is_file()]
         assert (copied, nbytes, failed) == (len(files), sum(path.stat().st_size for path in files), 0)

@@ -84,6 +84,32 @@ class MortalStore:
         return lambda *args, **options: self._death.request(verb, *args, **options)
 
 
+def killed_at_each(
+    run: Callable[[Death, Any], object],
+    start: Callable[[str], Any],
+    *,
+    verbs: Collection[str] | None = None,
+    at: Iterable[int] = (),
+    sides: Iterable[str] = SIDES,
+) -> Iterator[tuple[Any, int, str]]:
+    """Yield (what `start` returned, k, side) after each `run(death, it)` that was killed at its k-th request.
+
+    Every k up to the first run that ends by itself, or those in `at`. One at least is killed.
+    """
+    killed = 0
+    for when in sides:
+        for k in at or count(1):
+            started = start(f"{k}-{when}")
+            try:
+                run(Death(k, when, verbs, stop), started)
+            except Killed:
+                killed += 1
+                yield started, k, when
+            else:
+                break
+    assert killed, "the program makes no such request"
+
+
 def killed_runs(
     run: Callable[[Any], object],
     store_of: Callable[[str], Any],
@@ -91,22 +117,8 @@ def killed_runs(
     verbs: Collection[str] | None = WRITES,
     at: Iterable[int] = (),
 ) -> Iterator[tuple[Any, int, str]]:
-    """Yield (store, k, side) after each run that was killed at its k-th request; a store of its own for each.
-
-    Every k up to the first run that ends by itself, or those in `at`. One at least is killed.
-    """
-    killed = 0
-    for when in SIDES:
-        for k in at or count(1):
-            store = store_of(f"{k}-{when}")
-            try:
-                run(Death(k, when, verbs, stop).of(store))
-            except Killed:
-                killed += 1
-                yield store, k, when
-            else:
-                break
-    assert killed, "the program makes no such request"
+    """Yield (store, k, side) after each run that was killed at its k-th request; a store of its own for each."""
+    return killed_at_each(lambda death, store: run(death.of(store)), store_of, verbs=verbs, at=at)
 
 
 def forks_killed(work: Callable[[Death], object], when: str = "after") -> int:

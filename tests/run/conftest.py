@@ -25,12 +25,6 @@ def samples(shared):
 
 
 @pytest.fixture(scope="session")
-def range_server(shared):
-    """A real HTTP server of objects, which may hold its answers back."""
-    return shared("run/range_server")
-
-
-@pytest.fixture(scope="session")
 def media(shared):
     """Encoders of small pictures, sounds and videos."""
     return shared("run/media")

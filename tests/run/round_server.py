@@ -3,8 +3,9 @@
 import re
 import threading
 from collections import Counter
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
+from tests.run.range_server import HEADERS, RangeServer
 from tests.servers.patience import PATIENCE_S
 
 
@@ -27,35 +28,26 @@ def kind_of(method, path):
     return next((kind for pattern, kind in kinds.items() if re.search(pattern, url.path)), url.path)
 
 
-def round_server(range_server, objects):
-    """A server over `objects` (key below /bucket/ -> bytes) whose `rounds` answer what it is asked for."""
+class RoundServer(RangeServer):
+    """`objects` as of a RangeServer; `rounds` answer what it is asked for. Writes are taken, and forgotten."""
 
-    class Handler(range_server.Handler):
-        def do_GET(self):
-            self.server.rounds.wait(kind_of("GET", self.path))
-            query = parse_qs(urlsplit(self.path).query)
-            if "list-type" in query:
-                return self._answer(200, listing(self.server.objects, query["prefix"][0]))
-            return super().do_GET()
+    def __init__(self, objects):
+        self.rounds = Rounds()
+        super().__init__(objects)
 
-        def do_PUT(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.server.rounds.wait(kind_of("PUT", self.path))
-            self._answer(200, b"")
-
-        def do_POST(self):  # leases that are given back
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer(200, b"<DeleteResult></DeleteResult>")
-
-        do_DELETE = do_POST
-
-    server = range_server.RangeServer(objects)
-    server.RequestHandlerClass, server.rounds = Handler, Rounds()
-    return server
+    def answer(self, request):
+        if request.method in ("GET", "PUT"):
+            self.rounds.wait(kind_of(request.method, request.target))
+        if "list-type" in request.query:
+            return 200, listing(self.objects, request.query["prefix"]), HEADERS
+        if request.method == "GET":
+            return super().answer(request)
+        # Leases, taken and given back.
+        return 200, b"" if request.method == "PUT" else b"<DeleteResult></DeleteResult>", HEADERS
 
 
 def listing(objects, prefix):
-    keys = sorted(key for key in objects if key.startswith(unquote(prefix)))
+    keys = sorted(key for key in objects if key.startswith(prefix))
     rows = "".join(
         f"<Contents><Key>{key}</Key><Size>{len(objects[key])}</Size>"
         f'<LastModified>2015-10-21T07:28:00.000Z</LastModified><ETag>"e"</ETag></Contents>'

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import loader
+from tests.run.range_server import RangeServer
 from tests.servers.patience import PATIENCE_S
 
 TRAIN = """
@@ -62,12 +63,12 @@ def test_transform_that_hangs(tmp_path, samples):
 
 
 @pytest.fixture
-def silent_store(tmp_path, samples, range_server):
+def silent_store(tmp_path, samples):
     """A store that does not answer reads of media: (url, options as JSON, set when there was one)."""
     root = loader.Root(str(tmp_path / "root"))
     samples.write(root, "photos", range(40), part_samples=5, fields=("cls",))
     objects = {f"r/{info.key}": root.store.get(info.key).data for info in root.store.list("")}
-    server = range_server.RangeServer(objects)
+    server = RangeServer(objects)
     asked, over = threading.Event(), threading.Event()
 
     def before(key, nbytes):
@@ -78,7 +79,7 @@ def silent_store(tmp_path, samples, range_server):
     server.before = before
     yield "s3://bucket/r", json.dumps(server.options), asked
     over.set()
-    server.stop()
+    server.close()
 
 
 def test_store_that_does_not_answer(silent_store):

@@ -50,9 +50,11 @@ def served(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
 
     def serve(folder):
-        script = Path(__file__).parent / "folder_server.py"
         process = subprocess.Popen(
-            [sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.run.folder_server", str(folder)],
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         running.append(process)
         port = int(process.stdout.readline())

@@ -7,7 +7,7 @@ import hashlib
 import re
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from html import unescape
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +23,7 @@ class SmallS3:
 
     def __init__(self, bucket: str = "bucket") -> None:
         self.bucket = bucket
-        self.objects: dict[str, bytes] = {}
+        self.objects: MutableMapping[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.page_keys = 3
         self.kept: list[str] = []

@@ -23,7 +23,7 @@ from assets.sources import BatchLimits, Feed, Source
 from loader.errors import Transient
 from loader.storage import Store, open_store
 from tests.assets.arrivals.events import BRIDGE, gcs_event, s3_event
-from tests.mortal_store import Death, Killed, stop
+from tests.mortal_store import Death, killed_at_each
 from tests.servers.s3 import client_of
 
 NOW_US = 4_000_000_000_000_000
@@ -262,32 +262,31 @@ def test_any_history(history: list[tuple[str, int, int]], max_objects: int, max_
 def test_tick_that_ends_anywhere_loses_no_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from assets.arrivals import feeds
 
-    for n in range(1, 100):
+    def start(_: str) -> World:
         world = World(os.urandom(8).hex(), BatchLimits(max_objects=2, max_wait_s=0))
-        death = Death(n, "after", die=stop)
         for key in "abc":
             world.place.put(key, b"x")
         world.drop("1", {"key": "a"}, {"key": "b"}, "no json")
         world.drop("2", {"key": "c"})
+        return world
+
+    def run(death: Death, world: World) -> None:
         plain, world.dataset = world.dataset, replace(world.dataset, store=death.of(world.store))
         with monkeypatch.context() as patched:
-            patched.setattr(feeds, "open_place", lambda url, options, death=death: death.of(open_store(url)))
+            patched.setattr(feeds, "open_place", lambda url, options: death.of(open_store(url)))
             try:
-                world.tick()
-                world.tick()
-            except Killed:
-                died = True
-            else:
-                died = False
-        world.dataset = plain
+                world.tick(), world.tick()
+            finally:
+                world.dataset = plain
+
+    killed = list(killed_at_each(run, start, sides=["after"]))
+    assert len(killed) >= 12
+    for world, k, _ in killed:
         world.tick(), world.tick()
         times = Counter(item.key for found in manifests(world.store, "d") for item in found.objects)
-        assert times == Counter("abc"), n
+        assert times == Counter("abc"), k
         assert world.files() == []
         assert len(list(world.store.list("tables/d/arrivals/landing/unreadable-"))) == 1
-        if not died:
-            break
-    assert n > 12
 
 
 @pytest.fixture

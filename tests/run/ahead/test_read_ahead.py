@@ -18,6 +18,7 @@ from loader.errors import Transient
 from loader.run.ahead import read_ahead
 from loader.run.ahead.next_reads import Ranges, RangesAhead
 from loader.storage import ByteRange
+from tests.run.range_server import RangeServer
 from tests.servers.patience import PATIENCE_S, until
 
 PAGE = 2**16
@@ -45,14 +46,13 @@ def tar_bytes(root):
 
 
 @pytest.fixture
-def served(shared):
+def served():
     """served(root in memory) -> (its objects on a real server, the root there)."""
-    range_server = shared("run/range_server")
     open_ = []
 
     def serve(root):
         objects = {f"r/{info.key}": root.store.get(info.key).data for info in root.store.list("")}
-        server = range_server.RangeServer(objects)
+        server = RangeServer(objects)
         there = loader.Root("s3://bucket/r", options={**server.options, "retry_deadline_s": 0})
         open_.append((server, there))
         return server, there
@@ -61,7 +61,7 @@ def served(shared):
     for server, there in open_:
         there.close()
         there.store.close()
-        server.stop()
+        server.close()
     gc.collect()  # connections of loaders are files, which other tests count
 
 

@@ -10,6 +10,7 @@ import pytest
 import loader
 from loader.storage import ByteRange
 from loader.storage.stream import plan_reads
+from tests.run.round_server import RoundServer
 from tests.servers.processes import python
 
 BATCH, ROW_BYTES = 32, 3_000
@@ -49,19 +50,19 @@ def plan_of(version):
 
 
 @pytest.fixture
-def served(shared, range_server):
+def served():
     """served(root in memory) -> a server of its objects, in rounds."""
     servers = []
 
     def serve(root):
         objects = {f"r/{info.key}": root.store.get(info.key).data for info in root.store.list("")}
-        servers.append(shared("run/round_server").round_server(range_server, objects))
+        servers.append(RoundServer(objects))
         return servers[-1]
 
     yield serve
     for server in servers:
         server.rounds.free()
-        server.stop()
+        server.close()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import loader
 from loader.cache.cached_store import CachedStore, Claim, Content
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
+from tests.run.range_server import RangeServer
 
 BATCH, SAMPLES, ROW_BYTES, PAGE = 64, 1_280, 2_000, 2**18
 RANGES = "ranges"
@@ -21,15 +22,15 @@ PACKAGES = tuple(
 
 
 @pytest.fixture(scope="module")
-def bucket(range_server, tmp_path_factory):
+def bucket(tmp_path_factory):
     with loader.Root(str(tmp_path_factory.mktemp("steady") / "root")) as root:
         with root.write("large") as writer:
             for i in range(SAMPLES):
                 writer.add(f"{i:05d}", {"bin": bytes([i % 251]) * (ROW_BYTES + i % 7)})
         objects = {f"r/{info.key}": root.store.get(info.key).data for info in root.store.list("")}
-    server = range_server.RangeServer(objects)
+    server = RangeServer(objects)
     yield server
-    server.stop()
+    server.close()
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from loader.run.recipe.video_packet_reads import Readers
 from loader.run.recipe.window_reads import WindowReads
 from penstock.cli import main
 from tests.run.numbered_video import numbers_in, video
+from tests.run.range_server import RangeServer
 
 GOPS = {"crf": "30", "g": "30", "bf": "2", "preset": "ultrafast", "sc_threshold": "0"}
 AT: dict[str, Any] = {
@@ -106,10 +107,10 @@ def read(plan: loader.Plan, **options: Any) -> loader.Loader:
     return loader.Loader(plan, framework="numpy", workers=0, **options)
 
 
-def cost_of_windows(root: Path, range_server: Any, n: int) -> list[tuple[int, int]]:
+def cost_of_windows(root: Path, n: int) -> list[tuple[int, int]]:
     """(bytes, requests) of windows of a bucket, each read by a loader of its own."""
     objects = {f"r/{path.relative_to(root)}": path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    server, costs = range_server.RangeServer(objects), []
+    server, costs = RangeServer(objects), []
     try:
         with loader.Root("s3://bucket/r", options=server.options) as bucket:
             plan = planned(bucket.open("arm@1"))
@@ -124,19 +125,17 @@ def cost_of_windows(root: Path, range_server: Any, n: int) -> list[tuple[int, in
                 server.before = lambda key, nbytes: None
                 costs.append((sum(sizes), len(sizes)))
     finally:
-        server.stop()
+        server.close()
     return costs
 
 
-def test_windows_of_an_hour_cost_no_more_than_of_minutes(
-    template: bytes, tmp_path: Path, range_server: Any
-) -> None:
+def test_windows_of_an_hour_cost_no_more_than_of_minutes(template: bytes, tmp_path: Path) -> None:
     most = {}
     for minutes in (6, 60):
         with loader.Root(str(tmp_path / str(minutes))) as root:
             plan = written(root, with_row_blocks(encoded(episode(template, minutes))))
             assert len(plan.sources["arm"].view) == minutes * 60_000
-        costs = cost_of_windows(tmp_path / str(minutes), range_server, 4)
+        costs = cost_of_windows(tmp_path / str(minutes), 4)
         most[minutes] = max(nbytes for nbytes, _ in costs), max(n for _, n in costs)
     assert most[60][0] < 2**20
     assert most[60][1] <= most[6][1] + 2, most
@@ -291,7 +290,7 @@ def test_large_clock_that_goes_back_is_named(tmp_path: Path, fault: str) -> None
             batches.batch_at(next(near))
 
 
-def test_frames_of_a_raw_topic_are_read_one_by_one(tmp_path: Path, range_server: Any) -> None:
+def test_frames_of_a_raw_topic_are_read_one_by_one(tmp_path: Path) -> None:
     pictures = np.random.default_rng(1).integers(0, 256, (40, 120, 160, 3), np.uint8)
     fields = {"action.npy": npy(np.arange(40)), "cam.npy": npy(pictures)}
     rows = read_rows(with_row_blocks(fields)[f"cam.npy{SUFFIX}"])

@@ -1,9 +1,11 @@
-"""What must hold of a collector."""
+"""Roots to collect."""
 
 import pytest
 
+from tests.penstock.upkeep.gc import properties as roots
+
 
 @pytest.fixture(scope="session")
-def properties(shared):
+def properties():
     """properties.py."""
-    return shared("penstock/upkeep/gc/properties")
+    return roots

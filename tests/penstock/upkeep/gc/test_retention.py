@@ -245,29 +245,22 @@ def test_it_is_applied(properties):
         retire_by_policy(root, "e", policy, now_us=0)
 
 
-def test_what_is_opened_meanwhile_is_not_retired(properties):
-    """While the entry before it was appended."""
+@pytest.mark.parametrize(
+    ("claim", "number", "retired"),
+    [
+        (lambda root: root.open("d@2"), 2, 1),  # while the entry before it was appended
+        (lambda root: root.hold("d@1", by="alice", why="x"), 1, 2),
+    ],
+    ids=["opened", "held"],
+)
+def test_what_is_claimed_meanwhile_is_not_retired(properties, claim, number, retired):
     root = properties.fresh()
     for name in "abc":
         properties.write(root, name)
     root.close()
     other = properties.again(root)
-    root._use(properties.meanwhile(root.store, "put_if_absent", lambda: other.open("d@2")))
+    root._use(properties.meanwhile(root.store, "put_if_absent", lambda: claim(other)))
     done = retire_by_policy(root, "d", Policy(last=1), now_us=0, apply=True)
-    assert [one.number for one in done] == [1]
-    assert root.record("d@2").retired is None
+    assert [one.number for one in done] == [retired]
+    assert root.record(f"d@{number}").retired is None
     other.close()
-
-
-def test_what_is_held_meanwhile_is_not_retired(properties):
-    root = properties.fresh()
-    for name in "abc":
-        properties.write(root, name)
-    root.close()
-    other = properties.again(root)
-    root._use(
-        properties.meanwhile(root.store, "put_if_absent", lambda: other.hold("d@1", by="alice", why="x"))
-    )
-    done = retire_by_policy(root, "d", Policy(last=1), now_us=0, apply=True)
-    assert [one.number for one in done] == [2]
-    assert root.record("d@1").retired is None

@@ -117,11 +117,6 @@ def test_entry_that_was_copied_over_another(root):
     only(root, entry_key(4), "it was copied or renamed")
 
 
-def test_missing_entry(root):
-    root.store.delete_many([entry_key(2)])
-    only(root, entry_key(2), "is missing while a later one exists")
-
-
 @pytest.mark.parametrize("gone", [[1], [3], [7], [8], [6, 7, 8], [3, 4, 5, 6, 7]])
 def test_missing_entries_wherever_a_read_ends(root, cli, gone):
     """A read asks for entry 1, for 2 and 3, then for 4 to 7: a gap up to such a border looks like the log's end."""

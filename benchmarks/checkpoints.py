@@ -184,9 +184,8 @@ def page_of(said: list[dict[str, Any]], rounds: int, note: str) -> str:
         f"Made by `python -m benchmarks.checkpoints --rounds {rounds}` on {platform.machine()}, Python "
         f"{platform.python_version()}, {os.cpu_count()} cores. {note}".rstrip(),
         "",
-        f"A transformer of 100 million parameters with AdamW's moments, {gib:.2f} GiB, sharded by FSDP over {RANKS}",
-        "ranks with gloo, on a local disk, against torch.distributed.checkpoint. Processor seconds are of all ranks,",
-        "MiB the largest increase of a rank.",
+        f"100 million parameters with AdamW's moments, {gib:.2f} GiB, sharded by FSDP over {RANKS} ranks, on a local",
+        "disk, against torch.distributed.checkpoint. Processor seconds are of all ranks, MiB the most that one adds.",
         "",
         "| | torch: seconds, processor s, MiB | penstock | seconds, times torch's | processor, times torch's |",
         "| --- | --- | --- | --- | --- |",

@@ -141,8 +141,7 @@ def page(found: dict[tuple[str, str, str], list[dict[str, Any]]], rounds: int, n
         f"Made by `python -m benchmarks.executors --rounds {rounds}` on {platform.machine()}, Python "
         f"{platform.python_version()}, {os.cpu_count()} cores. {note}",
         "",
-        "A training idles, computes in Python, or sleeps, with batches of 64 JPEGs of 256 px, 64 latents of 32 KiB, or",
-        "32 rows of 2048 tokens.",
+        "A training idles, computes in Python, or sleeps, with batches of 64 JPEGs or latents, or 32 rows of tokens.",
         "",
         "| batches of | training | auto chose | times the best fixed choice |",
         "| --- | --- | --- | --- |",

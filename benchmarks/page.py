@@ -166,8 +166,7 @@ POOR = 0.9
 """A spread below this share of chance is a poor shuffle."""
 DEFAULTS = (AS_IT_COMES, " threads")
 HOW_TO_READ = """\
-Medians of all processes; CPU seconds per stored GiB, and MiB of anonymous and shared memory. Peers in process check no
-checksum.
+CPU seconds are per stored GiB; MiB are anonymous and shared. Peers in process check no checksum.
 
 | samples/s (CPU s per GiB, MiB) | limit | default | fastest setting | fastest peer |
 | --- | --- | --- | --- | --- |"""

@@ -53,7 +53,7 @@ print(json.dumps([time.perf_counter() - start, peak() - before, len(parts)]))
 HEAD = """# Scale
 
 Made by `python -m benchmarks.scale` on {machine}
-Shards are synthetic, of one sample each. Fresh processes open the newest version.
+Shards are synthetic, of one sample each.
 
 | shards | in publishes | open | memory | requests of a publish of 10 shards, median (most) |
 | --- | --- | --- | --- | --- |"""

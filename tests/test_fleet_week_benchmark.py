@@ -32,6 +32,6 @@ def test_node_that_crashes_its_gangs_is_found(rows):
 
 def test_seed_has_a_figure_per_bad_node(week):
     figures = seed_figures(week)
-    assert [len(values) for values in figures.values()] == [1] * 6
+    assert [len(values) for values in figures.values()] == [1] * 5
     assert figures["crash their gangs, drained"][0] < NEVER
     assert figures["healthy nodes drained"] == [0]

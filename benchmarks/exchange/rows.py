@@ -152,7 +152,7 @@ def large_members(folder: Path, sizes: Sizes) -> Iterator[Row]:
         seconds = _seconds(lambda: _registered(folder, f"s3://{BUCKET}/large", "large"))
         requests, nbytes = server.served()
     yield Row(
-        what=f"register {n} members of 2 MB at 20 ms",
+        what=f"- register {n} members of 2 MB at 20 ms",
         values=[requests / n],
         unit="requests a member",
         goal=1.1,

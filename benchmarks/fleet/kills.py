@@ -92,6 +92,7 @@ def under_kills(folder: Path, sizes: Sizes) -> Iterator[Row]:
     undisturbed = job_in(folder / "undisturbed", SHORT)
     computed(undisturbed, Cluster(engine="local", packages=("benchmarks",)), sizes.units)
     right = _outcomes(undisturbed)
+    survived, wrong = list[str](), 0
     with ExitStack() as stack:
         for place in places(folder / "kills", sizes, stack):
             job = job_in(folder / f"killed-{place.file.stem}", SHORT)
@@ -103,9 +104,9 @@ def under_kills(folder: Path, sizes: Sizes) -> Iterator[Row]:
             crashed = {n for n in there if there[n]["crashed"]}
             other = sum(there[n] != one for n, one in right.items() if n not in crashed)
             told = ", ".join(f"{n} {kind}" for kind, n in sorted(kills.items()))
-            say(f"{place.name}: killed {told}")
-            what = f"{place.name}: units of {sizes.units:,} lost, doubled or changed by {kills.total()} kills"
-            yield Row(what=what, values=[lost + other], unit="", goal=0, digits=0)
+            say(f"{place.name}: killed {told}; {lost} units lost or doubled, {other} with another outcome")
+            survived.append(f"{place.name} {kills.total()}")
+            wrong += lost + other
             what = "- units whose worker was killed, and then the one that took them over: crashed"
             yield Row(what=what, values=[len(crashed)], unit="", digits=0)
             same = sum(_done(undisturbed)[name] == data for name, data in _done(job).items())
@@ -113,6 +114,8 @@ def under_kills(folder: Path, sizes: Sizes) -> Iterator[Row]:
             what = f"- of {n_blocks} blocks the same byte for byte; the others have such a unit"
             yield Row(what=what, values=[same], unit="", digits=0)
             yield Row(what="- time", values=[seconds], unit="s", digits=0)
+    what = f"units of {sizes.units:,} lost, doubled or changed by kills ({', '.join(survived)})"
+    yield Row(what=what, values=[wrong], unit="", goal=0, digits=0)
 
 
 def cancelled(folder: Path, sizes: Sizes) -> Iterator[Row]:
@@ -130,7 +133,10 @@ def cancelled(folder: Path, sizes: Sizes) -> Iterator[Row]:
                 _until_gone(processes)
                 taken.append(time.perf_counter() - begun)
                 waiter.wait()
-            yield Row(what=f"cancel to the last process, {place.name}", values=taken, unit="s", goal=15)
+            detail = "- " if place.name == "local" else ""
+            yield Row(
+                what=f"{detail}cancel to the last process, {place.name}", values=taken, unit="s", goal=15
+            )
 
 
 def _until_busy(job: Job[Number, Number], n_workers: int) -> None:

@@ -20,7 +20,7 @@ HEAD = """# A week of a fleet
 a damaged shard, a slow store, and a broken check. penstock's own code decides and counts.
 """
 SEEDS = f"""
-{{n}} seeds, least to most, in days until the watch drained, or named, each bad node (aim: {FOUND_DAYS:g}): {{each}}."""
+Least to most of {{n}} seeds, in days until each bad node was drained or named (aim: {FOUND_DAYS:g}): {{each}}."""
 
 
 def main() -> int:

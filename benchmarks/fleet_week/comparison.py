@@ -157,7 +157,6 @@ def seed_figures(week: Week) -> dict[str, list[float]]:
     return {
         **days,
         "healthy nodes drained": [len(_healthy_drained(week))],
-        "healthy suspects": [_healthy_suspects(week)],
         "proofs a day": [round(week.watch.n_proofs / week.days)],
     }
 

@@ -15,8 +15,8 @@ HEAD = f"""\
 Made by `{{command}}` on {{machine}}, in memory (tmpfs). {{note}}
 
 A batch of {PHOTOS} small photos takes {{run}} ms through all stages in a run of one process, without Dagster
-{{stages}}. Below: seconds (of processors), then requests to the root's store, with {{n:,}} batches. *far*:
-{LATENCY_S * 1e3:.0f} ms more per request.
+{{stages}}. Below: seconds, then requests to the root's store, with {{n:,}} batches. *far*: {LATENCY_S * 1e3:.0f} ms
+more per request.
 
 | | after new batches | later | far |
 | --- | --- | --- | --- |"""
@@ -63,4 +63,4 @@ def _ticks(costs: Mapping[str, Cost]) -> Iterator[str]:
 
 
 def _cost(found: Cost) -> str:
-    return f"{found.wall_s:.2f} ({found.cpu_s:.2f}), {found.requests:,}"
+    return f"{found.wall_s:.2f}, {found.requests:,}"

@@ -156,7 +156,7 @@ def batch(root: Path, rounds: int) -> Iterator[Row]:
                 taken["beside"].append(viewer.look(f"/r/{RUN}/{21 + number}").whole_s)
         more = own if options else 0.0
         yield Row(
-            what=f"first {WINDOW} slots of a batch {told}",
+            what=f"{'' if options else '- '}first {WINDOW} slots of a batch {told}",
             values=taken["window"],
             unit="s",
             goal=5 + round(more, 1),

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import loader
 from loader.storage import open_store
 from penstock.formats.run_export import export
-from tests.penstock.formats.exchange.records import example, record
+from tests.penstock.formats.builders.records import example, record
 
 from . import tars
 from .rows import PHOTO

@@ -221,8 +221,7 @@ def publish_alone() -> Callable[[loader.Root, StageRecord], loader.Version]:
     def publish(root: loader.Root, record: StageRecord) -> loader.Version:
         verdict = audit_batch(root, record, Gate(suite=(), thresholds=None), "another").record
         parts = [loader.Part.from_json(part) for part in record.body["parts"]]
-        return loader.Root(root.url).publish(
-            record.dataset, parts, exclude=record.body["exclude"], verdict=verdict.path
-        )
+        how = {"exclude": record.body["exclude"], "foreign": record.body.get("foreign")}
+        return loader.Root(root.url).publish(record.dataset, parts, verdict=verdict.path, **how)
 
     return publish

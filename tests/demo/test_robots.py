@@ -10,7 +10,7 @@ import loader
 from loader.storage import open_store
 from penstock.formats.run_import import import_place
 from tests.demo.robots_walk import film, frozen, walked, windows_of
-from tests.penstock.formats.exchange.lerobot_files import CAMERA, LENGTHS, OTHER, spoken, v21, with_actions
+from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, spoken, v21, with_actions
 
 pytestmark = pytest.mark.server
 CAMERAS = CAMERA, OTHER, "observation.images.low"

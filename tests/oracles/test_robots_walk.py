@@ -11,7 +11,7 @@ import pytest
 
 import loader
 from tests.demo.robots_walk import REPOSITORY, film, frozen, walked, windows_of
-from tests.penstock.formats.exchange.lerobot_files import spoken
+from tests.penstock.formats.builders.lerobot_files import spoken
 
 pytestmark = pytest.mark.oracle
 HERE = Path(__file__).parent

@@ -36,13 +36,12 @@ from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.job import job_ids
 from penstock.compute.pool import InlineCompute
 from penstock.formats.importer import NO_OPTIONS
-from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
 from penstock.stages import current_record
 from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
-from tests.penstock.formats.registered import litdata_files, mds_files, megatron_files
+from tests.penstock.formats.builders import litdata_files, mds_files
 
 SUITE = Gate(thresholds=None)
 KEEPS = pytest.mark.parametrize("keep", ["copy", "in place"])
@@ -299,91 +298,6 @@ def test_archive_that_grows_brings_new_samples_and_changed_ones_take_their_place
         f"{root.open('demo@latest').name} no longer has {two!r}, which it replaces: sample 'five' of '0.tar'"
     )
     assert clash(root, record, parts) == ("" if keep == "copy" else went)
-
-
-@KEEPS
-@pytest.mark.parametrize("format", ["files", "litdata", "mds"])
-def test_shards_with_an_index_and_plain_files_are_walked(
-    format: str, keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
-) -> None:
-    place = tmp_path / "in"
-    if format == "mds":
-        mds_files.fill(place, {"text": "str"}, [{"text": b"a"}, {"text": b"b"}])
-    elif format == "litdata":
-        litdata_files.samples(place, {"text": "str"}, [[b"a"], [b"b"]])
-    else:
-        place.mkdir()
-        for name, data in (("0.text.txt", b"a"), ("1.text.txt", b"b")):
-            (place / name).write_bytes(data)
-    demo = spec(keep, format)
-    assert run("ingest", demo, arrive(place), place).success
-    assert run("release", demo, place=place).success
-    if format == "files":
-        assert stored(root.open("demo@1"), "txt") == {"0.text": b"a", "1.text": b"b"}
-    else:
-        assert stored(root.open("demo@1"), "text.txt") == {"0": b"a", "1": b"b"}
-
-
-@pytest.mark.parametrize(("keep", "format"), [("copy", "mds"), ("in place", "litdata")])
-def test_folders_with_an_index_are_splits(
-    format: str, keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
-) -> None:
-    place = tmp_path / "in"
-    for split in ("train", "val"):
-        if format == "mds":
-            mds_files.fill(place / split, {"text": "str"}, [{"text": split.encode()}])
-        else:
-            litdata_files.samples(place / split, {"text": "str"}, [[split.encode()]])
-    demo, batch = spec(keep, format), arrive(place)
-    assert run("ingest", demo, batch, place).success
-    assert run("release", demo, place=place).success
-    version = root.open("demo@1")
-    assert stored(version, "text.txt") == {"train/0": b"train", "val/0": b"val"}
-    splits = version.samples().select("source_key", "split").collect()
-    assert dict(splits.iter_rows()) == {"train/0": "train", "val/0": "val"}
-    record = current_record(root.store, "demo", "samples", batch)
-    assert record is not None
-    assert (record.counts["used"], record.counts.get("other", 0)) == (2, 0)
-
-
-@KEEPS
-def test_documents_are_samples_of_their_pair_of_files(
-    keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
-) -> None:
-    place = tmp_path / "tokens"
-    megatron_files.fill(place, "a", "u2", megatron_files.numbered(4, 7))
-    megatron_files.fill(place, "b", "u2", [[[1, 2]]])
-    (place / "c.bin").write_bytes(b"xx")  # without an index
-    batch, demo = arrive(place), spec(keep, "megatron")
-    assert run("ingest", demo, batch, place).success
-    assert run("release", demo, place=place).success
-    found = stored(root.open("demo@1"), "tokens.u2")
-    assert sorted(found.values()) == sorted(
-        np.array(one, "<u2").tobytes() for one in ([], [8], [9, 10], [10, 11, 12], [1, 2])
-    )
-    record = current_record(root.store, "demo", "samples", batch)
-    assert record is not None
-    assert (record.counts["used"], record.counts["other"]) == (2, 5)
-
-
-@KEEPS
-def test_archives_of_energon_are_walked(
-    keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
-) -> None:
-    with loader.Root(tmp_path / "own") as own, own.write("d", part_samples=2) as writer:
-        for i in range(4):
-            writer.add(f"k{i}", {"txt": f"{i}"}, source={"split": "val" if i == 3 else "train"})
-    place = tmp_path / "energon"
-    with loader.Root(tmp_path / "own") as own:
-        export(own.open("d"), "energon", open_store(str(place)))
-    shutil.rmtree(place / ".penstock")
-    demo = spec(keep, "energon")
-    assert run("ingest", demo, arrive(place), place).success
-    assert run("release", demo, place=place).success
-    version = root.open("demo@1")
-    assert sorted(stored(version, "txt").values()) == [b"0", b"1", b"2", b"3"]
-    splits = version.samples().select("source_key", "split").collect()
-    assert dict(splits.iter_rows()) == {"k0": "train", "k1": "train", "k2": "train", "k3": "val"}
 
 
 def test_sources_of_several_formats_are_refused() -> None:

@@ -37,7 +37,7 @@ from penstock.upkeep.takedown.raw_objects import RawDeletion, delete_object
 from penstock.upkeep.takedown.run import run_takedown
 from penstock.verbs.takedown import request
 from tests.assets.conftest import Run
-from tests.penstock.formats.exchange.lerobot_files import CAMERA, LENGTHS, v21, v30, video
+from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, v21, v30, video
 
 SOURCE = Source(format="lerobot")
 SUITE = Gate(thresholds=None)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import loader
@@ -24,7 +23,7 @@ from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord, current_record
 from tests.assets.conftest import Run, jpeg
-from tests.penstock.formats.registered import img2dataset, tars
+from tests.penstock.formats.builders import img2dataset, tars
 
 KEEPS = pytest.mark.parametrize("keep", ["copy", "in place", "read"])
 
@@ -57,22 +56,6 @@ def values(version: loader.Version, name: str) -> dict[str, Any]:
     """Source key -> value of a column."""
     rows = version.samples().collect()
     return dict(zip(rows["source_key"], rows[name], strict=True))
-
-
-@KEEPS
-def test_batches_of_img2dataset_select_samples_and_json_stays_a_field(
-    keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
-) -> None:
-    place = tmp_path / "in"
-    put(place, keep, img2dataset.archives(24, each=8, image=jpeg()))
-    assert run("ingest", spec(keep), arrive(place), place).success
-    assert run("release", spec(keep), place=place).success
-    version = root.open("demo@1")
-    assert set(version.fields) == {"jpg", "json", "txt"}
-    view = version.select("jpg", "json").where("nsfw = false AND width >= 256")
-    keys = view.keys(view.version_ordinals(np.arange(len(view))))
-    assert {key.rpartition("/")[2] for key in keys} == img2dataset.chosen(24)
-    assert values(version, "similarity") == {f"{i:09}": 0.25 + i / 1000 for i in range(24)}
 
 
 @pytest.mark.parametrize("keep", ["in place", "read"])

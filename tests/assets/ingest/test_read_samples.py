@@ -1,24 +1,18 @@
-"""Objects that an importer reads as raw objects: through the same stages as media, their samples copied."""
+"""Objects that an importer reads: features, splits, objects that grow, class names; test_formats.py has each format."""
 
-import gzip
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
-import mcap.writer
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rosbags.rosbag1 import Writer as RosWriter
-from rosbags.typesys import Stores, get_typestore
 
 import loader
 from assets.gate_settings import Gate
-from assets.sources import Source, read_formats
+from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
 from assets.stages import recut_requests
 from assets.tables import read_table
@@ -28,8 +22,6 @@ from penstock.stages import StageRecord, current_record
 from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
-from tests.penstock.formats.exchange import records
-from tests.penstock.formats.registered import litdata_files, mds_files, tars
 
 SUITE = Gate(thresholds=None)
 
@@ -42,105 +34,7 @@ def write_jsonl(path: Path, texts: list[str]) -> None:
     path.write_text("".join(json.dumps({"text": text, "n": n}) + "\n" for n, text in enumerate(texts)))
 
 
-def write_records(path: Path, texts: list[str]) -> None:
-    rows = (records.example({"text": [text.encode()], "n": [n]}) for n, text in enumerate(texts))
-    path.write_bytes(b"".join(map(records.record, rows)))
-
-
-def write_packed_tar(path: Path, texts: list[str]) -> None:
-    members = [one for n, text in enumerate(texts) for one in tars.sample(str(n), txt=text.encode())]
-    path.write_bytes(gzip.compress(tars.tar_bytes(members)))
-
-
-def write_hdf5(path: Path, texts: list[str]) -> None:
-    with h5py.File(path, "w") as file:
-        for n, text in enumerate(texts):
-            file[f"data/demo_{n}/actions"] = np.frombuffer(text.encode(), np.uint8)
-
-
-def write_arrow(path: Path, texts: list[str]) -> None:
-    table = pa.table({"text": texts, "n": list(range(len(texts)))})
-    with pa.ipc.new_stream(str(path), table.schema) as out:
-        out.write_table(table)
-
-
-def write_rlds(path: Path, texts: list[str]) -> None:
-    text = {"sequence": {"feature": rlds_tree(text={"text": {}}), "length": "-1"}}
-    (path.parent / "features.json").write_text(json.dumps(rlds_tree(steps=text)))
-    rows = (records.example({"steps/text": [text.encode()]}) for text in texts)
-    path.write_bytes(b"".join(map(records.record, rows)))
-
-
-def rlds_tree(**features: object) -> dict[str, object]:
-    return {"featuresDict": {"features": features}}
-
-
-def write_mcap(path: Path, texts: list[str]) -> None:
-    with path.open("wb") as file:
-        out = mcap.writer.Writer(file)
-        out.start()
-        channel = out.register_channel("/said", "json", out.register_schema("T", "jsonschema", b"{}"))
-        for n, text in enumerate(texts):
-            out.add_message(channel, n, json.dumps({"text": text}).encode(), n)
-        out.finish()
-
-
-def write_rosbag(path: Path, texts: list[str]) -> None:
-    types = get_typestore(Stores.ROS1_NOETIC)
-    with RosWriter(path) as out:
-        to = out.add_connection("/said", "std_msgs/msg/String", typestore=types)
-        for n, text in enumerate(texts):
-            message = types.types["std_msgs/msg/String"](data=text)
-            out.write(to, n, types.serialize_ros1(message, "std_msgs/msg/String"))
-
-
-def write_packed_mds(path: Path, texts: list[str]) -> None:
-    columns = {"text": "str"}
-    data = mds_files.shard(columns, [{"text": text.encode()} for text in texts])
-    packed = gzip.compress(data)
-    path.write_bytes(packed)
-    entry = mds_files.entry(path.name.removesuffix(".gz"), data, columns, len(texts), compression="gz")
-    entry["zip_data"] = {"basename": path.name, "bytes": len(packed), "hashes": {}}
-    index = path.parent / "index.json"
-    shards = json.loads(index.read_text())["shards"] if index.exists() else []
-    mds_files.put_index(path.parent, {"version": 2, "shards": [*shards, entry]})
-
-
-def write_packed_litdata(path: Path, texts: list[str]) -> None:
-    data = litdata_files.chunk([litdata_files.item([text.encode()]) for text in texts])
-    index = path.parent / "index.json"
-    before = json.loads(index.read_text())["chunks"] if index.exists() else []
-    how = {"compression": "zstd", "compression_level": "chunk"}
-    made = litdata_files.fill(path.parent, {"text": "str"}, (len(texts), data), **how)
-    (path.parent / made["chunks"][0]["filename"]).unlink()
-    path.write_bytes(litdata_files.zstd(data))
-    chunks = [*before, made["chunks"][0] | {"filename": path.name}]
-    litdata_files.put_index(path.parent, made | {"chunks": chunks})
-
-
-KINDS: dict[str, tuple[str, Callable[[Path, list[str]], None], str]] = {
-    "arrow": (".arrow", write_arrow, "text.txt"),
-    "hf": (".parquet", write_parquet, "text.txt"),
-    "json": (".json", write_jsonl, "text.txt"),
-    "jsonl": (".jsonl", write_jsonl, "text.txt"),
-    "litdata-compressed": (".bin", write_packed_litdata, "text.txt"),
-    "mcap": (".mcap", write_mcap, "said.text.json"),
-    "mds-compressed": (".mds.gz", write_packed_mds, "text.txt"),
-    "rlds": ("-val.tfrecord-00000-of-00001", write_rlds, "text.json"),
-    "robomimic": (".hdf5", write_hdf5, "actions.npy"),
-    "rosbag": (".bag", write_rosbag, "said.data.json"),
-    "tfrecord": (".tfrecord", write_records, "text.txt"),
-    "webdataset-compressed": (".tar.gz", write_packed_tar, "txt"),
-}
-TABLES = "arrow", "hf", "json", "jsonl", "tfrecord"
-"""Formats whose fields are chosen columns."""
-
-
-def texts_in(field: str, data: bytes) -> list[str]:
-    """The texts of a sample: a log holds all of its file."""
-    if field.endswith(".json"):
-        return list(json.loads(data))
-    return [np.load(io.BytesIO(data)).tobytes().decode() if field.endswith(".npy") else data.decode()]
+TABLES = "jsonl", "parquet"
 
 
 def spec(format: str, **more: object) -> DatasetSpec:
@@ -157,39 +51,6 @@ def stored(version: loader.Version, field: str) -> dict[str, bytes]:
     places = version.address(np.arange(len(version)), [field])
     found = read_fields(version.shard_store, places)
     return {names[at.key]: bytes(one[field]) for at, one in zip(places, found, strict=True)}
-
-
-@pytest.mark.parametrize("format", KINDS)
-def test_objects_become_samples_and_a_damaged_one_is_refused_by_name(
-    format: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
-) -> None:
-    ending, write, field = KINDS[format]
-    place = tmp_path / "in"
-    place.mkdir()
-    write(place / f"a{ending}", ["one", "two"])
-    write(place / f"b{ending}", ["three"])
-    write(place / f"Damaged{ending}", ["four" * 100, "five"])  # the first of the place
-    data = (place / f"Damaged{ending}").read_bytes()
-    (place / f"Damaged{ending}").write_bytes(b"\xff{" + data[2:-8] + bytes(8))
-    batch, demo = arrive(place), spec(format)
-    assert run("ingest", demo, batch, place).success
-    assert run("release", demo, place=place).success
-    version = root.open("demo@1")
-    found = stored(version, field)
-    assert sorted(text for data in found.values() for text in texts_in(field, data)) == [
-        "one",
-        "three",
-        "two",
-    ]
-    rows = version.samples().collect()
-    assert set(rows["raw_key"]) == {f"a{ending}", f"b{ending}"}
-    assert rows["unit_id"].n_unique() == len(found)
-    assert set(rows["split"]) == {"val" if format == "rlds" else "train"}
-    if format in TABLES:
-        assert sorted(map(int, rows["n"])) == [0, 0, 1]
-    record = current_record(root.store, "demo", "samples", batch)
-    assert record is not None
-    assert (record.counts["used"], record.counts["rejected"]) == (2, 1)
 
 
 def test_rows_with_pictures_get_features_and_are_taken_down(
@@ -332,7 +193,6 @@ def test_class_names_of_the_first_object_are_the_datasets(
 
 
 def test_choices_are_checked_where_a_source_is_made() -> None:
-    assert set(KINDS) <= set(read_formats())
     for wrong, said in (
         ({"format": "parquet", "keep": "in place"}, "accepted for energon, files"),
         ({"format": "csvs"}, "accepted: arrow, csv"),

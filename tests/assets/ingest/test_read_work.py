@@ -29,7 +29,7 @@ from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.compute.work import Fault
 from penstock.stages import StageRecord, partitions
 from tests.mortal_store import Killed
-from tests.penstock.formats.registered import tars
+from tests.penstock.formats.builders import tars
 
 DEADLY = """
 import os, sys

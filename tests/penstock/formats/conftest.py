@@ -11,6 +11,7 @@ import pytest
 import loader
 from fuzz.places import write_places
 from penstock.formats.registration.register import register
+from tests.penstock.formats.builders import megatron_files, places
 
 WRITTEN = 1_700_000_000
 """Time of the last write of every object, in seconds: a version's id follows from it."""
@@ -23,25 +24,37 @@ def fill(folder):
     shutil.rmtree(folder / "lance")
     with tarfile.open(Path(__file__).parent / "golden/lance.tar.gz") as stored:
         stored.extractall(folder, filter="data")
+    set_times(folder)
+    return folder
+
+
+def set_times(folder):
     for path in folder.rglob("*"):
         os.utime(path, (WRITTEN, WRITTEN))
+
+
+def fill_all(folder):
+    """Write a place per format, and those of `builders.places`."""
+    fill(folder)
+    for name, write in places.PLACES.items():
+        write(folder / name)
+    set_times(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def format_places(tmp_path_factory):
-    """Folder with a place per format, which tests do not change."""
-    return fill(tmp_path_factory.mktemp("places"))
+    """Folder with all places, which tests do not change."""
+    return fill_all(tmp_path_factory.mktemp("places"))
 
 
 @pytest.fixture(scope="session")
-def exported_root(tmp_path_factory, shared):
+def exported_root(tmp_path_factory):
     """Path of a root with d@5: parts with and without a group, exclusions, an annotation, keys and fields with dots.
 
     Beside it tokens@1 for formats that hold no more.
     """
     path = tmp_path_factory.mktemp("exported") / "root"
-    megatron = shared("penstock/formats/registered/megatron_files")
     rng = np.random.default_rng(3)
     with loader.Root(path) as root:
         with root.write("d", part_samples=4, facts={"tok.npy": {"tokenizer": "t"}}) as writer:
@@ -59,7 +72,7 @@ def exported_root(tmp_path_factory, shared):
                 writer.add(name, fields, metadata={"w": i, "late": True}, source={"split": "val"})
         place = tmp_path_factory.mktemp("tokens")
         for stem, n in (("a", 6), ("b/c", 5)):
-            megatron.fill(place, stem, "u2", megatron.numbered(n))
+            megatron_files.fill(place, stem, "u2", megatron_files.numbered(n))
         register(root, "megatron", place, "tokens")
         root.annotate("d", "labels", {"a.b/k2": {"kind": "new"}}, author="ann")
     return str(path)

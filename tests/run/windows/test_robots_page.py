@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.cli import main
-from tests.penstock.formats.exchange.lerobot_files import v21, with_actions
+from tests.penstock.formats.builders.lerobot_files import v21, with_actions
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs/robots.md").read_text()

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import InvalidRuntime
-from loader.storage import open_store
 from penstock.formats.content_digest import _hashed, content_digest
-from penstock.formats.registration.register import register
-from penstock.formats.run_export import export
 
 NUMBERS = itertools.count()
 SAMPLES = {
@@ -92,15 +89,6 @@ def test_what_is_left_out_does_not_count(tmp_path) -> None:
     plain = {key: ({"bin": fields["bin"]}, {"w": row["w"]}) for key, (fields, row) in SAMPLES.items()}
     without = ["x.npy", "kind"]
     assert of(written(tmp_path, SAMPLES), without=without) == of(written(tmp_path, plain))
-
-
-def test_registered_bytes_that_were_sealed_on_the_way_have_the_digest_of_their_import(tmp_path) -> None:
-    version = written(tmp_path, SAMPLES, part_samples=3)
-    export(version, "webdataset", open_store(str(tmp_path / "tars")))
-    root = loader.Root(tmp_path / "root")
-    registered = register(root, "webdataset", tmp_path / "tars", "r").version
-    for full in (False, True):
-        assert of(registered, full=full) == of(version, full=full)
 
 
 def test_damaged_byte_gives_no_digest(tmp_path, cli) -> None:

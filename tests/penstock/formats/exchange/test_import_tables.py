@@ -2,12 +2,10 @@
 
 import gzip
 import json
-import os
 from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import loader
@@ -18,155 +16,55 @@ from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registry import IMPORTED
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
-from penstock.upkeep.verify.version import verify
+from tests.penstock.formats.builders.places import arrow, packer, put, table
+from tests.penstock.formats.versions import contents, importing
 
 JPG, PNG = b"\xff\xd8\xff-a picture-", b"\x89PNG\r\n\x1a\n-another-"
 
 
-def put(path, data):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (1_700_000_000, 1_700_000_000))
+def imported(place, url=None, *, key="id", fields=(("text", "txt"),), **how):
+    return importing(*place, url, key=key, fields=fields, shard_bytes=700, **how)
 
 
-def table(path, columns, schema=None, **how):
-    out = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns, schema=schema), out, **how)
-    put(path, out.getvalue().to_pybytes())
+LINES = b'{"id": "a", "text": "t", "w": 1, "notes": {"of": [1]}}\n{"id": "b", "text": "", "w": 2}\n'
 
 
-def rows(k, n):
-    """Rows of file k: each seventh without notes."""
-    for i in range(n):
-        row = {"id": f"{k}-{i}", "text": f"t{k}.{i}" * (i % 5), "w": i}
-        yield row | ({"notes": {"of": [i]}} if i % 7 else {})
-
-
-@pytest.fixture(params=["jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
-def place(request, tmp_path):
-    """(format, folder of three files with 60 rows)."""
-    for k in range(3):
-        if request.param == "parquet":
-            table(
-                tmp_path / f"place/{k}.parquet",
-                pa.Table.from_pylist([{"notes": None, **row} for row in rows(k, 20)]),
-                row_group_size=6,
-            )
-            continue
-        data = "".join(json.dumps(row) + "\n" for row in rows(k, 20)).encode()
-        if request.param.endswith("gz"):
-            data = gzip.compress(data, mtime=0)
-        elif request.param.endswith("zst"):
-            data = pa.Codec("zstd").compress(data, asbytes=True)
-        put(tmp_path / f"place/{k}.{request.param}", data)
-    return request.param.partition(".")[0], tmp_path / "place"
-
-
-def imported(place, url, *, key="id", fields=(("text", "txt"),), without=(), **how):
-    root = loader.Root(url)
-    options = ColumnarOptions(key, dict(fields), frozenset(without))
-    return import_place(
-        root, place[0], open_store(place[1]), "d", options=options, shard_bytes=700, **how
-    ), root
-
-
-def expected():
-    return {
-        row["id"]: (
-            {"text.txt": row["text"].encode()}
-            | (
-                {"notes.json": json.dumps(row["notes"], separators=(",", ":")).encode()}
-                if "notes" in row
-                else {}
-            ),
-            row["w"],
-        )
-        for k in range(3)
-        for row in rows(k, 20)
-    }
-
-
-@pytest.mark.parametrize("shuffle", [None, True])
-def test_rows_are_samples(place, tmp_path, contents, shuffle):
-    done, root = imported(place, tmp_path / "root", shuffle=shuffle)
+@pytest.mark.parametrize(
+    ("ending", "pack"), [("jsonl", bytes), ("jsonl.gz", gzip.compress), ("ndjson.zst", packer("zstd"))]
+)
+def test_lines_are_samples(tmp_path, ending, pack):
+    put(tmp_path / f"place/0.{ending}", pack(LINES))
+    done, root = imported(("jsonl", tmp_path / "place"))
     version = root.open("d")
-    assert (done.failures, done.samples, done.id, done.new) == ([], 60, version.id, 3)
-    held = contents(version)
-    assert {key: (fields, columns["w"]) for key, (fields, columns) in held.items()} == expected()
-    assert {columns["raw_key"] for _, columns in held.values()} == {
-        info.key for info in open_store(place[1]).list()
+    assert (done.failures, done.samples) == ([], 2)
+    held = {key: (fields, row["w"], row["raw_key"]) for key, (fields, row) in contents(version).items()}
+    assert held == {
+        "a": ({"text.txt": b"t", "notes.json": b'{"of":[1]}'}, 1, f"0.{ending}"),
+        "b": ({"text.txt": b""}, 2, f"0.{ending}"),
     }
     assert version.group_of("text.txt") == "media" != version.group_of("notes.json")
-    assert verify(root, "d", full=True).problems == []
-    assert imported(place, tmp_path / "other", shuffle=shuffle, workers=1)[0].id == done.id
-    assert imported(place, tmp_path / "root", shuffle=shuffle)[0].nbytes == 0
 
 
-def test_new_objects_make_the_next_version_alone(place, tmp_path, contents):
-    first, root = imported(place, tmp_path / "root")
-    kept = sorted(place[1].iterdir())
-    data = kept[0].read_bytes()
-    put(place[1] / f"z{kept[0].name}", data)
-    kept[2].unlink()
-    done, _ = imported(place, tmp_path / "root")
-    assert (done.new, done.same, done.samples) == (1, 2, 80)
-    held = contents(root.open("d"))
-    assert held[f"z{kept[0].name}/0-3"][0] == held["0-3"][0] if "." not in kept[0].name else True
-    assert first.id != done.id
-
-
-def test_keys_that_repeat(place, tmp_path, contents, cli):
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_keys_that_repeat(tmp_path, cli, shuffle):
     """Of two objects: the object's name stands in front. Of one: an error that names it."""
-    name = min(one.name for one in place[1].iterdir())
-    put(place[1] / f"b/{name}", (place[1] / name).read_bytes())
-    for shuffle in (False, True):
-        done, root = imported(place, tmp_path / f"{shuffle}", shuffle=shuffle)
-        assert (done.failures, done.samples) == ([], 80)
-        held = {
-            columns.get("source_key", key): columns["raw_key"]
-            for key, (_, columns) in contents(root.open("d")).items()
-        }
-        assert held["1-3"] != held["0-3"]
-        written = [*(tmp_path / f"{shuffle}").rglob("imported/*.tar")]
-        assert len(written) == root.open("d").parts.shard_rows().num_rows
-        assert (
-            sum(columns.get("source_key") == "0-3" for _, columns in contents(root.open("d")).values()) == 2
-        )
-    for shuffle in ("--keep-order", "--shuffle"):
-        run = cli(
-            "import",
-            place[0],
-            place[1],
-            "d",
-            "--key",
-            "w",
-            "--field",
-            "text",
-            "--without",
-            "id",
-            shuffle,
-            root=tmp_path / "w",
-        )
-        assert run.code == 0
+    for name in ("0.jsonl", "b/0.jsonl"):
+        put(tmp_path / "place" / name, LINES)
+    done, root = imported(("jsonl", tmp_path / "place"), tmp_path / "root", shuffle=shuffle)
+    assert (done.failures, done.samples) == ([], 4)
+    found = {key: (row["source_key"], row["raw_key"]) for key, (_, row) in contents(root.open("d")).items()}
+    assert found == {f"{name}/{key}": (key, name) for name in ("0.jsonl", "b/0.jsonl") for key in "ab"}
+    written = [*(tmp_path / "root").rglob("imported/*.tar")]
+    assert len(written) == root.open("d").parts.shard_rows().num_rows
     put(tmp_path / "twice/a.jsonl", b'{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n')
-    for shuffle in ("--keep-order", "--shuffle"):
-        run = cli(
-            "import",
-            "jsonl",
-            tmp_path / "twice",
-            "d",
-            "--key",
-            "id",
-            "--field",
-            "text",
-            shuffle,
-            root=tmp_path / "t",
-        )
-        assert run.code == 2
-        assert "a.jsonl has the key 'a.jsonl/1' twice" in run.err
+    order = "--shuffle" if shuffle else "--keep-order"
+    run = cli(
+        "import", "jsonl", tmp_path / "twice", "t", "--key", "id", "--field", "text", order, root=root.url
+    )
+    assert (run.code, "a.jsonl has the key 'a.jsonl/1' twice" in run.err) == (2, True)
 
 
-def test_columns_of_parquet_become_fields_and_metadata(tmp_path, contents):
+def test_columns_of_parquet_become_fields_and_metadata(tmp_path):
     media = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     at = datetime(2024, 2, 3, 4, 5, 6, 7, UTC)
     features = {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}, "image": {"_type": "Image"}}
@@ -323,15 +221,7 @@ def test_other_classes_under_the_same_numbers_are_refused(tmp_path):
         imported(place, root.url, key=None, fields=())
 
 
-def arrow(path, columns, stream=True, **how):
-    made, out = pa.table(columns), pa.BufferOutputStream()
-    kind = pa.ipc.new_stream if stream else pa.ipc.new_file
-    with kind(out, made.schema, **how) as writer:
-        writer.write_table(made, max_chunksize=3)
-    put(path, out.getvalue().to_pybytes())
-
-
-def test_arrow_files_and_streams_and_their_damages(tmp_path, contents):
+def test_arrow_files_and_streams_and_their_damages(tmp_path):
     columns = {"b": [bytes([i]) * 40 for i in range(7)], "id": range(7)}
     arrow(tmp_path / "place/a.arrow", columns)
     arrow(tmp_path / "place/b.arrow", columns, stream=False)
@@ -350,7 +240,7 @@ def test_arrow_files_and_streams_and_their_damages(tmp_path, contents):
     assert all("is damaged or cut" in why for why in done.failures)
 
 
-def test_csv_is_text(tmp_path, contents):
+def test_csv_is_text(tmp_path):
     put(tmp_path / "place/a.csv", '\ufeffid,text,w\r\n1,"two\nlines, one ""word""",\r\n2,b,0.50\r\n'.encode())
     put(tmp_path / "place/b.csv.gz", gzip.compress(b"id,text\n3,c\n"))
     place = "csv", tmp_path / "place"
@@ -374,7 +264,7 @@ def test_csv_is_text(tmp_path, contents):
         assert said in why
 
 
-def test_hugging_face_layouts_tell_splits(tmp_path, contents):
+def test_hugging_face_layouts_tell_splits(tmp_path):
     state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
     columns = {"b": [b"1"], "split": ["mine"]}
     put(tmp_path / "saved/dataset_dict.json", b'{"splits": ["train", "test"]}')

@@ -10,6 +10,7 @@ from loader.errors import Changed, InvalidStore
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
+from tests.penstock.formats.versions import contents, importing
 
 ROWS = 10
 SCHEMA = pa.schema(
@@ -46,13 +47,10 @@ def dataset(tmp_path):
 
 
 def imported(tmp_path, **options):
-    with loader.Root(tmp_path / "root") as root:
-        return import_place(
-            root, "lance", open_store(tmp_path / "in"), "d", options=ColumnarOptions(**options)
-        )
+    return importing("lance", tmp_path / "in", tmp_path / "root", **options)[0]
 
 
-def test_rows_that_are_left_are_samples_under_their_numbers(dataset, tmp_path, contents):
+def test_rows_that_are_left_are_samples_under_their_numbers(dataset, tmp_path):
     done = imported(tmp_path)
     assert (done.failures, done.samples, done.new) == ([], ROWS - 1, 3)
     found = contents(loader.Root(tmp_path / "root").open("d"))
@@ -66,7 +64,7 @@ def test_rows_that_are_left_are_samples_under_their_numbers(dataset, tmp_path, c
         assert (columns["name"], columns["weight"]) == (f"n{i}", i)
 
 
-def test_fragments_that_changed_take_the_place_of_their_rows(dataset, tmp_path, contents):
+def test_fragments_that_changed_take_the_place_of_their_rows(dataset, tmp_path):
     assert imported(tmp_path, key="name").samples == ROWS - 1
     dataset.delete("weight = 9")
     dataset.insert(rows([20]))

@@ -18,9 +18,7 @@ from penstock.formats.importer import ColumnarOptions
 from penstock.formats.lerobot.lerobot_import import find_readable
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
-from tests.mortal_store import PUTS, Death, Killed, stop
-
-from .lerobot_files import (
+from tests.penstock.formats.builders.lerobot_files import (
     CAMERA,
     LENGTHS,
     OTHER,
@@ -183,7 +181,7 @@ def test_episode_that_is_reordered_further_than_those_before_it_begins_a_file(
     tmp_path, monkeypatch, lengths, ticks
 ):
     """One frame is not reordered: in its file the next episode would go to a decoder before it, or with it."""
-    monkeypatch.setattr("tests.penstock.formats.exchange.lerobot_files.LENGTHS", lengths)
+    monkeypatch.setattr("tests.penstock.formats.builders.lerobot_files.LENGTHS", lengths)
     films = law_1(v21(tmp_path / "old", cameras=[CAMERA], b_frames=2, gop=100, ticks=ticks), tmp_path)
     assert [len(packets(film.read_bytes())[0]) for film in films] == [lengths[0], sum(lengths[1:])]
 
@@ -261,22 +259,6 @@ def test_every_wrong_episode_is_named_and_nothing_is_published(own, tmp_path, cl
     assert loader.Root(tmp_path / "root").datasets() == []
     done = cli(*run, "--without", CAMERA, root=tmp_path / "root")
     assert (done.code, done.out.splitlines()[1]) == (0, "3 samples with bytes of their own")
-
-
-def test_killed_at_every_write(old, tmp_path, monkeypatch, objects):
-    """A second run ends in the same objects."""
-    monkeypatch.setattr("penstock.formats.lerobot.lerobot_export.FILE_BYTES", 1)
-    with loader.Root(tmp_path / "root") as root:
-        version = version_of(root, old)
-        export(version, "lerobot", open_store(tmp_path / "whole"))
-        expected = objects(open_store(tmp_path / "whole"))
-        for k in range(1, len(expected) + 1):
-            store = open_store(f"memory://{tmp_path.name}/{k}")
-            with pytest.raises(Killed):
-                export(version, "lerobot", Death(k, verbs=PUTS, die=stop).of(store), workers=1)
-            assert objects(store).items() <= expected.items()
-            export(version, "lerobot", store, workers=1)
-            assert objects(store) == expected
 
 
 def npy(values):

@@ -12,9 +12,8 @@ import loader
 from loader.storage import open_store
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
+from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, v21, v30
 from tests.run.numbered_video import HEIGHT, WIDTH, numbered, numbers_in
-
-from .lerobot_files import CAMERA, LENGTHS, OTHER, v21, v30
 
 ROUNDED = {"up": lambda exact: -(-exact // 1), "down": lambda exact: exact // 1}
 

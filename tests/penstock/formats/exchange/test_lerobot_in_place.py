@@ -28,23 +28,19 @@ from loader.modalities.video.demux import whole_file
 from loader.modalities.video.packet_runs import mp4_of_run
 from loader.modalities.video.packet_table import packets_bytes, read_packets
 from loader.storage import open_store
-from penstock.formats.content_digest import content_digest
 from penstock.formats.lerobot import lerobot_registered
 from penstock.formats.lerobot.lerobot_registered import register_lerobot
 from penstock.formats.registration.adoption import adopt
-from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
-from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
-from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.version import verify
 from penstock.view.episodes.episode_record import moment
 from penstock.view.episodes.open_episode import open_episode
 from penstock.view.inspect.sample_record import playable, sample_record
 from penstock.view.inspect.version_record import fields_of as names_of
-
-from .lerobot_files import CAMERA, LENGTHS, OTHER, change_meta, v21, v30
+from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, change_meta, v21, v30
+from tests.penstock.formats.versions import objects
 
 RUN, FILM = f"{CAMERA}.run", f"{CAMERA}.mp4"
 
@@ -194,16 +190,7 @@ def test_videos_are_not_copied(place, root):
     assert not [info for info in root.store.list() if info.key.endswith(".mp4")]
 
 
-def test_checksums_are_known_from_the_beginning(place, root):
-    version = registered(root, place).version
-    digest = content_digest(version).digest
-    assert verify(root, "r", full=True).problems == []
-    done = seal(version)
-    assert (done.failures, done.nbytes) == ([], 0)
-    assert content_digest(root.open("r")).digest == digest
-
-
-def test_its_export_is_that_of_its_import(place, root, tmp_path, objects):
+def test_its_export_is_that_of_its_import(place, root, tmp_path):
     registered(root, place)
     import_place(root, "lerobot", open_store(place), "i")
     found = []
@@ -505,13 +492,6 @@ def test_episode_that_was_taken_down(own, root, tmp_path, cli, adopted):
     assert done.code == 1
     assert f"{path}" in done.out
     assert ("episode_000001" in str(again.store.list())) is False
-
-
-def test_mirror_reads_the_owners_videos(own, root, tmp_path):
-    version = registered(root, own).version
-    migrate(root, open_store(tmp_path / "mirror"), Pace())
-    mirrored = loader.Root(tmp_path / "mirror").open("r")
-    assert (mirrored.id, fields_of(mirrored)) == (version.id, fields_of(version))
 
 
 def test_card_shows_frames_of_runs(own, root, tmp_path, cli):

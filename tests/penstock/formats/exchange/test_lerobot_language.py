@@ -19,8 +19,7 @@ from penstock.formats.lerobot.language import columns_nbytes, read_texts
 from penstock.formats.lerobot.lerobot_import import dataset_in, find_readable
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
-
-from .lerobot_files import (
+from tests.penstock.formats.builders.lerobot_files import (
     CALL,
     CAMERA,
     EVENTS,

@@ -12,7 +12,7 @@ from loader.errors import Conflict, FieldMismatch, InvalidRuntime
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.formats.run_export import export
-from tests.penstock.formats.exchange.lerobot_files import v21
+from tests.penstock.formats.builders.lerobot_files import v21
 
 STATE = "observation.state"
 

@@ -9,45 +9,16 @@ import pytest
 import loader
 from loader.errors import Changed
 from loader.storage import open_store
-from penstock.formats.content_digest import content_digest
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
-from penstock.formats.run_import import import_place
+from tests.penstock.formats.builders import mds_files as mds
+from tests.penstock.formats.builders import tars
+from tests.penstock.formats.builders.places import PLACES
+from tests.penstock.formats.versions import digest, objects_in
 
 
-@pytest.fixture
-def place(shared, tmp_path):
-    """A folder with two pairs of files, of two dtypes, one of them with modes."""
-    files = shared("penstock/formats/registered/megatron_files")
-    files.fill(tmp_path / "place", "a_text_document", "u2", files.numbered(30))
-    files.fill(tmp_path / "place", "sub/b", "i4", [[[1], [2, 3]], [], [[]], [[4, 5, 6]]], [0, 1, 0, 1])
-    return tmp_path / "place"
-
-
-def digest(version):
-    done = content_digest(version, full=True)
-    assert done.failures == []
-    return done.digest
-
-
-def test_laws_1_2_and_3(place, objects, tmp_path):
-    root = loader.Root(tmp_path / "root")
-    version = register(root, "megatron", place, "r").version
-    assert import_place(root, "megatron", open_store(place), "i", shard_bytes=50).failures == []
-    assert digest(root.open("i")) == digest(version)
-    done = export(version, "megatron", open_store(tmp_path / "out"))
-    found = objects(open_store(tmp_path / "out"))
-    assert (done.lost, done.samples) == ([], 34)
-    assert {key: data for key, data in found.items() if key[0] != "."} == objects(open_store(place))
-    assert import_place(root, "megatron", open_store(tmp_path / "out"), "back").failures == []
-    assert digest(root.open("back")) == digest(version)
-    copied = export(root.open("i"), "megatron", open_store(tmp_path / "copied"), without=["raw_etag"])
-    again = objects(open_store(tmp_path / "copied"))
-    assert copied.lost == []
-    assert {key: again[key] for key in again if key[0] != "."} == objects(open_store(place))
-
-
-def test_pair_without_its_numbers_loses_keys_by_name(place, tmp_path, cli):
+def test_pair_without_its_numbers_loses_keys_by_name(tmp_path, cli):
+    PLACES["megatron.pairs"](place := tmp_path / "place")
     root = loader.Root(tmp_path / "root")
     register(root, "megatron", place, "r")
     root.exclude("r", ["sub/b/1"], reason="empty")
@@ -93,9 +64,8 @@ def test_documents_that_it_cannot_hold_are_told(tmp_path, fields, metadata, said
 
 
 @pytest.fixture
-def archives(shared, tmp_path):
+def archives(tmp_path):
     """Two tar archives, with members that an export of ours would take for metadata, and one without samples."""
-    tars = shared("penstock/formats/registered/tars")
     a = [one for n in range(3) for one in tars.sample(f"k{n}", jpg=b"%d" % n, json=b'{"n": 1}')]
     tars.fill(tmp_path / "place/sub", {"a.tar": a})
     tars.fill(tmp_path / "place", {"b.tar": tars.sample("x", JPG=b"x"), "none.tar": []})
@@ -104,19 +74,14 @@ def archives(shared, tmp_path):
 
 def leaves(root, ref, out):
     done = export(root.open(ref), "webdataset", open_store(out), lossy=True)
-    return {key: data for key, data in stored(out).items() if key[0] != "."}, done
-
-
-def stored(folder):
-    store = open_store(folder)
-    return {info.key: bytes(store.get(info.key).data) for info in store.list()}
+    return objects_in(out), done
 
 
 def test_archives_leave_as_they_came_until_something_is_added(archives, tmp_path):
     root = loader.Root(tmp_path / "root")
     register(root, "webdataset", archives, "r")
     first, done = leaves(root, "r@1", tmp_path / "first")
-    assert first == stored(archives)
+    assert first == objects_in(archives)
     assert (done.samples, done.objects, done.failures) == (4, 3, [])
     again = export(root.open("r@1"), "webdataset", open_store(tmp_path / "first"))
     assert (again.skipped, again.lost) == (3, [])
@@ -128,9 +93,8 @@ def test_archives_leave_as_they_came_until_something_is_added(archives, tmp_path
     assert more.keys().isdisjoint(first)
 
 
-def test_archive_without_some_samples_has_all_other_members_byte_for_byte(archives, shared, tmp_path):
+def test_archive_without_some_samples_has_all_other_members_byte_for_byte(archives, tmp_path):
     """Its other headers are kept too: of pax, long names, folders, files that are no samples."""
-    tars = shared("penstock/formats/registered/tars")
     sub = archives / "sub"
     with tarfile.open(sub / "pax.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "all"}) as out:
         for name in (
@@ -149,7 +113,7 @@ def test_archive_without_some_samples_has_all_other_members_byte_for_byte(archiv
     register(root, "webdataset", archives, "r")
     root.exclude("r", ["k1", "k9", "long" * 30], reason="blurred")
     found, done = leaves(root, "r", tmp_path / "out")
-    whole = stored(archives)
+    whole = objects_in(archives)
     assert found.keys() == whole.keys()
     assert {key for key in whole if found[key] != whole[key]} == {"sub/a.tar", "sub/pax.tar"}
     for key in ("sub/a.tar", "sub/pax.tar"):
@@ -175,31 +139,32 @@ def listed(data):
         return [(one.name, archive.extractfile(one).read(), one.mtime) for one in archive]
 
 
-def test_archive_of_which_nothing_is_exported_is_left_out(archives, shared, tmp_path):
-    tars, root = shared("penstock/formats/registered/tars"), loader.Root(tmp_path / "root")
+def test_archive_of_which_nothing_is_exported_is_left_out(archives, tmp_path):
+    root = loader.Root(tmp_path / "root")
     register(root, "webdataset", archives, "r")
     tars.fill(archives, {"c.tar": tars.sample("y", jpg=b"x")})
     (archives / "b.tar").unlink()
     version = register(root, "webdataset", archives, "r").version
     assert len(version.parts) == 3
     found, _ = leaves(root, "r", tmp_path / "out")
-    assert found == stored(archives)
+    assert found == objects_in(archives)
     done = export(version, "webdataset", open_store(tmp_path / "some"), where="key = 'k0' or key = 'y'")
-    assert {key: len(listed(data)) for key, data in stored(tmp_path / "some").items() if key[0] != "."} == {
+    assert {
+        key: len(listed(data)) for key, data in objects_in(tmp_path / "some").items() if key[0] != "."
+    } == {
         "c.tar": 1,
         "sub/a.tar": 2,
     }
     assert (done.samples, done.lost) == (2, [])
 
 
-def test_archive_whose_keys_would_be_others_is_written_anew(archives, shared, tmp_path):
-    tars = shared("penstock/formats/registered/tars")
+def test_archive_whose_keys_would_be_others_is_written_anew(archives, tmp_path):
     tars.fill(archives, {"c.tar": tars.sample("k1", jpg=b"c", json=b"0")})
     root = loader.Root(tmp_path / "root")
     register(root, "webdataset", archives, "r")
     root.exclude("r", ["c.tar/k1"], reason="blurred")
     found, _ = leaves(root, "r", tmp_path / "out")
-    assert found.keys().isdisjoint(stored(archives))
+    assert found.keys().isdisjoint(objects_in(archives))
     back = register(loader.Root(tmp_path / "other"), "webdataset", tmp_path / "out", "r").version
     assert digest(back) == digest(root.open("r"))
 
@@ -212,8 +177,8 @@ def test_files_leave_one_by_one(tmp_path):
     register(root, "files", place, "r")
     root.exclude("r", ["a/1"], reason="blurred")
     export(root.open("r"), "files", open_store(tmp_path / "out"))
-    found = {key: data for key, data in stored(tmp_path / "out").items() if key[0] != "."}
-    assert found == {key: data for key, data in stored(place).items() if key != "a/1.jpg"}
+    found = objects_in(tmp_path / "out")
+    assert found == {key: data for key, data in objects_in(place).items() if key != "a/1.jpg"}
 
 
 @pytest.mark.parametrize(("format", "each"), [("mds", 1), ("litdata", 1), ("energon", 1), ("parquet", 3)])
@@ -246,8 +211,7 @@ def test_archive_that_was_written_since_does_not_leave(archives, tmp_path):
 
 
 @pytest.mark.parametrize(("before", "now"), [(2, 1), (1, 2)])
-def test_index_that_tells_of_others_than_were_registered_does_not_leave(before, now, shared, tmp_path):
-    mds, tars = shared("penstock/formats/registered/mds_files"), shared("penstock/formats/registered/tars")
+def test_index_that_tells_of_others_than_were_registered_does_not_leave(before, now, tmp_path):
     place, shards = tmp_path / "place", ([{"text": b"a"}], [{"text": b"b"}])
     root = loader.Root(tmp_path / "root")
     for n in (before, now):
@@ -257,6 +221,6 @@ def test_index_that_tells_of_others_than_were_registered_does_not_leave(before, 
         if n == before:
             register(root, "mds", place, "r")
             assert export(root.open("r"), "mds", open_store(tmp_path / "first")).failures == []
-            assert {k: v for k, v in stored(tmp_path / "first").items() if k[0] != "."} == stored(place)
+            assert objects_in(tmp_path / "first") == objects_in(place)
     with pytest.raises(Changed, match="register the place again"):
         export(root.open("r"), "mds", open_store(tmp_path / "out"))

@@ -10,9 +10,8 @@ from PIL import Image
 import loader
 from loader.errors import PenstockError
 from loader.modalities import decoder_for
-from loader.storage import open_store
-from penstock.formats.importer import ColumnarOptions
-from penstock.formats.run_import import import_place
+from tests.penstock.formats.builders import records
+from tests.penstock.formats.versions import contents, importing
 
 STEPS = (3, 1)
 DEPTH = np.arange(0, 60_000, 10_000, np.uint16).reshape(2, 3, 1)
@@ -87,9 +86,8 @@ def episode(steps, number=0):
 
 
 @pytest.fixture
-def write(shared, tmp_path):
+def write(tmp_path):
     """write(episodes, features): a dataset with one file of records for each split."""
-    records = shared("penstock/formats/exchange/records")
 
     def write(episodes=None, features=FEATURES, name="d-train.tfrecord-00000-of-00001"):
         (tmp_path / "in").mkdir(exist_ok=True)
@@ -102,17 +100,10 @@ def write(shared, tmp_path):
 
 
 def imported(tmp_path, *without):
-    with loader.Root(tmp_path / "root") as root:
-        return import_place(
-            root,
-            "rlds",
-            open_store(tmp_path / "in"),
-            "d",
-            options=ColumnarOptions(without=frozenset(without)),
-        )
+    return importing("rlds", tmp_path / "in", tmp_path / "root", without=without)[0]
 
 
-def test_each_episode_is_a_sample_with_its_features(write, tmp_path, contents):
+def test_each_episode_is_a_sample_with_its_features(write, tmp_path):
     write()
     done = imported(tmp_path)
     assert (done.failures, done.samples) == ([], 2)
@@ -187,7 +178,7 @@ def test_features_that_are_not_read_are_told(features, said, write, tmp_path):
     assert said in str(told.value)
 
 
-def test_features_are_left_out_by_either_name_and_other_files_refused(write, tmp_path, contents):
+def test_features_are_left_out_by_either_name_and_other_files_refused(write, tmp_path):
     write([{name: one for name, one in episode(2).items() if "image" not in name}])
     without = "steps/action", "steps/observation/depth", "observation.grid", "observation.image"
     assert imported(tmp_path, *without).samples == 1

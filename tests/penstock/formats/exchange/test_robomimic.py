@@ -15,7 +15,7 @@ from penstock.formats.episodes import robomimic_import as robomimic
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.importing import read_units
 from penstock.formats.registry import FORMATS, Format
-from penstock.formats.run_import import import_place
+from tests.penstock.formats.versions import contents, importing
 
 STEPS = (3, 1, 5)
 
@@ -44,11 +44,10 @@ def write(path, change=lambda file: None):
 
 
 def imported(folder, root, *without):
-    options = ColumnarOptions(without=frozenset(without))
-    return import_place(loader.Root(root), "robomimic", open_store(folder), "lift", options=options)
+    return importing("robomimic", folder, root, without=without, dataset="lift")[0]
 
 
-def test_each_demonstration_is_a_sample_with_its_arrays(tmp_path, contents):
+def test_each_demonstration_is_a_sample_with_its_arrays(tmp_path):
     path = write(tmp_path / "in" / "lift" / "ph.hdf5")
     done = imported(tmp_path / "in", tmp_path / "root")
     assert (done.failures, done.samples) == ([], 3)

@@ -29,6 +29,7 @@ from loader.storage import open_store
 from penstock.formats.episodes.message_decoders import LogChannel, ros_decoder
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
+from tests.penstock.formats.versions import contents
 
 ZERO = 1_700_000_000_000_000_000
 JOINT, SCAN, IMAGE = "sensor_msgs/msg/JointState", "sensor_msgs/msg/LaserScan", "sensor_msgs/msg/Image"
@@ -147,7 +148,7 @@ def ros2():
     return get_typestore(Stores.ROS2_HUMBLE)
 
 
-def test_message_is_the_same_in_every_file(tmp_path, contents, ros1, ros2):
+def test_message_is_the_same_in_every_file(tmp_path, ros1, ros2):
     for name in ("bags", "mcap"):
         (tmp_path / name).mkdir()
     one = Ros1Writer(tmp_path / "bags" / "one.bag")
@@ -252,7 +253,7 @@ def write_json(path, rows, schema=b"", kind="T", compression=mcap.writer.Compres
         writer.finish()
 
 
-def test_numbers_of_json_and_what_is_none(tmp_path, contents):
+def test_numbers_of_json_and_what_is_none(tmp_path):
     big = 2**53 + 1
     rows = [
         {"whole": 1, "told": 1, "mixed": 0, "some": 1, "big": big, "list": [1, 2], "on": True, "far": 2**63},
@@ -282,7 +283,7 @@ def test_numbers_of_json_and_what_is_none(tmp_path, contents):
     )
 
 
-def test_protobuf_by_the_descriptors_of_the_log(tmp_path, contents):
+def test_protobuf_by_the_descriptors_of_the_log(tmp_path):
     stamp = descriptor_pb2.FileDescriptorProto(name="t.proto", package="t", syntax="proto3")
     one = stamp.message_type.add(name="Time")
     one.field.add(name="seconds", number=1, type=3, label=1)
@@ -379,7 +380,7 @@ def encoded(pictures, name):
 
 
 @pytest.mark.parametrize("name", ["h264", "h265", "av1", "jpeg", "png"])
-def test_packets_are_copied(name, tmp_path, contents):
+def test_packets_are_copied(name, tmp_path):
     given_ = pictures(5)
     frames = encoded(given_, name)
     assert len(frames) == 5
@@ -416,7 +417,7 @@ def test_packets_are_copied(name, tmp_path, contents):
         assert all((one == other).all() for one, other in zip(own, again, strict=True))
 
 
-def test_what_is_refused_is_named_and_can_be_left_out(tmp_path, contents):
+def test_what_is_refused_is_named_and_can_be_left_out(tmp_path):
     frames = [base64.b64encode(one).decode() for one in encoded(pictures(4), "h264")]
     deep = io.BytesIO()
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(deep, "png")

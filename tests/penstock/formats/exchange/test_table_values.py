@@ -21,22 +21,24 @@ from loader.dataset.columnar.column_names import Partitions, metadata_name
 from loader.dataset.columnar.plain_values import reader_of
 from loader.dataset.names import escape_name
 from loader.errors import Corrupt, FieldMismatch, InvalidSample, NotSupported, ObjectNotFound
-from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registration.register import register
-from penstock.formats.run_import import import_place
 from penstock.formats.tables import parquet as parquet_rows
 from penstock.upkeep.verify.version import verify
-from tests.penstock.formats.exchange.test_import_tables import arrow, put, table
+from tests.penstock.formats.builders.places import arrow, put, table
+from tests.penstock.formats.versions import fields_of as fields_by_key
+from tests.penstock.formats.versions import importing
 
 FINE_NS = 1_700_000_000_000_001_001
 
 
-def imported(place, url, format="parquet", *, key=None, fields=(), without=()):
-    root = loader.Root(url)
-    options = ColumnarOptions(key, dict(fields), frozenset(without))
-    return import_place(root, format, open_store(place), "d", options=options, workers=1), root
+def imported(place, url, format="parquet", **how):
+    return importing(format, place, url, workers=1, **how)
+
+
+def fields_of(version):
+    return list(fields_by_key(version).values())
 
 
 def only_row(tmp_path, columns, **how):
@@ -46,13 +48,6 @@ def only_row(tmp_path, columns, **how):
     assert done.failures == []
     (row,) = root.open("d").samples().collect().to_dicts()
     return root.open("d"), row
-
-
-def fields_of(version):
-    from loader.dataset.reading.verified_bucket_reads import read_fields
-
-    names = sorted(version.fields)
-    return read_fields(version.shard_store, version.address(np.arange(len(version)), names))
 
 
 # Damaged, not supported, and neither
@@ -373,16 +368,6 @@ def test_name_that_spells_an_escape_is_refused_beside_what_it_spells(tmp_path):
 # Folders that name columns
 
 
-def hive(tmp_path, write=table, extension=".parquet"):
-    for folder, name in (
-        ("lang=de/year=2024", "a"),
-        ("lang=p%74/year=2025", "a"),
-        ("lang=__HIVE_DEFAULT_PARTITION__/year=-3", "a"),
-    ):
-        write(tmp_path / f"place/{folder}/{name}{extension}", {"b": [b"1"], "n": [1]})
-    return tmp_path / "place"
-
-
 def languages(version):
     return {(row.get("lang"), row.get("year")) for row in version.samples().collect().to_dicts()}
 
@@ -392,7 +377,9 @@ EXPECTED = {("de", 2024), ("pt", 2025), (None, -3)}
 
 @pytest.mark.parametrize(("format", "write"), [("parquet", table), ("arrow", arrow)])
 def test_folders_with_names_and_values_are_columns(tmp_path, format, write):
-    place = hive(tmp_path, write, f".{format}")
+    for name in ("lang=de/year=2024", "lang=p%74/year=2025", "lang=__HIVE_DEFAULT_PARTITION__/year=-3"):
+        write(tmp_path / f"place/{name}/a.{format}", {"b": [b"1"], "n": [1]})
+    place = tmp_path / "place"
     done, root = imported(place, tmp_path / "root", format)
     assert done.failures == []
     version = root.open("d")

@@ -1,16 +1,11 @@
 """Archives, and places that hold them."""
 
-from pathlib import Path
-
 import pytest
 
 import loader
-
-
-@pytest.fixture(scope="session")
-def tars(shared):
-    """tars.py."""
-    return shared("penstock/formats/registered/tars")
+from penstock.formats.registration.register import register
+from penstock.formats.registration.sealing import seal
+from tests.penstock.formats.builders import tars
 
 
 @pytest.fixture
@@ -19,18 +14,18 @@ def root(tmp_path):
 
 
 @pytest.fixture
-def three(tmp_path, tars):
+def three(tmp_path):
     """A folder of three archives with 40 samples each, which a registration does not seal."""
     tars.fill(tmp_path / "tars", {f"{k:03}.tar": [tars.JUMPED, *tars.numbered(k, 40)] for k in range(3)})
     return tmp_path / "tars"
 
 
-@pytest.fixture(scope="session")
-def registering(shared):
-    """registering(job, ...) -> [(exit status, what it says)] of registrations by processes of their own."""
-    forks = shared("dataset/forks")
-    with forks.processes(str(Path(__file__).parent / "child.py")) as do:
-        yield lambda *jobs: [tuple(one) for one in do(*({**job, "forks": forks.__file__} for job in jobs))]
+@pytest.fixture
+def sealed(root, three):
+    """The version of three archives, registered and sealed."""
+    version = register(root, "webdataset", three, "photos").version
+    assert seal(version).failures == []
+    return root.open("photos")
 
 
 @pytest.fixture

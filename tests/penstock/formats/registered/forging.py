@@ -30,3 +30,8 @@ def forge(root, version, change):
 
     root.log.commit(txn, build)
     return root.open(version.dataset)
+
+
+def place_of(version):
+    """The id of the place of a registered version."""
+    return version.parts.shard_rows()["path"][0].as_py().split("/")[1]

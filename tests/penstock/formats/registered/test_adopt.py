@@ -11,16 +11,14 @@ from loader.dataset.tables.foreign_objects import is_adopted
 from loader.errors import Conflict, InvalidRuntime
 from loader.storage import open_store
 from penstock.cli import main
-from penstock.formats.content_digest import content_digest
 from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
-from penstock.formats.run_export import export
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
-from penstock.upkeep.verify.root import verify_root
 from penstock.upkeep.verify.version import verify
+from tests.penstock.formats.builders import tars
 
 DAY_US = 86_400 * 10**6
 
@@ -33,31 +31,6 @@ def digests(version, n=5):
 
 def objects_of(root):
     return {info.key: root.store.get(info.key).data for info in root.store.list("foreign/")}
-
-
-@pytest.fixture
-def sealed(root, three):
-    """The version of three archives, registered and sealed."""
-    version = register(root, "webdataset", three, "photos").version
-    assert seal(version).failures == []
-    return root.open("photos")
-
-
-def test_version_reads_from_the_root_alone(root, three, sealed):
-    before, content = digests(sealed), content_digest(sealed).digest
-    done = adopt(root, "photos")
-    assert (done.places, done.objects, done.skipped, done.failures) == (1, 3, 0, [])
-    lay = {path.name: path.read_bytes() for path in three.iterdir()}
-    shutil.rmtree(three)
-    out = three.with_name("out")
-    assert export(root.open("photos"), "webdataset", open_store(out)).failures == []
-    assert {path.name: path.read_bytes() for path in out.glob("*.tar")} == lay
-    again = loader.Root(root.url).open("photos")
-    assert (again.id, digests(again), content_digest(again).digest) == (sealed.id, before, content)
-    assert verify(root, "photos", full=True).problems == []
-    report = verify_root(root, full=True)
-    assert (report.problems, report.n_foreign) == ([], 0)
-    assert adopt(root, "photos").skipped == 3
 
 
 def test_without_seals_nothing_is_copied_or_read(root, three, capsys):
@@ -88,19 +61,7 @@ def test_bytes_that_were_damaged_since_the_sealing_are_not_adopted(root, three, 
     assert set(objects_of(root).values()) == {one.read_bytes() for one in three.iterdir()}
 
 
-def test_killed_anywhere_and_run_again_it_ends_in_the_same(root, three, sealed, registering, tmp_path):
-    whole = loader.Root(tmp_path / "whole")
-    seal(register(whole, "webdataset", three, "photos").version)
-    adopt(whole, "photos")
-    for at, when in [(1, "after"), (2, "before"), (3, "after")]:
-        job = {"root": root.url, "place": "", "at": at, "when": when, "verb": "adopt"}
-        assert registering(job)[0][0] in (-9, 0)
-        assert digests(loader.Root(root.url).open("photos")) == digests(sealed)
-    assert adopt(root, "photos").failures == []
-    assert objects_of(root) == objects_of(whole)
-
-
-def test_registered_again_what_was_adopted_may_be_gone(root, three, sealed, tars):
+def test_registered_again_what_was_adopted_may_be_gone(root, three, sealed):
     adopt(root, "photos")
     (three / "000.tar").unlink()
     tars.fill(three, {"003.tar": tars.numbered(3, 40)})

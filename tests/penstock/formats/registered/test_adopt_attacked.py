@@ -17,26 +17,11 @@ from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
 from penstock.upkeep.verify.version import verify
-
-
-@pytest.fixture
-def forge(shared):
-    return shared("penstock/formats/registered/forging").forge
-
-
-@pytest.fixture
-def sealed(root, three):
-    version = register(root, "webdataset", three, "photos").version
-    assert seal(version).failures == []
-    return root.open("photos")
+from tests.penstock.formats.registered.forging import forge, place_of
 
 
 def everything(root):
     return {info.key: root.store.get(info.key).data for info in root.store.list("")}
-
-
-def place_of(version):
-    return version.parts.shard_rows()["path"][0].as_py().split("/")[1]
 
 
 def texts(version):
@@ -62,7 +47,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("how", FORGED)
-def test_forged_table_writes_nothing(root, three, sealed, forge, how):
+def test_forged_table_writes_nothing(root, three, sealed, how):
     (three / "log").mkdir()
     shutil.copy(three / "000.tar", three / "log" / "000000000001.json")
     version = forge(root, sealed, lambda rows: FORGED[how](rows, place_of(sealed)))
@@ -85,7 +70,7 @@ def test_forged_table_writes_nothing(root, three, sealed, forge, how):
     assert not is_adopted(root.store, place_of(sealed))
 
 
-def test_size_that_lies_copies_nothing(root, sealed, forge):
+def test_size_that_lies_copies_nothing(root, sealed):
     version = forge(root, sealed, lambda rows: rows[0].update(nbytes=rows[0]["nbytes"] - 512))
     root.retire("photos@1", reason="old")
     assert "registered were" in adopt(root, version.name).failures[0]

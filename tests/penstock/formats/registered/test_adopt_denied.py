@@ -17,21 +17,12 @@ from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.version import verify
+from tests.penstock.formats.builders import tars
+from tests.penstock.formats.registered.forging import place_of
 
 DAY_US = 86_400 * 10**6
 SECRET = b"1-3" * 4
 """Bytes of sample 1/0003, of archive 001.tar."""
-
-
-@pytest.fixture
-def sealed(root, three):
-    version = register(root, "webdataset", three, "photos").version
-    assert seal(version).failures == []
-    return root.open("photos")
-
-
-def place_of(version):
-    return version.parts.shard_rows()["path"][0].as_py().split("/")[1]
 
 
 def request(root, *what):
@@ -90,7 +81,7 @@ def test_seal_and_adopt_bring_nothing_back_that_was_taken_down(root, three, seal
     assert unclean(root, n, tmp_path)[0] == []
 
 
-def test_owner_who_writes_the_archive_anew_lets_it_be_adopted(root, three, sealed, tars, tmp_path):
+def test_owner_who_writes_the_archive_anew_lets_it_be_adopted(root, three, sealed, tmp_path):
     n = request(root, *SAMPLE)
     del sealed
     run(root, n)
@@ -124,7 +115,7 @@ def test_archive_that_is_registered_after_its_takedown_is_not_adopted(root, thre
     assert with_secret(root) == []
 
 
-def test_object_on_record_is_known_in_another_place(root, three, sealed, tars):
+def test_object_on_record_is_known_in_another_place(root, three, sealed):
     n = request(root, *SAMPLE)
     run(root, n)
     tars.fill(three, {"003.tar": tars.numbered(3, 4)})
@@ -239,7 +230,7 @@ def texts(version, cache):
         return sorted(map(str, next(iter(batches))["txt"]))
 
 
-def test_node_cache_keeps_no_page_of_an_archive_that_holds_them(root, tars, tmp_path, monkeypatch):
+def test_node_cache_keeps_no_page_of_an_archive_that_holds_them(root, tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_PLACES", "memory://denied")
     place, cache = open_store("memory://denied/tars"), tmp_path / "cache"
     for k in range(3):

@@ -1,6 +1,5 @@
 """Arrow IPC that is read where it lies, by the spans of its values."""
 
-import itertools
 import os
 import re
 
@@ -13,18 +12,16 @@ from hypothesis import strategies as st
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.root import root_over
-from loader.errors import Changed, Corrupt, DuplicateKey, InvalidSample, InvalidStore, PenstockError
+from loader.errors import Changed, Corrupt, DuplicateKey, InvalidSample, InvalidStore
 from loader.storage import open_store
 from penstock.cli import main
-from penstock.formats.content_digest import content_digest
 from penstock.formats.importer import ColumnarOptions
-from penstock.formats.registration.adoption import adopt
 from penstock.formats.registration.register import register
-from penstock.formats.registration.sealing import seal
 from penstock.formats.run_import import import_place
-from penstock.upkeep.verify.version import verify
+from tests.penstock.formats.builders.places import arrow
+from tests.penstock.formats.versions import digest
+from tests.penstock.formats.versions import imported as copied
 
-NUMBER = itertools.count()
 MEDIA = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 KINDS = {
     "binary": (pa.binary(), st.binary(max_size=9)),
@@ -39,14 +36,6 @@ KINDS = {
 }
 """Column -> its type, and values: all that lies in a file as a field has it."""
 TEXTS = {"text": "txt", "large_text": "txt"}
-
-
-def put(path, table, rows=1000, stream=True, **how):
-    """Write a table in record batches of so many rows."""
-    path.parent.mkdir(exist_ok=True, parents=True)
-    make = pa.ipc.new_stream if stream else pa.ipc.new_file
-    with make(str(path), table.schema, options=pa.ipc.IpcWriteOptions(**how)) as out:
-        out.write_table(table, max_chunksize=rows)
 
 
 def table(first=0, n=40):
@@ -67,40 +56,24 @@ def table(first=0, n=40):
 @pytest.fixture
 def place(tmp_path):
     """A stream of five record batches, and a file."""
-    put(tmp_path / "place/0.arrow", table(), rows=8)
-    put(tmp_path / "place/1.arrow", table(40), stream=False)
+    arrow(tmp_path / "place/0.arrow", table(), rows=8)
+    arrow(tmp_path / "place/1.arrow", table(40), stream=False)
     return tmp_path / "place"
 
 
 HOW = {"key": "id", "fields": {"cap": "txt"}}
 
 
-def registered(root, place, **how):
-    return register(root, "arrow", place, "t", **{**HOW, **how}).version
-
-
 def imported(place, key="id", fields=HOW["fields"], without=()):
-    root = root_over(open_store(f"memory://arrow-{next(NUMBER)}"))
-    options = ColumnarOptions(key, fields, frozenset(without))
-    done = import_place(root, "arrow", open_store(place), "t", options=options, workers=1)
-    assert done.failures == []
-    return root.open("t")
+    return copied("arrow", place, key=key, fields=fields, without=without, workers=1)
 
 
 def digests(version):
-    return [content_digest(version, full=full).digest for full in (False, True)]
+    return [digest(version, full=full) for full in (False, True)]
 
 
-def test_it_has_the_digest_of_an_import_and_nothing_is_written_there(root, place):
-    before = sorted((one.name, one.read_bytes()) for one in place.iterdir())
-    version, copy = registered(root, place), imported(place)
-    assert digests(version) == digests(copy)
-    assert version.fields == copy.fields == ("cap.txt", "ids.u2", "image.jpg")
-    assert sorted((one.name, one.read_bytes()) for one in place.iterdir()) == before
-    sealed = seal(version)
-    assert (sealed.nbytes, sealed.failures) == (0, [])  # checksums are known from the registration on
-    assert verify(root, "t", full=True).problems == []
-    assert registered(loader.Root(f"{root.url}-2"), place).id == version.id
+def registered(root, place, **how):
+    return register(root, "arrow", place, "t", **{**HOW, **how}).version
 
 
 def test_value_is_a_span_of_its_file(root, place):
@@ -135,9 +108,9 @@ def test_every_kind_of_column_has_the_digest_of_its_import(data, stream, rows, t
         kind, values = KINDS[name]
         columns[name] = pa.array(data.draw(st.lists(st.none() | values, min_size=n, max_size=n)), kind)
     place = tmp_path_factory.mktemp("place")
-    put(place / "0.arrow", pa.table(columns), rows, stream)
+    arrow(place / "0.arrow", pa.table(columns), stream, rows)
     fields = {name: word for name, word in TEXTS.items() if name in some}
-    root = root_over(open_store(f"memory://arrow-{next(NUMBER)}"))
+    root = root_over(open_store(f"memory://arrow-{place.name}-{stream}"))
     version = register(root, "arrow", place, "t", fields=fields).version
     assert digests(version) == digests(imported(place, None, fields))
 
@@ -145,7 +118,7 @@ def test_every_kind_of_column_has_the_digest_of_its_import(data, stream, rows, t
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 @pytest.mark.parametrize("stream", [True, False])
 def test_compressed_buffers_are_refused(root, tmp_path, compression, stream):
-    put(tmp_path / "place/a.arrow", table(), stream=stream, compression=compression)
+    arrow(tmp_path / "place/a.arrow", table(), stream=stream, compression=compression)
     with pytest.raises(InvalidStore, match=r"a\.arrow is compressed, .*: penstock import arrow"):
         registered(root, tmp_path / "place")
     assert root.datasets() == []
@@ -161,7 +134,7 @@ def test_record_batch_that_grows_beyond_the_limit_is_refused_by_its_header(
     """59 KB took 1.6 GiB: Arrow decompresses a batch whole, so the lengths before its buffers are summed first."""
     text = pa.array(["x" * 100_000, "y"] * 20)
     rows = pa.table({"text": text if column == "plain" else text.dictionary_encode()})
-    put(tmp_path / "place/a.arrow", rows, rows=10, stream=stream, compression=compression)
+    arrow(tmp_path / "place/a.arrow", rows, rows=10, stream=stream, compression=compression)
     assert len(imported(tmp_path / "place", None, {"text": "txt"})) == 40
     monkeypatch.setattr("loader.dataset.columnar.record_batches.MIN_ARROW_BATCH_BYTES", 99_999)
     monkeypatch.setattr("loader.dataset.columnar.record_batches.MAX_ARROW_RATIO", 1)
@@ -197,7 +170,7 @@ def test_record_batch_that_grows_beyond_the_limit_is_refused_by_its_header(
     ],
 )
 def test_fields_whose_bytes_are_not_in_the_file_are_refused_and_left_out(root, tmp_path, column, how, said):
-    put(tmp_path / "place/a.arrow", pa.table({"b": [b"x"], "c": column}))
+    arrow(tmp_path / "place/a.arrow", pa.table({"b": [b"x"], "c": column}))
     with pytest.raises(InvalidSample, match=rf"a\.arrow, row 0: .*{re.escape(said)}.*penstock import arrow"):
         register(root, "arrow", tmp_path / "place", "t", **how)
     version = register(root, "arrow", tmp_path / "place", "t", without=["c"]).version
@@ -207,7 +180,7 @@ def test_fields_whose_bytes_are_not_in_the_file_are_refused_and_left_out(root, t
 def test_classes_are_metadata_and_their_numbers_are_left_out(root, tmp_path):
     told = b'{"info": {"features": {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}}}'
     made = pa.table({"b": [b"x", b"y"], "label": [1, 0]}).replace_schema_metadata({"huggingface": told})
-    put(tmp_path / "place/a.arrow", made)
+    arrow(tmp_path / "place/a.arrow", made)
     with pytest.raises(InvalidSample, match=r"the field 'cls', of column 'label', .*--without cls"):
         register(root, "arrow", tmp_path / "place", "t")
     version = register(root, "arrow", tmp_path / "place", "t", without=["cls"]).version
@@ -216,10 +189,10 @@ def test_classes_are_metadata_and_their_numbers_are_left_out(root, tmp_path):
 
 
 def test_bad_rows_and_keys_are_named(root, tmp_path):
-    put(tmp_path / "a/a.arrow", pa.table({"n": [1]}))
+    arrow(tmp_path / "a/a.arrow", pa.table({"n": [1]}))
     with pytest.raises(InvalidSample, match="sample 'a/000000000' has no field"):
         register(root, "arrow", tmp_path / "a", "t")
-    put(tmp_path / "b/b.arrow", pa.table({"b": [b"x", b"y"], "n": [7, 7]}), rows=1)
+    arrow(tmp_path / "b/b.arrow", pa.table({"b": [b"x", b"y"], "n": [7, 7]}), rows=1)
     with pytest.raises(DuplicateKey, match=r"b\.arrow has the key '7' twice"):
         register(root, "arrow", tmp_path / "b", "t", key="n")
 
@@ -241,46 +214,21 @@ def test_file_that_changed_or_flipped_is_told_and_registered_again(root, place):
     assert text(version, "k4") == b"text 4"
     with pytest.raises(Corrupt, match="k5"):
         text(version, "k5")
-    put(path, table(0, 30), rows=8)
+    arrow(path, table(0, 30), rows=8)
     with pytest.raises(Changed, match="register again"):
         text(root.open("t"), "k4")
     assert len(registered(root, place)) == 70
 
 
-def test_adopted_it_needs_its_owner_no_more(root, place):
-    before = digests(registered(root, place))
-    assert adopt(root, "t").failures == []
-    for path in place.iterdir():
-        path.unlink()
-    assert digests(loader.Root(root.url).open("t")) == before
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_name_that_is_no_text_is_damage(root, tmp_path, stream):
     path = tmp_path / "place/a.arrow"
-    put(path, table(), stream=stream)
+    arrow(path, table(), stream=stream)
     path.write_bytes(path.read_bytes().replace(b"cap", b"\xffap"))
     with pytest.raises(Corrupt, match=r"a\.arrow is damaged or cut: "):
         register(root, "arrow", path.parent, "t")
     (said,) = import_place(root, "arrow", open_store(path.parent), "u", workers=1).failures
     assert "a.arrow is damaged or cut: " in said
-
-
-@given(data=st.data(), stream=st.booleans())
-@settings(max_examples=40, deadline=None)
-def test_damaged_files_are_refused_or_give_what_an_import_gives(data, stream, tmp_path_factory):
-    """A file without checksums: some damage is a sound file with other values."""
-    place = tmp_path_factory.mktemp("place")
-    put(place / "0.arrow", table(0, 9), rows=4, stream=stream)
-    whole = bytearray((place / "0.arrow").read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    (place / "0.arrow").write_bytes(whole[: data.draw(st.integers(len(whole) // 2, len(whole)))])
-    try:
-        version = registered(root_over(open_store(f"memory://arrow-{next(NUMBER)}")), place)
-    except PenstockError:
-        return
-    assert digests(version) == digests(imported(place))
 
 
 def test_command(root, place, capsys):

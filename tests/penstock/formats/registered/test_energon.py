@@ -93,16 +93,6 @@ def test_index_alone_gives_the_samples_that_the_headers_give(place, exported, he
     assert sorted(set(headers)) == sorted(key for key in exported if key.endswith(".tar"))
 
 
-def test_version_has_the_column_split(place, tmp_path):
-    with loader.Root(tmp_path / "root") as root:
-        version = register(root, "energon", place, "photos").version
-        assert version.fields == ("JPG", "json", "seg.npy", "txt")
-        rows = version.samples().collect().to_dicts()
-        view = version.select("txt").where("split = 'val'")
-    assert {row["split"] for row in rows} == {"train", "val"}
-    assert len(view) == 4
-
-
 @pytest.mark.parametrize(
     "change",
     [

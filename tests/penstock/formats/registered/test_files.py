@@ -6,7 +6,7 @@ import os
 import pytest
 
 import loader
-from loader.errors import Changed, InvalidField
+from loader.errors import Changed
 from loader.storage import open_store
 from loader.storage.requests import Traffic, counted
 from penstock.formats import files as plain_files
@@ -75,13 +75,6 @@ def test_file_that_was_written_again_is_named_by_itself(root, folder):
     again = register(root, "files", folder, "texts")
     assert (again.new, again.replaced, again.same, len(again.version)) == (0, 1, 29, 30)
     assert delivered(again.version, "txt")[0]["1/f07"] == "another"
-
-
-def test_pickle_among_them_is_refused_by_name(root, folder):
-    (folder / "model.pkl").write_bytes(b"x")
-    with pytest.raises(InvalidField, match=r"model\.pkl, sample 'model': .*never unpickled.*--without pkl"):
-        register(root, "files", folder, "texts")
-    assert len(register(root, "files", folder, "texts", without=["pkl"]).version) == 30
 
 
 def test_files_of_a_bucket_cost_a_request_each(root, aws):

@@ -13,7 +13,7 @@ from loader.dataset.tables import columns
 from penstock.cli import main
 from penstock.formats.reading import object_file
 from penstock.formats.registration.register import register
-from tests.penstock.formats.registered import img2dataset
+from tests.penstock.formats.builders import img2dataset, tars
 
 
 def version_of(root, place, **more):
@@ -32,7 +32,7 @@ def kinds(version):
 
 
 @pytest.fixture
-def fill(tars, tmp_path):
+def fill(tmp_path):
     """fill(documents, ...) writes an archive of each, and returns the folder."""
 
     def go(*archives, folder="tars"):
@@ -46,7 +46,7 @@ def fill(tars, tmp_path):
     return go
 
 
-def test_columns_of_img2dataset_select_samples_and_json_stays_a_field(root, tars, tmp_path):
+def test_columns_of_img2dataset_select_samples_and_json_stays_a_field(root, tmp_path):
     tars.fill(tmp_path / "tars", img2dataset.archives(50))
     done = version_of(root, tmp_path / "tars")
     version = done.version
@@ -204,7 +204,7 @@ def test_without_leaves_out_the_field_with_its_columns_or_a_column(root, fill):
 
 
 @pytest.mark.parametrize("name", ["{key}.json", "{key}.JSON", "{key}.jSoN"])
-def test_samples_with_other_fields_have_the_columns_of_their_documents(name, root, tars, tmp_path):
+def test_samples_with_other_fields_have_the_columns_of_their_documents(name, root, tmp_path):
     """Fields that differ, or lie apart, are read by another way than those that are alike."""
     some = [(name.format(key=f"k{i}"), json.dumps({"v": i}).encode()) for i in range(5)]
     alike = [one for member in some for one in (member, (f"{member[0].partition('.')[0]}.txt", b"t"))]
@@ -228,7 +228,7 @@ def test_samples_with_other_fields_have_the_columns_of_their_documents(name, roo
 
 
 @pytest.mark.parametrize("nbytes", [600, 1300, 5000])
-def test_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root, tars, tmp_path, monkeypatch):
+def test_bucket_s_documents_are_read_at_the_ends_of_requests_too(nbytes, root, tmp_path, monkeypatch):
     """Requests of odd sizes end within headers, and within documents."""
     tars.fill(tmp_path / "tars", img2dataset.archives(20, image=b"x" * 700))
     here = version_of(root, tmp_path / "tars").version

@@ -1,7 +1,5 @@
 """MDS where it lies: every value that a shard holds is a field or a column, and damage is told with its byte."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -9,26 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import loader
-from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
+from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import open_store
 from penstock.formats import mds as mds
 from penstock.formats.registration.register import register
-
-
-@pytest.fixture(scope="session")
-def files(shared):
-    return shared("penstock/formats/registered/mds_files")
-
-
-def read(version):
-    """key -> field -> bytes."""
-    out = {}
-    for row in version.samples().collect().to_dicts():
-        at = np.array([row["ordinal"]])
-        (address,) = version.address(at, version.fields)
-        (out[row["key"]],) = read_fields(version.shard_store, [address])
-    return out
+from tests.penstock.formats.builders import mds_files as files
 
 
 def walked(folder):
@@ -79,7 +62,7 @@ def arrays(static, dynamic_dtype=False):
     rows=st.lists(st.tuples(st.binary(max_size=40), st.text(max_size=9)), min_size=1, max_size=5),
     numbers=st.data(),
 )
-def test_every_value_is_a_field_or_a_column(array, rows, numbers, files, tmp_path_factory):
+def test_every_value_is_a_field_or_a_column(array, rows, numbers, tmp_path_factory):
     encoding, encoded, word, values = array
     columns = {
         "jpg": "bytes",
@@ -116,7 +99,7 @@ def test_every_value_is_a_field_or_a_column(array, rows, numbers, files, tmp_pat
 
 
 @pytest.fixture
-def three(files, tmp_path):
+def three(tmp_path):
     """A dataset of three shards, 7 documents each."""
     columns = {"tokens": "ndarray:uint16", "n": "int32", "text": "str"}
     files.fill(tmp_path / "mds", columns, *([document(7 * s + i) for i in range(7)] for s in range(3)))
@@ -151,21 +134,6 @@ def test_training_reads_tokens_where_they_lie(root, three):
     assert found == {str(n): [n + i for i in range(n % 5 + 1)] for n in range(21)}
 
 
-def test_shard_more_is_the_next_version(root, three, files):
-    first = register(root, "mds", three, "docs").version
-    index = json.loads((three / "index.json").read_text())
-    columns = {"tokens": "ndarray:uint16", "n": "int32", "text": "str"}
-    data = files.shard(columns, [document(21)])
-    (three / "shard.00003.mds").write_bytes(data)
-    index["shards"].append(files.entry("shard.00003.mds", data, columns, 1))
-    files.put_index(three, index)
-    done = register(root, "mds", three, "docs")
-    assert (len(first), len(done.version), done.new, done.same) == (21, 22, 1, 3)
-    assert read(done.version)["21"]["text.txt"] == b"document 21"
-    with pytest.raises(Conflict):
-        register(root, "files", three, "docs")
-
-
 @pytest.mark.parametrize(
     ("at", "value", "said"),
     [
@@ -188,30 +156,6 @@ def test_damage_is_told_with_its_byte(root, three, at, value, said):
     assert root.datasets() == []
 
 
-@given(data=st.data())
-def test_damaged_shards_are_read_or_told(data, files, tmp_path_factory):
-    columns = {"tokens": "ndarray", "n": "str_int", "text": "str"}
-    rows = [{"tokens": bytes([16, 4, 2, 1, 0, 2, 0]), "n": b"12", "text": b"abc"} for _ in range(3)]
-    good = bytearray(files.shard(columns, rows))
-    for at, byte in data.draw(
-        st.lists(st.tuples(st.integers(0, len(good) - 1), st.integers(0, 255)), min_size=1, max_size=4)
-    ):
-        good[at] = byte
-    good = good[: data.draw(st.integers(0, len(good)) | st.just(len(good)))]
-    folder = tmp_path_factory.mktemp("mds")
-    (folder / "a.mds").write_bytes(good)
-    files.put_index(folder, {"shards": [files.entry("a.mds", good, columns, 3)]})
-    said, found = "", []
-    try:
-        found = walked(folder)
-    except Corrupt as error:
-        said = str(error)
-    assert "a.mds, byte " in said or len(found) == 3
-    for _, fields, _ in found:
-        assert len(fields) == 2
-        assert sum(map(len, fields.values())) <= len(good)
-
-
 JSON = st.recursive(
     st.none() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=3), max_leaves=4
 )
@@ -223,7 +167,7 @@ JSON = st.recursive(
     ),
     value=JSON,
 )
-def test_damaged_index_is_told(name, value, files, tmp_path_factory):
+def test_damaged_index_is_told(name, value, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mds")
     index = files.fill(folder, {"n": "int", "text": "str"}, [{"n": bytes(8), "text": b"x"}] * 2)
     assume(index["shards"][0][name] != value and value != [8, 0])
@@ -260,7 +204,7 @@ def test_damaged_index_is_told(name, value, files, tmp_path_factory):
         ({"version": 1}, Corrupt, "version 1"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(root, files, tmp_path, change, error, said):
+def test_what_cannot_be_read_is_refused_by_name(root, tmp_path, change, error, said):
     index = files.fill(tmp_path / "mds", {"n": "int", "text": "str"}, [{"n": bytes(8), "text": b"x"}] * 2)
     index["shards"][0].update(change)
     files.put_index(tmp_path / "mds", index)
@@ -268,7 +212,7 @@ def test_what_cannot_be_read_is_refused_by_name(root, files, tmp_path, change, e
         register(root, "mds", tmp_path / "mds", "docs")
 
 
-def test_columns_that_would_be_lost_are_told(root, files, tmp_path):
+def test_columns_that_would_be_lost_are_told(root, tmp_path):
     files.fill(tmp_path / "a", {"n": "int"}, [{"n": bytes(8)}])
     with pytest.raises(InvalidSample, match="only numbers"):
         register(root, "mds", tmp_path / "a", "a")
@@ -284,7 +228,7 @@ def test_columns_that_would_be_lost_are_told(root, files, tmp_path):
     assert (row["key"], row["mds_key"]) == ("0", 5)
 
 
-def test_names_outside_of_ascii_stay_apart(root, files, tmp_path):
+def test_names_outside_of_ascii_stay_apart(root, tmp_path):
     """Those of fields and of columns."""
     columns = {"标题": "str", "内容": "str", "数": "int", "长": "int"}
     row = {"标题": b"t", "内容": b"c", "数": np.int64(1).tobytes(), "长": np.int64(2).tobytes()}

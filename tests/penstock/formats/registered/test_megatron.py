@@ -15,11 +15,7 @@ from penstock.formats import megatron as megatron
 from penstock.formats import megatron as megatron_index
 from penstock.formats.registration.register import register
 from penstock.upkeep.verify.version import verify
-
-
-@pytest.fixture(scope="session")
-def files(shared):
-    return shared("penstock/formats/registered/megatron_files")
+from tests.penstock.formats.builders import megatron_files as files
 
 
 def walked(folder):
@@ -43,7 +39,7 @@ DOCUMENTS = st.lists(st.lists(st.lists(st.integers(0, 100), max_size=4), max_siz
 @given(
     documents=DOCUMENTS, word=st.sampled_from(sorted(megatron_index.DTYPES.values())), step=st.integers(1, 4)
 )
-def test_each_document_is_its_sequences(documents, word, step, files, tmp_path_factory):
+def test_each_document_is_its_sequences(documents, word, step, tmp_path_factory):
     folder = tmp_path_factory.mktemp("megatron")
     modes = [i % 3 for i in range(sum(map(len, documents)))] if len(documents) % 2 else None
     files.fill(folder, "a", word, documents, modes)
@@ -64,7 +60,7 @@ def test_each_document_is_its_sequences(documents, word, step, files, tmp_path_f
     assert said == (modes or [])
 
 
-def test_training_packs_documents_of_two_files(root, files, tmp_path, monkeypatch):
+def test_training_packs_documents_of_two_files(root, tmp_path, monkeypatch):
     monkeypatch.setattr(megatron_index, "RUN_SAMPLES", 7)
     for number, stem in enumerate(("a.b/web_text_document", "code")):
         files.fill(tmp_path / "place", stem, "u2", files.numbered(20, 100 * number))
@@ -89,7 +85,7 @@ def test_training_packs_documents_of_two_files(root, files, tmp_path, monkeypatc
         assert next(batches)["tokens.u2"].shape == (2, 8)
 
 
-def test_one_pair_has_plain_numbers_and_a_second_one_comes_later(root, files, tmp_path):
+def test_one_pair_has_plain_numbers_and_a_second_one_comes_later(root, tmp_path):
     files.fill(tmp_path / "place", "a", "i4", files.numbered(9))
     first = register(root, "megatron", tmp_path / "place", "docs").version
     assert [row["key"] for row in first.samples().collect().to_dicts()] == [str(i) for i in range(9)]
@@ -101,7 +97,7 @@ def test_one_pair_has_plain_numbers_and_a_second_one_comes_later(root, files, tm
     assert keys == [*map(str, range(9)), "b/0", "b/1", "b/2"]
 
 
-def test_names_too_long_for_a_key_are_hashes(root, files, tmp_path):
+def test_names_too_long_for_a_key_are_hashes(root, tmp_path):
     for stem in ("a%b", "z" * 140):
         files.fill(tmp_path / "place", stem, "u1", [[[1, 2]], [[3]]])
     rows = register(root, "megatron", tmp_path / "place", "docs").version.samples().collect().to_dicts()
@@ -127,7 +123,7 @@ def test_names_too_long_for_a_key_are_hashes(root, files, tmp_path):
         (94, b"\2", r"byte 94: the last document ends behind sequence 2 of 3"),
     ],
 )
-def test_damage_is_told_with_its_byte(root, files, tmp_path, at, value, said):
+def test_damage_is_told_with_its_byte(root, tmp_path, at, value, said):
     files.fill(tmp_path / "place", "a", "u2", [[[1, 2]], [[3, 4]], [[5]]])
     path = tmp_path / "place/a.idx"
     data = bytearray(path.read_bytes())
@@ -138,7 +134,7 @@ def test_damage_is_told_with_its_byte(root, files, tmp_path, at, value, said):
     assert root.datasets() == []
 
 
-def test_index_of_another_file_is_told(root, files, tmp_path):
+def test_index_of_another_file_is_told(root, tmp_path):
     place = tmp_path / "place"
     files.fill(place, "a", "u2", [[[1, 2]], [[3, 4]]])
     (place / "a.bin").write_bytes(bytes(9))
@@ -154,9 +150,7 @@ def test_index_of_another_file_is_told(root, files, tmp_path):
 
 
 @given(data=st.data(), documents=DOCUMENTS.filter(lambda documents: sum(map(len, documents)) > 1))
-def test_flipped_bit_or_a_cut_is_told_or_changes_bounds_and_modes_alone(
-    data, documents, files, tmp_path_factory
-):
+def test_flipped_bit_or_a_cut_is_told_or_changes_bounds_and_modes_alone(data, documents, tmp_path_factory):
     folder = tmp_path_factory.mktemp("megatron")
     n, with_modes = sum(map(len, documents)), data.draw(st.booleans())
     files.fill(folder, "a", "i2", documents, [1] * n if with_modes else None)

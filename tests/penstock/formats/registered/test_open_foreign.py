@@ -5,6 +5,7 @@ import shutil
 from concurrent.futures import ProcessPoolExecutor
 
 import loader
+from tests.penstock.formats.builders import tars
 
 
 def opened(url, folder):
@@ -24,7 +25,7 @@ def test_processes_that_begin_together_have_one_version(three, tmp_path):
         assert len(next(iter(batches)).fields["txt"]) == 16
 
 
-def test_place_keeps_its_version_until_it_changes(three, tmp_path, tars):
+def test_place_keeps_its_version_until_it_changes(three, tmp_path):
     first = loader.open_foreign("webdataset", three, folder=tmp_path / "a")
     assert loader.open_foreign("webdataset", three, folder=tmp_path / "b").id == first.id
     other = loader.open_foreign("webdataset", three, folder=tmp_path / "a", without=["cls"])

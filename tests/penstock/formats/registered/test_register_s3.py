@@ -15,6 +15,7 @@ from loader.storage import open_store
 from loader.storage.requests import Traffic, counted
 from penstock.formats.registration.register import register
 from penstock.upkeep.verify.version import verify
+from tests.penstock.formats.builders import tars
 
 _numbers = itertools.count()
 
@@ -52,7 +53,7 @@ def texts(plan, n, **how):
     return out
 
 
-def test_training_reads_archives_in_a_bucket(root, place, tars, tmp_path):
+def test_training_reads_archives_in_a_bucket(root, place, tmp_path):
     url, store = place
     put(store, tars, {f"shards/{k}.tar": tars.numbered(k, 30) for k in range(3)})
     version = register(root, "webdataset", url, "photos").version
@@ -101,7 +102,7 @@ def test_training_reads_a_table_in_a_bucket(root, place, tmp_path):
         read(workers=0)
 
 
-def test_object_that_is_replaced_in_a_bucket_is_named(root, place, tars):
+def test_object_that_is_replaced_in_a_bucket_is_named(root, place):
     url, store = place
     put(store, tars, {f"{k}.tar": tars.numbered(k, 30) for k in range(2)})
     version = register(root, "webdataset", url, "photos").version
@@ -126,7 +127,7 @@ def test_object_that_is_replaced_in_a_bucket_is_named(root, place, tars):
     assert texts(plan, 1)[0][1] == contents(store)
 
 
-def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, tars, monkeypatch):
+def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, monkeypatch):
     """Of small members everything is read in few requests; of large ones a request each, and next to no byte."""
     from penstock.formats.reading import object_file
 
@@ -164,7 +165,7 @@ def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, tars, mo
 
 
 @pytest.mark.parametrize("n", [64, 128])
-def test_reading_costs_the_requests_of_a_root_four_that_find_the_place_and_one_per_seal(n, place, tars):
+def test_reading_costs_the_requests_of_a_root_four_that_find_the_place_and_one_per_seal(n, place):
     """The table of objects, the listing of the place's records (two), the newest; a seal at an index's first row."""
     url, store = place
     put(store, tars, {f"tars/{k}.tar": tars.numbered(k, n) for k in range(2)})

@@ -21,13 +21,13 @@ from penstock.denied.find import find
 from penstock.formats.content_digest import content_digest
 from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
-from penstock.formats.run_import import import_place
 from penstock.upkeep.copying.items import Pace
 from penstock.upkeep.gc.collector import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.takedown.run import keys_tables
 from penstock.upkeep.verify.root import verify_root
 from penstock.upkeep.verify.version import verify
+from tests.penstock.formats.builders import tars
 
 DAY_US = 86_400 * 10**6
 
@@ -63,7 +63,10 @@ def damage(version, path, field="txt", row=3):
 
 def test_digests_and_the_id_stay_and_nothing_is_unverified(root, three):
     version = register(root, "webdataset", three, "photos").version
-    before = steps(version)
+    before, unsealed = steps(version), content_digest(version)
+    assert unsealed.digest == ""
+    for said in ("penstock seal photos@1", "penstock digest photos@1 --full, which reads all bytes"):
+        assert said in unsealed.failures[0]
     done = seal(version)
     assert (done.shards, done.skipped, done.failures) == (3, 0, [])
     again = root.open("photos")
@@ -86,18 +89,7 @@ def test_damaged_byte_is_named_at_every_read(root, three):
     assert verify(root, "photos", full=True).unverified_nbytes == 0
 
 
-def test_registered_and_sealed_it_has_the_digest_of_an_import(root, three):
-    version = register(root, "webdataset", three, "photos").version
-    unsealed = content_digest(version)
-    assert unsealed.digest == ""
-    assert "penstock seal photos@1" in unsealed.failures[0]
-    assert "penstock digest photos@1 --full, which reads all bytes" in unsealed.failures[0]
-    seal(version)
-    copy = import_place(root, "webdataset", open_store(str(three)), "copies")
-    assert content_digest(root.open("photos")).digest == content_digest(root.open(copy.name)).digest
-
-
-def test_archive_with_the_same_index_and_other_bytes_has_a_seal_of_its_own(root, three, tars):
+def test_archive_with_the_same_index_and_other_bytes_has_a_seal_of_its_own(root, three):
     """Its keys, offsets and lengths are as before, so its index has the same bytes."""
     version = register(root, "webdataset", three, "photos").version
     seal(version)
@@ -114,7 +106,7 @@ def test_archive_with_the_same_index_and_other_bytes_has_a_seal_of_its_own(root,
     assert not any(nbytes for _, nbytes in steps(root.open("photos")))
 
 
-def test_changed_archive_is_named_and_the_others_are_sealed(root, three, tars, capsys):
+def test_changed_archive_is_named_and_the_others_are_sealed(root, three, capsys):
     register(root, "webdataset", three, "photos")
     (three / "001.tar").write_bytes(tars.tar_bytes(tars.numbered(1, 39)))
     assert main(["seal", "photos", "--root", root.url]) == 1
@@ -138,18 +130,6 @@ def test_of_files_in_one_index_one_that_is_gone_stops_none_that_stay(root, tmp_p
     assert content_digest(root.open("texts")).samples == 5
 
 
-def test_killed_anywhere_and_run_again_it_ends_in_the_same_seals(root, three, tmp_path, registering):
-    whole = loader.Root(tmp_path / "whole")
-    seal(register(whole, "webdataset", three, "photos").version)
-    register(root, "webdataset", three, "photos")
-    for when in ("before", "after"):
-        job = {"root": root.url, "place": "", "at": 2, "when": when, "verb": "seal"}
-        assert registering(job) == [(-9, None)]
-        assert len(seals_of(root)) < 3 or when == "after"  # the first may be on its way
-    assert seal(root.open("photos")).failures == []
-    assert seals_of(root) == seals_of(whole)
-
-
 def test_seal_costs_one_request_per_index_there_or_not(root, three):
     version = register(root, "webdataset", three, "photos").version
 
@@ -170,7 +150,7 @@ def test_seal_costs_one_request_per_index_there_or_not(root, three):
     assert sorted(missing) == sorted(set(missing)) == sorted(requests()) == sorted(seals_of(root))
 
 
-def test_collector_keeps_seals_that_a_version_needs_and_deletes_the_others(root, three, tars):
+def test_collector_keeps_seals_that_a_version_needs_and_deletes_the_others(root, three):
     version = register(root, "webdataset", three, "photos").version
     seal(version)
     (three / "001.tar").write_bytes(tars.tar_bytes(tars.numbered(1, 39)))

@@ -22,6 +22,7 @@ from penstock.formats.registration.register import register
 from penstock.formats.registration.sealing import seal
 from penstock.formats.run_export import export
 from penstock.upkeep.verify.version import verify
+from tests.penstock.formats.builders import tars
 
 _numbers = itertools.count()
 KIB = 2**10
@@ -74,7 +75,7 @@ def walked(store, *, small, sums):
 @example(members=[("a.jpg", 15 * KIB)] * 12, format=tarfile.GNU_FORMAT, small=False)
 @example(members=[("a.jpg", 900), ("a.jpg", 40 * KIB), ("a.jpg", 1)], format=tarfile.GNU_FORMAT, small=False)
 def test_checksums_are_those_of_the_contents_and_cost_no_request(
-    verbs, kind, members, format, small, tars, tmp_path
+    verbs, kind, members, format, small, tmp_path
 ):
     contents = [
         bytes([at + 1, at]) * (nbytes // 2) + b"!" * (nbytes % 2) for at, (_, nbytes) in enumerate(members)
@@ -97,7 +98,7 @@ def test_checksums_are_those_of_the_contents_and_cost_no_request(
 
 
 @pytest.mark.parametrize("format", ["webdataset", "energon", "webdataset of ours"])
-def test_registration_seals_as_penstock_seal_does(format, root, tmp_path, tars):
+def test_registration_seals_as_penstock_seal_does(format, root, tmp_path):
     members = [
         *tars.numbered(0, 3),
         ("d/x.JPG", b"abc"),
@@ -129,7 +130,7 @@ def test_registration_seals_as_penstock_seal_does(format, root, tmp_path, tars):
     assert seals_of(root) == seals != {}
 
 
-def test_what_was_jumped_over_is_left_for_penstock_seal_and_earlier_seals_stay(root, tmp_path, tars):
+def test_what_was_jumped_over_is_left_for_penstock_seal_and_earlier_seals_stay(root, tmp_path):
     place = tmp_path / "place"
     tars.fill(place, {"a.tar": tars.numbered(0, 4), "b.tar": [tars.JUMPED, *tars.numbered(1, 4)]})
     first = register(root, "webdataset", place, "photos")

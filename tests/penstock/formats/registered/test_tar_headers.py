@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from loader.errors import Corrupt, InvalidSample
 from penstock.formats.archives import tar_headers
 from penstock.formats.archives.tar_headers import members
+from tests.penstock.formats.builders import tars
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
@@ -26,7 +27,7 @@ names = st.lists(words, min_size=1, max_size=8).map("/".join).filter(lambda name
     found=st.lists(st.tuples(names, st.binary(max_size=1200)), max_size=6),
     format=st.sampled_from(["gnu", "pax"]),
 )
-def test_members_lie_where_tarfile_finds_them(found, format, tars):
+def test_members_lie_where_tarfile_finds_them(found, format):
     data = tars.tar_bytes(found, FORMATS[format])
     with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8") as archive:
         expected = [(one.name, one.offset_data, one.size) for one in archive if one.isreg()]
@@ -37,7 +38,7 @@ def test_members_lie_where_tarfile_finds_them(found, format, tars):
 
 
 @given(cut=st.integers(1, 40), format=st.sampled_from(sorted(FORMATS)))
-def test_archive_that_is_cut_is_an_error_wherever_it_is(cut, format, tars):
+def test_archive_that_is_cut_is_an_error_wherever_it_is(cut, format):
     members = [("d/" * 60 + "a.txt", b"x" * 700), ("b.txt", b""), ("c.txt", b"y" * 5)]
     data = tars.tar_bytes(members, FORMATS[format])
     end = len(data.rstrip(b"\0")) // 512 * 512 + 1536  # behind the two blocks that end it
@@ -63,20 +64,20 @@ def special(kind, name="link.jpg"):
         (b"Q", "of type b'Q'"),
     ],
 )
-def test_what_is_no_regular_file_is_named_with_its_byte(kind, what, tars):
+def test_what_is_no_regular_file_is_named_with_its_byte(kind, what):
     data = tars.tar_bytes([("a.jpg", b"1234"), special(kind)])
     with pytest.raises(InvalidSample, match=rf"^a.tar, byte 1024: member 'link.jpg' is .*{what}"):
         walked(data)
 
 
-def test_sparse_file_of_a_pax_header_is_named(tars):
+def test_sparse_file_of_a_pax_header_is_named():
     info = tarfile.TarInfo("big.npy")
     info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "big.npy"}
     with pytest.raises(InvalidSample, match=r"big\.npy' is a sparse file"):
         walked(tars.tar_bytes([info], tarfile.PAX_FORMAT))
 
 
-def test_folders_are_left_out_and_a_pax_size_counts(tars):
+def test_folders_are_left_out_and_a_pax_size_counts():
     folder = tarfile.TarInfo("d")
     folder.type = tarfile.DIRTYPE
     data = bytearray(tars.tar_bytes([folder, ("d/a.txt", b"12345")], tarfile.PAX_FORMAT))
@@ -88,7 +89,7 @@ def test_folders_are_left_out_and_a_pax_size_counts(tars):
     assert [one.nbytes for one in walked(out.getvalue())] == [5]
 
 
-def test_names_that_are_no_utf8_and_binary_sizes_are_read(tars):
+def test_names_that_are_no_utf8_and_binary_sizes_are_read():
     info = tarfile.TarInfo("caf\udce9.txt")
     data = tars.tar_bytes([info], tarfile.GNU_FORMAT)
     assert walked(data)[0].name == "caf\udce9.txt"
@@ -102,14 +103,14 @@ def test_names_that_are_no_utf8_and_binary_sizes_are_read(tars):
 
 
 @pytest.mark.parametrize("byte", [0, 100, 130, 150, 156, 300])
-def test_damaged_header_is_named(byte, tars):
+def test_damaged_header_is_named(byte):
     data = bytearray(tars.tar_bytes([("a.txt", b"1"), ("b.txt", b"2")]))
     data[1024 + byte] ^= 0x15
     with pytest.raises(Corrupt, match=r"a\.tar, byte 1024: the header there is damaged"):
         walked(bytes(data))
 
 
-def test_what_is_no_archive_and_what_goes_on_behind_its_end_is_named(tars):
+def test_what_is_no_archive_and_what_goes_on_behind_its_end_is_named():
     with pytest.raises(Corrupt, match="byte 0: it is no tar archive"):
         walked(b"PK\x03\x04" + bytes(2000))
     one = tars.tar_bytes([("a.txt", b"1")])
@@ -125,7 +126,7 @@ def test_what_is_no_archive_and_what_goes_on_behind_its_end_is_named(tars):
         walked(bytes(damaged))
 
 
-def test_size_that_no_header_has_room_for_is_no_memory(tars):
+def test_size_that_no_header_has_room_for_is_no_memory():
     info = tarfile.TarInfo("L")
     info.type, info.size = b"L", 2**33
     with pytest.raises(Corrupt, match="an extended header there has 8,589,934,592 bytes"):

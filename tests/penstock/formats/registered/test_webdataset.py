@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
-from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
+from loader.errors import EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import ByteRange, open_store
 from penstock.formats.archives import webdataset as format
 from penstock.formats.archives.tar_headers import TarMember
 from penstock.formats.reading.sample import ForeignSample
 from penstock.formats.registration.register import register
 from penstock.formats.registration.selection import Selection
+from tests.penstock.formats.builders import tars
 
 
 def read(version, *fields):
@@ -52,7 +53,7 @@ def rows(root):
     return root.open("photos").samples().collect().to_dicts()
 
 
-def test_members_in_any_order_are_one_sample_by_their_key(root, tmp_path, tars):
+def test_members_in_any_order_are_one_sample_by_their_key(root, tmp_path):
     members = [
         ("b.txt", b"B"),
         ("a.txt", b"A"),
@@ -107,7 +108,7 @@ def test_samples_of_a_table_are_those_of_their_members(keys, fields, more, summe
         assert odd or len(set(keys)) < len(keys) or len({one.lower() for one in fields}) < len(fields)
 
 
-def test_keys_that_our_format_forbids_are_escaped_and_kept(root, tmp_path, tars):
+def test_keys_that_our_format_forbids_are_escaped_and_kept(root, tmp_path):
     names = ["../../etc/a.txt", "/abs/b.txt", "./c.txt", "v1.0/d.txt", "caf\udce9.txt", "k" * 300 + ".txt"]
     data = tars.tar_bytes([(name, name[:3].encode(errors="replace")) for name in names], tarfile.GNU_FORMAT)
     (tmp_path / "tars").mkdir()
@@ -120,7 +121,7 @@ def test_keys_that_our_format_forbids_are_escaped_and_kept(root, tmp_path, tars)
     assert {"%2E%2E/%2E%2E/etc/a", "%/abs/b", "caf%E9"} <= set(found)
 
 
-def test_keys_that_repeat_have_the_object_in_front(root, tmp_path, tars):
+def test_keys_that_repeat_have_the_object_in_front(root, tmp_path):
     tars.fill(
         tmp_path / "tars",
         {"x.tar": [("0.txt", b"x0"), ("1.txt", b"x1")], "y.tar": [("0.txt", b"y0"), ("2.txt", b"y2")]},
@@ -134,7 +135,7 @@ def test_keys_that_repeat_have_the_object_in_front(root, tmp_path, tars):
     }
 
 
-def test_field_that_not_all_samples_have_is_a_group_of_its_own(root, tmp_path, tars):
+def test_field_that_not_all_samples_have_is_a_group_of_its_own(root, tmp_path):
     members = tars.sample("a", jpg=b"1", cls=b"2") + tars.sample("b", jpg=b"3", cls=b"4", txt=b"5")
     tars.fill(tmp_path / "tars", {"x.tar": members, "y.tar": tars.sample("c", jpg=b"6", cls=b"7")})
     version = register(root, "webdataset", tmp_path / "tars", "photos").version
@@ -170,14 +171,14 @@ def test_field_that_not_all_samples_have_is_a_group_of_its_own(root, tmp_path, t
         ([("README", b"1")], EmptyVersion, "hold no samples"),
     ],
 )
-def test_what_would_be_lost_is_an_error(members, error, match, root, tmp_path, tars):
+def test_what_would_be_lost_is_an_error(members, error, match, root, tmp_path):
     tars.fill(tmp_path / "tars", {"x.tar": members})
     with pytest.raises(error, match=match):
         register(root, "webdataset", tmp_path / "tars", "photos")
     assert root.datasets() == []
 
 
-def test_field_is_left_out_where_it_is_asked_for(root, tmp_path, tars):
+def test_field_is_left_out_where_it_is_asked_for(root, tmp_path):
     tars.fill(tmp_path / "tars", {"x.tar": [("a.jpg", b"1"), ("a.pth", b"2")]})
     version = register(root, "webdataset", tmp_path / "tars", "photos", without=["pth"]).version
     assert read(version) == {"a": {"jpg": b"1"}}
@@ -192,7 +193,7 @@ PACKED = {
 
 
 @pytest.mark.parametrize("name", PACKED)
-def test_compressed_archives_are_refused_by_name(name, root, tmp_path, tars):
+def test_compressed_archives_are_refused_by_name(name, root, tmp_path):
     tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2)})
     (tmp_path / "tars" / name).write_bytes(PACKED[name] + bytes(600))
     with pytest.raises(
@@ -201,7 +202,7 @@ def test_compressed_archives_are_refused_by_name(name, root, tmp_path, tars):
         register(root, "webdataset", tmp_path / "tars", "photos")
 
 
-def test_files_beside_archives_are_left_alone(root, tmp_path, tars):
+def test_files_beside_archives_are_left_alone(root, tmp_path):
     tars.fill(tmp_path / "tars", {"000.tar": tars.numbered(0, 2), "001.tar": tars.numbered(1, 2)})
     whole = (tmp_path / "tars/000.tar").read_bytes()
     beside = {
@@ -220,7 +221,7 @@ def test_files_beside_archives_are_left_alone(root, tmp_path, tars):
     assert (done.new, done.others) == (2, 7)
 
 
-def test_archive_with_the_name_of_a_compressed_one_is_told(root, tmp_path, tars):
+def test_archive_with_the_name_of_a_compressed_one_is_told(root, tmp_path):
     tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2), "b.tar.gz": tars.numbered(1, 2)})
     with pytest.raises(InvalidStore, match=r"b\.tar\.gz .* is an uncompressed archive, .* rename it"):
         register(root, "webdataset", tmp_path / "tars", "photos")
@@ -240,17 +241,8 @@ def test_place_without_archives_says_what_is_there(root, tmp_path):
     assert loader.Root(root.url).datasets() == []
 
 
-@pytest.mark.parametrize("nbytes", [1500, 2000, 2560])
-def test_archive_that_is_cut_in_a_folder_is_named(nbytes, root, tmp_path, tars):
-    (tmp_path / "tars").mkdir()
-    data = tars.tar_bytes(tars.sample("a", txt=b"x" * 800) + tars.sample("b", txt=b"y" * 300))
-    (tmp_path / "tars" / "0.tar").write_bytes(data[:nbytes])
-    with pytest.raises(Corrupt, match=r"0\.tar, byte \d+"):
-        register(root, "webdataset", tmp_path / "tars", "photos")
-
-
 @pytest.mark.parametrize(("n", "members"), [(2, 400), (5, 300)])
-def test_small_members_of_a_bucket_cost_a_request_an_archive_behind_the_first(n, members, tars, monkeypatch):
+def test_small_members_of_a_bucket_cost_a_request_an_archive_behind_the_first(n, members, monkeypatch):
     store = open_store(f"memory://walks-{n}")
     small = tars.tar_bytes([(f"{i}.bin", bytes(3000)) for i in range(members)])
     large = tars.tar_bytes([(f"{i}.bin", bytes(3 * 2**20)) for i in range(2)])

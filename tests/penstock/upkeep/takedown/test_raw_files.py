@@ -18,7 +18,7 @@ EPISODES = (0, 0), (1, 0), (1, 1)
 
 @pytest.fixture
 def place(shared, tmp_path):
-    files = shared("penstock/formats/exchange/lerobot_files")
+    files = shared("penstock/formats/builders/lerobot_files")
     paths = (
         name.replace("000", "{chunk_index:03d}").replace("{:03d}", "{file_index:03d}")
         for name in (DATA, FILM)

@@ -42,6 +42,7 @@ from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
 from tests.penstock.formats.builders import litdata_files, mds_files
+from tests.penstock.formats.builders.places import compress
 
 SUITE = Gate(thresholds=None)
 KEEPS = pytest.mark.parametrize("keep", ["copy", "in place"])
@@ -149,24 +150,16 @@ def entry_of(index: dict[str, Any], number: int) -> dict[str, Any]:
 def test_index_that_is_wrong_of_one_object_refuses_it_alone(
     format: str, tmp_path: Path, root: loader.Root
 ) -> None:
+    plain, _, packed = format.partition("-")
+    place = tmp_path / ("plain" if packed else "in")
     texts = [[b"a" * n] for n in (1, 2, 3)]
-    if format.startswith("mds"):
-        mds_files.fill(tmp_path / "in", {"text": "str"}, *([{"text": text}] for (text,) in texts))
+    if plain == "mds":
+        mds_files.fill(place, {"text": "str"}, *([{"text": text}] for (text,) in texts))
     else:
-        litdata_files.samples(tmp_path / "in", {"text": "str"}, *([row] for row in texts))
-    place, index = tmp_path / "in", json.loads((tmp_path / "in/index.json").read_text())
-    for one in index.get("shards", []):
-        told = one["raw_data"]
-        if format == "mds-compressed":
-            packed = gzip.compress((place / told["basename"]).read_bytes())
-            (place / told["basename"]).write_bytes(packed)
-            one |= {"compression": "gz", "zip_data": {"basename": told["basename"], "bytes": len(packed)}}
-    if format == "litdata-compressed":  # each sample by itself
-        index["config"] |= {"compression": "zstd", "compression_level": "sample"}
-        for one, (text,) in zip(index["chunks"], texts, strict=True):
-            data = litdata_files.chunk([litdata_files.zstd(litdata_files.item([text]))])
-            (place / one["filename"]).write_bytes(data)
-            one["chunk_bytes"] = len(data)
+        litdata_files.samples(place, {"text": "str"}, *([row] for row in texts))
+    if packed:
+        place = compress(plain, "gz" if plain == "mds" else "sample", place, tmp_path / "in")
+    index = json.loads((place / "index.json").read_text())
     sized = entry_of(index, 1)
     sized = sized if "filename" in sized else sized["zip_data"] or sized["raw_data"]
     name = "chunk_bytes" if "filename" in sized else "bytes"

@@ -114,7 +114,7 @@ def _arrays(folder: Path) -> None:
 
 def _pairs(folder: Path) -> None:
     megatron_files.fill(folder, "a.b/web_text_document", "u2", megatron_files.numbered(30))
-    megatron_files.fill(folder, "sub/b", "u2", [[[1], [2, 3]], [], [[]], [[4, 5, 6]]], [0, 1, 0, 1])
+    megatron_files.fill(folder, "sub/b", "i4", [[[1], [2, 3]], [], [[]], [[4, 5, 6]]], [0, 1, 0, 1])
 
 
 def _folders(folder: Path) -> None:

@@ -40,7 +40,7 @@ from penstock.view.episodes.open_episode import open_episode
 from penstock.view.inspect.sample_record import playable, sample_record
 from penstock.view.inspect.version_record import fields_of as names_of
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, change_meta, v21, v30
-from tests.penstock.formats.versions import objects
+from tests.penstock.formats.versions import fields_of, objects
 
 RUN, FILM = f"{CAMERA}.run", f"{CAMERA}.mp4"
 
@@ -68,13 +68,6 @@ def root(tmp_path):
 
 def registered(root, folder, name="r", **how):
     return register_lerobot(root, open_store(folder), name, **how)
-
-
-def fields_of(version):
-    """Key -> field -> bytes."""
-    ordinals = np.arange(len(version))
-    found = read_fields(version.shard_store, version.address(ordinals, version.fields))
-    return dict(zip(version.keys(ordinals), found, strict=True))
 
 
 def frames_of(version, *fields, at=(0, 0.05, 0.08)):

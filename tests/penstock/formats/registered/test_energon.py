@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import sqlite3
 from itertools import pairwise
 
@@ -19,6 +18,8 @@ from penstock.formats.archives import energon_index as nv_meta
 from penstock.formats.archives.energon_index import expanded
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
+from tests.penstock.formats.builders.places import put
+from tests.penstock.formats.versions import objects_in
 
 
 @pytest.fixture(scope="session")
@@ -32,12 +33,7 @@ def exported(tmp_path_factory):
                 fields = {"JPG": bytes([i]) * 700 * i, "txt": str(i), "seg.npy": np.arange(i)}
                 writer.add(key, fields, source={"split": "val" if i % 3 == 0 else "train"})
         assert export(root.open("d"), "energon", open_store(folder / "out")).lost == []
-    return {info.key: data for info, data in objects(folder / "out") if not info.key.startswith(".penstock")}
-
-
-def objects(folder):
-    store = open_store(folder)
-    return [(info, store.get(info.key).data) for info in store.list()]
+    return objects_in(folder / "out")
 
 
 @pytest.fixture
@@ -46,12 +42,6 @@ def place(exported, tmp_path):
     for key, data in exported.items():
         put(tmp_path / "place" / key, data)
     return tmp_path / "place"
-
-
-def put(path, data):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (1_700_000_000, 1_700_000_000))
 
 
 def walked(folder, reads=None):

@@ -11,24 +11,13 @@ from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidRuntime, Inval
 from loader.storage import open_store
 from penstock.formats.registration.register import register
 from penstock.formats.registration.selection import EVERYTHING, Selection, list_selected
+from tests.penstock.formats.builders.places import arrow, table
 
 
 @pytest.fixture
 def place(tmp_path):
     (tmp_path / "place").mkdir()
     return tmp_path / "place"
-
-
-def _parquet(path, text, **more):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"text": [text], **more}), path)
-
-
-def _arrow(path, **columns):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table(columns)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
 
 
 def _listed(place, format, **selection):
@@ -53,8 +42,8 @@ PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 def delta(place):
     """A Delta table of which an update replaced a file, and a delete took another away."""
     for name in ("0", "1", "2", "b c"):
-        _parquet(place / f"part-{name}.parquet", f"text {name}")
-    _parquet(place / "day=1/part-3.parquet", "text 3")
+        table(place / f"part-{name}.parquet", {"text": [f"text {name}"]})
+    table(place / "day=1/part-3.parquet", {"text": ["text 3"]})
     _commit(place, 0, PROTOCOL, {"metaData": {"id": "x", "configuration": {}}}, _add("part-0.parquet"))
     _commit(place, 1, _add("part-1.parquet"), _add("day=1/part-3.parquet"), _add("part-b%20c.parquet"))
     _commit(place, 2, {"remove": {"path": "part-0.parquet", "dataChange": True}}, _add("part-2.parquet"))
@@ -144,8 +133,8 @@ def test_delta_log_that_is_damaged_or_lists_what_is_gone_is_named(delta):
     ("key", "name"), [("t/.hoodie/hoodie.properties", "Hudi"), ("t/metadata/v3.metadata.json", "Iceberg")]
 )
 def test_tables_whose_metadata_are_not_read_are_refused_by_name(place, key, name):
-    _parquet(place / "t/data/0.parquet", "stale")
-    _parquet(place / "plain/0.parquet", "live")
+    table(place / "t/data/0.parquet", {"text": ["stale"]})
+    table(place / "plain/0.parquet", {"text": ["live"]})
     (place / key).parent.mkdir(parents=True)
     (place / key).write_bytes(b"{}")
     with pytest.raises(InvalidStore, match=rf"place/t/ is a table of {name} .*--exclude '/t/\*\*'"):
@@ -156,7 +145,7 @@ def test_tables_whose_metadata_are_not_read_are_refused_by_name(place, key, name
 
 def test_other_tools_own_files_hold_no_rows(place):
     for key in ("a.parquet", "_day=1/b.parquet", "_temporary/0/c.parquet", "x/_d.parquet", ".e/f.parquet"):
-        _parquet(place / key, key)
+        table(place / key, {"text": [key]})
     (place / "_SUCCESS").write_bytes(b"")
     (place / ".a.parquet.crc").write_bytes(b"crc")
     assert _listed(place, "parquet") == ["_day=1/b.parquet", "a.parquet"]
@@ -165,17 +154,17 @@ def test_other_tools_own_files_hold_no_rows(place):
 
 def test_cache_of_hugging_face_leaves_out_what_filter_and_map_wrote(place, root):
     folder = place / "json/default-0123/0.0.0/abcd"
-    _arrow(folder / "json-train.arrow", text=["one", "two"])
-    _arrow(folder / "cache-0123456789abcdef.arrow", indices=pa.array([1], pa.uint64()))
-    _arrow(folder / "cache-0123456789abcdee_00000_of_00002.arrow", text=["ONE"])
-    _arrow(place / "json/default-0123/0.0.0/ef.incomplete/json-train.arrow", text=["half"])
+    arrow(folder / "json-train.arrow", {"text": ["one", "two"]})
+    arrow(folder / "cache-0123456789abcdef.arrow", {"indices": pa.array([1], pa.uint64())})
+    arrow(folder / "cache-0123456789abcdee_00000_of_00002.arrow", {"text": ["ONE"]})
+    arrow(place / "json/default-0123/0.0.0/ef.incomplete/json-train.arrow", {"text": ["half"]})
     (folder / "dataset_info.json").write_text("{}")
     assert len(register(root, "arrow", place, "texts", fields={"text": "txt"}).version) == 2
 
 
 def test_files_that_the_state_of_a_saved_dataset_does_not_list_are_left_out(place, root):
-    _arrow(place / "data-00000-of-00001.arrow", text=["one", "two"])
-    _arrow(place / "old.arrow", text=["stale"])
+    arrow(place / "data-00000-of-00001.arrow", {"text": ["one", "two"]})
+    arrow(place / "old.arrow", {"text": ["stale"]})
     (place / "state.json").write_text(
         json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]})
     )

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import ByteRange, open_store
 from penstock.formats.archives import webdataset as format
@@ -19,14 +18,7 @@ from penstock.formats.reading.sample import ForeignSample
 from penstock.formats.registration.register import register
 from penstock.formats.registration.selection import Selection
 from tests.penstock.formats.builders import tars
-
-
-def read(version, *fields):
-    """key -> field -> bytes, of all live samples."""
-    addresses = version.address(np.arange(len(version)), fields or version.fields)
-    return {
-        at.key: one for at, one in zip(addresses, read_fields(version.shard_store, addresses), strict=True)
-    }
+from tests.penstock.formats.versions import fields_of as read
 
 
 def test_samples_are_those_that_webdataset_wrote_and_reads(root, tmp_path):

@@ -1,7 +1,7 @@
 """The batch script of a run on Slurm: its ranks by srun, and back to the queue when they stop in time.
 
 Plain sh: nothing is imported between the end of the ranks and the request to requeue. Each odd line answers a trap
-of docs/decisions/engines.md.
+of docs/decisions/running.md.
 """
 
 import os
@@ -54,7 +54,7 @@ exit "$status"
 
 _SCRIPT = """\
 #!/bin/sh
-# A start of a training run of penstock, see docs/decisions/engines.md.
+# A start of a training run of penstock, see docs/decisions/running.md.
 unset SLURM_EXPORT_ENV SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK # else srun takes them for options
 PENSTOCK_FOLDER=$(mktemp -d) || exit 1
 export PENSTOCK_FOLDER PENSTOCK_SCRIPT_NODE="$SLURMD_NODENAME"

@@ -11,6 +11,7 @@ import numpy as np
 import loader
 from loader.errors import DecodeFailed, MissingDependency
 from loader.modalities import decoder_for
+from loader.modalities.fields import last_word, load
 from loader.modalities.video.container_checks import check_tables
 from loader.modalities.video.packet_table import read_packets
 
@@ -85,7 +86,7 @@ def image_picture(field: str, data: bytes) -> EncodedImage:
 
 def video_picture(field: str, data: bytes, packets: bytes | None = None) -> EncodedImage:
     """Return evenly spaced frames, three per row. packets: a run's packet table."""
-    n_frames = _n_frames(field, data) if packets is None else _n_frames_of_run(field, packets)
+    n_frames = _n_frames(field, data, packets)
     n_shown = min(CLIP_FRAMES, n_frames)
     stride = (n_frames - 1) // (n_shown - 1) if n_shown > 1 else 1
     start = (n_frames - 1 - stride * (n_shown - 1)) // 2
@@ -189,37 +190,22 @@ def _jpeg(picture: "Image", alt: str) -> EncodedImage:
     )
 
 
-def _n_frames(field: str, data: bytes) -> int:
-    if field.rpartition(".")[2].lower() != "mp4":
+def _n_frames(field: str, data: bytes, packets: bytes | None) -> int:
+    if packets is not None:
+        table = read_packets(packets)
+        return _n_shown(field, table.facts.width_px, table.facts.height_px, table.discard)
+    if last_word(field) != "mp4":
         raise DecodeFailed(f"{field}: only mp4 is decoded here")
-    import av
+    with load("video.demux:whole_file")(data) as file:
+        return _n_shown(field, file.stream.width, file.stream.height, file.discard)
 
-    try:
-        check_tables(data)
-        alone = {"protocol_whitelist": ""}
-        with av.open(io.BytesIO(data), mode="r", format="mp4", options=alone) as container:
-            if not container.streams.video:
-                raise DecodeFailed(f"{field}: no video stream")
-            stream = container.streams.video[0]
-            if stream.width * stream.height > MAX_FRAME_PX:
-                raise DecodeFailed(f"{field}: frames of {stream.width} x {stream.height} px are not drawn")
-            n = sum(1 for packet in container.demux(stream) if packet.size and not packet.is_discard)
-    except (av.FFmpegError, ValueError, LookupError) as error:
-        raise DecodeFailed(f"{field}: {type(error).__name__}: {error}") from error
-    if not n:
+
+def _n_shown(field: str, width_px: int, height_px: int, discard: "np.ndarray[Any, Any]") -> int:
+    if width_px * height_px > MAX_FRAME_PX:
+        raise DecodeFailed(f"{field}: frames of {width_px} x {height_px} px are not drawn")
+    if discard.all():
         raise DecodeFailed(f"{field}: no frames")
-    return n
-
-
-def _n_frames_of_run(field: str, packets: bytes) -> int:
-    table = read_packets(packets)
-    if table.facts.width_px * table.facts.height_px > MAX_FRAME_PX:
-        raise DecodeFailed(
-            f"{field}: frames of {table.facts.width_px} x {table.facts.height_px} px are not drawn"
-        )
-    if table.discard.all():
-        raise DecodeFailed(f"{field}: no frames")
-    return int((~table.discard).sum())
+    return int((~discard).sum())
 
 
 def _rate_hz(field: str, data: bytes) -> int:

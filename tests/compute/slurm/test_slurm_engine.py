@@ -3,7 +3,7 @@
 import itertools
 import subprocess
 import sys
-import time
+from contextlib import suppress
 
 import pytest
 
@@ -76,15 +76,13 @@ def done(folder):
 
 def waited(engine, name):
     """Look until the attempt has ended; a controller out of reach is waited for."""
-    until_s = time.monotonic() + 100
-    while time.monotonic() < until_s:
-        try:
-            if engine.status(name).state == "ended":
-                return
-        except EngineUnreachable:
-            continue
-        time.sleep(0.2)
-    raise AssertionError(f"{name} has not ended: {engine.status(name)}")
+
+    def has_ended():
+        with suppress(EngineUnreachable):
+            return engine.status(name).state == "ended"
+        return False
+
+    until(has_ended, lambda: f"{name} has not ended: {engine.status(name)}")
 
 
 def test_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(placed, slurm_cluster):

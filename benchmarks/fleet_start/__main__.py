@@ -56,7 +56,7 @@ def main() -> int:
     lines = HEAD.format(made=made, batch=8, publishes=PUBLISHES, counts=counts).splitlines()
     lines += SIMULATED.format(starts=STARTS_S).splitlines()
     fleet = fleet_of(each, first, given.ranks, given.reads_per_s)
-    lines += simulation_rows(fleet, given.divide, given.seed)
+    lines += simulation_rows(fleet, first, given.divide, given.seed)
     return simulated.finish(COMMAND, given, [*lines, *TAIL.splitlines()])
 
 
@@ -76,18 +76,18 @@ def fleet_of(each: RankRequests, first: RankRequests, ranks: int, reads_per_s: f
     )
 
 
-def simulation_rows(fleet: Fleet, divide: int, seed: int) -> Iterator[str]:
+def simulation_rows(fleet: Fleet, first: RankRequests, divide: int, seed: int) -> Iterator[str]:
     """Yield the rows of the cases; storms are of fleets and stores divided alike."""
     small = replace(fleet, ranks=fleet.ranks // divide, reads_per_s=fleet.reads_per_s / divide)
     now = next(case for case in CASES if case.name == NOW)
     for case in CASES:
         used = fleet if case is now else small
         yield simulated_row(case.name, used, Simulation(used, case, seed).run())
-    checkpoint, indexes, samples = fleet.rest
-    old = replace(
-        small,
-        rest=StartRequests(checkpoint=checkpoint, tables=MANY_TABLES, indexes=indexes, samples=samples).waves,
+    kinds = first.by_kind()  # a busy machine may divide a wave
+    asked = StartRequests(
+        checkpoint=kinds["checkpoint"], tables=MANY_TABLES, indexes=kinds["index"], samples=kinds["samples"]
     )
+    old = replace(small, rest=asked.waves)
     for name, used in (
         ("the same, a tenth of the ranks", replace(fleet, ranks=fleet.ranks // 10)),
         ("the same, after 10,000 publishes", old),

@@ -106,90 +106,78 @@ def _names(file):
     file["data/demo_1"].create_dataset("names", data=np.array([b"x"]))
 
 
-def _external(file):
-    file["data/demo_1/stolen"] = h5py.ExternalLink("secret.hdf5", "/data")
+def link(name, to):
+    """Put a link there, in the place of what there is."""
+
+    def change(file):
+        file.pop(name, None)
+        file[name] = to
+
+    return change
 
 
-def _soft(file):
-    file["data/demo_1/again"] = h5py.SoftLink("/data/demo_2/actions")
+def outside(name, shape, dtype):
+    """An array whose bytes lie in a file of the machine."""
+
+    def change(file):
+        file.pop(name, None)
+        nbytes = np.dtype(dtype).itemsize * shape[0]
+        file.create_dataset(name, shape, dtype, external=[("/etc/passwd", 0, nbytes)])
+
+    return change
 
 
-def _outside(file):
-    file["data/demo_1"].create_dataset("raw", (4,), "u1", external=[("/etc/passwd", 0, 4)])
+def virtual(name, dtype):
+    """An array whose bytes lie in another HDF5 file."""
+
+    def change(file):
+        layout = h5py.VirtualLayout((3,), dtype)
+        layout[:] = h5py.VirtualSource("secret.hdf5", "x", (3,))
+        file.create_virtual_dataset(name, layout)
+
+    return change
 
 
-def _virtual(file):
-    layout = h5py.VirtualLayout((3,), "u1")
-    layout[:] = h5py.VirtualSource("secret.hdf5", "x", (3,))
-    file["data/demo_1"].create_virtual_dataset("theirs", layout)
+def bomb(name, nbytes, dtype):
+    """An array of which nothing is stored."""
+    return lambda file: file.create_dataset(name, (nbytes,), dtype, chunks=(2**20,), compression="gzip")
 
 
-def _mask_outside(file):
-    del file["mask/train"]
-    file["mask"].create_dataset("train", (1,), "S400", external=[("/etc/passwd", 0, 400)])
-
-
-def _mask_virtual(file):
-    layout = h5py.VirtualLayout((3,), "S8")
-    layout[:] = h5py.VirtualSource("secret.hdf5", "x", (3,))
-    file["mask"].create_virtual_dataset("theirs", layout)
-
-
-def _mask_link(file):
-    file["mask/theirs"] = h5py.ExternalLink("secret.hdf5", "/mask/train")
-
-
-def _mask_group(file):
-    del file["mask"]
-    file["mask"] = h5py.ExternalLink("secret.hdf5", "/mask")
-
-
-def _mask_bomb(file):
-    file["mask"].create_dataset("huge", (2**40,), "S1", chunks=(2**20,), compression="gzip")
-
-
-def _mask_numbers(file):
-    file["mask/numbers"] = np.arange(3)
-
-
-def _bomb(file):
-    file["data/demo_1"].create_dataset("huge", (2**33,), "u1", chunks=(2**20,), compression="gzip")
-
-
-def _uneven(file):
-    file["data/demo_1/rewards"] = np.zeros(2)
-
-
-def _nothing(file):
-    del file["data"]
+SPOILT = {
+    "names": (_names, "names is no array of numbers"),
+    "external": (link("data/demo_1/stolen", h5py.ExternalLink("secret.hdf5", "/data")), "'stolen' is a link"),
+    "soft": (link("data/demo_1/again", h5py.SoftLink("/data/demo_2/actions")), "demo_1: 'again' is a link"),
+    "outside": (outside("data/demo_1/raw", (4,), "u1"), "has its bytes in another file"),
+    "virtual": (virtual("data/demo_1/theirs", "u1"), "has its bytes in another file"),
+    "mask_outside": (outside("mask/train", (1,), "S400"), "/mask/train has its bytes in another file"),
+    "mask_virtual": (virtual("mask/theirs", "S8"), "/mask/theirs has its bytes in another file"),
+    "mask_link": (link("mask/theirs", h5py.ExternalLink("secret.hdf5", "/mask/train")), "'theirs' is a link"),
+    "mask_group": (link("mask", h5py.ExternalLink("secret.hdf5", "/mask")), "'mask' is a link"),
+    "mask_bomb": (
+        bomb("mask/huge", 2**40, "S1"),
+        "/mask/huge: 1,099,511,627,776 bytes; at most 67,108,864 are",
+    ),
+    "mask_numbers": (link("mask/numbers", np.arange(3)), "/mask/numbers is no list of names"),
+    "bomb": (
+        bomb("data/demo_1/huge", 2**33, "u1"),
+        r"demo_1 has 8,589,9\d\d,\d{3} bytes, more than 4,160,749,568",
+    ),
+    "uneven": (link("data/demo_1/rewards", np.zeros(2)), r"arrays of \[2, 5\] steps"),
+    "nothing": (lambda file: file.pop("data"), "has no group 'data'"),
+}
+"""Name of a file -> what is changed in it, and what is said of it."""
 
 
 def test_files_that_are_not_as_they_should_be_are_named_and_the_others_are_read(tmp_path):
     whole = write(tmp_path / "in/good.hdf5").read_bytes()
-    told = {
-        _names: "names is no array of numbers",
-        _external: "demo_1: 'stolen' is a link",
-        _soft: "demo_1: 'again' is a link",
-        _outside: "has its bytes in another file",
-        _virtual: "has its bytes in another file",
-        _mask_outside: "/mask/train has its bytes in another file",
-        _mask_virtual: "/mask/theirs has its bytes in another file",
-        _mask_link: "'theirs' is a link",
-        _mask_group: "'mask' is a link",
-        _mask_bomb: "/mask/huge: 1,099,511,627,776 bytes; at most 67,108,864 are accepted",
-        _mask_numbers: "/mask/numbers is no list of names",
-        _bomb: r"demo_1 has 8,589,9\d\d,\d{3} bytes, more than 4,160,749,568",
-        _uneven: r"arrays of \[2, 5\] steps",
-        _nothing: "has no group 'data'",
-    }
-    for change in told:
-        write(tmp_path / f"in/{change.__name__}.hdf5", change)
+    told = {name: said for name, (_, said) in SPOILT.items()}
+    for name, (change, _) in SPOILT.items():
+        write(tmp_path / f"in/{name}.hdf5", change)
     for cut in (0, 100, len(whole) // 2, len(whole) - 1):
         (tmp_path / f"in/cut{cut}.hdf5").write_bytes(whole[:cut])
-        told[cut] = rf"cut{cut}\.hdf5 is no valid HDF5 file"
+        told[f"cut{cut}"] = rf"cut{cut}\.hdf5 is no valid HDF5 file"
     done = imported(tmp_path / "in", tmp_path / "root")
-    for what, why in told.items():
-        name = what.__name__ if callable(what) else f"cut{what}"
+    for name, why in told.items():
         assert [bool(re.search(why, one)) for one in done.failures if f"/{name}.hdf5" in one] == [True], name
     assert len(done.failures) == len(told)
     assert loader.Root(tmp_path / "root").state.newest("lift") is None

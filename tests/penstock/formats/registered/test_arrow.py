@@ -14,7 +14,6 @@ from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.root import root_over
 from loader.errors import Changed, Corrupt, DuplicateKey, InvalidSample, InvalidStore
 from loader.storage import open_store
-from penstock.cli import main
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
@@ -229,9 +228,3 @@ def test_name_that_is_no_text_is_damage(root, tmp_path, stream):
         register(root, "arrow", path.parent, "t")
     (said,) = import_place(root, "arrow", open_store(path.parent), "u", workers=1).failures
     assert "a.arrow is damaged or cut: " in said
-
-
-def test_command(root, place, capsys):
-    arguments = ["register", "arrow", str(place), "t", "--key", "id", "--field", "cap", "--root", root.url]
-    assert main(arguments) == 0
-    assert "80 samples with cap.txt, ids.u2, image.jpg, whose bytes stay" in capsys.readouterr().out

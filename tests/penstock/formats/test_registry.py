@@ -82,8 +82,9 @@ verbs = pytest.mark.parametrize(
 LEAVE = {*REGISTERED, *TABLES} & EXPORTED
 """Formats whose registered objects leave as they came."""
 MOST = defaultdict(lambda: 2, dict.fromkeys(("csv", "rlds", "tfrecord"), 1))
-MOST |= dict.fromkeys(("hf", "lance", "megatron", "parquet"), 3) | {"rosbag": 4, "lerobot.joined": 3}
-"""Format -> how often an object is read that is smaller than a request: docs/formats.md, Cost."""
+MOST |= dict.fromkeys(("hf", "lance", "lerobot.joined", "megatron", "parquet"), 3)
+MOST |= {"parquet.folders": 4, "rosbag": 4}
+"""Format or place -> how often an object is read that is smaller than a request: docs/formats.md, Cost."""
 
 
 @pytest.fixture(autouse=True)

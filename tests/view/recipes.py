@@ -85,6 +85,17 @@ def _threads(sample, rng):
     return {"threads": torch.get_num_threads()}
 
 
+def jax_arrays():
+    return {"transform": _jax_arrays}
+
+
+def _jax_arrays(sample, rng):
+    import jax.numpy as jnp
+
+    photo = jnp.asarray(sample["jpg"])
+    return {"jpg": photo, "brain": photo.astype(jnp.bfloat16)}
+
+
 def tensors():
     return {"transform": _tensors}
 

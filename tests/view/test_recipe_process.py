@@ -14,6 +14,7 @@ from loader.errors import InvalidRuntime, TransformFailed, WorkerFailed
 from penstock.view.inspect.shown_batch import batch_and_samples, shown_batch
 from penstock.view.inspect.slot_record import slot_values
 from penstock.view.inspect.step_record import step_record, step_values
+from penstock.view.kinds.array_values import as_array
 from penstock.view.replays.recipe_process import RecipeProcess
 from penstock.view.replays.replayed_values import StepPart, itself, slot_itself
 from penstock.view.replays.replays import Replayers, Replays
@@ -280,3 +281,17 @@ def test_tensors_leave_the_process_as_arrays(asked):
         assert type(sample["jpg"]) is np.ndarray
         np.testing.assert_array_equal(sample["jpg"], slot.decoded["jpg"])
         assert str(sample["brain"].dtype) == "torch.bfloat16"
+
+
+@pytest.mark.server
+def test_arrays_of_jax_leave_the_process_as_arrays(asked):
+    process, training = asked("tests.view.recipes:jax_arrays")
+    setting = training.setting(2, recipe=True)
+    slot = process.slot(setting, 2, 3, slot_itself)
+    _, samples = process.part(setting, StepPart(2, 0, 1), batch_and_samples)
+    for sample in (slot.trained, samples[3]):
+        assert [type(value) for value in sample.values()] == [np.ndarray, np.ndarray]
+        np.testing.assert_array_equal(sample["jpg"], slot.decoded["jpg"])
+        brain = as_array(sample["brain"])
+        assert brain is not None
+        np.testing.assert_array_equal(brain, sample["jpg"].astype(np.float32))

@@ -1,5 +1,6 @@
 """Replayed values of a slot or a rank's batch, their tokens' texts, and functions that run in that process."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
@@ -95,7 +96,7 @@ def itself(plan: "loader.Plan", values: V) -> V:
 
 
 def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
-    """Return tensors as arrays, because unpickling a tensor would import torch."""
+    """Return tensors as arrays, because unpickling a tensor would import torch, or JAX."""
     decoded, trained = (
         {name: detached(value) for name, value in sample.items()}
         for sample in (values.decoded, values.trained)
@@ -104,7 +105,13 @@ def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
 
 
 def detached(value: Any) -> Any:
-    """Return a tensor's values as an array of their own: pickling a view would pickle its whole batch."""
+    """Return the values of a tensor, or of a JAX array, as an array of their own.
+
+    Pickling a view would pickle its whole batch.
+    """
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(value, jax.Array):
+        return np.array(value)
     if not hasattr(value, "clone"):
         return value
     copy = value.detach().clone()

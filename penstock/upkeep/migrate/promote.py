@@ -25,7 +25,7 @@ from ..copying.copy_many import Copies
 from ..copying.items import Pace
 from ..verify.log import check_log
 from ..verify.root import verify_root
-from .run import MigrationReport, make_mirror_of, make_primary, migrate
+from .run import MigrationReport, copied_entries, make_mirror_of, make_primary, migrate
 
 HINTS = "log/state-"
 
@@ -78,6 +78,11 @@ def promote(
     done = Promotion(target=target.url, former=source.url)
     moved = state.primary
     if is_verified := is_primary(source, state):
+        if not copied_entries(source, target):  # a mistyped URL would close the primary for good
+            raise Conflict(
+                f"{target.url} is no mirror of {source.url} yet: check the URL, or run penstock migrate run "
+                f"{target.url} first; nothing was moved"
+            )
         if not _copied(done, migrate(root, target, pace, at_once=at_once, scratch=scratch)):
             return done
         if not _verified(done, target):

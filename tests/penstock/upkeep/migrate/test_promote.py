@@ -51,6 +51,16 @@ def places(template, tmp_path):
     return make
 
 
+@pytest.mark.parametrize("mistyped", ["c", "a/c"])
+def test_promotion_refuses_a_place_that_is_no_mirror(places, tmp_path, mistyped):
+    a, _ = places()
+    target = open_store(tmp_path / "0" / mistyped)
+    with pytest.raises(Conflict, match=r"is no mirror of .* yet: check the URL, or run penstock migrate run"):
+        promote(loader.Root(a), target, Pace())
+    publish(loader.Root(a), "later")  # the primary stays open
+    assert not list(target.list(""))
+
+
 def test_mirror_becomes_the_primary_and_the_primary_its_mirror(places, capsys, kills):
     a, b = places()
     old, waiting = loader.Root(a), loader.Root(b)  # processes that have both open
@@ -297,6 +307,7 @@ def test_store_whose_creates_replace_becomes_no_primary(places, replacing, kills
     a, b = places()
     before = loader.Root(a).state.primary
     with closing(replacing("liar")) as liar:
+        assert not migrate(loader.Root(a), liar, Pace()).failures
         with pytest.raises(InvalidStore, match="let a create-only write replace an object"):
             promote(loader.Root(a), liar, Pace())
         assert list(liar.list("heartbeats/")) == []

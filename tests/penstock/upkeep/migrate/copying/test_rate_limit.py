@@ -137,6 +137,12 @@ def seen(monkeypatch):
 def test_limits_reach_the_pace(cli, seen, verb, tmp_path):
     with loader.Root(str(tmp_path / "root")).write("d") as writer:
         writer.add("k", {"cls": 1})
+    if verb == "promote":  # only a mirror is promoted; this one lags
+        assert cli("migrate", "run", tmp_path / "target", root=tmp_path / "root").code == 0
+        with loader.Root(str(tmp_path / "root")).write("d") as writer:
+            writer.add("later", {"cls": 1})
+        for calls in seen.values():
+            calls.clear()
     open_store(str(tmp_path / "plain")).put("k", DATA)
     what = ("run", "--from", tmp_path / "plain") if verb == "prefix" else (verb,)
     limits = ("--requests-per-s", "5e3", "--bytes-per-s", "1048576.5", "--at-once", "3")

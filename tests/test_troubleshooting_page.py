@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has a row with each error, and its commands are verbs of the command line."""
+"""docs/troubleshooting.md has a line for each error, and its commands are verbs of the command line."""
 
 import re
 from pathlib import Path
@@ -10,10 +10,10 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
-def test_page_has_each_error_in_one_row() -> None:
+def test_page_has_each_error_in_one_line() -> None:
     rows = [
         name
-        for row in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE, re.M)
+        for row in re.findall(r"^- (`\w+`(?:, `\w+`)*): ", PAGE, re.M)
         for name in re.findall(r"\w+", row)
     ]
     errors = {name for name, value in vars(loader.errors).items() if isinstance(value, type)}

@@ -162,8 +162,9 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
     "copy objects of another format into a version",
     argument(
         "format",
-        "arrow, csv, energon, files, hf, json, jsonl, lance, lerobot, litdata, mcap, mds, megatron, parquet, "
-        "rlds, robomimic, rosbag, tfrecord or webdataset",
+        "arrow, csv, energon, files, hf, json, jsonl, lance, lerobot, litdata, litdata-compressed, mcap, mds, "
+        "mds-compressed, megatron, parquet, rlds, robomimic, rosbag, tfrecord, webdataset or "
+        "webdataset-compressed",
     ),
     _SOURCE,
     argument("name", "name of the dataset; run again to import new objects"),

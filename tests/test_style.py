@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+MOST_PAGES, MOST_WORDS = 35, 52_000
+"""Bounds of the documentation below docs/, counted as `wc -w` does."""
 COUNTS = Path(__file__).parent / "style.txt"
 PACKAGES = ("loader/", "penstock/", "resources/", "assets/", "dagster_project/")
 PAGES_OF_RECORD = ("docs/upgrading.md", "docs/decisions/")
@@ -133,6 +135,13 @@ def test_hits_are_found(tmp_path: Path) -> None:
     page = tmp_path / "a.md"
     page.write_text("Read `those that` you need.\n\n```\nWhat\n```\n\nRead those that lie there.\n")
     assert [hit.partition(":")[0] for hit in hits(page)] == ["7"]
+
+
+def test_pages_stay_few_and_short() -> None:
+    """A page that is added takes the place of others, or this bound is decided anew."""
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    assert len(pages) <= MOST_PAGES
+    assert sum(len(page.read_text().split()) for page in pages) <= MOST_WORDS
 
 
 def main() -> None:

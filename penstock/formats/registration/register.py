@@ -245,9 +245,7 @@ def check_apart(root: str, place: str) -> None:
     """Raise InvalidStore if source and root contain one another."""
     inner, outer = f"{root.rstrip('/')}/", f"{place.rstrip('/')}/"
     if inner.startswith(outer) or outer.startswith(inner):
-        raise InvalidStore(
-            f"{place} and the root {root} lie in one another; register bytes that lie beside the root"
-        )
+        raise InvalidStore(f"{place} and the root {root} lie in one another: give a place beside the root")
 
 
 class ShuffleChunks(NamedTuple):

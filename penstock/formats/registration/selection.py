@@ -260,6 +260,8 @@ class ListedObjects(NamedTuple):
 
     def why_none(self, url: str, format: str) -> str:
         """Return the start of an error: the source has no object in the format."""
+        if not self.n and not self.refusals.n:
+            return f"{url} is empty or does not exist: check the URL, which names a folder or a prefix"
         text = f"{url} has no {format} object among {self.n}"
         if self.n > len(self.infos):
             text += f", of which {self.n - len(self.infos)} were left out by patterns, or hold no live rows"

@@ -190,7 +190,9 @@ def test_mistakes_are_told(tmp_path, cli):
     register(root, name, place, "registered")
     with pytest.raises(Conflict, match="registered@1 were registered, not imported"):
         import_place(root, name, store, "registered")
-    with pytest.raises(EmptyVersion, match="has no"):
+    with pytest.raises(
+        EmptyVersion, match=r"is empty or does not exist: check the URL.*nothing was imported"
+    ):
         import_place(loader.Root(tmp_path / "r2"), name, open_store(tmp_path / "empty"), "d")
     with pytest.raises(InvalidStore, match="lie in one another"):
         import_place(loader.Root(place / "root"), name, store, "d")

@@ -192,6 +192,14 @@ def test_patterns_choose_objects_and_are_part_of_the_version(place, root):
         register(root, "files", place, "others", selection=Selection(include=("!",)))
 
 
+@pytest.mark.parametrize("format", ["files", "webdataset", "mds", "parquet"])
+def test_mistyped_place_is_named(root, tmp_path, format):
+    with pytest.raises(
+        EmptyVersion, match=r"typo is empty or does not exist: check the URL.*nothing was reg"
+    ):
+        register(root, format, tmp_path / "typo", "photos")
+
+
 def test_link_out_of_a_place_brings_nothing_in(place, root, tmp_path):
     (tmp_path / "system").mkdir()
     for number in range(5):

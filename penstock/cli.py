@@ -73,10 +73,17 @@ def _run(argv: Sequence[str] | None) -> int:
             raise errors.MissingDependency(
                 f"{error.name} is not installed: pip install 'penstock-data[{extra}]'"
             ) from error
-        if arguments.json:
-            print(json.dumps(body, indent=2, default=str), flush=True)
-        else:
-            show(text)
+        try:
+            if arguments.json:
+                print(json.dumps(body, indent=2, default=str), flush=True)
+            else:
+                show(text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            print(f"penstock: standard output cannot be written: {error.strerror}", file=sys.stderr)
+            _drop_output()
+            return 1
         return status
     except errors.PenstockError as error:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
@@ -93,8 +100,12 @@ def _run(argv: Sequence[str] | None) -> int:
         )
     except BrokenPipeError:
         # The reader (head, less) has quit; otherwise Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def extra_with(module: str) -> str | None:

@@ -345,6 +345,14 @@ def list_place(
     return list_from(store, prefix, start_after) if seek else store.list(prefix, start_after)
 
 
+def check_recordable(url: str) -> None:
+    """Raise InvalidStore if records cannot hold the URL, because a path's bytes are not UTF-8."""
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        raise InvalidStore(f"{url!r} is not UTF-8 text, and the URL is recorded: rename the folder") from None
+
+
 def log_refusals(url: str) -> Refuse:
     """Return a function that logs objects refused by a listing of `url`: the first `SHOWN` by name."""
     refusals = Refusals()

@@ -47,7 +47,13 @@ def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Stor
         raise InvalidStore(f"{url!r}: '~' is not expanded here; write the path in full")
     if "\0" in path:
         raise InvalidStore(f"{url!r} holds a NUL character, which no path does")
-    root = os.path.abspath(path)
+    try:
+        root = os.path.abspath(path)
+    except OSError as error:
+        raise InvalidStore(
+            f"{url!r} is relative, and the working directory is gone ({error.strerror}): give a full path, or run in "
+            "a folder that exists"
+        ) from error
     if os.path.exists(root) and not os.path.isdir(root):
         raise InvalidStore(f"{root} is a file; a store is a directory")
     return LocalStore(root, StoreSpec(url=root, options={}, dropped=spec.dropped))

@@ -38,6 +38,7 @@ from loader.modalities.row_blocks import SUFFIX as ROWS
 from loader.modalities.video.packet_runs import PacketRun, run_of
 from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
+from loader.storage.store import check_recordable
 
 from ...progress import progress
 from ..importer import ColumnarOptions, ReadSample
@@ -80,6 +81,7 @@ def register_lerobot(
     """
     check_dataset_name(dataset)
     check_apart(root.url, store.url)
+    check_recordable(store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, "lerobot", selection)

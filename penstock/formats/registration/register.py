@@ -17,13 +17,18 @@ from loader.dataset.columnar.column_names import text_columns
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
 from loader.dataset.root import Root
-from loader.dataset.tables.foreign_objects import foreign_table, is_adopted, place_id, put_place
+from loader.dataset.tables.foreign_objects import (
+    foreign_table,
+    is_adopted,
+    place_id,
+    put_place,
+)
 from loader.dataset.versions.version import Version
 from loader.dataset.writer import publish_exclusions, publish_registered
 from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidStore
 from loader.order.random.lanes import frozen_shape
 from loader.storage import Store, open_store
-from loader.storage.store import Refusals
+from loader.storage.store import Refusals, check_recordable
 
 from ...units import size
 from ..reading.sample import NO_METADATA, FoundObjects
@@ -97,6 +102,7 @@ def register(
     check_dataset_name(dataset)
     store, columns = open_store(fspath(url), options), ColumnarOptions(key, fields, frozenset(without))
     check_apart(root.url, store.url)
+    check_recordable(store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without)), **selection.to_json()}

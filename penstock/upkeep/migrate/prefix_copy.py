@@ -26,7 +26,7 @@ from loader.storage.cloud.listing import differ
 from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import unlisted
 from loader.storage.spec import Opened
-from loader.storage.store import Refuse, list_place
+from loader.storage.store import Refuse, check_recordable, list_place
 from loader.storage.threads import in_background
 
 from ...units import size
@@ -52,6 +52,8 @@ def check_places(source: Store, target: Store) -> None:
     Raises: Conflict if one is a root, or the target has another source; InvalidStore if one contains the other, or the
     source is empty and was never copied; Corrupt if `SOURCE` was edited.
     """
+    for url in (source.url, target.url):
+        check_recordable(url)
     if _is_inside(source, target) or _is_inside(target, source):
         raise InvalidStore(
             f"{source.url} and {target.url}: one lies in the other, so copies would be copied again; give another"

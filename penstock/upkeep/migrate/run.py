@@ -21,6 +21,7 @@ from loader.dataset.log.state import State
 from loader.dataset.tables.foreign_objects import PLACES
 from loader.errors import AlreadyExists, Conflict, Forbidden, NotARoot, ObjectNotFound
 from loader.storage import Store
+from loader.storage.store import check_recordable
 
 from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration
@@ -221,6 +222,8 @@ def migrate(
     Raises: Conflict and NotARoot as `copied_entries`; InvalidStore; with a cluster, as `attach`.
     """
     source, state = root.store, root.state
+    for url in (source.url, target.url):
+        check_recordable(url)
     close_former(source, state, target)
     after, report = copied_entries(source, target), MigrationReport(target=target.url)
     report.entries = after

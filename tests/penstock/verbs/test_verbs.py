@@ -1,6 +1,7 @@
 """`penstock VERB`: text and JSON, exit status 0 done, 1 the data or the store, 2 the caller."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -433,3 +434,43 @@ def test_version_prints_the_installed_version(penstock):
     run = penstock("--version")
     assert run.code == 0
     assert re.match(r"penstock \d+\.\d+\.\d+ \(Python 3\.", run.out)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_full_disk_behind_standard_output_is_one_line(own, form):
+    with Path("/dev/full").open("w") as full:
+        program = [sys.executable, "-m", "penstock", "ls", "--root", str(own), *form]
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    line = "penstock: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, line)
+
+
+def test_relative_root_in_a_deleted_folder_is_refused(cli, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    run = cli("ls", root="data")
+    assert run.code == 2
+    assert "InvalidStore: 'data' is relative, and the working directory is gone" in run.err
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("register", "files", "{}", "photos"),
+        ("register", "lerobot", "{}", "arm"),
+        ("migrate", "run", "{}"),
+        ("migrate", "run", "copy", "--from", "{}"),
+        ("migrate", "run", "{}/copy", "--from", "plain"),
+    ],
+)
+def test_recorded_place_is_utf8(own, cli, tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / os.fsdecode(b"b\xffd")
+    for folder in (place, tmp_path / "plain"):
+        folder.mkdir()
+        (folder / "a.txt").write_text("a")
+    run = cli(*(word.format(place) for word in verb), root=None if "--from" in verb else own)
+    assert run.code == 2
+    assert "is not UTF-8 text, and the URL is recorded: rename the folder" in run.err
+    assert [one.name for one in place.iterdir()] == ["a.txt"]

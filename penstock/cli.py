@@ -155,8 +155,28 @@ def parser() -> "Parser":
     return top
 
 
+class _Once(argparse.Action):
+    """Store an option's value; refuse a second, different one, which argparse would let win silently."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        given: dict[str, Any] = namespace.__dict__.setdefault(_GIVEN, {})
+        if self.option_strings and given.setdefault(self.dest, values) != values:
+            raise argparse.ArgumentError(
+                self, f"given twice, {given[self.dest]!r} and {values!r}: give it once"
+            )
+        setattr(namespace, self.dest, values)
+
+
+_GIVEN = "_given"  # in the namespace
+
+
 class Parser(argparse.ArgumentParser):
-    """Parser whose errors suggest the closest verb or option."""
+    """Parser whose errors suggest the closest verb or option, and which takes each option once."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        for name in (None, "store"):
+            self.register("action", name, _Once)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, unknown = self.parse_known_args(args, namespace)

@@ -474,3 +474,22 @@ def test_recorded_place_is_utf8(own, cli, tmp_path, monkeypatch, verb):
     assert run.code == 2
     assert "is not UTF-8 text, and the URL is recorded: rename the folder" in run.err
     assert [one.name for one in place.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("words", "twice"),
+    [
+        (("takedown", "request", "--dataset", "a", "--dataset", "b"), "--dataset: given twice, 'a' and 'b'"),
+        (("export", "d@1", "files", "x", "--where", "w > 1", "--where", "w < 1"), "--where: given twice"),
+        (("exclude", "d", "--from", "a.txt", "--from", "b.txt"), "--from: given twice"),
+        (("ls", "--root", "a", "--root", "b"), "--root: given twice, 'a' and 'b': give it once"),
+    ],
+)
+def test_option_with_two_values_is_refused(cli, words, twice):
+    run = cli(*words)
+    assert run.code == 2
+    assert f"argument {twice}" in run.err
+
+
+def test_option_with_the_same_value_twice_is_accepted(own, cli):
+    assert cli("ls", "--root", own, root=own).code == 0

@@ -108,7 +108,7 @@ def run_exclude(arguments: Namespace) -> Answer:
         ended = withdraw(root, arguments.ref, keys, **why)
         text = (
             f"{len(ended.keys)} exclusions withdrawn ({ended.path})\nNo version changes: later builds of "
-            f"{ended.dataset} include the samples again"
+            f"{ended.dataset} include the samples again; import and register only once their objects change"
         )
         return {"dataset": ended.dataset, "keys": list(ended.keys), "record": ended.path}, text, 0
     record, version = exclude(root, arguments.ref, keys, **why, whole_objects=arguments.whole_objects)

@@ -1,6 +1,7 @@
 """`penstock exclude`: text, JSON and exit status."""
 
 import io
+import os
 import sys
 
 import numpy as np
@@ -31,7 +32,10 @@ def test_samples_are_excluded_and_taken_back(cli, own):
     done = cli("exclude", "d", "k3", "--withdraw", *TOLD, root=own)
     assert done.code == 0
     assert "1 exclusions withdrawn" in done.out
-    assert "No version changes: later builds of d include the samples again" in done.out
+    assert (
+        "No version changes: later builds of d include the samples again; import and register only"
+        in done.out
+    )
     assert len(root.versions("d")) == 6
 
 
@@ -165,3 +169,19 @@ def test_excluded_sample_stays_out_when_its_object_changes(tmp_path, cli, verb):
         assert len(opened.open("notes")) == 2
     (place / "c.txt").write_text("another c")
     assert "stay out" not in cli(*command, root=root).out
+
+
+@pytest.mark.parametrize("verb", ["register", "import"])
+def test_withdrawn_sample_returns_once_its_object_changes(tmp_path, cli, verb):
+    place, root = tmp_path / "in", tmp_path / "root"
+    place.mkdir()
+    for name in "ab":
+        (place / f"{name}.txt").write_text(name)
+    command, why = (verb, "files", place, "notes"), ("notes", "b", "--by", "ann", "--reason", "wrong")
+    assert cli(*command, root=root).code == 0
+    assert cli("exclude", *why, root=root).code == 0
+    done = cli("exclude", *why, "--withdraw", root=root)
+    assert "import and register only once their objects change" in done.out
+    assert cli(*command, "--json", root=root).json["samples"] == 1
+    os.utime(place / "b.txt", (1, 1))
+    assert cli(*command, "--json", root=root).json["samples"] == 2

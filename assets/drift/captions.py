@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .distributions import Comparison, Counted, Floats
-from .findings import DriftFinding, EffectSize, Thresholds, stands_out
+from .findings import DriftFinding, EffectSize, Thresholds, each_and_rest, stands_out
 
 _WORD = re.compile(r"\w{3,}")
 MIN_TEXTS = 20
@@ -77,22 +77,23 @@ def caption_findings(
         return findings
     whole = _lengths(timed)
     difference = _correlated(now, whole, alpha)
-    others = [(one, _lengths([*timed[:i], *timed[i + 1 :]])) for i, one in enumerate(timed) if len(timed) > 1]
     r, before_r = _rank_correlation(now, 0), _rank_correlation(whole, 0)
-    if r < before_r and stands_out(
-        difference, thresholds.caption, lambda: [_correlated(one, rest, alpha) for one, rest in others]
-    ):
-        words: Any = {"before": f"r = {before_r:.2f}", "now": f"r = {r:.2f}"}
-        findings = [
-            DriftFinding(
-                what="length of text with duration",
-                **words,
-                effect=difference.effect,
-                limit=thresholds.caption,
-                **labels,
-            )
-        ]
-    return findings
+
+    def others() -> list[EffectSize]:
+        return [_correlated(one, _lengths(rest), alpha) for one, rest in each_and_rest(timed)]
+
+    if not r < before_r or not stands_out(difference, thresholds.caption, others):
+        return []
+    return [
+        DriftFinding(
+            what="length of text with duration",
+            before=f"r = {before_r:.2f}",
+            now=f"r = {r:.2f}",
+            effect=difference.effect,
+            limit=thresholds.caption,
+            **labels,
+        )
+    ]
 
 
 def _shifted_words(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
@@ -103,11 +104,9 @@ def _shifted_words(now: Texts, alpha: float, labels: Any) -> list[DriftFinding]:
         own_fits, neighbour = now.shifted[0], now.shifted[shift]
         own, other = int((own_fits & ~neighbour).sum()), int((neighbour & ~own_fits).sum())
         if other > own and binom.sf(other - 1, own + other, 0.5) < alpha:
-            words: Any = {
-                "before": "the own words in more texts than the neighbour's",
-                "now": f"the words of row {shift:+d} in {other}, the own in {own} texts",
-            }
-            return [DriftFinding(what="texts of another row", certain=True, **words, **labels)]
+            before = "the own words in more texts than the neighbour's"
+            words = f"the words of row {shift:+d} in {other}, the own in {own} texts"
+            return [_of_another_row(before, words, labels)]
     return []
 
 
@@ -115,18 +114,17 @@ def _shifted_lengths(now: Texts, alpha: float, labels: Any) -> list[DriftFinding
     # Fisher's z: a neighbour's duration must fit the lengths significantly better than the own.
     if len(now.lengths) < MIN_TEXTS:
         return []
-    own = _rank_correlation(now, 0)
+    own, chance = _rank_correlation(now, 0), _chance(alpha, len(now.lengths), len(now.lengths))
     for shift in (-1, 1):
         other = _rank_correlation(now, shift)
-        if other > own and math.atanh(other) - math.atanh(own) > _chance(
-            alpha, len(now.lengths), len(now.lengths)
-        ):
-            words: Any = {
-                "before": "longest for the own duration",
-                "now": f"r = {own:.2f}, with row {shift:+d} {other:.2f}",
-            }
-            return [DriftFinding(what="texts of another row", certain=True, **words, **labels)]
+        if other > own and math.atanh(other) - math.atanh(own) > chance:
+            words = f"r = {own:.2f}, with row {shift:+d} {other:.2f}"
+            return [_of_another_row("longest for the own duration", words, labels)]
     return []
+
+
+def _of_another_row(before: str, now: str, labels: Any) -> DriftFinding:
+    return DriftFinding(what="texts of another row", certain=True, before=before, now=now, **labels)
 
 
 def _words(text: str) -> frozenset[str]:

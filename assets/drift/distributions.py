@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .findings import UNKNOWN, DriftFinding, EffectSize, stands_out
+from .findings import UNKNOWN, DriftFinding, EffectSize, each_and_rest, stands_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +107,8 @@ class Comparison:
         difference = self.difference()
         if not stands_out(difference, limit, self.others):
             return []
-        words: Any = {"before": _words(self.before), "now": _words(self.now)}
-        return [DriftFinding(**words, effect=difference.effect, limit=limit, **labels)]
+        before, now = _words(self.before), _words(self.now)
+        return [DriftFinding(before=before, now=now, effect=difference.effect, limit=limit, **labels)]
 
 
 def mix(
@@ -144,8 +144,7 @@ def is_rare(name: str, batches: Sequence[Mapping[str, Counted]]) -> bool:
 def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[EffectSize]:
     """Return for each batch the largest difference in share, over the values that are rare in the others."""
     differences = []
-    for place, batch in enumerate(batches):
-        rest = [*batches[:place], *batches[place + 1 :]]
+    for batch, rest in each_and_rest(batches):
         rare = sorted(name for name in batch if is_rare(name, rest))
         largest = max(rare, key=lambda name: batch[name].share, default=None)
         known = largest is not None and comparison(largest, batch, rest, alpha).difference()
@@ -201,8 +200,6 @@ def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: f
     Half an object is added to each count. With 1/n = 1/n_now + 1/n_before, n times the index is about chi-square with
     (values - 1) degrees of freedom: twice the mean of two G statistics.
     """
-    import numpy as np
-
     n, m = (min(side[0].n, side[0].objects) for side in (now, before))
     if not n or not m:
         return UNKNOWN
@@ -390,8 +387,7 @@ def distribution(
     words: Any = {"before": spread(whole.values), "now": spread(now.values)}
 
     def rests() -> list[tuple[Drawn, Drawn]]:
-        each = range(len(batches)) if len(batches) > 1 else ()
-        return [(batches[i], pooled([*batches[:i], *batches[i + 1 :]])) for i in each]
+        return [(one, pooled(rest)) for one, rest in each_and_rest(batches)]
 
     moved = level(now, whole, alpha)
     if stands_out(moved, level_limit, lambda: [level(one, rest, alpha) for one, rest in rests()]):

@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -99,6 +99,7 @@ class Thresholds:
         return {name: sorted(v) if isinstance(v, frozenset) else repr(v) for name, v in plain.items()}
 
 
+T = TypeVar("T")
 UNUSUAL = 1e-3
 """Probability outside the usual range."""
 
@@ -175,6 +176,13 @@ def stands_out(difference: EffectSize, limit: float, others: Callable[[], Sequen
     return difference.effect > math.hypot(difference.noise, wide)
 
 
+def each_and_rest(batches: Sequence[T]) -> list[tuple[T, list[T]]]:
+    """Return each batch with all others; [] if there are no others."""
+    if len(batches) < 2:
+        return []
+    return [(one, [*batches[:place], *batches[place + 1 :]]) for place, one in enumerate(batches)]
+
+
 def as_check(
     name: str,
     findings: Sequence[DriftFinding],
@@ -230,15 +238,12 @@ def split_leaks(batch: "pl.DataFrame", version: "loader.Version | None") -> list
         if len(leaking):
             keys = tuple(identities.filter(pl.col(name).is_in(leaking[name].implode()))["key"].head(5))
             names = " and ".join(leaking["split"][0])
-            words: Any = {
-                "before": "one split each",
-                "now": f"{len(leaking)} in several splits, e.g. {names}",
-            }
             findings.append(
                 DriftFinding(
                     what="leak across splits",
                     column=name,
-                    **words,
+                    before="one split each",
+                    now=f"{len(leaking)} in several splits, e.g. {names}",
                     effect=len(leaking),
                     certain=True,
                     keys=keys,
@@ -350,15 +355,15 @@ def turned_findings(samples: "pl.DataFrame", media: "pl.DataFrame") -> list[Drif
     turned = clear.filter((sample_ratio > 1) != (object_ratio > 1))
     if not len(turned):
         return []
-    words: Any = {
-        "before": "as its object",
-        "now": f"{len(turned)} of {len(clear)} samples turned by 90 degrees",
-    }
-    keys = tuple(turned["key"].head(5))
-    effect = len(turned) / len(clear)
     return [
         DriftFinding(
-            what="turned", column="width_px, height_px", **words, effect=effect, certain=True, keys=keys
+            what="turned",
+            column="width_px, height_px",
+            before="as its object",
+            now=f"{len(turned)} of {len(clear)} samples turned by 90 degrees",
+            effect=len(turned) / len(clear),
+            certain=True,
+            keys=tuple(turned["key"].head(5)),
         )
     ]
 
@@ -381,12 +386,14 @@ def featurizer_findings(
         if not changed or not _changed(current, again.get(name, published)):
             continue
         announced = _code(current) != _code(published)
-        words: Any = {
-            "before": ", ".join(f"{one} {published.get(one, 'unknown')}" for one in changed)[:200],
-            "now": ", ".join(f"{one} {current.get(one, 'unknown')}" for one in changed)[:200],
-        }
+        before_words, now_words = (
+            ", ".join(f"{one} {facts.get(one, 'unknown')}" for one in changed)[:200]
+            for facts in (published, current)
+        )
         what = "featurizer changed" if announced else "featurizer silently changed"
-        findings.append(DriftFinding(what=what, column=name, **words, certain=not announced))
+        findings.append(
+            DriftFinding(what=what, column=name, before=before_words, now=now_words, certain=not announced)
+        )
     return findings
 
 

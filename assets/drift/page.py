@@ -30,9 +30,6 @@ from .compare import Baseline
 if TYPE_CHECKING:
     import polars as pl
 
-if TYPE_CHECKING:
-    import polars as pl
-
     from .compare import GateInputs
 
 MAX_PLOTS = 6

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .distributions import Comparison, Counted, Floats, ratio
-from .findings import DriftFinding, EffectSize, Thresholds, stands_out
+from .findings import DriftFinding, EffectSize, Thresholds, each_and_rest, stands_out
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,19 +41,16 @@ def outcome_findings(
     def of(outcomes: Outcomes, k: int) -> Counted:
         return Counted(k=k, n=outcomes.landed, objects=outcomes.landed)
 
-    rejected = Comparison(
-        now=of(now, now.rejected), batches=[of(one, one.rejected) for one in known], alpha=alpha
-    )
-    unused = Comparison(
-        now=of(now, now.landed - now.used),
-        batches=[of(one, one.landed - one.used) for one in known],
-        alpha=alpha,
-    )
+    rejected = [of(one, one.rejected) for one in (now, *known)]
+    unused = [of(one, one.landed - one.used) for one in (now, *known)]
     findings = []
-    if rejected.now.share > rejected.before.share:
-        findings += rejected.findings(thresholds.rejected, what="more objects rejected", column="objects")
-    if unused.now.share > unused.before.share:
-        findings += unused.findings(thresholds.unused, what="fewer objects used", column="objects")
+    for what, (current, *before), limit in (
+        ("more objects rejected", rejected, thresholds.rejected),
+        ("fewer objects used", unused, thresholds.unused),
+    ):
+        compared = Comparison(now=current, batches=before, alpha=alpha)
+        if compared.now.share > compared.before.share:
+            findings += compared.findings(limit, what=what, column="objects")
     return findings
 
 
@@ -76,22 +73,18 @@ def units_findings(
         difference = ratio(values, np.concatenate(ratios), alpha)
 
         def others(ratios: Sequence[Floats] = ratios) -> list[EffectSize]:
-            places = range(len(ratios)) if len(ratios) > 1 else ()
-            return [ratio(ratios[i], np.concatenate([*ratios[:i], *ratios[i + 1 :]]), alpha) for i in places]
+            return [ratio(one, np.concatenate(rest), alpha) for one, rest in each_and_rest(ratios)]
 
         limit = -math.log(thresholds.units_ratio)
         if stands_out(difference, limit, others):
             before = np.concatenate([one["n"].to_numpy() for one in each]).mean()
-            words: Any = {
-                "before": f"{before:.3g}, of objects as long",
-                "now": f"{objects['n'].to_numpy().mean():.3g} ({values.mean():.2f} of the expected number)",
-            }
             findings.append(
                 DriftFinding(
                     what="samples per object",
                     column="count",
                     of=kind,
-                    **words,
+                    before=f"{before:.3g}, of objects as long",
+                    now=f"{objects['n'].to_numpy().mean():.3g} ({values.mean():.2f} of the expected number)",
                     effect=difference.effect,
                     limit=limit,
                 )
@@ -142,10 +135,14 @@ def size_findings(
         difference = _size(sizes.get(name, 0), usual)
         others = [_size(one.get(name, 0), usual) for one in counted]
         if stands_out(difference, limit, lambda others=others: others):  # type: ignore[misc]
-            words: Any = {"before": f"{usual:g} in the median batch", "now": str(sizes.get(name, 0))}
             findings.append(
                 DriftFinding(
-                    what="samples per delivery", column=name, **words, effect=difference.effect, limit=limit
+                    what="samples per delivery",
+                    column=name,
+                    before=f"{usual:g} in the median batch",
+                    now=str(sizes.get(name, 0)),
+                    effect=difference.effect,
+                    limit=limit,
                 )
             )
     return findings

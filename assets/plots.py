@@ -40,7 +40,7 @@ _UNITS = {
 }
 
 
-def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> str:
+def histograms(columns: Mapping[str, Sequence[Any]]) -> str:
     """Draw a histogram per numeric or boolean column, at most six; "" without any.
 
     Titles count values that are not finite. The end of a column's name gives its unit.
@@ -50,11 +50,11 @@ def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> 
         return ""
     figure, axes = _grid(len(shown), width_in=2.6, height_in=1.95)
     for axis, (name, values) in zip(axes, shown, strict=True):
-        _histogram(axis, name, values, of)
+        _histogram(axis, name, values)
     return _image(figure, "histograms of " + ", ".join(name for name, _ in shown))
 
 
-def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> str:
+def counts(groups: Mapping[str, Mapping[str, int]]) -> str:
     """Draw a bar per name, at most eight, with the groups side by side; "" without any."""
     shown = {title: _largest(named) for title, named in groups.items() if named}
     if not shown:
@@ -62,8 +62,8 @@ def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> s
     rows = max(len(named) for named in shown.values())
     figure, axes = _figure(len(shown), 1, width_in=3.1 * len(shown), height_in=0.85 + 0.24 * rows)
     for axis, (title, named) in zip(axes, shown.items(), strict=True):
-        _bars(axis, f"{of} per {title}", named, rows)
-    return _image(figure, f"{of} per " + ", ".join(shown))
+        _bars(axis, f"samples per {title}", named, rows)
+    return _image(figure, "samples per " + ", ".join(shown))
 
 
 def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
@@ -161,7 +161,7 @@ def numbers(values: Sequence[Any]) -> list[float]:
     ]
 
 
-def _histogram(axis: "Axes", name: str, values: Sequence[Any], of: str) -> None:
+def _histogram(axis: "Axes", name: str, values: Sequence[Any]) -> None:
     import numpy as np
 
     finite = numbers(values)
@@ -178,7 +178,7 @@ def _histogram(axis: "Axes", name: str, values: Sequence[Any], of: str) -> None:
     missing = len(values) - len(finite)
     axis.set_title(_text(name, 28) + (f"  ({missing} unknown)" if missing else ""))
     axis.set_xlabel(_UNITS.get(name.rpartition("_")[2], ""))
-    axis.set_ylabel(of)
+    axis.set_ylabel("samples")
     if all(isinstance(value, bool) for value in values if value is not None):
         axis.set_xlim(-0.6, 1.6)
         axis.set_xticks([0, 1], ["no", "yes"])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 _MAX_ROWS = 50
-_BAR = "█"
+_BAR, _MAX_BLOCKS = "█", 24
 
 
 class Markdown(str):
@@ -45,10 +45,17 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> s
     return "\n".join(lines)
 
 
-def bars(counts: Mapping[str, int], width: int = 24) -> str:
-    """Return counts as a Markdown table with bars of at most `width` blocks."""
+def table_metadata(
+    header: Sequence[str], rows: Sequence[Sequence[object]], empty: str = "none"
+) -> dg.MarkdownMetadataValue:
+    """Return a table as metadata; the text `empty` without rows."""
+    return dg.MetadataValue.md(markdown_table(header, rows) if rows else empty)
+
+
+def bars(counts: Mapping[str, int]) -> str:
+    """Return counts as a Markdown table with bars of at most 24 blocks."""
     most = max(counts.values(), default=0) or 1
-    rows = [(name, n, _BAR * max(1 if n else 0, round(width * n / most))) for name, n in counts.items()]
+    rows = [(name, n, _BAR * max(1 if n else 0, round(_MAX_BLOCKS * n / most))) for name, n in counts.items()]
     return markdown_table(("", "n", ""), rows)
 
 
@@ -90,11 +97,10 @@ def samples_metadata(
         name: Counter(str(value or "unknown") for value in values) for name, values in named.items()
     }
     reasons = Counter(str(reason) for reason in record.body["exclude"].values())
-    table_of_reasons = markdown_table(("reason", "samples"), reasons.most_common()) if reasons else "none"
     return (
         check_metadata(record, refusals)
         | _plot(plots.counts(groups))
-        | {"left_out_by_reason": dg.MetadataValue.md(table_of_reasons)}
+        | {"left_out_by_reason": table_metadata(("reason", "samples"), reasons.most_common())}
     )
 
 
@@ -174,12 +180,8 @@ def features_metadata(
         | lineage_metadata(record.dataset, deps)
         | _plot(plots.histograms(scores))
         | {
-            "scores": dg.MetadataValue.md(
-                markdown_table(("column", "known", "min", "mean", "max"), table) if table else "none"
-            ),
-            "refused_samples": dg.MetadataValue.md(
-                markdown_table(("sample", "code", "reason"), refused) if refused else "none"
-            ),
+            "scores": table_metadata(("column", "known", "min", "mean", "max"), table),
+            "refused_samples": table_metadata(("sample", "code", "reason"), refused),
         }
     )
 
@@ -191,11 +193,8 @@ def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -
         for row in refusals
         if row["outcome"] != "used"
     ]
-    return _of_record(record) | {
-        "refused": dg.MetadataValue.md(
-            markdown_table(("object", "outcome", "stage", "code", "reason"), table) if table else "none"
-        )
-    }
+    header = ("object", "outcome", "stage", "code", "reason")
+    return _of_record(record) | {"refused": table_metadata(header, table)}
 
 
 def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata:
@@ -205,12 +204,17 @@ def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata
         (name, body["n_rows"], body["nbytes"], ", ".join(sorted(body["field_nbytes"])))
         for name, body in sorted(version.manifest["groups"].items())
     ]
+    approvals = [
+        (one.name, approval["by"], approval["reason"], ", ".join(approval["checks"]))
+        for one in release.versions
+        if (approval := one.manifest["producer"].get("approval"))
+    ]
     return {
         "version": dg.MetadataValue.text(version.name),
         "id": dg.MetadataValue.text(version.id),
         "samples": dg.MetadataValue.int(len(version)),
         "published_batches": dg.MetadataValue.text(", ".join(release.published) or "none: nothing was new"),
-        "approved": dg.MetadataValue.md(_approvals(release)),
+        "approved": table_metadata(("version", "approved by", "reason", "though these failed"), approvals),
         "held_back_batches": dg.MetadataValue.text(", ".join(release.held_back) or "none"),
         "groups": dg.MetadataValue.md(markdown_table(("group", "samples", "bytes", "fields"), groups)),
         "dagster/row_count": dg.MetadataValue.int(len(version)),
@@ -222,10 +226,9 @@ def exclusions_metadata(counts: Mapping[tuple[str, str], int]) -> Metadata:
     rows = [
         (by, reason, n) for (by, reason), n in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     ]
-    table = markdown_table(("excluded by", "reason", "samples"), rows) if rows else "none"
     return {
         "excluded_samples": dg.MetadataValue.int(sum(counts.values())),
-        "excluded_by_people": dg.MetadataValue.md(table),
+        "excluded_by_people": table_metadata(("excluded by", "reason", "samples"), rows),
     }
 
 
@@ -237,17 +240,6 @@ def viewer_metadata(url: str) -> Metadata:
 def link(text: str, url: str) -> str:
     """Return a link as a table cell; only the text if `url` is ""."""
     return Markdown(f"[{markdown_text(text)}]({url})") if url else text
-
-
-def _approvals(release: "Release") -> str:
-    rows = [
-        (one.name, approval["by"], approval["reason"], ", ".join(approval["checks"]))
-        for one in release.versions
-        if (approval := one.manifest["producer"].get("approval"))
-    ]
-    return (
-        markdown_table(("version", "approved by", "reason", "though these failed"), rows) if rows else "none"
-    )
 
 
 def _plot(image: str) -> Metadata:

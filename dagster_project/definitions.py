@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.arrivals.reconciliation_asset import reconcile_job, reconciliation_asset
+from assets.arrivals.reconciliation_asset import reconciliation_asset
 from assets.features.feature_asset import feature_asset
 from assets.features.refresh_release import refresh_asset
 from assets.ingest.media import media_asset
@@ -18,20 +18,11 @@ from assets.samples_asset import samples_asset
 from assets.spec import DatasetSpec
 from assets.training import training_asset
 from dagster_project.datasets import specs
-from dagster_project.jobs import (
-    REFRESH,
-    jobs_of,
-    pause_job,
-    publishing_tags,
-    schedules_of,
-    tags_of,
-    take_over_job,
-)
+from dagster_project.jobs import jobs_of, pause_job, schedules_of, take_over_job
 from dagster_project.own_datasets import load_datasets, report
 from dagster_project.sensors import sensors_of
 from dagster_project.sensors.alerting import jobs_sensor, run_failure_sensor
 from dagster_project.sensors.recovery import recovery_sensor
-from dagster_project.sensors.trainings import quarantine_job
 from dagster_project.tidy import collect_job, collect_schedule, tidy_job, tidy_schedule
 from resources.alerts import AlertsResource, viewer_url
 from resources.compute import ComputeResource
@@ -125,26 +116,21 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
         samples_asset(spec, batches),
     ]
     publishing = [version_asset(spec.name, spec.gate, spec), *([refresh_asset(spec)] if features else [])]
-    quarantine = quarantine_asset(spec)
-    judge = dg.define_asset_job(
-        quarantine_job(spec),
-        selection=dg.AssetSelection.assets(quarantine),
-        tags=publishing_tags(spec),
-        description="Check samples that trainings report as corrupt, and publish a version without corrupt ones.",
-    )
-    reconciliation = reconciliation_asset(spec)
-    reconcile = dg.define_asset_job(
-        reconcile_job(spec),
-        selection=dg.AssetSelection.assets(reconciliation),
-        tags=tags_of(spec, REFRESH),
-        description="Compare every source with all batches, and make batches of objects that discovery missed.",
+    quarantine, reconciliation = quarantine_asset(spec), reconciliation_asset(spec)
+    jobs = jobs_of(
+        spec,
+        per_batch=per_batch,
+        features=features,
+        publishing=publishing,
+        quarantine=[quarantine],
+        reconciliation=[reconciliation],
     )
     taking = [take_over_job(spec, batches)] if spec.rebuild_of else []
     return dg.Definitions(
         assets=in_groups(
             spec, [*per_batch, *publishing, training_asset(spec.name), quarantine, reconciliation]
         ),
-        jobs=[*jobs_of(spec, per_batch, features, publishing), judge, reconcile, pause_job(spec), *taking],
+        jobs=[*jobs, pause_job(spec), *taking],
         schedules=schedules_of(spec),
         sensors=sensors_of(spec, batches),
     )

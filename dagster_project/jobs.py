@@ -38,35 +38,56 @@ def job_name(spec: DatasetSpec, what: str) -> str:
     return f"{dagster_name(spec.name)}_{what}"
 
 
-def jobs_of(spec: DatasetSpec, per_batch: Assets, features: Assets, publishing: Assets) -> list[Any]:
-    """Return the jobs of a dataset.
-
-    per_batch: assets of an ingest run; features: assets of a refresh; publishing: assets of a release.
-    """
-    jobs = [
-        dg.define_asset_job(
-            job_name(spec, "ingest"),
-            selection=dg.AssetSelection.assets(*per_batch),
-            tags=tags_of(spec, INGEST),
-            description="One run per batch: land, check, cut, compute features, assemble samples.",
+def jobs_of(
+    spec: DatasetSpec,
+    *,
+    per_batch: Assets,
+    features: Assets,
+    publishing: Assets,
+    quarantine: Assets,
+    reconciliation: Assets,
+) -> list[Any]:
+    """Return the jobs of a dataset that materialize assets, each with the assets of its runs."""
+    ingest, release, refresh = tags_of(spec, INGEST), publishing_tags(spec), tags_of(spec, REFRESH)
+    jobs: list[tuple[str, Assets, Mapping[str, str], str]] = [
+        (
+            "ingest",
+            per_batch,
+            ingest,
+            "One run per batch: land, check, cut, compute features, assemble samples.",
         ),
-        dg.define_asset_job(
-            job_name(spec, "release"),
-            selection=dg.AssetSelection.assets(*publishing),
-            tags=publishing_tags(spec),
-            description="Check waiting batches and publish each that passes; then publish recomputed features.",
+        (
+            "release",
+            publishing,
+            release,
+            "Check waiting batches and publish each that passes; then publish recomputed features.",
+        ),
+        (
+            "refresh",
+            features,
+            refresh,
+            "Recompute features of one published batch; the next release publishes them.",
+        ),
+        (
+            "quarantine",
+            quarantine,
+            release,
+            "Check samples that trainings report as corrupt, and publish a version without corrupt ones.",
+        ),
+        (
+            "reconcile",
+            reconciliation,
+            refresh,
+            "Compare every source with all batches, and make batches of objects that discovery missed.",
         ),
     ]
-    if features:
-        jobs.append(
-            dg.define_asset_job(
-                job_name(spec, "refresh"),
-                selection=dg.AssetSelection.assets(*features),
-                tags=tags_of(spec, REFRESH),
-                description="Recompute features of one published batch; the next release publishes them.",
-            )
+    return [
+        dg.define_asset_job(
+            job_name(spec, what), selection=dg.AssetSelection.assets(*assets), tags=tags, description=text
         )
-    return jobs
+        for what, assets, tags, text in jobs
+        if assets
+    ]
 
 
 class PauseConfig(dg.Config):
@@ -152,33 +173,23 @@ def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) ->
 
 def schedules_of(spec: DatasetSpec) -> list[dg.ScheduleDefinition]:
     """Return the schedules that have a cron in the dataset's upkeep."""
-    schedules = []
-    if spec.upkeep.release:
-        schedules.append(
-            _plain(
-                spec,
-                "release",
-                spec.upkeep.release,
-                "Publish batches that passed their checks",
-            )
+    plain = [
+        ("release", spec.upkeep.release, "Publish batches that passed their checks"),
+        ("reconcile", spec.upkeep.reconcile, "Compare every source with all batches"),
+    ]
+    schedules = [
+        dg.ScheduleDefinition(
+            name=job_name(spec, f"{what}_schedule"),
+            job_name=job_name(spec, what),
+            cron_schedule=cron,
+            execution_timezone=spec.upkeep.timezone,
+            description=f"{action}: {spec.name}.",
         )
-    if spec.upkeep.reconcile:
-        schedules.append(
-            _plain(spec, "reconcile", spec.upkeep.reconcile, "Compare every source with all batches")
-        )
-    if spec.upkeep.refresh and spec.features:
-        schedules.append(refresh_schedule(spec))
-    return schedules
-
-
-def _plain(spec: DatasetSpec, what: str, cron: str, action: str) -> dg.ScheduleDefinition:
-    return dg.ScheduleDefinition(
-        name=job_name(spec, f"{what}_schedule"),
-        job_name=job_name(spec, what),
-        cron_schedule=cron,
-        execution_timezone=spec.upkeep.timezone,
-        description=f"{action}: {spec.name}.",
-    )
+        for what, cron, action in plain
+        if cron
+    ]
+    refreshes = spec.upkeep.refresh and spec.features
+    return [*schedules, *([refresh_schedule(spec)] if refreshes else [])]
 
 
 def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:

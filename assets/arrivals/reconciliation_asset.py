@@ -8,18 +8,13 @@ from loader.errors import PenstockError
 from loader.storage.spec import redact
 from resources.storage import LandingResource, RootResource
 
-from ..report import Metadata, dagster_name, markdown_table
+from ..report import Metadata, markdown_table, table_metadata
 from ..sources import Source
 from ..spec import DatasetSpec
 from ..stages import RECONCILIATION
 from .batch_manifests import opener
 from .progress import TickDataset, paused
 from .reconcile import Reconciled, reconcile
-
-
-def reconcile_job(spec: DatasetSpec) -> str:
-    """Return the name of the dataset's job."""
-    return f"{dagster_name(spec.name)}_reconcile"
 
 
 class ReconcileConfig(dg.Config):
@@ -34,7 +29,7 @@ class ReconcileConfig(dg.Config):
 
 
 def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
-    """Return the asset, which the job named by `reconcile_job` materializes."""
+    """Return the asset, which the job `<dataset>_reconcile` materializes."""
 
     @dg.asset(
         key=[spec.name, RECONCILIATION],
@@ -126,8 +121,6 @@ def reconciliation_metadata(reports: list[Reconciled]) -> Metadata:
     }
     return metadata | {
         "sources": dg.MetadataValue.md(markdown_table((*header, "batches made", "table"), counts)),
-        "differences": dg.MetadataValue.md(
-            markdown_table(("", "object", "bytes", "batch"), rows) if rows else "none"
-        ),
+        "differences": table_metadata(("", "object", "bytes", "batch"), rows),
         "batches_made": dg.MetadataValue.int(sum(len(one.batches) for one in reports)),
     }

@@ -25,7 +25,7 @@ from resources.storage import RootResource
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..gate_settings import EXPECTATIONS, Gate
 from ..ingest.units import published_labels
-from ..report import Metadata, markdown_table
+from ..report import Metadata, table_metadata
 from ..spec import DatasetSpec, Filter, stage_name
 from ..stages import REFRESH
 from ..tables import facts_of_fields
@@ -323,8 +323,7 @@ def refresh_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
 
 def _results(refresh: Refresh) -> Metadata:
     rows = [("passed" if one.passed else "warning", one.name, one.explanation) for one in refresh.results]
-    table = markdown_table(("", "check", ""), rows) if rows else "nothing waited"
-    return {"checks": dg.MetadataValue.md(table)}
+    return {"checks": table_metadata(("", "check", ""), rows, "nothing waited")}
 
 
 def _metadata(refresh: Refresh) -> Metadata:
@@ -339,10 +338,8 @@ def _metadata(refresh: Refresh) -> Metadata:
         (name, one["version"], one["group"], ", ".join(sorted(one["fields"].values())))
         for name, one in sorted(refresh.version.manifest["producer"]["featurizers"].items())
     ]
-    table = markdown_table(("featurizer", "version", "group", "fields"), groups)
-    batches = markdown_table(("feature and batch",), [(name,) for name in refresh.published])
     return facts | {
         "id": dg.MetadataValue.text(refresh.version.id),
-        "featurizers": dg.MetadataValue.md(table),
-        "batches": dg.MetadataValue.md(batches),
+        "featurizers": table_metadata(("featurizer", "version", "group", "fields"), groups),
+        "batches": table_metadata(("feature and batch",), [(name,) for name in refresh.published]),
     }

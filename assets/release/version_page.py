@@ -17,7 +17,7 @@ from penstock.text import markdown_text
 from resources.alerts import version_page
 
 from .. import plots
-from ..report import Markdown, Metadata, code_block, link, markdown_table, viewer_metadata
+from ..report import Markdown, Metadata, code_block, link, table_metadata, viewer_metadata
 from ..table_columns import version_columns
 
 if TYPE_CHECKING:
@@ -125,10 +125,9 @@ def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Meta
         )
         for batch, published in zip(release.published, release.versions, strict=True)
     ]
-    table = markdown_table(("version", "batch", "made by"), rows) if rows else "nothing new"
     return (
         {
-            "made_of": dg.MetadataValue.md(table),
+            "made_of": table_metadata(("version", "batch", "made by"), rows, "nothing new"),
             "to_the_samples": dg.MetadataValue.md(_to_the_samples(version)),
         }
         | viewer_metadata(version_page(version.dataset, version.number))

@@ -8,7 +8,7 @@ import dagster as dg
 
 from assets.arrivals.batch_manifests import Book, batch_number, manifests, opener
 from assets.arrivals.make_batches import begun_batches, pending_numbers
-from assets.arrivals.progress import DEFAULT_BUDGET, TickBudget, TickDataset, TickResult
+from assets.arrivals.progress import TickDataset, TickResult
 from assets.arrivals.tick import tick
 from assets.report import dagster_name
 from assets.sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
@@ -50,7 +50,6 @@ def discovery_sensor(
     sources: Sequence[Source] = (LANDING,),
     limits: BatchLimits = DEFAULT_LIMITS,
     by_subject: bool = False,
-    budget: TickBudget = DEFAULT_BUDGET,
     minimum_interval_s: int = INTERVAL_S,
     max_runs: int = 25,
 ) -> dg.SensorDefinition:
@@ -83,7 +82,7 @@ def discovery_sensor(
                 now_us=time.time_ns() // 1000,
             )
             book = books[dataset] = Book(opened.store, dataset, books.get(dataset))
-            steps = tick(work, sources, opener(landing), budget, book)
+            steps = tick(work, sources, opener(landing), book=book)
             known = context.instance.get_dynamic_partitions(str(batches.name))
             through = begun_batches(opened.store, dataset, "samples")
             waiting = pending_numbers(opened.store, dataset, through)

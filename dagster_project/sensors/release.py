@@ -22,7 +22,7 @@ def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.Sen
     return release_sensor(spec.name) if spec.streaming else None
 
 
-def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL_S) -> dg.SensorDefinition:
+def release_sensor(dataset: str) -> dg.SensorDefinition:
     """Request a release if a batch's samples were materialized since the last request.
 
     Batches that arrive together share one release. The cursor is the newest event's number, and part of the run key: a
@@ -36,7 +36,7 @@ def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL
     @dg.sensor(
         name=f"{dagster_name(dataset)}_release_batches",
         job_name=job,
-        minimum_interval_seconds=minimum_interval_s,
+        minimum_interval_seconds=STREAMING_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Publish every batch of {dataset} as soon as it passes its checks.",
     )

@@ -10,6 +10,7 @@ from assets.quarantine import MAX_LEDGERS, unjudged_ledgers
 from assets.report import dagster_name
 from assets.spec import DatasetSpec
 from assets.training import is_known, problem_of, training_event, training_runs
+from dagster_project.jobs import job_name
 from loader.api.report import Report, new_reports
 from resources.storage import RootResource
 
@@ -17,9 +18,7 @@ PER_TICK = 50
 """Most reports per tick."""
 
 
-def training_sensor(
-    dataset: str, *, per_tick: int = PER_TICK, minimum_interval_s: int = 60
-) -> dg.SensorDefinition:
+def training_sensor(dataset: str, *, per_tick: int = PER_TICK) -> dg.SensorDefinition:
     """Show every training report after the cursor, which is the number of the last one shown.
 
     Dagster stores a tick's events before its cursor, so reports already shown are skipped.
@@ -27,7 +26,7 @@ def training_sensor(
 
     @dg.sensor(
         name=f"{dagster_name(dataset)}_training_reports",
-        minimum_interval_seconds=minimum_interval_s,
+        minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Show the trainings on {dataset} that called loader.report.",
     )
@@ -59,12 +58,7 @@ def training_sensor(
     return training_reports
 
 
-def quarantine_job(spec: DatasetSpec) -> str:
-    """Return the name of the job that reviews ledgers."""
-    return f"{dagster_name(spec.name)}_quarantine"
-
-
-def quarantine_sensor(spec: DatasetSpec, *, minimum_interval_s: int = 300) -> dg.SensorDefinition:
+def quarantine_sensor(spec: DatasetSpec) -> dg.SensorDefinition:
     """Request one run of the quarantine job while there are ledgers without a verdict.
 
     The store lists the judged ledgers. A run for the same ledgers is requested at most once a day.
@@ -72,8 +66,8 @@ def quarantine_sensor(spec: DatasetSpec, *, minimum_interval_s: int = 300) -> dg
 
     @dg.sensor(
         name=f"{dagster_name(spec.name)}_quarantine_reports",
-        job_name=quarantine_job(spec),
-        minimum_interval_seconds=minimum_interval_s,
+        job_name=job_name(spec, "quarantine"),
+        minimum_interval_seconds=300,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Start a run that judges samples that trainings on {spec.name} report as corrupt.",
     )

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -29,7 +30,7 @@ from assets.media.policy import CutPolicy, VideoPolicy
 from penstock.compute.pool import LocalCompute
 
 from . import sections
-from .ingest_work import fields, ingest, ingest_in_worker, requests, warm
+from .ingest_work import ingest, ingest_in_worker, requests, warm
 from .page import judged, shown
 from .video_reads import make_original
 
@@ -107,7 +108,7 @@ def penstock(folder: Path, video: Path, name: str, policy: VideoPolicy) -> Calla
 
     def run() -> None:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            ingest(*(type(one)(**fields(one) | {"scratch": scratch}) for one in (audit, cut)))  # type: ignore[arg-type]
+            ingest(replace(audit, scratch=scratch), replace(cut, scratch=scratch))
 
     return run
 

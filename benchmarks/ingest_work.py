@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,7 @@ def ingest(audit: AuditRequest, cut: CutRequest) -> int:
     found = audit_object(audit)
     if found.row is None:
         raise SystemExit(f"the video is not taken: {found.refusal or found.fault}")
-    result = cut_object(
-        CutRequest(**{name: getattr(cut, name) for name in CutRequest.__slots__} | {"audit": found.row})
-    )
+    result = cut_object(replace(cut, audit=found.row))
     if not result.units:
         raise SystemExit(f"the video is not cut: {result.refusal or result.fault}")
     return len(result.units)
@@ -52,7 +51,3 @@ def ingest_in_worker(work: tuple[AuditRequest, CutRequest]) -> int:
         "/proc/self/status"
     ).read_text()  # ru_maxrss would begin with that of the process that forked
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) // 1024
-
-
-def fields(request: AuditRequest | CutRequest) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in request.__slots__}

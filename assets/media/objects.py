@@ -62,29 +62,11 @@ class AuditResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutRequest:
+class CutRequest(AuditRequest):
     """Object to cut."""
 
-    store: Store
-    """Store of the object."""
-    key: str
-    """Key of the object."""
-    sha256: str
-    """SHA-256 in hex at landing."""
-    mime: str
-    """MIME type by content."""
-    scratch: str
-    """Scratch folder, created if missing."""
-    policy: CutPolicy
-    """Cut policy."""
-    kinds: tuple[Kind, ...] = MEDIA_KINDS
-    """Kinds that the dataset accepts."""
     audit: Mapping[str, Any] = field(default_factory=dict)
     """Row of the media table."""
-    segments: tuple[Segment, ...] = ()
-    """Given segments of the object."""
-    staging: ClipStaging | None = None
-    """Staging of early clips or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +148,7 @@ def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:
     }
 
 
-def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Result]) -> Result:
+def _on_local_copy(request: AuditRequest, work: Callable[[str], Result]) -> Result:
     scratch = Path(request.scratch)
     raw = scratch / "raw.bin"  # not the object's name, which may be '..' or too long
     try:
@@ -190,27 +172,16 @@ def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Res
             raw.unlink()
 
 
-def _fetch(request: AuditRequest | CutRequest, write: Callable[[bytes], object]) -> None:
+def _fetch(request: AuditRequest, write: Callable[[bytes], object]) -> None:
     digest = hashlib.sha256()
     try:
-        stream = request.store.open_stream(request.key)
+        with request.store.open_stream(request.key) as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                write(chunk)
     except _NOT_THE_OBJECTS_FAULT:
         raise
     except StoreError as error:
         raise rejected("fetch", type(error).__name__, error) from error
-    with stream:
-        while chunk := _read(stream):
-            digest.update(chunk)
-            write(chunk)
     if digest.hexdigest() != request.sha256:
         raise rejected("fetch", "Changed", "the object is not the one that landed; land the batch again")
-
-
-def _read(stream: Any) -> bytes:
-    try:
-        data: bytes = stream.read(_CHUNK_BYTES)
-    except _NOT_THE_OBJECTS_FAULT:
-        raise
-    except StoreError as error:
-        raise rejected("fetch", type(error).__name__, error) from error
-    return data

@@ -18,14 +18,14 @@ from loader.dataset.versions.samples_table import live_rows
 from loader.errors import Conflict, SampleNotFound, VersionNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
-from penstock.compute.pool import Compute, Progress
+from penstock.compute.pool import Compute
 from penstock.stages import StageRecord, append_record, current_record, fingerprint
 from penstock.upkeep.exclusion import records, standing
 from resources.alerts import sample_page, version_page
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 
-from .report import Metadata, code_block, link, markdown_table, viewer_metadata
+from .report import Metadata, code_block, link, table_metadata, viewer_metadata
 from .reported_samples import Judgement, judge
 from .spec import DatasetSpec
 from .stages import QUARANTINE, VERSION
@@ -143,7 +143,6 @@ def quarantine_stage(
     spec: DatasetSpec,
     *,
     run_id: str,
-    progress: Progress | None = None,
 ) -> Quarantined:
     """Judge new ledgers, write the verdicts, and publish a version without the corrupt samples.
 
@@ -169,7 +168,6 @@ def quarantine_stage(
         {key: sorted(fields) for key, fields in claims.items()},
         compute,
         timeout_s=spec.work_timeout_s,
-        progress=progress,
     )
     units = _unit_ids(
         version, [key for key, judgement in judgements.items() if judgement.verdict == "corrupt"]
@@ -390,9 +388,7 @@ def quarantine_metadata(url: str, quarantined: Quarantined) -> Metadata:
             "version": dg.MetadataValue.text(
                 quarantined.version.name if quarantined.version else "none: nothing to leave out"
             ),
-            "judged_now": dg.MetadataValue.md(
-                markdown_table(("verdict", "sample", "code", "why", "ledger"), table) if table else "none"
-            ),
+            "judged_now": table_metadata(("verdict", "sample", "code", "why", "ledger"), table),
             "explain": dg.MetadataValue.md(code_block("sh", *ask) if ask else "none"),
             "stage_record": dg.MetadataValue.text(quarantined.record.path),
         }

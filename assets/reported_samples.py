@@ -16,7 +16,7 @@ from loader.modalities.fields import last_word
 from loader.run.recipe.decode import decode_sample, decoders
 from loader.storage import RangeReader
 from loader.storage.disk.scratch import held_folder
-from penstock.compute.pool import Compute, Outcome, Progress
+from penstock.compute.pool import Compute, Outcome
 from penstock.compute.pool.environment import store_variables
 
 from .media.audit import audit
@@ -100,7 +100,6 @@ def judge(
     compute: Compute,
     *,
     timeout_s: float,
-    progress: Progress | None = None,
 ) -> dict[str, Judgement]:
     """Return key -> verdict on the sample in this version. claims: key -> fields that the training run read.
 
@@ -121,7 +120,6 @@ def judge(
             read_again,
             [readings[key] for key in work],
             timeout_s=timeout_s,
-            progress=progress,
             variables=store_variables(version.placed or version.store),
         )
         for key, outcome in zip(work, outcomes, strict=True):

@@ -17,7 +17,7 @@ from loader.errors import (
 )
 from loader.modalities.array import CLOCK
 from loader.storage import RangeReader, Store
-from penstock.compute.pool import Compute, Outcome, Progress
+from penstock.compute.pool import Compute, Outcome
 from penstock.compute.pool.contract import Code
 from penstock.compute.pool.environment import place_here, store_variables
 
@@ -55,7 +55,7 @@ class SampleRange:
     """Kind of the part's samples."""
     featurizer: Featurizer
     """Featurizer."""
-    start: int
+    start: int = 0
     """First row."""
     stop: int
     """Row after the last."""
@@ -63,6 +63,15 @@ class SampleRange:
     """"cpu" or "cuda:0"; "": the worker's own."""
     removed: frozenset[int] = frozenset()
     """Rows that no version contains any more; they get no features."""
+
+    def split(self, length: int) -> "list[SampleRange]":
+        """Return ranges of at most `length` samples, in order."""
+        starts = range(self.start, self.stop, length)
+        stops = [min(start + length, self.stop) for start in starts]
+        return [
+            replace(self, start=start, stop=stop, removed=self.removed.intersection(range(start, stop)))
+            for start, stop in zip(starts, stops, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,43 +191,26 @@ def _row(key: str, result: Features | Unusable) -> FeatureRow:
     return FeatureRow(key=key, features=result)
 
 
-def compute_part(
-    store: RangeReader,
-    compute: Compute,
-    featurizer: Featurizer,
-    kind: str,
-    part: loader.Part,
-    timeout_s: float,
-    progress: Progress | None = None,
-    removed: frozenset[int] = frozenset(),
-) -> Iterator[FeatureRow]:
-    """Yield the rows of all samples of a part, in order. A sample that kills its worker is refused.
+def compute_part(compute: Compute, part: SampleRange, timeout_s: float) -> Iterator[FeatureRow]:
+    """Yield the rows of all samples of a range, in order. A sample that kills its worker is refused.
 
-    removed: rows without features. Raises: StoreError; ModelFailed, also if every sample of a range kills its worker.
+    Raises: StoreError; ModelFailed, also if every sample of a unit of work kills its worker.
     """
-    gpus, length = gpus_of(featurizer), range_length(featurizer)
-    work = [
-        SampleRange(
-            store=store,
-            part=part,
-            kind=kind,
-            featurizer=featurizer,
-            start=start,
-            stop=min(start + length, part.n_rows),
-            removed=removed.intersection(range(start, start + length)),
-        )
-        for start in range(0, part.n_rows, length)
-    ]
-    for sample_range, outcome in zip(work, _outcomes(compute, work, gpus, timeout_s, progress), strict=True):
+    featurizer = part.featurizer
+    variables = store_variables(part.store, *weights_of(featurizer))
+    gpus = gpus_of(featurizer)
+
+    def outcomes(work: Sequence[SampleRange]) -> Iterator[Outcome[RangeResult]]:
+        return compute.map(featurize, work, timeout_s=timeout_s, variables=variables, gpus=gpus)
+
+    ranges = part.split(range_length(featurizer))
+    for sample_range, outcome in zip(ranges, outcomes(ranges), strict=True):
         if outcome.value is not None:
             yield from rows_or_raise(outcome.value)
             continue
-        singles = [
-            replace(sample_range, start=at, stop=at + 1, removed=sample_range.removed & {at})
-            for at in range(sample_range.start, sample_range.stop)
-        ]
-        keys = [key for key, _ in read_part(store, part, [], range(sample_range.start, sample_range.stop))]
-        rows = list(_one_by_one(keys, _outcomes(compute, singles, gpus, timeout_s)))
+        within = range(sample_range.start, sample_range.stop)
+        keys = [key for key, _ in read_part(part.store, part.part, [], within)]
+        rows = list(_one_by_one(keys, outcomes(sample_range.split(1))))
         if (
             isinstance(featurizer, ModelFeaturizer)
             and len(rows) > 1
@@ -228,21 +220,6 @@ def compute_part(
                 f"every sample from {keys[0]!r} to {keys[-1]!r} kills its worker: {rows[0].reason}"
             )
         yield from rows
-
-
-def _outcomes(
-    compute: Compute,
-    work: Sequence[SampleRange],
-    gpus: Sequence[str],
-    timeout_s: float,
-    progress: Progress | None = None,
-) -> Iterator[Outcome[RangeResult]]:
-    variables = store_variables(
-        *(one.store for one in work[:1]), *weights_of(*(one.featurizer for one in work[:1]))
-    )
-    return compute.map(
-        featurize, work, timeout_s=timeout_s, progress=progress, variables=variables, gpus=gpus
-    )
 
 
 def gpus_of(featurizer: Featurizer) -> tuple[str, ...]:
@@ -256,9 +233,9 @@ def range_length(featurizer: Featurizer) -> int:
     return GPU_RANGE if may_be_on_gpu else RANGE
 
 
-def weights_of(*featurizers: Featurizer) -> list[str]:
+def weights_of(featurizer: Featurizer) -> list[str]:
     """Return the URLs of the weights that workers read."""
-    return [one.weights for one in featurizers if isinstance(one, ModelFeaturizer)]
+    return [featurizer.weights] if isinstance(featurizer, ModelFeaturizer) else []
 
 
 def rows_or_raise(result: RangeResult) -> Sequence[FeatureRow]:

@@ -9,7 +9,7 @@ import loader
 from loader.dataset.shards.part import part_rows
 from loader.errors import Conflict, InvalidWeights, ModelFailed, StageNotPublished
 from loader.storage import Store
-from penstock.compute.pool import Compute, Progress
+from penstock.compute.pool import Compute
 from penstock.stages import StageRecord, current_record, fingerprint
 from resources.compute import ComputeResource
 from resources.storage import RootResource
@@ -37,7 +37,6 @@ def feature_stage(
     partition: str,
     run_id: str,
     timeout_s: float,
-    progress: Progress | None = None,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Compute and publish one featurizer's group and columns for a batch; return the record and its rows.
 
@@ -71,7 +70,7 @@ def feature_stage(
         attempt=(newest.r if newest else 0,),
         timeout_s=timeout_s,
     )
-    return BatchFeatures(compute, of, progress).publish(root, inputs, run_id)
+    return BatchFeatures(compute, of).publish(root, inputs, run_id)
 
 
 def _check_names(store: Store, featurizer: Featurizer, inputs: Sequence[FeatureInput]) -> None:

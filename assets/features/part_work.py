@@ -1,6 +1,6 @@
 """Run a featurizer over the parts of a batch, on a cluster's nodes or in this process's workers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from itertools import chain
@@ -12,7 +12,7 @@ from loader.storage import RangeReader, Store
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import Jobs, blocks_of, discard
 from penstock.compute.plain import from_json, from_mapping, to_json
-from penstock.compute.pool import Compute, Progress
+from penstock.compute.pool import Compute
 from penstock.compute.work import Node, Resources, Work
 from penstock.stages import StageRecord, Upstream, append_record, fingerprint
 
@@ -23,7 +23,6 @@ from ..stages import check_written
 from ..tables import write_wide_table
 from .compute import (
     RANGE,
-    FeatureRow,
     SampleRange,
     StoredFeatures,
     compute_part,
@@ -121,27 +120,20 @@ def part_features(task: PartTask, node: Node) -> PartFeatures:
     """Compute the features of a part and write its shard. Raises: StoreError; as `store_part`."""
     store, part = node.open(task.root), loader.Part.from_json(task.part)
     featurizer, stored = task.featurizer.build(node.packages), StoredFeatures()
-    removed, length = frozenset(task.removed), range_length(featurizer)
-
-    def rows() -> Iterator[FeatureRow]:
-        ranges = (
-            SampleRange(
-                store=store,
-                part=part,
-                kind=task.kind,
-                featurizer=featurizer,
-                start=start,
-                stop=min(start + length, part.n_rows),
-                place=node.place,
-                removed=removed,
-            )
-            for start in range(0, part.n_rows, length)
-        )
-        return chain.from_iterable(rows_or_raise(featurize(sample_range)) for sample_range in ranges)
-
+    whole = SampleRange(
+        store=store,
+        part=part,
+        kind=task.kind,
+        featurizer=featurizer,
+        stop=part.n_rows,
+        place=node.place,
+        removed=frozenset(task.removed),
+    )
+    ranges = whole.split(range_length(featurizer))
+    rows = chain.from_iterable(rows_or_raise(featurize(sample_range)) for sample_range in ranges)
     try:
         ran_on = machine_facts(featurizer, node.place) if isinstance(featurizer, ModelFeaturizer) else {}
-        store_part(store, featurizer, task.names, task.kind, part, rows(), stored, task.txn)
+        store_part(store, featurizer, task.names, task.kind, part, rows, stored, task.txn)
     except (InvalidWeights, MissingDependency, ModelFailed) as error:
         return PartFeatures(fault=str(error))
     return PartFeatures(
@@ -230,8 +222,8 @@ class FeaturesOf:
 class BatchFeatures:
     """Computes and stores the features of a batch, part by part."""
 
-    def __init__(self, compute: Compute, of: FeaturesOf, progress: Progress | None = None) -> None:
-        self._compute, self._of, self._progress = compute, of, progress
+    def __init__(self, compute: Compute, of: FeaturesOf) -> None:
+        self._compute, self._of = compute, of
         model = of.featurizer if isinstance(of.featurizer, ModelFeaturizer) else None
         weights = weights_store(model.weights) if model else None
         self._model = model
@@ -260,16 +252,15 @@ class BatchFeatures:
                 stored.table.extend(map(dict, features.table))
                 stored.parts.append([item.part.id, item.kind, len(features.table)])
                 continue
-            rows = compute_part(
-                of.reader,
-                self._compute,
-                of.featurizer,
-                item.kind,
-                item.part,
-                of.timeout_s,
-                self._progress,
-                item.removed,
+            whole = SampleRange(
+                store=of.reader,
+                part=item.part,
+                kind=item.kind,
+                featurizer=of.featurizer,
+                stop=item.part.n_rows,
+                removed=item.removed,
             )
+            rows = compute_part(self._compute, whole, of.timeout_s)
             store_part(of.store, of.featurizer, of.names, item.kind, item.part, rows, stored, of.txn)
         return stored
 
@@ -355,7 +346,7 @@ class BatchFeatures:
             for one in inputs
         ]
         computed = list[PartFeatures | None]()
-        for block in blocks_of(self._compute, self._job, lambda: tasks, self._progress):
+        for block in blocks_of(self._compute, self._job, lambda: tasks):
             for item, outcome in zip(inputs[block.first :], block.outcomes, strict=False):
                 if outcome.error is not None:
                     self._log(f"part {item.part.id} is computed here: {outcome.error.summary}")

@@ -15,7 +15,7 @@ from loader.dataset.log.state import State
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import get_table
 from loader.errors import ObjectNotFound
-from penstock.compute.pool import Compute, Progress
+from penstock.compute.pool import Compute
 from penstock.stages import KnownRecords, StageRecord, current_record, fingerprint, partitions
 
 from ..featurizers import Featurizer
@@ -172,7 +172,6 @@ def refresh_stage(
     units: StageRecord,
     *,
     run_id: str,
-    progress: Progress | None = None,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Compute one featurizer for the live samples of a published batch; return the record and its rows.
 
@@ -219,7 +218,7 @@ def refresh_stage(
     features = [
         FeatureInput(kind=kind, part=part, removed=_removed_rows(version, part.id)) for kind, part in inputs
     ]
-    return BatchFeatures(compute, of, progress).publish(root, features, run_id, spec.max_reject_rate)
+    return BatchFeatures(compute, of).publish(root, features, run_id, spec.max_reject_rate)
 
 
 def _can_stand(root: loader.Root, record: StageRecord, version: str) -> bool:

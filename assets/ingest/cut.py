@@ -9,7 +9,7 @@ from loader.dataset.shards.part import Part
 from loader.storage import Store
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import blocks_of
-from penstock.compute.pool import Compute, Progress
+from penstock.compute.pool import Compute
 from penstock.stages import fingerprint
 
 from ..media.cut_audit.findings import STAGE as CUT_AUDIT
@@ -86,7 +86,6 @@ def cut_objects(
     audits: Sequence[Row],
     raws: Mapping[str, Row],
     into: CutInto,
-    progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> CutBatch:
     """Cut objects, given by their media rows, and write their units as parts.
@@ -106,7 +105,7 @@ def cut_objects(
         stores=[landing, into.root],
     )
     batch = CutBatch(job=job)
-    for block in blocks_of(compute, job, lambda: tasks, progress):
+    for block in blocks_of(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             row = audits[number]
             if outcome.error is not None:

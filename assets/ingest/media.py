@@ -13,7 +13,7 @@ from loader.errors import StageNotPublished
 from loader.storage import Store
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import blocks_of, discard
-from penstock.compute.pool import Compute, Outcome, Progress
+from penstock.compute.pool import Compute, Outcome
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
@@ -56,7 +56,6 @@ def media_stage(
     *,
     partition: str,
     run_id: str,
-    progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[StageRecord, list[Row], list[Row]]:
     """Audit a batch and publish the verdict; return the record, the admitted rows and the refused rows.
@@ -74,7 +73,7 @@ def media_stage(
     landed = read_table(store, upstream.files[RAW_OBJECTS])
     staging = staging_of(store, spec.name, partition, spec.policy)
     of = AuditOf(root=store, partition=partition, fingerprint=digest, staging=staging)
-    admitted, refusals = audit_objects(landing, compute, landed, spec, of, progress, tell)
+    admitted, refusals = audit_objects(landing, compute, landed, spec, of, tell)
     reason = stop_reason(refusals, len(landed), spec)
     if reason:
         clear_staging(store, spec.name, partition)
@@ -119,7 +118,6 @@ def audit_objects(
     landed: Sequence[Row],
     spec: DatasetSpec,
     of: AuditOf,
-    progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[list[Row], list[Row]]:
     """Return (media rows, refusal rows), in landing order.
@@ -149,7 +147,7 @@ def audit_objects(
     held = _format_of(spec)
     tasks = [_task(landing, spec, row, limit, of, held) for row, limit in zip(readable, limits, strict=True)]
     admitted = []
-    for block in blocks_of(compute, _job(landing, spec, of), lambda: tasks, progress):
+    for block in blocks_of(compute, _job(landing, spec, of), lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             audited = _audited(readable[number], limits[number], outcome)
             if audited.refusal is not None:

@@ -37,10 +37,6 @@ _FACT_BYTES = 2**20
 _REASON_CHARS = 500
 _OF_SEGMENTS = ("video/", "audio/")
 _FACTS = ("licence", "author", "title", "origin", "text")
-Progress = Callable[[int, int, str], None]
-
-
-def no_progress(done: int, total: int, name: str) -> None: ...
 
 
 def read_origins(landing: Store) -> Mapping[str, object]:
@@ -85,7 +81,6 @@ Hashes = Callable[[Sequence[RawObject]], Iterator[Hashed]]
 def raw_rows(
     landing: Store,
     objects: Sequence[RawObject],
-    progress: Progress = no_progress,
     hashes: Hashes | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Read every object once and yield its row, in order: SHA-256, type by content, licence and origin.
@@ -103,8 +98,7 @@ def raw_rows(
     rows = [_row(item, origins.get(item.key, {}), segments) for item in objects]
     readable = [item for item, row in zip(objects, rows, strict=True) if not row["error_code"]]
     with closing((hashes or partial(_by_threads, landing))(readable)) as contents:  # type: ignore[type-var]
-        for position, (item, row) in enumerate(zip(objects, rows, strict=True)):
-            progress(position, len(objects), item.key)
+        for row in rows:
             yield row if row["error_code"] else row | _content(next(contents), unread)
 
 
@@ -175,7 +169,6 @@ def land(
     dataset: str,
     partition: str,
     run_id: str,
-    progress: Progress = no_progress,
     compute: Compute | None = None,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Publish a row for every object of the batch's manifest, unless nothing changed.
@@ -198,7 +191,7 @@ def land(
     hashes = partial(_on_cluster, compute, job, landing) if isinstance(compute, Jobs) else None
     if isinstance(landing, JoinedObjects):
         hashes = None  # a node would open only the first file
-    rows = list(raw_rows(landing, manifest.objects, progress, hashes))
+    rows = list(raw_rows(landing, manifest.objects, hashes))
     facts = [
         [*(row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)), _plain(row["segments"])]
         for row in rows

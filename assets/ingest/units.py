@@ -12,7 +12,7 @@ from loader.errors import StageNotPublished
 from loader.storage import Store
 from penstock.class_names import class_names
 from penstock.compute.local_blocks import discard
-from penstock.compute.pool import Compute, Progress
+from penstock.compute.pool import Compute
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
@@ -45,7 +45,6 @@ def units_stage(
     *,
     partition: str,
     run_id: str,
-    progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[StageRecord, list[Row], list[Row]]:
     """Cut a batch and publish its parts; return the record, the rows of its units, and the refusals.
@@ -98,7 +97,7 @@ def units_stage(
                 provenance=_provenance(spec, partition, run_id),
                 waiting=staging_of(store, spec.name, partition, spec.policy),
             )
-            cut = cut_objects(landing, compute, spec, wanted_rows, raws, into, progress, tell)
+            cut = cut_objects(landing, compute, spec, wanted_rows, raws, into, tell)
         jobs, refusals = [cut.job], [*refusals, *cut.refusals]
         refusals += refusals_of_copies(copies, refusals)
         reason, short = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import loader
 from loader.dataset.columnar.choices import ColumnarOptions
@@ -18,9 +18,6 @@ from penstock.formats.registration.shard_rows import key_of
 from penstock.stages import fingerprint
 
 from ...spec import DatasetSpec
-
-if TYPE_CHECKING:
-    from ...spec import DatasetSpec
 
 OWN_COLUMNS = frozenset({"label", "mime", "kind", "licence"})
 """Columns of each sample that no format may set."""
@@ -76,7 +73,7 @@ class TakingRules:
     """Provenance of all samples."""
 
     @classmethod
-    def of(cls, spec: "DatasetSpec", provenance: Mapping[str, str]) -> "TakingRules":
+    def of(cls, spec: DatasetSpec, provenance: Mapping[str, str]) -> "TakingRules":
         """Return the rules of a dataset."""
         return cls(
             dataset=spec.rebuild_of or spec.name,

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.features.compute import compute_part, gpus_of, model_here
+from assets.features.compute import SampleRange, compute_part, gpus_of, model_here
 from assets.featurizers import Features
 from assets.featurizers import make as featurizer
 from assets.featurizers.decoding import spread, whole_blocks
@@ -101,6 +101,7 @@ def test_workers_on_a_gpu_make_the_bits_of_each_sample_by_itself(
         samples = [(f"{n:03d}", pictures[(0 if n % 8 else n) % len(pictures)]) for n in range(80)]
         part = loader.write_part(root, root.begin("photos"), samples)
         wanted = {key: few[pictures.index(sample)] for key, sample in samples}
+        whole = SampleRange(store=root.store, part=part, kind="image", featurizer=auto, stop=part.n_rows)
         compute = LocalCompute(workers=2)
         try:
             assert model_here(compute, auto, 600) == {
@@ -109,7 +110,7 @@ def test_workers_on_a_gpu_make_the_bits_of_each_sample_by_itself(
                 "torch": str(torch.__version__),
                 "processor": torch.cuda.get_device_name(0),
             }
-            rows = list(compute_part(root.store, compute, auto, "image", part, 600))
+            rows = list(compute_part(compute, whole, 600))
         finally:
             compute.close()
     assert {row.key: row.features and stored(row.features) for row in rows} == wanted

@@ -108,11 +108,10 @@ def test_record_says_which_weights_and_what_it_ran_on(
 
     from assets.featurizers.models.weights import weights_sha256
 
-    told: list[tuple[int, int]] = []
     path = tmp_path / "weights.safetensors"
     path.write_bytes(Path(models["embedding"]["weights"]).read_bytes())
     one = featurizer("embedding", **{**models["embedding"], "weights": str(path)})
-    record, rows = staged(root, InlineCompute(), one, batch, progress=lambda *news: told.append(news))
+    record, rows = staged(root, InlineCompute(), one, batch)
     assert {
         name: record.body[name]
         for name in ("weights", "weights_sha256", "batch_size", "device", "dtype", "torch")
@@ -127,7 +126,6 @@ def test_record_says_which_weights_and_what_it_ran_on(
     assert record.body["processor"] == torch.backends.cpu.get_cpu_capability()
     assert not any(row["code"] for row in rows.values())
     assert embeddings(root, batch, record) == expected(models, root, batch)
-    assert told[-1] == (1, 1)
     assert staged(root, InlineCompute(), one, batch)[0].r == record.r == 1
     stated = replace(one, sha256=record.body["weights_sha256"], weights="/nowhere/x.safetensors")  # type: ignore[type-var]
     assert staged(root, InlineCompute(), stated, batch)[0].r == 1  # all is there: no weights are needed

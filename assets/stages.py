@@ -4,15 +4,19 @@ tables/<dataset>/cut_again/<batch>/<transaction>.json      recut request, until 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.dataset.shards.part import Part
 from loader.errors import AlreadyExists, Corrupt, StageNotPublished
 from loader.storage import RangeReader, Store
 from penstock.stages import StageRecord, check_partition, current_record
+
+if TYPE_CHECKING:
+    from penstock.compute.job import Job
 
 RAW_OBJECTS = "raw_objects"
 MEDIA = "media"
@@ -53,6 +57,36 @@ def open_transaction(root: "loader.Root", dataset: str, *words: str, gated: bool
         if name not in txns or txns[name].status == "open":
             return root.begin(dataset, txn=name, gated=gated)
     raise AssertionError("count() has no end")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSamples:
+    """Samples of one batch, cut from media or read from a format."""
+
+    parts: Sequence[tuple[str, Part]] = ()
+    """(kind, part)."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of `units`."""
+    refusals: list[dict[str, Any]]
+    """Rows of `refusals`."""
+    labels: Sequence[str] = ()
+    """Class names of the dataset, by class number."""
+    foreign: Mapping[str, Any] | None = None
+    """Table of the objects in place, as JSON."""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Field -> facts from the format."""
+    replaces: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Key -> published keys that it replaces."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Column from JSON documents -> type."""
+    notes: Sequence[str] = ()
+    """JSON values that became no column."""
+    n_known: int = 0
+    """Number of samples that the dataset has, or had."""
+    jobs: Sequence["Job[Any, Any]"] = ()
+    """Cluster jobs, discarded once the batch is recorded."""
+    short_shots: int = 0
+    """Shots, and ends of shots, too short for a clip."""
 
 
 def written_part(body: dict[str, Any], txn: str) -> Part:

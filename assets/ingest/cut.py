@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from loader.dataset.shards.part import Part
@@ -18,9 +18,9 @@ from ..media.objects import refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, dropped, rejected
 from ..spec import DatasetSpec
-from ..stages import written_part
+from ..stages import BatchSamples, written_part
 from .audit_work import StagingOf, segments_of
-from .cut_work import CUT, CutTask, CutUnits
+from .cut_work import CUT, CutTask
 from .limits import Tell, TimeLimit, limits_decoded, log
 
 Row = dict[str, Any]
@@ -40,22 +40,6 @@ class CutInto:
     """Provenance of all samples."""
     waiting: StagingOf | None = None
     """Staging of the audit's clips."""
-
-
-@dataclass(slots=True, kw_only=True)
-class CutBatch:
-    """Result of cutting a batch."""
-
-    parts: list[tuple[str, Part]] = field(default_factory=list)
-    """(kind, part), in block order."""
-    rows: list[Row] = field(default_factory=list)
-    """Rows of `units`."""
-    refusals: list[Row] = field(default_factory=list)
-    """Rows of `refusals`."""
-    job: Job[CutTask, CutUnits]
-    """Cluster job, discarded once the batch is recorded."""
-    short_shots: int = 0
-    """Shots, and ends of shots, too short for a clip."""
 
 
 def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[list[Row], list[Row]]:
@@ -87,7 +71,7 @@ def cut_objects(
     raws: Mapping[str, Row],
     into: CutInto,
     tell: Tell = log.info,
-) -> CutBatch:
+) -> BatchSamples:
     """Cut objects, given by their media rows, and write their units as parts.
 
     tell: receives each object whose time limit exceeds the dataset's.
@@ -104,20 +88,22 @@ def cut_objects(
         fingerprint=fingerprint(into.txn, list(into.labels), [row["sha256"] for row in audits]),
         stores=[landing, into.root],
     )
-    batch = CutBatch(job=job)
+    parts, rows, refusals, short_shots = list[tuple[str, Part]](), list[Row](), list[Row](), 0
     for block in blocks_of(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             row = audits[number]
             if outcome.error is not None:
                 lost = rejected("cut", outcome.error.code, limits[number].reason(outcome.error))
-                batch.refusals.append(refusal_row(row["key"], row["sha256"], lost))
+                refusals.append(refusal_row(row["key"], row["sha256"], lost))
             elif outcome.value is not None and outcome.value.refusal is not None:
-                batch.refusals.append(outcome.value.refusal)
-        batch.parts += [(kind, written_part(part, into.txn)) for kind, part in block.part.parts]
-        batch.rows += block.part.rows
-        batch.refusals += block.part.refusals
-        batch.short_shots += block.part.short_shots
-    return batch
+                refusals.append(outcome.value.refusal)
+        parts += [(kind, written_part(part, into.txn)) for kind, part in block.part.parts]
+        rows += block.part.rows
+        refusals += block.part.refusals
+        short_shots += block.part.short_shots
+    return BatchSamples(
+        parts=parts, rows=rows, refusals=refusals, labels=into.labels, jobs=[job], short_shots=short_shots
+    )
 
 
 def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: TimeLimit, into: CutInto) -> CutTask:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
@@ -22,14 +22,20 @@ from ..media.policy import policy_words
 from ..report import as_failures, check_and_materialize, check_metadata, dagster_name, units_metadata
 from ..sources import read_formats
 from ..spec import DatasetSpec
-from ..stages import MEDIA, RAW_OBJECTS, UNITS, clear_recut, open_transaction, require_published, require_read
+from ..stages import (
+    MEDIA,
+    RAW_OBJECTS,
+    UNITS,
+    BatchSamples,
+    clear_recut,
+    open_transaction,
+    require_published,
+    require_read,
+)
 from ..tables import read_table, write_table
 from .audit_work import clear_staging, staging_of
 from .cut import CutInto, cut_objects, labels_of, new_objects, policy_fingerprint, untrue_reason
 from .limits import DUPLICATE, Tell, log, refusal_counts, refusals_of_copies
-
-if TYPE_CHECKING:
-    from .formats.sample_facts import BatchSamples
 
 CODE_VERSION = "2"
 CHECK = "true_to_source"
@@ -69,42 +75,22 @@ def units_stage(
     earlier = newest.r if newest else 0
     txn = open_transaction(root, spec.name, UNITS, partition, digest, str(earlier), gated=True)
     copies = [row for row in read_table(store, media.files["refusals"]) if row["code"] == DUPLICATE]
-    reason, short, n_known, more = "", 0, 0, dict[str, Any]()
-    if spec.format:
+    with root.heartbeat(txn):
         provenance = _provenance(spec, partition, run_id)
-        with root.heartbeat(txn):
-            batch = _of_format(root, landing, compute, spec, txn, audits, raws, provenance)
-        parts, rows, labels = list(batch.parts), batch.rows, list(batch.labels)
-        refusals = [*batch.refusals, *refusals_of_copies(copies, batch.refusals)]
-        jobs, n_known = batch.jobs, batch.n_known
-        more = {name: value for name in ("foreign", "facts", "columns") if (value := getattr(batch, name))}
+        batch = _written(root, landing, compute, spec, txn, audits, raws, provenance, tell)
+    refusals = [*batch.refusals, *refusals_of_copies(copies, batch.refusals)]
+    reason = untrue_reason(refusals, len(audits) + len(copies), spec.max_untrue_rate)
+    parts, rows = ([], []) if reason else (list(batch.parts), batch.rows)
+    more = {name: value for name in ("foreign", "facts", "columns") if (value := getattr(batch, name))}
+    if spec.format:
         more |= {"replaces": batch.replaces, "keyed_by_place": spec.keyed_by_place}
-        for note in batch.notes:
-            tell(f"batch {partition}: {note}")
-        if n_known or batch.replaces:
-            tell(
-                f"batch {partition}: {n_known} samples left out, because the dataset has or had them; "
-                f"{len(batch.replaces)} replace earlier ones"
-            )
-    else:
-        with root.heartbeat(txn):
-            wanted_rows, refusals = new_objects(audits, published_objects(root, spec.name))
-            labels = labels_of(wanted_rows, raws, published_labels(root, spec.name))
-            into = CutInto(
-                root=store,
-                txn=txn,
-                labels=labels,
-                provenance=_provenance(spec, partition, run_id),
-                waiting=staging_of(store, spec.name, partition, spec.policy),
-            )
-            cut = cut_objects(landing, compute, spec, wanted_rows, raws, into, tell)
-        jobs, refusals = [cut.job], [*refusals, *cut.refusals]
-        refusals += refusals_of_copies(copies, refusals)
-        reason, short = (
-            untrue_reason(refusals, len(audits) + len(copies), spec.max_untrue_rate),
-            cut.short_shots,
+    for note in batch.notes:
+        tell(f"batch {partition}: {note}")
+    if batch.n_known or batch.replaces:
+        tell(
+            f"batch {partition}: {batch.n_known} samples left out, because the dataset has or had them; "
+            f"{len(batch.replaces)} replace earlier ones"
         )
-        parts, rows = ([], []) if reason else (cut.parts, cut.rows)
     if not parts:
         root.abort(txn, f"{CHECK}: {reason}"[:500] if reason else "the batch holds nothing new")
     kinds = [] if spec.format else [kind for kind, _ in parts]
@@ -125,21 +111,21 @@ def units_stage(
         counts=refusal_counts(refusals)
         | {
             "units": len(rows),
-            "nbytes": _nbytes([part for _, part in parts]),
-            "short_shots": short,
-            "published_before": n_known,
-            "replacing": len(more.get("replaces", {})),
+            "nbytes": sum(shard.nbytes for _, part in parts for shard in part.shards),
+            "short_shots": batch.short_shots,
+            "published_before": batch.n_known,
+            "replacing": len(batch.replaces),
         },
         body={
             "txn": txn,
-            "labels": labels,
+            "labels": list(batch.labels),
             "parts": [{"kind": kind, "part": part.to_json()} for kind, part in parts],
             "policy": policy_words(spec.policy, kinds),
             **more,
         },
     )
     published = append_record(store, record, after=earlier)
-    for job in jobs:
+    for job in batch.jobs:
         discard(compute, job)
     clear_staging(store, spec.name, partition)
     if newest is not None and newest.verdict == "published":
@@ -151,7 +137,7 @@ def units_stage(
     )
 
 
-def _of_format(
+def _written(
     root: "loader.Root",
     landing: Store,
     compute: Compute,
@@ -160,11 +146,23 @@ def _of_format(
     audits: Sequence[Row],
     raws: Mapping[str, Row],
     provenance: Mapping[str, str],
-) -> "BatchSamples":
-    common = spec, txn, audits, raws, published_objects(root, spec.name), provenance
-    labels = published_labels(root, spec.name)
+    tell: Tell,
+) -> BatchSamples:
+    published, labels = published_objects(root, spec.name), published_labels(root, spec.name)
+    if not spec.format:
+        fresh, duplicates = new_objects(audits, published)
+        into = CutInto(
+            root=root.store,
+            txn=txn,
+            labels=labels_of(fresh, raws, labels),
+            provenance=provenance,
+            waiting=staging_of(root.store, spec.name, provenance["partition"], spec.policy),
+        )
+        cut = cut_objects(landing, compute, spec, fresh, raws, into, tell)
+        return replace(cut, refusals=[*duplicates, *cut.refusals])
     from .formats.batch_samples import write_read, write_walked  # media do not need these modules
 
+    common = spec, txn, audits, raws, published, provenance
     if spec.format in read_formats():
         return write_read(root, landing, compute, *common, labels)
     return replace(write_walked(root, landing, compute, *common), labels=labels)
@@ -249,10 +247,6 @@ def _still_good(root: "loader.Root", record: StageRecord) -> bool:
     status = root.state.txns[record.body["txn"]].status
     parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
     return status == "committed" or (status != "aborted" and not clash(root, record, parts))
-
-
-def _nbytes(parts: Sequence["loader.Part"]) -> int:
-    return sum(shard.nbytes for part in parts for shard in part.shards)
 
 
 _CHECK_DESCRIPTION = (

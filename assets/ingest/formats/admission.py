@@ -29,9 +29,9 @@ from penstock.stages import current_record
 
 from ...media.objects import refusal_row
 from ...media.unit import dropped
-from ...stages import UNITS
+from ...stages import UNITS, BatchSamples
 from ...tables import read_table
-from .sample_facts import BatchSamples, Row
+from .sample_facts import Row
 
 if TYPE_CHECKING:
     from ...spec import DatasetSpec

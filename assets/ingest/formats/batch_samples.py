@@ -34,11 +34,10 @@ from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import rejected
 from ...spec import DatasetSpec
-from ...stages import written_part
+from ...stages import BatchSamples, written_part
 from .admission import Admission, EarlierSamples, newest_version
 from .sample_facts import (
     OWN_COLUMNS,
-    BatchSamples,
     Row,
     TakingRules,
     not_written,

@@ -1,7 +1,7 @@
 """Keys, metadata and provenance of samples from objects that contain several."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import loader
@@ -25,34 +25,6 @@ _HASH_CHARS = 12
 """Hex digits of the SHA-256 before a sample's key."""
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSamples:
-    """Samples of one batch."""
-
-    parts: Sequence[tuple[str, loader.Part]] = ()
-    """(kind, part)."""
-    rows: list[Row] = field(default_factory=list)
-    """Rows of `units`."""
-    refusals: list[Row]
-    """Rows of `refusals`."""
-    labels: Sequence[str] = ()
-    """Class names of the dataset, by class number."""
-    foreign: Mapping[str, Any] | None = None
-    """Table of the objects in place, as JSON."""
-    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Field -> facts from the format."""
-    replaces: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Key -> published keys that it replaces."""
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Column from JSON documents -> type."""
-    notes: Sequence[str] = ()
-    """JSON values that became no column."""
-    n_known: int = 0
-    """Number of samples that the dataset has, or had."""
-    jobs: Sequence[Job[Any, Any]] = ()
-    """Cluster jobs, discarded once the batch is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

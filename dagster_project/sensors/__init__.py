@@ -11,10 +11,10 @@ Make = Callable[[DatasetSpec, dg.DynamicPartitionsDefinition], dg.SensorDefiniti
 """(dataset, its batches) -> a sensor whose name begins with `dagster_name(spec.name)`, or None."""
 
 SENSORS: dict[str, Make] = {
-    "discovery": discovery.sensor,
+    "discovery": discovery.discovery_sensor,
     "training": lambda spec, batches: trainings.training_sensor(spec.name),
     "quarantine": lambda spec, batches: trainings.quarantine_sensor(spec),
-    "release": release.sensor,
+    "release": lambda spec, batches: release.release_sensor(spec.name) if spec.streaming else None,
     "watch": alerting.watch_sensor,
 }
 

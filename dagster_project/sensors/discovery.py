@@ -11,9 +11,9 @@ from assets.arrivals.make_batches import begun_batches, pending_numbers
 from assets.arrivals.progress import TickDataset, TickResult
 from assets.arrivals.tick import tick
 from assets.report import dagster_name
-from assets.sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
 from assets.spec import DatasetSpec
 from assets.stages import recut_requests
+from dagster_project.jobs import job_name
 from dagster_project.runs import LAUNCHED, code_location_of, tags_of
 from dagster_project.sensors.recovery import again
 from loader.storage import Store
@@ -28,44 +28,23 @@ _RESTORED_AT_ONCE = 500
 """Most partitions that a tick restores in a new instance: Dagster adds them one by one."""
 
 
-def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """Return the dataset's discovery sensor."""
-    job = f"{dagster_name(spec.name)}_ingest"
-    return discovery_sensor(
-        spec.name,
-        batches,
-        job,
-        sources=spec.sources,
-        limits=spec.batch,
-        by_subject=spec.split_by == "subject",
-        minimum_interval_s=STREAMING_INTERVAL_S if spec.streaming else INTERVAL_S,
-    )
-
-
 def discovery_sensor(
-    dataset: str,
-    batches: dg.DynamicPartitionsDefinition,
-    job: str,
-    *,
-    sources: Sequence[Source] = (LANDING,),
-    limits: BatchLimits = DEFAULT_LIMITS,
-    by_subject: bool = False,
-    minimum_interval_s: int = INTERVAL_S,
-    max_runs: int = 25,
+    spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition, *, max_runs: int = 25
 ) -> dg.SensorDefinition:
-    """Write manifests for new objects, add their keys as partitions, and request one run of `job` for each.
+    """Write manifests for new objects, add their keys as partitions, and request an ingest run for each.
 
-    by_subject: each folder is a subject, which a takedown may name. max_runs: most run requests per tick.
+    max_runs: most run requests per tick.
 
     A batch gets one run (run key = partition key), or none if it has a `samples` record. Costs `arrivals.tick`, four
     requests for the log, and three listings (a page per 1,000).
     """
+    dataset, job = spec.name, job_name(spec, "ingest")
     books: dict[str, Book] = {}  # the last tick's, as long as the code server lives
 
     @dg.sensor(
         name=f"{dagster_name(dataset)}_discovery",
         job_name=job,
-        minimum_interval_seconds=minimum_interval_s,
+        minimum_interval_seconds=STREAMING_INTERVAL_S if spec.streaming else INTERVAL_S,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Find new objects of {dataset}, make batches of them, and start {job} for each.",
     )
@@ -76,13 +55,13 @@ def discovery_sensor(
             work = TickDataset(
                 store=opened.store,
                 name=dataset,
-                limits=limits,
+                limits=spec.batch,
                 denies=opened.state.denies,
-                by_subject=by_subject,
+                by_subject=spec.split_by == "subject",
                 now_us=time.time_ns() // 1000,
             )
             book = books[dataset] = Book(opened.store, dataset, books.get(dataset))
-            steps = tick(work, sources, opener(landing), book=book)
+            steps = tick(work, spec.sources, opener(landing), book=book)
             known = context.instance.get_dynamic_partitions(str(batches.name))
             through = begun_batches(opened.store, dataset, "samples")
             waiting = pending_numbers(opened.store, dataset, through)

@@ -6,7 +6,6 @@ import time
 import dagster as dg
 
 from assets.report import dagster_name
-from assets.spec import DatasetSpec
 from assets.stages import SAMPLES
 from dagster_project.runs import LAUNCHED, code_location_of, tags_of
 from dagster_project.sensors.discovery import STREAMING_INTERVAL_S
@@ -15,11 +14,6 @@ from dagster_project.sensors.recovery import ATTEMPT, PAUSES_S, PROMISE_S, WILL_
 RELEASE_TAG = "penstock/release"
 """Tag of runs that publish, one at a time per dataset."""
 _RUN_KEY = "dagster/run_key"
-
-
-def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition | None:
-    """Return the dataset's sensor; None unless it is streaming."""
-    return release_sensor(spec.name) if spec.streaming else None
 
 
 def release_sensor(dataset: str) -> dg.SensorDefinition:

@@ -1,6 +1,7 @@
 """The discovery sensor against a real instance: at least once, and once."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -44,9 +45,8 @@ class Daemon:
         }
         inline = {"compute": ComputeResource(engine="inline")}
         self.defs = build_defs(self.resources | inline, [SPEC])
-        self.sensor = discovery_sensor(
-            DATASET, BATCHES, "demo_ingest", limits=BatchLimits(max_objects=2, max_wait_s=0), max_runs=3
-        )
+        spec = replace(SPEC, batch=BatchLimits(max_objects=2, max_wait_s=0))
+        self.sensor = discovery_sensor(spec, BATCHES, max_runs=3)
 
     def tick(self) -> list[dg.RunRequest]:
         context = dg.build_sensor_context(instance=self.instance, resources=self.resources)
@@ -208,7 +208,8 @@ def test_failed_run_is_not_started_again_by_itself_and_does_not_hold_up_others(
 
 
 def test_sensor_is_off_until_somebody_starts_it() -> None:
-    sensor = discovery_sensor("my.data-set", BATCHES, "demo_ingest", minimum_interval_s=5)
+    spec = DatasetSpec(name="my.data-set", streaming=True, batch=BatchLimits(max_wait_s=0))
+    sensor = discovery_sensor(spec, BATCHES)
     assert sensor.name == "my_data_set_discovery"
     assert sensor.minimum_interval_seconds == 5
     assert sensor.default_status == dg.DefaultSensorStatus.STOPPED

@@ -17,11 +17,8 @@ from ..media.cutters import ALL_KINDS, CUTTERS, ClipStaging
 from ..media.decode_time import work_of
 from ..media.objects import CutRequest, cut_object, refusal_row
 from ..media.policy import CutPolicy
-from ..media.unit import Kind, Unit, rejected
+from ..media.unit import CAPTION_FIELD, Kind, Unit, rejected
 from .audit_work import segments_of
-
-CAPTION = "caption.txt"
-"""Field for text that came with an object or segment, in a group of its own."""
 
 Row = dict[str, Any]
 
@@ -61,7 +58,7 @@ def write_parts(
         layouts.setdefault((unit.kind, field_names(unit)), []).append(unit)
     parts = []
     for place, ((kind, fields), members) in enumerate(sorted(layouts.items())):
-        groups = {**members[0].unit.groups, CAPTION: "captions"}
+        groups = {**members[0].unit.groups, CAPTION_FIELD: "captions"}
         samples = ((unit.key, sample_fields(unit), _metadata(unit), _source(unit)) for unit in members)
         used = {field: group for field, group in groups.items() if field in fields}
         part = write_part(store, txn, samples, group=kind, groups=used, name=f"{kind}_{name}_{place}")
@@ -76,7 +73,7 @@ def field_names(unit: CutUnit) -> tuple[str, ...]:
     if cutter.has_label:
         names.add("cls")
     if unit.raw["text"] or unit.raw["title"]:
-        names.add(CAPTION)
+        names.add(CAPTION_FIELD)
     return tuple(sorted(names))
 
 
@@ -93,8 +90,8 @@ def sample_fields(unit: CutUnit) -> dict[str, Any]:
     fields[cutter.facts] = {**fields.pop("json", {}), "raw": raw["key"], **facts}
     if cutter.has_label:
         fields["cls"] = unit.label
-    if CAPTION not in fields and (caption := raw["text"] or raw["title"]):
-        fields[CAPTION] = caption
+    if CAPTION_FIELD not in fields and (caption := raw["text"] or raw["title"]):
+        fields[CAPTION_FIELD] = caption
     return fields
 
 

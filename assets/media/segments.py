@@ -302,6 +302,11 @@ class Segment:
         """Exact start and end, from the decimals as written."""
         return Fraction(str(self.start_s)), Fraction(str(self.end_s))
 
+    @property
+    def request(self) -> str:
+        """The segment as `Unit.request`."""
+        return repr((self.start_s, self.end_s, self.label, self.caption))
+
     def plain(self) -> dict[str, Any]:
         """Return the segment as a table row."""
         return asdict(self)

@@ -9,6 +9,8 @@ Outcome = Literal["rejected", "not_supported", "not_media", "dropped"]
 OUTCOMES: tuple[Outcome, ...] = ("rejected", "not_supported", "not_media", "dropped")
 """Outcomes without a sample: damaged; format not supported; not media; healthy but not accepted."""
 
+CAPTION_FIELD = "caption.txt"
+"""Field for text that came with an object or segment, in a group of its own."""
 MetadataValue = bool | int | float | str | None
 
 

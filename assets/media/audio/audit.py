@@ -138,7 +138,7 @@ def audit_audio(path: str) -> Row:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
         measured = statistics.facts()
         heard = statistics.heard
-        check_gaps(heard.n_source, heard.n_filled)
+        check_gaps(heard)
         check_length(container, stream, heard)
         end_s = (heard.start or 0) + Fraction(heard.n_samples + heard.n_padding, heard.rate_hz)
         missing_s = check_duration(container, float(end_s))

@@ -20,7 +20,7 @@ from ..container import TAIL_S, check_duration, check_machine, opened, required_
 from ..cutters import NOTHING, Known
 from ..policy import AudioPolicy, CutPolicy
 from ..segments import Segment
-from ..unit import MetadataValue, Unit, at, dropped, rejected
+from ..unit import CAPTION_FIELD, MetadataValue, Unit, at, dropped, rejected
 from .decode import AudioTimeline, check_gaps
 
 Levels = np.ndarray[Any, np.dtype[np.float32]]
@@ -220,8 +220,6 @@ def db_of(gain: float) -> float:
 MIN_TAIL_S = 0.5
 """Shorter remainder is added to the previous segment."""
 
-CAPTION_FIELD = "caption.txt"
-
 
 def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
     """Return units with the fields `flac` and `json`, and `caption.txt` if a given segment has a caption.
@@ -237,9 +235,9 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
         raw = {"codec": stream.codec_context.name, "rate_hz": stream.rate, "channels": stream.channels}
         timeline = AudioTimeline(container, stream, policy.audio.sample_rate_hz, policy.audio.channels)
         spooled = _Spooled(scratch / "sound.f32", timeline, policy.audio.sample_rate_hz)
-        if not timeline.n_source or not spooled.n_samples:
+        if not timeline.heard.n_source or not spooled.n_samples:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
-        check_gaps(timeline.n_source, timeline.n_filled)
+        check_gaps(timeline.heard)
         check_duration(container, _end_s(timeline))
     try:
         return _units(spooled, timeline, raw, policy.audio, known)
@@ -365,7 +363,7 @@ def _unit(
     request = ""
     if segment is not None:
         fields["json"]["segment"] = segment.plain()
-        request = repr((segment.start_s, segment.end_s, segment.label, segment.caption))
+        request = segment.request
         if segment.label:
             columns["label"] = segment.label
         if segment.caption:

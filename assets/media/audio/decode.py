@@ -156,7 +156,6 @@ class AudioTimeline:
     """Iterator over a stream's audio in blocks, float32 [channels, samples] at `rate_hz`, full scale 1. Iterate once.
 
     heard: audio as decoded, with counts.
-    start: seconds of the first sample on the container's clock.
     mix: how channels were mixed.
     mono_sum: meter of two channels' sum.
 
@@ -170,25 +169,6 @@ class AudioTimeline:
         self.mix: Mix | None = None
         self.mono_sum = MonoSum()
         self._container, self._stream, self._rate_hz, self._channels = container, stream, rate_hz, channels
-
-    @property
-    def start(self) -> Fraction | None:
-        return self.heard.start
-
-    @property
-    def n_source(self) -> int:
-        """Number of decoded samples per channel, at the source's rate."""
-        return self.heard.n_source
-
-    @property
-    def n_filled(self) -> int:
-        """Number of silent samples inserted into gaps, at the source's rate."""
-        return self.heard.n_filled
-
-    @property
-    def n_left_out(self) -> int:
-        """Number of samples left out as overlap or end padding, at the source's rate."""
-        return self.heard.n_overlapping + self.heard.n_padding
 
     def __iter__(self) -> Iterator[Floats]:
         """Yield the audio in blocks. Raises: Unusable."""
@@ -313,12 +293,11 @@ def check_overlaps(heard: Heard) -> None:
         )
 
 
-def check_gaps(n_source: int, n_filled: int) -> None:
+def check_gaps(heard: Heard) -> None:
     """Check that there are more decoded than filled-in samples. Raises: Unusable."""
-    if n_filled > n_source:
-        raise rejected(
-            "decode", "gaps", f"{n_source} samples are decoded, and {n_filled} missing between them"
-        )
+    if heard.n_filled > heard.n_source:
+        reason = f"{heard.n_source} samples are decoded, and {heard.n_filled} missing between them"
+        raise rejected("decode", "gaps", reason)
 
 
 def pieces_at(
@@ -333,7 +312,7 @@ def pieces_at(
     first = position = 0
     n_channels = 1
     for block in timeline:
-        zero, n_channels = timeline.start, block.shape[0]
+        zero, n_channels = timeline.heard.start, block.shape[0]
         assert zero is not None  # set, since it yielded a block
         end = position + block.shape[1]
         for number in range(first, len(waiting)):

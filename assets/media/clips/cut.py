@@ -11,7 +11,7 @@ from ..audio.decode import AudioTimeline, pieces_at
 from ..container import PacketIndex, first_audio, first_video, index_packets, opened
 from ..cutters import NOTHING, Known
 from ..policy import CutPolicy, VideoPolicy, bucket_of
-from ..unit import MetadataValue, Unit, at, rejected
+from ..unit import CAPTION_FIELD, MetadataValue, Unit, at, rejected
 from ..video.audit import audit_video
 from ..video.spans import PACKETS_FIELD, PACKETS_GROUP, Clip, ClipSpan, cuts_of, given_spans, shots, windows
 from .canonical import canonical_clips
@@ -49,9 +49,6 @@ def write_clip_audio(
             return rows
         whole: Columns = {"sound_downmix": timeline.mix.name, "mono_cancels": timeline.mono_sum.cancels()}
     return [{**columns, **whole} if columns["has_sound"] else columns for columns in rows]
-
-
-CAPTION_FIELD = "caption.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +174,7 @@ def _unit(clip: Clip, video: _Video, sound: Columns, policy: VideoPolicy) -> Uni
         facts["shot"] = metadata["shot"] = clip.span.shot
     if segment is not None:
         facts["segment"] = segment.plain()
-        request = repr((segment.start_s, segment.end_s, segment.label, segment.caption))
+        request = segment.request
         if segment.label:
             metadata["label"] = segment.label
         if segment.caption:

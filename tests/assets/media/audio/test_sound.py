@@ -153,7 +153,8 @@ def test_rounded_timestamps_are_no_gaps(tmp_path: Path) -> None:
     with opened(str(path)) as container:
         timeline = AudioTimeline(container, required_audio(container), 44100)
         assert np.array_equal(np.concatenate(list(timeline), axis=1) * 2**15, tone[None])
-        assert (timeline.n_filled, timeline.n_left_out) == (0, 0)
+        heard = timeline.heard
+        assert (heard.n_filled, heard.n_overlapping, heard.n_padding) == (0, 0, 0)
 
 
 def test_more_holes_than_sound_is_refused(tmp_path: Path) -> None:
@@ -228,5 +229,5 @@ def test_pieces_come_as_soon_as_they_are_complete(tmp_path: Path) -> None:
         timeline = AudioTimeline(container, required_audio(container), 16000)
         pieces = pieces_at(timeline, [(Fraction(n), Fraction(n + 1)) for n in range(60)], 16000)
         next(pieces)
-        assert timeline.n_source < 16000 * 12  # a block, and not the whole file
+        assert timeline.heard.n_source < 16000 * 12  # a block, and not the whole file
         assert sum(1 for _ in pieces) == 59

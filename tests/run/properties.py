@@ -1,4 +1,4 @@
-"""Properties of the loader (docs/order.md, "What must hold"): functions that raise AssertionError."""
+"""Properties of the loader (docs/order.md): functions that raise AssertionError."""
 
 import json
 import struct

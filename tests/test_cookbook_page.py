@@ -75,6 +75,7 @@ def test_documents_are_packed_and_run_twice(place: Path) -> None:
 def test_every_block_is_tried() -> None:
     tried = {"splits", "validate", "captions", "seeded", "video", "language"}
     assert set(BLOCKS) == {*tried, "torchvision"}
+    assert "from seeded import Seeded\n" in BLOCKS["torchvision"]  # each block is a script of its own
 
 
 def test_block_of_torchvision_compiles() -> None:

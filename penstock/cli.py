@@ -159,15 +159,15 @@ class _Once(argparse.Action):
     """Store an option's value; refuse a second, different one, which argparse would let win silently."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        given: dict[str, Any] = namespace.__dict__.setdefault(_GIVEN, {})
-        if self.option_strings and given.setdefault(self.dest, values) != values:
-            raise argparse.ArgumentError(
-                self, f"given twice, {given[self.dest]!r} and {values!r}: give it once"
-            )
+        firsts: dict[str, Any] = namespace.__dict__.setdefault(_FIRST_VALUES, {})
+        first = firsts.setdefault(self.dest, values)
+        if self.option_strings and first is not values and first != values:  # nan is not equal to itself
+            raise argparse.ArgumentError(self, f"given twice, {first!r} and {values!r}: give it once")
         setattr(namespace, self.dest, values)
 
 
-_GIVEN = "_given"  # in the namespace
+_FIRST_VALUES = "_first_values"
+"""Attribute of the namespace: option -> its first value."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -175,6 +175,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        if "_ARGCOMPLETE" in os.environ:
+            return  # argcomplete runs argparse's own actions only
         for name in (None, "store"):
             self.register("action", name, _Once)
 

@@ -18,7 +18,7 @@ def until(
 ) -> None:
     """Wait until it holds, as long as `progress` returns something new within PATIENCE_S; at most three times as long.
 
-    It looks again after 1 ms, and at last each 0.1 s.
+    It looks again after 1 ms, and at last each 0.1 s; with a process, whose moment may pass, each 1 ms.
 
     Args:
         holds: Whether the wait is over.
@@ -38,4 +38,4 @@ def until(
             seen, end_at = now, min(time.monotonic() + PATIENCE_S, latest)
         assert time.monotonic() < end_at, f"nothing in {PATIENCE_S} s, or not in three times: {told()}"
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 0.1)
+        pause_s = min(2 * pause_s, 0.1) if process is None else pause_s

@@ -252,9 +252,7 @@ def test_memory_and_requests_do_not_grow_beyond_the_pieces(faulty, faulty_store,
         pieces.close()
 
 
-def test_memory_is_not_filled_again_while_it_is_looked_at(
-    faulty, faulty_store, tmp_path, monkeypatch, wait_until
-):
+def test_memory_is_not_filled_again_while_it_is_looked_at(faulty, faulty_store, tmp_path, monkeypatch):
     data, digest, made = Random(9).randbytes(29 * MIB), hashlib.sha256(), []
     faulty.origin.hold("k", data)
 

@@ -1,4 +1,4 @@
-"""What penstock is held to without peers of its own kind: the first batch, going on, memory."""
+"""Measure penstock without peers: the first batch, resuming, memory."""
 
 import json
 import statistics

@@ -31,7 +31,7 @@ _PER_PAGE = 1_000
 
 
 class Made:
-    """A place of n objects, and of those that are put, in key order."""
+    """A store of n objects, and of objects put later, listed in key order."""
 
     url = "s3://made-up/raw"
 

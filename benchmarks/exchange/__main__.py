@@ -81,9 +81,9 @@ def page_of(found: list[Row], command: str, machine: str, note: str) -> str:
     """The page."""
     rows = [row for row in found if row.unit != formats.MINUTES]
     lines = table_lines(HEAD, rows, command=command, machine=machine, note=note)
-    taken = sorted((median(row.values), row.what) for row in found if row.unit == formats.MINUTES)
-    if taken:
-        each = ", ".join(f"{what} {minutes:.0f}" for minutes, what in taken)
+    imports = sorted((median(row.values), row.what) for row in found if row.unit == formats.MINUTES)
+    if imports:
+        each = ", ".join(f"{what} {minutes:.0f}" for minutes, what in imports)
         lines += ["", f"An import takes, in minutes a TB: {each}."]
     return "\n".join(lines) + "\n"
 

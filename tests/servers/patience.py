@@ -27,15 +27,16 @@ def until(
         process: Must not end before.
     """
     latest = time.monotonic() + 3 * PATIENCE_S
-    seen, end_at, pause_s = progress(), time.monotonic() + PATIENCE_S, 0.001
+    seen, end_at = progress(), time.monotonic() + PATIENCE_S
+    pause_s, longest_s = 0.001, 0.1 if process is None else 0.001
 
-    def told() -> object:
+    def described() -> object:
         return what() if callable(what) else what
 
     while not holds():
-        assert process is None or process.poll() is None, f"it ended with {process.returncode}: {told()}"
+        assert process is None or process.poll() is None, f"it ended with {process.returncode}: {described()}"
         if (now := progress()) != seen:
             seen, end_at = now, min(time.monotonic() + PATIENCE_S, latest)
-        assert time.monotonic() < end_at, f"nothing in {PATIENCE_S} s, or not in three times: {told()}"
+        assert time.monotonic() < end_at, f"nothing in {PATIENCE_S} s, or not in three times: {described()}"
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 0.1) if process is None else pause_s
+        pause_s = min(2 * pause_s, longest_s)

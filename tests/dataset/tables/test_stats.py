@@ -52,7 +52,7 @@ def runs(draw):
 @CI
 @given(runs())
 def test_merged_runs_are_all_rows(properties, tables):
-    """Statistics of runs, merged, are those of the runs' rows together."""
+    """Merged statistics of runs equal the statistics of all their rows."""
     whole = stats.merge(stats.column_stats(columns.concat(tables, "all")).to_pylist())
     merged = stats.merge([row for table in tables for row in stats.column_stats(table).to_pylist()])
     assert merged.keys() == whole.keys()

@@ -34,7 +34,7 @@ def set_times(folder):
 
 
 def fill_all(folder):
-    """Write a place per format, and those of `builders.places`."""
+    """Write a place per format, and the further forms of `builders.places`."""
     fill(folder)
     for name, write in places.PLACES.items():
         write(folder / name)

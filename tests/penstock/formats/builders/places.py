@@ -1,4 +1,4 @@
-"""Places of the suite beside those of `fuzz.places`: what a format has besides its plainest form."""
+"""Further forms of each format, beside the plain ones of `fuzz.places`."""
 
 import bz2
 import gzip

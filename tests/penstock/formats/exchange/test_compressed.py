@@ -1,4 +1,4 @@
-"""Compressed archives, MDS and LitData: damage and what is not read are told with object and byte."""
+"""Compressed archives, MDS and LitData: errors name the object and the byte."""
 
 import gzip
 import json

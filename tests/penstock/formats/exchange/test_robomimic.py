@@ -165,7 +165,7 @@ SPOILT = {
     "uneven": (link("data/demo_1/rewards", np.zeros(2)), r"arrays of \[2, 5\] steps"),
     "nothing": (lambda file: file.pop("data"), "has no group 'data'"),
 }
-"""Name of a file -> what is changed in it, and what is said of it."""
+"""File name -> (change, expected error)."""
 
 
 def test_files_that_are_not_as_they_should_be_are_named_and_the_others_are_read(tmp_path):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from penstock.stages import fingerprint
 
 from .checks import CheckResult, Expectation
-from .drift import Thresholds
+from .drift import Thresholds, blank
 from .drift.findings import CHECK_NAMES, CHECK_TEXTS
 
 if TYPE_CHECKING:
     import polars as pl
 
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 """Version of `assets.release.gate_run` and this module."""
 EXPECTATIONS = "expectations"
 DEFAULTS = Thresholds()
@@ -41,13 +41,16 @@ SUITE = (
 class Gate:
     """Checks that a batch must pass to be published.
 
-    Raises: ValueError for a check with a built-in name, and for `baseline` or `protected` without `thresholds`.
+    Raises: ValueError for a check with a built-in name, a share out of range, and for `baseline` or `protected` without
+    `thresholds`.
     """
 
     suite: tuple[Expectation, ...] = SUITE
     """Expectations on the rows."""
     checks: Mapping[str, TableCheck] = field(default_factory=dict)
     """Name in Dagster -> own check."""
+    blank: float | None = 0.5
+    """Share of black, single-coloured or silent objects of a kind or source from which a batch stops; None: any."""
     thresholds: Thresholds | None = DEFAULTS
     """Allowed differences (`assets.drift`); None compares nothing."""
     baseline: str = ""
@@ -58,15 +61,22 @@ class Gate:
     """Version of the code in `checks`."""
 
     def __post_init__(self) -> None:
-        if reserved := {EXPECTATIONS, *CHECK_NAMES} & set(self.checks):
+        if reserved := {EXPECTATIONS, blank.NAME, *CHECK_NAMES} & set(self.checks):
             raise ValueError(f"a check cannot be called {min(reserved)!r}: the gate has a check of this name")
+        if self.blank is not None and not 0 < self.blank <= 1:
+            raise ValueError(f"blank={self.blank}; accepted: above 0, at most 1, or None")
         if self.thresholds is None and (self.baseline or self.protected):
             raise ValueError("baseline and protected need thresholds: pass thresholds=Thresholds()")
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all checks, with the suite first."""
-        return (EXPECTATIONS, *(CHECK_NAMES if self.thresholds else ()), *self.checks)
+        names = [EXPECTATIONS]
+        if self.blank is not None:
+            names.append(blank.NAME)
+        if self.thresholds:
+            names += CHECK_NAMES
+        return (*names, *self.checks)
 
     def text_of(self, name: str) -> str:
         """Return a one-sentence description of the check."""
@@ -75,6 +85,8 @@ class Gate:
             return f"Compares each sample's row with the dataset's expectations: {rules}."
         if name == "protected" and self.protected:
             return f"Compares the samples with {', '.join(self.protected)}, which must stay unseen."
+        if name == blank.NAME:
+            return blank.TEXT
         if name in CHECK_TEXTS:
             return CHECK_TEXTS[name]
         doc = (getattr(self.checks[name], "__doc__", None) or "").strip().partition("\n\n")[0]
@@ -86,6 +98,7 @@ class Gate:
         return fingerprint(
             CODE_VERSION,
             self.version,
+            repr(self.blank),
             list(self.checks),
             suite,
             thresholds,

@@ -77,16 +77,43 @@ def audit_image(path: str) -> Row:
             "is_animated": opened.is_animated,
             "decode_warning": opened.warning,
             "has_gps": has_coordinates(image, Path(path).read_bytes()),
-            "luma_mean": _luma_mean(opened),
+            **_light(opened),
         }
 
 
-def _luma_mean(opened: Photo) -> float:
+FLAT_LEVELS = 8
+"""Largest range of each band, in levels of 255 at 64 x 64 px, in a photo that shows one level."""
+
+
+def _light(opened: Photo) -> Row:
+    """Return mean luma and flatness, both measured on a thumbnail of 64 x 64 px."""
     thumbnail = opened.image
     if thumbnail.mode in ("L", "LA", "RGB", "RGBA", "CMYK"):
         thumbnail = _boxed(thumbnail)
     colours = to_srgb(thumbnail, opened.colour).convert("RGB")
-    return float(np.asarray(_boxed(colours).convert("L")).mean())
+    small = _boxed(colours)
+    return {
+        "luma_mean": float(np.asarray(small.convert("L")).mean()),
+        "flat_ratio": float(_is_flat(opened.image, small)),
+    }
+
+
+def _is_flat(image: "Image", small: "Image") -> bool:
+    """Return whether a photo shows one level, from its RGB thumbnail `small`.
+
+    A photo of a covered lens has noise, which the thumbnail averages out. The values of a mask or a depth map may lie
+    within a few levels. Images that may be one are flat only if all their pixels are equal.
+    """
+    is_mask = len(image.getbands()) == 1 and image.format != "JPEG"
+    if is_mask or bit_depth(image) > 8 or has_alpha(image):
+        return all(low == high for low, high in _extrema(image))
+    return all(high - low <= FLAT_LEVELS for low, high in _extrema(small))
+
+
+def _extrema(image: "Image") -> list[tuple[float, float]]:
+    """Return (smallest, largest value) of each band."""
+    extrema: Any = image.getextrema()
+    return list(extrema) if isinstance(extrema[0], tuple) else [extrema]
 
 
 def _boxed(image: "Image") -> "Image":

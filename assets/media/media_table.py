@@ -64,6 +64,7 @@ _VIDEO = [
     ("seek_ok", pa.bool_(), "random frames came back bit for bit after a seek; null without a seek"),
     ("luma_mean", pa.float64(), "mean luma, full range, 0 to 255"),
     ("black_ratio", pa.float64(), "share of black frames"),
+    ("flat_ratio", pa.float64(), "share of frames that show one level; 0 or 1 for a photo"),
     ("frozen_ratio", pa.float64(), "share of frames equal to the previous one"),
     ("motion", pa.float64(), "mean absolute difference between neighbouring frames, in levels of 255"),
     ("level", pa.int64(), "the codec's own number: 31 is H.264's level 3.1"),
@@ -89,6 +90,7 @@ _AUDIO = [
     ("audio_offset_s", pa.float64(), "seconds from the first frame to the first audio sample"),
     ("clipped_ratio", pa.float64(), "share of samples at full scale"),
     ("silence_ratio", pa.float64(), "share of 20 ms windows below -60 dBFS"),
+    ("amplitude_range", pa.float64(), "largest minus smallest sample; full scale is 2"),
     ("n_gap_samples", pa.int64(), "silent samples inserted where the timestamps leave a gap"),
     ("n_overlap_samples", pa.int64(), "samples left out because others have the same time"),
     (

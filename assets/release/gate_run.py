@@ -6,7 +6,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import loader
@@ -19,7 +19,8 @@ from penstock.stages import StageRecord, Upstream, append_record, current_record
 
 from ..assembly import candidate
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
-from ..drift.compare import DRIFT_CHECKS, GateInputs, baseline_of, facts_of
+from ..drift import blank
+from ..drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, baseline_of, facts_of
 from ..drift.page import before_of, plotted, render, save, shown_of
 from ..gate_settings import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
 from ..stages import VERSION
@@ -244,6 +245,7 @@ def _run(
     baseline = version.samples() if version and gate.checks else None
     reports: list[CheckReport] = []
     compared: list[GateInputs] = []
+    batch_facts = cache(partial(facts_of, root.store, samples, table))
 
     def suite() -> CheckResult:
         reports.append(run_expectations(table, gate.suite))
@@ -252,10 +254,12 @@ def _run(
 
     def drifted(check: Callable[[GateInputs], CheckResult]) -> CheckResult:
         if not compared:
-            compared.append(_compared(root, samples, gate, table, version))
+            compared.append(_compared(root, gate, batch_facts(), version))
         return check(compared[0])
 
     named: dict[str, Callable[[], CheckResult]] = {EXPECTATIONS: suite}
+    if (limit := gate.blank) is not None:
+        named[blank.NAME] = lambda: blank.blank_media(table, batch_facts().media, limit)
     if gate.thresholds:
         named |= {name: partial(drifted, check) for name, check in DRIFT_CHECKS.items()}
     named |= {name: partial(check, table, baseline) for name, check in gate.checks.items()}
@@ -291,16 +295,10 @@ def _report(
     return save(root.store, samples.dataset, samples.partition, html)
 
 
-def _compared(
-    root: loader.Root,
-    samples: StageRecord,
-    gate: Gate,
-    table: "pl.DataFrame",
-    newest: loader.Version | None,
-) -> GateInputs:
+def _compared(root: loader.Root, gate: Gate, now: BatchFacts, newest: loader.Version | None) -> GateInputs:
     against = root.open(gate.baseline) if gate.baseline else newest
     return GateInputs(
-        now=facts_of(root.store, samples, table),
+        now=now,
         baseline=baseline_of(root, against) if against else None,
         newest=newest,
         protected=tuple(root.open(ref) for ref in gate.protected),

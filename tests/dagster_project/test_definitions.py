@@ -55,7 +55,10 @@ def test_graph() -> None:
         ("media", "readable"),
         ("units", "true_to_source"),
         ("samples", "accounted_for"),
-        *(("version", name) for name in ("expectations", "drift", "agreement", "splits", "protected")),
+        *(
+            ("version", name)
+            for name in ("expectations", "blank", "drift", "agreement", "splits", "protected")
+        ),
         ("version", "audio_rate"),
         ("refresh", "refresh_gate"),
         ("quarantine", "within_limits"),
@@ -139,7 +142,7 @@ def test_each_check_says_what_it_compares() -> None:
     graph = build_defs(datasets=[spec]).resolve_asset_graph()
     texts = {key.name: graph.get_check_spec(key).description or "" for key in graph.asset_check_keys}
     sentences = [text.partition(". ")[0] for text in texts.values()]
-    assert len(set(sentences)) == len(texts) == 5 + 2 + 3 + 1
+    assert len(set(sentences)) == len(texts) == 5 + 2 + 4 + 1
     assert texts["speech_rate"].startswith("Check that speech is recorded at 16 kHz")
     assert "eval@1" in texts["protected"]
     assert "unique key" in texts["expectations"]

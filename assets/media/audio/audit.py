@@ -1,5 +1,6 @@
 """Audit audio: one full decode measures length, loudness, clipping and silence."""
 
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, cast
@@ -48,6 +49,8 @@ class AudioStatistics:
         self._meter: LoudnessMeter | None = None
         self._mono_sum = MonoSum()
         self._n_values = self._n_clipped = self._n_windows = self._n_silent = 0
+        self._lowest = math.inf
+        self._highest = -math.inf
         self._rest: Any = np.zeros((0,), np.float32)
 
     @property
@@ -81,6 +84,9 @@ class AudioStatistics:
         if not np.isfinite(block).all():
             raise rejected("decode", "not_finite", "the sound has samples that are NaN or infinite")
         self._n_values += block.size
+        if block.size:
+            self._lowest = min(self._lowest, float(block.min()))
+            self._highest = max(self._highest, float(block.max()))
         self._n_clipped += int((np.abs(block) >= FULL_SCALE).sum())
         squares = np.square(block, dtype=np.float64)  # samples may be huge
         power = np.concatenate([self._rest, squares.mean(axis=0)])
@@ -113,6 +119,7 @@ class AudioStatistics:
             "audio_offset_s": offset_s,
             "clipped_ratio": self._n_clipped / self._n_values if self._n_values else 0.0,
             "silence_ratio": self._n_silent / self._n_windows if self._n_windows else 0.0,
+            "amplitude_range": self._highest - self._lowest if self._n_values else 0.0,
             "n_gap_samples": heard.n_filled,
             "n_overlap_samples": heard.n_overlapping,
             "n_padding_samples": heard.n_padding,

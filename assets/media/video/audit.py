@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 BLACK_LEVEL, BLACK_SHARE = 26, 0.98  # FFmpeg's blackdetect: 98 % of the pixels below a tenth of white
+FLAT_LEVELS = 8
+"""Largest range of luma, in levels of 255 at 64 x 36 px, in a frame that shows one level."""
 FROZEN_LEVELS = 0.255  # FFmpeg's freezedetect: mean absolute difference of a thousandth
 
 SHARP_PX, SHARP_EVERY = (512, 288), 12
@@ -47,7 +49,7 @@ _HASH_SIDE = 8
 
 
 class FrameStatistics:
-    """Luma, motion, black and frozen frames, black bars, sharpness, keyframe hashes and scene cuts."""
+    """Luma, motion, black, flat and frozen frames, black bars, sharpness, keyframe hashes and scene cuts."""
 
     def __init__(self) -> None:
         from av.video.reformatter import Interpolation, VideoReformatter
@@ -58,7 +60,7 @@ class FrameStatistics:
         self._pts: list[int] = []
         self._keys: list[int] = []  # positions in the chunk
         self._brightest: Frames = np.zeros((SMALL_PX[1], SMALL_PX[0]), np.uint8)
-        self._n = self._n_black = self._n_frozen = self._n_sharp = 0
+        self._n = self._n_black = self._n_flat = self._n_frozen = self._n_sharp = 0
         self._luma = self._motion = self._sharpness = 0.0
         self._hashes = KeyframeHashes()
         self._shots = ShotDetector()
@@ -90,6 +92,7 @@ class FrameStatistics:
         return {
             "luma_mean": self._luma / self._n,
             "black_ratio": self._n_black / self._n,
+            "flat_ratio": self._n_flat / self._n,
             "frozen_ratio": self._n_frozen / self._n,
             "motion": self._motion / max(1, self._n - 1),
             "sharpness": self._sharpness / self._n_sharp,
@@ -110,6 +113,9 @@ class FrameStatistics:
         self._luma += int(levels.total.sum()) / pixels
         dark = (luma < BLACK_LEVEL).reshape(n, -1).sum(axis=1, dtype=np.uint32)
         self._n_black += int((dark >= BLACK_SHARE * pixels).sum())
+        by_frame = luma.reshape(n, -1)  # [n, 2304]
+        ranges = by_frame.max(axis=1) - by_frame.min(axis=1)  # [n], in levels
+        self._n_flat += int((ranges <= FLAT_LEVELS).sum())
         change = levels.change[self._n == n :]  # the very first frame has no predecessor
         self._motion += int(change.sum()) / pixels
         self._n_frozen += int((change < FROZEN_LEVELS * pixels).sum())

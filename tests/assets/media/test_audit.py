@@ -119,7 +119,14 @@ def test_every_frame_is_found_among_b_frames(
 def test_black_and_frozen(encode_video: EncodeVideo) -> None:
     black, grey = np.zeros((64, 96, 3), np.uint8), np.full((64, 96, 3), 128, np.uint8)
     row = audit(encode_video([black] * 5 + [grey] * 15), MP4)
-    assert (row["black_ratio"], row["frozen_ratio"]) == (0.25, 0.9)
+    assert (row["black_ratio"], row["frozen_ratio"], row["flat_ratio"]) == (0.25, 0.9, 1.0)
+
+
+def test_video_with_content_is_not_flat(encode_video: EncodeVideo) -> None:
+    black = np.zeros((64, 96, 3), np.uint8)
+    lit = black.copy()
+    lit[:32] = 20
+    assert audit(encode_video([black] * 5 + [lit] * 15), MP4)["flat_ratio"] == 0.25
 
 
 def test_tags_are_told_and_nothing_is_guessed(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:

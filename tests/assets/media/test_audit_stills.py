@@ -72,6 +72,35 @@ def test_photo(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "step", "flat"),
+    [
+        ("RGB", 0, 1.0),
+        ("RGB", 20, 0.0),
+        ("L", 1, 0.0),
+        ("I;16", 1, 0.0),
+        ("I;16", 0, 1.0),
+        ("RGBA", 0, 1.0),
+        ("1", 1, 0.0),
+    ],
+)
+def test_photo_of_one_level_is_flat(tmp_path: Path, mode: str, step: int, flat: float) -> None:
+    """A mask or a depth map may differ by one value; a photo of 8 bits and three bands needs more."""
+    path = tmp_path / "a"
+    image = Image.new(mode, (30, 20))
+    level = (step,) * len(image.getbands())
+    image.paste(level if len(level) > 1 else step, (0, 0, 15, 20))
+    image.save(path, "PNG")
+    assert audit(str(path), "image/png")["flat_ratio"] == flat
+
+
+def test_shape_in_transparency_is_not_flat(tmp_path: Path) -> None:
+    image = Image.new("RGBA", (30, 20))
+    image.paste((0, 0, 0, 255), (0, 0, 15, 20))
+    image.save(path := tmp_path / "a", "PNG")
+    assert audit(str(path), "image/png")["flat_ratio"] == 0.0
+
+
+@pytest.mark.parametrize(
     ("mode", "alpha", "depth"),
     [("RGBA", True, 8), ("LA", True, 8), ("L", False, 8), ("I;16", False, 16), ("1", False, 1)],
 )

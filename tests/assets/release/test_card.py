@@ -80,7 +80,7 @@ def test_release_leaves_a_card_and_does_not_depend_on_it(run, root, arrive, phot
     assert features["tokens"]["parameters"] == "image=caption.txt"
     assert made["filters"] == [{"filter": "width_px at least 60", "batches": 1}]
     assert {check["name"]: check["batches"] for check in made["checks"]} == dict.fromkeys(
-        ("expectations", "drift", "agreement", "splits", "protected"), 1
+        ("expectations", "blank", "drift", "agreement", "splits", "protected"), 1
     )
     assert made["run"]["batch"] == batch
     assert body["licences"]["unknown"] == 1

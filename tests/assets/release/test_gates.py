@@ -18,7 +18,7 @@ from loader.errors import Fenced, StageNotPublished
 from penstock.stages import current_record, partitions
 
 SPEC = DatasetSpec(name="demo", features=(Feature(name="picture"),))
-DRIFT = dict.fromkeys(("drift", "agreement", "splits", "protected"), True)
+DRIFT = dict.fromkeys(("blank", "drift", "agreement", "splits", "protected"), True)
 AFTER_MEDIA = ("units", "feature_picture", "samples")
 Run = Callable[..., dg.ExecuteInProcessResult]
 Told = Callable[[dg.ExecuteInProcessResult], str]

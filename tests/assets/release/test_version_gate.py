@@ -27,7 +27,7 @@ from tests.assets.release.gated import (
     verdict_of,
 )
 
-DRIFT = dict.fromkeys(("drift", "agreement", "splits", "protected"), True)
+DRIFT = dict.fromkeys(("blank", "drift", "agreement", "splits", "protected"), True)
 
 
 def checks(result: dg.ExecuteInProcessResult) -> dict[str, bool]:

@@ -46,6 +46,7 @@
       CheckpointMismatch:     (ValueError)
       InvalidRuntime:         (ValueError)
         Unpicklable:
+        InvalidSignature:     (TypeError)
       TransformFailed:        (RuntimeError)
       WorkerFailed:           (RuntimeError)
       MissingDependency:      (ImportError)
@@ -259,6 +260,10 @@ class InvalidRuntime(PenstockError, ValueError):
 
 class Unpicklable(InvalidRuntime):
     """An object that a worker process cannot receive."""
+
+
+class InvalidSignature(InvalidRuntime, TypeError):
+    """A decoder or transform that does not accept the arguments with which penstock calls it."""
 
 
 class TransformFailed(PenstockError, RuntimeError):

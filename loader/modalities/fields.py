@@ -1,8 +1,9 @@
 """Check field names, recognize values that are already bytes, and import a modality's code on first use."""
 
+import errno
 import mmap
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from types import TracebackType
@@ -113,32 +114,71 @@ def load(target: str) -> Any:
 
 _TRIAL_BYTES = 64 * 2**20
 _ALSO_OF_A_BUG = (TypeError, LookupError, ArithmeticError, RuntimeError, AttributeError, NameError)
+_OF_CODE = (TypeError, AttributeError, NameError)
 _PACKAGES = frozenset((__name__.partition(".")[0], "assets", "penstock"))
+_DECODERS = __package__
+# FFmpeg returns other numbers, such as EPERM, for damaged files too.
+_FFMPEG_LIMITS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT))
 
 
 def is_of_the_machine(error: BaseException) -> bool:
-    """Return whether a decoder failed because the machine lacks memory, files or a network.
+    """Return whether a decoder failed because the machine lacks memory, files, a network, threads or a package.
 
     Pillow's OSErrors about images have no errno.
     """
-    if type(error).__module__.partition(".")[0] == "av":
-        return isinstance(error, MemoryError) and not _has_memory()
-    return isinstance(error, MemoryError | ConnectionError | TimeoutError) or (
-        isinstance(error, OSError) and error.errno is not None
-    )
+    kind = type(error)
+    if kind.__module__.partition(".")[0] == "av":
+        if isinstance(error, MemoryError):
+            return not _has_memory()
+        return isinstance(error, OSError) and error.errno in _FFMPEG_LIMITS
+    if isinstance(error, MemoryError | ConnectionError | TimeoutError | ImportError):
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return True
+    if isinstance(error, RuntimeError):
+        # CPython and torch raise these two as RuntimeErrors.
+        return str(error) == "can't start new thread" or kind.__name__ == "OutOfMemoryError"
+    return False
+
+
+def is_of_code(error: BaseException) -> bool:
+    """Return whether a bug in a user's decoder raised the error, which therefore is no verdict on the bytes.
+
+    penstock's own decoders call libraries that raise TypeError for damaged bytes too. So an error that passed through
+    one of them is about the bytes.
+    """
+    trace = error.__traceback__
+    if _imports_a_module(trace):
+        return True
+    if isinstance(error, SyntaxError):
+        # Pillow raises SyntaxError for a broken PNG, without a file name; `ast.literal_eval` names "<unknown>".
+        return error.filename is not None and not error.filename.startswith("<")
+    if not isinstance(error, _OF_CODE) or isinstance(error, ValueError):
+        return False
+    return not any(name == _DECODERS or name.startswith(f"{_DECODERS}.") for name in _modules(trace))
+
+
+def _imports_a_module(trace: TracebackType | None) -> bool:
+    # An error of an import has any type: a missing library is an OSError without errno, numpy's ABI a ValueError.
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name == "<module>":
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _modules(trace: TracebackType | None) -> Iterator[str]:
+    while trace is not None:
+        yield str(trace.tb_frame.f_globals.get("__name__", ""))
+        trace = trace.tb_next
 
 
 def is_ours(error: BaseException) -> bool:
     """Return whether an error is this project's bug: libraries also raise TypeError for damaged bytes."""
-    return isinstance(error, _ALSO_OF_A_BUG) and _raised_in(error.__traceback__) in _PACKAGES
-
-
-def _raised_in(trace: TracebackType | None) -> str:
-    package = ""
-    while trace is not None:
-        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-        trace = trace.tb_next
-    return package
+    if not isinstance(error, _ALSO_OF_A_BUG):
+        return False
+    *_, innermost = "", *_modules(error.__traceback__)
+    return innermost.partition(".")[0] in _PACKAGES
 
 
 def _has_memory() -> bool:

@@ -43,6 +43,14 @@ def plain():
     return {}
 
 
+def mistaken():
+    return {"decode": {"cls": _mistaken}}
+
+
+def one_argument():
+    return {"transform": _one_argument}
+
+
 def hanging():
     return {"transform": _hangs}
 
@@ -61,6 +69,14 @@ def raising():
 
 def nothing():
     return None
+
+
+def _mistaken(data, rng):
+    return data.width
+
+
+def _one_argument(sample):
+    return sample
 
 
 def _hangs(sample, rng):

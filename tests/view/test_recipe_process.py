@@ -96,6 +96,22 @@ def test_value_that_cannot_leave_its_process_is_told(asked):
 
 
 @pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("mistaken", ("AttributeError: ", "tests.view.recipes._mistaken", "field 'cls'")),
+        ("one_argument", ("tests.view.recipes._one_argument(sample) cannot be called with (sample, rng)",)),
+    ],
+)
+def test_mistake_of_a_recipe_is_named_and_decoded_values_are_shown(asked, recipe, words):
+    process, training = asked(f"tests.view.recipes:{recipe}")
+    replayers = Replayers(plain=Replays(training.root), recipe=process)
+    values, trouble = slot_values(training, replayers, 1, 0, itself)
+    assert all(part in trouble for part in words)
+    assert set(values.decoded) == {"jpg", "cls"}
+    replayers.plain.close()
+
+
+@pytest.mark.parametrize(
     ("recipe", "error", "message"),
     [
         ("tests.view.recipes:raising", TransformFailed, "ValueError: no such file: labels.csv"),

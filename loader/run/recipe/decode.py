@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...dataset.shards.address import Described
-from ...errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
+from ...errors import DecodeFailed, InvalidRuntime, InvalidSignature, PenstockError, TransformFailed
 from ...modalities import Decoder, decoder_for, draws, placing
-from ...modalities.fields import Place, is_of_the_machine, load, nowhere
+from ...modalities.fields import Place, is_of_code, is_of_the_machine, load, nowhere
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
 from .video_packet_reads import BareClip, Group, WholeClip, group_of, times_field
@@ -170,15 +172,22 @@ def decode_sample(
 
 
 def failure(error: Exception, decoder: Decoder | None, address: Described, field: str) -> Exception:
-    """Return DecodeFailed with the sample's address, for a decoder's error.
+    """Return DecodeFailed with the sample's address, for a decoder's error about the bytes.
 
-    An error unrelated to the bytes (`is_of_the_machine`) is returned itself, with the address in a note.
+    An error unrelated to the bytes (`is_of_the_machine`, `is_of_code`) is returned itself, with a note that names
+    decoder and address.
     """
     at = address.describe(field)
     if isinstance(error, DecodeFailed):
         return DecodeFailed(f"{at}: {error}")
     if isinstance(error, PenstockError) or is_of_the_machine(error):
-        error.add_note(f"while decoding {at}")
+        error.add_note(f"while decoding {at} with {_name(decoder)}")
+        return error
+    if is_of_code(error):
+        error.add_note(
+            f"while decoding {at} with {_name(decoder)}: {type(error).__name__} is an error of code, so no other "
+            "sample is substituted. Correct the decoder; if the bytes are at fault, let it raise ValueError"
+        )
         return error
     return DecodeFailed(f"{at}: decoder {decoder!r} raised {type(error).__name__}: {error}")
 
@@ -223,5 +232,35 @@ def apply_transform(
     return dict(result)
 
 
-def _name(transform: object) -> str:
-    return str(getattr(transform, "__qualname__", type(transform).__qualname__))
+def check_signature(value: object, arguments: tuple[str, ...], where: str) -> None:
+    """Check that a decoder or transform, or each bucket's, accepts these positional arguments.
+
+    Functions of C, whose signature is unknown, pass. Raises: InvalidSignature.
+    """
+    if isinstance(value, ByBucket):
+        if isinstance(value.of, Mapping):
+            for label, function in value.of.items():
+                check_signature(function, arguments, f"{where} of bucket {label!r}")
+        return
+    if not callable(value) or placing(value):
+        return
+    try:
+        # A decorator's own signature counts: `functools.wraps` would show the signature of the wrapped function.
+        signature = inspect.signature(value, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise InvalidSignature(
+            f"{where} = {_name(value)}{signature} cannot be called with ({', '.join(arguments)}): {error}. penstock "
+            f"calls it with these {len(arguments)} positional arguments"
+        ) from error
+
+
+def _name(function: object) -> str:
+    """Return a function's module and qualified name; for other callable objects, their class's."""
+    while isinstance(function, partial):
+        function = function.func
+    of: Any = function if hasattr(function, "__qualname__") else type(function)
+    return f"{of.__module__}.{of.__qualname__}"

@@ -19,7 +19,7 @@ from ...order.slots import Slots, rank_slice, substitutes
 from ...order.sources.packing import PackedView
 from ...order.sources.views import OrderView
 from ...order.sources.window_view import WindowView
-from .decode import ByBucket, Decode, Transform, decoders, of_bucket, of_buckets
+from .decode import ByBucket, Decode, Transform, check_signature, decoders, of_bucket, of_buckets
 from .world import World
 
 
@@ -161,12 +161,15 @@ class Recipe:
             by_field = {
                 name: of_buckets(one, labels, f"decode[{name!r}]") for name, one in self.decode.items()
             }
+            for name, decoder in by_field.items():
+                check_signature(decoder, ("data", "rng"), f"decode[{name!r}]")
             object.__setattr__(self, "decode", by_field)
         object.__setattr__(self, "transform", of_buckets(self.transform, labels, "transform"))
         if not (self.transform is None or callable(self.transform) or isinstance(self.transform, ByBucket)):
             raise InvalidRuntime(
                 f"transform = {self.transform!r}; accepted: None, or a function (sample, rng) -> sample"
             )
+        check_signature(self.transform, ("sample", "rng"), "transform")
         if self.recorded is None:  # a replay covers single steps, which may have more slots than others
             rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
         if self.plan.pack is not None and self.decode is False:

@@ -9,7 +9,7 @@ import numpy as np
 import loader
 from loader.api.explain import Explanation, explain_slots
 from loader.dataset.shards.address import SampleAddress
-from loader.errors import TransformFailed, WorkerFailed
+from loader.errors import InvalidSignature, TransformFailed, WorkerFailed
 from loader.order.sources.packing import PackedView
 from loader.run.replay import Functions
 
@@ -113,7 +113,7 @@ def recipe_or_plain(
     if replayers.recipe is not None:
         try:
             return ask(replayers.recipe, training.setting(step, recipe=True)), ""
-        except (TransformFailed, WorkerFailed) as error:
+        except (TransformFailed, InvalidSignature, WorkerFailed) as error:
             trouble = str(error)
     return ask(replayers.plain, training.setting(step, recipe=False)), trouble
 

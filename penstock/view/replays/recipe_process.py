@@ -149,7 +149,9 @@ def serve_recipe(
             except PenstockError as error:
                 answer = _pickled(False, error)
             except Exception as error:  # noqa: BLE001 - of the user's code: shown in place of its value
-                answer = _pickled(False, TransformFailed(f"{type(error).__name__}: {error}"))
+                notes = getattr(error, "__notes__", ())
+                text = "; ".join([f"{type(error).__name__}: {error}", *notes])
+                answer = _pickled(False, TransformFailed(text))
             pipe.send_bytes(answer)
             del answer
             if verb == "part":

@@ -167,7 +167,7 @@ class Source:
     """Feed of notices about new objects or None."""
     format: str = ""
     """Format, such as "webdataset" (`source_formats`), whose samples are ingested unchanged; "" for media, which are
-    cut. All sources of a dataset share format, keep, key, fields and without.
+    cut. All sources of a dataset share format, keep, key, fields, without and clocks.
     """
     keep: Literal["copy", "in place"] = "copy"
     """"copy" copies a format's samples into the dataset; "in place" leaves their bytes in the source."""
@@ -177,6 +177,8 @@ class Source:
     """Column to store as a field -> extension; "": the format's."""
     without: tuple[str, ...] = ()
     """Fields and columns to leave out."""
+    clocks: Mapping[str, str] = field(default_factory=dict)
+    """Topic of `mcap` or `rosbag` -> its clock, "log_time" or "stamp"; the topic "*" stands for all others."""
     paused: bool = False
     """True admits nothing until the next deploy; at run time the pause job does."""
 
@@ -202,7 +204,8 @@ class Source:
             check_format(f"source {self.name!r}", self.format, self.keep == "in place", self.choices)
         elif self.keep == "in place" or self.is_choosy:
             raise ValueError(
-                f"source {self.name!r}: keep='in place', key, fields and without need a format; the policy cuts media"
+                f"source {self.name!r}: keep='in place', key, fields, without and clocks need a format; the policy "
+                "cuts media"
             )
         if not self.listed and self.format in JOINED:
             raise ValueError(
@@ -215,15 +218,15 @@ class Source:
 
     @property
     def is_choosy(self) -> bool:
-        """True if `key`, `fields` or `without` is set."""
-        return bool(self.key is not None or self.fields or self.without)
+        """True if `key`, `fields`, `without` or `clocks` is set."""
+        return bool(self.key is not None or self.fields or self.without or self.clocks)
 
     @property
     def choices(self) -> "ColumnarOptions":
         """Options for the format's reader."""
         from loader.dataset.columnar.choices import ColumnarOptions  # not needed for media
 
-        return ColumnarOptions(self.key, self.fields, frozenset(self.without))
+        return ColumnarOptions(self.key, self.fields, frozenset(self.without), clocks=self.clocks)
 
     def sieve(self) -> Sieve:
         """Return a function that gives the reason for skipping an object, or "" to select it.
@@ -272,9 +275,12 @@ def check_sources(sources: tuple[Source, ...]) -> None:
     names = [source.name for source in sources]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"sources named {names}; accepted: one or more, each name once")
-    settings = [(one.format, one.keep, one.key, dict(one.fields), sorted(one.without)) for one in sources]
+    settings = [
+        (one.format, one.keep, one.key, dict(one.fields), sorted(one.without), dict(one.clocks))
+        for one in sources
+    ]
     if others := [one for one in settings if one != settings[0]]:
         raise ValueError(
-            f"sources with (format, keep, key, fields, without) of {settings[0]} and {others[0]}; accepted: one "
-            "of them, or make two datasets"
+            f"sources with (format, keep, key, fields, without, clocks) of {settings[0]} and {others[0]}; accepted: "
+            "one of them, or make two datasets"
         )

@@ -11,6 +11,7 @@ from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.column_names import Partitions
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.errors import Changed, Corrupt, InvalidRuntime, NotSupported
+from loader.keywords import did_you_mean
 from loader.storage import ObjectInfo, Store
 
 from .reading.sample import NO_METADATA, ForeignSample
@@ -84,7 +85,7 @@ class Importer(Protocol):
     """A module that imports a format."""
 
     OPTIONS: frozenset[str]
-    """Accepted options: "key", "fields" or "episodes"."""
+    """Accepted options: "key", "fields", "episodes" or "clocks"."""
 
     def find_readable(self, store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
         """Return the listed objects of the format. Raises: InvalidStore; Corrupt."""
@@ -108,6 +109,10 @@ class JoiningImporter(Importer, Protocol):
 
 
 EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose objects with --include"
+CLOCKS = "log_time", "stamp"
+"""Clocks of a topic of a robot log."""
+EVERY_TOPIC = "*"
+"""Name in `ColumnarOptions.clocks` of all topics that it does not name."""
 
 
 def check_options(format: str, importer: Importer | None, options: ColumnarOptions) -> None:
@@ -118,9 +123,21 @@ def check_options(format: str, importer: Importer | None, options: ColumnarOptio
         ("key", f"--key is {why}"),
         ("fields", f"--field is {why}"),
         ("episodes", EPISODES_OF),
+        (
+            "clocks",
+            f"--clock is for mcap and rosbag, whose topics have two clocks; {format} has its own times",
+        ),
     ):
         if getattr(options, name) and name not in accepted:
             raise InvalidRuntime(message)
+    for topic, clock in options.clocks.items():
+        if clock not in CLOCKS:
+            near = did_you_mean(clock, CLOCKS)
+            raise InvalidRuntime(f"clock {clock!r} of topic {topic!r}; accepted: {' or '.join(CLOCKS)}{near}")
+        if not topic.strip("/"):
+            raise InvalidRuntime(
+                f"topic {topic!r} with the clock {clock!r}; give its name, or {EVERY_TOPIC!r} for all"
+            )
 
 
 def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T]) -> T | None:

@@ -202,7 +202,7 @@ def _chosen(
     }
     if importer is not None:
         chosen |= {"key": options.key, "fields": dict(sorted(options.fields.items()))}
-    return chosen | options.episodes_json()
+    return chosen | options.episodes_json() | options.clocks_json()
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,11 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
     ),
     repeated("--without NAME", "leave out a field, or a column of tables"),
     *_CHOSEN,
+    repeated(
+        "--clock [TOPIC=]CLOCK",
+        "clock of a topic of mcap or rosbag, or of all topics: log_time or stamp (default: stamp, if all topics then "
+        "have one clock)",
+    ),
     workers_argument(8),
 )
 def run_import(arguments: Namespace) -> Answer:
@@ -203,6 +208,7 @@ def run_import(arguments: Namespace) -> Answer:
             fields_of(arguments),
             frozenset(arguments.without),
             episodes=arguments.episodes,
+            clocks=_clocks_of(arguments),
         ),
         shuffle=arguments.shuffle,
         workers=arguments.workers,
@@ -217,6 +223,21 @@ def run_import(arguments: Namespace) -> Answer:
 def fields_of(arguments: Namespace) -> dict[str, str]:
     """Return column -> file extension; "" for the format's default."""
     return {name: word for name, _, word in (one.partition("=") for one in arguments.field)}
+
+
+def _clocks_of(arguments: Namespace) -> dict[str, str]:
+    """Return topic -> clock. Raises: InvalidRuntime if a topic has two."""
+    from ..formats.importer import EVERY_TOPIC
+
+    clocks = dict[str, str]()
+    for text in arguments.clock:
+        topic, separator, clock = text.rpartition("=")
+        name = topic if separator else EVERY_TOPIC
+        if clocks.setdefault(name, clock) != clock:
+            raise InvalidRuntime(
+                f"--clock {text}: topic {name!r} already has the clock {clocks[name]!r}; give one"
+            )
+    return clocks
 
 
 def selection_of(arguments: Namespace) -> "Selection":

@@ -32,16 +32,25 @@ class ColumnarOptions(NamedTuple):
     """(first, last) ranges of robot episodes to read; empty for all."""
     earlier: frozenset[str] = frozenset()
     """Keys of the dataset's samples, which an import of other `episodes` keeps."""
+    clocks: Mapping[str, str] = _NONE
+    """Topic of a robot log -> its clock, "log_time" or "stamp"; the topic "*" stands for all others."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
+        body = {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
+        return body | self.clocks_json()
+
+    def clocks_json(self) -> dict[str, Any]:
+        # Only if there are any: earlier fingerprints have no clocks.
+        return {"clocks": dict(sorted(self.clocks.items()))} if self.clocks else {}
 
     def episodes_json(self) -> dict[str, Any]:
         return {"episodes": [list(one) for one in self.episodes]} if self.episodes else {}
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "ColumnarOptions":
-        return ColumnarOptions(body["key"], body["fields"], frozenset(body["without"]))
+        return ColumnarOptions(
+            body["key"], body["fields"], frozenset(body["without"]), clocks=body.get("clocks", _NONE)
+        )
 
     @staticmethod
     def of_registered(body: Mapping[str, Any]) -> "ColumnarOptions":

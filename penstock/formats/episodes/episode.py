@@ -17,6 +17,7 @@ from loader.modalities.row_blocks import with_row_blocks
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 
 from ..importer import ReadSample
+from .log_clocks import TopicTimes, clocks_of
 from .message_decoders import (
     MAX_EPISODE_BYTES,
     MAX_FIELD_BYTES,
@@ -129,13 +130,17 @@ def _plain(value: Any) -> Any:
 
 
 FACTS = "episode.json"
-_LOG_TIME = "log_time"
 
 
 class EpisodeBuilder:
-    def __init__(self, where: str, without: frozenset[str]) -> None:
-        """where: log name, for errors. without: topics to leave out, with slashes or dots."""
-        self._where, self._without = where, without
+    def __init__(self, where: str, without: frozenset[str], clock_choices: Mapping[str, str]) -> None:
+        """where: log name, for errors. without: topics to leave out. clock_choices: topic -> its clock.
+
+        Topics may have slashes or dots.
+        """
+        self._where = where
+        self._without = without
+        self._clock_choices = clock_choices
         self._topics: dict[str, _Topic] = {}
         self._nbytes = 0
 
@@ -165,7 +170,8 @@ class EpisodeBuilder:
         """Return the episode. Raises: InvalidSample; Corrupt."""
         if not self._topics:
             raise InvalidSample(f"{self._where} has no messages of topics that are read; move it elsewhere")
-        clocks = {name: topic.clock() for name, topic in self._topics.items()}
+        topic_times = [topic.times() for topic in self._topics.values()]
+        clocks = clocks_of(self._where, topic_times, self._clock_choices)
         zero = min(int(times[0]) for _, times in clocks.values())
         last = max(int(times[-1]) for _, times in clocks.values())
         fields: dict[str, bytes] = {}
@@ -217,6 +223,10 @@ class _Topic:
         row = len(self._log_times)
         with damage_named(f"{self._where}, row {row}"), self._refused(f"row {row}"):
             values = dict(self._decode(message.data))
+            if message.log_time < 0:
+                raise InvalidSample(
+                    f"its log_time is {message.log_time}; accepted: Unix nanoseconds from 0 on"
+                )
             self._log_times.append(message.log_time)
             self._stamp(values)
             nbytes = 0
@@ -258,27 +268,20 @@ class _Topic:
             ("timestamp", values.get("timestamp")),
         ):
             ns = _ns_of(stamp)
-            if ns and self._stamp_name in ("", name):
+            if ns is not None and self._stamp_name in ("", name):
                 self._stamp_name = name
                 self._stamps.append(ns)
                 return
         self._stamp_name = None
 
-    def clock(self) -> tuple[str, Any]:
-        """Return the clock's name and times: int64 [T], Unix nanoseconds."""
-        if self._stamp_name:
-            stamps = np.frombuffer(self._stamps, np.int64)
-            if (stamps[1:] > stamps[:-1]).all():
-                return self._stamp_name, stamps
-        times = np.frombuffer(self._log_times, np.int64)
-        back = np.flatnonzero(times[1:] <= times[:-1])
-        if len(back):
-            row = int(back[0]) + 1
-            raise Corrupt(
-                f"{self._where}, row {row}: its {_LOG_TIME} {times[row]} is not behind {times[row - 1]}, and the "
-                f"messages have no stamp that ascends strictly; {self._leave_out}"
-            )
-        return _LOG_TIME, times
+    def times(self) -> TopicTimes:
+        return TopicTimes(
+            self.channel.topic,
+            self._name,
+            np.frombuffer(self._log_times, np.int64),
+            self._stamp_name or "",
+            np.frombuffer(self._stamps, np.int64),
+        )
 
     def fields(self, ns: Any) -> dict[str, bytes]:
         out = {f"{self._name}.ns.npy": npy_of(ns)}
@@ -321,5 +324,5 @@ def _ns_of(stamp: Any) -> int | None:
             if not all(isinstance(one, np.integer | int) for one in parts):
                 return None
             ns = int(parts[0]) * 10**9 + int(parts[1])
-            return ns if 0 < ns < 2**63 else None
+            return ns if 0 <= ns < 2**63 else None
     return None

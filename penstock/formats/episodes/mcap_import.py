@@ -17,7 +17,7 @@ from ..reading.object_file import ObjectFile
 from .episode import EpisodeBuilder
 from .message_decoders import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, LogChannel, LogMessage, damage_named
 
-OPTIONS = frozenset[str]()
+OPTIONS = frozenset({"clocks"})
 _ENDING = ".mcap"
 
 
@@ -35,7 +35,7 @@ def _runs(info: ObjectInfo) -> list[ImportRun]:
 
 def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
     with ObjectFile(store, run.info) as file:
-        episode = EpisodeBuilder(file.path, options.without)
+        episode = EpisodeBuilder(file.path, options.without, options.clocks)
         for message in mcap_messages(file, file.path):
             episode.add(message)
     yield episode.sample(run.info.key.rpartition(".")[0])

@@ -21,7 +21,7 @@ from .episode import EpisodeBuilder
 from .mcap_import import mcap_messages
 from .message_decoders import MAX_CHUNK_BYTES, LogChannel, LogMessage, damage_named
 
-OPTIONS = frozenset[str]()
+OPTIONS = frozenset({"clocks"})
 _ENDING, _METADATA = ".bag", "metadata.yaml"
 _MOST_METADATA_BYTES = 2**22
 _AT_ONCE = 16
@@ -121,7 +121,7 @@ class _Bags:
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
         info = self._infos[run.info.key]
         with ObjectFile(self._store, info) as file:
-            episode = EpisodeBuilder(file.path, self._options.without)
+            episode = EpisodeBuilder(file.path, self._options.without, self._options.clocks)
             if not _is_metadata(info):
                 for message in ros1_messages(file, file.path):
                     episode.add(message)

@@ -18,10 +18,12 @@ from assets.stages import recut_requests
 from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
+from loader.errors import InvalidRuntime
 from penstock.stages import StageRecord, current_record
 from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
+from tests.penstock.formats.exchange.test_log_clocks import UPTIME, camera, commands, write_log
 
 SUITE = Gate(thresholds=None)
 
@@ -262,3 +264,37 @@ def test_folders_of_tables_are_columns_and_what_is_not_supported_is_no_damage(
     rows = root.open("demo@latest").samples().select("of", "n").collect()
     assert ("n=7/fits", "7") in set(rows.iter_rows())
     assert "n=6/later" not in set(rows["of"])
+
+
+def test_source_chooses_the_clock_of_a_topic(
+    tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    place = tmp_path / "in"
+    topics = {"/cam": camera(UPTIME), "/cmd": commands()}
+    write_log(place / "a.mcap", topics)
+
+    def ingested(**more: dict[str, str]) -> StageRecord:
+        demo = DatasetSpec(name="demo", sources=(Source(format="mcap", **more),), gate=SUITE)  # type: ignore[arg-type]
+        batch = arrive(place)
+        run("ingest", demo, batch, place)
+        record = current_record(root.store, "demo", "media", batch)
+        assert record is not None
+        return record
+
+    refusals = read_table(root.store, ingested().files["refusals"])
+    assert [row["key"] for row in refusals] == ["a.mcap"]
+    assert "topic /cam, row 0: its header.stamp is off by" in refusals[0]["reason"]
+    write_log(place / "a.mcap", {**topics, "/other": commands()})
+    assert read_table(root.store, ingested(clocks={"/cam": "log_time"}).files["refusals"]) == []
+    demo = DatasetSpec(name="demo", sources=(Source(format="mcap", clocks={"/cam": "log_time"}),), gate=SUITE)
+    assert run("release", demo, place=place).success
+    (facts,) = stored(root.open("demo@1"), "episode.json").values()
+    clocks = {name: one["clock"] for name, one in json.loads(facts)["topics"].items()}
+    assert clocks == {"cam": "log_time", "cmd": "log_time", "other": "log_time"}
+
+
+def test_source_refuses_a_clock_of_a_format_without_topics() -> None:
+    with pytest.raises(InvalidRuntime, match="mcap and rosbag"):
+        Source(format="jsonl", clocks={"/cam": "log_time"})
+    with pytest.raises(ValueError, match="need a format"):
+        Source(clocks={"/cam": "log_time"})

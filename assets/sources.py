@@ -102,8 +102,9 @@ class BatchLimits:
     max_bytes: int = 64 * 2**30
     """Most bytes per batch, but for a larger object."""
     max_wait_s: float = 3600.0
-    """Age of the oldest object, in seconds by the store's clock, at which an incomplete batch is made; 0: at once. One
-    hour makes at most 8,760 batches a year.
+    """Age of the oldest object, in seconds, at which an incomplete batch is made, and least time between two such
+    batches; 0: at once. One hour makes at most 8,760 batches a year. An object's age counts from its date in the store,
+    or from its first listing if that date is in the future.
     """
     max_batches: int | None = None
     """Approximate limit of batches per call; None: no limit."""

@@ -13,6 +13,7 @@ from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
 from penstock.stages import partitions
+from penstock.units import utc_us
 
 from ..joined_objects import JoinedObjects
 from ..sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
@@ -51,7 +52,7 @@ def discover(
     book = Book(store, dataset)
     limit = None if limits.max_batches is None else limits.max_batches * limits.max_objects
     denied = DeniedObjects(denies, dataset, by_subject=by_subject)
-    fresh = list(islice(_undiscovered(landing, book, source, denied), limit))
+    fresh = list(islice(_undiscovered(landing, book, source, denied, utc_us()), limit))
     batches, _ = make_batches(book, landing.url, fresh, limits, rest=True)
     return batches
 
@@ -100,8 +101,10 @@ def begun_batches(store: Store, dataset: str, stage: str) -> list[str]:
     return [name for name in partitions(store, dataset, stage) if is_batch(name)]
 
 
-def raw_object(landing: Store, info: ObjectInfo) -> RawObject:
-    """Return a listed object as a `RawObject` with its full URI."""
+def raw_object(landing: Store, info: ObjectInfo, now_us: int) -> RawObject:
+    """Return a listed object as a `RawObject` with its full URI. now_us: time of the listing."""
+    # A store's clock, or a tool that copies dates, may date an object in the future. It had arrived when it was listed.
+    arrived_us = min(info.modified_us or 0, now_us)
     uri = f"{landing.url.rstrip('/')}/{info.key}"
     files = landing.files(info.key) if isinstance(landing, JoinedObjects) else ()
     return RawObject(
@@ -109,7 +112,7 @@ def raw_object(landing: Store, info: ObjectInfo) -> RawObject:
         uri=uri,
         nbytes=info.nbytes,
         etag=info.etag,
-        arrived_us=info.modified_us or 0,
+        arrived_us=arrived_us,
         files=files,
     )
 
@@ -139,13 +142,15 @@ def is_there(landing: Store, info: ObjectInfo) -> bool:
     return True
 
 
-def _undiscovered(landing: Store, book: Book, source: Source, denied: DeniedObjects) -> Iterator[RawObject]:
+def _undiscovered(
+    landing: Store, book: Book, source: Source, denied: DeniedObjects, now_us: int
+) -> Iterator[RawObject]:
     import polars as pl
 
     seen, why = pl.DataFrame(book.seen()), source.sieve()
     infos = (info for info in list_place(landing, source.prefix) if not why(info))
     while chunk := list(islice(infos, _CHUNK)):
-        objects = [raw_object(landing, info) for info in chunk]
+        objects = [raw_object(landing, info, now_us) for info in chunk]
         for position in unseen([item.identity for item in objects], seen):
             if is_there(landing, chunk[position]) and not denied.has(objects[position]):
                 yield objects[position]

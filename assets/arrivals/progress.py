@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -37,7 +37,7 @@ _SCHEMA = pa.schema(
         ("uri", pa.string()),
         ("nbytes", pa.int64()),
         ("etag", pa.string()),
-        ("arrived_us", pa.int64()),  # last write by the store's clock, since 1970
+        ("arrived_us", pa.int64()),  # last write by the store's clock, at most the first listing's time
         ("files", pa.list_(pa.string())),
     ]
 )
@@ -49,7 +49,7 @@ class Waiting:
     item: RawObject
     """Object that waits."""
     arrived_us: int
-    """Last write, or first sighting; microseconds since 1970."""
+    """Last write by the store's clock, at most the time of its first listing; microseconds since 1970."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +78,16 @@ class Progress:
     """Partly read file -> notices read."""
     at_us: int = 0
     """Last tick, microseconds since 1970."""
+    rest_us: int = 0
+    """Last batch that was not full, microseconds since 1970; 0 before the first."""
+
+    def correct_times(self, now_us: int) -> None:
+        """Set later times to `now_us`: the clock was set back, or an earlier release stored the date of an object."""
+        self.rest_us = min(self.rest_us, now_us)
+        self.admitted = [(min(at_us, now_us), n) for at_us, n in self.admitted]
+        for uri, one in self.waiting.items():
+            if one.arrived_us > now_us:
+                self.waiting[uri] = replace(one, arrived_us=now_us)
 
     def refused(self, reason: str) -> None:
         """Count one skipped object under its reason."""
@@ -130,7 +140,7 @@ def _text(value: object) -> str:
 _FIELDS = {"taken": "admitted"}
 """Stored name -> field name, where they differ."""
 _FACTS: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("n_passes", "listed", "last_listed", "at_us"), int),
+    **dict.fromkeys(("n_passes", "listed", "last_listed", "at_us", "rest_us"), int),
     **dict.fromkeys(("not_taken", "last_not_taken", "read"), _counts),
     "cursor": _text,
     "held": lambda names: [_text(name) for name in names],
@@ -271,7 +281,7 @@ class SourceTick:
         identities = [(f"{base}/{info.key}", info.etag) for info in infos]
         for position in unseen(identities, batched(self.book)):
             info = infos[position]
-            item = raw_object(self.place, info)
+            item = raw_object(self.place, info, self.dataset.now_us)
             waits = progress.waiting.get(item.uri)
             if waits is not None and waits.item.etag == item.etag:
                 continue
@@ -281,7 +291,7 @@ class SourceTick:
                 if not room:
                     return position
                 room -= 1
-                arrived_us = info.modified_us if info.modified_us is not None else self.dataset.now_us
+                arrived_us = self.dataset.now_us if info.modified_us is None else item.arrived_us
                 progress.waiting.pop(item.uri, None)  # an overwritten object waits from now on
                 progress.waiting[item.uri] = Waiting(item=item, arrived_us=arrived_us)
                 self.step.n_new += 1

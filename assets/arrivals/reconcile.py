@@ -229,7 +229,9 @@ def reconcile(
     new = there.join(known.select("uri"), on="uri", how="anti")
     progress = read_progress(dataset.store, dataset.name, source.name)
     young_us = dataset.now_us - int((dataset.limits.max_wait_s + FRESH_S) * 1_000_000)
-    is_fresh = (pl.col("modified_us") > young_us).fill_null(value=False)
+    # A date beyond any difference of clocks says nothing about when the object arrived.
+    latest_us = dataset.now_us + int(FRESH_S * 1_000_000)
+    is_fresh = pl.col("modified_us").is_between(young_us, latest_us, closed="none").fill_null(value=False)
     is_fresh |= pl.col("uri").is_in(list(progress.waiting))
     late = new.filter(~is_fresh)
     other = there.filter((pl.col("tag") != "") & ~is_fresh).join(known, on=["uri", "tag"], how="anti")
@@ -252,7 +254,7 @@ def _written(
 ) -> Reconciled:
     changed = report.differences.filter(report.differences["status"] != "vanished")
     infos = _confirmed(place, changed["key"].to_list(), why) if confirm else _as_listed(changed)
-    objects = [raw_object(place, info) for info in infos if is_there(place, info)]
+    objects = [raw_object(place, info, dataset.now_us) for info in infos if is_there(place, info)]
     denied, book = dataset.denied(), Book(dataset.store, dataset.name)
     allowed = [item for item in objects if not denied.has(item)]
     fresh = [allowed[position] for position in unseen([item.identity for item in allowed], batched(book))]

@@ -19,7 +19,7 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.spec import redact
 from loader.storage.store import SHOWN, list_place
 
-from ..sources import Sieve, Source
+from ..sources import BatchLimits, Sieve, Source
 from .batch_manifests import Book
 from .feeds import ReceivedMessages, open_message_source, receive_messages
 from .make_batches import make_batches, unseen
@@ -30,6 +30,7 @@ from .progress import (
     TickBudget,
     TickDataset,
     TickResult,
+    Waiting,
     batched,
     paused,
     read_progress,
@@ -55,6 +56,8 @@ def tick(
     not stop the listing. Raises: InvalidName; Corrupt; StoreError of the root.
     """
     progresses = {source.name: read_progress(dataset.store, dataset.name, source.name) for source in sources}
+    for progress in progresses.values():
+        progress.correct_times(dataset.now_us)
     book = book or Book(dataset.store, dataset.name)
     steps = {source.name: TickResult(source=source.name) for source in sources}
     n_keys, ends = budget.max_listed, time.monotonic() + budget.max_s
@@ -195,26 +198,31 @@ def _make_batches(work: SourceTick, *, hold: bool) -> None:
     arrived = {one.item.identity: one for one in fresh}
     items = [one.item for one in fresh]
     batches, items = make_batches(work.book, work.place.url, items, limits, rest=False)
-    due_us = now_us - int(limits.max_wait_s * 1_000_000)
-    if (
-        items
-        and not (hold and batches)
-        and any(arrived[item.identity].arrived_us <= due_us for item in items)
-    ):
-        remaining = (
-            limits
-            if limits.max_batches is None
-            else replace(limits, max_batches=limits.max_batches - len(batches))
-        )
+    rest = [arrived[item.identity] for item in items]
+    if not (hold and batches) and _is_due(progress, rest, limits, now_us):
+        remaining = limits
+        if limits.max_batches is not None:
+            remaining = replace(limits, max_batches=limits.max_batches - len(batches))
         if remaining.max_batches != 0:
             more, items = make_batches(work.book, work.place.url, items, remaining, rest=True)
             batches += more
+            if not items:
+                progress.rest_us = now_us
     work.step.batches += batches
     if work.step.n_new:
         progress.admitted.append((now_us, work.step.n_new))
     progress.waiting = {item.uri: arrived[item.identity] for item in items}
     if batches or not items:
         progress.held = []  # read these messages again, and acknowledge any without waiting objects
+
+
+def _is_due(progress: Progress, waiting: Sequence[Waiting], limits: BatchLimits, now_us: int) -> bool:
+    """Return whether a batch is made of objects that do not fill one."""
+    due_us = now_us - int(limits.max_wait_s * 1_000_000)
+    if not any(one.arrived_us <= due_us for one in waiting):
+        return False
+    # A tool that copies dates lands each object with an old one. Without this bound each tick would make a batch.
+    return progress.rest_us <= due_us or not progress.rest_us
 
 
 def _summarize(progress: Progress, step: TickResult, now_us: int) -> None:

@@ -111,7 +111,8 @@ def _files(folder: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
 def _remove_abandoned(folder: str) -> None:
     now_s = time.time()
     for entry, status in list(_files(folder)):
-        if now_s - status.st_mtime > ABANDONED_S:
+        # A file of the future was written before the clock was set back.
+        if abs(now_s - status.st_mtime) > ABANDONED_S:
             with suppress(OSError):
                 os.unlink(entry.path)
 
@@ -139,7 +140,9 @@ class Hints:
         now_s = time.time()
         for entry in list(os.scandir(self._folder)):
             with suppress(FileNotFoundError):
-                if now_s - entry.stat().st_mtime > DEAD_S:
+                if (
+                    abs(now_s - entry.stat().st_mtime) > DEAD_S
+                ):  # of the future: before the clock was set back
                     os.unlink(entry.path)
                     continue
                 with open(entry.path, "rb") as file:

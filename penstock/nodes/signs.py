@@ -139,10 +139,13 @@ class SignReader:
     def _listed(self) -> dict[str, int]:
         """Return run -> time of its newest object. Costs a listing of all records."""
         newest: dict[str, int] = {}
+        now_us = utc_us()
         for info in self._store.list(FOLDER):
             name, slash, _ = info.key.removeprefix(FOLDER).partition("/")
             if slash and is_run(name):
-                newest[name] = max(newest.get(name, 0), info.modified_us or utc_us())
+                # An object of the future would count as new for ever.
+                modified_us = min(info.modified_us or now_us, now_us)
+                newest[name] = max(newest.get(name, 0), modified_us)
         return newest
 
     def _read_checks(self, now_us: int, nodes: Collection[str] | None) -> None:

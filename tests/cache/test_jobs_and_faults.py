@@ -47,7 +47,8 @@ def test_two_jobs_at_once_share_pages(on_disk, start, folder, reader, body, tmp_
     assert (third.counts["hits"], origin.asked) == (PAGES, [])
 
 
-def test_job_killed_in_mid_write_leaves_no_page(on_disk, start, folder, reader, body, page_files):
+@pytest.mark.parametrize("sign", [1, -1])  # -1: the clock was set back
+def test_job_killed_in_mid_write_leaves_no_page(sign, on_disk, start, folder, reader, body, page_files):
     origin = on_disk(SIZES)
     job = start("stop in mid-write", sizes=SIZES, page_bytes=PAGE, limit_pages=100)
     assert job.stdout.readline() == "half\n"
@@ -57,8 +58,8 @@ def test_job_killed_in_mid_write_leaves_no_page(on_disk, start, folder, reader, 
     assert 0 < unfinished.stat().st_size < PAGE
     assert page_files() == []
     (claim,) = (folder / "claims").iterdir()
-    age(claim, CLAIM_S + 1)  # the time for which it is respected is over
-    age(unfinished, ABANDONED_S + 1)
+    age(claim, sign * (CLAIM_S + 1))  # the time for which it is respected is over
+    age(unfinished, sign * (ABANDONED_S + 1))
     after = reader(origin, folder, page_bytes=PAGE)
     assert everything(after, body)
     assert (after.counts["misses"], after.counts["corrupt"], after.counts["failed"]) == (PAGES, 0, 0)

@@ -88,7 +88,8 @@ class LocalEngine:
     def _remove_left(self) -> None:
         for lock in self._processes.folder.glob("*.lock"):
             with suppress(FileNotFoundError):
-                if time.time() - lock.stat().st_mtime > KEPT_S and self._processes.pid(lock.stem) is None:
+                age_s = abs(time.time() - lock.stat().st_mtime)  # the clock may have been set back
+                if age_s > KEPT_S and self._processes.pid(lock.stem) is None:
                     for kind in ("lock", "log"):
                         self._processes.path(lock.stem, kind).unlink(missing_ok=True)
 

@@ -26,7 +26,7 @@ _MOST_NAMES = 8
 
 
 class TopicTimes(NamedTuple):
-    topic: str
+    full_name: str
     """Name in the log."""
     name: str
     """Name with dots for slashes."""
@@ -42,7 +42,7 @@ class TopicTimes(NamedTuple):
         """True if every message has a stamp, and stamps ascend strictly."""
         if not self.stamp_name:
             return False
-        # In ROS a stamp of 0 says "not set". In a simulation it may be the first of several.
+        # In ROS a stamp of 0 means "not set", but a simulation may begin at 0.
         if len(self.stamps) == 1 and self.stamps[0] == 0:
             return False
         return bool((self.stamps[1:] > self.stamps[:-1]).all())
@@ -54,7 +54,7 @@ class TopicTimes(NamedTuple):
 
     def chosen_clock(self, choices: Mapping[str, str]) -> str:
         """Return the caller's choice; "" without one."""
-        for key in (self.topic, self.name, EVERY_TOPIC):
+        for key in (self.full_name, self.name, EVERY_TOPIC):
             if key in choices:
                 return choices[key]
         return ""
@@ -84,61 +84,62 @@ def clocks_of(
     clocks = dict[str, tuple[str, Any]]()
     stamped = list[TopicTimes]()
     by_log_time = list[TopicTimes]()
-    for one in topics:
-        choice = one.chosen_clock(choices)
-        if choice == STAMP and not one.is_stamped:
+    for topic in topics:
+        choice = topic.chosen_clock(choices)
+        if choice == STAMP and not topic.is_stamped:
+            name = topic.full_name
             raise InvalidSample(
-                f"{where}, topic {one.topic}: its stamps were chosen as its clock, but its messages have no stamp that "
-                f"ascends strictly; choose its log time (--clock {one.topic}={LOG_TIME}), or leave the topic out "
-                f"(--without {one.topic})"
+                f"{where}, topic {name}: its stamps were chosen as its clock, but its messages have no stamp that "
+                f"ascends strictly; choose its log time (--clock {name}={LOG_TIME}), or leave the topic out "
+                f"(--without {name})"
             )
-        if choice == LOG_TIME or not one.is_stamped:
-            _check_log_times(where, one)
-            clocks[one.name] = LOG_TIME, one.log_times
-            by_log_time.append(one)
+        if choice == LOG_TIME or not topic.is_stamped:
+            _check_log_times(where, topic)
+            clocks[topic.name] = LOG_TIME, topic.log_times
+            by_log_time.append(topic)
             continue
-        clocks[one.name] = one.stamp_name, one.stamps
+        clocks[topic.name] = topic.stamp_name, topic.stamps
         if choice != STAMP:
-            stamped.append(one)
+            stamped.append(topic)
     _check_one_clock(where, stamped, by_log_time)
     return clocks
 
 
-def _check_log_times(where: str, one: TopicTimes) -> None:
-    times = one.log_times
+def _check_log_times(where: str, topic: TopicTimes) -> None:
+    times = topic.log_times
     back = np.flatnonzero(times[1:] <= times[:-1])
     if not len(back):
         return
     row = int(back[0]) + 1
     other = "its log time was chosen as its clock"
-    if not one.is_stamped:
+    if not topic.is_stamped:
         other = "the messages have no stamp that ascends strictly"
     raise Corrupt(
-        f"{where}, topic {one.topic}, row {row}: its {LOG_TIME} {times[row]} is not behind {times[row - 1]}, and "
-        f"{other}; leave the topic out (--without {one.topic})"
+        f"{where}, topic {topic.full_name}, row {row}: its {LOG_TIME} {times[row]} is not behind {times[row - 1]}, and "
+        f"{other}; leave the topic out (--without {topic.full_name})"
     )
 
 
 def _check_one_clock(where: str, stamped: Sequence[TopicTimes], by_log_time: Sequence[TopicTimes]) -> None:
     far = list[_Stray]()
     near = [*by_log_time]
-    for one in stamped:
-        lag = one.lag_ns
+    for topic in stamped:
+        lag = topic.lag_ns
         rows = np.flatnonzero(np.abs(lag) > MAX_LAG_NS)
         if len(rows):
             row = int(rows[0])
-            far.append(_Stray(one, row, -float(lag[row])))
+            far.append(_Stray(topic, row, -float(lag[row])))
         else:
-            near.append(one)
+            near.append(topic)
     if far and near:
-        raise _different_clocks(where, far, f"log_time, which {near[0].topic} follows")
+        raise _different_clocks(where, far, f"log_time, which {near[0].full_name} follows")
     if far:
         _check_own_clock(where, [stray.times for stray in far])
 
 
 def _check_own_clock(where: str, stamped: Sequence[TopicTimes]) -> None:
     """Raise InvalidSample unless topics whose stamps are far from the log time share one clock."""
-    reference = max(stamped, key=lambda one: len(one.stamps))
+    reference = max(stamped, key=lambda topic: len(topic.stamps))
     order = np.argsort(reference.log_times, kind="stable")
     log_times = reference.log_times[order].astype(np.float64)
     lag = reference.lag_ns[order]
@@ -149,17 +150,17 @@ def _check_own_clock(where: str, stamped: Sequence[TopicTimes]) -> None:
         leap = _Stray(reference, int(order[before + 1]), float(lag[before] - lag[before + 1]))
         raise _different_clocks(where, [leap], "the stamp before it plus the log time since")
     strays = list[_Stray]()
-    for one in stamped:
-        if one is reference:
+    for topic in stamped:
+        if topic is reference:
             continue
-        own_lag = one.lag_ns
-        off = np.interp(one.log_times, log_times, lag) - own_lag  # [messages of `one`]
-        rows = np.flatnonzero(np.abs(off) > MAX_LAG_NS + _uncertainty_ns(one.log_times, log_times, lag))
+        own_lag = topic.lag_ns
+        off = np.interp(topic.log_times, log_times, lag) - own_lag  # [messages]
+        rows = np.flatnonzero(np.abs(off) > MAX_LAG_NS + _uncertainty_ns(topic.log_times, log_times, lag))
         if len(rows):
             row = int(rows[0])
-            strays.append(_Stray(one, row, float(off[row])))
+            strays.append(_Stray(topic, row, float(off[row])))
     if strays:
-        raise _different_clocks(where, strays, f"the {reference.stamp_name} of {reference.topic}")
+        raise _different_clocks(where, strays, f"the {reference.stamp_name} of {reference.full_name}")
 
 
 def _uncertainty_ns(at: Any, log_times: Any, lag: Any) -> Any:
@@ -168,9 +169,9 @@ def _uncertainty_ns(at: Any, log_times: Any, lag: Any) -> Any:
     at: log times. log_times, lag: float64 [n] of the reference, by ascending log time. A simulation may be slower or
     faster than the log time, and may pause between two messages or beyond the reference's ends.
     """
-    right = np.searchsorted(log_times, at).clip(1, max(len(log_times) - 1, 1))
     if len(log_times) == 1:
         return np.abs(at - log_times[0])
+    right = np.searchsorted(log_times, at).clip(1, len(log_times) - 1)
     between = log_times[right] - log_times[right - 1] + np.abs(lag[right] - lag[right - 1])
     beyond = np.maximum(log_times[0] - at, at - log_times[-1])  # above 0 only outside of the reference
     duration = max(log_times[-1] - log_times[0], 1.0)
@@ -179,9 +180,9 @@ def _uncertainty_ns(at: Any, log_times: Any, lag: Any) -> Any:
 
 
 def _different_clocks(where: str, strays: Sequence[_Stray], reference: str) -> InvalidSample:
-    first = strays[0].times.topic
+    first = strays[0].times.full_name
     listed = [
-        f"topic {stray.times.topic}, row {stray.row}: its {stray.times.stamp_name} is off by "
+        f"topic {stray.times.full_name}, row {stray.row}: its {stray.times.stamp_name} is off by "
         f"{stray.off_ns / 1e9:+,.3f} s"
         for stray in strays[:_MOST_NAMES]
     ]

@@ -109,6 +109,20 @@ def test_what_is_young_or_waits_is_left_to_the_sensor(work: TickDataset, place: 
     assert differences(reconcile(late, Source(), place)) == [("late", "a", 0)]
 
 
+def test_object_dated_in_the_future_is_late_once_no_difference_of_clocks_explains_it(
+    work: TickDataset, place: Store
+) -> None:
+    put(place, "a")
+    (info,) = place.list()
+    assert info.modified_us is not None
+    slow = replace(work, now_us=info.modified_us - 3500 * 10**6)
+    assert reconcile(slow, Source(), place, write=False).n_fresh == 1
+    slower = replace(work, now_us=info.modified_us - 3700 * 10**6)
+    assert differences(reconcile(slower, Source(), place)) == [("late", "a", 0)]
+    (manifest,) = manifests(work.store, "d")
+    assert [item.arrived_us for item in manifest.objects] == [slower.now_us]
+
+
 def test_sensor_goes_on_beside_it(work: TickDataset, place: Store) -> None:
     from contextlib import nullcontext
 

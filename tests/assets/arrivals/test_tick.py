@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from assets.arrivals.batch_manifests import manifests
-from assets.arrivals.progress import TickBudget, TickDataset, pause, read_progress, resume
+from assets.arrivals.progress import TickBudget, TickDataset, pause, read_progress, resume, write_progress
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
 from loader.dataset.log.denies import Target, hashes
@@ -51,6 +51,43 @@ def test_what_fills_no_batch_waits_until_it_has_waited_long_enough(store: Store)
     assert go(1)[0].waiting == 0
     assert batches(store) == ["abc", "deA", "f"]
     assert go(10_000)[0].batches == []
+
+
+@pytest.mark.parametrize("ahead_s", [5 * 3600, 60 * 365 * 86_400])
+def test_object_dated_in_the_future_waits_from_its_first_listing(store: Store, ahead_s: int) -> None:
+    place = Place()
+    go = Ticking(store, BatchLimits(max_objects=9, max_wait_s=600), landing=place)
+    place.put("a", at_us=NOW_US + ahead_s * 10**6)
+    assert go()[0].oldest_s == 0
+    assert go(599)[0].oldest_s == 599
+    assert batches(store) == []
+    assert len(go(1)[0].batches) == 1
+    (manifest,) = manifests(store, "d")
+    assert [item.arrived_us for item in manifest.objects] == [NOW_US]
+
+
+def test_stored_date_in_the_future_counts_from_the_next_tick(store: Store) -> None:
+    place = Place()
+    go = Ticking(store, BatchLimits(max_objects=9, max_wait_s=600), landing=place)
+    place.put("a")
+    go()
+    progress = read_progress(store, "d", "landing")
+    ((uri, waiting),) = progress.waiting.items()
+    progress.waiting[uri] = replace(waiting, arrived_us=4 * NOW_US)
+    write_progress(store, "d", "landing", progress)
+    assert go(1)[0].oldest_s == 0
+    assert len(go(600)[0].batches) == 1
+
+
+def test_objects_with_old_dates_make_one_batch_in_each_waiting_time(store: Store) -> None:
+    place = Place()
+    go = Ticking(store, BatchLimits(max_objects=9, max_wait_s=600), landing=place)
+    for number in range(4):
+        place.put(str(number), at_us=1)
+        go(300)
+    assert batches(store) == ["0", "12"]
+    go(300)
+    assert batches(store) == ["0", "12", "3"]
 
 
 def test_tick_lists_no_more_than_its_budget_and_the_next_goes_on(store: Store) -> None:

@@ -118,7 +118,7 @@ def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
         if config.source not in names:
             why = f"{spec.name} has no source {config.source!r}; it has {', '.join(names)}"
             raise dg.Failure(why, allow_retries=False)
-        if not config.resume and not (config.reason and config.by):
+        if not config.resume and not (config.reason.strip() and config.by.strip()):
             raise dg.Failure(
                 "a pause needs a reason and a name (by), for the next person on call", allow_retries=False
             )

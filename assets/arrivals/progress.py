@@ -85,9 +85,9 @@ class Progress:
         """Set later times to `now_us`: the clock was set back, or an earlier release stored the date of an object."""
         self.rest_us = min(self.rest_us, now_us)
         self.admitted = [(min(at_us, now_us), n) for at_us, n in self.admitted]
-        for uri, one in self.waiting.items():
-            if one.arrived_us > now_us:
-                self.waiting[uri] = replace(one, arrived_us=now_us)
+        for uri, waiting in self.waiting.items():
+            if waiting.arrived_us > now_us:
+                self.waiting[uri] = replace(waiting, arrived_us=now_us)
 
     def refused(self, reason: str) -> None:
         """Count one skipped object under its reason."""

@@ -229,7 +229,7 @@ def reconcile(
     new = there.join(known.select("uri"), on="uri", how="anti")
     progress = read_progress(dataset.store, dataset.name, source.name)
     young_us = dataset.now_us - int((dataset.limits.max_wait_s + FRESH_S) * 1_000_000)
-    # A date beyond any difference of clocks says nothing about when the object arrived.
+    # No difference of clocks explains a later date: when the object arrived is unknown.
     latest_us = dataset.now_us + int(FRESH_S * 1_000_000)
     is_fresh = pl.col("modified_us").is_between(young_us, latest_us, closed="none").fill_null(value=False)
     is_fresh |= pl.col("uri").is_in(list(progress.waiting))

@@ -197,6 +197,16 @@ def check_words(what: str, words: str) -> str:
     return words
 
 
+def check_stated(what: str, words: str) -> str:
+    """Return a required reason or name, as `check_words`. Raises: InvalidName also if it is blank."""
+    check_words(what, words)
+    if not words.strip():
+        raise InvalidName(
+            f"the {what} is {words!r}; it is needed by people who read the log later: pass text"
+        )
+    return words
+
+
 def check_ref_name(name: str) -> str:
     """Return a tag's or alias's name. Raises: InvalidName, also for a reserved name."""
     if not _NAME.fullmatch(name):

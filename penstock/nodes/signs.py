@@ -143,9 +143,7 @@ class SignReader:
         for info in self._store.list(FOLDER):
             name, slash, _ = info.key.removeprefix(FOLDER).partition("/")
             if slash and is_run(name):
-                # An object of the future would count as new for ever.
-                modified_us = min(info.modified_us or now_us, now_us)
-                newest[name] = max(newest.get(name, 0), modified_us)
+                newest[name] = max(newest.get(name, 0), _not_ahead(now_us, info, now_us))
         return newest
 
     def _read_checks(self, now_us: int, nodes: Collection[str] | None) -> None:

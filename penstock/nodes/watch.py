@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from loader.errors import Conflict
+from loader.errors import Conflict, InvalidRuntime
 from loader.storage import Store
 
 from ..units import utc_us
@@ -194,7 +194,12 @@ def _unrecorded(ours: dict[str, int], so_far: list[Drain]) -> list[Drain]:
 
 
 def drain_by_hand(store: Store, control: NodeControl, node: str, reason: str, by: str) -> Case:
-    """Drain a node for an operator's reason. Raises: Conflict if it is unknown or out of service."""
+    """Drain a node for an operator's reason.
+
+    Raises: InvalidRuntime without a reason; Conflict if the node is unknown or out of service.
+    """
+    if not reason.strip():
+        raise InvalidRuntime(f"the reason for draining {node} is {reason!r}; pass text for the next operator")
     state = _state(control, node)
     if not state.in_service:
         raise Conflict(f"{node} is out of service already: {state.reason or 'no reason'}")

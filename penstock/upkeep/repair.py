@@ -30,7 +30,7 @@ from loader.dataset.log.log import Log
 from loader.dataset.log.marker import root_id
 from loader.dataset.log.snapshots import HINT_EVERY
 from loader.dataset.log.state import State, fold, fold_all
-from loader.dataset.names import check_words
+from loader.dataset.names import check_stated
 from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, Transient
 from loader.storage import Store
 
@@ -67,7 +67,7 @@ def plan_repair(
     Raises: Corrupt, naming the entry and what would help, if the log cannot be repaired; Conflict if `mirror` belongs
     to another root, or `believe` must decide; InvalidName if `by` is invalid.
     """
-    check_words("name of who repairs", by)
+    check_stated("name of who repairs", by)
     if mirror is not None and root_id(mirror) != root_id(store):
         raise Conflict(
             f"{mirror.url} is no mirror of {store.url}: their ids differ; give a copy of this root"

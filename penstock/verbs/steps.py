@@ -110,7 +110,7 @@ def _step_or_slot(
 def run_explain(arguments: Namespace) -> Answer:
     """Return a step's provenance, and the pipeline runs that made its samples."""
     from ..lineage import pipeline_runs
-    from ..view.replays.training import run_and_step
+    from ..view.replays.training import Training, run_and_step
 
     root = loader.Root(arguments.root)
     name, at = run_and_step(root, arguments.where)
@@ -120,16 +120,24 @@ def run_explain(arguments: Namespace) -> Answer:
     provenance = loader.explain(
         loader.plan_of(root, name, step), step, arguments.rank, arguments.world, arguments.slot
     )
+    with closing(Training(root, name)) as training:
+        untrained = _untrained(training, step)
     runs = pipeline_runs(root, provenance)
     body = [
-        one.to_json() | {"made_by": [run.to_json() for run in runs_of_sample]}
+        one.to_json() | {"made_by": [run.to_json() for run in runs_of_sample]} | untrained
         for one, runs_of_sample in zip(provenance, runs, strict=True)
     ]
     texts = [
         "\n".join([str(one), *(f"  made by     {run.line(arguments.ui)}" for run in runs_of_sample)])
         for one, runs_of_sample in zip(provenance, runs, strict=True)
     ]
-    return body, "\n\n".join(texts), 0
+    return body, "\n\n".join([*untrained.values(), *texts]), 0
+
+
+def _untrained(training: "Training", step: int) -> dict[str, str]:
+    """Return {"untrained": why}; empty for a recorded step, and for a plan, which records no steps."""
+    why = "" if training.trail is None else training.untrained(step)
+    return {"untrained": why} if why else {}
 
 
 SEEN_FORM = ("{:>10}", "  {:>6}", "  {:>6}", "  {}")
@@ -175,17 +183,20 @@ def run_seen(arguments: Namespace) -> Answer:
             if not isinstance(error, InvalidRuntime) or len(errors) == len(training.plans(before)):
                 raise error
         plan = training.plan_hash(before - 1)
+        untrained = _untrained(training, before - 1)
     body = {
         "plan": plan,
         "source": arguments.source,
         "key": arguments.key,
         "before": before,
         "seen": [one._asdict() for one in slots],
+        **untrained,
     }
     rows = [
         [one.step, one.slot, one.epoch, f"substitute {one.attempt}" if one.attempt else ""] for one in slots
     ]
-    return body, [Table(form=SEEN_FORM, header=("step", "slot", "epoch", ""), rows=rows)], 0
+    table = Table(form=SEEN_FORM, header=("step", "slot", "epoch", ""), rows=rows)
+    return body, [*untrained.values(), table], 0
 
 
 def _seen_runs(root: "loader.Root", arguments: Namespace) -> Answer:

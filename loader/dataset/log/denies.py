@@ -44,7 +44,7 @@ class Target:
             raise InvalidName(f"a takedown of kind {self.kind!r}; accepted: {', '.join(sorted(TESTED))}")
         check_words(f"{self.kind} to take down", self.value)
         check_words("dataset", self.dataset)
-        if not self.value:
+        if not self.value.strip():
             raise InvalidName(f"a takedown of an empty {self.kind}; name the value to take down")
         if self.kind == "sample" and not self.dataset:
             raise InvalidName(

@@ -18,7 +18,7 @@ from ...errors import (
     VersionNotFound,
     VersionRetired,
 )
-from ..names import check_dataset_name, check_ref_name, check_transaction_name, check_words
+from ..names import check_dataset_name, check_ref_name, check_stated, check_transaction_name, check_words
 from .denies import Target, hashes
 from .refs import what_there_is
 from .state import Deny, Hold, Ref, RefKind, State, Txn, VersionRecord
@@ -176,7 +176,7 @@ def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body 
     record = _version(state, dataset, number)
     if record.retired is not None:
         return Done(record)
-    return {"kind": "retire", **_named(record), "reason": check_words("reason", reason)}
+    return {"kind": "retire", **_named(record), "reason": check_stated("reason", reason)}
 
 
 def decide_ref(
@@ -222,10 +222,10 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
 
     Raises: InvalidName if targets, reason or author are missing, or if reason or author contains a denied name.
     """
-    if not (targets and reason and by):
-        raise InvalidName("a takedown needs what it is of, a reason, and by whom it was asked for")
-    check_words("reason", reason)
-    check_words("name of who asked for it", by)
+    if not targets:
+        raise InvalidName("a takedown needs at least one target: name what it takes down")
+    check_stated("reason", reason)
+    check_stated("name of who asked for it", by)
     for target in targets:
         if len(target.value) > 2 and (target.value in reason or target.value in by):
             raise InvalidName(
@@ -248,12 +248,8 @@ def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> B
     Raises: VersionNotFound; VersionRetired; InvalidName if `by` or `why` is missing.
     """
     record = _version(state, dataset, number)
-    if not by or not why:
-        raise InvalidName(
-            f"a hold by {by!r} because {why!r}: both are needed, for those who wonder later what may go"
-        )
-    check_words("name of who holds it", by)
-    check_words("reason", why)
+    check_stated("name of who holds it", by)
+    check_stated("reason", why)
     known = _held(state, record, by)
     if known:
         return Done(known[0])

@@ -60,8 +60,8 @@ NOTHING_SUPERSEDED = Superseded()
 
 
 def check_reason(verb: str, of: str, reason: str) -> None:
-    """Raise InvalidSample if the reason is empty or not UTF-8 text."""
-    if not reason or not is_text(reason):
+    """Raise InvalidSample if the reason is blank or not UTF-8 text."""
+    if not is_text(reason) or not reason.strip():
         raise InvalidSample(
             f"{verb} gives no reason for {of}, got {reason!r}; a reader of the version will see it: pass UTF-8 text"
         )

@@ -271,6 +271,7 @@ def test_jobs(tmp_path: Path) -> None:
 
         assert not run("d_pause_source", "d_pause", source="nothing", reason="r", by="b").success
         assert not run("d_pause_source", "d_pause", source="files").success
+        assert not run("d_pause_source", "d_pause", source="files", reason=" ", by="ann").success
         assert run("d_pause_source", "d_pause", source="files", reason="night", by="ann").success
         with loader.Root(tmp_path / "root") as root:
             assert paused(root.store, "d", "files") is not None

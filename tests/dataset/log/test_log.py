@@ -89,6 +89,25 @@ def test_words_that_are_no_text_are_refused(store, words):
     assert log.state.n == n
 
 
+@pytest.mark.parametrize("words", ["", " ", "\n\t"])
+def test_blank_reasons_and_names_are_refused(store, words):
+    log = Log(store)
+    publish(log)
+    n = log.state.n
+    target = [Target(kind="sample", value="k", dataset="photos")]
+    for verb in (
+        lambda: log.retire("photos", 1, words),
+        lambda: log.hold("photos", 1, words, "an audit"),
+        lambda: log.hold("photos", 1, "desk", words),
+        lambda: log.deny(target, words, "desk"),
+        lambda: log.deny(target, "ticket 1", words),
+        lambda: Target(kind="raw", value=words),
+    ):
+        with pytest.raises(InvalidName, match=r"pass text|name the value"):
+            verb()
+    assert log.state.n == n
+
+
 def test_aborted_transaction_is_fenced(store):
     log = Log(store)
     txn = log.begin("photos").txn

@@ -13,7 +13,7 @@ import loader
 from loader.dataset.log.entries import canonical
 from loader.dataset.shards.address import FieldAddress
 from loader.dataset.shards.shard import crc32c
-from loader.errors import AlreadyExists, EngineUnreachable, InvalidCluster, Transient
+from loader.errors import AlreadyExists, EngineUnreachable, InvalidCluster, InvalidRuntime, Transient
 from loader.storage import Store
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
 from penstock.nodes import cases, proof, watch
@@ -24,7 +24,7 @@ from penstock.nodes.proof import NodeProof, NodeProver
 from penstock.nodes.range_reads import ObjectRange
 from penstock.nodes.suspects import MINUTE_US, NodeFault, Suspect
 from penstock.nodes.version_ranges import version_crcs
-from penstock.nodes.watch import NodeWatch
+from penstock.nodes.watch import NodeWatch, drain_by_hand
 
 FAILS = {"planted": NodeCheck(command=("sh", "-c", "echo hot; exit 2"))}
 
@@ -531,3 +531,10 @@ def test_held_run_is_released_while_the_record_fails(record: loader.Root) -> Non
     assert NodeWatch(record.store, table, prover, apply=False).review().lines == []
     (line,) = NodeWatch(record.store, table, prover, apply=True).review().lines
     assert line.startswith("Slurm job 8 waits again: ")
+
+
+def test_drain_by_hand_needs_a_reason(record: loader.Root) -> None:
+    table = Table()
+    with pytest.raises(InvalidRuntime, match="the reason for draining m1 is ' '"):
+        drain_by_hand(record.store, table, "m1", " ", "ann")
+    assert table.nodes["m1"].in_service

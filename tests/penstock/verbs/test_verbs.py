@@ -166,6 +166,34 @@ def test_explain(cli, filled):
     assert at["path"] in cli("explain", plan, "--step", "2", "--slot", "3", root=root).out
 
 
+def test_explain_and_seen_name_a_step_that_was_not_trained(cli, own):
+    root = loader.Root(own)
+    plan = loader.plan({"d": root.open("d@4").select("cls")}, seed=1, global_batch=4)
+    plan.save(root)
+    trail = loader.Trail(root, "points")
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0, steps=4, trail=trail) as batches:
+        assert len(list(batches)) == 4
+    why = "step 999 was not trained: the trail of points ends at step 3"
+    assert cli("explain", "points@999", root=own).out.startswith(why)
+    body = cli("explain", "points@999", "--json", root=own).json
+    assert {one["untrained"] for one in body} == {why}
+    for trained in ("points@3", plan.hash):
+        done = cli("explain", trained, "--step", "3", "--json", root=own).json
+        assert not any("untrained" in one for one in done)
+    key = body[0]["key"]
+    assert cli("seen", "points@999", "d", key, root=own).out.startswith(why)
+    assert cli("seen", "points@999", "d", key, "--json", root=own).json["untrained"] == why
+    assert "untrained" not in cli("seen", "points", "d", key, "--json", root=own).json
+
+
+def test_blank_reason_of_a_retirement_is_refused(cli, own):
+    done = cli("retire", "d@3", "--reason", " ", root=own)
+    assert (done.code, "the reason is ' '" in done.err) == (2, True)
+    assert "retired" not in next(
+        line for line in cli("ls", root=own).out.splitlines() if line.startswith("d@3")
+    )
+
+
 def test_retire(cli, own):
     done = cli("retire", "d@3", "--reason", "wrong crops", root=own)
     assert (done.code, done.out) == (0, "d@3 is retired: wrong crops\n")

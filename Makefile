@@ -35,7 +35,8 @@ $(READY): pyproject.toml constraints.txt loader/native/_native.c loader/native/b
 
 demo: $(READY) ## the main job on real media, into demo/; SOURCE=<folder or URL> takes your own, CLUSTER=<file> a cluster
 	@$(BIN)/python -m examples.demo $(if $(SOURCE),--source '$(SOURCE)') $(if $(CLUSTER),--cluster '$(CLUSTER)') \
-	    $(if $(MAX_REJECT_RATE),--max-reject-rate $(MAX_REJECT_RATE))
+	    $(if $(MAX_REJECT_RATE),--max-reject-rate $(MAX_REJECT_RATE)) \
+	    $(if $(MAX_NOT_MEDIA_RATE),--max-not-media-rate $(MAX_NOT_MEDIA_RATE))
 
 media: ## only fetch the demo's real media, into demo/media
 	@$(PYTHON) -m examples.media --into demo/media --cache media-cache

@@ -54,7 +54,7 @@ def jobs_of(
             "ingest",
             per_batch,
             ingest,
-            "One run per batch: land, check, cut, compute features, assemble samples.",
+            "One run per batch, its partition: land, check, cut, compute features, assemble samples.",
         ),
         (
             "release",
@@ -66,7 +66,7 @@ def jobs_of(
             "refresh",
             features,
             refresh,
-            "Recompute features of one published batch; the next release publishes them.",
+            "Recompute features of one published batch, its partition; the next release publishes them.",
         ),
         (
             "quarantine",

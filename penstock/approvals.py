@@ -11,12 +11,22 @@ from typing import TYPE_CHECKING, Any
 from loader.errors import Conflict, InvalidRuntime
 from loader.storage import Store
 
-from .stages import StageRecord, Upstream, append_record, current_record, fingerprint, partitions
+from .stages import (
+    StageRecord,
+    Upstream,
+    append_record,
+    current_record,
+    current_records,
+    fingerprint,
+    partitions,
+)
 
 if TYPE_CHECKING:
     from loader import Root
 
 STAGE, VERDICTS = "approval", "version"
+BEFORE_THE_GATE = ("raw_objects", "media", "units", "samples")
+"""Stages before the gate, in order; a batch that stops in one has no verdict of the gate."""
 CODE_VERSION = "1"
 NEVER = (
     "a check that could not run; the expectations of every dataset; samples of a protected version; and failures "
@@ -58,16 +68,35 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
     """
     known = partitions(root.store, dataset, VERDICTS)
     if not known or (batch is not None and batch not in known):
-        there = f"verdicts exist for {', '.join(known)}" if known else "no batch was audited"
+        verdicts = f"verdicts exist for {', '.join(known)}" if known else "the gate has judged no batch"
+        datasets = ", ".join(root.datasets()) or "none"
+        earlier = "".join(f". {sentence}" for sentence in stops_before_the_gate(root, dataset, batch))
         raise InvalidRuntime(
-            f"there is no verdict on {dataset} {batch or ''}: {there}; the datasets with versions are "
-            f"{', '.join(root.datasets()) or 'none'}. A batch that stopped before its last audit cannot be approved"
+            f"there is no verdict on {dataset} {batch or ''}: {verdicts}; the datasets with versions are "
+            f"{datasets}{earlier}"
         )
     batches = [_stopped(root.store, dataset, name) for name in (known if batch is None else [batch])]
     stopped = [one for one in batches if one is not None]
     if batch is not None and not stopped:
         raise Conflict(f"batch {batch} of {dataset} was not stopped by the gate: there is nothing to approve")
     return stopped
+
+
+def stops_before_the_gate(root: "Root", dataset: str, batch: str | None = None) -> list[str]:
+    """Return a sentence per batch, or for `batch`, that stopped in a stage before the gate. No approval covers these.
+
+    Costs a listing per stage, and a request per batch.
+    """
+    sentences = []
+    for stage in BEFORE_THE_GATE:
+        for name, record in sorted(current_records(root.store, dataset, stage).items()):
+            if record.verdict != "failed" or batch not in (None, name):
+                continue
+            sentences.append(
+                f"batch {name} stopped before the gate, in {stage}: {record.reason} (run {record.run_id}). No "
+                "approval covers this"
+            )
+    return sentences
 
 
 def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, reason: str) -> StageRecord:

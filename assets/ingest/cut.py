@@ -150,7 +150,7 @@ def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: floa
     names = ", ".join(f"{name} ({n})" for name, n in sorted(Counter(row["code"] for row in untrue).items()))
     return (
         f"{len(untrue)} of {n_objects} objects differ from their source after the cut: {names}; "
-        f"allowed are {max_untrue_rate:.1%}. First: {untrue[0]['key']!r}: {untrue[0]['reason']}"
+        f"allowed are {max_untrue_rate:.1%} (max_untrue_rate). First: {untrue[0]['key']!r}: {untrue[0]['reason']}"
     )
 
 

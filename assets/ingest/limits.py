@@ -70,9 +70,13 @@ def stop_reason(refusals: Sequence[Row], n_landed: int, spec: DatasetSpec) -> st
         named = "; ".join(f"{row['key']!r} ({row['code']}: {row['reason']})" for row in rows[:3])
         more = f"; and {len(rows) - 3} more" if len(rows) > 3 else ""
         reasons.append(
-            f"{len(rows)} of {n_landed} objects are {words}, allowed are {rate:.1%}: {named}{more}"
+            f"{len(rows)} of {n_landed} objects are {words}, allowed are {rate:.1%} ({name}): {named}{more}"
         )
-    return ". ".join(reasons)
+    if not reasons:
+        return ""
+    return (
+        f"{'. '.join(reasons)}. Repair or move these objects, or raise the limit in the dataset's DatasetSpec"
+    )
 
 
 def rates(spec: DatasetSpec) -> list[str]:

@@ -1,6 +1,7 @@
 """The main job from nothing: real files -> a checked version -> a training killed and resumed -> back to a file.
 
-    python -m examples.demo [--source FOLDER_OR_URL] [--into demo] [--max-reject-rate SHARE] [--cluster FILE]
+    python -m examples.demo [--source FOLDER_OR_URL] [--into demo] [--cluster FILE]
+                            [--max-reject-rate SHARE] [--max-not-media-rate SHARE]
 
 A second run finds everything there and changes nothing.
 """
@@ -67,13 +68,22 @@ def _options() -> argparse.Namespace:
         default=SPEC.max_reject_rate,
         help="share of damaged files a batch may hold",
     )
+    parser.add_argument(
+        "--max-not-media-rate",
+        type=float,
+        help="share of files that may be no media (default: any share of your own files, which are listed)",
+    )
     parser.add_argument("--cluster", default="", metavar="FILE", help="file of a cluster (docs/clusters.md)")
     return parser.parse_args()
 
 
 def _places(options: argparse.Namespace) -> Places:
     into = options.into.resolve()
-    spec = replace(SPEC, max_reject_rate=options.max_reject_rate)
+    not_media = options.max_not_media_rate
+    if not_media is None:
+        # A folder of one's own has notes and lists beside its media.
+        not_media = SPEC.max_not_media_rate if options.source is None else 1.0
+    spec = replace(SPEC, max_reject_rate=options.max_reject_rate, max_not_media_rate=not_media)
     source = str(into / "raw")
     if options.source is not None:
         source = (

@@ -78,9 +78,8 @@ def _publish(batch: str, places: Places, pipeline: Pipeline, seconds: Seconds) -
     with working("landing, auditing, cutting, featurizing"):
         ingest = pipeline.ingest(batch)
     if not ingest.success:
-        raise DemoFailed(
-            f"{ingest.message}\nRepair or move the files it names, or allow more: --max-reject-rate"
-        )
+        remedy = _remedy(ingest.message)
+        raise DemoFailed(f"{ingest.message}\n{remedy}" if remedy else ingest.message)
     with working("checking and publishing"):
         release = pipeline.release()
     if not release.success:
@@ -93,6 +92,19 @@ def _publish(batch: str, places: Places, pipeline: Pipeline, seconds: Seconds) -
             f"{len(release.checks)} checks passed, published {version.name}: {len(version)} samples "
             f"(Dagster runs {ingest.id[:8]}, {release.id[:8]})"
         )
+
+
+OPTIONS = {
+    "max_reject_rate": "--max-reject-rate 0.5 (make demo MAX_REJECT_RATE=0.5)",
+    "max_not_media_rate": "--max-not-media-rate 0.5 (make demo MAX_NOT_MEDIA_RATE=0.5)",
+}
+"""Limit of a batch, as its error names it -> the option that raises it."""
+
+
+def _remedy(message: str) -> str:
+    """Return the demo's options for the limits that a stopped batch names, or ""."""
+    options = [option for limit, option in OPTIONS.items() if f"({limit})" in message]
+    return f"Allow more of such files here by {' and '.join(options)}" if options else ""
 
 
 def _stopped(media: Path, raw: Path, places: Places, pipeline: Pipeline) -> None:

@@ -183,7 +183,7 @@ def run_approve(arguments: Namespace) -> Answer:
     decision = (arguments.record, arguments.by, arguments.reason)
     if all(value is None for value in decision):
         stopped = stopped_batches(root, arguments.dataset, arguments.batch)
-        text = "\n\n".join(map(_described, stopped)) or f"no batch of {arguments.dataset} is stopped"
+        text = "\n\n".join(map(_described, stopped)) or _none_stopped(root, arguments.dataset)
         return [one.to_json() for one in stopped], text, 0
     if arguments.batch is None or any(value is None for value in decision):
         raise InvalidRuntime(
@@ -212,6 +212,16 @@ def run_approve(arguments: Namespace) -> Answer:
         "and then the release: the same samples pass."
     )
     return body, text, 0
+
+
+def _none_stopped(root: loader.Root, dataset: str) -> str:
+    """Return why there is nothing to approve."""
+    from ..approvals import VERDICTS, stops_before_the_gate
+    from ..stages import partitions
+
+    n_judged = len(partitions(root.store, dataset, VERDICTS))
+    lines = [f"the gate stops no batch of {dataset}: all {n_judged} that it judged passed or were approved"]
+    return "\n".join([*lines, *stops_before_the_gate(root, dataset)])
 
 
 def _described(stopped: "StoppedBatch") -> str:

@@ -97,8 +97,8 @@ def test_dataset_of_another_repository_becomes_a_version(tmp_path: Path) -> None
         type_in(script("environment", "discover"), lab)
         instance = dg.DagsterInstance.from_config(str(lab / "dagster_home"))
 
-        def is_over() -> bool:
-            runs = instance.get_runs(dg.RunsFilter(job_name="birds_ingest"))
+        def is_over(job: str = "birds_ingest") -> bool:
+            runs = instance.get_runs(dg.RunsFilter(job_name=job))
             assert not any(run.status == dg.DagsterRunStatus.FAILURE for run in runs), log.read_text(
                 errors="replace"
             )
@@ -106,9 +106,11 @@ def test_dataset_of_another_repository_becomes_a_version(tmp_path: Path) -> None
 
         try:
             until(is_over, log.read_text)
+            assert "birds@1" in type_in(script("environment", "release"), lab)
+            type_in(script("environment", "backfill"), lab)
+            until(lambda: is_over("birds_refresh"), log.read_text)
         finally:
             instance.dispose()
-        assert "birds@1" in type_in(script("environment", "release"), lab)
     with loader.Root(lab / "root") as root:
         version = root.open("birds@1")
         assert len(version) == 3

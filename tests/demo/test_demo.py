@@ -79,12 +79,21 @@ def test_own_files(tmp_path: Path, source: Path, demo: Demo) -> None:
     into = tmp_path / "demo"
     broken = source / "broken.mp4"
     plant_truncated(source / "grey.mp4", broken)
+    (source / "broken too.mp4").write_bytes(broken.read_bytes())
+    (source / "notes.bin").write_bytes(bytes(range(256)))  # no media, as folders have it
     before = stored(source)
 
     stopped, out, err = demo(into, source)
     assert stopped == 1
     assert "'broken.mp4' (truncated" in err
-    assert "--max-reject-rate" in err
+    assert "(max_reject_rate)" in err
+    assert "--max-reject-rate 0.5 (make demo MAX_REJECT_RATE=0.5)" in err
+    assert "notes.bin" not in err
+
+    stopped, out, err = demo(into, source, "--max-reject-rate", "0.5", "--max-not-media-rate", "0")
+    assert stopped == 1
+    assert "are not media, allowed are 0.0% (max_not_media_rate): 'notes.bin'" in err
+    assert "--max-not-media-rate 0.5 (make demo MAX_NOT_MEDIA_RATE=0.5)" in err
     with loader.Root(into / "root") as root:
         assert root.datasets() == []
 

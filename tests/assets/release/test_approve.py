@@ -214,11 +214,39 @@ def test_what_makes_no_sense(
             approve(root, "demo", stopped, record=1, by=by, reason=reason)
     with pytest.raises(InvalidRuntime, match="verdicts exist for"):
         approve(root, "demo", "000009-nothing", record=1, by="Ada", reason=WHY)
-    with pytest.raises(InvalidRuntime, match="no batch was audited"):
+    with pytest.raises(InvalidRuntime, match="the gate has judged no batch"):
         stopped_batches(root, "other")
     assert main(["approve", "demo", stopped, "--root", root.url, "--by", "Ada"]) == 2
     (photos / "cats/bad.jpg").write_bytes(b"\xff\xd8\xff nothing")
     damaged = arrive(photos)
     assert not run("ingest", SPEC, damaged, photos).success
-    with pytest.raises(InvalidRuntime, match="before its last audit cannot be approved"):
+    with pytest.raises(InvalidRuntime, match="in media: 1 of 1 objects are unreadable"):
         approve(root, "demo", damaged, record=1, by="Ada", reason=WHY)
+
+
+def test_approve_says_why_there_is_nothing_to_approve(
+    run: Run,
+    arrive: Callable[[Path], str],
+    root: loader.Root,
+    photos: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A batch with a damaged file stops before the gate, where no approval helps."""
+    spec = DatasetSpec(name="demo")
+    place = photos.parent / "damaged"
+    (place / "cats").mkdir(parents=True)
+    (place / "cats/empty.jpg").write_bytes(b"")
+    damaged = arrive(place)
+    assert not run("ingest", spec, damaged, place).success
+    stop = "1 of 1 objects are unreadable, allowed are 0.0% (max_reject_rate)"
+    reason = f"batch {damaged} stopped before the gate, in media: {stop}"
+
+    assert main(["approve", "demo", "--root", root.url]) == 2
+    assert reason in capsys.readouterr().err
+
+    assert run("ingest", spec, arrive(photos), photos).success
+    assert run("release", spec).success
+    assert main(["approve", "demo", "--root", root.url]) == 0
+    shown = capsys.readouterr().out
+    assert "the gate stops no batch of demo: all 1 that it judged passed or were approved" in shown
+    assert reason in shown

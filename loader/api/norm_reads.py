@@ -246,9 +246,11 @@ def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDAr
         raise FieldMismatch(
             f"norm: {field!r} has {floats.shape[1]} dimensions; at most {DIMS_MAX} are counted"
         )
-    if not np.isfinite(floats).all():
+    is_finite = np.isfinite(floats).all(axis=0)  # [dims]
+    if not is_finite.all():
         raise FieldMismatch(
-            f"norm: {field!r} holds values that are not finite; leave such episodes out with where()"
+            f"norm: {field!r} holds values that are not finite in dimension {int(np.argmin(is_finite))}; leave such "
+            "episodes out with where()"
         )
     if weights is not None and len(weights) and int(weights.max()) > WEIGHT_MAX:
         floats, weights = np.repeat(floats, weights, axis=0), None

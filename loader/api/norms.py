@@ -266,7 +266,8 @@ def normalise(norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile
     """Return a transform for `Loader(plan, transform=normalise(norm))`, with `inverse` for inference.
 
     mode: "std" gives (x - mean) / std; "minmax" -1 to 1 from the least to the greatest value; "quantile" the same from
-        q01 to q99. Dimensions of equal values become 0.
+        q01 to q99. Dimensions of equal values become 0. If only q01 and q99 are equal, as of a gripper that rarely
+        closes, "quantile" scales that dimension as "minmax" does, and logs its field and number.
 
     A norm by a column takes each sample's field of that name. A value that no episode had is `FieldMismatch`.
 
@@ -274,4 +275,22 @@ def normalise(norm: Norm | GroupedNorm, mode: Literal["std", "minmax", "quantile
     """
     if mode not in ("std", "minmax", "quantile"):
         raise InvalidPlan(f"normalise(mode={mode!r}); accepted: 'std', 'minmax', 'quantile'")
-    return Normaliser(norm, mode)
+    normaliser = Normaliser(norm, mode)
+    if mode == "quantile":
+        _warn_of_narrow_dims(norm)
+    return normaliser
+
+
+def _warn_of_narrow_dims(norm: Norm | GroupedNorm) -> None:
+    by_value = norm.norms if isinstance(norm, GroupedNorm) else {"": norm}
+    for value, own in by_value.items():
+        group = f" of {norm.by} {value!r}" if isinstance(norm, GroupedNorm) else ""
+        for field, of_field in own.fields.items():
+            if dims := of_field.narrow_dims:
+                logger.warning(
+                    "normalise: q01 and q99 of dimensions %s of %r%s are one value, within 2^-11 of it: these go from "
+                    "their least to their greatest value",
+                    dims,
+                    field,
+                    group,
+                )

@@ -44,7 +44,7 @@ def windows(
         rule: Field -> "last" (what is known at that time, by default), "nearest", or "linear" (of float arrays).
         pad: Outside of the episode "mask" repeats its first or last value, and marks it in `<field>.is_pad`. "inside"
             has only windows whose rows of the anchor fit.
-        max_age: Age above which a value counts as padding too.
+        max_age: Age above which a value counts as padding too; of "nearest", the distance to an earlier or later value.
         text: Styles of language, such as ("subtask", "task"). The batch field `text` has the text of the first style
             that is active at the anchor's time in `language.jsonl`, or "".
         columns: Columns of the samples table that a batch has as fields, such as ("robot",).

@@ -27,6 +27,8 @@ F64 = NDArray[np.float64]
 _BITS = 20
 MODES = ("std", "minmax", "quantile")
 """(x - mean) / std; from the least to the greatest value, or from q01 to q99, as -1 to 1."""
+LOW_Q, HIGH_Q = 0.01, 0.99
+"""Quantiles that the mode "quantile" maps to -1 and 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,21 +80,31 @@ class FieldNorm:
         values = [self.counts.quantile(dim, q) for dim in range(len(self.sums))]
         return np.clip(self._shaped(values), self.min, self.max)
 
+    @property
+    def narrow_dims(self) -> list[int]:
+        """Dimensions, in C order, of several values whose q01 and q99 are one value within their resolution."""
+        is_narrow = (self.quantile(LOW_Q) == self.quantile(HIGH_Q)) & (self.min < self.max)
+        dims: list[int] = np.flatnonzero(is_narrow).tolist()
+        return dims
+
     def scale(self, mode: str) -> tuple[F64, F64]:
-        """Return (offset, factor) of a mode: (x - offset) * factor is the normalised value; 0 where all are equal."""
+        """Return (offset, factor) of a mode: (x - offset) * factor is the normalised value; 0 where all are equal.
+
+        "quantile" scales `narrow_dims` from the least to the greatest value: q01 to q99 has no width there.
+        """
+        if mode not in MODES:
+            raise ValueError(f"mode = {mode!r}; accepted: {', '.join(map(repr, MODES))}")
         if mode == "std":
             offset, width = self.mean, self.std
-        elif mode in MODES:
-            low, high = (
-                (self.min, self.max) if mode == "minmax" else (self.quantile(0.01), self.quantile(0.99))
-            )
-            offset, width = (low + high) / 2, (high - low) / 2
-            if mode == "quantile" and ((width == 0) & (self.min < self.max)).any():
-                raise FieldMismatch(
-                    "q01 and q99 of a dimension are one value, within 2^-11 of it: normalise by 'std' or 'minmax'"
-                )
         else:
-            raise ValueError(f"mode = {mode!r}; accepted: {', '.join(map(repr, MODES))}")
+            low, high = self.min, self.max
+            if mode == "quantile":
+                low_quantile, high_quantile = self.quantile(LOW_Q), self.quantile(HIGH_Q)
+                has_width = low_quantile < high_quantile
+                low = np.where(has_width, low_quantile, low)
+                high = np.where(has_width, high_quantile, high)
+            offset = (low + high) / 2
+            width = (high - low) / 2
         return offset, np.divide(1.0, width, out=np.zeros_like(width), where=width > 0)
 
     def _shaped(self, values: list[float]) -> F64:

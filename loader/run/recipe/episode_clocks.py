@@ -24,6 +24,8 @@ class Picked(NamedTuple):
     """bool [k]: outside of the episode, or too old."""
     age_ns: I64 | None
     """int64 [k]: wanted time less the value's own; None without clocks."""
+    is_old: np.ndarray | None = None
+    """bool [k]: padding for its age; None without clocks."""
     share: np.ndarray | None = None
     """float64 [k]: share of the next value, for "linear"."""
 
@@ -105,7 +107,8 @@ def by_clock(
         rows = in_force + np.array(offsets.values, np.int64)
         index = np.clip(rows, 0, n - 1)
         age = now_ns - clock[index]
-        return Picked(index, (rows < 0) | (rows >= n) | too_old(age, max_age_ns), age)
+        is_old = too_old(age, max_age_ns)
+        return Picked(index, (rows < 0) | (rows >= n) | is_old, age, is_old)
     times = now_ns + np.array(offsets.values, np.int64)
     before = clock.searchsorted(times, side="right") - 1
     index, share = np.clip(before, 0, n - 1), None
@@ -123,12 +126,16 @@ def by_clock(
     is_pad = (times < first) | (times > last) | (times < clock[0])
     if end is not None:
         is_pad |= times >= end
-    return Picked(index, is_pad | too_old(age, max_age_ns), age, share)
+    # "nearest" may pick a later value, whose age is below 0: its distance counts.
+    is_old = too_old(np.abs(age) if rule == "nearest" else age, max_age_ns)
+    return Picked(index, is_pad | is_old, age, is_old, share)
 
 
-def too_old(age: I64, max_age_ns: int | None) -> Any:
+def too_old(age: I64, max_age_ns: int | None) -> np.ndarray:
     """Return whether values are padding for their age: bool, shaped as `age`."""
-    return False if max_age_ns is None else age > max_age_ns
+    if max_age_ns is None:
+        return np.zeros(np.shape(age), bool)
+    return np.asarray(age > max_age_ns)
 
 
 def values_at(stream: Any, picked: Picked) -> np.ndarray:
@@ -169,8 +176,8 @@ def check_inside(
     end_ns: when a video without a clock of its own ends.
     """
     outside = picked.is_pad
-    if picked.age_ns is not None:
-        outside = outside & ~np.asarray(too_old(picked.age_ns, layout.max_age_ns))
+    if picked.is_old is not None:
+        outside = outside & ~picked.is_old
     if not outside.any():
         return
     use = 'use pad="mask"'

@@ -233,7 +233,8 @@ class WindowReads:
             if anchor is None:
                 return picked
             age = anchor[row] - anchor[picked.number]
-            return picked._replace(is_pad=picked.is_pad | too_old(age, layout.max_age_ns), age_ns=age)
+            is_old = too_old(age, layout.max_age_ns)
+            return picked._replace(is_pad=picked.is_pad | is_old, age_ns=age, is_old=is_old)
         clock = episode.clocks.get(field)
         if clock is None:
             raise DecodeFailed(f"{field!r} has no clock, and {layout.anchor!r} has one")

@@ -177,9 +177,9 @@ def test_wrong_requests_are_refused(root: loader.Root) -> None:
 
 def test_values_that_are_not_finite_are_refused(root: loader.Root) -> None:
     with root.write("bad") as writer:
-        writer.add("ep0", {"action.npy": np.array([[1.0], [np.nan]], np.float32)})
+        writer.add("ep0", {"action.npy": np.array([[1.0, 2.0], [1.0, np.nan]], np.float32)})
     windows = loader.windows(root.open("bad@1"), anchor="action.npy", at={"action.npy": loader.rows(0, 1)})
-    with pytest.raises(FieldMismatch, match="not finite"):
+    with pytest.raises(FieldMismatch, match=r"'action\.npy' holds values that are not finite in dimension 1"):
         loader.norm(windows, ["action.npy"])
 
 
@@ -190,21 +190,30 @@ def test_episode_without_a_value_adds_nothing(root: loader.Root) -> None:
     assert norm["state.npy"].n == 3  # of 12 rows the last three; the other episodes are too short
 
 
-def test_quantiles_that_cannot_scale_are_refused(root: loader.Root) -> None:
+def test_quantiles_of_one_value_scale_by_the_extremes(
+    root: loader.Root, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Dimensions: moving; constant; a gripper that closes once in 400 rows; 400 values within one bin."""
+    values = np.random.default_rng(1).normal(size=(400, 4)).astype(np.float32)
+    values[:, 1] = 0.25
+    values[:, 2] = np.where(np.arange(400) < 8, np.float32(-0.0), np.float32(0))
+    values[-1, 2] = 1
+    values[:, 3] = np.linspace(1000.05, 1000.2, 400, dtype=np.float32)
     with root.write("narrow") as writer:
-        zeros = np.where(np.arange(400) < 8, np.float32(-0.0), np.float32(0)).astype(np.float32)
-        zeros[-1] = 1
-        far = np.linspace(1000.05, 1000.2, 400, dtype=np.float32)
-        writer.add("ep0", {"zero.npy": zeros[:, None], "far.npy": far[:, None]})
-    at = {"zero.npy": loader.rows(0, 1), "far.npy": loader.rows(0, 1)}
-    windows = loader.windows(root.open("narrow@1"), anchor="zero.npy", at=at)
-    for field in at:
-        norm = loader.norm(windows, [field])
-        with pytest.raises(FieldMismatch, match="normalise by 'std' or 'minmax'"):
-            loader.normalise(norm, "quantile")
-        assert np.isfinite(
-            loader.normalise(norm, "minmax")({field: np.ones((1, 1), np.float32)})[field]
-        ).all()
+        writer.add("ep0", {"action.npy": values})
+    windows = loader.windows(root.open("narrow@1"), anchor="action.npy", at={"action.npy": loader.rows(0, 1)})
+    norm = loader.norm(windows, ["action.npy"])
+    scale = loader.normalise(norm, "quantile")
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "dimensions [2, 3] of 'action.npy'" in message
+    scaled = scale({"action.npy": values})["action.npy"]
+    extremes = loader.normalise(norm, "minmax")({"action.npy": values})["action.npy"]
+    assert (scaled[:, 1:] == extremes[:, 1:]).all()
+    assert (scaled[:, 1] == 0).all()
+    assert scaled[[0, 9, 399], 2].tolist() == [-1, -1, 1]
+    low, high = np.quantile(values[:, 0], [0.01, 0.99], method="lower")
+    np.testing.assert_allclose(scaled[:, 0], 2 * (values[:, 0] - low) / (high - low) - 1, atol=2e-3)
+    np.testing.assert_allclose(scale.inverse("action.npy", scaled), values, rtol=1e-6, atol=1e-6)
 
 
 def test_stored_norm_that_was_edited_is_refused(tmp_path: Path) -> None:

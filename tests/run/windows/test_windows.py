@@ -345,6 +345,42 @@ def test_rows_that_are_too_old_are_padding(root: loader.Root) -> None:
     assert batch["arm.joint.npy.is_pad"][:, 0].tolist() == [row > 0 for row in batch["row"].tolist()]
 
 
+@pytest.mark.parametrize("pad", ["mask", "inside"])
+def test_nearest_value_is_padding_by_its_distance_to_either_side(root: loader.Root, pad: str) -> None:
+    """The state has times at 0 and 10 s only: nearest to 6 s and 9 s is the later one, 4 s and 1 s ahead."""
+    anchor = [0, SECOND, 6 * SECOND, 9 * SECOND, 10 * SECOND]
+    view = stored(root, [episode(0, anchor, [0, 10 * SECOND])])
+    windows = loader.windows(
+        view,
+        anchor="action.npy",
+        at={"action.npy": loader.rows(0, 1), "arm.joint.npy": [0]},
+        rule={"arm.joint.npy": "nearest"},
+        pad=pad,
+        max_age="1s",
+    )
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=5)
+    with batches(plan, steps=1, on_corrupt="raise") as read:
+        (batch,) = read
+    order = np.argsort(batch["row"])
+    assert batch["arm.joint.npy"][order, 0].tolist() == [0, 0, 10, 10, 10]
+    ages = batch["arm.joint.npy.age_ns"][order, 0]
+    assert ages.tolist() == [0, SECOND, -4 * SECOND, -SECOND, 0]
+    assert batch["arm.joint.npy.is_pad"][order, 0].tolist() == [False, False, True, False, False]
+
+
+def test_rows_ahead_are_padding_for_no_age(root: loader.Root) -> None:
+    """A chunk of actions names rows: those ahead have ages below 0, however far."""
+    view = stored(root, [episode(0, regular(6), regular(6))])
+    at: dict[str, Any] = {"action.npy": loader.rows(0, 3), "arm.joint.npy": loader.rows(0, 3)}
+    windows = loader.windows(view, anchor="action.npy", at=at, pad="inside", max_age="1ms")
+    plan = loader.plan({"arm": windows}, seed=1, global_batch=4)
+    with batches(plan, steps=1, on_corrupt="raise") as read:
+        (batch,) = read
+    assert batch["action.npy.age_ns"].min() < -1_000_000
+    assert not batch["action.npy.is_pad"].any()
+    assert not batch["arm.joint.npy.is_pad"].any()
+
+
 def test_clock_that_goes_back_is_named(root: loader.Root) -> None:
     clock = regular(6)
     clock[4] = clock[3]

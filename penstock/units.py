@@ -84,7 +84,7 @@ def parse_size(text: str) -> int:
     return int(min(float(number) * units.get(unit, 1), 2**63 - 1))
 
 
-def shortened(numbers: Sequence[int], most: int = 12) -> str:
-    """List the first numbers, and count the others."""
-    listed = ", ".join(map(str, numbers[:most]))
-    return f"{listed} and {len(numbers) - most} more" if len(numbers) > most else listed
+def shortened(values: Sequence[int] | Sequence[str], most: int = 12) -> str:
+    """List the first numbers or names, and count the others."""
+    listed = ", ".join(map(str, values[:most]))
+    return f"{listed} and {len(values) - most} more" if len(values) > most else listed

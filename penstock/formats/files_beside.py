@@ -6,7 +6,8 @@ from loader.errors import Corrupt, InvalidSample, InvalidStore, MissingDependenc
 from loader.storage import Store, is_there, open_store
 
 from ..denied.sources import plain_uri
-from .lerobot.dataset_layout import INFO, read_layout
+from .lerobot.dataset_layout import read_layout
+from .lerobot.metadata import INFO
 
 _ROWS = ".parquet"
 _OF_BAGS, _FRAGMENT = "metadata.yaml", ".lance"

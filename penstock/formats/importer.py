@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -69,6 +69,10 @@ class Readable(NamedTuple):
     """Checks that table objects agree on their columns, or None."""
     members: JsonMembers | None = None
     """Reads JSON members into columns, or None."""
+    known: Container[str] | None = None
+    """Keys of the source's other files that the format reads, or that were not chosen; None: see `Format.known`."""
+    notes: Callable[[], Sequence[str]] | None = None
+    """Returns what was left out of the samples read so far, or None."""
 
     def with_partitions(self, partitions: Partitions) -> "Readable":
         """Return a copy with the column values of folder names."""

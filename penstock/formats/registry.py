@@ -30,6 +30,8 @@ class Format(NamedTuple):
     """Module that exports; "" if none."""
     companions: re.Pattern[str] | None = None
     """Pattern for names of objects without samples, such as indexes."""
+    known: re.Pattern[str] | None = None
+    """Pattern for names of other objects that are read, or that repeat samples; see also `Readable.known`."""
     is_table: bool = False
     """True for `RegisteredTables`."""
     is_partitioned: bool = False
@@ -39,11 +41,13 @@ class Format(NamedTuple):
 
 
 _INDEXES = re.compile(r"(^|/)index\.json$|/\.penstock/export\.json$")
+_SAVED = re.compile(r"(^|/)(state|dataset_infos?|dataset_dict)\.json$")
 
 FORMATS = {
     "arrow": Format(
         registered=".tables.arrow",
         importer=".tables.arrow",
+        known=_SAVED,
         is_table=True,
         is_partitioned=True,
     ),
@@ -52,18 +56,27 @@ FORMATS = {
         registered=".archives.energon",
         exporter=".archives.energon",
         companions=re.compile(r"(^|/)\.nv-meta/|\.tar\.idx$"),
+        known=re.compile(
+            r"(^|/)\.nv-meta/((dataset|split|\.info)\.(yaml|json)|index\.(sqlite|uuid))$|\.tar\.idx$"
+        ),
     ),
     "files": Format(registered=".files", exporter=".files"),
     "hf": Format(
         registered=".tables.hf",
         importer=".tables.hf",
         companions=re.compile(r"\.(json|md)$"),
+        known=_SAVED,
         is_table=True,
         is_partitioned=True,
     ),
     "json": Format(importer=".tables.text_tables:JSON", is_partitioned=True),
     "jsonl": Format(importer=".tables.text_tables:JSON_LINES", is_partitioned=True),
-    "lance": Format(importer=".tables.lance_import", companions=re.compile(r"^(?!data/.*\.lance$)")),
+    # Data files of earlier versions are not read, and their rows are in the newest version unless they were deleted.
+    "lance": Format(
+        importer=".tables.lance_import",
+        companions=re.compile(r"^(?!data/.*\.lance$)"),
+        known=re.compile(r"^(data/.*\.lance$|_[a-z]+/|_latest\.manifest$)"),
+    ),
     # `penstock register lerobot` calls `lerobot_registered` itself: an episode needs several files.
     "lerobot": Format(
         importer=".lerobot.lerobot_import",
@@ -74,19 +87,22 @@ FORMATS = {
         registered=".litdata",
         exporter=".litdata",
         companions=_INDEXES,
+        known=_INDEXES,
     ),
-    "litdata-compressed": Format(importer=".litdata", companions=_INDEXES),
+    "litdata-compressed": Format(importer=".litdata", companions=_INDEXES, known=_INDEXES),
     "mcap": Format(importer=".episodes.mcap_import"),
     "mds": Format(
         registered=".mds",
         exporter=".mds_export",
         companions=_INDEXES,
+        known=_INDEXES,
     ),
-    "mds-compressed": Format(importer=".mds", companions=_INDEXES),
+    "mds-compressed": Format(importer=".mds", companions=_INDEXES, known=_INDEXES),
     "megatron": Format(
         registered=".megatron",
         exporter=".megatron",
         companions=re.compile(r"\.idx$"),
+        known=re.compile(r"\.idx$"),
     ),
     "parquet": Format(
         registered=".tables.parquet",
@@ -95,7 +111,11 @@ FORMATS = {
         is_table=True,
         is_partitioned=True,
     ),
-    "rlds": Format(importer=".episodes.rlds_import", companions=re.compile(r"\.json$")),
+    "rlds": Format(
+        importer=".episodes.rlds_import",
+        companions=re.compile(r"\.json$"),
+        known=re.compile(r"(^|/)(features|dataset_info|metadata)\.json$"),
+    ),
     "robomimic": Format(importer=".episodes.robomimic_import", is_isolated=True),
     "rosbag": Format(
         importer=".episodes.rosbag_import",

@@ -50,6 +50,7 @@ from .registration.earlier import PlaceDifference, imported_difference, live_sam
 from .registration.register import check_apart, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import group_guessed, shards_of
+from .registration.unread_files import unread_files
 from .registry import FORMATS, importer_named, registered_named
 
 _ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
@@ -81,7 +82,7 @@ class ImportReport:
     skipped: int = 0
     """Parts that an earlier run wrote."""
     notes: list[str] = field(default_factory=list)
-    """JSON values that could not become columns."""
+    """Data that was left out: unread files, parts of samples, JSON values that could not become columns."""
     failures: list[str] = field(default_factory=list)
     """One error per object or part not read or written."""
 
@@ -157,6 +158,11 @@ def import_place(
                 version = work.of_samples(isolated, options)
         else:
             version = work.of_samples(objects, options)
+    known = None
+    if isinstance(objects, Readable):
+        known = objects.known
+        report.notes += objects.notes() if objects.notes is not None else ()
+    report.notes += unread_files(format, listed.infos, objects.infos, known)
     if version is not None and not report.failures:
         report.name, report.id, report.samples = version.name, version.id, len(version)
     return report

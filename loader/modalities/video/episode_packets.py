@@ -43,6 +43,8 @@ class PacketSpan:
     """Seconds per tick."""
     kind: tuple[Any, ...]
     """Facts shared by a file's packets: codec, configuration, size, pixel format, time base."""
+    n_extra: int = 0
+    """Frames that the file shows after them, before the episode's end."""
 
     @property
     def shown(self) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -97,10 +99,14 @@ def read_span(
     frames: int,
     from_s: float | None = None,
     to_s: float | None = None,
+    *,
+    extra_frames: bool = False,
 ) -> PacketSpan:
     """Return the packets of an episode with `frames` frames: the whole file, or part of it.
 
     from_s, to_s: start and end of the episode in seconds; None if the file has only this episode.
+    extra_frames: accept frames after the episode's own, as of a camera that stops after the recording; they are left
+    out.
 
     Raises: Corrupt if the episode does not begin at a keyframe, or the file has a different number of frames.
     """
@@ -109,26 +115,23 @@ def read_span(
     base = stream.time_base
     if from_s:
         container.seek(max(0, int((from_s - _BEFORE_S) / base)), stream=stream, backward=True)
-    packets, after = _packets_of(container, stream, what, frames, from_s)
+    packets, extra, after = _packets_of(container, stream, what, frames, from_s, to_s)
     if len(packets) < frames:
         raise Corrupt(
             f"{what}: the episode has {frames} rows, and the video {len(packets)} frames from its beginning on"
         )
+    if extra and not extra_frames:
+        raise Corrupt(f"{what}: the episode has {frames} rows, and the video more frames")
     pts = [packet.pts for packet in packets]
     end = max(pts)
-    if min(pts) != pts[0]:
-        raise Corrupt(
-            f"{what}: frames before the episode's first keyframe build on it (an open GOP): encode it anew"
-        )
+    _check_order(what, pts, [*extra, *after])
     if to_s is not None and float(end * base) > to_s - TOLERANCE_S:
         raise Corrupt(
             f"{what}: row {frames - 1} would be shown at {float(end * base):.6f} s, behind the end {to_s:.6f} s"
         )
-    if after is not None and (after < end or to_s is None or float(after * base) < to_s - TOLERANCE_S):
-        raise Corrupt(f"{what}: the episode has {frames} rows, and the video more frames")
-    if len(set(pts)) < frames:
-        raise Corrupt(f"{what}: two frames are shown at one moment")
     declared = (stream.duration or 0) if to_s is None else round(Fraction(to_s) / base) - pts[0]
+    if extra:
+        declared = min(extra) - pts[0]
     last_end = end_of([at - pts[0] for at in pts], declared)
     if last_end - (end - pts[0]) > _MOST_TICKS:
         raise Corrupt(
@@ -142,7 +145,24 @@ def read_span(
         places=[-1 if packet.pos is None else packet.pos for packet in packets],
         time_base=base,
         kind=kind_of(stream),
+        n_extra=len(extra),
     )
+
+
+def _check_order(what: str, pts: Sequence[int], later: Sequence[int]) -> None:
+    """Raise Corrupt unless packets are an episode's frames. pts: their ticks. later: ticks of packets behind them."""
+    if min(pts) != pts[0]:
+        raise Corrupt(
+            f"{what}: frames before the episode's first keyframe build on it (an open GOP): encode it anew"
+        )
+    # A frame that is decoded later and shown earlier builds on one of the packets, so these are not the first frames.
+    if min(later, default=max(pts)) < max(pts):
+        raise Corrupt(
+            f"{what}: the episode has {len(pts)} rows, and the video more frames, on which its last ones build "
+            "(B-frames): encode it anew with as many frames as rows"
+        )
+    if len(set(pts)) < len(pts):
+        raise Corrupt(f"{what}: two frames are shown at one moment")
 
 
 def kind_of(stream: "VideoStream") -> tuple[Any, ...]:
@@ -151,11 +171,18 @@ def kind_of(stream: "VideoStream") -> tuple[Any, ...]:
 
 
 def _packets_of(
-    container: "InputContainer", stream: "VideoStream", what: str, frames: int, from_s: float | None
-) -> tuple[list[Any], int | None]:
+    container: "InputContainer",
+    stream: "VideoStream",
+    what: str,
+    frames: int,
+    from_s: float | None,
+    to_s: float | None,
+) -> tuple[list[Any], list[int], list[int]]:
+    """Return the episode's packets; ticks of further frames before its end; and of the first frame behind it."""
     from .make_packet_table import HARMLESS
 
     packets: list[Any] = []
+    extra: list[int] = []
     assert stream.time_base is not None
     for packet in container.demux(stream):
         if not packet.size:
@@ -164,19 +191,21 @@ def _packets_of(
             raise Corrupt(f"{what}: a packet without a time, cut short, or hidden by an edit list")
         if only := {side.data_type for side in packet.iter_sidedata()} - HARMLESS:
             raise Corrupt(f"{what}: a packet comes with {', '.join(sorted(only))}, which only its file has")
+        seconds = float(packet.pts * stream.time_base)
         if len(packets) == frames:
-            return packets, packet.pts
-        if not packets and from_s is not None:
-            late_s = float(packet.pts * stream.time_base) - from_s
-            if abs(late_s) > TOLERANCE_S:
-                continue  # packets of the previous episode
+            if to_s is not None and seconds >= to_s - TOLERANCE_S:
+                return packets, extra, [packet.pts]
+            extra.append(packet.pts)
+            continue
+        if not packets and from_s is not None and abs(seconds - from_s) > TOLERANCE_S:
+            continue  # packets of the previous episode
         if not packets and not packet.is_keyframe:
             raise Corrupt(
-                f"{what}: the frame at {float(packet.pts * stream.time_base):.6f} s is the episode's first and no "
-                "keyframe; packets are never encoded anew: encode the video with a keyframe there"
+                f"{what}: the frame at {seconds:.6f} s is the episode's first and no keyframe; packets are never "
+                "encoded anew: encode the video with a keyframe there"
             )
         packets.append(packet)
-    return packets, None
+    return packets, extra, []
 
 
 class Mp4Writer:

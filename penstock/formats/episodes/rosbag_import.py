@@ -62,7 +62,8 @@ def _bags_in(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *,
         for one in infos
         if (one.key.lower().endswith(_ENDING) or _is_metadata(one)) and one.key not in left_out
     ]
-    return Readable(bags_there, bags.runs, bags.samples)
+    messages = frozenset(one.key for own in files.values() for one in own)
+    return Readable(bags_there, bags.runs, bags.samples, known=messages)
 
 
 def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:

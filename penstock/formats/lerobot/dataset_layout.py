@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from loader.dataset.columnar.arrow_columns import arrow_errors
 from loader.dataset.names import COLUMN
 from loader.dataset.tables.columns import RESERVED_COLUMNS
-from loader.errors import Corrupt, InvalidStore, ObjectNotFound
-from loader.json_text import parse_json
+from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, Store
 
-INFO = "meta/info.json"
+from ...units import shortened
+from .metadata import INFO, SUBTASKS, Metadata, json_document, json_object, read_v2, read_v3, whole_number
+
 VERSIONS = "v2.0", "v2.1", "v3.0"
 LANGUAGE = "language"
 """Dtype of lists of structs, since LeRobot 0.6."""
@@ -28,6 +28,13 @@ _KNOWN = {
     "dataset_from_index",
     "dataset_to_index",
 }
+_PLACES = "data/", "videos/", "meta/episodes/"
+"""Prefixes of columns of `meta/episodes` that name files and times in them."""
+_METADATA = re.compile(
+    r"\.penstock/|meta/(?:info\.json|stats\.json|tasks\.(?:parquet|jsonl)|episodes/.*\.parquet)$"
+)
+_METADATA_V2 = re.compile(r"meta/episodes(?:_stats)?\.jsonl$")
+"""Objects that an import reads, or whose content it computes: `stats.json`."""
 _MOST_RANGES = 20
 """Most ranges of episodes that an error names."""
 _PLACE = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
@@ -75,8 +82,14 @@ class DatasetLayout:
     """Likewise for features of dtype `LANGUAGE`."""
     tasks: Mapping[int, str]
     """Task index -> text."""
+    subtasks: Mapping[int, str]
+    """Subtask index -> text; empty without `meta/subtasks.parquet`."""
     episodes: Mapping[int, LeRobotEpisode]
     """Index -> episode, ascending."""
+    known: frozenset[str]
+    """Keys of listed objects that `meta/` names, chosen or not, and of the metadata that is read."""
+    notes: Sequence[str]
+    """Names of columns of `meta/` that are not read."""
 
 
 def key_of(number: int) -> str:
@@ -98,7 +111,7 @@ def read_layout(
 
     Raises: InvalidStore.
     """
-    info = _object(_json(store, INFO), INFO)
+    info = json_object(json_document(store, INFO), INFO)
     version = info.get("codebase_version")
     if version not in VERSIONS:
         raise InvalidStore(
@@ -107,8 +120,10 @@ def read_layout(
         )
     features = _features(info.get("features"))
     robot = info.get("robot_type")
-    read = _read_v3 if version == "v3.0" else _read_v2
-    tasks, rows = read(store, [one.key for one in infos])
+    read = read_v3 if version == "v3.0" else read_v2
+    metadata = read(store, [one.key for one in infos])
+    tasks = metadata.tasks
+    rows = metadata.rows
     splits = _splits(info.get("splits") or {})
     cameras = [name for name, feature in features.items() if feature["dtype"] == "video"]
     by_number: dict[int, LeRobotEpisode] = {}
@@ -118,6 +133,7 @@ def read_layout(
             raise InvalidStore(f"{store.url}: episode {episode.number} comes twice in meta/")
         by_number[episode.number] = episode
     there = {one.key for one in infos}
+    known = _known(there, version, by_number, metadata)
     if episodes:
         by_number = _chosen(store, by_number, episodes, earlier, there)
     if whole and (missing := _missing(by_number, there)):
@@ -135,8 +151,39 @@ def read_layout(
             if name not in BOOKKEEPING and feature["dtype"] != LANGUAGE
         },
         tasks=tasks,
+        subtasks=metadata.subtasks,
         episodes=dict(sorted(by_number.items())),
+        known=known,
+        notes=[*metadata.notes, *_unread_columns(rows)],
     )
+
+
+def _known(
+    keys: set[str], version: str, episodes: Mapping[int, LeRobotEpisode], metadata: Metadata
+) -> frozenset[str]:
+    named = {place.key for one in episodes.values() for place in one.videos.values()}
+    named |= {one.data for one in episodes.values()}
+    if metadata.subtasks:
+        named.add(SUBTASKS)
+    read = {key for key in keys if _METADATA.match(key)}
+    if version != "v3.0":
+        read |= {key for key in keys if _METADATA_V2.match(key)}
+    return frozenset(named & keys | read)
+
+
+def _unread_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a note of the columns of episodes that are neither known nor a text, number or truth value."""
+    unread = {
+        name
+        for row in rows
+        for name, value in row.items()
+        if not (name in _KNOWN or name.startswith(_PLACES) or _is_column(name, value))
+    }
+    return [f"meta/: columns of episodes that are not read: {shortened(sorted(unread))}"] if unread else []
+
+
+def _is_column(name: str, value: Any) -> bool:
+    return value is None or (bool(COLUMN.match(name)) and isinstance(value, str | int | float))
 
 
 def _chosen(
@@ -178,40 +225,6 @@ def _complete(episodes: Mapping[int, LeRobotEpisode], there: Container[str]) -> 
     return f", or choose the episodes that are there: --episodes {','.join(texts)}{more}" if runs else ""
 
 
-def _read_v2(store: Store, _keys: list[str]) -> tuple[dict[int, str], list[dict[str, Any]]]:
-    tasks = {_whole(one, "task_index"): str(one.get("task")) for one in _lines(store, "meta/tasks.jsonl")}
-    try:
-        stats = _lines(store, "meta/episodes_stats.jsonl")
-    except ObjectNotFound:  # v2.0 has statistics only for the whole dataset
-        stats = []
-    stats_of = {_whole(one, "episode_index"): one.get("stats") for one in stats}
-    rows = _lines(store, "meta/episodes.jsonl")
-    return tasks, [{**row, "stats": stats_of.get(_whole(row, "episode_index"))} for row in rows]
-
-
-def _read_v3(store: Store, keys: list[str]) -> tuple[dict[int, str], list[dict[str, Any]]]:
-    table = _parquet(store, "meta/tasks.parquet")
-    named = [name for name in table.column_names if name != "task_index"]
-    if "task_index" not in table.column_names or len(named) != 1:
-        raise InvalidStore(
-            f"{store.url}/meta/tasks.parquet: columns {table.column_names}; task_index and a text are needed"
-        )
-    tasks = dict(zip(table["task_index"].to_pylist(), map(str, table[named[0]].to_pylist()), strict=True))
-    rows = []
-    for key in sorted(key for key in keys if key.startswith("meta/episodes/") and key.endswith(".parquet")):
-        rows += [_with_stats(row) for row in _parquet(store, key).to_pylist()]
-    return tasks, rows
-
-
-def _with_stats(row: dict[str, Any]) -> dict[str, Any]:
-    stats: dict[str, dict[str, Any]] = {}
-    for name in [name for name in row if name.startswith("stats/")]:
-        feature, _, stat = name.removeprefix("stats/").rpartition("/")
-        if (value := row.pop(name)) is not None:
-            stats.setdefault(feature, {})[stat] = value
-    return {**row, "stats": stats or None}
-
-
 def _episode(
     row: Mapping[str, Any],
     info: Mapping[str, Any],
@@ -219,18 +232,20 @@ def _episode(
     version: str,
     splits: Mapping[str, range],
 ) -> LeRobotEpisode:
-    index = _whole(row, "episode_index")
+    index = whole_number(row, "episode_index")
     split = next((name for name, span in splits.items() if index in span), "")
     columns = {name: value for name, value in row.items() if name not in _KNOWN and COLUMN.match(name)}
     common: dict[str, Any] = {
         "number": index,
-        "length": _whole(row, "length"),
+        "length": whole_number(row, "length"),
         "stats": row["stats"] if isinstance(row.get("stats"), dict) else None,
         "split": split,
-        "columns": {name: value for name, value in columns.items() if isinstance(value, str | int | float)},
+        "columns": {
+            name: value for name, value in columns.items() if _is_column(name, value) and value is not None
+        },
     }
     if version != "v3.0":
-        chunk = index // max(1, _whole(info, "chunks_size"))
+        chunk = index // max(1, whole_number(info, "chunks_size"))
         names = {"episode_chunk": chunk, "episode_index": index}
         videos = {
             camera: VideoPlace(_path(info, "video_path", {**names, "video_key": camera}), None, None)
@@ -239,14 +254,14 @@ def _episode(
         return LeRobotEpisode(data=_path(info, "data_path", names), videos=videos, **common)
     videos = {}
     for camera in cameras:
-        names = {one: _whole(row, f"videos/{camera}/{one}") for one in ("chunk_index", "file_index")}
+        names = {one: whole_number(row, f"videos/{camera}/{one}") for one in ("chunk_index", "file_index")}
         times = [row.get(f"videos/{camera}/{one}") for one in ("from_timestamp", "to_timestamp")]
         if not all(isinstance(time, float) and 0 <= time < 1e9 for time in times):
             raise InvalidStore(
                 f"meta/episodes: episode {index} is shown by {camera} from {times[0]} to {times[1]} s"
             )
         videos[camera] = VideoPlace(_path(info, "video_path", {**names, "video_key": camera}), *times)
-    names = {one: _whole(row, f"data/{one}") for one in ("chunk_index", "file_index")}
+    names = {one: whole_number(row, f"data/{one}") for one in ("chunk_index", "file_index")}
     return LeRobotEpisode(data=_path(info, "data_path", names), videos=videos, **common)
 
 
@@ -292,45 +307,3 @@ def _splits(splits: Any) -> dict[str, range]:
         if match := re.fullmatch(r"(\d{1,12}):(\d{1,12})", str(text)):
             out[str(name)] = range(int(match[1]), int(match[2]))
     return out
-
-
-def _whole(row: Mapping[str, Any], name: str) -> int:
-    value = row.get(name)
-    if type(value) is not int or not 0 <= value < 2**62:
-        raise InvalidStore(f"meta/: {name} {value!r:.40}; a whole number from 0 on is needed")
-    return value
-
-
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidStore(f"{where}: {value!r:.80}; a JSON object is needed")
-    return value
-
-
-def _json(store: Store, key: str) -> Any:
-    try:
-        return parse_json(store.get(key).data, lenient=True)
-    except (ValueError, RecursionError) as error:
-        raise InvalidStore(f"{store.url}/{key}: {error}") from None
-    except ObjectNotFound:
-        raise InvalidStore(f"{store.url} has no {key}: name the folder of one LeRobot dataset") from None
-
-
-def _lines(store: Store, key: str) -> list[dict[str, Any]]:
-    try:
-        lines = [line for line in store.get(key).data.splitlines() if line.strip()]
-        return [_object(parse_json(line, lenient=True), key) for line in lines]
-    except (ValueError, RecursionError) as error:
-        raise InvalidStore(f"{store.url}/{key}: {error}") from None
-
-
-def _parquet(store: Store, key: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    data = store.get(key).data
-    try:
-        with arrow_errors(f"{store.url}/{key}"):
-            return pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False)
-    except Corrupt as error:
-        raise InvalidStore(str(error)) from error

@@ -20,7 +20,7 @@ from loader.errors import Corrupt, InvalidSample
 from loader.json_text import DamagedJson, parse_json
 from loader.modalities.language import MAX_BYTES, MAX_LINES, ActiveText, LanguageLine, parse_language
 
-from .rows import I64, EpisodeRows, runs_of, seconds_of
+from .rows import I64, EpisodeRows, TextSpan, runs_of, seconds_of
 
 ROWS_AT_ONCE = 32
 """Rows decoded at a time."""
@@ -138,8 +138,10 @@ def _lists(column: Any) -> list[Any]:
 
 PERSISTENT, EVENTS = "language_persistent", "language_events"
 COLUMNS = PERSISTENT, EVENTS
-TASK = "task"
-"""Style of LeRobot's tasks."""
+TASK, SUBTASK = "task", "subtask"
+"""Styles of LeRobot's tasks, and of the subtasks that rows index."""
+SPEAKER = "assistant"
+"""Role of subtasks, as in LeRobot's own language columns."""
 EVENT_NS = 1
 MOST_BYTES = 2**30
 """Approximate limit on an exported episode's language columns, in bytes."""
@@ -153,6 +155,7 @@ def language_of(
     """Return an episode's `language.jsonl`. texts: by column. columns: language columns to read. Raises: Corrupt."""
     clock = rows.ns.tolist()
     lines = [LanguageLine(start_ns=clock[one["start"]], style=TASK, text=one["task"]) for one in rows.tasks]
+    lines += subtask_lines(rows.subtasks, rows.ns)
     for name in (name for name in COLUMNS if name in columns):
         if name not in texts:
             raise Corrupt(f"{what}: no column {name!r}")
@@ -169,6 +172,22 @@ def language_of(
     except (Corrupt, RecursionError, TypeError, ValueError) as error:
         raise Corrupt(f"{what}: language: {error}") from None
     return data
+
+
+def subtask_lines(spans: Sequence[TextSpan], ns: I64) -> list[LanguageLine]:
+    """Return a line for each span of rows. ns: int64 [rows]: times of the rows."""
+    lines = []
+    starts = {span.start for span in spans}
+    for span in spans:
+        end_ns = None  # until the next subtask, or the episode's end
+        if span.stop not in starts and span.stop < len(ns):
+            end_ns = int(ns[span.stop])
+        lines.append(
+            LanguageLine(
+                start_ns=int(ns[span.start]), end_ns=end_ns, style=SUBTASK, role=SPEAKER, text=span.text
+            )
+        )
+    return lines
 
 
 def _persistent(runs: Sequence[TextRun], seconds: Any, clock: list[int]) -> Iterator[LanguageLine]:

@@ -18,9 +18,10 @@ from loader.modalities.video.packet_runs import opened_run
 from loader.modalities.video.packet_table import SUFFIX
 
 from ..exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit
-from .dataset_layout import BOOKKEEPING, INFO, LANGUAGE
+from .dataset_layout import BOOKKEEPING, LANGUAGE
 from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, lines_of, survey_of
 from .language import column_of
+from .metadata import INFO
 from .rows import aggregated, runs_of, seconds_of, statistics, with_norm
 
 FILE_BYTES = 100 * 2**20

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import math
 import threading
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,14 +26,14 @@ from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSam
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
 from .dataset_layout import DatasetLayout, LeRobotEpisode, key_of, read_layout
+from .episode_notes import EpisodeNotes
 from .language import COLUMNS, EpisodeTexts, Texts, language_of, read_texts
-from .rows import EpisodeRows, check_times, read_rows, statistics
+from .metadata import INFO
+from .rows import EpisodeRows, FrameTimes, clock, feature_named, read_rows, statistics
 
 OPTIONS = frozenset({"episodes"})
 EPISODE = "episode.json"
 _NAMES = KnownNames[Mapping[str, Sequence[str]]]()
-_LEAST_TICK_S = 1e-6
-"""Tolerance of timestamps without a video's clock, in seconds."""
 
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
@@ -66,6 +68,8 @@ def _readable(dataset: "LeRobotDataset") -> Readable:
         dataset.runs,
         dataset.samples,
         facts={field_of(name, feature): dataset.facts_of(name) for name, feature in dataset.features.items()},
+        known=dataset.layout.known,
+        notes=dataset.notes,
     )
 
 
@@ -129,6 +133,11 @@ class OpenVideo(NamedTuple):
     span: PacketSpan
     """Packets' location and times."""
 
+    def times(self, camera: str) -> FrameTimes:
+        """Return the times of the frames of the feature `camera`."""
+        tick_s = float(self.span.time_base)
+        return FrameTimes(camera, self.what, self.span.shown * tick_s, tick_s)
+
 
 class LeRobotDataset:
     """A dataset's samples; thread-safe."""
@@ -145,6 +154,7 @@ class LeRobotDataset:
         self._store, self._chosen = store, chosen
         self.infos, self.layout, self.features = infos, layout, features
         self.language = language
+        self.episode_notes = EpisodeNotes()
         self._lock = threading.Lock()
         self._held: tuple[str, Any, Texts] | None = None  # rows and texts of the last object read
         self._sharing = Counter(
@@ -197,34 +207,44 @@ class LeRobotDataset:
                 nbytes += self.infos[place.key].nbytes // self._sharing[place.key]
             yield ImportRun(info, episode.number, episode.number + 1, nbytes)
 
+    def notes(self) -> list[str]:
+        """Return what of the metadata, and of the episodes read so far, is left out."""
+        return [*self.layout.notes, *self.episode_notes.lines()]
+
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
         episode = self.layout.episodes[run.first]
         fields: dict[str, bytes] = {}
-        ticks = [_LEAST_TICK_S]
-        for camera, (what, _, video, span) in self.videos(episode):
-            fields[f"{camera}.mp4"] = data = mp4_of(video, span, what)
-            fields[f"{camera}.mp4{SUFFIX}"] = index_packets(data)
-            ticks.append(float(span.time_base))
-        rest = self.rows(episode, max(ticks))
+        frames: list[FrameTimes] = []
+        for camera, opened_video in self.videos(episode):
+            what, _, video, span = opened_video
+            with feature_named(camera):
+                fields[f"{camera}.mp4"] = data = mp4_of(video, span, what)
+                fields[f"{camera}.mp4{SUFFIX}"] = index_packets(data)
+            frames.append(opened_video.times(camera))
+        rest = self.rows(episode, frames)
         yield rest._replace(fields={**fields, **with_row_blocks(rest.fields)})
 
-    def rows(self, episode: LeRobotEpisode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
-        """Return an episode without videos. tick_s: tick of the videos' clocks, in seconds."""
+    def rows(self, episode: LeRobotEpisode, frames: Sequence[FrameTimes]) -> ReadSample:
+        """Return an episode without videos. frames: times of its cameras' frames."""
         layout, info = self.layout, self.infos[episode.data]
         what = f"{info.key}, episode {episode.number}"
         streams = {name: feature for name, feature in self.features.items() if feature["dtype"] != "video"}
         table, texts = self._table(info, episode.number, what)
-        rows = read_rows(table, what, episode.length, layout.fps, streams, layout.tasks, tick_s)
+        subtasks = layout.subtasks if self.language is not None else {}
+        rows = read_rows(table, what, episode.length, layout.fps, streams, layout.tasks, subtasks, frames)
         fields = _stream_fields(rows)
         fields[EPISODE] = self._facts(episode, rows)
         if self.language is not None:
             fields[FIELD] = language_of(texts, self.language, rows, what)
+        duration_ns = episode.length * 10**9 * layout.fps.denominator // layout.fps.numerator
+        if not np.array_equal(rows.ns, clock(episode.length, layout.fps)):
+            duration_ns = int(rows.ns[-1]) + 10**9 * layout.fps.denominator // layout.fps.numerator
         metadata = {
             **episode.columns,
             "episode_index": episode.number,
             "task": rows.tasks[0]["task"],
             "n_frames": episode.length,
-            "duration_ns": episode.length * 10**9 * layout.fps.denominator // layout.fps.numerator,
+            "duration_ns": duration_ns,
         }
         if layout.robot is not None:
             metadata["robot"] = layout.robot
@@ -237,13 +257,14 @@ class LeRobotDataset:
             if camera not in self.features:
                 continue
             what = f"{key}, episode {episode.number}"
-            with (
-                ObjectFile(self._store, self.infos[key], scattered=True) as file,
-                opened(file, what) as video,
-            ):
-                span = read_span(video, what, episode.length, from_s, to_s)
-                times = span.shown * float(span.time_base)
-                check_times(times, np.arange(episode.length), self.layout.fps, float(span.time_base), what)
+            with ExitStack() as stack:
+                with feature_named(camera):
+                    file = stack.enter_context(ObjectFile(self._store, self.infos[key], scattered=True))
+                    video = stack.enter_context(opened(file, what))
+                    span = read_span(video, what, episode.length, from_s, to_s, extra_frames=True)
+                if span.n_extra:
+                    note = f"{camera}: frames after the last row are left out"
+                    self.episode_notes.add(note, episode.number)
                 yield camera, OpenVideo(what, file, video, span)
 
     def _table(self, info: ObjectInfo, index: int, what: str) -> tuple[Any, dict[str, EpisodeTexts]]:
@@ -272,12 +293,16 @@ class LeRobotDataset:
         return parquet.read(columns=names, use_threads=False)
 
     def _facts(self, episode: LeRobotEpisode, rows: EpisodeRows) -> bytes:
-        given_stats = {
-            name: stats
-            for name, stats in (episode.stats or {}).items()
-            if name in self.features and isinstance(stats, dict)
-        }
-        stats = {**statistics(rows.streams), **given_stats}
+        stats = statistics(rows.streams)
+        for name, of_feature in (episode.stats or {}).items():
+            if name not in self.features or not isinstance(of_feature, dict):
+                continue
+            if is_finite(of_feature):
+                stats[name] = of_feature
+                continue
+            what_instead = "computed anew" if name in stats else "left out"
+            note = f"statistics of {name} in meta/ hold values that are not finite, and are {what_instead}"
+            self.episode_notes.add(note, episode.number)
         try:
             return json_of(
                 {
@@ -288,9 +313,16 @@ class LeRobotDataset:
                 }
             )
         except ValueError as error:  # NaN
-            raise Corrupt(
-                f"episode {episode.number}: its statistics in meta/ are no finite numbers: {error}"
-            ) from None
+            raise Corrupt(f"{INFO}: features hold numbers that are not finite: {error}") from None
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether no number in nested lists and mappings is NaN or infinite."""
+    if isinstance(value, dict):
+        return all(is_finite(part) for part in value.values())
+    if isinstance(value, list):
+        return all(is_finite(part) for part in value)
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _stream_fields(rows: EpisodeRows) -> dict[str, bytes]:

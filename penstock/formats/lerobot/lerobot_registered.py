@@ -47,8 +47,10 @@ from ..registration.parts import IndexFiles, objects_of, path_of
 from ..registration.register import RegistrationReport, check_apart, transaction
 from ..registration.selection import EVERYTHING, Selection, list_selected
 from ..registration.shard_rows import ForeignShard, group_name, shards_of
+from ..registration.unread_files import unread_files
 from .dataset_layout import LeRobotEpisode, key_of
 from .lerobot_import import LeRobotDataset, dataset_in, field_of
+from .rows import FrameTimes
 
 AT_ONCE = 8
 """Episodes read concurrently."""
@@ -97,6 +99,7 @@ def register_lerobot(
     chosen |= options.episodes_json()
     units = {number: _unit_id(source, store, cameras, one) for number, one in source.layout.episodes.items()}
     since = _difference(parent, store, chosen, units, used)
+    with_samples = [info for info in used if not info.key.startswith("meta/")]
     version = parent
     if since.fresh:
         work = EpisodeParts(root, store, dataset, source, cameras, units, workers)
@@ -115,6 +118,7 @@ def register_lerobot(
         same=len(units) - len(since.fresh),
         others=listed.n - len(used),
         refusals=listed.refusals,
+        notes=[*source.notes(), *unread_files("lerobot", listed.infos, with_samples, source.layout.known)],
     )
 
 
@@ -140,11 +144,13 @@ def _used(source: LeRobotDataset, cameras: Sequence[str]) -> list[ObjectInfo]:
 def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], episode: LeRobotEpisode) -> str:
     keys = [episode.data, *(episode.videos[camera].key for camera in cameras)]
     layout = source.layout
-    facts = [
+    facts: list[Any] = [
         [[key, token_of(store, source.infos[key])] for key in keys],
         [*episode[:3], {camera: episode.videos[camera] for camera in cameras}, *episode[4:]],
         [str(layout.fps), layout.robot, source.features, sorted(layout.tasks.items())],
     ]
+    if layout.subtasks:
+        facts.append(sorted(layout.subtasks.items()))
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -385,8 +391,11 @@ class EpisodeParts:
                 yield from pool.map(self._episode, numbers[start : start + _AHEAD])
 
     def _episode(self, number: int) -> _ReadEpisode:
-        episode, runs, ticks = self.source.layout.episodes[number], dict[str, PacketRun](), list[float]()
-        for camera, (what, file, video, span) in self.source.videos(episode):
+        episode = self.source.layout.episodes[number]
+        runs: dict[str, PacketRun] = {}
+        frames: list[FrameTimes] = []
+        for camera, opened_video in self.source.videos(episode):
+            what, file, video, span = opened_video
             runs[camera] = run_of(video, span, file, what)
-            ticks.append(float(span.time_base))
-        return _ReadEpisode(self.source.rows(episode, max(ticks)), runs)
+            frames.append(opened_video.times(camera))
+        return _ReadEpisode(self.source.rows(episode, frames), runs)

@@ -1,8 +1,8 @@
 """Read an episode's rows as streams, and compute statistics, or take them from a norm."""
 
-import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -11,6 +11,8 @@ import numpy as np
 from loader import Version
 from loader.dataset.norm import Norm, parse_norm
 from loader.errors import Corrupt, FieldMismatch, InvalidRuntime, InvalidSample, ObjectNotFound
+
+from .metadata import SUBTASK_INDEX, SUBTASKS
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 """LeRobot's: q01, q10, q50, q90, q99."""
@@ -66,6 +68,21 @@ def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, d
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
+TOLERANCE_S = 1e-4
+"""LeRobot's `tolerance_s`: it accepts a frame, or the step to the next row, this far from its time."""
+
+
+class TextSpan(NamedTuple):
+    """Consecutive rows with one text."""
+
+    start: int
+    """First row."""
+    stop: int
+    """Row after the last."""
+    text: str
+    """Text of all these rows."""
+
+
 class EpisodeRows(NamedTuple):
     streams: dict[str, Any]
     """Feature -> array [rows, ...], or list of texts."""
@@ -75,6 +92,21 @@ class EpisodeRows(NamedTuple):
     """float [rows]: time since the first, as stored."""
     tasks: list[dict[str, Any]]
     """Tasks, each with `start` row, `stop` row and text `task`."""
+    subtasks: list[TextSpan]
+    """Subtasks in turn; rows of a negative index have none."""
+
+
+class FrameTimes(NamedTuple):
+    """Times of a camera's frames in an episode."""
+
+    camera: str
+    """Feature."""
+    what: str
+    """File and episode, for errors."""
+    seconds: Any
+    """float64 [rows]: time of each frame since the first."""
+    tick_s: float
+    """Tick of the video's clock, in seconds."""
 
 
 def read_rows(
@@ -84,24 +116,46 @@ def read_rows(
     fps: Fraction,
     features: Mapping[str, Mapping[str, Any]],
     tasks: Mapping[int, str],
-    tick_s: float,
+    subtasks: Mapping[int, str],
+    frames: Sequence[FrameTimes] = (),
 ) -> EpisodeRows:
-    """Return an episode's rows. features: streams to read. tick_s: tolerance of timestamps, in seconds."""
+    """Return an episode's rows. Their times agree with the rate, and with the times of the frames.
+
+    features: streams to read. tasks, subtasks: index -> text. frames: times of each camera.
+    """
     if table.num_rows != length:
         raise Corrupt(f"{what}: {table.num_rows} rows, meta/ gives {length}")
     if not length:
         raise Corrupt(f"{what}: no rows")
     _check_numbers(table, what)
     seconds = _column(table, "timestamp", (1,), what)[:, 0]
-    check_times(seconds, np.arange(length), fps, tick_s, what)
+    tick_s = max((one.tick_s for one in frames), default=0.0)
+    ns = clock_of(seconds, fps, max(TOLERANCE_S, tick_s), what)
+    for camera in frames:
+        _check_frames(camera, seconds)
     streams: dict[str, Any] = {}
     for name, feature in features.items():
-        if feature["dtype"] == "string":
-            streams[name] = _texts(table, name, what)
-        else:
-            streams[name] = _column(table, name, tuple(feature["shape"]), what)
+        with feature_named(name):
+            if feature["dtype"] == "string":
+                streams[name] = _texts(table, name, what)
+            else:
+                streams[name] = _column(table, name, tuple(feature["shape"]), what)
     numbers = _column(table, "task_index", (1,), what)[:, 0]
-    return EpisodeRows(streams, clock(length, fps), seconds, _tasks(numbers, tasks, what))
+    subtask_spans: list[TextSpan] = []
+    if subtasks and SUBTASK_INDEX in streams:
+        with feature_named(SUBTASK_INDEX):
+            subtask_spans = spans_of(streams[SUBTASK_INDEX].reshape(length), subtasks, what)
+    return EpisodeRows(streams, ns, seconds, _tasks(numbers, tasks, what), subtask_spans)
+
+
+@contextmanager
+def feature_named(name: str) -> Iterator[None]:
+    """Add to a Corrupt of the block how to import without the feature or the episode."""
+    try:
+        yield
+    except Corrupt as error:
+        advice = f"leave the feature out with --without {name}, or choose other episodes with --episodes"
+        raise Corrupt(f"{error}; {advice}") from error
 
 
 def clock(length: int, fps: Fraction) -> I64:
@@ -115,17 +169,49 @@ def seconds_of(ns: I64, fps: Fraction) -> Any:
     return np.where(np.abs(exact - ns / 1e9) < 1e-9, exact, ns / 1e9).astype(np.float32)
 
 
-def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
-    """Raise Corrupt if timestamps and row indices differ by more than a tick and float32 rounding."""
-    due = numbers.astype(np.float64) * fps.denominator / fps.numerator
-    allowed = np.spacing(np.maximum(due, 2.0**-20).astype(np.float32)).astype(np.float64) + tick_s
+def clock_of(seconds: Any, fps: Fraction, tolerance_s: float, what: str) -> I64:
+    """Return the clock of timestamps [rows]: `clock` if all are within the tolerance of it, else their own times.
+
+    Raises: Corrupt if the steps between rows differ from 1 / fps by more than the tolerance, which LeRobot refuses too.
+    """
+    period = fps.denominator / fps.numerator
+    due = np.arange(len(seconds), dtype=np.float64) * period
     times = seconds.astype(np.float64)
-    wrong = np.flatnonzero(~(np.abs(times - due) <= allowed))  # also rejects NaN
-    if len(wrong):
-        row = int(wrong[0])
+    rounding = _float32_spacing(due)
+    if (np.abs(times - due) <= rounding + tolerance_s).all():  # NaN is not
+        return clock(len(seconds), fps)
+    # Timestamps may drift from the rate, as long as each step is within the tolerance.
+    own = np.floor((times - times[0]) * 1e9)
+    is_wrong = np.empty(len(times), bool)
+    is_wrong[0] = not abs(times[0]) <= tolerance_s
+    is_wrong[1:] = ~(np.abs(np.diff(times) - period) <= rounding[1:] + tolerance_s) | (np.diff(own) <= 0)
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
         raise Corrupt(
-            f"{what}: row {row} has the time {float(times[row])} s, and is due at {float(due[row])} s by its number"
+            f"{what}: row {row} has the time {float(times[row])} s, and is due at {float(due[row])} s by its number; "
+            f"a step may differ from 1/{fps} s by {tolerance_s} s: choose other episodes with --episodes"
         )
+    own_ns: I64 = own.astype(np.int64)
+    return own_ns
+
+
+def _check_frames(camera: FrameTimes, seconds: Any) -> None:
+    """Raise Corrupt unless each frame is shown at its row's timestamp."""
+    due = seconds.astype(np.float64)
+    allowed = _float32_spacing(due) + max(TOLERANCE_S, camera.tick_s)
+    is_wrong = ~(np.abs(camera.seconds - due) <= allowed)
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
+        with feature_named(camera.camera):
+            raise Corrupt(
+                f"{camera.what}: the frame of row {row} has the time {float(camera.seconds[row])} s, and is due at "
+                f"{float(due[row])} s by the row's timestamp"
+            )
+
+
+def _float32_spacing(seconds: Any) -> Any:
+    """Return float64, shaped as `seconds`: the distance of neighbouring float32 values there."""
+    return np.spacing(np.maximum(np.abs(seconds), 2.0**-20).astype(np.float32)).astype(np.float64)
 
 
 def _check_numbers(table: Any, what: str) -> None:
@@ -157,7 +243,7 @@ def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
             break
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise Corrupt(f"{what}: {name} is {kind}, no numbers; leave it out with --without {name}")
+        raise Corrupt(f"{what}: {name} is {kind}, no numbers")
     if len(values) != table.num_rows * int(np.prod(shape)):
         raise Corrupt(
             f"{what}: {name} has {len(values)} values in {table.num_rows} rows, info.json gives {list(shape)} each"
@@ -187,12 +273,26 @@ def runs_of(values: list[Any]) -> list[tuple[Any, int, int]]:
 
 
 def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, Any]]:
-    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     spans = []
-    for start, stop in itertools.pairwise(starts):
-        if (number := int(numbers[start])) not in tasks:
-            raise Corrupt(f"{what}: row {start} has the task {number}, which meta/ does not name")
+    for number, start, stop in runs_of(numbers.astype(np.int64).tolist()):
+        if number not in tasks:
+            raise Corrupt(
+                f"{what}: row {start} has the task {number}, which meta/ does not name: add it there, or choose other "
+                "episodes with --episodes"
+            )
         spans.append({"start": start, "stop": stop, "task": tasks[number]})
+    return spans
+
+
+def spans_of(numbers: Any, subtasks: Mapping[int, str], what: str) -> list[TextSpan]:
+    """Return runs of equal subtasks. numbers: int [rows]; negative for none. Raises: Corrupt for an unknown number."""
+    spans = []
+    for number, start, stop in runs_of(numbers.astype(np.int64).tolist()):
+        if number < 0:
+            continue
+        if number not in subtasks:
+            raise Corrupt(f"{what}: row {start} has the subtask {number}, which {SUBTASKS} does not name")
+        spans.append(TextSpan(start, stop, subtasks[number]))
     return spans
 
 

@@ -47,6 +47,7 @@ from .shard_rows import (
     shards_of,
     text_array,
 )
+from .unread_files import unread_files
 
 AT_ONCE = 16
 """Shards read concurrently."""
@@ -71,7 +72,7 @@ class RegistrationReport:
     refusals: Refusals = field(default_factory=Refusals)
     """Objects that were not listed, with reasons."""
     notes: Sequence[str] = ()
-    """JSON values that could not become columns."""
+    """Data that was left out: unread files, parts of samples, JSON values that could not become columns."""
     sealed: int = 0
     """New shards already sealed, because all their bytes were read."""
 
@@ -132,9 +133,14 @@ def register(
         same=since.same,
         others=listed.n - len(infos),
         refusals=listed.refusals,
-        notes=objects.members.lines() if objects.members else (),
+        notes=_notes(format, listed, objects),
         sealed=sealed,
     )
+
+
+def _notes(format: str, listed: ListedObjects, objects: FoundObjects) -> list[str]:
+    of_members = objects.members.lines() if objects.members is not None else []
+    return [*of_members, *unread_files(format, listed.infos, objects.infos)]
 
 
 def _find(

@@ -392,7 +392,6 @@ def test_place_that_is_no_dataset_is_refused(own, spoil, said):
         (tampered("matrix", 4, [[1.0, 2.0]]), "rows of 2 and of 1 values"),
         (tampered("note", 5, None), "row 5 has no text 'note'"),
         (other_video(range(7)), "8 rows, and the video 7 frames"),
-        (other_video(range(9)), "8 rows, and the video more frames"),
         (other_video(range(8), fps=25), "row 1 has the time 0.04 s, and is due at 0.0333"),
         (cut_short(f"videos/chunk-000/{CAMERA}/episode_000001.mp4"), "episode_000001.mp4, episode 1: "),
         (
@@ -416,14 +415,52 @@ def test_episode_that_begins_within_a_run_of_frames_is_refused(own, tmp_path):
         read(new)
 
 
-def test_episode_with_fewer_frames_than_its_span_is_refused(own, tmp_path):
-    new = v30(tmp_path / "new", own, cameras=[CAMERA])
-    path = new / "meta/episodes/chunk-000/file-000.parquet"
-    told = pq.read_table(path).to_pylist()
-    told[1][f"videos/{CAMERA}/to_timestamp"] += 1 / 30
-    table(path, pa.Table.from_pylist(told))
-    with pytest.raises(Corrupt, match="8 rows, and the video more frames"):
-        read(new)
+def extend_span(folder, seconds):
+    """Move the end of episode 1 of a v3.0 dataset."""
+    change_meta(
+        folder,
+        lambda rows: [
+            {
+                **row,
+                f"videos/{CAMERA}/to_timestamp": row[f"videos/{CAMERA}/to_timestamp"] + seconds * (n == 1),
+            }
+            for n, row in enumerate(rows)
+        ],
+    )
+
+
+@pytest.mark.parametrize("layout", ["v2.1", "v3.0", "registered"])
+def test_frames_after_the_last_row_are_left_out_and_named(own, tmp_path, cli, layout):
+    """As of a camera that stops last. All other frames keep their pixels."""
+    pixels = pixels_of(read(own)["episode_000001"])
+    spoiled = own
+    if layout == "v2.1":
+        other_video(range(20, 20 + LENGTHS[1] + 2))(own)
+    else:
+        spoiled = v30(tmp_path / "new", own, cameras=[CAMERA])
+        extend_span(spoiled, 1 / 30)
+    verb = "register" if layout == "registered" else "import"
+    done = cli(verb, "lerobot", spoiled, "d", root=tmp_path / "root")
+    assert done.code == 0, done.err
+    assert f"{CAMERA}: frames after the last row are left out (episodes 1)" in done.out
+    episode = read(spoiled)["episode_000001"]
+    np.testing.assert_array_equal(pixels_of(episode), pixels)
+    with av.open(io.BytesIO(episode.fields[f"{CAMERA}.mp4"])) as film:
+        stream = film.streams.video[0]
+        assert stream.duration * stream.time_base == Fraction(LENGTHS[1], 30)
+
+
+def pixels_of(episode):
+    """uint8 [frames, 32, 32, 3] of an episode's camera."""
+    with av.open(io.BytesIO(episode.fields[f"{CAMERA}.mp4"])) as film:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in film.decode(video=0)])
+
+
+def test_frames_that_build_on_one_after_the_last_row_are_refused(own):
+    """The last of nine frames is decoded before the two that are shown before it."""
+    other_video(range(9), b_frames=2, gop=100)(own)
+    with pytest.raises(Corrupt, match=rf"on which its last ones build .*--without {CAMERA}, .*--episodes"):
+        read(own)
 
 
 def test_statistics_of_other_shapes_are_named(own, tmp_path):

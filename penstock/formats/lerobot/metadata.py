@@ -1,0 +1,156 @@
+"""Read the tables of a LeRobot dataset's `meta/`: tasks, subtasks, and rows of episodes."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from loader.dataset.columnar.arrow_columns import arrow_errors
+from loader.errors import Corrupt, InvalidStore, ObjectNotFound
+from loader.json_text import parse_json
+from loader.storage import Store
+
+from ...units import shortened
+
+INFO = "meta/info.json"
+SUBTASKS = "meta/subtasks.parquet"
+SUBTASK_INDEX = "subtask_index"
+"""Feature that indexes the texts of `SUBTASKS`."""
+
+
+class Metadata(NamedTuple):
+    """Texts and episodes according to `meta/`."""
+
+    tasks: dict[int, str]
+    """Task index -> text."""
+    subtasks: dict[int, str]
+    """Likewise, empty if there are none."""
+    rows: list[dict[str, Any]]
+    """Episodes, with `stats`."""
+    notes: list[str]
+    """Names of columns that are not read."""
+
+
+def read_v2(store: Store, _keys: Collection[str]) -> Metadata:
+    lines = _lines(store, "meta/tasks.jsonl")
+    tasks = {}
+    for number, line in enumerate(lines, 1):
+        text = line.get("task")
+        if not isinstance(text, str):
+            raise InvalidStore(
+                f"{store.url}/meta/tasks.jsonl, line {number}: task {text!r:.80}; a text is needed"
+            )
+        tasks[whole_number(line, "task_index")] = text
+    more = {name for line in lines for name in line} - {"task", "task_index"}
+    notes = [_unread_note("meta/tasks.jsonl", more)] if more else []
+    try:
+        stats = _lines(store, "meta/episodes_stats.jsonl")
+    except ObjectNotFound:  # v2.0 has statistics only for the whole dataset
+        stats = []
+    stats_of = {whole_number(one, "episode_index"): one.get("stats") for one in stats}
+    rows = _lines(store, "meta/episodes.jsonl")
+    with_stats = [{**row, "stats": stats_of.get(whole_number(row, "episode_index"))} for row in rows]
+    return Metadata(tasks, {}, with_stats, notes)
+
+
+def read_v3(store: Store, keys: Collection[str]) -> Metadata:
+    tasks, notes = _texts_by_index(store, "meta/tasks.parquet", "task")
+    subtasks: dict[int, str] = {}
+    if SUBTASKS in keys:
+        subtasks, notes_of_subtasks = _texts_by_index(store, SUBTASKS, "subtask")
+        notes += notes_of_subtasks
+    rows = []
+    for key in sorted(key for key in keys if key.startswith("meta/episodes/") and key.endswith(".parquet")):
+        rows += [_with_stats(row) for row in _parquet(store, key).to_pylist()]
+    return Metadata(tasks, subtasks, rows, notes)
+
+
+def _texts_by_index(store: Store, key: str, name: str) -> tuple[dict[int, str], list[str]]:
+    """Return index -> text, and notes of other columns.
+
+    name: "task", for a column `task_index`, and texts in the column `task`, else in the index of pandas.
+    """
+    table = _parquet(store, key)
+    index = f"{name}_index"
+    others = [column for column in table.column_names if column != index]
+    candidates = [name, *_pandas_index(table), "__index_level_0__"]
+    text_column = next((column for column in candidates if column in others), None)
+    if text_column is None and len(others) == 1:
+        text_column = others[0]
+    if index not in table.column_names or text_column is None:
+        raise InvalidStore(
+            f"{store.url}/{key}: columns {', '.join(map(repr, table.column_names))}; the columns {index!r} and "
+            f"{name!r} are needed, or the texts as the index of pandas"
+        )
+    texts: dict[int, str] = {}
+    rows = zip(table[index].to_pylist(), table[text_column].to_pylist(), strict=True)
+    for row, (number, text) in enumerate(rows):
+        if type(number) is not int or not isinstance(text, str):
+            raise InvalidStore(
+                f"{store.url}/{key}, row {row}: {index} {number!r:.40}, {text_column} {text!r:.80}; a whole number "
+                "and a text are needed"
+            )
+        if texts.setdefault(number, text) != text:
+            raise InvalidStore(f"{store.url}/{key}, row {row}: {index} {number} comes twice, with two texts")
+    unread = {*others} - {text_column}
+    return texts, [_unread_note(key, unread)] if unread else []
+
+
+def _pandas_index(table: Any) -> list[str]:
+    """Return the columns that pandas reads as the index."""
+    pandas = table.schema.pandas_metadata
+    names = pandas.get("index_columns", ()) if isinstance(pandas, dict) else ()
+    return [name for name in names if isinstance(name, str)]
+
+
+def _unread_note(key: str, names: Collection[str]) -> str:
+    return f"{key}: columns that are not read: {shortened(sorted(names))}"
+
+
+def _with_stats(row: dict[str, Any]) -> dict[str, Any]:
+    stats: dict[str, dict[str, Any]] = {}
+    for name in [name for name in row if name.startswith("stats/")]:
+        feature, _, stat = name.removeprefix("stats/").rpartition("/")
+        if (value := row.pop(name)) is not None:
+            stats.setdefault(feature, {})[stat] = value
+    return {**row, "stats": stats or None}
+
+
+def whole_number(row: Mapping[str, Any], name: str) -> int:
+    value = row.get(name)
+    if type(value) is not int or not 0 <= value < 2**62:
+        raise InvalidStore(f"meta/: {name} {value!r:.40}; a whole number from 0 on is needed")
+    return value
+
+
+def json_object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidStore(f"{where}: {value!r:.80}; a JSON object is needed")
+    return value
+
+
+def json_document(store: Store, key: str) -> Any:
+    try:
+        return parse_json(store.get(key).data, lenient=True)
+    except (ValueError, RecursionError) as error:
+        raise InvalidStore(f"{store.url}/{key}: {error}") from None
+    except ObjectNotFound:
+        raise InvalidStore(f"{store.url} has no {key}: name the folder of one LeRobot dataset") from None
+
+
+def _lines(store: Store, key: str) -> list[dict[str, Any]]:
+    try:
+        lines = [line for line in store.get(key).data.splitlines() if line.strip()]
+        return [json_object(parse_json(line, lenient=True), key) for line in lines]
+    except (ValueError, RecursionError) as error:
+        raise InvalidStore(f"{store.url}/{key}: {error}") from None
+
+
+def _parquet(store: Store, key: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    data = store.get(key).data
+    try:
+        with arrow_errors(f"{store.url}/{key}"):
+            return pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False)
+    except Corrupt as error:
+        raise InvalidStore(str(error)) from error

@@ -203,6 +203,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "follow",
         "image",
         "listed",
+        "moving_rows",
         "norm",
         "normalise",
         "on",

@@ -8,6 +8,7 @@ import numpy as np
 
 from loader.errors import DecodeFailed
 from loader.modalities.array import CLOCK, clock_field
+from loader.modalities.moving_rows import moving_rows
 from loader.modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from loader.modalities.video.timeline import Timeline
 from loader.run.recipe.episode_clocks import checked_clock, frame_times
@@ -16,7 +17,6 @@ from ..media.unit import rejected
 from .decoding import STAGE, Array, bytes_of, decoded, field_of
 from .featurizer import Features, Featurizer, version_of
 
-_NS_PER_MS = 10**6
 INT64_MAX = 2**63 - 1
 """Greatest value of a column."""
 
@@ -98,17 +98,17 @@ class EpisodeSync(Featurizer):
         own = self._clock_of(anchor, sample)
         clock = None if own is None else _clock(sample, own, len(rows))
         tables = {name: _packets(sample, name) for name in sorted(sample) if name.endswith(SUFFIX)}
-        idle = self._idle(rows, clock)
+        moving = moving_rows(rows, clock, still=self.still, idle_ms=self.idle_ms, idle_rows=self.idle_rows)
         times = [] if clock is None else [clock, *self._other_clocks(sample, own, tables)]
         gaps = np.concatenate([np.zeros(0, np.uint64), *(self._gaps(one) for one in times)])
         columns = {
             "clock_skew_ns": _skew_ns(times) if times else None,
             "n_gaps": len(gaps) if times else None,
             "longest_gap_ns": min(int(gaps.max(initial=0)), INT64_MAX) if times else None,
-            "idle_ratio": round(float(idle.mean()), 6),
+            "idle_ratio": round(float((~moving).mean()), 6),
             "n_frozen": sum(map(_n_frozen, tables.values())),
         }
-        return Features(fields={"keep.npy": ~idle}, columns=columns)
+        return Features(fields={"keep.npy": moving}, columns=columns)
 
     def _clock_of(self, name: str, sample: Mapping[str, bytes]) -> str | None:
         facts = {name: {"clock": self.clocks[name]}} if name in self.clocks else {}
@@ -131,43 +131,10 @@ class EpisodeSync(Featurizer):
                 if len(frames := frame_times(timeline)):
                     yield frames
 
-    def _idle(self, rows: Array, clock: Array | None) -> Array:
-        """Return bool [n]: True at the rows of the anchor that are idle."""
-        if clock is None:
-            last = np.arange(len(rows)) + self.idle_rows
-        else:
-            last = np.searchsorted(clock, clock + self.idle_ms * _NS_PER_MS)
-        starts = np.flatnonzero(last < len(rows))
-        starts = starts[_within(rows, starts, last[starts], self.still)]
-        edges = np.zeros(len(rows) + 1, np.int64)
-        np.add.at(edges, starts + 1, 1)
-        np.add.at(edges, last[starts] + 1, -1)
-        idle: Array = np.cumsum(edges[:-1]) > 0
-        return idle
-
     def _gaps(self, clock: Array) -> Array:
         steps = np.diff(clock).view(np.uint64)  # up to 2^63, above int64
         gaps: Array = steps[steps > self.gap * np.median(steps)] if len(steps) else steps
         return gaps
-
-
-def _within(rows: Array, starts: Array, stops: Array, share: float) -> Array:
-    """Extents of 2^k rows come from extents of 2^(k-1): O(rows * log of the longest)."""
-    finite = np.where(np.isfinite(rows), rows, np.nan)  # an infinite range would hold every movement
-    spread = share * np.fmax.reduce(np.fmax.reduce(finite) - np.fmin.reduce(finite), initial=0.0)
-    levels = np.log2(stops - starts + 1).astype(np.int64)
-    low, high, within = rows, rows, np.zeros(len(starts), bool)
-    for level in range(int(levels.max(initial=-1)) + 1):
-        size = 2**level
-        if level:
-            low = np.minimum(low[: -size // 2], low[size // 2 :])
-            high = np.maximum(high[: -size // 2], high[size // 2 :])
-        own = np.flatnonzero(levels == level)
-        first, second = starts[own], stops[own] + 1 - size
-        with np.errstate(invalid="ignore"):
-            extent = np.maximum(high[first], high[second]) - np.minimum(low[first], low[second])
-            within[own] = (extent <= spread).all(axis=1)
-    return within
 
 
 def _numbers(values: Array, field: str) -> Array:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..modalities.audio.request import audio
     from ..modalities.image.random_crop import random_resized_crop
     from ..modalities.image.request import image
+    from ..modalities.moving_rows import moving_rows
     from ..modalities.video.request import video
     from ..order.plan import Plan
     from ..order.sources.bucket import bucket
@@ -71,6 +72,7 @@ __all__ = [
     "follow",
     "image",
     "listed",
+    "moving_rows",
     "norm",
     "normalise",
     "on",
@@ -116,6 +118,7 @@ _LATER = {
     "follow": ".follow",
     "image": "..modalities.image.request",
     "listed": "..dataset.versions.stored_list",
+    "moving_rows": "..modalities.moving_rows",
     "norm": ".norms",
     "normalise": ".norms",
     "on": ".torch",

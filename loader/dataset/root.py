@@ -294,7 +294,7 @@ class Root:
 
             rows: path or URL of a .parquet, .jsonl or .csv file, Arrow table, mapping key -> values, or mappings.
             key: column of the rows to look up in the samples' column `on`; a value may match several samples.
-            on: "key", "source_key", "raw_key", "unit_id" ...
+            on: "key", "source_key", "raw_key", or another column of texts, such as "path".
             columns: columns to take; None takes all.
             nulls: "keep" earlier values, or "remove" them.
             strict: reject keys that no sample has, which are otherwise counted in `join`.

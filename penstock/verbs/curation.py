@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     argument("--author", "author of rows that have no annotated_by", required=True),
     argument("--key COLUMN", "the file's column of keys (default: key)", default="key"),
     argument(
-        "--on COLUMN", "the samples' column: key (default), source_key, raw_key, unit_id ...", default="key"
+        "--on COLUMN", "the samples' column: key (default), raw_key, path or another text", default="key"
     ),
     argument("--columns A,B", "columns of the file to add (default: all others)"),
     argument(
@@ -214,7 +214,7 @@ def run_approve(arguments: Namespace) -> Answer:
     return body, text, 0
 
 
-def _none_stopped(root: loader.Root, dataset: str) -> str:
+def _none_stopped(root: "loader.Root", dataset: str) -> str:
     """Return why there is nothing to approve."""
     from ..approvals import VERDICTS, stops_before_the_gate
     from ..stages import partitions

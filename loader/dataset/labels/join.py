@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from ...errors import DuplicateKey, FieldNotFound, InvalidKey
 from ..progress import Watch, unwatched
-from ..tables.columns import SOURCE_COLUMNS
+from ..tables.columns import SOURCE_COLUMNS, is_annotation
 from ..tables.parquet import TableFile, codes, get_tables, integers
 from ..versions.version import Version
 
@@ -47,7 +47,7 @@ def match_keys(
 ) -> Matches:
     """Return the live samples whose column `on` is one of these keys (strings, no nulls).
 
-    Reads the version's key files and takes 24 bytes per match. at: given row -> name for messages.
+    Reads the tables with this column and takes 24 bytes per match. at: given row -> name for messages.
 
     Raises: DuplicateKey for a key given twice, unless `last_wins`; FieldNotFound if the column does not identify
     samples; InvalidKey if no key matches.
@@ -85,15 +85,7 @@ def match_keys(
 def _matches(
     version: Version, on: str, values: pa.Array, watch: Watch
 ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
-    if on not in ("key", *SOURCE_COLUMNS):
-        raise FieldNotFound(f"samples are not found by {on!r}; accepted: key, {', '.join(SOURCE_COLUMNS)}")
-    entries = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    files = [TableFile.from_json(entry) for entry in entries if on in entry["columns"]]
-    if not files:
-        there = sorted({name for entry in entries for name in entry["columns"]})
-        raise FieldNotFound(
-            f"no sample of {version.name} has a {on!r}; its key columns are {', '.join(there)}"
-        )
+    files = _files_with(version, on)
     start, live = _live(version)
     pending: list[pa.Table] = []
     tables = watch(
@@ -111,6 +103,29 @@ def _matches(
             position, row = version.parts.positions(together["part"]), integers(together["row"])
             ordinals = live[start[position] + row]
             yield integers(key)[ordinals], position[ordinals], row[ordinals]
+
+
+def _files_with(version: Version, on: str) -> list[TableFile]:
+    """Return the tables with the column `on`: a text that each sample has from its writer."""
+    annotated = set[str]()
+    texts = {"key", *SOURCE_COLUMNS}
+    texts |= {name for name, body in version.manifest["columns"].items() if body["type"] == "string"}
+    files, there = [], set[str]()
+    for entry in version.manifest["samples"]:
+        if is_annotation(entry):
+            annotated |= set(entry["columns"])
+            continue
+        there |= texts & set(entry["columns"])
+        if on in texts and on in entry["columns"]:
+            files.append(TableFile.from_json(entry))
+    if not files or on in annotated:
+        # An annotation may hold a value of a few samples only, or overrule the writer's.
+        accepted = ", ".join(sorted(there - annotated))
+        raise FieldNotFound(
+            f"samples of {version.name} are not found by {on!r}; accepted are its columns of texts without "
+            f"annotations: {accepted}"
+        )
+    return files
 
 
 def _live(version: Version) -> tuple[Int64s, Bools]:

@@ -208,12 +208,21 @@ def test_keys_of_other_columns(made):
     done = made.annotate("d", "licences", table, author="ann", key="file", on="raw_key")
     assert (done.join.n_samples, done.join.unmatched) == (4, (("r9", "row 3 of the rows given"),))
     assert column(done.version, "licence") == {f"k{i}": {1: "by", 4: "cc0"}.get(i // 2) for i in range(10)}
-    with pytest.raises(
-        FieldNotFound, match="no sample of d@2 has a 'unit_id'; its key columns are key, raw_key"
-    ):
-        made.annotate("d", "x", table, author="ann", key="file", on="unit_id")
-    with pytest.raises(FieldNotFound, match="not found by 'label'; accepted: key, source_key"):
-        made.annotate("d", "x", table, author="ann", key="file", on="label")
+    for on in ("unit_id", "licence", "nope"):  # absent, an annotation's, unknown
+        with pytest.raises(
+            FieldNotFound, match=f"of d@2 are not found by '{on}'; accepted.*: key, label, raw_key"
+        ):
+            made.annotate("d", "x", table, author="ann", key="file", on=on)
+
+
+def test_annotate_finds_samples_by_a_column_of_texts(made):
+    """Such as the path of an imported file, which samples() shows."""
+    labels = {key: value for key, value in column(made.open("d"), "label").items() if value is not None}
+    some = sorted(set(labels.values()))[0]
+    table = pa.table({"class": [some], "colour": ["red"]})
+    done = made.annotate("d", "colours", table, author="ann", key="class", on="label")
+    expected = {f"k{i}": "red" if labels.get(f"k{i}") == some else None for i in range(10)}
+    assert column(done.version, "colour") == expected
 
 
 def test_what_is_refused(made):

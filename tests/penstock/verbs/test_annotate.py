@@ -118,7 +118,7 @@ def test_what_is_refused(cli, own, tmp_path):
             ("--author", "ann", "--strict"),
             "InvalidKey: 1 of 2 keys have no live sample in d@4: 'zz' (line 2 of",
         ),
-        (("--author", "ann", "--on", "w"), "FieldNotFound: samples are not found by 'w'"),
+        (("--author", "ann", "--on", "w"), "FieldNotFound: samples of d@4 are not found by 'w'"),
         (
             ("--author", "ann", "--columns", "x"),
             "FieldNotFound: there is no column 'x' in labels.jsonl, but kind",

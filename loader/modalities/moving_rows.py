@@ -1,0 +1,85 @@
+"""Find the rows of an episode's stream at which a robot moves."""
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import DecodeFailed
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_NS_PER_MS = 10**6
+
+
+def moving_rows(
+    values: Array, clock: Array | None = None, *, still: float = 0.02, idle_ms: int = 500, idle_rows: int = 15
+) -> Array:
+    """Return bool [n]: False at the idle rows of a stream, for `loader.windows(..., keep=)`.
+
+    A stream is idle while each dimension stays within `still` times the widest range of any dimension, since one that
+    never moves has only noise. The first row of an idle time is not idle. O(n * dims * log of the longest idle time).
+
+    - values: numbers [n, ...], such as an episode's actions
+    - clock: int64 [n], ascending times in ns, or None
+    - still: share of the widest range, 0 to below 1
+    - idle_ms: shortest idle time in ms, with a clock
+    - idle_rows: shortest idle run in rows, without a clock
+
+    Raises: ValueError for a setting out of range; DecodeFailed for values that are no rows of numbers, and for a clock
+    of another length or that does not ascend.
+    """
+    if not (0 <= still < 1 and idle_ms >= 1 and idle_rows >= 1):
+        raise ValueError(
+            f"moving_rows(still={still}, idle_ms={idle_ms}, idle_rows={idle_rows}); accepted: still from 0 to below 1, "
+            "idle_ms and idle_rows of at least 1"
+        )
+    if not values.ndim or not len(values) or values.dtype.kind not in "biuf":
+        raise DecodeFailed(f"{values.dtype} {list(values.shape)} are no rows of numbers")
+    rows = values.reshape(len(values), -1).astype(np.float64)  # [n, dims]
+    if clock is None:
+        last = np.arange(len(rows)) + idle_rows
+    else:
+        _check_clock(clock, len(rows))
+        last = np.searchsorted(clock, clock + idle_ms * _NS_PER_MS)
+    starts = np.flatnonzero(last < len(rows))
+    starts = starts[_within(rows, starts, last[starts], still)]
+    # Each idle time begins and ends an interval; a row is idle inside at least one.
+    edges = np.zeros(len(rows) + 1, np.int64)
+    np.add.at(edges, starts + 1, 1)
+    np.add.at(edges, last[starts] + 1, -1)
+    moving: Array = np.cumsum(edges[:-1]) == 0
+    return moving
+
+
+def _check_clock(clock: Array, n: int) -> None:
+    if clock.dtype != np.int64 or clock.shape != (n,) or (np.diff(clock) <= 0).any():
+        raise DecodeFailed(
+            f"the clock is {clock.dtype} {list(clock.shape)}; accepted: int64 [{n}], ascending strictly"
+        )
+
+
+def _within(rows: Array, starts: Array, stops: Array, share: float) -> Array:
+    """Return bool [starts]: whether rows [start, stop] of each interval stay within the share.
+
+    Extents of 2^k rows come from extents of 2^(k-1): O(rows * log of the longest).
+    """
+    finite = np.where(np.isfinite(rows), rows, np.nan)  # an infinite range would hold every movement
+    ranges = np.fmax.reduce(finite) - np.fmin.reduce(finite)  # [dims]
+    spread = share * np.fmax.reduce(ranges, initial=0.0)
+    levels = np.log2(stops - starts + 1).astype(
+        np.int64
+    )  # [starts]: greatest k with 2^k rows in the interval
+    low = rows
+    high = rows
+    within = np.zeros(len(starts), bool)
+    for level in range(int(levels.max(initial=-1)) + 1):
+        size = 2**level
+        if level:
+            low = np.minimum(low[: -size // 2], low[size // 2 :])
+            high = np.maximum(high[: -size // 2], high[size // 2 :])
+        own = np.flatnonzero(levels == level)
+        first = starts[own]
+        second = stops[own] + 1 - size  # two overlapping blocks of 2^k rows cover the interval
+        with np.errstate(invalid="ignore"):
+            extent = np.maximum(high[first], high[second]) - np.minimum(low[first], low[second])
+            within[own] = (extent <= spread).all(axis=1)
+    return within

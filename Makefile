@@ -5,7 +5,9 @@ PYTHON312 ?= python3.12
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# In a terminal pip shows its own progress; elsewhere it says nothing but errors.
+QUIET := $(shell test -t 2 || echo --quiet)
+PIP := $(BIN)/python -m pip install $(QUIET) --disable-pip-version-check -c constraints.txt
 # Some hundred processes start: what they import is compiled once, also where bytecode is not to be kept.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -q
@@ -26,12 +28,15 @@ setup: $(READY) ## the environment .venv, from constraints.txt
 
 $(READY): pyproject.toml constraints.txt loader/native/_native.c loader/native/blake2b.h loader/native/copies.h loader/native/crc32c.h loader/native/keys.h loader/native/resample.h loader/native/sha256.h loader/native/tar.h
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"penstock needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run: make PYTHON=/path/to/python3.11")'
-	@echo "Setting up $(VENV) (about two minutes the first time) ..."
+	@echo "Setting up $(VENV), about two minutes the first time. 1 of 3: a new environment"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip uninstall --quiet --quiet --yes penstock # the name of this package before, and another project's
+	@echo "2 of 3: torch 2.13.0"
 	@$(PIP) $(PIP_MORE) torch==2.13.0
+	@echo "3 of 3: penstock, Dagster and $$(grep -c == constraints.txt) pinned packages; the C extension is compiled"
 	@$(PIP) $(PIP_MORE) -e '.[dev]'
 	@touch $@
+	@echo "Set up: $(VENV)"
 
 demo: $(READY) ## the main job on real media, into demo/; SOURCE=<folder or URL> takes your own, CLUSTER=<file> a cluster
 	@$(BIN)/python -m examples.demo $(if $(SOURCE),--source '$(SOURCE)') $(if $(CLUSTER),--cluster '$(CLUSTER)') \

@@ -199,7 +199,10 @@ class DatasetSpec:
     split_by: str = "raw_sha256"
     """"raw_sha256" or "subject", kept in one split."""
     max_reject_rate: float = 0.0
-    """Share of a batch's objects, 0 to 1, duplicates included, above which damaged ones stop the batch."""
+    """Share of a batch's objects, 0 to 1, duplicates included, above which damaged ones stop the batch.
+
+    Also the share of a batch's samples above which a featurizer's refusals stop it.
+    """
     max_not_media_rate: float = 0.0
     """Share of a batch's objects, 0 to 1, that may not be media, such as an error page named .jpg."""
     max_unsupported_rate: float = 1.0

@@ -24,6 +24,7 @@ from dagster_project.sensors import sensors_of
 from dagster_project.sensors.alerting import jobs_sensor, run_failure_sensor
 from dagster_project.sensors.recovery import recovery_sensor
 from dagster_project.tidy import collect_job, collect_schedule, tidy_job, tidy_schedule
+from penstock.compute.pool.import_path import keep_import_path
 from resources.alerts import AlertsResource, viewer_url
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
@@ -89,6 +90,7 @@ def build_defs(
         schedules=[tidy_schedule, collect_schedule],
     )
     own = _own_defs(shared) if datasets is None else []
+    keep_import_path()  # Dagster takes the working directory and the datasets' folder off the path once this returns
     return dg.Definitions.merge(*parts, *own, shared)
 
 

@@ -136,7 +136,7 @@ def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
 
 
 def _read_folder(folder: Path) -> Iterator[OwnDataset | BrokenDataset]:
-    # Workers inherit `sys.path`, so they import the files under the same names.
+    # Workers import the files under the same names: `build_defs` keeps the path for them.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # at the end, so that no file hides a library
     paths = _files(folder)

@@ -54,6 +54,7 @@
       LossyExport:            (ValueError)
       InvalidWeights:         (ValueError)
       ModelFailed:            (RuntimeError)
+      FeaturizerFailed:       (RuntimeError)
       EngineUnreachable:      (ConnectionError)
       InvalidCluster:         (ValueError)
       JobFailed:              (RuntimeError)
@@ -271,7 +272,7 @@ class TransformFailed(PenstockError, RuntimeError):
 
 
 class WorkerFailed(PenstockError, RuntimeError):
-    """A worker process died twice during one step, or raised an error that could not be sent."""
+    """A worker process died twice during one step, raised an unsendable error, or lacks code, rights or resources."""
 
 
 class MissingDependency(PenstockError, ImportError):
@@ -292,6 +293,10 @@ class InvalidWeights(PenstockError, ValueError):
 
 class ModelFailed(PenstockError, RuntimeError):
     """A model's device is missing, it does not fit into memory, or its results are not repeatable."""
+
+
+class FeaturizerFailed(PenstockError, RuntimeError):
+    """A featurizer's code failed, which is no verdict on a sample; the message has featurizer, sample and error."""
 
 
 class EngineUnreachable(PenstockError, ConnectionError):

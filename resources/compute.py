@@ -11,6 +11,7 @@ from dagster._core.storage.tags import MAX_RUNTIME_SECONDS_TAG
 from pydantic import Field
 
 from penstock.compute.pool import Compute, open_compute
+from penstock.compute.pool.import_path import restore_import_path
 
 if TYPE_CHECKING:
     from penstock.compute.attach import JobState
@@ -46,6 +47,7 @@ class ComputeResource(dg.ConfigurableResource[None]):
 
         Raises: InvalidRuntime; InvalidCluster.
         """
+        restore_import_path()  # steps run after Dagster has taken the code location's folders off the path
         with closing(open_compute(self.engine, self.workers or None, self.variables)) as here:
             yield self._on_cluster(here, context) if self.cluster else here
 

@@ -1,5 +1,6 @@
 """Compute one featurizer over one part, in workers that read ranges of samples; imports no dagster."""
 
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -8,12 +9,15 @@ from typing import Any, get_args
 import loader
 from loader.dataset.writing.part_extension import add_part_group, read_part
 from loader.errors import (
+    FeaturizerFailed,
     FieldMismatch,
+    InvalidField,
     InvalidWeights,
     MissingDependency,
     ModelFailed,
     PenstockError,
     StoreError,
+    WorkerFailed,
 )
 from loader.modalities.array import CLOCK
 from loader.storage import RangeReader, Store
@@ -35,9 +39,15 @@ GPU_RANGE = 256
 """Samples per unit of work of a model on a GPU: enough to fill its batches."""
 
 _FAULTS: Mapping[str, type[PenstockError]] = {
-    one.__name__: one for one in (*StoreError.__subclasses__(), ModelFailed)
+    one.__name__: one for one in (*StoreError.__subclasses__(), ModelFailed, FeaturizerFailed)
 }
 """Errors that a worker may name; others become `StoreError`."""
+
+CODE_ERRORS = (
+    *(ImportError, SyntaxError, NameError, AttributeError, TypeError),
+    *(NotImplementedError, InvalidField),
+)
+"""Errors of a featurizer's code: no bytes of a sample may cause them."""
 
 _LOST = get_args(Code)
 """Engine's codes for work without a result."""
@@ -156,6 +166,9 @@ def featurize(sample_range: SampleRange) -> RangeResult:
         return RangeResult(fault=type(error).__name__, reason=str(error))
     except (InvalidWeights, MissingDependency) as error:
         return RangeResult(fault=ModelFailed.__name__, reason=str(error))
+    except CODE_ERRORS as error:
+        failed = code_failure(sample_range.featurizer.name, error, f"at sample {keys[-1]!r}" if keys else "")
+        return RangeResult(fault=FeaturizerFailed.__name__, reason=failed)
     remaining = iter(results)
     rows = enumerate(keys, sample_range.start)
     return RangeResult(
@@ -163,6 +176,17 @@ def featurize(sample_range: SampleRange) -> RangeResult:
             FeatureRow(key=key) if at in sample_range.removed else _row(key, next(remaining))
             for at, key in rows
         )
+    )
+
+
+def code_failure(featurizer: str, error: Exception, where: str) -> str:
+    """Return why a featurizer's code fails, with the line that raised the error. where: sample or part."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return (
+        f"featurizer {featurizer!r} failed {where}: {type(error).__name__}: {error}{line}. Nothing was recorded: "
+        "repair the featurizer or its environment, and run the batch again. For bytes that it cannot use, a featurizer "
+        "raises Unusable"
     )
 
 
@@ -194,14 +218,18 @@ def _row(key: str, result: Features | Unusable) -> FeatureRow:
 def compute_part(compute: Compute, part: SampleRange, timeout_s: float) -> Iterator[FeatureRow]:
     """Yield the rows of all samples of a range, in order. A sample that kills its worker is refused.
 
-    Raises: StoreError; ModelFailed, also if every sample of a unit of work kills its worker.
+    Raises: StoreError; WorkerFailed; FeaturizerFailed if its code fails; ModelFailed, also if every sample of a unit of
+    work kills its worker.
     """
     featurizer = part.featurizer
     variables = store_variables(part.store, *weights_of(featurizer))
     gpus = gpus_of(featurizer)
 
     def outcomes(work: Sequence[SampleRange]) -> Iterator[Outcome[RangeResult]]:
-        return compute.map(featurize, work, timeout_s=timeout_s, variables=variables, gpus=gpus)
+        try:
+            yield from compute.map(featurize, work, timeout_s=timeout_s, variables=variables, gpus=gpus)
+        except WorkerFailed as error:
+            raise WorkerFailed(f"featurizer {featurizer.name!r}: {error}") from error
 
     ranges = part.split(range_length(featurizer))
     for sample_range, outcome in zip(ranges, outcomes(ranges), strict=True):
@@ -239,7 +267,7 @@ def weights_of(featurizer: Featurizer) -> list[str]:
 
 
 def rows_or_raise(result: RangeResult) -> Sequence[FeatureRow]:
-    """Return the rows of a result. Raises: StoreError; ModelFailed."""
+    """Return the rows of a result. Raises: StoreError; ModelFailed; FeaturizerFailed."""
     if result.fault:
         raise _FAULTS.get(result.fault, StoreError)(result.reason)
     return result.rows

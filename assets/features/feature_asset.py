@@ -7,7 +7,7 @@ import dagster as dg
 
 import loader
 from loader.dataset.shards.part import part_rows
-from loader.errors import Conflict, InvalidWeights, ModelFailed, StageNotPublished
+from loader.errors import Conflict, FeaturizerFailed, InvalidWeights, ModelFailed, StageNotPublished
 from loader.storage import Store
 from penstock.compute.pool import Compute
 from penstock.stages import StageRecord, current_record, fingerprint
@@ -17,6 +17,7 @@ from resources.storage import RootResource
 from ..featurizers import Featurizer
 from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
+from ..ingest.stored_faults import has_feature_faults
 from ..report import as_failures, dagster_name, data_version, features_metadata
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import reader_of, require_published
@@ -37,13 +38,16 @@ def feature_stage(
     partition: str,
     run_id: str,
     timeout_s: float,
+    max_reject_rate: float = 1.0,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Compute and publish one featurizer's group and columns for a batch; return the record and its rows.
 
-    An unchanged batch is not recomputed. A refused sample has empty fields, and the samples stage leaves it out.
+    An unchanged batch is not recomputed, unless code or machine caused a stored refusal. A refused sample has empty
+    fields, and the samples stage leaves it out. The verdict is "failed" if the featurizer refuses a larger share of the
+    samples than max_reject_rate, 0 to 1.
 
-    Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict if the units have this group, field or column;
-    StoreError.
+    Raises: StageNotPublished; InvalidWeights; ModelFailed; FeaturizerFailed; Conflict if the units have this group,
+    field or column; StoreError.
     """
     stage = stage_name(featurizer.name)
     upstream = require_published(root.store, dataset, "units", partition)
@@ -52,7 +56,9 @@ def feature_stage(
     digest = fingerprint(CODE_VERSION, featurizer.version, upstream.fingerprint, upstream.body["txn"])
     newest = current_record(root.store, dataset, stage, partition)
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
-        return newest, read_table(root.store, newest.files[stage])
+        stored_rows = read_table(root.store, newest.files[stage])
+        if not has_feature_faults(stored_rows):
+            return newest, stored_rows
     units = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
     shards = [shard for _, part in units for shard in part.shards]
     featurizer = featurizer.of_fields(facts_of_fields(shards, CUT_FACTS, upstream.body.get("facts", {})))
@@ -70,7 +76,7 @@ def feature_stage(
         attempt=(newest.r if newest else 0,),
         timeout_s=timeout_s,
     )
-    return BatchFeatures(compute, of).publish(root, inputs, run_id)
+    return BatchFeatures(compute, of).publish(root, inputs, run_id, max_reject_rate)
 
 
 def _check_names(store: Store, featurizer: Featurizer, inputs: Sequence[FeatureInput]) -> None:
@@ -105,6 +111,7 @@ def features_of_batch(
         partition=partition,
         run_id=run_id,
         timeout_s=spec.work_timeout_s,
+        max_reject_rate=spec.max_reject_rate,
     )
 
 
@@ -134,7 +141,7 @@ def feature_asset(
     ) -> dg.MaterializeResult[None]:
         with root.opened() as opened, compute.opened(context) as engine:
             options: Any = {"partition": context.partition_key, "run_id": context.run.run_id}
-            with as_failures(StageNotPublished, Conflict, InvalidWeights, ModelFailed):
+            with as_failures(StageNotPublished, Conflict, InvalidWeights, ModelFailed, FeaturizerFailed):
                 record, rows = features_of_batch(opened, engine, spec, featurizer, **options)
             if record.verdict != "published":
                 shown = features_metadata(record, rows, texts)

@@ -7,7 +7,15 @@ from itertools import chain
 from typing import Any
 
 import loader
-from loader.errors import Corrupt, InvalidRuntime, InvalidWeights, MissingDependency, ModelFailed
+from loader.errors import (
+    Corrupt,
+    FeaturizerFailed,
+    InvalidRuntime,
+    InvalidWeights,
+    MissingDependency,
+    ModelFailed,
+    PenstockError,
+)
 from loader.storage import RangeReader, Store
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import Jobs, blocks_of, discard
@@ -25,6 +33,7 @@ from .compute import (
     RANGE,
     SampleRange,
     StoredFeatures,
+    code_failure,
     compute_part,
     featurize,
     model_here,
@@ -114,12 +123,24 @@ class PartFeatures:
     """`machine_facts` of a model; else empty."""
     fault: str = ""
     """Why the model does not run on the node; "" if it does."""
+    code_fault: str = ""
+    """Why the featurizer's code fails, or cannot be imported on the node; "" if it runs."""
+    not_allowed: str = ""
+    """Why the node may not run the featurizer, so that the waiting process does; "" if it may."""
 
 
 def part_features(task: PartTask, node: Node) -> PartFeatures:
     """Compute the features of a part and write its shard. Raises: StoreError; as `store_part`."""
-    store, part = node.open(task.root), loader.Part.from_json(task.part)
-    featurizer, stored = task.featurizer.build(node.packages), StoredFeatures()
+    store = node.open(task.root)
+    part = loader.Part.from_json(task.part)
+    stored = StoredFeatures()
+    try:
+        featurizer = task.featurizer.build(node.packages)
+    except InvalidRuntime as error:
+        return PartFeatures(not_allowed=str(error))
+    except (ImportError, SyntaxError, AttributeError) as error:
+        where = f"to import, as {task.featurizer.place}"
+        return PartFeatures(code_fault=code_failure(task.featurizer.place, error, where))
     whole = SampleRange(
         store=store,
         part=part,
@@ -136,6 +157,8 @@ def part_features(task: PartTask, node: Node) -> PartFeatures:
         store_part(store, featurizer, task.names, task.kind, part, rows, stored, task.txn)
     except (InvalidWeights, MissingDependency, ModelFailed) as error:
         return PartFeatures(fault=str(error))
+    except FeaturizerFailed as error:
+        return PartFeatures(code_fault=str(error))
     return PartFeatures(
         shards=stored.shards, table=[list(row.items()) for row in stored.table], ran_on=ran_on
     )
@@ -238,7 +261,7 @@ class BatchFeatures:
     def store(self, inputs: Sequence[FeatureInput]) -> StoredFeatures:
         """Compute and store the features of parts. A model runs all of them on one kind of machine.
 
-        Raises: ModelFailed if the machines differ; as `compute_part`, `store_part` and `blocks_of`.
+        Raises: ModelFailed if the machines differ; FeaturizerFailed; as `compute_part`, `store_part` and `blocks_of`.
         """
         plain = self._plain()
         done = self._on_cluster(inputs, plain) if plain is not None else [None] * len(inputs)
@@ -265,7 +288,7 @@ class BatchFeatures:
         return stored
 
     def publish(
-        self, root: loader.Root, inputs: Sequence[FeatureInput], run_id: str, max_reject_rate: float = 1.0
+        self, root: loader.Root, inputs: Sequence[FeatureInput], run_id: str, max_reject_rate: float
     ) -> tuple[StageRecord, list[dict[str, Any]]]:
         """Compute and store the features of parts, then append their record; return it and its rows.
 
@@ -275,7 +298,7 @@ class BatchFeatures:
         body = described(of.featurizer, of.names)
         with root.heartbeat(of.txn or units.body["txn"]):
             stored = self.store(inputs)
-        reason = refused_reason(stored.refused, len(stored.table), max_reject_rate)
+        reason = refused_reason(of.featurizer.name, stored, max_reject_rate)
         body |= stored.model | {"shards": stored.shards}
         if of.txn:
             body |= {"taken": stored.parts, "group": of.names.group, "refresh": of.txn}
@@ -348,14 +371,20 @@ class BatchFeatures:
         computed = list[PartFeatures | None]()
         for block in blocks_of(self._compute, self._job, lambda: tasks):
             for item, outcome in zip(inputs[block.first :], block.outcomes, strict=False):
-                if outcome.error is not None:
-                    self._log(f"part {item.part.id} is computed here: {outcome.error.summary}")
-                computed.append(outcome.value)
+                features = outcome.value
+                why = outcome.error.summary if outcome.error else ""
+                if features is not None and features.not_allowed:
+                    why = features.not_allowed
+                    features = None
+                if features is None:
+                    self._log(f"part {item.part.id} is computed here: {why}")
+                computed.append(features)
         for item, features in zip(inputs, computed, strict=True):
-            if features is not None and features.fault:
+            if features is not None and (fault := features.fault or features.code_fault):
                 discard(self._compute, self._job)  # otherwise the next run would find the same fault
-                raise ModelFailed(
-                    f"featurizer {of.featurizer.name!r} fails on a node, at part {item.part.id}: {features.fault}"
+                failed: type[PenstockError] = ModelFailed if features.fault else FeaturizerFailed
+                raise failed(
+                    f"featurizer {of.featurizer.name!r} fails on a node, at part {item.part.id}: {fault}"
                 )
         return computed
 
@@ -364,11 +393,14 @@ def _words(facts: Mapping[str, str | int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(facts.items()))
 
 
-def refused_reason(refused: int, samples: int, max_reject_rate: float) -> str:
+def refused_reason(featurizer: str, stored: StoredFeatures, max_reject_rate: float) -> str:
     """Return why a batch's features may not be published, or ""."""
-    if refused <= max_reject_rate * samples:
+    n_samples = len(stored.table)
+    if stored.refused <= max_reject_rate * n_samples:
         return ""
+    first = next(row for row in stored.table if row["code"])
     return (
-        f"the featurizer refuses {refused} of {samples} published samples, {max_reject_rate:.0%} is allowed; the "
-        "record's table lists them"
+        f"featurizer {featurizer!r} refuses {stored.refused} of {n_samples} samples, max_reject_rate of the dataset "
+        f"allows {max_reject_rate:.1%}. First: {first['key']!r} ({first['code']}: {first['reason']}); the table of the "
+        "record lists them. Repair the featurizer or the samples, or raise the limit, and run the batch again"
     )

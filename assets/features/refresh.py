@@ -21,6 +21,7 @@ from penstock.stages import KnownRecords, StageRecord, current_record, fingerpri
 from ..featurizers import Featurizer
 from ..featurizers.featurizer import check_new_names
 from ..featurizers.models import ModelFeaturizer, pinned
+from ..ingest.stored_faults import has_feature_faults
 from ..spec import DatasetSpec, stage_name
 from ..stages import open_transaction
 from ..tables import read_table
@@ -185,7 +186,9 @@ def refresh_stage(
     digest = fingerprint(CODE_VERSION, featurizer.version, units.fingerprint, units.body["txn"])
     newest = current_record(store, spec.name, stage, units.partition)
     if newest is not None and _can_stand(root, newest, featurizer.version):
-        return newest, read_table(store, newest.files[stage])
+        stored_rows = read_table(store, newest.files[stage])
+        if not has_feature_faults(stored_rows):
+            return newest, stored_rows
     version = root.open(f"{spec.name}@latest")
     featurizer = featurizer.of_fields(version.facts)
     published = [(kind, published_part(version, part)) for kind, part in published_parts(version, units)]

@@ -24,6 +24,7 @@ from resources.storage import RootResource
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
 from ..gate_settings import EXPECTATIONS, Gate
+from ..ingest.stored_faults import has_feature_faults
 from ..ingest.units import published_labels
 from ..report import Metadata, table_metadata
 from ..spec import DatasetSpec, Filter, stage_name
@@ -47,7 +48,7 @@ class RefreshedBatch:
     tables: tuple[pa.Table, ...]
     """Table per part: live samples with key, code, reason and the featurizer's columns."""
     whole: bool
-    """True if every live sample has new features."""
+    """True if every live sample has new features, and neither code nor machine caused a refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +187,10 @@ def _batch(
     columns: Mapping[str, Sequence[str]],
     live: pa.Array,
 ) -> RefreshedBatch:
-    table, start, tables, whole = get_table(root.store, record.files[record.stage]), 0, [], True
+    table = get_table(root.store, record.files[record.stage])
+    start = 0
+    tables: list[pa.Table] = []
+    whole = not _has_faults(table)
     part_ids = set(version.parts.ids.to_pylist())
     for part, kind, n_rows in record.body["taken"]:
         own_columns = [name for name in columns[kind] if name in table.column_names]
@@ -198,6 +202,13 @@ def _batch(
         if part in part_ids:
             whole &= int(version.parts.n_live[version.parts.position(part)]) == rows.num_rows
     return RefreshedBatch(record=record, tables=tuple(tables), whole=whole)
+
+
+def _has_faults(table: pa.Table) -> bool:
+    if not table.num_rows:
+        return False
+    refused = table.filter(pc.not_equal(table["code"], ""))
+    return has_feature_faults(refused.select(["code", "reason"]).to_pylist())
 
 
 def _left_out(filters: Sequence[Filter], batch: RefreshedBatch) -> Iterator[tuple[str, str]]:

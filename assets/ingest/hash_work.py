@@ -4,16 +4,15 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loader.errors import Changed, Corrupt, ForkedStore, StoreError, Throttled, Transient
+from loader.errors import Changed, Corrupt, StoreError
 from loader.storage import Store
-from penstock.compute.work import Fault, Node, Work
+from penstock.compute.pool import is_fault
+from penstock.compute.work import Node, Work
 
 from ..media.sniff import HEAD_BYTES, sniff
 
 _CHUNK_BYTES = 8 * 2**20
 _REASON_CHARS = 500
-_NOT_THE_OBJECTS_FAULT = (Throttled, Transient, ForkedStore)
-"""Errors of the store, which reject no object."""
 _BYTES_PER_S, _SLOWEST_BYTES_PER_S = 100e6, 1e6
 
 
@@ -48,15 +47,15 @@ class Hashed:
 
 
 def hashed(landing: Store, task: HashTask) -> Hashed:
-    """Read exactly that object version. Raises: Throttled, Transient or ForkedStore."""
+    """Read exactly that object version. Raises: StoreError if the store, disk or credentials fail (`is_fault`)."""
     digest, head = hashlib.sha256(), b""
     try:
         for chunk in _chunks(landing, task):
             head = head or chunk[:HEAD_BYTES]
             digest.update(chunk)
-    except _NOT_THE_OBJECTS_FAULT:
-        raise
     except (StoreError, Corrupt) as error:
+        if is_fault(error):
+            raise
         return Hashed(error_code=type(error).__name__, error_reason=str(error)[:_REASON_CHARS])
     return Hashed(sha256=digest.hexdigest(), mime=sniff(head))
 
@@ -73,11 +72,8 @@ def _chunks(landing: Store, task: HashTask) -> Iterator[bytes]:
 
 
 def hash_object(task: HashTask, node: Node) -> Hashed:
-    """Read an object on a node. Raises: Fault; Throttled; Transient."""
-    try:
-        return hashed(node.open(task.landing), task)
-    except ForkedStore as error:
-        raise Fault(str(error)) from error
+    """Read an object on a node. Raises: as `hashed`."""
+    return hashed(node.open(task.landing), task)
 
 
 def _cost_s(task: HashTask) -> float:

@@ -37,6 +37,7 @@ from .audit_work import (
     staging_of,
 )
 from .limits import Tell, TimeLimit, limits_probed, log, rates, refusal_counts, refusal_of_copy, stop_reason
+from .stored_faults import has_stored_faults
 
 CODE_VERSION = "3"
 CHECK = "readable"
@@ -61,7 +62,9 @@ def media_stage(
     """Audit a batch and publish the verdict; return the record, the admitted rows and the refused rows.
 
     The verdict is `failed` if more objects are damaged, or not media, than the dataset allows. An unchanged batch is
-    not audited again. Raises: StageNotPublished; StoreError if scratch space is full.
+    not audited again, unless a stored refusal came from code or machine.
+
+    Raises: StageNotPublished; StoreError and WorkerFailed if code, machine or store fails.
     """
     store = root.store
     upstream = require_published(store, spec.name, RAW_OBJECTS, partition)
@@ -69,7 +72,9 @@ def media_stage(
     digest = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, rates(spec), takes)
     newest = current_record(store, spec.name, MEDIA, partition)
     if newest is not None and newest.fingerprint == digest:
-        return newest, read_table(store, newest.files[MEDIA]), read_table(store, newest.files["refusals"])
+        refused = read_table(store, newest.files["refusals"])
+        if not has_stored_faults(refused):
+            return newest, read_table(store, newest.files[MEDIA]), refused
     landed = read_table(store, upstream.files[RAW_OBJECTS])
     staging = staging_of(store, spec.name, partition, spec.policy)
     of = AuditOf(root=store, partition=partition, fingerprint=digest, staging=staging)

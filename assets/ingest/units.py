@@ -25,6 +25,7 @@ from ..spec import DatasetSpec
 from ..stages import (
     MEDIA,
     RAW_OBJECTS,
+    SAMPLES,
     UNITS,
     BatchSamples,
     clear_recut,
@@ -36,6 +37,7 @@ from ..tables import read_table, write_table
 from .audit_work import clear_staging, staging_of
 from .cut import CutInto, cut_objects, labels_of, new_objects, policy_fingerprint, untrue_reason
 from .limits import DUPLICATE, Tell, log, refusal_counts, refusals_of_copies
+from .stored_faults import has_stored_faults, is_faulty_exclusion
 
 CODE_VERSION = "2"
 CHECK = "true_to_source"
@@ -55,8 +57,10 @@ def units_stage(
 ) -> tuple[StageRecord, list[Row], list[Row]]:
     """Cut a batch and publish its parts; return the record, the rows of its units, and the refusals.
 
-    Raw objects of the newest version are dropped as duplicates. An unchanged batch is cut again only if its transaction
-    was aborted. Raises: StageNotPublished; StoreError.
+    Raw objects of the newest version are dropped as duplicates. An unchanged batch is cut again if its transaction was
+    aborted, or if code or machine, not the data, refused objects or published samples.
+
+    Raises: StageNotPublished; StoreError and WorkerFailed if code, machine or store fails.
     """
     store = root.store
     media = require_published(store, spec.name, MEDIA, partition)
@@ -67,7 +71,9 @@ def units_stage(
         digest = fingerprint(digest, *spec.taken_as)
     newest = current_record(store, spec.name, UNITS, partition)
     if newest is not None and newest.fingerprint == digest and _still_good(root, newest):
-        return newest, read_table(store, newest.files[UNITS]), read_table(store, newest.files["refusals"])
+        refused = read_table(store, newest.files["refusals"])
+        if not has_stored_faults(refused) and not _was_published_with_faults(root, newest):
+            return newest, read_table(store, newest.files[UNITS]), refused
     landed = require_published(store, spec.name, RAW_OBJECTS, partition)
     require_read(media, landed)
     raws = {row["key"]: row for row in read_table(store, landed.files[RAW_OBJECTS])}
@@ -247,6 +253,16 @@ def _still_good(root: "loader.Root", record: StageRecord) -> bool:
     status = root.state.txns[record.body["txn"]].status
     parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
     return status == "committed" or (status != "aborted" and not clash(root, record, parts))
+
+
+def _was_published_with_faults(root: "loader.Root", units: StageRecord) -> bool:
+    # Samples that a version left out come back only by a new cut.
+    if root.state.txns[units.body["txn"]].status != "committed":
+        return False
+    samples = current_record(root.store, units.dataset, SAMPLES, units.partition)
+    if samples is None or samples.body["txn"] != units.body["txn"]:
+        return False
+    return any(map(is_faulty_exclusion, samples.body["exclude"].values()))
 
 
 _CHECK_DESCRIPTION = (

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from loader.errors import StoreError, Throttled, Transient
+from loader.errors import StoreError
+from loader.modalities.fields import is_ours
 from loader.storage import Store
+from penstock.compute.pool import is_fault
 
 from .container import check_scratch, scratch_error
 from .cutters import CUTTERS, MEDIA_KINDS, ClipStaging, Known, kind_of
@@ -19,7 +21,8 @@ from .segments import Segment
 from .unit import Kind, Unit, Unusable, rejected
 
 _CHUNK_BYTES = 2**20
-_NOT_THE_OBJECTS_FAULT = (Throttled, Transient)
+_OF_A_BUG = (TypeError, AttributeError, NameError)
+"""Errors that are bugs if this project's own code raises them; libraries raise them for damaged files, too."""
 Result = TypeVar("Result")
 
 
@@ -105,7 +108,9 @@ def audit_object(request: AuditRequest) -> AuditResult:
         return _on_local_copy(request, work)
     except Unusable as unusable:
         return AuditResult(key=request.key, refusal=refusal_row(request.key, request.sha256, unusable))
-    except StoreError as error:
+    except Exception as error:
+        if not _is_no_verdict(error):
+            raise
         return AuditResult(key=request.key, fault=f"{type(error).__name__}: {error}")
     finally:
         for file in scratch.glob("clip-*"):
@@ -130,9 +135,17 @@ def cut_object(request: CutRequest) -> CutResult:
     except Unusable as unusable:
         shutil.rmtree(scratch, ignore_errors=True)
         return CutResult(key=request.key, refusal=refusal_row(request.key, request.sha256, unusable))
-    except StoreError as error:
+    except Exception as error:
+        if not _is_no_verdict(error):
+            raise
         shutil.rmtree(scratch, ignore_errors=True)
         return CutResult(key=request.key, fault=f"{type(error).__name__}: {error}")
+
+
+def _is_no_verdict(error: Exception) -> bool:
+    if isinstance(error, StoreError) or is_fault(error):
+        return True
+    return isinstance(error, _OF_A_BUG) and is_ours(error)
 
 
 def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:
@@ -179,9 +192,9 @@ def _fetch(request: AuditRequest, write: Callable[[bytes], object]) -> None:
             while chunk := stream.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 write(chunk)
-    except _NOT_THE_OBJECTS_FAULT:
-        raise
     except StoreError as error:
+        if is_fault(error):
+            raise
         raise rejected("fetch", type(error).__name__, error) from error
     if digest.hexdigest() != request.sha256:
         raise rejected("fetch", "Changed", "the object is not the one that landed; land the batch again")

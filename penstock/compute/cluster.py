@@ -1,6 +1,7 @@
 """Read a cluster's TOML file: its engine, each runner's share, and the code to run. Examples: docs/clusters.md."""
 
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from .engines.ray_engine import RayEngine
 from .engines.slurm import SlurmCluster, SlurmEngine
 from .job import JobFolder
 from .plain import from_mapping
+from .pool.import_path import code_folders
 from .work import StoredPlace
 
 OUR_PACKAGES = ("assets", "penstock")
@@ -136,6 +138,8 @@ class Cluster:
             **({} if self.engine in ("inline", "local") else {"gpus": str(self.slot.gpus)}),
             "packages": ",".join(sorted({*OUR_PACKAGES, *self.packages})),
         }
+        if not self.image and (folders := code_folders()):
+            settings["import-path"] = os.pathsep.join(folders)
         python = self.node_python("python" if self.image else sys.executable)
         options = [word for name, value in settings.items() for word in (f"--{name}", value)]
         return [python, "-m", runner_process.__name__, *options]

@@ -1,6 +1,5 @@
 """Compute the blocks of a `Work` as a cluster job, or in this process's own pool."""
 
-import errno
 import shutil
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -9,13 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from loader.errors import Corrupt, Forbidden, Throttled, Transient
+from loader.errors import Corrupt
 from loader.storage import Store
 from loader.storage.disk.scratch import held_folder
 
 from .job import Job, StoredOutcome, store_url
 from .plain import from_json, to_json
-from .pool import Compute, Failure, Outcome, Progress
+from .pool import Compute, Failure, Outcome, Progress, is_fault
 from .pool.environment import shares, store_variables
 from .submit import BlockOutcomes, cut_blocks, own_folders
 from .work import Block, Fault, Node, Work, work_at
@@ -23,11 +22,6 @@ from .work import Block, Fault, Node, Work, work_at
 FINISH_S = 3600.0
 """Time limit of a block's `finish`, in s."""
 _RESULT, _FAULT = b"r", b"f"
-_FAULTS = (Fault, Transient, Throttled, Forbidden)
-_ERRNOS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE}
-)
-"""Error numbers of a failing disk or machine; a missing file is the unit's own error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +140,7 @@ class WorkerCalls:
             return StoredOutcome(code=error.code, reason=error.summary)
         body, fault = _read(outcome.value)
         if fault:
-            raise Fault(fault)
+            raise Fault(f"work {self.work.name!r} failed, which is no verdict on its unit: {fault}")
         try:  # a hostile input file may control the worker
             result = from_json(body, self.work.result, "the result of a unit")
         except Corrupt as error:
@@ -163,7 +157,7 @@ def _answer(make: Callable[[], Any]) -> bytes:
     try:
         answer = make()
     except Exception as error:
-        if not _is_fault(error):
+        if not is_fault(error):
             raise
         return _FAULT + f"{type(error).__name__}: {error}".encode()
     return _RESULT + to_json(answer)
@@ -172,10 +166,6 @@ def _answer(make: Callable[[], Any]) -> bytes:
 def _read(answer: bytes) -> tuple[memoryview, str]:
     body = memoryview(answer)[1:]
     return body, "" if answer[:1] == _RESULT else str(body, errors="replace")
-
-
-def _is_fault(error: Exception) -> bool:
-    return isinstance(error, _FAULTS) or (isinstance(error, OSError) and error.errno in _ERRNOS)
 
 
 U = TypeVar("U")

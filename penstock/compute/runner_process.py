@@ -28,6 +28,8 @@ from .work import work_at
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a runner in this process; return its exit status."""
     arguments = parser().parse_args(argv)
+    folders = arguments.import_path.split(os.pathsep)
+    sys.path += [folder for folder in folders if folder and folder not in sys.path]
     try:
         runner = open_runner(arguments, LocalCompute)
     except (Changed, CodeMismatch, Corrupt, InvalidRuntime, ObjectNotFound) as error:
@@ -99,6 +101,12 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--memory", type=int, default=0, help="bytes of memory of the slot; 0: unknown")
     top.add_argument("--gpus", type=int, help="GPUs of the slot; left out: all that the runner sees")
     top.add_argument("--packages", required=True, metavar="A,B", help="packages whose works may run")
+    top.add_argument(
+        "--import-path",
+        default="",
+        metavar="A:B",
+        help="more folders of Python modules, behind this node's own",
+    )
     top.add_argument("--with-parent", action="store_true", help="end once standard input ends")
     return top
 

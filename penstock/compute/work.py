@@ -244,8 +244,10 @@ def work_at(place: str, packages: Sequence[str]) -> Work[Any, Any]:
         )
     try:
         work = getattr(import_module(module), name, None)
-    except ImportError as error:
-        raise InvalidRuntime(f"work {place!r} cannot be imported here: {error}") from error
+    except Exception as error:
+        raise InvalidRuntime(
+            f"work {place!r} cannot be imported here: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(work, Work):
         raise InvalidRuntime(f"{place!r} is no work; accepted: a name that holds a `Work`")
     return work

@@ -14,10 +14,11 @@ from loader.dataset.names import key_hash
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.part_writer import write_part
 from loader.dataset.writing.spill import Sample
-from loader.errors import FieldMismatch, PenstockError, Throttled, Transient
+from loader.errors import FieldMismatch, PenstockError
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
 from penstock.card.classes import modality_of
+from penstock.compute.pool import is_fault
 from penstock.compute.work import Node, Work
 from penstock.formats.importer import Importer, Readable
 from penstock.formats.importing.read_units import ReadUnit, Spilled, UnitReader
@@ -72,9 +73,9 @@ class ReadPlace:
                     )
                 )
                 self._keys = frozenset(info.key for info in self._all.infos)
-            except (Throttled, Transient):
-                raise
             except PenstockError as error:
+                if is_fault(error):
+                    raise
                 self._all = error
 
     def readable(self, info: ObjectInfo) -> Readable:

@@ -7,19 +7,11 @@ from typing import Any, TypeVar
 
 from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.columnar.json_members import JsonMembers
-from loader.errors import (
-    Changed,
-    NotSupported,
-    ObjectNotFound,
-    PenstockError,
-    StoreError,
-    Throttled,
-    Transient,
-)
+from loader.errors import Changed, NotSupported, ObjectNotFound, PenstockError
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
 from penstock.card.classes import modality_of
-from penstock.compute.work import Fault
+from penstock.compute.pool import is_fault
 from penstock.formats.reading.sample import FoundObjects
 from penstock.formats.registration.shard_rows import ForeignShard, Rows, rows_of, shards_of
 from penstock.formats.registry import registered_named
@@ -69,19 +61,17 @@ def fresh_objects(
 def refused_where_unreadable(stage: str) -> Iterator[None]:
     """Turn an object's error into its refusal by this stage: damaged, not supported, or replaced.
 
-    Raises: Unusable; Fault if scratch is full; Throttled; Transient.
+    Raises: Unusable; errors of code, machine or store (`is_fault`).
     """
     try:
         yield
-    except (Throttled, Transient):
-        raise
     except Changed as error:
         raise dropped("fetch", Changed.__name__, error) from error
     except NotSupported as error:
         raise not_supported(stage, NotSupported.__name__, error) from error
     except PenstockError as error:
-        if type(error) is StoreError:  # this machine's error; errors of the object have subclasses
-            raise Fault(str(error)) from error
+        if is_fault(error):
+            raise
         raise rejected(stage, type(error).__name__, error) from error
 
 
@@ -106,9 +96,9 @@ class WalkedPlace:
         if companions(format):
             try:
                 self._all = self._format.find_objects(landing, list(list_place(landing)))
-            except (Throttled, Transient):
-                raise
             except PenstockError as error:
+                if is_fault(error):
+                    raise
                 self._all = error
 
     @property

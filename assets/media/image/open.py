@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from loader.errors import MissingDependency
 from loader.limits import MAX_RAW_IMAGE_PX, MAX_TIFF_PAGES, beyond
 
 from ..container import check_machine
-from ..unit import dropped, not_supported, rejected
+from ..unit import dropped, rejected
 from .file_parts import SIDEWAYS, Orientation, check_jpeg, orientation_of, png_parts
 from .to_srgb import Colour, code_points_of, colour_of
 
@@ -160,12 +161,12 @@ def _has_more(image: "Image") -> bool:
 
 
 def read_heif() -> None:
-    """Let Pillow open HEIC. Raises: Unusable if the optional package is missing."""
+    """Let Pillow open HEIC. Raises: MissingDependency, which is no verdict on the object."""
     try:
         import pi_heif  # type: ignore[import-untyped]
     except ImportError as error:
-        raise not_supported(
-            "probe", "not_supported", "HEIC needs a decoder: pip install pi-heif, and run the batch again"
+        raise MissingDependency(
+            "HEIC needs the package pi-heif, which is not installed: pip install pi-heif, and run the batch again"
         ) from error
     pi_heif.options.DECODE_THREADS = 1
     pi_heif.register_heif_opener()

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from ..locked_processes import LockedProcesses, hand_over
 from ..pool import InlineCompute
+from ..pool.import_path import import_path
 from ..runner_process import open_runner, parser
 from .engine import AttemptStatus
 
@@ -97,7 +98,7 @@ class LocalEngine:
 def _environment(runner: Sequence[str]) -> dict[str, str]:
     safe = {**os.environ, "PYTHONSAFEPATH": "1"}
     if runner[0] == sys.executable:
-        safe["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
+        safe["PYTHONPATH"] = os.pathsep.join(import_path())
     return safe
 
 

@@ -11,6 +11,7 @@ from loader.errors import InvalidRuntime
 
 from .contract import Compute, Failure, Outcome, Progress
 from .local import InlineCompute, LocalCompute
+from .worker import is_fault
 
 __all__ = [
     "ENGINES",
@@ -20,6 +21,7 @@ __all__ = [
     "LocalCompute",
     "Outcome",
     "Progress",
+    "is_fault",
     "open_compute",
 ]
 

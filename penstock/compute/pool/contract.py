@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
-from loader.errors import InvalidRuntime, Unpicklable
+from loader.errors import InvalidRuntime, Unpicklable, WorkerFailed
 
-from .worker import described
+from .worker import FAULT, described
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,8 +70,9 @@ class Compute(Protocol):
         variables: more environment variables of these workers; 'AWS_*' matches by prefix.
         gpus: shares of GPUs (`environment.shares`), one exclusively for each running unit.
 
-        Raises: Unpicklable if no worker can receive the function; InvalidRuntime if a timeout is invalid, no worker can
-        start or the engine is closed; errors of `progress`.
+        Raises: WorkerFailed if code or machine fails in a worker (`is_fault`), which is no unit's outcome; Unpicklable
+        if no worker can receive the function; InvalidRuntime if a timeout is invalid, no worker can start or the engine
+        is closed; errors of `progress`.
         """
         ...
 
@@ -110,5 +111,15 @@ def check_workers(workers: int | None) -> int | None:
 
 
 def failure_of(error: BaseException) -> Failure:
-    code, reason = described(error)
+    """Return an error as its unit's failure. Raises: WorkerFailed if code or machine failed."""
+    return failure_from(*described(error))
+
+
+def failure_from(code: str, reason: str) -> Failure:
+    """Return a failure, as `described` words it. Raises: WorkerFailed if code or machine failed."""
+    if code == FAULT:
+        raise WorkerFailed(
+            f"code or machine failed in a worker, which is no verdict on the data: {reason}\n"
+            "Repair the cause, and run this again"
+        )
     return Failure(code="memory" if code == "memory" else "exception", reason=reason)

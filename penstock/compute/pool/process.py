@@ -5,8 +5,9 @@ A unit whose process dies failed, unless something else may have killed it:
 - A signal or exit in the process's first unit: the unit crashed.
 - A signal or exit in a later unit: it runs once more, in a new process.
 - SIGKILL or SIGTERM, as when memory is short: it runs once more, with no other unit beside it.
+- A MemoryError: likewise.
 
-A second death is final, as is a timeout.
+A second death or MemoryError is final, as is a timeout.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +30,9 @@ from loader.storage.disk.scratch import HeldFolder
 
 from . import worker
 from .answers import failure_told
-from .contract import Failure
+from .contract import Failure, failure_from
 from .environment import bound_to
+from .import_path import import_path
 
 START_TIMEOUT_S = 300.0
 """Seconds for a worker to start and import the function's module."""
@@ -109,7 +111,7 @@ class Worker:
         """
         if function == self.function:
             return
-        paths = [path or os.getcwd() for path in sys.path]
+        paths = import_path()
         try:
             self._send(worker.message(worker.FUNCTION, pickle.dumps((paths, function))), START_TIMEOUT_S)
             kind, body = self._receive(time.monotonic() + START_TIMEOUT_S)
@@ -131,7 +133,7 @@ class Worker:
         """Yield (reply, seconds) for each pickled unit, in order; recalled units have no reply.
 
         A timeout ends the iterator and the worker. given_back: receives how many of the last units had not started
-        after `RECALL_S`. Raises: Death if the process dies in the first unit without a reply.
+        after `RECALL_S`. Raises: Death if the process dies in the first unit without a reply; WorkerFailed.
         """
         n_units, place = len(units), 0
         recall_s = time.monotonic() + RECALL_S if n_units > 1 else math.inf
@@ -159,7 +161,8 @@ class Worker:
                 return
             place += 1
             self._n_units += 1
-            yield body if kind == worker.VALUE else _failure(body), time.monotonic() - begun_s
+            reply = body if kind == worker.VALUE else failure_from(*failure_told(body))
+            yield reply, time.monotonic() - begun_s
 
     def _take_back(self) -> int:
         try:
@@ -217,11 +220,6 @@ class Worker:
                 self._process.wait()
             self._held.close()
         return self._process.returncode
-
-
-def _failure(body: bytearray) -> Failure:
-    code, reason = failure_told(body)
-    return Failure(code="memory" if code == "memory" else "exception", reason=reason)
 
 
 _GRACE_S = 2.0  # for idle workers to exit by themselves
@@ -284,27 +282,38 @@ class Pool:
     ) -> Iterator[tuple[Reply, float]]:
         """Yield (reply, seconds) for each pickled unit, in order; a unit without a reply did not start.
 
-        given_back: as for `Worker.run`. Raises: MapStopped; Unpicklable and InvalidRuntime if no worker can start.
+        given_back: as for `Worker.run`. Raises: MapStopped; WorkerFailed; Unpicklable and InvalidRuntime if no worker
+        can start.
         """
         place = 0
+        is_finished = True
+        how = "lacked memory"
+        alone = True
         try:
-            for replied in self._run_once(task, units, limits_s, given_back):
-                place += 1
-                yield replied
-            return
-        except Death as death:
-            first = death
-        if not first.by_outsider and first.n_units == 1:
-            yield Failure(code="crashed", reason=f"its process {first.how}"), 0.0
+            with contextlib.closing(self._run_once(task, units, limits_s, given_back)) as replies:
+                for reply, seconds in replies:
+                    if isinstance(reply, Failure) and reply.code == "memory":
+                        is_finished = False  # units beside it may have taken the memory
+                        break
+                    place += 1
+                    yield reply, seconds
+        except Death as first:
+            if not first.by_outsider and first.n_units == 1:
+                yield Failure(code="crashed", reason=f"its process {first.how}"), 0.0
+                return
+            is_finished = False
+            how = first.how
+            alone = first.by_outsider
+        if is_finished:
             return
         single = slice(place, place + 1)
         try:
             yield from self._run_once(
-                task, units[single], limits_s[single], given_back, fresh=True, alone=first.by_outsider
+                task, units[single], limits_s[single], given_back, fresh=True, alone=alone
             )
         except Death as second:
-            again = "a new one, with nothing beside it," if first.by_outsider else "a new one"
-            yield Failure(code="crashed", reason=f"its process {first.how}; {again} {second.how}"), 0.0
+            again = "a new one, with nothing beside it," if alone else "a new one"
+            yield Failure(code="crashed", reason=f"its process {how}; {again} {second.how}"), 0.0
 
     def _run_once(
         self,
@@ -315,7 +324,7 @@ class Pool:
         *,
         fresh: bool = False,
         alone: bool = False,
-    ) -> Iterator[tuple[Reply, float]]:
+    ) -> Generator[tuple[Reply, float]]:
         last: list[tuple[Reply, float]] = []
         with self._turn(task, alone=alone) as environment:
             for other in (fresh, True):  # an idle worker may have died meanwhile

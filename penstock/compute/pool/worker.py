@@ -5,6 +5,7 @@ body's length in 8 bytes, and the body. A ticket, one byte in a socket pair, let
 """
 
 import contextlib
+import errno
 import faulthandler
 import fcntl
 import json
@@ -39,6 +40,21 @@ _HEADER = struct.Struct(">cQ")
 _LENGTH = struct.Struct(">Q")
 _PIECE_BYTES, _SMALL_BYTES = 2**18, 2**16
 _HEADLINE_CHARS, _TRACE_CHARS = 500, 1500
+FAULT = "fault"
+"""Failure code of broken code or a failing machine: no outcome of the unit."""
+
+_MACHINE_ERRNOS = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE),  # disk
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM),  # limits and rights
+    }
+)
+"""Error numbers of a failing disk or machine; a missing file is the unit's own error."""
+_OF_ONE_OBJECT = ("ObjectNotFound", "Changed", "AlreadyExists", "InvalidStore")
+"""Errors of `loader.errors.StoreError` that concern one object, not the store."""
+_OF_SETTINGS = ("InvalidRuntime", "CodeMismatch", "WorkerFailed")
+"""Further errors of `loader.errors` that concern code or settings."""
+_TRIAL_BYTES = 64 * 2**20
 _OOM_SCORE = "500"  # in -1000..1000: if memory runs out, the kernel kills a worker, not its parent
 
 
@@ -163,6 +179,37 @@ def _special(value: Any, pieces: list[bytes]) -> Any:
     )
 
 
+def is_fault(error: BaseException) -> bool:
+    """Return whether the cause is the code or the machine: no verdict on the data may follow.
+
+    These are failing imports, undefined names, a failing store, disk or connection, and missing rights.
+    """
+    if type(error).__module__.partition(".")[0] == "av":
+        return False  # FFmpeg reports damage by the operating system's error numbers
+    if isinstance(error, ImportError | ConnectionError | TimeoutError) or type(error) is NameError:
+        return True
+    if isinstance(error, SyntaxError):  # Pillow raises it for damaged files
+        return str(error.filename).endswith(".py")
+    errors = sys.modules.get("loader.errors")  # such an error exists only if its module is imported
+    if errors is not None:
+        if isinstance(error, errors.StoreError):
+            return not isinstance(error, tuple(getattr(errors, name) for name in _OF_ONE_OBJECT))
+        if isinstance(error, tuple(getattr(errors, name) for name in _OF_SETTINGS)):
+            return True
+    return isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS
+
+
+def _failure_code(error: BaseException) -> str:
+    if not isinstance(error, MemoryError):
+        return FAULT if is_fault(error) else "exception"
+    traceback.clear_frames(error.__traceback__)  # their variables may hold what filled the memory
+    try:
+        bytearray(_TRIAL_BYTES)
+    except MemoryError:
+        return FAULT  # the machine has none, whatever the unit takes
+    return "memory"
+
+
 def described(error: BaseException) -> tuple[str, str]:
     """Return a failure's (code, reason): type, message, and the end of the traceback."""
     headline = " ".join("".join(traceback.format_exception_only(error)).split())
@@ -170,7 +217,7 @@ def described(error: BaseException) -> tuple[str, str]:
         headline = headline[: _HEADLINE_CHARS - 4] + " ..."
     trace = error.__traceback__.tb_next if error.__traceback__ else None  # the first frame is the engine's
     tail = "".join(traceback.format_tb(trace))[-_TRACE_CHARS:].rstrip()
-    return "memory" if isinstance(error, MemoryError) else "exception", f"{headline}\n{tail}".rstrip()
+    return _failure_code(error), f"{headline}\n{tail}".rstrip()
 
 
 def _die_with_parent(life: int) -> None:
@@ -197,6 +244,15 @@ def _load(body: bytearray) -> Callable[[Any], Any]:
     return loaded
 
 
+def _unit(body: bytearray) -> Any:
+    try:
+        return pickle.loads(body)  # noqa: S301 - from our parent
+    except (ImportError, AttributeError) as error:
+        raise ImportError(
+            f"a worker process cannot import what it works on: {type(error).__name__}: {error}"
+        ) from error
+
+
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         # A unit may have closed or replaced the stream.
@@ -217,7 +273,7 @@ def serve(sock: socket.socket, tickets: socket.socket) -> None:
             if kind == FUNCTION:
                 function, reply = _load(body), (READY, b"")
             else:
-                reply = VALUE, encoded(function(pickle.loads(body)))  # noqa: S301 - from our parent
+                reply = VALUE, encoded(function(_unit(body)))
         except BaseException as error:  # noqa: BLE001 - whatever it raises, even SystemExit, is this unit's outcome
             reply = FAILED, encoded(list(described(error)))
         _flush()

@@ -307,7 +307,10 @@ def test_refused_samples_are_left_out_and_too_many_stop_the_batch(
     assert computed.success is (left is not None)
     assert run("release", spec).success
     if left is None:
-        assert "refuses 1 of 2 published samples, 0% is allowed" in failure_of(computed)
+        assert (
+            "featurizer 'sizes' refuses 1 of 2 samples, max_reject_rate of the dataset allows 0.0%"
+            in failure_of(computed)
+        )
         assert [record.number for record in root.versions("demo")] == [1]
     else:
         assert list(rows(root.open("demo@2"))) == left

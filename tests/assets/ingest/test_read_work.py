@@ -19,14 +19,13 @@ from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
 from assets.sources import Source
 from assets.spec import DatasetSpec
-from loader.errors import FieldMismatch
+from loader.errors import FieldMismatch, StoreError
 from loader.storage import open_store
 from loader.storage.disk.scratch import on_scratch
 from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.job import job_ids
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
-from penstock.compute.work import Fault
 from penstock.stages import StageRecord, partitions
 from tests.mortal_store import Killed
 from tests.penstock.formats.builders import tars
@@ -175,5 +174,5 @@ def test_samples_without_a_field_that_all_of_the_dataset_have_are_an_error(tmp_p
 def test_scratch_without_room_is_no_objects_fault() -> None:
     """A bag of ROS 2 lies on scratch while it is read."""
     scratch = on_scratch(None, "when a.db3 was read", room_for="it", again="read again")
-    with pytest.raises(Fault, match="Set TMPDIR"), refused_where_unreadable("cut"), scratch:
+    with pytest.raises(StoreError, match="Set TMPDIR"), refused_where_unreadable("cut"), scratch:
         raise OSError(errno.ENOSPC, "no space left")

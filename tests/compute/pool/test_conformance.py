@@ -1,15 +1,17 @@
 """What every engine promises, over the registry."""
 
 import functools
+import importlib
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 
 import pytest
 
-from loader.errors import InvalidRuntime, Unpicklable
-from penstock.compute.pool import ENGINES, Failure, Outcome, open_compute
+from loader.errors import InvalidRuntime, Unpicklable, WorkerFailed
+from penstock.compute.pool import ENGINES, Failure, Outcome, import_path, open_compute
 
 TIMEOUT_S = 600.0
 SHORT_S = 2.0
@@ -88,6 +90,47 @@ def test_every_way_to_fail(compute, units, how, code, says) -> None:
     assert failed.error.code == code
     assert says in failed.error.summary
     assert len(failed.error.reason) < 2100
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("import", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("name", "NameError: name 'no_such_name' is not defined"),
+        ("full disk", "No space left on device"),
+        ("rights", "PermissionError"),
+        ("files", "Too many open files"),
+        ("connection", "the server went away"),
+    ],
+)
+def test_code_or_machine_that_fails_raises_and_is_no_outcome(compute, units, how, says) -> None:
+    outcomes = compute.map(units.fault_somehow, [how, "missing file", "healthy"], timeout_s=TIMEOUT_S)
+    with pytest.raises(WorkerFailed, match="no verdict on the data") as caught:
+        list(outcomes)
+    assert says in str(caught.value)
+
+
+def test_missing_file_is_the_units_own_outcome(compute, units) -> None:
+    failed, healthy = compute.map(units.fault_somehow, ["missing file", "healthy"], timeout_s=TIMEOUT_S)
+    assert failed.error.code == "exception"
+    assert healthy.value == "healthy"
+
+
+def test_unit_whose_class_cannot_be_imported_raises(compute, units, tmp_path, monkeypatch) -> None:
+    """Its module was on the path when the caller imported it, and is no longer."""
+    (tmp_path / "left_module.py").write_text("class Unit:\n    pass\n")
+    with monkeypatch.context() as patched:
+        patched.syspath_prepend(str(tmp_path))
+        left_module = importlib.import_module("left_module")
+    del sys.modules["left_module"]
+    monkeypatch.setitem(sys.modules, "left_module", left_module)
+    monkeypatch.setattr(import_path, "_folders", [])
+    unit = left_module.Unit()
+    if not compute.isolates:
+        assert values(compute.map(units.nothing, [unit], timeout_s=TIMEOUT_S)) == [None]
+        return
+    with pytest.raises(WorkerFailed, match="No module named 'left_module'"):
+        list(compute.map(units.nothing, [unit], timeout_s=TIMEOUT_S))
 
 
 def test_unit_that_does_not_pickle_fails_alone(compute, units) -> None:
@@ -271,6 +314,23 @@ def test_who_may_have_been_the_victim_runs_again(isolating, units, tmp_path) -> 
 def test_who_may_have_been_the_victim_runs_again_alone(isolating, units, tmp_path) -> None:
     given = [("first", str(tmp_path)), ("second", str(tmp_path))]
     assert values(isolating.map(units.alone_at_last, given, timeout_s=TIMEOUT_S)) == ["alone", "done"]
+
+
+def test_unit_that_lacks_memory_runs_again_alone(isolating, units, tmp_path) -> None:
+    """Units beside it may have had the memory."""
+    outcomes = values(
+        isolating.map(units.without_memory_once, [str(tmp_path / "marker")] * 3, timeout_s=TIMEOUT_S)
+    )
+    assert len(outcomes) == 3
+
+
+def test_memory_that_the_machine_lacks_raises_and_is_no_outcome(isolating, units) -> None:
+    before, failed, after = isolating.map(
+        units.without_memory, ["healthy", "unit", "healthy"], timeout_s=TIMEOUT_S
+    )
+    assert (before.value, failed.error.code, after.value) == (1, "memory", 1)
+    with pytest.raises(WorkerFailed, match="MemoryError"):
+        list(isolating.map(units.without_memory, ["machine"], timeout_s=TIMEOUT_S))
 
 
 def test_damage_that_an_earlier_unit_left_is_not_held_against_a_unit(units) -> None:

@@ -2,10 +2,12 @@
 
 import ctypes
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -91,6 +93,46 @@ def fail_somehow(how):
             return Unsendable()
         case _:
             return how
+
+
+def fault_somehow(how):
+    """Fails as code or machine do; or comes back."""
+    match how:
+        case "import":
+            import no_such_library  # type: ignore[import-not-found]  # noqa: F401
+        case "name":
+            return no_such_name  # noqa: F821
+        case "full disk":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        case "rights":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        case "files":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        case "connection":
+            raise ConnectionResetError("the server went away")
+        case "missing file":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return how
+
+
+def without_memory(how):
+    """Runs out of memory in a process that may have none."""
+    if how == "machine":
+        with open("/proc/self/statm", encoding="ascii") as sizes:
+            nbytes = int(sizes.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (nbytes + 2**24, resource.RLIM_INFINITY))
+        return len(bytearray(2**30))
+    if how != "healthy":
+        raise MemoryError("too much of it")
+    return 1
+
+
+def without_memory_once(marker):
+    """Lacks memory the first time only."""
+    if not os.path.exists(marker):
+        Path(marker).touch()
+        raise MemoryError("the others have it")
+    return os.getpid()
 
 
 def die(how):

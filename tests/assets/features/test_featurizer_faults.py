@@ -1,0 +1,201 @@
+"""A featurizer whose code fails, or that refuses more than the dataset allows, stops its batch by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+import loader
+from assets.features import compute
+from assets.featurizers import Features, Featurizer
+from assets.gate_settings import Gate
+from assets.media.unit import rejected
+from assets.spec import DatasetSpec, Feature
+from penstock.stages import StageRecord, current_record
+
+Run = Callable[..., dg.ExecuteInProcessResult]
+Told = Callable[[dg.ExecuteInProcessResult], str]
+Arrive = Callable[[Path], str]
+STATE = {"fails": "", "least_bytes": 0}
+"""How the featurizer fails, and for photos of fewer bytes than which; 0: for every photo."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragile(Featurizer):
+    """Bytes of a photo, unless `STATE` names a failure."""
+
+    name: str = "fragile"
+
+    @property
+    def version(self) -> str:
+        return "1-0"
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        return {"image": ("jpg",)}
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return {"image": ("size_bytes",)}
+
+    def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
+        nbytes = len(sample["jpg"])
+        if not STATE["least_bytes"] or nbytes < STATE["least_bytes"]:
+            fail(str(STATE["fails"]))
+        return Features(fields={}, columns={"size_bytes": nbytes})
+
+
+def fail(how: str) -> None:
+    match how:
+        case "TypeError":
+            len(None)  # type: ignore[arg-type]
+        case "NameError":
+            no_such_name  # type: ignore[name-defined]  # noqa: B018, F821
+        case "AttributeError":
+            how.no_such_method()  # type: ignore[attr-defined]
+        case "ModuleNotFoundError":
+            import no_such_library  # type: ignore[import-not-found]  # noqa: F401
+        case "PermissionError":
+            raise PermissionError(13, "Permission denied")
+        case "Unusable":
+            raise rejected("featurize", "odd", "refused by the test")
+        case "ValueError":
+            raise ValueError("refused by accident")
+
+
+@pytest.fixture(autouse=True)
+def healthy() -> Any:
+    STATE.update(fails="", least_bytes=0)
+    yield
+    STATE.update(fails="", least_bytes=0)
+
+
+@pytest.fixture
+def landing(tmp_path: Path, make_jpeg: Callable[..., bytes], make_wav: Callable[..., bytes]) -> Path:
+    """Two photos of different sizes, and a sound."""
+    place = tmp_path / "landing"
+    place.mkdir()
+    (place / "large.jpg").write_bytes(make_jpeg(160, 120))
+    (place / "small.jpg").write_bytes(make_jpeg(40, 30))
+    (place / "tone.wav").write_bytes(make_wav(2.0))
+    return place
+
+
+def spec_of(max_reject_rate: float) -> DatasetSpec:
+    gate = Gate(suite=(), thresholds=None)
+    features = (Feature(name=f"{__name__}:Fragile"),)
+    return DatasetSpec(name="demo", features=features, gate=gate, max_reject_rate=max_reject_rate)
+
+
+def record_of(root: loader.Root, stage: str, batch: str) -> StageRecord | None:
+    return current_record(root.store, "demo", stage, batch)
+
+
+@pytest.mark.parametrize(
+    "how", ["TypeError", "NameError", "AttributeError", "ModuleNotFoundError", "PermissionError"]
+)
+def test_featurizer_whose_code_fails_stops_the_batch_by_name(
+    how: str, run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_of: Told
+) -> None:
+    batch = arrive(landing)
+    STATE["fails"] = how
+    why = failure_of(run("ingest", spec_of(1.0), batch))
+    assert "featurizer 'fragile'" in why
+    assert how in why
+    assert record_of(root, "feature_fragile", batch) is None
+    assert record_of(root, "samples", batch) is None
+
+    STATE["fails"] = ""
+    repaired = run("ingest", spec_of(1.0), batch)
+    assert repaired.success, failure_of(repaired)
+    record = record_of(root, "feature_fragile", batch)
+    assert record is not None
+    assert (record.verdict, record.counts["samples"], record.counts["refused"]) == ("published", 2, 0)
+
+
+@pytest.mark.parametrize("how", ["Unusable", "ValueError"])
+def test_featurizer_that_refuses_more_than_the_dataset_allows_stops_the_batch_by_name(
+    how: str, run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_of: Told
+) -> None:
+    batch = arrive(landing)
+    least_bytes = (landing / "small.jpg").stat().st_size + 1
+    STATE.update(fails=how, least_bytes=least_bytes)
+    why = failure_of(run("ingest", spec_of(0.4), batch))
+    assert "featurizer 'fragile' refuses 1 of 2 samples" in why
+    assert "max_reject_rate of the dataset allows 40.0%" in why
+    assert "refused by" in why
+    record = record_of(root, "feature_fragile", batch)
+    assert record is not None
+    assert record.verdict == "failed"
+    assert record_of(root, "samples", batch) is None
+
+    allowed = run("ingest", spec_of(0.5), batch)
+    assert allowed.success, failure_of(allowed)
+    samples = record_of(root, "samples", batch)
+    assert samples is not None
+    assert (samples.counts["image"], samples.counts["left_out"]) == (1, 1)
+
+
+def faulty_as_before(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Let errors of code refuse samples, as earlier releases did."""
+    monkeypatch.setattr(compute, "CODE_ERRORS", ())
+    return monkeypatch
+
+
+def test_stored_refusal_by_a_fault_is_computed_again(
+    run: Run, arrive: Arrive, root: loader.Root, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = arrive(landing)
+    STATE["fails"] = "TypeError"
+    with monkeypatch.context() as patched:
+        faulty_as_before(patched)
+        assert run("ingest", spec_of(1.0), batch).success
+    old = record_of(root, "feature_fragile", batch)
+    assert old is not None
+    assert (old.verdict, old.counts["refused"]) == ("published", 2)
+    STATE["fails"] = ""
+    for _ in range(2):  # the healthy record is reused
+        assert run("ingest", spec_of(1.0), batch).success
+        record = record_of(root, "feature_fragile", batch)
+        assert record is not None
+        assert (record.r, record.counts["refused"]) == (2, 0)
+    samples = record_of(root, "samples", batch)
+    assert samples is not None
+    assert samples.counts["image"] == 2
+
+
+@pytest.mark.parametrize("n_lost", [1, 2])
+def test_published_batch_gets_its_lost_samples_by_another_run(
+    n_lost: int,
+    run: Run,
+    arrive: Arrive,
+    root: loader.Root,
+    landing: Path,
+    failure_of: Told,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = arrive(landing)
+    least_bytes = 0 if n_lost == 2 else (landing / "small.jpg").stat().st_size + 1
+    STATE.update(fails="TypeError", least_bytes=least_bytes)
+    with monkeypatch.context() as patched:
+        faulty_as_before(patched)
+        assert run("ingest", spec_of(1.0), batch).success
+    assert run("release", spec_of(1.0)).success
+    first = root.open("demo@1")
+    assert len(first) == 3 - n_lost
+    digest = first.manifest
+
+    STATE["fails"] = ""
+    for result in (run("ingest", spec_of(1.0), batch), run("release", spec_of(1.0))):
+        assert result.success, failure_of(result)
+    assert root.open("demo@1").manifest == digest
+    rows = root.open("demo@2").samples().collect().to_dicts()
+    assert sorted(row["raw_key"] for row in rows) == ["large.jpg", "small.jpg", "tone.wav"]
+    assert all(row["size_bytes"] for row in rows if row["raw_key"] != "tone.wav")
+    again = run("ingest", spec_of(1.0), batch)
+    assert again.success, failure_of(again)
+    assert run("release", spec_of(1.0)).success
+    assert [record.number for record in root.state.versions("demo")] == [1, 2]

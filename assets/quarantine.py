@@ -19,8 +19,8 @@ from loader.errors import Conflict, SampleNotFound, VersionNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
 from penstock.compute.pool import Compute
+from penstock.exclusion_records import records, standing
 from penstock.stages import StageRecord, append_record, current_record, fingerprint
-from penstock.upkeep.exclusion import records, standing
 from resources.alerts import sample_page, version_page
 from resources.compute import ComputeResource
 from resources.storage import RootResource

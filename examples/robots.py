@@ -26,7 +26,6 @@ from penstock.checkpoints import Checkpoints, TrainingState
 from penstock.formats.importer import ColumnarOptions
 from penstock.formats.run_import import import_place
 from penstock.train import Run
-from penstock.upkeep.exclusion import obey
 
 STATE, ACTION = "observation.state", "action"
 
@@ -106,7 +105,6 @@ def prepare(root: loader.Root, options: argparse.Namespace) -> Batches:
         report = import_place(root, "lerobot", open_store(options.place), options.dataset, options=chosen)
         if report.failures:
             raise SystemExit(report.to_text())
-        obey(root, options.dataset)  # an episode that a person excluded stays out
     version = root.open(f"{options.dataset}@latest")
     cameras = [field for field in version.fields if field.endswith((".mp4", ".run"))]
     numbers = [f"{STATE}.npy", f"{ACTION}.npy"]

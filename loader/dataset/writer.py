@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -24,12 +24,15 @@ from .tables.parquet import TableFile, put_named, table_bytes
 from .versions.samples_table import import_polars
 from .versions.version import Version, open_record
 from .writing.exclude import (
+    NOTHING_STANDS,
     NOTHING_SUPERSEDED,
-    StillLive,
+    Standing,
     Superseded,
     check_reason,
+    exclusion_change,
+    find_excluded,
+    find_standing,
     find_superseded,
-    write_exclusions,
 )
 from .writing.part_extension import write_group
 from .writing.part_writer import PartWriter, group_chooser, make_sample, mismatch
@@ -124,6 +127,7 @@ def publish_registered(
     created_us: int,
     of_fields: Facts = None,
     chunk_rows: int = 0,
+    standing: Standing = NOTHING_STANDS,
 ) -> Version:
     """Publish registered or imported parts, under names derived from their content.
 
@@ -132,6 +136,7 @@ def publish_registered(
         left_out: Parent samples to leave out.
         of_fields: Facts about fields, as for `publish_parts`.
         chunk_rows: Average samples per decoded chunk of a registered table; 0 for other objects.
+        standing: Exclusions that leave samples of the parts and of the parent out.
 
     Raises: Conflict if the parent is no longer the newest version; as `publish_parts`.
     """
@@ -142,7 +147,10 @@ def publish_registered(
     check_parts(parts)
     columns = parent.manifest["columns"] if parent else {}
     earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
-    change, keys = write_run(root.store, prefix, parts, earlier, {}, left_out, samples)
+    covered, keys_covered = find_standing(parent, standing)
+    left_out = left_out.joined(covered)
+    change, keys = write_run(root.store, prefix, parts, earlier, {}, left_out, samples, standing)
+    records = {one.record for key, one in standing.items() if key in keys_covered or key in keys.left_out}
     if foreign is not None:
         data = table_bytes(foreign, "foreign", facts=facts)
         change = replace(change, foreign=put_named(root.store, prefix, "foreign", data, foreign.num_rows))
@@ -154,13 +162,38 @@ def publish_registered(
         txn=txn,
         prefix=prefix,
         change=change,
-        producer=check_producer(producer),
+        producer=check_producer(_with_records(producer, records)),
         created_us=created_us,
         facts=check_facts(of_fields),
     )
     checks: list[Check] = [Onto(parent.id if parent else ""), NewKeys(root.store, keys, left_out)]
     checks += [left_out.still_live()] if left_out.n_samples else []
     return commit(root.store, root.log, pending, *checks)
+
+
+def _with_records(producer: Mapping[str, Any], records: Collection[str]) -> Mapping[str, Any]:
+    return {**producer, "exclusions": sorted(records)} if records else producer
+
+
+def publish_left_out(
+    root: "Root",
+    version: Version,
+    left_out: Superseded,
+    producer: Producer = None,
+    standing: Standing = NOTHING_STANDS,
+) -> Version:
+    """Publish the dataset's next version without these samples of a version and without its excluded samples.
+
+    Returns `version` if it has no such sample, or only excluded ones.
+
+    Raises: Conflict if another writer excluded one of them meanwhile; EmptyVersion.
+    """
+    covered, keys = find_standing(version, standing)
+    if not left_out.n_samples and covered.n_samples in (0, len(version)):
+        return version
+    records = {standing[key].record for key in keys}
+    facts = check_producer(_with_records(producer or {}, records))
+    return _publish_exclusions(root, version, left_out.joined(covered), facts)
 
 
 def publish_group(
@@ -210,11 +243,17 @@ def publish_exclusions(
     check_reason("exclude", "these keys", reason)
     version = root.open(ref)
     facts = check_producer(producer)
+    return _publish_exclusions(root, version, find_excluded(version, keys, reason), facts)
+
+
+def _publish_exclusions(
+    root: "Root", version: Version, left_out: Superseded, producer: Mapping[str, Any]
+) -> Version:
     with _transaction(root, version) as txn:
         prefix = _prefix(txn)
-        change, rows = write_exclusions(version, prefix, keys, reason)
-        pending = Pending(dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=facts)
-        return commit(root.store, root.log, pending, StillLive(rows))
+        change = exclusion_change(root.store, prefix, left_out)
+        pending = Pending(dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=producer)
+        return commit(root.store, root.log, pending, left_out.still_live())
 
 
 def abort_after(root: "Root", txn: str, error: BaseException) -> None:

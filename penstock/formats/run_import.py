@@ -20,7 +20,8 @@ from loader.dataset.names import check_dataset_name
 from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
-from loader.dataset.writer import publish_registered
+from loader.dataset.writer import publish_left_out, publish_registered
+from loader.dataset.writing.exclude import NOTHING_SUPERSEDED
 from loader.dataset.writing.part_writer import SampleBlock
 from loader.dataset.writing.run_tables import part_tables
 from loader.dataset.writing.spill import Sample
@@ -29,6 +30,7 @@ from loader.storage import Store
 from loader.storage.store import Refusals
 
 from ..class_names import class_names_of
+from ..exclusion_records import standing_exclusions, stay_out
 from ..progress import progress
 from ..threads import in_threads
 from .importer import NO_OPTIONS, ColumnarOptions, Importer, Readable, check_options
@@ -50,6 +52,7 @@ from .registration.earlier import PlaceDifference, imported_difference, live_sam
 from .registration.register import check_apart, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import group_guessed, shards_of
+from .registration.taken_down import TakenDown
 from .registration.unread_files import unread_files
 from .registry import FORMATS, importer_named, registered_named
 
@@ -73,6 +76,8 @@ class ImportReport:
     """Changed objects; their old samples are excluded."""
     same: int = 0
     """Unchanged objects."""
+    taken_down: int = 0
+    """New and changed objects that a takedown names, which are skipped."""
     others: int = 0
     """Objects in another format, or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
@@ -86,11 +91,18 @@ class ImportReport:
     failures: list[str] = field(default_factory=list)
     """One error per object or part not read or written."""
 
+    def describe(self, version: Version, parent: Version | None) -> None:
+        """Take the version's name, size and exclusions. parent: the version before the import."""
+        self.name, self.id, self.samples = version.name, version.id, len(version)
+        self.notes += stay_out(version, parent)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def to_text(self) -> str:
         objects = f"objects: {self.new} new, {self.replaced} changed, {self.same} unchanged"
+        if self.taken_down:
+            objects += f", {self.taken_down} taken down and skipped"
         objects += f"; {self.others} others ignored"
         refused = self.refusals.lines()
         if self.failures:
@@ -121,15 +133,15 @@ def import_place(
 ) -> ImportReport:
     """Publish a version with copies of a source's samples, or the next version with its new objects.
 
-    Samples of changed objects are replaced; removed objects have no effect. Memory: 1 KB per sample of a registered
-    format, or the keys of other formats; 8 MiB or one larger sample per thread.
+    Samples of changed objects are replaced; removed objects have no effect. Excluded and taken-down samples stay out.
+    Memory: 1 KB per sample of a registered format, or the keys of other formats; 8 MiB or one larger sample per thread.
 
     options: key column, columns that become fields, fields and columns to leave out.
     shuffle: order samples by key hash; None does so if each file is a sample.
     workers: threads, each of which writes its own part.
 
     Raises: InvalidStore; InvalidRuntime; Conflict if `dataset` has another source or changed meanwhile; EmptyVersion;
-    FieldMismatch.
+    Denied if takedowns deny all of a new dataset; FieldMismatch.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -143,14 +155,16 @@ def import_place(
         options = options._replace(earlier=frozenset(one.key for one in live_samples(parent, "raw_key")))
     listed = list_selected(store, format, selection)
     objects = _find_objects(format, importer, store, listed, options, parent)
-    since = imported_difference(parent, store, objects.infos)
+    taken_down = TakenDown(root, dataset, store)
+    since = taken_down.without_objects(imported_difference(parent, store, objects.infos))
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
     report = ImportReport(new=new, replaced=replaced, same=since.same, others=listed.n - len(objects.infos))
+    report.taken_down = len(since.taken_down)
     report.refusals, report.failures = listed.refusals, [*objects.lacking]
     version = parent
     if since.fresh:
         chosen = _chosen(format, importer, options, shuffle, shard_bytes) | selection.to_json()
-        work = _Import(root, dataset, store, parent, since, chosen, workers, report)
+        work = _Import(root, dataset, store, parent, since, taken_down, chosen, workers, report)
         if isinstance(objects, FoundObjects):
             version = work.of_spans(objects)
         elif importer is not None and FORMATS[format].is_isolated:
@@ -158,13 +172,12 @@ def import_place(
                 version = work.of_samples(isolated, options)
         else:
             version = work.of_samples(objects, options)
-    known = None
-    if isinstance(objects, Readable):
-        known = objects.known
-        report.notes += objects.notes() if objects.notes is not None else ()
-    report.notes += unread_files(format, listed.infos, objects.infos, known)
+    elif parent is not None and not report.failures:
+        stands = standing_exclusions(root.store, dataset)
+        version = publish_left_out(root, parent, NOTHING_SUPERSEDED, standing=stands)
+    report.notes += _notes(format, listed, objects)
     if version is not None and not report.failures:
-        report.name, report.id, report.samples = version.name, version.id, len(version)
+        report.describe(version, parent)
     return report
 
 
@@ -195,6 +208,13 @@ def _find_objects(
     return objects
 
 
+def _notes(format: str, listed: ListedObjects, objects: FoundObjects | Readable) -> list[str]:
+    if isinstance(objects, FoundObjects):
+        return unread_files(format, listed.infos, objects.infos)
+    notes = objects.notes() if objects.notes is not None else ()
+    return [*notes, *unread_files(format, listed.infos, objects.infos, objects.known)]
+
+
 def _chosen(
     format: str, importer: Importer | None, options: ColumnarOptions, shuffle: bool | None, shard_bytes: int
 ) -> dict[str, Any]:
@@ -218,6 +238,7 @@ class _Import:
     store: Store
     parent: Version | None
     since: PlaceDifference
+    taken_down: TakenDown
     chosen: dict[str, Any]
     workers: int
     report: ImportReport
@@ -231,7 +252,8 @@ class _Import:
         blocks = partial(blocks_of, self.store)
         columns = self.parent.manifest["columns"] if self.parent else {}
         objects = objects.reading(self.chosen["without"])
-        with Walk(objects, shards, self.chosen["without"], self.since, self.groups, columns) as walk:
+        without = self.chosen["without"]
+        with Walk(objects, shards, without, self.since, self.groups, columns, self.taken_down) as walk:
             ahead = UnitsAhead(walk, self.groups, self.chosen["shard_bytes"])
             units = iter(() if self.chosen["shuffle"] else ahead)
             first = [*islice(units, 1)]  # a transaction starts only if there are samples
@@ -257,7 +279,8 @@ class _Import:
         if not units and not failures:
             raise self._empty()
         self._check_columns(readable)  # footers have the columns: fail before copying
-        reader = UnitReader(self.store, readable, options, self.since.keys, failures)
+        in_use = self.since.keys
+        reader = UnitReader(self.store, readable, options, in_use, failures, taken_down=self.taken_down)
         txn, of_json = self._begin(), readable.members is not None
         with self.root.heartbeat(txn):
             if self.chosen["shuffle"]:
@@ -343,7 +366,7 @@ class _Import:
         if self.report.failures:
             return None
         if not parts:
-            raise self._empty()
+            return self._without_samples()
         names = [unit.unit.name for unit in written]
         if again := {name.removesuffix(RENAMED) for name in names if name.endswith(RENAMED)}:
             delete_units(self.root.store, txn, again)
@@ -361,9 +384,20 @@ class _Import:
             parent=self.parent,
             left_out=self.since.left_out(self.parent),
             producer=producer if labels is None else {**producer, "labels": list(labels)},
+            standing=standing_exclusions(self.root.store, self.dataset),
             created_us=max(info.modified_us or 0 for info in self.since.fresh),
             of_fields=readable.facts if readable else None,
         )
+
+    def _without_samples(self) -> Version:
+        if not self.taken_down.has_left_out:
+            raise self._empty()
+        if self.parent is None:
+            raise self.taken_down.everything("every sample")
+        # Changed objects may have lost all samples to a takedown: their earlier samples go too.
+        left_out = self.since.left_out(self.parent)
+        stands = standing_exclusions(self.root.store, self.dataset)
+        return publish_left_out(self.root, self.parent, left_out, standing=stands)
 
     def _agreed(self, parts: Sequence[Part], members: JsonMembers) -> list[pa.Table]:
         tables = part_tables(self.root.store, parts)

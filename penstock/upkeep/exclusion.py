@@ -1,219 +1,34 @@
-"""Exclude samples by a person's decision, or end exclusions. A record is written before any version changes.
+"""Exclude samples by a person's decision, or end exclusions. A record is written before any version changes."""
 
-exclusions/<dataset>/<16 hex>.json      a random name, created once; only a takedown replaces or deletes it
-"""
-
-import secrets
-import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.log.marker import check_primary
-from loader.dataset.names import check_dataset_name
 from loader.dataset.versions.samples_table import live_ordinals
+from loader.dataset.writer import publish_left_out
+from loader.dataset.writing.exclude import NOTHING_SUPERSEDED
 from loader.errors import (
     Conflict,
-    Corrupt,
     EmptyVersion,
-    FormatTooNew,
     InvalidKey,
     InvalidRuntime,
-    ObjectNotFound,
     SampleNotFound,
     VersionNotFound,
 )
-from loader.json_text import is_text, parse_json_object
-from loader.storage import Store
+from loader.json_text import is_text
+
+from ..exclusion_records import (
+    ExcludedSample,
+    Exclusion,
+    Withdrawal,
+    records,
+    standing,
+    standing_exclusions,
+    write_record,
+)
 
 if TYPE_CHECKING:
     from loader import Root, Version
-
-FORMAT = 1
-_AT_ONCE = 16  # requests
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExcludedSample:
-    """An excluded sample with its provenance. Unknown facts are ""."""
-
-    key: str
-    """Sample key."""
-    unit_id: str = ""
-    """Unit id."""
-    raw_uri: str = ""
-    """URI of its raw object."""
-    raw_sha256: str = ""
-    """SHA-256 (hex) of the raw object."""
-    whole_object: bool = False
-    """True if every sample cut from the raw object is excluded, under any policy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exclusion:
-    """Samples that a person excluded, and why."""
-
-    dataset: str
-    """Dataset name."""
-    samples: tuple[ExcludedSample, ...]
-    """Samples, sorted by key."""
-    reason: str
-    """Person's reason."""
-    by: str
-    """Person's name."""
-    page: str
-    """URL of the decision's page, or ""."""
-    version: str
-    """Version in which the person saw the samples, such as `photos@3`."""
-    version_id: str
-    """Id of that version."""
-    at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
-    """Time of the record, UTC microseconds."""
-    name: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Record name, 16 random hex digits."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Sample keys, sorted."""
-        return tuple(one.key for one in self.samples)
-
-    @property
-    def path(self) -> str:
-        """The record's path in the root."""
-        return _path(self.dataset, self.name)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self), "samples": [asdict(one) for one in self.samples]}
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> "Exclusion":
-        """Return the record that `to_json` wrote. Ignores unknown fields. Raises: KeyError, TypeError."""
-        facts = ("key", "unit_id", "raw_uri", "raw_sha256")
-        samples = tuple(
-            ExcludedSample(**_texts(one, facts), whole_object=one["whole_object"] is True)
-            for one in body["samples"]
-        )
-        names = ("dataset", "reason", "by", "page", "version", "version_id", "name")
-        return cls(**_texts(body, names), samples=samples, at_us=int(body["at_us"]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withdrawal:
-    """The end of exclusions: later builds include the samples."""
-
-    dataset: str
-    """Dataset name."""
-    keys: tuple[str, ...]
-    """Sample keys, sorted."""
-    withdraws: tuple[str, ...]
-    """Paths of these keys' exclusions, sorted."""
-    reason: str
-    """Person's reason."""
-    by: str
-    """Person's name."""
-    page: str
-    """URL of the decision's page, or ""."""
-    at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
-    """Time of the record, UTC microseconds."""
-    name: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Record name, 16 random hex digits."""
-
-    @property
-    def path(self) -> str:
-        """The record's path in the root."""
-        return _path(self.dataset, self.name)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            **asdict(self),
-            "keys": list(self.keys),
-            "withdraws": list(self.withdraws),
-        }
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> "Withdrawal":
-        """Return the record that `to_json` wrote. Ignores unknown fields. Raises: KeyError, TypeError."""
-        return cls(
-            **_texts(body, ("dataset", "reason", "by", "page", "name")),
-            keys=tuple(body["keys"]),
-            withdraws=tuple(body["withdraws"]),
-            at_us=int(body["at_us"]),
-        )
-
-
-def write_record(store: Store, record: Exclusion | Withdrawal) -> None:
-    """Create the record."""
-    store.put_if_absent(record.path, canonical(record.to_json()))
-
-
-def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
-    """Return every record of a dataset, oldest first. Costs a listing, and a GET per record, sixteen at a time."""
-    paths = [info.key for info in store.list(_folder(dataset)) if info.key.endswith(".json")]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        read = pool.map(lambda path: _read(store, path), paths)
-        return sorted(filter(None, read), key=lambda record: (record.at_us, record.path))
-
-
-def standing(history: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusion, ...]]:
-    """Return key -> its exclusions that are not withdrawn, oldest first. history: every record, oldest first."""
-    ended = {
-        (path, key)
-        for one in history
-        if isinstance(one, Withdrawal)
-        for path in one.withdraws
-        for key in one.keys
-    }
-    stands: dict[str, tuple[Exclusion, ...]] = {}
-    for record in history:
-        if isinstance(record, Exclusion):
-            path = record.path
-            for key in record.keys:
-                if (path, key) not in ended:
-                    stands[key] = (*stands.get(key, ()), record)
-    return stands
-
-
-def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
-    try:
-        return parse(store.get(path).data, path)
-    except ObjectNotFound:
-        return None
-
-
-def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
-    """Return the record in a file. Raises: FormatTooNew; Corrupt."""
-    try:
-        body = parse_json_object(bytes(data))
-        if int(body["format"]) > FORMAT:
-            raise FormatTooNew(
-                f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock"
-            )
-        record = Withdrawal.from_json(body) if "withdraws" in body else Exclusion.from_json(body)
-        if record.path != path:
-            raise ValueError(f"it names itself {record.path}: it was copied or renamed")
-        return record
-    except FormatTooNew:
-        raise
-    except DAMAGED as error:
-        raise Corrupt(f"{path} is no record of an exclusion ({error}); restore it from a mirror") from error
-
-
-def _texts(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    if strange := [name for name in names if not is_text(body[name])]:
-        raise TypeError(f"{strange[0]} = {body[strange[0]]!r:.100} is no text")
-    return {name: body[name] for name in names}
-
-
-def _folder(dataset: str) -> str:
-    return f"exclusions/{check_dataset_name(dataset)}/"
-
-
-def _path(dataset: str, name: str) -> str:
-    return f"{_folder(dataset)}{name}.json"
-
 
 _TRIES = 8
 _SHOWN = 5
@@ -278,17 +93,19 @@ def obey(root: "Root", dataset: str) -> "Version | None":
     Needed if a process stopped after its record, or the version without them was retired. A version
     with only excluded samples stays. Reads the version's key column if any exclusion stands.
     """
-    stands = standing(records(root.store, dataset))
-    newest = root.state.newest(dataset)
-    if not stands or newest is None:
-        return None
-    version = root.open(newest.id)
-    live = _live(version, sorted(stands))
-    if not live or len(live) == len(version):
-        return None
-    for record in {stands[key][0].path: stands[key][0] for key in live}.values():
-        version = _publish(root, record, [key for key in live if stands[key][0] == record])
-    return version
+    for attempt in range(_TRIES):
+        stands = standing_exclusions(root.store, dataset)
+        newest = root.state.newest(dataset)
+        if not stands or newest is None:
+            return None
+        try:
+            version = publish_left_out(root, root.open(newest.id), NOTHING_SUPERSEDED, standing=stands)
+        except (Conflict, VersionNotFound):  # another process excluded a sample, or retired the version
+            if attempt == _TRIES - 1:
+                raise
+        else:
+            return None if version.id == newest.id else version
+    raise AssertionError("unreachable")
 
 
 def withdraw(

@@ -133,7 +133,7 @@ def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
     """`live` is true if the newest version still has the sample."""
     from loader.dataset.versions.samples_table import live_ordinals
 
-    from ..upkeep.exclusion import records, standing
+    from ..exclusion_records import records, standing
 
     dataset = root.record(ref, retired=True).dataset
     stands, newest = standing(records(root.store, dataset)), root.state.newest(dataset)

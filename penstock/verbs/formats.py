@@ -2,7 +2,7 @@
 
 import re
 from argparse import Namespace
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import loader
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 LEROBOT = "lerobot"
 """Format whose videos stay in place while numbers and texts are copied."""
-_OBEYED = "excluded samples of changed objects stay out; penstock exclude NAME --list names them"
 
 
 def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
@@ -84,16 +83,11 @@ _CHOSEN = (
 )
 def run_register(arguments: Namespace) -> Answer:
     from ..formats.registration.register import chunks_of
-    from ..upkeep.exclusion import obey
 
-    root = loader.Root(arguments.root)
-    done = _register(arguments, root)
-    if without := obey(root, arguments.name):
-        done = replace(done, version=without, notes=[*done.notes, _OBEYED])
+    done = _register(arguments, loader.Root(arguments.root))
     version = done.version
-    counts = {name: getattr(done, name) for name in ("new", "replaced", "same", "others")} | {
-        "gone": done.missing
-    }
+    counts = {name: getattr(done, name) for name in ("new", "replaced", "same", "taken_down", "others")}
+    counts["gone"] = done.missing
     body = {
         "name": version.name,
         "id": version.id,
@@ -103,12 +97,13 @@ def run_register(arguments: Namespace) -> Answer:
         "refusals": asdict(done.refusals),
         "notes": list(done.notes),
     }
+    skipped = f", {done.taken_down} taken down and skipped" if done.taken_down else ""
     what, stay = ("episodes", "videos") if arguments.format == LEROBOT else ("objects", "bytes")
     lines = [
         f"{version.name}  {version.id}",
         f"{len(version)} samples with {', '.join(version.fields)}, whose {stay} stay at {arguments.url}",
         f"{done.new + done.replaced + done.same} {what}: {done.new} added, {done.replaced} changed, "
-        f"{done.missing} removed, {done.same} unchanged ({done.others} other files ignored)",
+        f"{done.missing} removed, {done.same} unchanged{skipped} ({done.others} other files ignored)",
         *done.refusals.lines(),
         *done.notes,
     ]
@@ -195,11 +190,9 @@ def run_import(arguments: Namespace) -> Answer:
     """Exit with 1 and no version if an object fails."""
     from ..formats.importer import ColumnarOptions
     from ..formats.run_import import import_place
-    from ..upkeep.exclusion import obey
 
-    root = loader.Root(arguments.root)
     done = import_place(
-        root,
+        loader.Root(arguments.root),
         arguments.format,
         open_store(arguments.url),
         arguments.name,
@@ -214,9 +207,6 @@ def run_import(arguments: Namespace) -> Answer:
         workers=arguments.workers,
         selection=selection_of(arguments),
     )
-    if not done.failures and (without := obey(root, arguments.name)):
-        done.name, done.id, done.samples = without.name, without.id, len(without)
-        done.notes.append(_OBEYED)
     return report_answer(done, failed=done.failures)
 
 

@@ -12,7 +12,7 @@ from ...storage import Store
 from ..shards.bitmap import pack
 from ..shards.parts_table import EXCLUSIONS_SCHEMA
 from ..tables.manifest import Change
-from ..tables.parquet import TableFile, put_table
+from ..tables.parquet import TableFile, put_named_table, put_table
 from ..versions.samples_table import live_rows
 from ..versions.version import Version
 
@@ -49,6 +49,18 @@ class Superseded:
     def n_samples(self) -> int:
         return sum(len(rows) for rows in self.rows.values())
 
+    def joined(self, others: "Superseded") -> "Superseded":
+        """Return these samples and the others. A sample that is in both keeps its reason here."""
+        own: dict[str, set[int]] = {}
+        for (part, _), members in self.rows.items():
+            own.setdefault(part, set()).update(members)
+        rows = {name: list(members) for name, members in self.rows.items()}
+        for (part, reason), members in others.rows.items():
+            new = [row for row in members if row not in own.get(part, ())]
+            if new:
+                rows.setdefault((part, reason), []).extend(new)
+        return Superseded(rows=rows, n_rows={**others.n_rows, **self.n_rows})
+
     def still_live(self) -> "StillLive":
         by_part: Rows = {}
         for (part, _), rows in self.rows.items():
@@ -59,6 +71,31 @@ class Superseded:
 NOTHING_SUPERSEDED = Superseded()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingExclusion:
+    """Decision that leaves a key out of every later version."""
+
+    reason: str
+    """Person's reason."""
+    record: str
+    """Path of its record in the root."""
+
+
+Standing = Mapping[str, StandingExclusion]
+"""Key -> its exclusion that stands."""
+NOTHING_STANDS: Standing = {}
+
+
+def find_standing(version: Version | None, standing: Standing) -> tuple[Superseded, frozenset[str]]:
+    """Return the live samples that an exclusion covers, and their keys. Costs a scan of the version's keys."""
+    if version is None or not standing:
+        return NOTHING_SUPERSEDED, frozenset()
+    live = live_rows(version, frozenset(standing))
+    reasons = {key: one.reason for key, one in standing.items()}
+    keys = frozenset(key for members in live.values() for key in members.values())
+    return _with_reasons(version, live, reasons), keys
+
+
 def check_reason(verb: str, of: str, reason: str) -> None:
     """Raise InvalidSample if the reason is blank or not UTF-8 text."""
     if not is_text(reason) or not reason.strip():
@@ -67,8 +104,8 @@ def check_reason(verb: str, of: str, reason: str) -> None:
         )
 
 
-def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
-    """Upload exclusion bitmaps for these keys. Returns (change, rows).
+def find_excluded(version: Version, keys: Sequence[str], reason: str) -> Superseded:
+    """Return the samples with these keys, to exclude for one reason. Costs a scan of the version's keys.
 
     Raises: SampleNotFound if a key is not live; EmptyVersion if there are no keys; InvalidKey for an invalid key, or a
     str instead of a list.
@@ -82,10 +119,13 @@ def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason:
         raise InvalidKey(
             f"exclude takes keys, which are text, got the {type(strange[0]).__name__} {strange[0]!r}"
         )
-    rows = {part: list(members) for part, members in _find(version, frozenset(keys)).items()}
-    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in rows}
-    file = put_exclusions(version.store, prefix, {(part, reason): rows[part] for part in rows}, n_rows)
-    return Change(exclusions=file, n_excluded=sum(len(members) for members in rows.values())), rows
+    return _with_reasons(version, _find(version, frozenset(keys)), dict.fromkeys(keys, reason))
+
+
+def exclusion_change(store: Store, prefix: str, left_out: Superseded) -> Change:
+    """Upload the bitmaps of these samples; return the change that excludes them."""
+    file = put_exclusions(store, prefix, left_out.rows, left_out.n_rows)
+    return Change(exclusions=file, n_excluded=left_out.n_samples)
 
 
 def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Superseded:
@@ -99,24 +139,41 @@ def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Supe
         )
     for key, reason in sorted(reasons.items()):
         check_reason("supersede", repr(key), reason)
+    return _with_reasons(version, _find(version, frozenset(reasons)), reasons)
+
+
+def _with_reasons(
+    version: Version, members: Mapping[str, Mapping[int, str]], reasons: Mapping[str, str]
+) -> Superseded:
     rows: dict[tuple[str, str], list[int]] = {}
-    for part, members in _find(version, frozenset(reasons)).items():
-        for row, key in members.items():
+    for part, keys in members.items():
+        for row, key in keys.items():
             rows.setdefault((part, reasons[key]), []).append(row)
-    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part, _ in rows}
+    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in members}
     return Superseded(rows=rows, n_rows=n_rows)
 
 
 def put_exclusions(
-    store: Store, prefix: str, rows: Mapping[tuple[str, str], Sequence[int]], n_rows: Mapping[str, int]
+    store: Store,
+    prefix: str,
+    rows: Mapping[tuple[str, str], Sequence[int]],
+    n_rows: Mapping[str, int],
+    *,
+    by_content: bool = False,
 ) -> TableFile:
-    """Write the exclusions table under `prefix`. rows: (part id, reason) -> rows. n_rows: part id -> number of rows."""
+    """Write the exclusions table under `prefix`.
+
+    rows: (part id, reason) -> rows. n_rows: part id -> number of rows.
+    by_content: name the table for its content, if another run with the same prefix may exclude other samples.
+    """
     table = []
     for (part, reason), members in sorted(rows.items()):
         excluded = np.zeros(n_rows[part], bool)
         excluded[list(members)] = True
         table.append({"part": part, "bitmap": pack(excluded), "n_rows": len(excluded), "reason": reason})
     content = pa.Table.from_pylist(table, schema=EXCLUSIONS_SCHEMA)
+    if by_content:
+        return put_named_table(store, prefix, content, "exclusions")
     return put_table(store, f"{prefix}/exclusions.parquet", content, "exclusions")
 
 

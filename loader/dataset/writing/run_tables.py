@@ -5,7 +5,7 @@ recreate them.
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ from ..tables.parquet import (
     put_table,
 )
 from ..tables.stats import RunStats, smallest
-from .exclude import NOTHING_SUPERSEDED, Superseded, put_exclusions
+from .exclude import NOTHING_STANDS, NOTHING_SUPERSEDED, Standing, Superseded, put_exclusions
 from .spill import duplicate
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -63,11 +63,11 @@ class RunKeys:
         of_tables = ahead(self.tables, lambda table: _having(table["key"], hashes))
         return [key for keys_of_table in of_tables for key in keys_of_table if key not in self.left_out]
 
-    def without(self, keys: Mapping[str, str]) -> "RunKeys":
+    def without(self, keys: Set[str]) -> "RunKeys":
         excluded = np.sort(hashes_of(keys))
         nth = np.arange(len(excluded)) - np.searchsorted(excluded, excluded)  # for keys that share a hash
         kept = np.delete(self.hashes, np.searchsorted(self.hashes, excluded) + nth)
-        return RunKeys(hashes=kept, tables=self.tables, left_out=keys.keys())
+        return RunKeys(hashes=kept, tables=self.tables, left_out=keys)
 
 
 class RunSamples:
@@ -98,8 +98,8 @@ class RunSamples:
                 raise duplicate(key)
             seen.add(key)
 
-    def rows_of(self, reasons: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
-        """Return (part id, reason) -> rows. reasons: key -> reason. Raises: InvalidKey for a missing key."""
+    def rows_of(self, reasons: Mapping[str, str]) -> tuple[dict[tuple[str, str], list[int]], set[str]]:
+        """Return (part id, reason) -> rows, and the keys that no row has. reasons: key -> reason."""
         rows: dict[tuple[str, str], list[int]] = {}
         unmatched = dict(reasons)
         hashes = np.sort(hashes_of(reasons))
@@ -107,11 +107,7 @@ class RunSamples:
             for row in table.filter(pa.array(among(hashes_of(table["key"]), hashes))).to_pylist():
                 if row["key"] in unmatched:
                     rows.setdefault((row["part"], unmatched.pop(row["key"])), []).append(row["row"])
-        if unmatched:
-            raise InvalidKey(
-                f"exclude names {sorted(unmatched)[0]!r}, which none of these parts has; pass keys of the parts"
-            )
-        return rows
+        return rows, set(unmatched)
 
     def put(self, store: Store, prefix: str) -> tuple[list[SamplesFile], TableFile]:
         """Write the tables of keys, metadata and statistics. Raises: FieldMismatch; StoreError."""
@@ -250,6 +246,7 @@ def write_run(
     exclude: Mapping[str, str],
     superseded: Superseded = NOTHING_SUPERSEDED,
     samples: Sequence[pa.Table] | None = None,
+    standing: Standing = NOTHING_STANDS,
 ) -> tuple[Change, RunKeys]:
     """Upload the run's tables under `prefix`; return (change, live keys that it adds).
 
@@ -259,15 +256,26 @@ def write_run(
         exclude: key -> reason.
         superseded: samples of earlier parts to leave out.
         samples: samples table of each part, built on request; None reads the tables.
+        standing: exclusions of keys, which these parts may lack.
 
     Raises: DuplicateKey; FieldMismatch; InvalidKey for a missing key to exclude; Corrupt.
     """
     tables = part_tables(store, parts) if samples is None else samples
     added = sum(part.n_rows for part in parts)
     run = RunSamples(tables, added, earlier)
-    excluded = {**run.rows_of(exclude), **superseded.rows}
+    reasons = {**{key: one.reason for key, one in standing.items()}, **exclude}
+    own, unmatched = run.rows_of(reasons)
+    if missing := sorted(unmatched & exclude.keys()):
+        raise InvalidKey(
+            f"exclude names {missing[0]!r}, which none of these parts has; pass keys of the parts"
+        )
+    excluded = {**own, **superseded.rows}
     n_rows = {**{part.id: part.n_rows for part in parts}, **superseded.n_rows}
     files, stats = run.put(store, prefix)
+    exclusions = None
+    if excluded:
+        # A repeated import has the same prefix, and a person may have excluded more samples since.
+        exclusions = put_exclusions(store, prefix, excluded, n_rows, by_content=bool(standing))
     shards = [shard for part in parts for shard in part.shards]
     change = Change(
         shards=put_table(
@@ -279,10 +287,11 @@ def write_run(
         groups=extents(parts),
         n_parts=len(parts),
         n_rows=added,
-        exclusions=put_exclusions(store, prefix, excluded, n_rows) if excluded else None,
+        exclusions=exclusions,
         n_excluded=sum(map(len, excluded.values())),
     )
-    return change, run.keys.without(exclude) if exclude else run.keys
+    left_out = reasons.keys() - unmatched
+    return change, run.keys.without(left_out) if left_out else run.keys
 
 
 def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:

@@ -34,6 +34,7 @@ from ..reading.object_file import BOMB_BYTES, BOMB_TIMES
 from ..registration.earlier import token_of
 from ..registration.parts import text_of
 from ..registration.shard_rows import Rows, groups_of, key_of, names_of
+from ..registration.taken_down import TakenDown
 from .write_parts import RENAMED, WrittenUnit
 
 SAMPLE_BYTES = 64
@@ -91,6 +92,8 @@ class UnitReader:
     """Output: errors of a unit's objects but the last, which is raised."""
     twice: Container[str] = ()
     """Repeated keys, which get the object's name as a prefix."""
+    taken_down: TakenDown | None = None
+    """Samples to leave out."""
 
     def __call__(self, unit: ReadUnit) -> Iterator[Sample]:
         """Yield a unit's samples; after an error, only check the other objects, then raise the last error."""
@@ -129,6 +132,8 @@ class UnitReader:
             source = {**sample.source, "raw_key": text_of(run.info.key), "raw_etag": token}
             if key != sample.key:
                 source.setdefault("source_key", text_of(sample.key))
+            if self.taken_down is not None and self.taken_down.has_sample(key, source):
+                continue
             try:
                 yield make_sample(key, fields, sample.metadata, source)
             except InvalidSample as error:

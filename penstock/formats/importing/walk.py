@@ -12,6 +12,7 @@ from loader.storage.threads import DaemonPool
 from ..reading.sample import NO_METADATA, FoundObjects
 from ..registration.earlier import PlaceDifference
 from ..registration.shard_rows import ForeignShard, Rows, agree, group_guessed, groups_of, keys_of, rows_of
+from ..registration.taken_down import TakenDown
 from .spans import SpanUnit, cut, samples_in, units_of
 
 AT_ONCE = 16
@@ -40,9 +41,14 @@ class Walk:
         since: PlaceDifference,
         groups: Groups,
         columns: Mapping[str, Mapping[str, Any]] = NO_METADATA,
+        taken_down: TakenDown | None = None,
     ) -> None:
-        """Start the threads. since: change since the newest version; its `keys` are in use. columns: its columns."""
-        self._columns = columns
+        """Start the threads.
+
+        since: change since the newest version; its `keys` are in use. columns: its columns.
+        taken_down: samples to leave out.
+        """
+        self._columns, self._taken_down = columns, taken_down
         self._objects, self._without, self._since, self._groups = objects, without, since, groups
         self._failures = list[str]()
         self.nbytes = sum(shard.nbytes for shard in shards)
@@ -96,7 +102,9 @@ class Walk:
     def _walk(self, shard: ForeignShard) -> list[tuple[ForeignShard, Rows]]:
         try:
             runs = rows_of(shard, [self._objects.samples(info) for info in shard.infos], self._without)
-            return [(shard, rows) for rows in runs]
+            if self._taken_down is not None:
+                runs = [self._taken_down.without_samples(rows) for rows in runs]
+            return [(shard, rows) for rows in runs if len(rows.source_keys)]
         except PenstockError as error:
             self._failures.append(str(error))
             return []

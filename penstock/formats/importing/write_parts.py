@@ -104,7 +104,8 @@ def write_parts(samples: Iterable[Sample | SampleBlock], layout: PartLayout, nam
     finally:
         for part in every:
             part.close()
-    layout.store.put(note, canonical_json({"parts": [part.to_json() for part in parts]}))
+    if parts:  # a unit without samples is read again: the caller must learn why it has none
+        layout.store.put(note, canonical_json({"parts": [part.to_json() for part in parts]}))
     nbytes = sum(part.nbytes for part in every if not part.was_there)
     return WrittenParts(parts, nbytes, sum(part.was_there for part in every))
 

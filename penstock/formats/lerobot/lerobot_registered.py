@@ -7,7 +7,7 @@ and metadata. If it changes, the episode replaces the registered one.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
@@ -27,7 +27,7 @@ from loader.dataset.tables.foreign_objects import (
     place_id,
     put_place,
 )
-from loader.dataset.writer import publish_exclusions, publish_registered
+from loader.dataset.writer import publish_left_out, publish_registered
 from loader.dataset.writing.exclude import Superseded
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore
@@ -40,13 +40,15 @@ from loader.modalities.video.packet_table import SUFFIX
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import check_recordable
 
+from ...exclusion_records import standing_exclusions, stay_out
 from ...progress import progress
 from ..importer import ColumnarOptions, ReadSample
-from ..registration.earlier import live_samples, token_of
+from ..registration.earlier import REGISTERED_AGAIN, excluded_samples, live_samples, token_of
 from ..registration.parts import IndexFiles, objects_of, path_of
 from ..registration.register import RegistrationReport, check_apart, transaction
-from ..registration.selection import EVERYTHING, Selection, list_selected
+from ..registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from ..registration.shard_rows import ForeignShard, group_name, shards_of
+from ..registration.taken_down import TakenDown
 from ..registration.unread_files import unread_files
 from .dataset_layout import LeRobotEpisode, key_of
 from .lerobot_import import LeRobotDataset, dataset_in, field_of
@@ -89,23 +91,21 @@ def register_lerobot(
     listed = list_selected(store, "lerobot", selection)
     options = ColumnarOptions(without=frozenset(without), episodes=tuple(episodes))
     source = dataset_in(store, listed.infos, options)
-    cameras = _cameras(source)
+    cameras = _cameras(source, store.url)
     used = _used(source, cameras)
-    if not cameras:
-        raise InvalidStore(
-            f"{store.url} has no video that could stay where it is: penstock import lerobot copies it"
-        )
     chosen = {"format": "lerobot", "without": sorted(set(without)), **selection.to_json()}
     chosen |= options.episodes_json()
-    units = {number: _unit_id(source, store, cameras, one) for number, one in source.layout.episodes.items()}
-    since = _difference(parent, store, chosen, units, used)
-    with_samples = [info for info in used if not info.key.startswith("meta/")]
+    denied = _denied(TakenDown(root, dataset, store), source, cameras, is_new=parent is None)
+    numbers = [number for number in source.layout.episodes if number not in denied]
+    units = {number: _unit_id(source, store, cameras, number) for number in numbers}
+    since = _difference(parent, store, chosen, units, used, {key_of(number) for number in denied})
     version = parent
     if since.fresh:
         work = EpisodeParts(root, store, dataset, source, cameras, units, workers)
         version = work.publish(parent, since.fresh, since.left_out, chosen, used)
-    elif since.missing and parent is not None:
-        version = publish_exclusions(root, parent.name, sorted(since.missing), _reason("gone"), None)
+    elif parent is not None:
+        stands = standing_exclusions(root.store, dataset)
+        version = publish_left_out(root, parent, since.left_out, standing=stands)
     if version is None:
         raise EmptyVersion(f"{store.url} has no episode; nothing was registered")
     for known in sorted(since.places):
@@ -116,14 +116,39 @@ def register_lerobot(
         replaced=len(since.replaced),
         missing=len(since.missing),
         same=len(units) - len(since.fresh),
+        taken_down=len(denied),
         others=listed.n - len(used),
         refusals=listed.refusals,
-        notes=[*source.notes(), *unread_files("lerobot", listed.infos, with_samples, source.layout.known)],
+        notes=[*_notes(source, listed, used), *stay_out(version, parent)],
     )
 
 
-def _cameras(source: LeRobotDataset) -> list[str]:
+def _notes(source: LeRobotDataset, listed: ListedObjects, used: Sequence[ObjectInfo]) -> list[str]:
+    with_samples = [info for info in used if not info.key.startswith("meta/")]
+    return [*source.notes(), *unread_files("lerobot", listed.infos, with_samples, source.layout.known)]
+
+
+def _denied(
+    taken_down: TakenDown, source: LeRobotDataset, cameras: Sequence[str], *, is_new: bool
+) -> set[int]:
+    """Return the numbers of the episodes that a takedown names. Raises: Denied if a new dataset has no others."""
+    denied = set[int]()
+    for number, episode in source.layout.episodes.items():
+        objects = [episode.data, *(episode.videos[camera].key for camera in cameras)]
+        names_object = any(taken_down.has_object(key) for key in objects)
+        if names_object or taken_down.has_sample(key_of(number), {}):
+            denied.add(number)
+    if denied and is_new and len(denied) == len(source.layout.episodes):
+        raise taken_down.everything(f"the {len(denied)} episodes")
+    return denied
+
+
+def _cameras(source: LeRobotDataset, url: str) -> list[str]:
     cameras = sorted(name for name, feature in source.features.items() if feature["dtype"] == "video")
+    if not cameras:
+        raise InvalidStore(
+            f"{url} has no video that could stay where it is: penstock import lerobot copies it"
+        )
     of: dict[str, str] = {}
     for episode in source.layout.episodes.values():
         for camera in cameras:
@@ -141,7 +166,8 @@ def _used(source: LeRobotDataset, cameras: Sequence[str]) -> list[ObjectInfo]:
     return [info for key, info in source.infos.items() if key in keys or key.startswith("meta/")]
 
 
-def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], episode: LeRobotEpisode) -> str:
+def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], number: int) -> str:
+    episode = source.layout.episodes[number]
     keys = [episode.data, *(episode.videos[camera].key for camera in cameras)]
     layout = source.layout
     facts: list[Any] = [
@@ -168,7 +194,9 @@ def _difference(
     chosen: Mapping[str, Any],
     units: Mapping[int, str],
     used: Sequence[ObjectInfo],
+    denied: Set[str],
 ) -> _EpisodeDifference:
+    """denied: keys of episodes that a takedown names."""
     if version is None:
         return _EpisodeDifference(list(units))
     objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
@@ -184,10 +212,18 @@ def _difference(
     for sample in live_samples(version, "unit_id"):
         if sample.value == present.get(sample.key, ""):
             same.add(sample.key)
-        elif sample.value:  # samples without `unit_id` were written, not registered
+        elif (
+            sample.value and sample.key not in denied
+        ):  # samples without `unit_id` were written, not registered
             (replaced if sample.key in present else missing).add(sample.key)
             why = _reason("another" if sample.key in present else "gone")
             rows.setdefault((sample.part, why), []).append(sample.row)
+    # An excluded episode comes back only if it changed.
+    same |= {
+        sample.key
+        for sample in excluded_samples(version, "unit_id")
+        if sample.value == present.get(sample.key, "") and sample.key not in replaced
+    }
     n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part, _ in rows}
     return _EpisodeDifference(
         fresh=[number for number in units if key_of(number) not in same],
@@ -199,7 +235,7 @@ def _difference(
 
 
 def _reason(how: str) -> str:
-    return f"registered again: the episode is {how}"
+    return f"{REGISTERED_AGAIN}the episode is {how}"
 
 
 def _row_blocks(sample: ReadSample, field: str) -> bytes:
@@ -273,6 +309,7 @@ class EpisodeParts:
                 producer={"registered": dict(chosen), "place": place},
                 created_us=max(info.modified_us or 0 for info in used),
                 of_fields=self._facts(),
+                standing=standing_exclusions(root.store, self.dataset),
             )
 
     def _groups(self, parent: Version | None) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from loader.dataset.shards.bitmap import unpack
 from loader.dataset.tables.foreign_objects import etag_to_keep, foreign_objects, is_adopted, is_foreign
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.dataset.versions.version import Version
@@ -14,6 +15,8 @@ from loader.errors import Conflict
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
 
+REGISTERED_AGAIN = "registered again: "
+"""Start of the reason why a changed or missing object's earlier samples are excluded."""
 SampleRows = Mapping[str, Mapping[int, tuple[str, str]]]
 """Part id -> row -> (sample key, object key)."""
 
@@ -33,7 +36,9 @@ class PlaceDifference:
     places: frozenset[str] = frozenset()
     """Ids of sources that are not adopted."""
     live: SampleRows | None = None
-    """Live samples; empty if all objects are unchanged."""
+    """Live samples; empty if all objects are unchanged, None for a new dataset."""
+    taken_down: frozenset[str] = frozenset()
+    """Keys of new and changed objects that a takedown names, which are skipped."""
 
     @property
     def keys(self) -> set[str]:
@@ -48,7 +53,7 @@ class PlaceDifference:
             for row, (_, of) in members.items():
                 for why, keys in (("written again", self.replaced), ("gone", self.missing)):
                     if of in keys:
-                        rows.setdefault((part, f"registered again: {of} is {why}"), []).append(row)
+                        rows.setdefault((part, f"{REGISTERED_AGAIN}{of} is {why}"), []).append(row)
         parts = {part for part, _ in rows}
         n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in parts if version}
         return Superseded(rows=rows, n_rows=n_rows)
@@ -143,7 +148,7 @@ def token_of(store: Store, info: ObjectInfo) -> str:
     return etag_to_keep(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
 
 
-class LiveSample(NamedTuple):
+class SampleRow(NamedTuple):
     part: str
     """Part id."""
     row: int
@@ -154,11 +159,32 @@ class LiveSample(NamedTuple):
     """Requested column's value, or ""."""
 
 
-def live_samples(version: Version, column: str) -> Iterator[LiveSample]:
+def live_samples(version: Version, column: str) -> Iterator[SampleRow]:
     """Yield live samples with one provenance column. Reads all key tables."""
     for row in _rows(version, (column,)):
         if row["live"]:
-            yield LiveSample(row["part"], row["row"], row["key"], row.get(column) or "")
+            yield _sample_row(row, column)
+
+
+def excluded_samples(version: Version, column: str) -> Iterator[SampleRow]:
+    """Yield the samples that a person or a takedown excluded, with one provenance column. Reads all key tables.
+
+    Samples whose objects changed or vanished are not among them.
+    """
+    excluded: dict[str, set[int]] = {}
+    files = [TableFile.from_json(entry) for entry in version.manifest["exclusions"]]
+    for table in get_tables(version.store, files):
+        for row in table.to_pylist():
+            if not row["reason"].startswith(REGISTERED_AGAIN):
+                members = np.flatnonzero(unpack(row["bitmap"], row["n_rows"])).tolist()
+                excluded.setdefault(row["part"], set()).update(members)
+    for row in _rows(version, (column,)) if excluded else ():
+        if row["row"] in excluded.get(row["part"], ()):
+            yield _sample_row(row, column)
+
+
+def _sample_row(row: Mapping[str, Any], column: str) -> SampleRow:
+    return SampleRow(row["part"], row["row"], row["key"], row.get(column) or "")
 
 
 def _samples(version: Version) -> Iterator[tuple[str, int, str, str, str, bool]]:

@@ -24,12 +24,13 @@ from loader.dataset.tables.foreign_objects import (
     put_place,
 )
 from loader.dataset.versions.version import Version
-from loader.dataset.writer import publish_exclusions, publish_registered
+from loader.dataset.writer import publish_left_out, publish_registered
 from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidStore
 from loader.order.random.lanes import frozen_shape
 from loader.storage import Store, open_store
 from loader.storage.store import Refusals, check_recordable
 
+from ...exclusion_records import standing_exclusions, stay_out
 from ...units import size
 from ..reading.sample import NO_METADATA, FoundObjects
 from ..registry import TABLES, find_registered
@@ -47,6 +48,7 @@ from .shard_rows import (
     shards_of,
     text_array,
 )
+from .taken_down import TakenDown
 from .unread_files import unread_files
 
 AT_ONCE = 16
@@ -67,6 +69,8 @@ class RegistrationReport:
     """Removed objects; their samples are excluded."""
     same: int
     """Unchanged objects."""
+    taken_down: int = 0
+    """New and changed objects that a takedown names, which are skipped."""
     others: int
     """Objects in another format, or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
@@ -91,14 +95,16 @@ def register(
 ) -> RegistrationReport:
     """Publish a version of the dataset at a URL, or its next version.
 
-    Readers open the URL with the credentials in their environment.
+    Readers open the URL with the credentials in their environment. Excluded samples stay out. Objects that a takedown
+    names are skipped.
 
     options: for the URL's store; not stored. without: fields to leave out; in tables, also columns.
     key: table column with the sample keys.
     fields: table column that becomes a field -> extension, "" for the default.
 
     Raises: InvalidStore if the format or source cannot be registered; InvalidRuntime for invalid table options;
-    Conflict if `dataset` has another source or changed meanwhile; EmptyVersion; Corrupt; InvalidSample.
+    Conflict if `dataset` has another source or changed meanwhile; EmptyVersion; Denied if takedowns name all objects
+    of a new dataset; Corrupt; InvalidSample.
     """
     check_dataset_name(dataset)
     store, columns = open_store(fspath(url), options), ColumnarOptions(key, fields, frozenset(without))
@@ -109,19 +115,17 @@ def register(
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without)), **selection.to_json()}
     objects, each, listed = _find(store, format, columns, selection, parent)
     if format in TABLES:
-        chosen |= {**columns.to_json(), "labels": objects.labels and list(objects.labels)}
-        if objects.declared_widths:
-            chosen[WIDTHS] = "declared"
+        chosen |= _table_options(objects, columns)
     infos = objects.infos
-    since = difference(parent, chosen, store, infos)
+    taken_down = TakenDown(root, dataset, store)
+    since = taken_down.without_objects(difference(parent, chosen, store, infos))
     place = place_id(store, infos, chosen if format in TABLES else None)
     version, sealed = parent, 0
     if since.fresh:
         version, sealed = _publish(root, dataset, objects, each, store, parent, since, place, chosen)
-    elif since.missing and parent is not None:
-        live = (pair for rows in (since.live or {}).values() for pair in rows.values())
-        keys = [key for key, of in live if of in since.missing]
-        version = publish_exclusions(root, parent.name, keys, "registered again: the object is gone", None)
+    elif parent is not None:
+        stands = standing_exclusions(root.store, dataset)
+        version = publish_left_out(root, parent, since.left_out(parent), standing=stands)
     for known in sorted(since.places):
         put_place(root.store, known, store.url)
     assert version is not None
@@ -131,11 +135,19 @@ def register(
         replaced=len(since.replaced),
         missing=len(since.missing),
         same=since.same,
+        taken_down=len(since.taken_down),
         others=listed.n - len(infos),
         refusals=listed.refusals,
-        notes=_notes(format, listed, objects),
+        notes=[*_notes(format, listed, objects), *stay_out(version, parent)],
         sealed=sealed,
     )
+
+
+def _table_options(objects: FoundObjects, columns: ColumnarOptions) -> dict[str, Any]:
+    chosen = {**columns.to_json(), "labels": objects.labels and list(objects.labels)}
+    if objects.declared_widths:
+        chosen[WIDTHS] = "declared"
+    return chosen
 
 
 def _notes(format: str, listed: ListedObjects, objects: FoundObjects) -> list[str]:
@@ -214,6 +226,7 @@ def _publish(
             left_out=since.left_out(parent),
             producer=producer | ({"labels": list(objects.labels)} if objects.labels is not None else {}),
             created_us=max(info.modified_us or 0 for info in since.fresh),
+            standing=standing_exclusions(root.store, dataset),
         )
     return version, sealed
 

@@ -31,8 +31,8 @@ from loader.run.trail.trail import parse_start
 from loader.storage import Store
 from loader.storage.store import Refusals, list_place
 
+from ...exclusion_records import parse
 from ...progress import progress
-from ..exclusion import parse
 from .log import check_log
 from .shard import Problem
 from .version import check_version

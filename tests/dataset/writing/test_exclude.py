@@ -88,7 +88,7 @@ def test_two_exclude_one_sample(made, properties):
     other = loader.Root(made.url)
     from loader.dataset import writer as changes
 
-    real, ran = changes.write_exclusions, []
+    real, ran = changes.find_excluded, []
 
     def overtaken(*args):
         change = real(*args)
@@ -97,13 +97,13 @@ def test_two_exclude_one_sample(made, properties):
             other.exclude("d@1", ["k4", "k1"], reason="y")
         return change
 
-    changes.write_exclusions = overtaken
+    changes.find_excluded = overtaken
     try:
         with pytest.raises(Conflict, match="was excluded by another writer in d@2"):
             made.exclude("d@1", ["k1"], reason="x")
         ran.clear()
     finally:
-        changes.write_exclusions = real
+        changes.find_excluded = real
     assert len(properties.content(made.open("d"))) == 8
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.upkeep.exclusion import records
+from penstock.exclusion_records import records
 
 TOLD = ("--reason", "wrong label", "--by", "ann")
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import loader
+from loader.dataset.log.denies import Target
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.errors import (
     Changed,
@@ -33,7 +34,9 @@ from penstock.formats.lerobot.lerobot_registered import register_lerobot
 from penstock.formats.registration.adoption import adopt
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
+from penstock.upkeep.exclusion import exclude
 from penstock.upkeep.gc.collector import Options, collect
+from penstock.upkeep.takedown.run import run_takedown
 from penstock.upkeep.verify.version import verify
 from penstock.view.episodes.episode_record import moment
 from penstock.view.episodes.open_episode import open_episode
@@ -261,6 +264,36 @@ def test_episodes_that_are_new_or_gone(own, root):
     change_meta(own, lambda rows: [{**rows[0], "length": 8, "robot_name": "b"}, *rows[1:]])
     done = registered(root, own)
     assert (done.replaced, done.same) == (1, 1)
+
+
+def test_excluded_episode_stays_out_until_it_changes(own, root):
+    first = registered(root, own).version
+    blurred, dark = sorted(first.samples().collect()["key"])[:2]
+    exclude(root, "r", [blurred], by="ann", reason="blurred")
+    again = registered(root, own)
+    assert (again.version.name, again.new, again.same) == ("r@2", 0, len(LENGTHS))
+    change_meta(own, lambda rows: [{**rows[0], "robot_name": "b"}, *rows[1:]])
+    changed = registered(root, own)
+    assert changed.version.name == "r@3"
+    assert blurred not in changed.version.samples().collect()["key"].to_list()
+    root.exclude("r", [dark], reason="dark")
+    assert registered(root, own).version.name == "r@4"
+
+
+@pytest.mark.parametrize("kind", ["raw", "sample"])
+def test_taken_down_episode_is_left_alone(own, root, kind):
+    first = registered(root, own).version
+    rows = first.samples().collect().sort("key")
+    value = rows["raw_key" if kind == "raw" else "key"][0]
+    n = root.log.deny((Target(kind=kind, value=value, dataset="r"),), "ticket", "desk").n
+    if kind == "raw":  # all episodes of this dataset have one data file
+        assert registered(root, own).taken_down == len(LENGTHS)
+        assert len(root.versions("r")) == 1
+        return
+    run_takedown(root, n, apply=True)
+    versions = len(root.versions("r"))
+    again = registered(root, own)
+    assert (again.taken_down, again.new, len(root.versions("r"))) == (1, 0, versions)
 
 
 def test_long_streams_have_row_blocks(own, root, monkeypatch):

@@ -16,8 +16,9 @@ from loader.errors import (
     SampleNotFound,
 )
 from loader.storage import open_store
+from penstock.exclusion_records import Exclusion, records, standing
 from penstock.upkeep.copying.items import Pace
-from penstock.upkeep.exclusion import Exclusion, exclude, records, standing, withdraw
+from penstock.upkeep.exclusion import exclude, withdraw
 from penstock.upkeep.gc import Options, collect
 from penstock.upkeep.migrate.run import migrate
 from penstock.upkeep.verify.root import verify_root

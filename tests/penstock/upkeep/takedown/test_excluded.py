@@ -10,7 +10,8 @@ from loader.dataset.log.denies import Target
 from loader.storage import open_store
 from penstock.cli import main
 from penstock.denied.record import read_record
-from penstock.upkeep.exclusion import FORMAT, exclude, records, standing, withdraw
+from penstock.exclusion_records import FORMAT, records, standing
+from penstock.upkeep.exclusion import exclude, withdraw
 from penstock.upkeep.takedown.remains import purge_mirror
 
 SECRET = "ZQALICEZQ"

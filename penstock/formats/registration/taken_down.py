@@ -1,0 +1,77 @@
+"""Skip what a takedown denies: objects before they are read, and samples before their bytes are copied."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from loader import Root
+from loader.dataset.log.denies import TESTED, DenyList, names_of_files
+from loader.errors import Denied
+from loader.storage import Store
+
+from ..reading.sample import NO_METADATA
+from .earlier import PlaceDifference
+from .parts import text_of
+from .shard_rows import Rows, own_keys
+
+
+class TakenDown:
+    """The takedowns that deny objects and samples of one dataset's source."""
+
+    def __init__(self, root: Root, dataset: str, store: Store) -> None:
+        denies = root.state.denies
+        self._is_active = bool(denies)
+        self._denied, self._url = DenyList(denies, dataset), store.url.rstrip("/")
+        self.has_left_out = False
+        """True once a sample was left out."""
+
+    def has_object(self, key: str) -> bool:
+        """Return whether a takedown names an object of the source, by key or URI."""
+        uri = f"{self._url}/{key}"
+        names = names_of_files(key, uri, [key])
+        names += names_of_files(key, uri.removeprefix("file://"), [key])
+        return any(self._denied.entry_of("raw", text_of(name)) for name in dict.fromkeys(names))
+
+    def without_objects(self, since: PlaceDifference) -> PlaceDifference:
+        """Return a difference without new and changed objects that a takedown names.
+
+        Raises: Denied if a new dataset has no other object.
+        """
+        if not self._is_active:
+            return since
+        denied = frozenset(info.key for info in since.fresh if self.has_object(info.key))
+        fresh = [info for info in since.fresh if info.key not in denied]
+        if since.fresh and not fresh and since.live is None:
+            raise self.everything(f"the {len(since.fresh)} objects")
+        return replace(since, fresh=fresh, replaced=since.replaced - denied, taken_down=denied)
+
+    def has_sample(self, key: str, source: Mapping[str, str]) -> bool:
+        """Return whether a takedown denies a sample. source: its provenance."""
+        if not self._is_active:
+            return False
+        names = {**source, "key": key}
+        is_denied = any(
+            self._denied.entry_of(kind, names[column])
+            for kind, columns in TESTED.items()
+            for column in columns
+            if names.get(column)
+        )
+        self.has_left_out |= is_denied
+        return is_denied
+
+    def without_samples(self, rows: Rows) -> Rows:
+        """Return a shard's rows without denied samples."""
+        if not self._is_active:
+            return rows
+        remaining = []
+        for number, key in enumerate(own_keys(rows)):
+            source = rows.sources[number] or NO_METADATA
+            named = {**source, "raw_key": rows.objects[number], "source_key": rows.source_keys[number]}
+            if not self.has_sample(key, {name: text_of(text) for name, text in named.items()}):
+                remaining.append(number)
+        return rows if len(remaining) == len(rows.source_keys) else rows.take(remaining)
+
+    def everything(self, what: str) -> Denied:
+        """Return the error of a source from which nothing is left. what: its denied objects or samples."""
+        return Denied(
+            f"takedowns deny {what} of {self._url}; nothing was published. penstock takedown ls lists the takedowns"
+        )

@@ -40,17 +40,21 @@ class TopicTimes(NamedTuple):
     @property
     def is_stamped(self) -> bool:
         """True if every message has a stamp, and stamps ascend strictly."""
+        stamps = self.stamps
         if not self.stamp_name:
             return False
         # In ROS a stamp of 0 means "not set", but a simulation may begin at 0.
-        if len(self.stamps) == 1 and self.stamps[0] == 0:
+        if len(stamps) == 1 and stamps[0] == 0:
             return False
-        return bool((self.stamps[1:] > self.stamps[:-1]).all())
+        steps_forward = stamps[1:] > stamps[:-1]
+        return bool(steps_forward.all())
 
     @property
     def lag_ns(self) -> Any:
         """Log time minus stamp: float64 [messages], because int64 could overflow."""
-        return self.log_times.astype(np.float64) - self.stamps.astype(np.float64)
+        log_times = self.log_times.astype(np.float64)
+        stamps = self.stamps.astype(np.float64)
+        return log_times - stamps
 
     def chosen_clock(self, choices: Mapping[str, str]) -> str:
         """Return the caller's choice; "" without one."""
@@ -86,13 +90,8 @@ def clocks_of(
     by_log_time = list[TopicTimes]()
     for topic in topics:
         choice = topic.chosen_clock(choices)
-        if choice == STAMP and not topic.is_stamped:
-            name = topic.full_name
-            raise InvalidSample(
-                f"{where}, topic {name}: its stamps were chosen as its clock, but its messages have no stamp that "
-                f"ascends strictly; choose its log time (--clock {name}={LOG_TIME}), or leave the topic out "
-                f"(--without {name})"
-            )
+        if choice == STAMP:
+            _check_stamps(where, topic)
         if choice == LOG_TIME or not topic.is_stamped:
             _check_log_times(where, topic)
             clocks[topic.name] = LOG_TIME, topic.log_times
@@ -105,18 +104,31 @@ def clocks_of(
     return clocks
 
 
+def _check_stamps(where: str, topic: TopicTimes) -> None:
+    if topic.is_stamped:
+        return
+    name = topic.full_name
+    raise InvalidSample(
+        f"{where}, topic {name}: its stamps were chosen as its clock, but its messages have no stamp that "
+        f"ascends strictly; choose its log time (--clock {name}={LOG_TIME}), or leave the topic out "
+        f"(--without {name})"
+    )
+
+
 def _check_log_times(where: str, topic: TopicTimes) -> None:
     times = topic.log_times
-    back = np.flatnonzero(times[1:] <= times[:-1])
-    if not len(back):
+    steps_back = times[1:] <= times[:-1]
+    if not steps_back.any():
         return
-    row = int(back[0]) + 1
+    before = int(steps_back.argmax())
+    row = before + 1
     other = "its log time was chosen as its clock"
     if not topic.is_stamped:
         other = "the messages have no stamp that ascends strictly"
+    name = topic.full_name
     raise Corrupt(
-        f"{where}, topic {topic.full_name}, row {row}: its {LOG_TIME} {times[row]} is not behind {times[row - 1]}, and "
-        f"{other}; leave the topic out (--without {topic.full_name})"
+        f"{where}, topic {name}, row {row}: its {LOG_TIME} {times[row]} is not behind {times[before]}, and "
+        f"{other}; leave the topic out (--without {name})"
     )
 
 
@@ -125,71 +137,115 @@ def _check_one_clock(where: str, stamped: Sequence[TopicTimes], by_log_time: Seq
     near = [*by_log_time]
     for topic in stamped:
         lag = topic.lag_ns
-        rows = np.flatnonzero(np.abs(lag) > MAX_LAG_NS)
-        if len(rows):
-            row = int(rows[0])
-            far.append(_Stray(topic, row, -float(lag[row])))
-        else:
+        is_far = np.abs(lag) > MAX_LAG_NS  # [messages]
+        if not is_far.any():
             near.append(topic)
-    if far and near:
-        raise _different_clocks(where, far, f"log_time, which {near[0].full_name} follows")
-    if far:
-        _check_own_clock(where, [stray.times for stray in far])
+            continue
+        row = int(is_far.argmax())
+        far.append(_Stray(topic, row, -float(lag[row])))
+    if not far:
+        return
+    if near:
+        raise _different_clocks(where, far, f"{LOG_TIME}, which {near[0].full_name} follows")
+    _check_own_clock(where, [stray.times for stray in far])
 
 
 def _check_own_clock(where: str, stamped: Sequence[TopicTimes]) -> None:
     """Raise InvalidSample unless topics whose stamps are far from the log time share one clock."""
-    reference = max(stamped, key=lambda topic: len(topic.stamps))
-    order = np.argsort(reference.log_times, kind="stable")
-    log_times = reference.log_times[order].astype(np.float64)
-    lag = reference.lag_ns[order]
-    # A simulation may pause while the log time goes on. Stamps that leap ahead of the log time were set.
-    leaps = np.flatnonzero(lag[1:] < lag[:-1] - MAX_LAG_NS)
-    if len(leaps):
-        before = int(leaps[0])
-        leap = _Stray(reference, int(order[before + 1]), float(lag[before] - lag[before + 1]))
+    longest = max(stamped, key=_n_messages)
+    reference = _Reference.of(longest)
+    leap = reference.leap()
+    if leap is not None:
         raise _different_clocks(where, [leap], "the stamp before it plus the log time since")
     strays = list[_Stray]()
     for topic in stamped:
-        if topic is reference:
+        if topic is longest:
             continue
-        own_lag = topic.lag_ns
-        off = np.interp(topic.log_times, log_times, lag) - own_lag  # [messages]
-        rows = np.flatnonzero(np.abs(off) > MAX_LAG_NS + _uncertainty_ns(topic.log_times, log_times, lag))
-        if len(rows):
-            row = int(rows[0])
+        expected_lag = reference.lag_at(topic.log_times)
+        off = expected_lag - topic.lag_ns  # [messages]: stamp minus the reference's stamp
+        accepted = MAX_LAG_NS + reference.uncertainty_ns(topic.log_times)
+        is_stray = np.abs(off) > accepted
+        if is_stray.any():
+            row = int(is_stray.argmax())
             strays.append(_Stray(topic, row, float(off[row])))
     if strays:
-        raise _different_clocks(where, strays, f"the {reference.stamp_name} of {reference.full_name}")
+        raise _different_clocks(where, strays, f"the {longest.stamp_name} of {longest.full_name}")
 
 
-def _uncertainty_ns(at: Any, log_times: Any, lag: Any) -> Any:
-    """Return how far a lag may lie from the one interpolated at each time: float64, the shape of `at`.
+def _n_messages(topic: TopicTimes) -> int:
+    return len(topic.stamps)
 
-    at: log times. log_times, lag: float64 [n] of the reference, by ascending log time. A simulation may be slower or
-    faster than the log time, and may pause between two messages or beyond the reference's ends.
-    """
-    if len(log_times) == 1:
-        return np.abs(at - log_times[0])
-    right = np.searchsorted(log_times, at).clip(1, len(log_times) - 1)
-    between = log_times[right] - log_times[right - 1] + np.abs(lag[right] - lag[right - 1])
-    beyond = np.maximum(log_times[0] - at, at - log_times[-1])  # above 0 only outside of the reference
-    duration = max(log_times[-1] - log_times[0], 1.0)
-    drift = 1 + abs(lag[-1] - lag[0]) / duration
-    return np.where(beyond > 0, beyond * drift, between)
+
+class _Reference(NamedTuple):
+    """The topic with the most messages, with which the others are compared."""
+
+    times: TopicTimes
+    order: Any
+    """int64 [messages]: rows by ascending log time."""
+    log_times: Any
+    """float64 [messages], ascending."""
+    lag: Any
+    """Log time minus stamp: float64 [messages], in the order of `log_times`."""
+
+    @classmethod
+    def of(cls, topic: TopicTimes) -> "_Reference":
+        order = np.argsort(topic.log_times, kind="stable")
+        log_times = topic.log_times[order].astype(np.float64)
+        lag = topic.lag_ns[order]
+        return cls(topic, order, log_times, lag)
+
+    def leap(self) -> _Stray | None:
+        """Return the first message whose stamp leaps ahead of the log time; None without one.
+
+        A simulation may pause while the log time goes on. Stamps that leap ahead were set.
+        """
+        gain = self.lag[:-1] - self.lag[1:]  # [messages - 1]: progress of the stamps beyond the log time's
+        is_leap = gain > MAX_LAG_NS
+        if not is_leap.any():
+            return None
+        before = int(is_leap.argmax())
+        row = int(self.order[before + 1])
+        return _Stray(self.times, row, float(gain[before]))
+
+    def lag_at(self, log_times: Any) -> Any:
+        """Return the lag at these log times: float64 of the same shape, interpolated."""
+        return np.interp(log_times, self.log_times, self.lag)
+
+    def uncertainty_ns(self, log_times: Any) -> Any:
+        """Return how far `lag_at` may be wrong: float64 of the same shape.
+
+        A simulation may be slower or faster than the log time. It may pause between two messages, and beyond the first
+        and the last one.
+        """
+        first, last = self.log_times[[0, -1]]
+        if len(self.log_times) == 1:
+            return np.abs(log_times - first)
+        after = np.searchsorted(self.log_times, log_times)
+        after = after.clip(1, len(self.log_times) - 1)
+        before = after - 1
+        pause = self.log_times[after] - self.log_times[before]
+        change = np.abs(self.lag[after] - self.lag[before])
+        duration = max(last - first, 1.0)
+        drift = abs(self.lag[-1] - self.lag[0]) / duration
+        beyond = np.maximum(first - log_times, log_times - last)  # above 0 outside of the reference only
+        return np.where(beyond > 0, beyond * (1 + drift), pause + change)
 
 
 def _different_clocks(where: str, strays: Sequence[_Stray], reference: str) -> InvalidSample:
-    first = strays[0].times.full_name
-    listed = [
-        f"topic {stray.times.full_name}, row {stray.row}: its {stray.times.stamp_name} is off by "
-        f"{stray.off_ns / 1e9:+,.3f} s"
-        for stray in strays[:_MOST_NAMES]
-    ]
-    if len(strays) > _MOST_NAMES:
-        listed.append(f"and {len(strays) - _MOST_NAMES} other topics")
+    listed = list[str]()
+    for times, row, off_ns in strays[:_MOST_NAMES]:
+        seconds = off_ns / 1e9
+        listed.append(
+            f"topic {times.full_name}, row {row}: its {times.stamp_name} is off by {seconds:+,.3f} s"
+        )
+    n_more = len(strays) - _MOST_NAMES
+    if n_more > 0:
+        listed.append(f"and {n_more} other topics")
+    topics = "; ".join(listed)
+    name = strays[0].times.full_name
+    most_s = MAX_LAG_NS // 10**9
     return InvalidSample(
-        f"{where}, {'; '.join(listed)} from {reference}; at most {MAX_LAG_NS // 10**9} s are accepted, because topics "
-        f"of different clocks cannot be aligned. Use the log time of the topic (--clock {first}={LOG_TIME}) or of all "
-        f"topics (--clock {LOG_TIME}); --clock {first}={STAMP} accepts its stamps without this check"
+        f"{where}, {topics} from {reference}; at most {most_s} s are accepted, because topics of different clocks "
+        f"cannot be aligned. Use the log time of the topic (--clock {name}={LOG_TIME}) or of all topics "
+        f"(--clock {LOG_TIME}); --clock {name}={STAMP} accepts its stamps without this check"
     )

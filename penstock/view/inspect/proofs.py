@@ -193,8 +193,8 @@ def _code(training: Training, step: int, functions: Functions | None, trouble: s
     if functions is None:
         if trouble:
             return None, trouble
-        if start.transforms:
-            return None, f"the transform does not run without --recipe {start.recipe or 'module:function'}"
+        if why := _needs_recipe(training, step):
+            return None, why
     then = Functions(transforms=start.transforms, decoders=start.decoders, libraries=start.libraries)
     now = functions or training.functions(step)
     for what in Functions._fields:
@@ -207,6 +207,22 @@ def _code(training: Training, step: int, functions: Functions | None, trouble: s
             more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
             return False, f"{what} differ: {changes}{more}"
     return True, "the transform's module, the decoders and the libraries equal the training's"
+
+
+def _needs_recipe(training: Training, step: int) -> str:
+    """Return which of the training's functions need its recipe; "" if none does."""
+    start = training.start(step)
+    if start is None:
+        return ""
+    option = f"--recipe {start.recipe or 'module:function'}"
+    if start.transforms:
+        return f"the transform does not run without {option}"
+    fields = training.fields_of_user_code(step)
+    if not fields:
+        return ""
+    names = ", ".join(clean(name, 80) for name in fields[:3])
+    more = f" and {len(fields) - 3} more" if len(fields) > 3 else ""
+    return f"the decoders of {names}{more} do not run without {option}"
 
 
 def _facts(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -240,9 +256,8 @@ def _tensors(
         return None, trouble
     if any(one == dict(batch.crc32c) for one in known):
         return True, f"CRC-32C of {', '.join(sorted(batch.crc32c))} equal the trail's, bit for bit"
-    start = training.start(batch.step)
-    if functions is None and start is not None and start.transforms:
-        return None, "the transform does not run without --recipe"
+    if functions is None and (why := _needs_recipe(training, batch.step)):
+        return None, why
     if batch.cut:
         fields = ", ".join(clean(name, 80) for name in batch.cut)
         return (

@@ -10,7 +10,7 @@ import numpy as np
 import loader
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.dataset.versions.expression import counts, tokens_of
-from loader.dataset.versions.samples_table import live_columns
+from loader.dataset.versions.samples_table import live_columns, scan_samples
 from loader.errors import FieldNotFound, InvalidRuntime
 from loader.run.trail.read_trail import trail_runs
 from loader.storage.mirror import primary_of
@@ -18,6 +18,7 @@ from loader.storage.mirror import primary_of
 from ...text import clean
 from ...upkeep.diff import Diff, column_statistics, diff
 from ..json_record import JsonRecord
+from ..lru_cache import LruCache
 
 # Limits for filter and sort expressions, so that a page cannot keep its server busy for minutes. polars takes time
 # quadratic in the words and exponential in the depth, because BETWEEN, CASE and some functions repeat their operand.
@@ -94,6 +95,13 @@ class Facet(JsonRecord):
     n_values: int = 0
     """Distinct; 0 if not counted."""
 
+    def where(self, value: str) -> str:
+        """Return the SQL filter for the samples with one of `values`."""
+        literal = "'" + value.replace("'", "''") + "'"
+        if self.type == "bool":
+            literal = value.upper()
+        return f'"{self.column}" = {literal}'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridRow(JsonRecord):
@@ -128,7 +136,7 @@ class VersionPageRecord(JsonRecord):
     producer: Mapping[str, str]
     """Property -> value, from the manifest."""
     facets: tuple[Facet, ...]
-    """Column statistics, excluded samples included."""
+    """Column statistics of live samples."""
     where: str
     """SQL filter, or ""."""
     sort: str
@@ -146,7 +154,7 @@ def version_record(
 ) -> VersionPageRecord:
     """Return a version's page. Raises: FieldNotFound for a rejected expression; InvalidRuntime.
 
-    Reads the samples table only to filter or sort.
+    Reads the samples table only to filter or sort, and once per version with exclusions.
     """
     if first < 0:
         raise InvalidRuntime(f"from = {first}; pass a number from 0")
@@ -166,7 +174,7 @@ def version_record(
             for key, value in manifest["producer"].items()
             if isinstance(value, str | int)
         },
-        facets=_facets(version),
+        facets=_FACETS.get((version.store.url, version.id), lambda: _facets(version)),
         where=where,
         sort=sort,
         n_found=n_found,
@@ -219,27 +227,49 @@ def _page(
     return page.to_list(), len(matches), [dict(zip(columns, row, strict=True)) for row in rows]
 
 
+_FACETS: LruCache[tuple[Facet, ...]] = LruCache(64)
+"""Facets by root and version id: a version with exclusions is counted once."""
+
+
 def _facets(version: "loader.Version") -> tuple[Facet, ...]:
     facets = []
     for name, statistics in column_statistics(version).items():
         if name in _IDENTITY and name not in ("split", "subject"):
             continue
-        categories = dict(statistics.get("categories") or ())
+        # Stored statistics include excluded samples, which no filter finds.
+        shown = _live_statistics(version, name, statistics) if version.parts.has_exclusions else statistics
+        categories = dict(shown.get("categories") or ())
         top = sorted(categories.items(), key=lambda item: (-item[1], item[0]))
         facets.append(
             Facet(
                 column=name,
                 type=statistics["type"],
-                n=statistics["n"] - statistics["nulls"],
-                nulls=statistics["nulls"],
-                low=statistics.get("min"),
-                high=statistics.get("max"),
-                mean=statistics.get("mean"),
+                n=shown["n"] - shown["nulls"],
+                nulls=shown["nulls"],
+                low=shown.get("min"),
+                high=shown.get("max"),
+                mean=shown.get("mean"),
                 values=tuple(top[:MOST_CATEGORIES]),
                 n_values=len(categories),
             )
         )
     return tuple(sorted(facets, key=lambda facet: facet.column))
+
+
+def _live_statistics(
+    version: "loader.Version", name: str, statistics: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return a column's statistics without excluded samples. statistics: the stored ones. Reads the column."""
+    values = scan_samples(version, [name]).collect()[name]
+    live: dict[str, Any] = {"n": len(values), "nulls": values.null_count()}
+    if "categories" in statistics:
+        counted = values.drop_nulls().value_counts(sort=False)
+        live["categories"] = {str(value): n for value, n in counted.iter_rows()}
+    if values.dtype.is_numeric():
+        numbers = values.drop_nulls().cast(float)
+        finite = numbers.filter(numbers.is_finite())
+        live |= {"min": finite.min(), "max": finite.max(), "mean": finite.mean()}
+    return live
 
 
 def _rows(

@@ -11,6 +11,7 @@ import loader
 from loader.dataset.shards.address import SampleAddress
 
 from .image_placement import Placement
+from .recorded_decoders import RecordedDecoders
 
 V = TypeVar("V")
 T = TypeVar("T")
@@ -45,6 +46,8 @@ class Setting:
     """Array library."""
     epochs: int | None = None
     """The Loader's; later slots are padding."""
+    decoders: RecordedDecoders | None = None
+    """Decoders of the training; empty with `decode=False`. None: the recipe's decoders, or one for each extension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,6 +11,8 @@ from threading import RLock
 from typing import Any, Protocol
 from weakref import finalize
 
+import numpy as np
+
 import loader
 from loader.errors import Corrupt
 from loader.modalities import DECODERS, Decoder
@@ -23,6 +25,7 @@ from loader.run.trail.slot_columns import SlotColumns
 from ...units import length
 from ..outage import Outage
 from .image_placement import placements
+from .recorded_decoders import rebuilt_decode
 from .replayed_values import (
     Digests,
     Setting,
@@ -58,11 +61,25 @@ class AudioStarts:
         return {name: self.notes[id(value)] for name, value in decoded.items() if id(value) in self.notes}
 
     def start(self, data: Buffer, rng: object) -> Any:
+        samples, _ = self._start(data)
+        return samples
+
+    def of_decoder(self, decoder: Decoder) -> Decoder:
+        """Return a decoder that decodes short audio as `decoder`, and cuts long audio."""
+
+        def decode(data: Buffer, rng: np.random.Generator | None) -> Any:
+            samples, whole = self._start(data)
+            return decoder(data, rng) if whole else samples
+
+        return decode
+
+    def _start(self, data: Buffer) -> tuple[Any, bool]:
+        """Return (samples, True if these are all)."""
         samples, rate_hz, whole = load("audio.decode:read_start")(data, MOST_AUDIO_BYTES)
         if not whole:
             self.notes[id(samples)] = f"the first {length(samples.shape[1] / rate_hz)} are decoded"
             finalize(samples, self.notes.pop, id(samples)).atexit = False
-        return samples
+        return samples, whole
 
 
 class ReplayedPart:
@@ -196,7 +213,7 @@ class Replayers:
     """A training run's replayers."""
 
     plain: Replayer
-    """Decodes by extension, without a transform."""
+    """Decodes by the training's built-in decoders, or by extension, without a transform."""
     recipe: Replayer | None = None
     """Runs the recipe's functions; or None."""
 
@@ -230,7 +247,7 @@ class Replays:
         cut: bool = False,
         outage: Outage | None = None,
     ) -> None:
-        """recipe: its Loader arguments; None decodes by extension, without a transform.
+        """recipe: its Loader arguments; None uses the setting's decoders, without a transform.
 
         tokenizers: field -> object with `decode(ids)`, or a function. cut: True cuts long audio.
         """
@@ -328,8 +345,8 @@ class Replays:
     def _new_replay(self, setting: Setting) -> loader.Replay:
         plan = loader.open_plan(self._root, setting.plan, retired=True)
         functions = self._recipe
-        if self._cut and plan.pack is None:
-            functions = {"decode": self._audio_starts.decoders(plan), **functions}
+        if plan.pack is None:
+            functions = {"decode": self._decode(plan, setting), **functions}
         return loader.Replay(
             plan,
             loader.read_ledger(self._root, plan),
@@ -337,6 +354,16 @@ class Replays:
             epochs=setting.epochs,
             **functions,
         )
+
+    def _decode(self, plan: loader.Plan, setting: Setting) -> Mapping[str, Any] | bool:
+        """Return the Loader's `decode` without a recipe."""
+        starts = self._audio_starts.decoders(plan) if self._cut else {}
+        if setting.decoders is None:
+            return starts or True
+        if not setting.decoders:
+            return False
+        bounded = self._audio_starts.of_decoder if self._cut else lambda decoder: decoder
+        return {**starts, **rebuilt_decode(setting.decoders, bounded)} or True
 
     def _drop(self, entry: _OpenReplay) -> None:
         entry.dropped = True

@@ -23,6 +23,7 @@ from loader.run.trail.step_rows import CRC, NOTE, SCHEMA
 from loader.run.trail.trail import StartRecord
 
 from .metrics_file import MetricsFile, Spread, spread_of
+from .recorded_decoders import fields_of_user_code, recorded_decoders
 from .replayed_values import PartDigest, Setting
 from .replays import Replays
 
@@ -80,13 +81,19 @@ class Training:
     def setting(self, step: int, *, recipe: bool) -> Setting:
         """Return a step's plan and options.
 
-        recipe: False replaces the framework with numpy if there was a transform.
+        recipe: False adds the training's decoders, and replaces the framework with numpy if there was a transform.
         """
         start = self.start(step)
         if start is None:
             return Setting(plan=self.plan_hash(step))
-        plain = not recipe and bool(start.transforms)
-        return Setting(plan=start.plan, framework="numpy" if plain else start.framework, epochs=start.epochs)
+        if recipe:
+            return Setting(plan=start.plan, framework=start.framework, epochs=start.epochs)
+        return Setting(
+            plan=start.plan,
+            framework="numpy" if start.transforms else start.framework,
+            epochs=start.epochs,
+            decoders=recorded_decoders(start.decoders),
+        )
 
     def start(self, step: int) -> StartRecord | None:
         """Return the start that last ran a step or, failing that, an earlier step; None without a run log."""
@@ -165,9 +172,13 @@ class Training:
             return replay.digest(step, rank, world_size)
 
     def functions(self, step: int) -> Functions:
-        """Return facts about the default decoders."""
-        with self.open_replay(step) as replay:
-            return replay.functions()
+        """Return facts about the decoders without a recipe."""
+        return self._replays.functions(self.setting(step, recipe=False))
+
+    def fields_of_user_code(self, step: int) -> list[str]:
+        """Return the fields whose decoders need the recipe, sorted."""
+        start = self.start(step)
+        return [] if start is None else fields_of_user_code(recorded_decoders(start.decoders))
 
     def rows(self, step: int) -> list[Row]:
         """Return the run log's rows for a step under its last plan, by rank and time."""

@@ -273,7 +273,7 @@ def _version(site: Site, request: Request) -> Page:
         version, where=query.get("where", ""), sort=query.get("sort", ""), first=number(request, "from", 0)
     )
     thumbs = {row.ordinal: pictured_field(row.fields) for row in record.rows}
-    more = {"thumbs": thumbs, "page": PAGE, "quoted": _sql_literal}
+    more = {"thumbs": thumbs, "page": PAGE}
     return Page(template="version", record=record, title=version.name, more=more)
 
 
@@ -300,10 +300,6 @@ def _diff(site: Site, request: Request) -> Page:
     a, b = (site.opened.version(path["dataset"], path[name]) for name in ("number", "other"))
     record = difference(a, b)
     return Page(template="diff", record=record, title=f"{a.name} and {b.name}")
-
-
-def _sql_literal(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _thumbnail(site: Site, request: Request) -> Response:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.exact_statistics import DIMS_MAX, WEIGHT_MAX
+from ..dataset.exact_statistics import DIMS_MAX, WEIGHT_MAX, as_floats
 from ..dataset.norm import FieldNorm, FieldTotals
 from ..dataset.reading.verified_bucket_reads import read_fields, read_parts
 from ..dataset.shards.address import SampleAddress
@@ -238,10 +238,7 @@ def _floats(field: str, values: NDArray[Any], weights: I64 | None) -> tuple[NDAr
         raise FieldMismatch(
             f"norm: {field!r} holds {values.dtype}; floats, truth values or whole numbers are needed"
         )
-    small = values.dtype.itemsize <= 2 or values.dtype == np.float32
-    floats: NDArray[np.floating] = values.reshape(len(values), prod(values.shape[1:])).astype(
-        np.float32 if small else np.float64, copy=False
-    )
+    floats = as_floats(values)
     if floats.shape[1] > DIMS_MAX:
         raise FieldMismatch(
             f"norm: {field!r} has {floats.shape[1]} dimensions; at most {DIMS_MAX} are counted"

@@ -8,7 +8,7 @@ bits of float32. A quantile is the middle of the bin with its exact rank, within
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import isqrt, nextafter
+from math import isqrt, nextafter, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,6 +183,16 @@ def _shifted(parts: Sequence[tuple[I64, int]], dim: int, unit: int, times: int) 
 
 DIMS_MAX = 2**12
 """Most dimensions of a field."""
+
+
+def as_floats(values: NDArray[Any]) -> NDArray[np.floating]:
+    """Return numbers [n, ...] as [n, dims]: float32 if it holds their dtype's values, else float64."""
+    is_small = values.dtype.itemsize <= 2 or values.dtype == np.float32
+    dtype = np.float32 if is_small else np.float64
+    flat: NDArray[np.floating] = values.reshape(len(values), prod(values.shape[1:])).astype(dtype, copy=False)
+    return flat
+
+
 _BITS, _LOW = 20, 12
 
 
@@ -229,13 +239,20 @@ class ValueCounts:
 
     def quantile(self, dim: int, q: float) -> float:
         """Return the value of rank floor(q * (n - 1)) of a dimension; NaN without values."""
+        return self.neighbours(dim, q)[0]
+
+    def neighbours(self, dim: int, q: float) -> tuple[float, float, float]:
+        """Return the values of the ranks around q * (n - 1) of a dimension, and the share of the second."""
         first, stop = np.searchsorted(self.bins, [dim << _BITS, (dim + 1) << _BITS])
         if first == stop:
-            return float("nan")
+            return float("nan"), float("nan"), 0.0
         ends = np.cumsum(self.counts[first:stop])
-        rank = int(q * (int(ends[-1]) - 1))
-        place = int(np.searchsorted(ends, rank, side="right"))
-        return _middle(int(self.bins[first + place]) & (2**_BITS - 1))
+        n = int(ends[-1])
+        position = q * (n - 1)
+        rank = int(position)
+        places = np.searchsorted(ends, [rank, min(rank + 1, n - 1)], side="right")
+        below, above = (_middle(int(self.bins[first + place]) & (2**_BITS - 1)) for place in places.tolist())
+        return below, above, position - rank
 
 
 def added(counts: Iterable[ValueCounts]) -> ValueCounts:

@@ -80,6 +80,19 @@ class FieldNorm:
         values = [self.counts.quantile(dim, q) for dim in range(len(self.sums))]
         return np.clip(self._shaped(values), self.min, self.max)
 
+    def interpolated_quantile(self, q: float) -> F64:
+        """Return float64, shaped as a value: between the ranks around q * (n - 1), as numpy's default does.
+
+        Each of both values is within 2^-12 of its magnitude.
+        """
+        values = []
+        for dim, sums in enumerate(self.sums):
+            below, above, share = self.counts.neighbours(dim, q)
+            below = min(max(below, sums.low), sums.high)
+            above = min(max(above, sums.low), sums.high)
+            values.append(below + (above - below) * share)
+        return self._shaped(values)
+
     @property
     def narrow_dims(self) -> list[int]:
         """Dimensions, in C order, of several values whose q01 and q99 are one value within their resolution."""

@@ -35,7 +35,7 @@ from .exporter import (
     refuse,
     select,
 )
-from .lerobot.rows import norm_at
+from .lerobot.row_statistics import norm_at
 from .reading.exported import NOTE
 from .reading.object_file import ObjectWindow
 from .reading.sample import FoundObjects

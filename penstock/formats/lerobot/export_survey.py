@@ -17,8 +17,10 @@ from loader.modalities.language import FIELD, LanguageLine, parse_language
 from loader.modalities.video.packet_table import SUFFIX
 
 from ..exporter import ExportSelection, Loss
-from .language import COLUMNS, columns_in, columns_nbytes, inexact, tasks_in
+from .language import COLUMNS, SUBTASK, columns_in, columns_nbytes, inexact, tasks_in
+from .metadata import SUBTASK_INDEX, SUBTASKS
 from .rows import clock, runs_of
+from .subtasks import lines_beside, texts_of_numbers
 
 EPISODE = "episode.json"
 CLOCK = ".ns.npy"
@@ -69,12 +71,38 @@ class Survey:
     """In key order."""
     tasks: list[str] = field(default_factory=list)
     """Texts by index."""
+    subtasks: dict[int, str] = field(default_factory=dict)
+    """Number in `subtask_index` -> text, for `meta/subtasks.parquet`; empty if there are none."""
+    has_bare_numbers: bool = False
+    """True if an episode has numbers of subtasks, but no texts."""
     losses: list[Loss] = field(default_factory=list)
     """Losses of the export."""
+
+    def add_subtasks(self, lines: list[LanguageLine], numbers: Any, ns: Any) -> list[LanguageLine] | None:
+        """Add an episode's texts, and return its other lines; None if they do not go with the numbers [rows]."""
+        if not any(line.style == SUBTASK for line in lines):
+            self.has_bare_numbers |= bool((numbers >= 0).any())
+            return lines
+        texts = texts_of_numbers(lines, numbers, ns, self.subtasks)
+        if texts is None:
+            return None
+        self.subtasks |= texts
+        return lines_beside(lines, numbers, ns, texts)
 
 
 def survey_of(selection: ExportSelection) -> Survey:
     """Return a selection's survey. Reads all clocks and every `episode.json`."""
+    survey = _survey(selection, with_subtasks=True)
+    if survey is None:
+        survey = _survey(selection, with_subtasks=False)
+        assert survey is not None
+        why = "its numbers and the texts of style 'subtask' do not go together: the texts become language_persistent"
+        survey.losses.append(Loss(f"field '{SUBTASK_INDEX}.npy'", f"{why}, and {SUBTASKS} is left out"))
+    return survey
+
+
+def _survey(selection: ExportSelection, *, with_subtasks: bool) -> Survey | None:
+    """Return the survey; None if subtasks are wanted, and their numbers and texts do not go together."""
     survey, order = _fields(selection), _in_order(selection)
     clocks = [f"{name}{CLOCK}" for name in survey.streams]
     if not clocks:
@@ -82,24 +110,33 @@ def survey_of(selection: ExportSelection) -> Survey:
             f"{selection.version.name} has no field <stream>.npy with its clock <stream>{CLOCK}: LeRobot needs rows"
         )
     main = "action" if "action" in survey.streams else survey.streams[0]
-    others, irregular, inexact_in, differs = set[str](), list[str](), dict[str, str](), False
+    seen = _Differences()
+    with_subtasks = with_subtasks and survey.has_language and SUBTASK_INDEX in survey.streams
+    numbers_field = f"{SUBTASK_INDEX}.npy"
+    names = [*clocks, numbers_field] if with_subtasks else clocks
     columns = set[str]()
-    for (ordinal, key), fields in zip(order, _read(selection, order, survey, clocks), strict=True):
+    for (ordinal, key), fields in zip(order, _read(selection, order, survey, names), strict=True):
         ns = _clock(fields[f"{main}{CLOCK}"], key)
-        others |= {name for name in survey.streams if fields[f"{name}{CLOCK}"] != fields[f"{main}{CLOCK}"]}
+        clock_of_main = fields[f"{main}{CLOCK}"]
+        seen.clocks |= {name for name in survey.streams if fields[f"{name}{CLOCK}"] != clock_of_main}
         facts = _facts_of(fields.get(EPISODE), key)
         if not survey.episodes:
             survey.fps, survey.features = _rate(facts, ns), facts["features"]
-        differs |= facts["features"] != survey.features
+        seen.features |= facts["features"] != survey.features
         if not np.array_equal(ns, clock(len(ns), survey.fps)):
-            irregular.append(key)
+            seen.irregular.append(key)
         row = selection.rows(np.array([ordinal]))[0]
         lines = lines_of(fields, key) if survey.has_language else []
+        tasks = _tasks(tasks_in(lines, ns) or facts["tasks"], str(row.get("task", "")), len(ns), key)
+        if with_subtasks:
+            rest = survey.add_subtasks(lines, numbers_of(fields[numbers_field], len(ns), key), ns)
+            if rest is None:
+                return None
+            lines = rest
         columns |= columns_in(lines, ns)
         if why := inexact(lines, ns, survey.fps):
-            inexact_in[key] = why
+            seen.inexact[key] = why
         nbytes = columns_nbytes(lines, ns)
-        tasks = _tasks(tasks_in(lines, ns) or facts["tasks"], str(row.get("task", "")), len(ns), key)
         first = survey.episodes[-1].first + survey.episodes[-1].length if survey.episodes else 0
         survey.episodes.append(
             PlannedEpisode(
@@ -109,27 +146,49 @@ def survey_of(selection: ExportSelection) -> Survey:
         survey.tasks += [
             text for text in dict.fromkeys(one["task"] for one in tasks) if text not in survey.tasks
         ]
+    if survey.subtasks and (survey.has_bare_numbers or SUBTASK_INDEX in seen.clocks):
+        return None
     survey.language = sorted(
         columns | {name for name in COLUMNS if survey.has_language and name in survey.features}
     )
-    survey.streams = [name for name in survey.streams if name not in others]
-    survey.losses += [
-        Loss(f"field '{name}.npy'", f"its clock differs from the clock of {main}.npy: a dataset has one rate")
-        for name in sorted(others)
-    ]
-    if irregular:
-        why = f"of {len(irregular)} episodes, the first is {irregular[0]}, it is no multiple of 1/{survey.fps} s"
-        survey.losses.append(Loss("clock", f"{why}: it becomes float32 seconds, which lerobot may refuse"))
-    for key, why in [*inexact_in.items()][:1]:
-        survey.losses.append(
-            Loss(f"field {FIELD!r}", f"of {len(inexact_in)} episodes, the first is {key}: {why}")
-        )
-    if differs:
-        survey.losses.append(
-            Loss(f"field {EPISODE!r}", "features differ between episodes: the first episode's count")
-        )
-    survey.losses += _of_columns(selection, survey)
+    survey.streams = [name for name in survey.streams if name not in seen.clocks]
+    survey.losses += [*seen.losses(main, survey.fps), *_of_columns(selection, survey)]
     return survey
+
+
+@dataclass(slots=True)
+class _Differences:
+    """Differences between streams, and between episodes."""
+
+    clocks: set[str] = field(default_factory=set)
+    """Streams on another clock."""
+    irregular: list[str] = field(default_factory=list)
+    """Keys of episodes whose clock is not the rate's."""
+    inexact: dict[str, str] = field(default_factory=dict)
+    """Key -> what LeRobot's columns of language cannot hold."""
+    features: bool = False
+    """True if the described features differ."""
+
+    def losses(self, main: str, fps: Fraction) -> list[Loss]:
+        losses = [
+            Loss(
+                f"field '{name}.npy'",
+                f"its clock differs from the clock of {main}.npy: a dataset has one rate",
+            )
+            for name in sorted(self.clocks)
+        ]
+        if self.irregular:
+            why = f"of {len(self.irregular)} episodes, the first is {self.irregular[0]}, it is no multiple of 1/{fps} s"
+            losses.append(Loss("clock", f"{why}: it becomes float32 seconds, which lerobot may refuse"))
+        for key, why in [*self.inexact.items()][:1]:
+            losses.append(
+                Loss(f"field {FIELD!r}", f"of {len(self.inexact)} episodes, the first is {key}: {why}")
+            )
+        if self.features:
+            losses.append(
+                Loss(f"field {EPISODE!r}", "features differ between episodes: the first episode's count")
+            )
+        return losses
 
 
 def _tasks(tasks: list[dict[str, Any]], column: str, length: int, key: str) -> list[dict[str, Any]]:
@@ -210,9 +269,9 @@ def _in_order(selection: ExportSelection) -> list[tuple[int, str]]:
 
 
 def _read(
-    selection: ExportSelection, order: list[tuple[int, str]], survey: Survey, clocks: list[str]
+    selection: ExportSelection, order: list[tuple[int, str]], survey: Survey, names: list[str]
 ) -> Iterator[dict[str, bytes]]:
-    names = clocks + [EPISODE] * (EPISODE in selection.fields and EPISODE not in selection.partial)
+    names = names + [EPISODE] * (EPISODE in selection.fields and EPISODE not in selection.partial)
     names += [FIELD] * survey.has_language
     for start in range(0, len(order), _AT_ONCE):
         ordinals = np.array([ordinal for ordinal, _ in order[start : start + _AT_ONCE]])
@@ -234,6 +293,17 @@ def _clock(data: bytes, key: str) -> Any:
             f"sample {key!r}: its clock is {ns.dtype} {list(ns.shape)}; int64 nanoseconds that ascend are needed"
         )
     return ns
+
+
+def numbers_of(data: bytes, length: int, key: str) -> Any:
+    """Return the numbers of an episode's subtasks, int [rows]."""
+    numbers = array_of(data, f"sample {key!r}: {SUBTASK_INDEX}.npy")
+    if numbers.dtype.kind not in "iu" or numbers.size != length:
+        raise InvalidSample(
+            f"sample {key!r}: {SUBTASK_INDEX}.npy is {numbers.dtype} {list(numbers.shape)}; a whole number for each of "
+            f"{length} rows is needed, or leave it out with --without {SUBTASK_INDEX}.npy"
+        )
+    return numbers.reshape(length)
 
 
 def array_of(data: bytes, what: str) -> Any:

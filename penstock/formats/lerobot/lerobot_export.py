@@ -10,19 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from loader.errors import Corrupt
+from loader.errors import Conflict, Corrupt, ObjectNotFound
 from loader.json_text import parse_json
 from loader.modalities.language import FIELD
 from loader.modalities.video.episode_packets import Mp4Writer, PacketSpan, opened, read_span
 from loader.modalities.video.packet_runs import opened_run
 from loader.modalities.video.packet_table import SUFFIX
+from loader.storage import Store
 
-from ..exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit
+from ..exporter import FOLDER, ExportSample, ExportSelection, Loss, Outbox, WorkUnit
 from .dataset_layout import BOOKKEEPING, LANGUAGE
 from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, lines_of, survey_of
 from .language import column_of
-from .metadata import INFO
-from .rows import aggregated, runs_of, seconds_of, statistics, with_norm
+from .metadata import INFO, SUBTASK_INDEX, SUBTASKS
+from .row_statistics import RowTotals, aggregated, statistics, with_norm
+from .rows import runs_of, seconds_of
+from .subtasks import lines_beside
 
 FILE_BYTES = 100 * 2**20
 """Most bytes of episodes per file of rows, unless one is larger."""
@@ -39,6 +42,18 @@ class EpisodeUnit(WorkUnit):
     """The episodes."""
     survey: Survey
     """Survey of all episodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """Source of an export's metadata."""
+
+    selection: ExportSelection
+    """Exported samples."""
+    survey: Survey
+    """Their episodes."""
+    units: Sequence[Mapping[str, Any]]
+    """Per unit: features, and its episodes' length, videos and stats."""
 
 
 def losses(selection: ExportSelection) -> list[Loss]:
@@ -80,6 +95,7 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
     """Write a file of rows, and each camera's videos."""
     assert isinstance(unit, EpisodeUnit)
     survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
+    totals = RowTotals()
     videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
     features: dict[str, Any] = {}
     try:
@@ -94,8 +110,9 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
                     f"sample {sample.key!r}: {own}; samples before it: {features}: a dataset has one of each"
                 )
             features = own
-            tables.append(_table(rows, _language(episode, sample, survey, rows["timestamp"][:, 0])))
+            tables.append(_table(rows, _language(episode, sample, survey, rows)))
             stats = {**statistics(rows), **{n: one for n, one in episode.stats.items() if n in features}}
+            totals.add(rows)
             written.append({"length": episode.length, "videos": shown, "stats": stats})
         for camera_videos in videos.values():
             camera_videos.finish()
@@ -107,9 +124,16 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
         f"data/chunk-{unit.number // CHUNK_FILES:03d}/file-{unit.number % CHUNK_FILES:03d}.parquet",
         outbox,
     )
+    totals_key = _totals_key(unit.number)
+    outbox.put(totals_key, totals.stored(selection.version.id, totals_key))
     return {
         "told": json.dumps({"episodes": written, "features": features}, sort_keys=True)
     }  # JSON text keeps floats exact
+
+
+def _totals_key(number: int) -> str:
+    """Return the key of a unit's totals in the journal's folder, which readers skip."""
+    return f"{FOLDER}totals/{number:06d}.parquet"
 
 
 def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
@@ -118,7 +142,26 @@ def finish(selection: ExportSelection, facts: Sequence[dict[str, Any]], outbox: 
     meta = Meta(
         selection=selection, survey=survey, units=[parse_json(one["told"], lenient=True) for one in facts]
     )
-    put_metadata(meta, CHUNK_FILES, outbox)
+    put_metadata(meta, _statistics(meta, outbox.store), CHUNK_FILES, outbox)
+
+
+def _statistics(meta: Meta, target: Store) -> dict[str, dict[str, Any]]:
+    """Return the statistics of all rows: computed for numbers, joined from the episodes' own for cameras."""
+    stats = aggregated([one["stats"] for unit in meta.units for one in unit["episodes"]])
+    totals = RowTotals()
+    for number in range(len(meta.units)):
+        key = _totals_key(number)
+        try:
+            data = target.get(key).data
+        except ObjectNotFound:
+            raise Conflict(
+                f"{target.url} has no {key}, so an earlier release began this export; export into an empty folder"
+            ) from None
+        totals.add_stored(data, key, f"{target.url}/{key}")
+    stats |= totals.statistics()
+    if meta.selection.norm is not None:
+        stats = with_norm(stats, meta.selection.norm)
+    return stats
 
 
 class _Videos:
@@ -202,11 +245,20 @@ def _feature(values: Any) -> dict[str, Any]:
     return {"dtype": values.dtype.name, "shape": list(values.shape[1:])}
 
 
-def _language(episode: PlannedEpisode, sample: ExportSample, survey: Survey, seconds: Any) -> dict[str, Any]:
-    """Return an episode's language columns."""
+def _language(
+    episode: PlannedEpisode, sample: ExportSample, survey: Survey, rows: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return an episode's language columns. rows: its other columns."""
     if not survey.language:
         return {}
     lines = lines_of(sample.fields, sample.key)
+    if survey.subtasks:
+        numbers = rows[SUBTASK_INDEX].reshape(episode.length)
+        rest = lines_beside(lines, numbers, episode.ns, survey.subtasks)
+        if rest is None:
+            raise Corrupt(f"sample {sample.key!r}: {FIELD} differs from what the survey of the export read")
+        lines = rest
+    seconds = rows["timestamp"][:, 0]
     return {name: column_of(name, lines, episode.ns, seconds) for name in survey.language}
 
 
@@ -242,20 +294,10 @@ def _put_rows(tables: list[Any], key: str, outbox: Outbox) -> None:
     outbox.put(key, sink.getvalue().to_pybytes())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meta:
-    """Source of an export's metadata."""
-
-    selection: ExportSelection
-    """Exported samples."""
-    survey: Survey
-    """Their episodes."""
-    units: Sequence[Mapping[str, Any]]
-    """Per unit: features, and its episodes' length, videos and stats."""
-
-
-def put_metadata(meta: Meta, chunk_files: int, outbox: Outbox) -> None:
-    """Write `meta/`. chunk_files: files per folder."""
+def put_metadata(
+    meta: Meta, stats: Mapping[str, Mapping[str, Any]], chunk_files: int, outbox: Outbox
+) -> None:
+    """Write `meta/`. stats: feature -> statistic -> value. chunk_files: files per folder."""
     rows = meta.selection.rows(np.array([one.ordinal for one in meta.survey.episodes]))
     episodes_of_units = [(number, one) for number, unit in enumerate(meta.units) for one in unit["episodes"]]
     episodes = [
@@ -265,10 +307,11 @@ def put_metadata(meta: Meta, chunk_files: int, outbox: Outbox) -> None:
         for episode, row in zip(episodes, rows, strict=True):
             episode[name] = row.get(name)
     outbox.put("meta/episodes/chunk-000/file-000.parquet", _parquet(_episode_table(episodes)))
-    outbox.put("meta/tasks.parquet", _parquet(_tasks(meta.survey.tasks)))
-    stats = aggregated([one["stats"] for _, one in episodes_of_units])
-    if meta.selection.norm is not None:
-        stats = with_norm(stats, meta.selection.norm)
+    outbox.put("meta/tasks.parquet", _parquet(_texts("task", meta.survey.tasks)))
+    if subtasks := meta.survey.subtasks:
+        # LeRobot takes a number as the row of its text, so numbers that no row has get a row too.
+        rows_of_texts = [subtasks.get(number, "") for number in range(max(subtasks) + 1)]
+        outbox.put(SUBTASKS, _parquet(_texts("subtask", rows_of_texts)))
     outbox.put("meta/stats.json", json.dumps(stats, sort_keys=True, indent=1).encode())
     outbox.put(INFO, json.dumps(_info(meta, rows, chunk_files), indent=4, ensure_ascii=False).encode())
 
@@ -301,30 +344,28 @@ def _episode_table(rows: Sequence[Mapping[str, Any]]) -> Any:
     return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
-def _tasks(texts: Sequence[str]) -> Any:
+def _texts(name: str, texts: Sequence[str]) -> Any:
+    """Return texts as the index of pandas, beside their numbers: a table of `meta/`. name: "task" or "subtask"."""
     import pyarrow as pa
 
     index = "__index_level_0__"
-    columns = [
-        {
-            "name": "task_index",
-            "field_name": "task_index",
-            "pandas_type": "int64",
-            "numpy_type": "int64",
-            "metadata": None,
-        },
-        {
-            "name": None,
-            "field_name": index,
-            "pandas_type": "unicode",
-            "numpy_type": "object",
-            "metadata": None,
-        },
-    ]
-    pandas = {"index_columns": [index], "column_indexes": [], "columns": columns}
-    table = pa.table(
-        {"task_index": pa.array(range(len(texts)), pa.int64()), index: pa.array(texts, pa.string())}
-    )
+    number_column = {
+        "name": f"{name}_index",
+        "field_name": f"{name}_index",
+        "pandas_type": "int64",
+        "numpy_type": "int64",
+        "metadata": None,
+    }
+    text_column = {
+        "name": None,
+        "field_name": index,
+        "pandas_type": "unicode",
+        "numpy_type": "object",
+        "metadata": None,
+    }
+    pandas = {"index_columns": [index], "column_indexes": [], "columns": [number_column, text_column]}
+    numbers = pa.array(range(len(texts)), pa.int64())
+    table = pa.table({f"{name}_index": numbers, index: pa.array(texts, pa.string())})
     return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
 
 

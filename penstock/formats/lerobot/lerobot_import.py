@@ -29,7 +29,8 @@ from .dataset_layout import DatasetLayout, LeRobotEpisode, key_of, read_layout
 from .episode_notes import EpisodeNotes
 from .language import COLUMNS, EpisodeTexts, Texts, language_of, read_texts
 from .metadata import INFO
-from .rows import EpisodeRows, FrameTimes, clock, feature_named, read_rows, statistics
+from .row_statistics import statistics
+from .rows import EpisodeRows, FrameTimes, clock, feature_named, read_rows
 
 OPTIONS = frozenset({"episodes"})
 EPISODE = "episode.json"

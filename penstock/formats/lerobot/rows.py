@@ -1,6 +1,5 @@
-"""Read an episode's rows as streams, and compute statistics, or take them from a norm."""
+"""Read an episode's rows as streams, and compare their times."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -8,62 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader import Version
-from loader.dataset.norm import Norm, parse_norm
-from loader.errors import Corrupt, FieldMismatch, InvalidRuntime, InvalidSample, ObjectNotFound
+from loader.errors import Corrupt
 
 from .metadata import SUBTASK_INDEX, SUBTASKS
-
-QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
-"""LeRobot's: q01, q10, q50, q90, q99."""
-_PATH = re.compile(r"norms/[0-9a-f]{64}\.parquet")
-
-
-def norm_at(version: Version, path: str) -> Norm:
-    """Return a norm of the root, for a version. Raises: InvalidRuntime; Corrupt; StoreError."""
-    store, message = version.store, f"--norm {path}: "
-    if not _PATH.fullmatch(path):
-        raise InvalidRuntime(f"{message}the path of a norm in the root is needed, norms/<64 digits>.parquet")
-    try:
-        norm = parse_norm(store.get(path).data, path, f"{store.url}/{path}")
-    except ObjectNotFound:
-        raise InvalidRuntime(
-            f"{message}{store.url} has no such norm; loader.norm(...).path names one"
-        ) from None
-    if not isinstance(norm, Norm):
-        raise InvalidRuntime(f"{message}it has a norm for each {norm.by}; name one of all windows")
-    if norm.transform:
-        raise InvalidRuntime(
-            f"{message}it is of the space of {norm.transform}; LeRobot's statistics are of the stored values"
-        )
-    if norm.version != version.id:
-        raise InvalidRuntime(
-            f"{message}it is of {norm.version}, and {version.name} is {version.id}; make its norm"
-        )
-    return norm
-
-
-def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, dict[str, Any]]:
-    """Return feature -> statistics, with a norm's mean, std and quantiles. Raises: FieldMismatch."""
-    out = {feature: dict(own) for feature, own in stats.items()}
-    for field, of_field in norm.fields.items():
-        feature = field.removesuffix(".npy")
-        if feature not in out:
-            raise FieldMismatch(
-                f"the norm {norm.path} is of {field!r}, which is no numeric feature of the export"
-            )
-        values = {f"q{round(100 * q):02d}": of_field.quantile(q) for q in QUANTILES}
-        values |= {"mean": of_field.mean, "std": of_field.std}
-        for name, value in values.items():
-            whole = np.atleast_1d(value)
-            if whole.shape != np.shape(out[feature]["mean"]):
-                raise FieldMismatch(
-                    f"the norm {norm.path} has {field!r} as {list(whole.shape)}, the export as "
-                    f"{list(np.shape(out[feature]['mean']))}"
-                )
-            out[feature][name] = whole.tolist()
-    return out
-
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -294,59 +240,3 @@ def spans_of(numbers: Any, subtasks: Mapping[int, str], what: str) -> list[TextS
             raise Corrupt(f"{what}: row {start} has the subtask {number}, which {SUBTASKS} does not name")
         spans.append(TextSpan(start, stop, subtasks[number]))
     return spans
-
-
-def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return statistics of the finite numeric features. streams: feature -> array [rows, ...]."""
-    numeric = {name: values for name, values in streams.items() if not isinstance(values, list)}
-    return {name: _statistics_of(values) for name, values in numeric.items() if np.isfinite(values).all()}
-
-
-def _statistics_of(values: Any) -> dict[str, Any]:
-    own = values.min(0).tolist(), values.max(0).tolist()
-    exact = values.astype(np.float64)
-    out = {"min": own[0], "max": own[1], "mean": exact.mean(0).tolist(), "std": exact.std(0).tolist()}
-    out["count"] = [len(values)]
-    for q, quantile in zip(QUANTILES, np.quantile(exact, QUANTILES, axis=0), strict=True):
-        out[f"q{round(100 * q):02d}"] = quantile.tolist()
-    return out
-
-
-def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return statistics over all rows, from episodes' statistics: feature -> name -> value.
-
-    As in LeRobot, quantiles are row-weighted means. Raises: InvalidSample.
-    """
-    out = {}
-    for feature in sorted({name for one in episodes for name in one}):
-        stats = [one[feature] for one in episodes if feature in one]
-        names = set.intersection(*(set(one) for one in stats))
-        if {"mean", "std", "count"} <= names:
-            try:
-                out[feature] = _of_feature(stats, names)
-            except (ValueError, TypeError, LookupError) as error:
-                raise InvalidSample(
-                    f"statistics of {feature} in episode.json are not of one shape: {error}"
-                ) from error
-    return out
-
-
-def _of_feature(stats: Sequence[Mapping[str, Any]], names: set[str]) -> dict[str, Any]:
-    counts = np.array([one["count"][0] for one in stats], np.float64)
-
-    def mean(values: Any) -> Any:
-        return np.tensordot(counts, values, 1) / counts.sum()
-
-    def stacked(name: str) -> Any:
-        return np.array([one[name] for one in stats], np.float64)
-
-    means = stacked("mean")
-    total = mean(means)
-    out = {"mean": total.tolist(), "count": [int(counts.sum())]}
-    out["std"] = np.sqrt(mean(stacked("std") ** 2 + (means - total) ** 2)).tolist()
-    for name in sorted(names - out.keys()):
-        values = np.array([one[name] for one in stats])
-        out[name] = (
-            values.min(0) if name == "min" else values.max(0) if name == "max" else mean(values)
-        ).tolist()
-    return out

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.errors import Corrupt, InvalidStore
+from loader.dataset.reading.verified_bucket_reads import read_fields
+from loader.errors import Corrupt, InvalidStore, LossyExport
 from loader.modalities.language import parse_language
 from loader.storage import open_store
 from penstock.formats.content_digest import content_digest
@@ -20,8 +21,10 @@ from penstock.formats.run_import import import_place
 from tests.penstock.formats.builders.lerobot_files import (
     CAMERA,
     LENGTHS,
+    PERSISTENT,
     change_meta,
     put,
+    spoken,
     table,
     v21,
     v30,
@@ -264,3 +267,67 @@ def test_step_beyond_the_tolerance_is_refused_with_its_row(place, off_s):
         Corrupt, match=r"episode 0: row 3 has the time 0\.\d+ s, and is due at 0\.1 s.*--episodes"
     ):
         samples_in(place)
+
+
+def exchanged(place, tmp_path):
+    """Import, export, and import again; return both versions and the exported folder."""
+    out = tmp_path / "out"
+    first, second = loader.Root(tmp_path / "a"), loader.Root(tmp_path / "b")
+    assert import_place(first, "lerobot", open_store(place), "d").failures == []
+    assert export(first.open("d"), "lerobot", open_store(out)).failures == []
+    done = import_place(second, "lerobot", open_store(out), "d")
+    assert (done.failures, done.notes) == ([], [])
+    return first.open("d"), second.open("d"), out
+
+
+@pytest.mark.parametrize(
+    "texts", [SUBTASKS, ("reach", "grasp", "lift", "unused"), ("reach", "-", "grasp", "lift")]
+)
+def test_subtasks_come_out_and_in_again(place, tmp_path, texts):
+    numbers = [number + (number > 0) * (texts[1] == "-") for number in SUBTASK_ROWS]
+    first, second, out = exchanged(with_subtasks(place, numbers, texts), tmp_path)
+    assert content_digest(second, full=True).digest == content_digest(first, full=True).digest
+    rows = pq.read_table(out / ROWS_KEY)
+    assert rows["subtask_index"].to_pylist() == numbers
+    assert "language_persistent" not in rows.column_names
+    table_of_texts = pq.read_table(out / "meta/subtasks.parquet")
+    frame = table_of_texts.to_pandas()
+    for number in set(numbers) - {-1}:  # as LeRobot reads them
+        assert frame.iloc[number].name == texts[number]
+
+
+def test_subtasks_and_language_columns_come_out_and_in_again(place, tmp_path):
+    """The lines of both stay apart: a subtask by number, and other texts of `language_persistent`."""
+    persistent = [{**one, "style": "memory"} for one in PERSISTENT]
+    spoken(place, persistent=[persistent] * sum(LENGTHS))
+    with_subtasks(place, SUBTASK_ROWS)
+    first, second, out = exchanged(place, tmp_path)
+    assert content_digest(second, full=True).digest == content_digest(first, full=True).digest
+    styles = {
+        text["style"]
+        for row in pq.read_table(out / ROWS_KEY)["language_persistent"].to_pylist()
+        for text in row
+    }
+    assert styles == {"memory"}
+
+
+def test_subtasks_that_were_edited_beside_their_numbers_are_a_named_loss(place, tmp_path):
+    """Number 0 has two texts then, one in each of two episodes."""
+    root = loader.Root(tmp_path / "root")
+    import_place(root, "lerobot", open_store(with_subtasks(place, SUBTASK_ROWS)), "d")
+    version = root.open("d")
+    with root.write("edited") as writer:
+        for address in version.address(np.arange(len(version)), version.fields):
+            (fields,) = read_fields(version.shard_store, [address])
+            if address.key == "episode_000000":
+                fields["language.jsonl"] = fields["language.jsonl"].replace(b'"reach"', b'"come near"')
+            writer.add(address.key, fields)
+    edited = root.open("edited")
+    with pytest.raises(
+        LossyExport, match=r"field 'subtask_index.npy': .*language_persistent.*subtasks.parquet is left"
+    ):
+        export(edited, "lerobot", open_store(tmp_path / "out"))
+    export(edited, "lerobot", open_store(tmp_path / "out"), lossy=True)
+    assert not (tmp_path / "out/meta/subtasks.parquet").exists()
+    texts = pq.read_table(tmp_path / "out" / ROWS_KEY)["language_persistent"][0].as_py()
+    assert "come near" in [one["content"] for one in texts]

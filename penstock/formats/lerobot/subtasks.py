@@ -1,7 +1,7 @@
 """Write the texts of style `subtask` as LeRobot 0.4 does: a number for each row, and the texts in `meta/`.
 
-The field `subtask_index.npy` has the numbers, and the texts of its rows are theirs. If a number has two texts, or a row a
-text without a number, the texts stay lines of `language_persistent`.
+The field `subtask_index.npy` has the numbers, and the texts of its rows are theirs. If a number has two texts, or a row
+a text without a number, the texts stay lines of `language_persistent`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -18,6 +18,7 @@ from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.batch_manifests import place_of_batch
+from ..joined_objects import JoinedObjects
 from ..media.policy import policy_words
 from ..report import as_failures, check_and_materialize, check_metadata, dagster_name, units_metadata
 from ..sources import read_formats
@@ -167,11 +168,19 @@ def _written(
         cut = cut_objects(landing, compute, spec, fresh, raws, into, tell)
         return replace(cut, refusals=[*duplicates, *cut.refusals])
     from .formats.batch_samples import write_read, write_walked  # media do not need these modules
+    from .formats.missing_notes import missing_notes
 
     common = spec, txn, audits, raws, published, provenance
     if spec.format in read_formats():
-        return write_read(root, landing, compute, *common, labels)
-    return replace(write_walked(root, landing, compute, *common), labels=labels)
+        batch = write_read(root, landing, compute, *common, labels)
+    else:
+        batch = replace(write_walked(root, landing, compute, *common), labels=labels)
+    source = spec.sources[0]
+    if not source.listed:
+        return batch
+    files = landing.place if isinstance(landing, JoinedObjects) else landing
+    missing = missing_notes(files, spec.format, source.choices, raws.keys())
+    return replace(batch, notes=[*batch.notes, *missing])
 
 
 def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from loader.storage import Store, is_there, open_store
 from ..denied.sources import plain_uri
 from .lerobot.dataset_layout import read_layout
 from .lerobot.metadata import INFO
+from .reading.stated_counts import StatedCounts
 
 _ROWS = ".parquet"
 _OF_BAGS, _FRAGMENT = "metadata.yaml", ".lance"
@@ -58,16 +59,18 @@ def _above(uri: str, places: Collection[str]) -> Iterator[str]:
 
 
 def _messages(store: Store) -> list[str]:
-    from .episodes.rosbag_import import names_of  # which imports image decoders
+    from .episodes.rosbag_import import described_bag  # which imports image decoders
 
-    return names_of(store, store.head(_OF_BAGS)) if is_there(store, _OF_BAGS) else []
+    if not is_there(store, _OF_BAGS):
+        return []
+    return described_bag(store, store.head(_OF_BAGS)).names
 
 
 def _videos(store: Store, doomed: Collection[str]) -> Iterator[tuple[str, str]]:
     infos = list(store.list())
     there = {info.key for info in infos}
     needed: dict[str, set[str]] = {}
-    for episode in read_layout(store, infos, whole=False).episodes.values():
+    for episode in read_layout(store, infos, StatedCounts(), whole=False).episodes.values():
         for place in episode.videos.values():
             needed.setdefault(place.key, set()).add(episode.data)
     for video, users in sorted(needed.items()):

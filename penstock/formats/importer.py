@@ -15,6 +15,7 @@ from loader.keywords import did_you_mean
 from loader.storage import ObjectInfo, Store
 
 from .reading.sample import NO_METADATA, ForeignSample
+from .reading.stated_counts import StatedCounts
 
 __all__ = [
     "NO_OPTIONS",
@@ -63,8 +64,8 @@ class Readable(NamedTuple):
     """Class names that `cls` indexes, or None."""
     facts: Mapping[str, Mapping[str, Any]] = NO_METADATA
     """Field -> its facts, for `Root.publish`."""
-    lacking: Sequence[str] = ()
-    """Messages about listed objects that do not exist."""
+    stated: StatedCounts | None = None
+    """Counts that the source states; None if the format states none itself."""
     columns: ColumnAgreement | None = None
     """Checks that table objects agree on their columns, or None."""
     members: JsonMembers | None = None
@@ -142,6 +143,19 @@ def check_options(format: str, importer: Importer | None, options: ColumnarOptio
             raise InvalidRuntime(
                 f"topic {topic!r} with the clock {clock!r}; give its name, or {EVERY_TOPIC!r} for all"
             )
+    check_allow_missing(format, options.allow_missing)
+
+
+def check_allow_missing(format: str, allow_missing: bool) -> None:
+    """Raise InvalidRuntime if the option is set for a format that states no numbers."""
+    from .registry import FORMATS
+
+    if allow_missing and not FORMATS[format].may_miss:
+        accepted = ", ".join(sorted(name for name, one in FORMATS.items() if one.may_miss))
+        raise InvalidRuntime(
+            f"--allow-missing is for formats that state how much a source has; {format} states nothing: leave the "
+            f"option out. Accepted: {accepted}"
+        )
 
 
 def of_first_readable(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T]) -> T | None:
@@ -215,14 +229,14 @@ def listed_runs(
     infos: Sequence[ObjectInfo],
     listed: Mapping[str, ListedShard],
     readers: Mapping[str, Callable[[ImportRun], Iterator[ReadSample]]],
-    lacking: Sequence[str],
+    stated: StatedCounts,
 ) -> Readable:
     """Return the objects that indexes list, one run each. readers: by object key."""
     return Readable(
         [info for info in infos if info.key in listed],
         lambda info: [ImportRun(info, 0, listed[info.key].n_samples, listed[info.key].nbytes)],
         lambda run: readers[run.info.key](run),
-        lacking=lacking,
+        stated=stated,
     )
 
 

@@ -39,15 +39,16 @@ from .reading.indexed import (
     Int64s,
     Reader,
     check_size,
+    compare_files,
     corrupt,
     indexes_in,
-    lacking_of,
     listed_objects,
     offsets_in,
     split_reader,
 )
 from .reading.object_file import ObjectWindow, Unpacked, opened
 from .reading.sample import RUN_SAMPLES, ForeignRun, ForeignSample, FoundObjects
+from .reading.stated_counts import StatedCounts
 
 OBJECTS_PER_SHARD = 1
 CHUNKS = re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)?\.bin$")
@@ -58,15 +59,16 @@ MAKE_INDEX = (
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    readers, lacking = dict[str, Reader](), list[str]()
+    readers = dict[str, Reader]()
+    stated = StatedCounts()
     for folder, name, data in indexes_in(store, infos, CHUNKS, MAKE_INDEX):
         exported = exported_at(store, folder.objects.values(), "litdata", folder=folder.prefix)
         listed = index_of(data, name, exported)
-        lacking += lacking_of(name, {key: one.nbytes for key, one in listed.chunks.items()}, folder.objects)
+        compare_files(stated, name, {key: one.nbytes for key, one in listed.chunks.items()}, folder)
         index = listed.below(folder.prefix)
         read = partial(samples, store, index, exported)
         readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=exported is not None))
-    return listed_objects(infos, readers, lacking)
+    return listed_objects(infos, readers, stated)
 
 
 def samples(
@@ -154,15 +156,15 @@ _HEAD = struct.Struct("<8sHHIII")
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     chunks, readers = dict[str, LitDataChunk](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
-    lacking = list[str]()
+    stated = StatedCounts()
     for folder, name, data in indexes_in(store, infos, CHUNKS, MAKE_INDEX):
         listed, level = _index_of(data, name)
-        lacking += lacking_of(name, {key: one.nbytes for key, one in listed.chunks.items()}, folder.objects)
+        compare_files(stated, name, {key: one.nbytes for key, one in listed.chunks.items()}, folder)
         index = listed.below(folder.prefix)
         chunks |= index.chunks
         read = partial(_chunk_samples, store, index, level)
         readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=False))
-    return listed_runs(infos, chunks, readers, lacking)
+    return listed_runs(infos, chunks, readers, stated)
 
 
 def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:

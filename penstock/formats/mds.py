@@ -25,15 +25,16 @@ from .reading.indexed import (
     Reader,
     check_apart,
     check_size,
+    compare_files,
     corrupt,
     indexes_in,
-    lacking_of,
     listed_objects,
     offsets_in,
     split_reader,
 )
 from .reading.object_file import ObjectWindow, Unpacked, opened
 from .reading.sample import ForeignSample, FoundObjects
+from .reading.stated_counts import StatedCounts
 
 SCALARS = {
     "int": "i8",
@@ -167,15 +168,16 @@ class _ColumnValue(NamedTuple):
 
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
-    readers, lacking = dict[str, Reader](), list[str]()
+    readers = dict[str, Reader]()
+    stated = StatedCounts()
     for folder, name, data in indexes_in(store, infos, SHARDS, MAKE_INDEX):
         listed = shards_in(data, name)
-        lacking += lacking_of(name, {shard.key: shard.nbytes for shard in listed}, folder.objects)
+        compare_files(stated, name, {shard.key: shard.nbytes for shard in listed}, folder)
         shards = {f"{folder.prefix}{shard.key}": shard for shard in listed}
         exported = exported_at(store, folder.objects.values(), "mds", folder=folder.prefix)
         read = partial(samples, store, shards, exported)
         readers |= dict.fromkeys(shards, split_reader(folder, read, named=exported is not None))
-    return listed_objects(infos, readers, lacking)
+    return listed_objects(infos, readers, stated)
 
 
 def samples(
@@ -320,16 +322,16 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
     Raises: InvalidStore if a shard is not compressed, or Arrow does not have its codec.
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[ImportRun], Iterator[ReadSample]]]()
-    lacking = list[str]()
+    stated = StatedCounts()
     for folder, name, data in indexes_in(store, infos, SHARDS, MAKE_INDEX):
         listed = _shards(data, name)
-        lacking += lacking_of(name, {key: one.nbytes for key, one in listed.items()}, folder.objects)
+        compare_files(stated, name, {key: one.nbytes for key, one in listed.items()}, folder)
         here = {f"{folder.prefix}{key}": shard for key, shard in listed.items()}
         shards |= here
         readers |= dict.fromkeys(
             here, split_reader(folder, partial(_shard_samples, store, here), named=False)
         )
-    return listed_runs(infos, {key: one.shard for key, one in shards.items()}, readers, lacking)
+    return listed_runs(infos, {key: one.shard for key, one in shards.items()}, readers, stated)
 
 
 def _shards(data: bytes, name: str) -> dict[str, _Compressed]:

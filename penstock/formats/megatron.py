@@ -22,6 +22,7 @@ from loader.storage import ObjectInfo, Store
 from .exporter import ExportSample, ExportSelection, Loss, Outbox, WorkUnit
 from .reading.object_file import ObjectWindow
 from .reading.sample import RUN_SAMPLES, ForeignRun, FoundObjects
+from .reading.stated_counts import StatedCounts
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 HEADER_BYTES = 34
@@ -175,11 +176,10 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     objects = {info.key: info for info in infos}
     indexes = {_stem(key) + ".bin": info for key, info in objects.items() if key.endswith(".idx")}
     data = [info for info in infos if info.key in indexes]
-    lacking = [
-        f"{store.url}/{indexes[key].key} is an index of {key}, and it is not there"
-        for key in sorted(indexes.keys() - objects.keys())
-    ]
-    return FoundObjects(data, partial(samples, store, indexes), lacking=lacking)
+    stated = StatedCounts()
+    for key in sorted(indexes.keys() - objects.keys()):
+        stated.lacks(f"{store.url}/{indexes[key].key} is an index of {key}, and it is not there", key)
+    return FoundObjects(data, partial(samples, store, indexes), stated=stated)
 
 
 def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -> Iterator[ForeignRun]:

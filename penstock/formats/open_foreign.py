@@ -29,6 +29,7 @@ def open_foreign(
     without: Sequence[str] = (),
     key: str | None = None,
     fields: Mapping[str, str] = NO_METADATA,
+    allow_missing: bool = False,
     folder: str | PathLike[str] = FOLDER,
 ) -> Version:
     """Return the newest version of the dataset at a URL; register it first if necessary. The data stays in place.
@@ -39,7 +40,7 @@ def open_foreign(
     format: a format of `penstock register`, such as "webdataset" or "mds".
     name: dataset name, which determines version id and sample order. None derives it from format, URL and options; set
     it if the URL may change.
-    options, without, key, fields: as for `register`.
+    options, without, key, fields, allow_missing: as for `register`.
     folder: for the index; you may delete it.
 
     Raises: the errors of `register`; OSError if `folder` is not writable.
@@ -51,7 +52,15 @@ def open_foreign(
     base.mkdir(parents=True, exist_ok=True)
     with _alone(base / "register.lock"):
         done = register(
-            Root(base / "root"), format, url, name, options=options, without=without, key=key, fields=fields
+            Root(base / "root"),
+            format,
+            url,
+            name,
+            options=options,
+            without=without,
+            key=key,
+            fields=fields,
+            allow_missing=allow_missing,
         )
     return done.version
 

@@ -38,6 +38,15 @@ class Format(NamedTuple):
     """True if folder names may hold values, as in `lang=de/part-0.parquet`."""
     is_isolated: bool = False
     """True if worker processes read it, because damaged files may crash or hang its library."""
+    is_sharded: bool = False
+    """True if names such as a-00000-of-00005.parquet state how many objects there are."""
+    states_counts: bool = False
+    """True if the format states what a source has: its files list objects, episodes, records or messages."""
+
+    @property
+    def may_miss(self) -> bool:
+        """True if a source may state more than it has, so that --allow-missing means something."""
+        return self.is_sharded or self.states_counts
 
 
 _INDEXES = re.compile(r"(^|/)index\.json$|/\.penstock/export\.json$")
@@ -50,8 +59,9 @@ FORMATS = {
         known=_SAVED,
         is_table=True,
         is_partitioned=True,
+        is_sharded=True,
     ),
-    "csv": Format(importer=".tables.text_tables:CSV", is_partitioned=True),
+    "csv": Format(importer=".tables.text_tables:CSV", is_partitioned=True, is_sharded=True),
     "energon": Format(
         registered=".archives.energon",
         exporter=".archives.energon",
@@ -59,6 +69,7 @@ FORMATS = {
         known=re.compile(
             r"(^|/)\.nv-meta/((dataset|split|\.info)\.(yaml|json)|index\.(sqlite|uuid))$|\.tar\.idx$"
         ),
+        states_counts=True,
     ),
     "files": Format(registered=".files", exporter=".files"),
     "hf": Format(
@@ -68,13 +79,16 @@ FORMATS = {
         known=_SAVED,
         is_table=True,
         is_partitioned=True,
+        is_sharded=True,
+        states_counts=True,
     ),
-    "json": Format(importer=".tables.text_tables:JSON", is_partitioned=True),
-    "jsonl": Format(importer=".tables.text_tables:JSON_LINES", is_partitioned=True),
+    "json": Format(importer=".tables.text_tables:JSON", is_partitioned=True, is_sharded=True),
+    "jsonl": Format(importer=".tables.text_tables:JSON_LINES", is_partitioned=True, is_sharded=True),
     # Data files of earlier versions are not read, and their rows are in the newest version unless they were deleted.
     "lance": Format(
         importer=".tables.lance_import",
         companions=re.compile(r"^(?!data/.*\.lance$)"),
+        states_counts=True,
         known=re.compile(r"^(data/.*\.lance$|_[a-z]+/|_latest\.manifest$)"),
     ),
     # `penstock register lerobot` calls `lerobot_registered` itself: an episode needs several files.
@@ -82,27 +96,33 @@ FORMATS = {
         importer=".lerobot.lerobot_import",
         exporter=".lerobot.lerobot_export",
         companions=re.compile(r"^meta/|(?<!\.parquet)$"),
+        states_counts=True,
     ),
     "litdata": Format(
         registered=".litdata",
         exporter=".litdata",
         companions=_INDEXES,
         known=_INDEXES,
+        states_counts=True,
     ),
-    "litdata-compressed": Format(importer=".litdata", companions=_INDEXES, known=_INDEXES),
-    "mcap": Format(importer=".episodes.mcap_import"),
+    "litdata-compressed": Format(
+        importer=".litdata", companions=_INDEXES, known=_INDEXES, states_counts=True
+    ),
+    "mcap": Format(importer=".episodes.mcap_import", states_counts=True),
     "mds": Format(
         registered=".mds",
         exporter=".mds_export",
         companions=_INDEXES,
         known=_INDEXES,
+        states_counts=True,
     ),
-    "mds-compressed": Format(importer=".mds", companions=_INDEXES, known=_INDEXES),
+    "mds-compressed": Format(importer=".mds", companions=_INDEXES, known=_INDEXES, states_counts=True),
     "megatron": Format(
         registered=".megatron",
         exporter=".megatron",
         companions=re.compile(r"\.idx$"),
         known=re.compile(r"\.idx$"),
+        states_counts=True,
     ),
     "parquet": Format(
         registered=".tables.parquet",
@@ -110,23 +130,35 @@ FORMATS = {
         exporter=".tables.parquet",
         is_table=True,
         is_partitioned=True,
+        is_sharded=True,
     ),
     "rlds": Format(
         importer=".episodes.rlds_import",
         companions=re.compile(r"\.json$"),
         known=re.compile(r"(^|/)(features|dataset_info|metadata)\.json$"),
+        is_sharded=True,
+        states_counts=True,
     ),
-    "robomimic": Format(importer=".episodes.robomimic_import", is_isolated=True),
+    "robomimic": Format(importer=".episodes.robomimic_import", is_isolated=True, states_counts=True),
     "rosbag": Format(
         importer=".episodes.rosbag_import",
         companions=re.compile(r"(?<!\.bag)(?<!\bmetadata\.yaml)$", re.IGNORECASE),
+        states_counts=True,
     ),
-    "tfrecord": Format(importer=".tables.tfrecord_import", is_partitioned=True),
+    "tfrecord": Format(
+        importer=".tables.tfrecord_import",
+        companions=re.compile(r"(^|/)dataset_info\.json$"),
+        known=re.compile(r"(^|/)dataset_info\.json$"),
+        is_partitioned=True,
+        is_sharded=True,
+        states_counts=True,
+    ),
     "webdataset": Format(
         registered=".archives.webdataset",
         exporter=".archives.webdataset",
+        is_sharded=True,
     ),
-    "webdataset-compressed": Format(importer=".archives.webdataset"),
+    "webdataset-compressed": Format(importer=".archives.webdataset", is_sharded=True),
 }
 
 REGISTERED = frozenset(name for name, of in FORMATS.items() if of.registered and not of.is_table)

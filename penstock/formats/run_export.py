@@ -182,7 +182,10 @@ class RegisteredObjects:
                 _copy(source, info, outbox)
         listed = [info for info in outbox.store.list() if not info.key.startswith(FOLDER)]
         objects_found, _ = find_registered(self._format, outbox.store, listed, NO_OPTIONS)
-        if objects_found.lacking or {info.key: info.nbytes for info in objects_found.infos} != objects:
+        stated = objects_found.stated
+        is_partial = "missing" in selection.version.manifest["producer"]
+        lacks_objects = stated is not None and stated.n > 0 and not is_partial
+        if lacks_objects or {info.key: info.nbytes for info in objects_found.infos} != objects:
             raise Changed(
                 f"the index of {source.url} lists other objects than the {len(objects)} that were registered: "
                 "register the place again"

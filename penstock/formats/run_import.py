@@ -39,6 +39,7 @@ from .importing.spans import blocks_of
 from .importing.walk import UnitsAhead, Walk
 from .importing.write_parts import (
     FOLDER,
+    MISSING,
     RENAMED,
     PartLayout,
     Unit,
@@ -48,6 +49,7 @@ from .importing.write_parts import (
     write_parts,
 )
 from .reading.sample import FoundObjects
+from .reading.stated_counts import WAY_OUT, StatedCounts
 from .registration.earlier import PlaceDifference, imported_difference, live_samples
 from .registration.register import check_apart, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
@@ -88,6 +90,8 @@ class ImportReport:
     """Parts that an earlier run wrote."""
     notes: list[str] = field(default_factory=list)
     """Data that was left out: unread files, parts of samples, JSON values that could not become columns."""
+    missing_parts: list[str] = field(default_factory=list)
+    """Stated things that the source lacks, if that was allowed; also in the version's record."""
     failures: list[str] = field(default_factory=list)
     """One error per object or part not read or written."""
 
@@ -116,7 +120,8 @@ class ImportReport:
                 ]
             )
         lines = [f"{self.name}  {self.id}", f"{self.samples} samples with bytes of their own"]
-        return "\n".join([*lines, f"{objects}", *refused, *self.notes])
+        missing = [f"  missing, left out: {text}" for text in self.missing_parts]
+        return "\n".join([*lines, objects, *refused, *missing, *self.notes])
 
 
 def import_place(
@@ -160,11 +165,15 @@ def import_place(
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
     report = ImportReport(new=new, replaced=replaced, same=since.same, others=listed.n - len(objects.infos))
     report.taken_down = len(since.taken_down)
-    report.refusals, report.failures = listed.refusals, [*objects.lacking]
+    report.refusals = listed.refusals
+    stated = _stated_counts(format, listed, objects, since, taken_down, options)
+    if stated.n and not options.allow_missing:
+        report.failures = [f"{text}; {WAY_OUT}" for text in stated.lines()]
+        return report  # before anything is copied
     version = parent
     if since.fresh:
         chosen = _chosen(format, importer, options, shuffle, shard_bytes) | selection.to_json()
-        work = _Import(root, dataset, store, parent, since, taken_down, chosen, workers, report)
+        work = _Import(root, dataset, store, parent, since, taken_down, chosen, workers, report, stated)
         if isinstance(objects, FoundObjects):
             version = work.of_spans(objects)
         elif importer is not None and FORMATS[format].is_isolated:
@@ -178,7 +187,30 @@ def import_place(
     report.notes += _notes(format, listed, objects)
     if version is not None and not report.failures:
         report.describe(version, parent)
+        report.missing_parts = stated.lines()
     return report
+
+
+def _stated_counts(
+    format: str,
+    listed: ListedObjects,
+    objects: FoundObjects | Readable,
+    since: PlaceDifference,
+    taken_down: TakenDown,
+    options: ColumnarOptions,
+) -> StatedCounts:
+    """Return what the source states and lacks, without what patterns, takedowns and earlier imports account for."""
+    stated = objects.stated or StatedCounts()
+
+    def is_left_out(key: str) -> bool:
+        return key in since.earlier or bool(listed.why_left_out(key)) or taken_down.has_object(key)
+
+    if FORMATS[format].is_sharded:
+        stated.add_shards(taken_down.url, (info.key for info in objects.infos), is_left_out)
+    stated.leave_out(is_left_out)
+    if options.allow_missing:
+        stated.allow()
+    return stated
 
 
 def _find_objects(
@@ -198,7 +230,8 @@ def _find_objects(
             texts = text_columns(parent.manifest["columns"]) if parent else ()
             keys = (info.key for info in objects.infos)
             objects = objects.with_partitions(Partitions(keys, options.without, texts))
-    if not objects.infos and not objects.lacking:
+    states_more = objects.stated is not None and objects.stated.n > 0
+    if not objects.infos and (options.allow_missing or not states_more):
         why = f"{listed.why_none(store.url, format)}; nothing was imported"
         for other, ending in _ENDINGS.items():
             is_there = any(info.key.lower().endswith(ending) for info in listed.infos)
@@ -242,6 +275,7 @@ class _Import:
     chosen: dict[str, Any]
     workers: int
     report: ImportReport
+    stated: StatedCounts
 
     @property
     def groups(self) -> Mapping[str, Mapping[str, Any]]:
@@ -320,7 +354,10 @@ class _Import:
 
     def _begin(self) -> str:
         place = place_id(self.store, self.since.fresh)
-        return transaction(self.root, self.dataset, place, {"imported": self.chosen}, self.parent)
+        txn = transaction(self.root, self.dataset, place, {"imported": self.chosen}, self.parent)
+        if self.stated.is_allowed:
+            self.stated.store_at(self.root.store, f"data/{txn}/{FOLDER}/{MISSING}")
+        return txn
 
     def _write(
         self,
@@ -372,6 +409,7 @@ class _Import:
             delete_units(self.root.store, txn, again)
         labels, members = (readable.labels, readable.members) if readable else (None, members)
         producer = {"imported": self.chosen, "place": place_id(self.store, self.since.fresh)}
+        producer |= self.stated.to_json(self.store.url)
         return publish_registered(
             self.root,
             self.dataset,

@@ -64,6 +64,10 @@ _CHOSEN = (
         type=read_by(episode_numbers),
         default=(),
     ),
+    flag(
+        "--allow-missing",
+        "take what is there if the place states more (files, episodes, records), and record what is missing",
+    ),
 )
 """Options that choose objects, columns and episodes."""
 
@@ -96,6 +100,7 @@ def run_register(arguments: Namespace) -> Answer:
         **counts,
         "refusals": asdict(done.refusals),
         "notes": list(done.notes),
+        "missing_parts": list(done.missing_parts),
     }
     skipped = f", {done.taken_down} taken down and skipped" if done.taken_down else ""
     what, stay = ("episodes", "videos") if arguments.format == LEROBOT else ("objects", "bytes")
@@ -105,6 +110,7 @@ def run_register(arguments: Namespace) -> Answer:
         f"{done.new + done.replaced + done.same} {what}: {done.new} added, {done.replaced} changed, "
         f"{done.missing} removed, {done.same} unchanged{skipped} ({done.others} other files ignored)",
         *done.refusals.lines(),
+        *(f"  missing, left out: {text}" for text in done.missing_parts),
         *done.notes,
     ]
     if done.sealed:
@@ -137,6 +143,7 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
             without=arguments.without,
             selection=selection,
             episodes=arguments.episodes,
+            allow_missing=arguments.allow_missing,
         )
     if format not in REGISTERED | TABLES:
         accepted = ", ".join(sorted([LEROBOT, *REGISTERED, *TABLES]))
@@ -150,6 +157,7 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
         key=arguments.key,
         fields=fields_of(arguments),
         selection=selection,
+        allow_missing=arguments.allow_missing,
     )
 
 
@@ -202,6 +210,7 @@ def run_import(arguments: Namespace) -> Answer:
             frozenset(arguments.without),
             episodes=arguments.episodes,
             clocks=_clocks_of(arguments),
+            allow_missing=arguments.allow_missing,
         ),
         shuffle=arguments.shuffle,
         workers=arguments.workers,

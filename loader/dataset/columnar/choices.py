@@ -34,6 +34,8 @@ class ColumnarOptions(NamedTuple):
     """Keys of the dataset's samples, which an import of other `episodes` keeps."""
     clocks: Mapping[str, str] = _NONE
     """Topic of a robot log -> its clock, "log_time" or "stamp"; the topic "*" stands for all others."""
+    allow_missing: bool = False
+    """True to read what is there of a source that states more."""
 
     def to_json(self) -> dict[str, Any]:
         body = {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}

@@ -10,7 +10,7 @@ from ..names import check_column, escape_name
 from ..tables.columns import RESERVED_COLUMNS
 
 MOST_TEXT_BYTES = 16 * 2**10
-_PART = re.compile(r"-\d+-of-\d+")
+_PART = re.compile(r"-\d+-of-\d+")  # keys of earlier imports follow from it: no bound on the digits
 _NO_COLUMN = re.compile(r"[^A-Za-z0-9_]|^(?=\d)")
 _SIGNATURES = (
     (0, b"\xff\xd8\xff", "jpg"),

@@ -22,6 +22,7 @@ from ..exporter import ADDRESSES, ExportSelection, Loss, Outbox, WorkUnit, metad
 from ..reading.exported import Exported, SampleColumns, exported_at, metadata_member
 from ..reading.object_file import Neighbours, ObjectWindow
 from ..reading.sample import ForeignSample, FoundObjects
+from ..reading.stated_counts import StatedCounts
 from .energon_index import FOLDER, INDEX, INFO, SPLIT, IndexedMember, IndexedTar, NvMeta, index_of, meta_of
 from .tar_headers import BLOCK_BYTES, is_header
 from .webdataset import (
@@ -47,12 +48,13 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     indexed = {key: index[number] for number, key in enumerate(meta.counts) if number in index}
     exported = exported_at(store, infos, "energon")
     members = None if exported else JsonMembers()
-    dataset = _EnergonDataset(store, meta, indexed, exported, Neighbours(), members)
+    stated = StatedCounts()
+    for key in meta.counts:
+        if key not in objects:
+            stated.lacks(f"{store.url}/{FOLDER} lists {key!r}, which is not there", key)
+    dataset = _EnergonDataset(store, meta, indexed, exported, Neighbours(), members, stated)
     listed = [info for info in infos if info.key in meta.counts and info.key not in meta.excluded]
-    lacking = [
-        f"{store.url}/{FOLDER} lists {key!r}, which is not there" for key in meta.counts if key not in objects
-    ]
-    return FoundObjects(listed, dataset.samples, lacking=lacking, members=members, seals=True)
+    return FoundObjects(listed, dataset.samples, members=members, stated=stated, seals=True)
 
 
 class _EnergonDataset(NamedTuple):
@@ -62,13 +64,16 @@ class _EnergonDataset(NamedTuple):
     exported: Exported | None
     neighbours: Neighbours
     members: JsonMembers | None
+    stated: StatedCounts
 
     def samples(self, info: ObjectInfo) -> Iterator[ForeignSample]:
         split, excluded = self.meta.splits.get(info.key), self.meta.excluded
         window = ObjectWindow(self.store, info, neighbours=self.neighbours)
+        n_there = 0
         try:
             by_headers = partial(samples_in, window, self.exported, self.members, lower=False)
             for sample in self._by_index(window, info) or by_headers():
+                n_there += 1
                 if not excluded.isdisjoint((f"{info.key}/{sample.key}", f"{info.key}/./{sample.key}")):
                     continue
                 if split is not None and self.exported is None:
@@ -76,6 +81,8 @@ class _EnergonDataset(NamedTuple):
                 yield sample
         finally:
             window.close()
+        what = f"{self.store.url}/{FOLDER}{INFO[0]}, of {info.key!r},"
+        self.stated.compare(what, "samples", self.meta.counts[info.key], n_there)
 
     def _by_index(self, window: ObjectWindow, info: ObjectInfo) -> Iterator[ForeignSample] | None:
         if info.key not in self.indexed:

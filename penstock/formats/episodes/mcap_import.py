@@ -14,6 +14,7 @@ from loader.storage import ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ObjectFile
+from ..reading.stated_counts import StatedCounts
 from .episode import EpisodeBuilder
 from .message_decoders import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, LogChannel, LogMessage, damage_named
 
@@ -26,25 +27,29 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
     if find_spec("mcap") is None:
         raise MissingDependency("MCAP files are read by mcap: pip install 'penstock-data[mcap]'")
     files = [info for info in infos if info.key.lower().endswith(_ENDING)]
-    return Readable(files, _runs, partial(_samples, store, options))
+    stated = StatedCounts()
+    return Readable(files, _runs, partial(_samples, store, options, stated), stated=stated)
 
 
 def _runs(info: ObjectInfo) -> list[ImportRun]:
     return [ImportRun(info, 0, 1, info.nbytes)]
 
 
-def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
+def _samples(
+    store: Store, options: ColumnarOptions, stated: StatedCounts, run: ImportRun
+) -> Iterator[ReadSample]:
     with ObjectFile(store, run.info) as file:
         episode = EpisodeBuilder(file.path, options.without, options.clocks)
-        for message in mcap_messages(file, file.path):
+        for message in mcap_messages(file, file.path, stated):
             episode.add(message)
     yield episode.sample(run.info.key.rpartition(".")[0])
 
 
-def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
+def mcap_messages(file: io.RawIOBase, where: str, stated: StatedCounts) -> Iterator[LogMessage]:
+    n_stated = n_there = 0
     with damage_named(where), _end_named(file, where):
         from mcap.records import Channel as ChannelRecord
-        from mcap.records import Message, Schema
+        from mcap.records import Message, Schema, Statistics
 
         schemas, channels = dict[int, Any](), dict[int, LogChannel]()
         for record in _records(file):
@@ -60,7 +65,11 @@ def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
                     schema.data if schema else b"",
                 )
             elif isinstance(record, Message):
+                n_there += 1
                 yield LogMessage(channels[record.channel_id], record.log_time, record.data)
+            elif isinstance(record, Statistics):
+                n_stated = record.message_count
+    stated.compare(f"{where}, in its statistics,", "messages", n_stated, n_there)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loader.dataset.columnar.column_names import MOST_TEXT_BYTES, metadata_name, row_key, word_of
+from loader.dataset.columnar.shard_names import OF
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.modalities.row_blocks import with_row_blocks
@@ -17,7 +18,9 @@ from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
-from ..tables.tfrecord_import import ExampleFeature, examples
+from ..reading.stated_counts import StatedCounts
+from ..tables.tfds_info import stated_records
+from ..tables.tfrecord_import import ExampleFeature, RecordCounts, examples
 from .episode import json_of, npy_of
 from .message_images import depth_images, encoded_frame, mp4_of_frames
 
@@ -28,8 +31,8 @@ OPTIONS = frozenset[str]()
 FEATURES = "features.json"
 STEP_NS = 10**9
 """Nanoseconds between frames: steps have no clock, so frame k is at k seconds."""
-_RECORDS = re.compile(r"-([A-Za-z0-9_.]+)\.tfrecord-\d+-of-\d+$")
-_OTHERS = re.compile(r"\.(array_record|riegeli|parquet)-\d+-of-\d+$")
+_RECORDS = re.compile(rf"-([A-Za-z0-9_.]+)\.tfrecord-{OF}$")
+_OTHERS = re.compile(rf"\.(array_record|riegeli|parquet)-{OF}$")
 
 
 class RldsFeature(NamedTuple):
@@ -116,8 +119,13 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
                 f"unknown kind: leave it out (--without {feature.path})"
             )
     files = [info for info in infos if _RECORDS.search(info.key)]
+    stated = StatedCounts()
+    records = RecordCounts(stated_records(store, infos, stated), stated)
     return Readable(
-        files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, chosen)
+        files,
+        lambda info: [ImportRun(info, nbytes=info.nbytes)],
+        partial(_samples, store, chosen, records),
+        stated=stated,
     )
 
 
@@ -131,10 +139,12 @@ def _name(feature: RldsFeature) -> str:
     return (path or feature.path).replace("/", ".")
 
 
-def _samples(store: Store, chosen: list[RldsFeature], run: ImportRun) -> Iterator[ReadSample]:
+def _samples(
+    store: Store, chosen: list[RldsFeature], records: RecordCounts, run: ImportRun
+) -> Iterator[ReadSample]:
     match = _RECORDS.search(run.info.key)
     source = {"split": match[1]} if match else {}
-    for row, where, values in examples(store, run.info):
+    for row, where, values in examples(store, run.info, records):
         fields, metadata = _episode(values, chosen, where)
         yield ReadSample(row_key(run.info.key, row), with_row_blocks(fields), metadata, source)
 

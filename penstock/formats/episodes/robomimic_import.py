@@ -24,6 +24,7 @@ from loader.storage import ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ObjectFile
+from ..reading.stated_counts import MOST_NAMED, StatedCounts
 
 OPTIONS = frozenset[str]()
 RUN_BYTES = 64 * 2**20
@@ -40,16 +41,24 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
     """Return the HDF5 files. Raises: MissingDependency if h5py is not installed."""
     _h5py()
     files = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
-    return Readable(files, partial(_runs, store, options), partial(_samples, store, options))
+    stated = StatedCounts(options.allow_missing)
+    return Readable(
+        files, partial(_runs, store, options, stated), partial(_samples, store, options), stated=stated
+    )
 
 
-def _runs(store: Store, options: ColumnarOptions, info: ObjectInfo) -> Iterator[ImportRun]:
+def _runs(
+    store: Store, options: ColumnarOptions, stated: StatedCounts, info: ObjectInfo
+) -> Iterator[ImportRun]:
     with _opened(store, info) as (file, where):
         data = _group(file, "data", where)
-        first, stop, nbytes = 0, 0, 0
+        _compare_masks(file, data, where, stated)
+        first, stop, nbytes, n_steps = 0, 0, 0, 0
         for stop, name in enumerate(_demos(data), 1):
             demo = _group(data, name, where)
-            size = sum(one.nbytes for _, one in _arrays(demo, options, f"{where}, {name}"))
+            arrays = [array for _, array in _arrays(demo, options, f"{where}, {name}")]
+            size = sum(array.nbytes for array in arrays)
+            n_steps += max((array.shape[0] for array in arrays if array.shape), default=0)
             if size > MAX_DEMO_BYTES:
                 raise InvalidSample(
                     f"{where}, {name} has {size:,} bytes, more than {MAX_DEMO_BYTES:,}; cut the demonstration, or "
@@ -61,6 +70,19 @@ def _runs(store: Store, options: ColumnarOptions, info: ObjectInfo) -> Iterator[
                 first, nbytes = stop, 0
         if first < stop:
             yield ImportRun(info, first, stop, nbytes)
+        total = _attributes(data).get("total")
+        if type(total) is int and n_steps:
+            stated.compare(f"{where}, in the attribute 'total' of data,", "steps", total, n_steps)
+
+
+def _compare_masks(file: Any, data: Any, where: str, stated: StatedCounts) -> None:
+    demos = set(data)
+    for name, members in sorted(_masks(file, where).items()):
+        missing = sorted(members - demos)
+        if missing:
+            names = ", ".join(missing[:MOST_NAMED])
+            n_there = len(members) - len(missing)
+            stated.compare(f"{where}, mask {name!r},", "demonstrations", len(members), n_there, names)
 
 
 def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:

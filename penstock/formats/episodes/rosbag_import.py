@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loader.errors import Corrupt, InvalidSample, MissingDependency
 from loader.storage import ObjectInfo, Store
@@ -17,6 +17,7 @@ from loader.storage.disk.scratch import held_folder, on_scratch
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
+from ..reading.stated_counts import MOST_NAMED, WAY_OUT, StatedCounts
 from .episode import EpisodeBuilder
 from .mcap_import import mcap_messages
 from .message_decoders import MAX_CHUNK_BYTES, LogChannel, LogMessage, damage_named
@@ -33,7 +34,7 @@ _BEGIN = b"#ROSBAG V2.0\n"
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     """Return ROS 1 bags, and ROS 2 `metadata.yaml` files joined with the bag's files if all exist."""
-    return _bags_in(store, infos, options, whole=True)
+    return _bags_in(store, infos, options, whole=not options.allow_missing)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
@@ -56,21 +57,27 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: ColumnarOptions
 def _bags_in(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool) -> Readable:
     there = {one.key: one for one in infos}
     files, waiting = files_of(names_in(store, infos, options), there)
-    bags, left_out = _Bags(store, there, options), {} if whole else waiting
+    stated = StatedCounts()
+    left_out = dict[str, str]()
+    if not whole:
+        left_out = waiting
+        for key, missing in sorted(waiting.items()):
+            stated.lacks(f"{store.url}/{key} names the file {missing}, which is not there", missing)
+    bags = _Bags(store, there, options, stated)
     bags_there = [
         joined(files.get(one.key, [one]))
         for one in infos
         if (one.key.lower().endswith(_ENDING) or _is_metadata(one)) and one.key not in left_out
     ]
     messages = frozenset(one.key for own in files.values() for one in own)
-    return Readable(bags_there, bags.runs, bags.samples, known=messages)
+    return Readable(bags_there, bags.runs, bags.samples, known=messages, stated=stated)
 
 
 def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
     known = (store.url, info.key, info.etag)
     if known not in _NAMES:
         try:
-            names = tuple(names_of(store, info))
+            names = tuple(described_bag(store, info).names)
         except (Corrupt, InvalidSample):
             names = ()
         if len(_NAMES) >= _MOST_NAMES:
@@ -79,7 +86,17 @@ def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
     return _NAMES[known]
 
 
-def names_of(store: Store, info: ObjectInfo) -> list[str]:
+class DescribedBag(NamedTuple):
+    """A ROS 2 bag according to its `metadata.yaml`."""
+
+    names: list[str]
+    """Names of its files."""
+    n_messages: int | None
+    """Number of messages in all files; None if it is not stated."""
+
+
+def described_bag(store: Store, info: ObjectInfo) -> DescribedBag:
+    """Return a bag's description. Raises: Corrupt; InvalidSample for a packed bag."""
     if info.nbytes > _MOST_METADATA_BYTES:
         raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
     with ObjectFile(store, info) as file:
@@ -96,6 +113,7 @@ def names_of(store: Store, info: ObjectInfo) -> list[str]:
         body: Any = YAML(typ="safe", pure=True).load(data)["rosbag2_bagfile_information"]
         packed = str(body.get("compression_mode") or "none").lower()
         names = [str(name).rpartition("/")[2] for name in body["relative_file_paths"]]
+        n_messages = body.get("message_count")
     if packed != "none":
         raise InvalidSample(
             f"{where}: the bag is packed (compression_mode {packed}), which is not read; unpack it with "
@@ -103,7 +121,9 @@ def names_of(store: Store, info: ObjectInfo) -> list[str]:
         )
     if not names or not all(names):
         raise Corrupt(f"{where} names no files")
-    return names
+    if type(n_messages) is not int or n_messages < 0:
+        n_messages = None
+    return DescribedBag(names, n_messages)
 
 
 def _is_metadata(info: ObjectInfo) -> bool:
@@ -111,12 +131,21 @@ def _is_metadata(info: ObjectInfo) -> bool:
 
 
 class _Bags:
-    def __init__(self, store: Store, infos: Mapping[str, ObjectInfo], options: ColumnarOptions) -> None:
+    def __init__(
+        self,
+        store: Store,
+        infos: Mapping[str, ObjectInfo],
+        options: ColumnarOptions,
+        stated: StatedCounts,
+    ) -> None:
         self._store, self._infos, self._options = store, infos, options
+        self._stated = stated
 
     def runs(self, info: ObjectInfo) -> list[ImportRun]:
         own = self._infos[info.key]
-        parts = self._parts(own) if _is_metadata(own) else [own]
+        parts = [own]
+        if _is_metadata(own):
+            parts = self._parts(own, described_bag(self._store, own))
         return [ImportRun(info, 0, 1, sum(one.nbytes for one in parts))]
 
     def samples(self, run: ImportRun) -> Iterator[ReadSample]:
@@ -129,23 +158,31 @@ class _Bags:
         if not _is_metadata(info):
             yield episode.sample(info.key.rpartition(".")[0])
             return
-        for part in self._parts(info):
+        n_there = 0
+        described = described_bag(self._store, info)
+        for part in self._parts(info, described):
             for message in self._messages(part):
                 episode.add(message)
+                n_there += 1
+        if described.n_messages is not None:
+            self._stated.compare(f"{self._store.url}/{info.key}", "messages", described.n_messages, n_there)
         yield episode.sample(info.key.rpartition("/")[0] or "bag")
 
-    def _parts(self, info: ObjectInfo) -> list[ObjectInfo]:
-        names = names_of(self._store, info)
+    def _parts(self, info: ObjectInfo, described: DescribedBag) -> list[ObjectInfo]:
+        names = described.names
         folder = info.key.removesuffix(_METADATA)
         lacking = [name for name in names if folder + name not in self._infos]
         if lacking:
-            raise Corrupt(f"{self._store.url}/{info.key} names files that are not beside it: {lacking}")
+            named = ", ".join(lacking[:MOST_NAMED])
+            raise Corrupt(
+                f"{self._store.url}/{info.key} names {len(lacking)} files that are not beside it: {named}; {WAY_OUT}"
+            )
         return [self._infos[folder + name] for name in names]
 
     def _messages(self, part: ObjectInfo) -> Iterator[LogMessage]:
         with ObjectFile(self._store, part) as file:
             if part.key.endswith(".mcap"):
-                yield from mcap_messages(file, file.path)
+                yield from mcap_messages(file, file.path, self._stated)
                 return
             if not part.key.endswith(".db3"):
                 raise InvalidSample(

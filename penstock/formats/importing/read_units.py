@@ -31,6 +31,7 @@ from ...progress import progress
 from ...threads import in_threads
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import BOMB_BYTES, BOMB_TIMES
+from ..reading.stated_counts import StatedCounts
 from ..registration.earlier import token_of
 from ..registration.parts import text_of
 from ..registration.shard_rows import Rows, groups_of, key_of, names_of
@@ -291,7 +292,8 @@ def in_workers(
 
     A run's samples are in memory, at most 4 GiB. Credentials come from the environment.
     """
-    function = partial(_read_in_worker, store, find_readable, options.to_json())
+    options_json = options.to_json()
+    function = partial(_read_in_worker, store, find_readable, options_json, options.allow_missing)
     variables = store_variables(store)
 
     def in_worker(info: ObjectInfo, run: ImportRun | None) -> Any:
@@ -303,7 +305,9 @@ def in_workers(
             if outcome.error and outcome.error.code in ("memory", "exception"):
                 raise WorkerFailed(f"{store.url}/{info.key} was not read: {why}")
             raise Corrupt(f"{store.url}/{info.key} cannot be read: {why}; repair it, or move it elsewhere")
-        error, answer = outcome.value
+        error, answer, missing = outcome.value
+        for text in missing:
+            stated.lacks(text)
         if error:
             raise _ERRORS.get(error, Corrupt)(answer)
         return answer
@@ -315,17 +319,28 @@ def in_workers(
         for values in in_worker(run.info, run):
             yield ReadSample(*values)
 
+    stated = readable.stated or StatedCounts()
     with closing(LocalCompute(min(workers, n_cores()))) as compute:
-        yield readable._replace(runs=runs, samples=samples)
+        yield readable._replace(runs=runs, samples=samples, stated=stated)
 
 
 def _read_in_worker(
-    store: Store, find_readable: FindReadable, options: dict[str, Any], request: _ReadRequest
-) -> tuple[str, Any]:
+    store: Store,
+    find_readable: FindReadable,
+    options_json: dict[str, Any],
+    allow_missing: bool,
+    request: _ReadRequest,
+) -> tuple[str, Any, list[str]]:
+    """Return the name of an error or "", its text or the answer, and what the object states and lacks."""
+    options = ColumnarOptions.from_json(options_json)._replace(allow_missing=allow_missing)
+    answer: Any
     try:
-        readable = find_readable(store, [request.info], ColumnarOptions.from_json(options))
+        readable = find_readable(store, [request.info], options)
         if request.run is None:
-            return "", [one[1:] for one in readable.runs(request.info)]
-        return "", [tuple(one) for one in readable.samples(ImportRun(request.info, *request.run))]
+            answer = [one[1:] for one in readable.runs(request.info)]
+        else:
+            answer = [tuple(one) for one in readable.samples(ImportRun(request.info, *request.run))]
     except PenstockError as error:
-        return type(error).__name__, str(error)
+        return type(error).__name__, str(error), []
+    missing = readable.stated.lines() if readable.stated is not None else []
+    return "", answer, missing

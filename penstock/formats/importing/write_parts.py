@@ -21,6 +21,8 @@ BLOCK_BYTES = 2**20
 """Samples written together, in bytes."""
 MOST_OPEN = 32
 """Most open parts of a unit, one per set of fields."""
+MISSING = "missing.json"
+"""Name of an unfinished import's record of what its source lacks."""
 RENAMED = "s"
 """Name suffix of a unit written again with other keys or groups."""
 

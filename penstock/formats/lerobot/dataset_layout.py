@@ -12,7 +12,9 @@ from loader.errors import InvalidStore
 from loader.storage import ObjectInfo, Store
 
 from ...units import shortened
+from ..reading.stated_counts import WAY_OUT, StatedCounts
 from .metadata import INFO, SUBTASKS, Metadata, json_document, json_object, read_v2, read_v3, whole_number
+from .stated_totals import compare_totals, ranges_text, runs_of_numbers
 
 VERSIONS = "v2.0", "v2.1", "v3.0"
 LANGUAGE = "language"
@@ -35,8 +37,6 @@ _METADATA = re.compile(
 )
 _METADATA_V2 = re.compile(r"meta/episodes(?:_stats)?\.jsonl$")
 """Objects that an import reads, or whose content it computes: `stats.json`."""
-_MOST_RANGES = 20
-"""Most ranges of episodes that an error names."""
 _PLACE = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 
 
@@ -90,6 +90,8 @@ class DatasetLayout:
     """Keys of listed objects that `meta/` names, chosen or not, and of the metadata that is read."""
     notes: Sequence[str]
     """Names of columns of `meta/` that are not read."""
+    named: frozenset[int]
+    """Indices of all episodes that the metadata names, chosen or not."""
 
 
 def key_of(number: int) -> str:
@@ -99,6 +101,7 @@ def key_of(number: int) -> str:
 def read_layout(
     store: Store,
     infos: list[ObjectInfo],
+    stated: StatedCounts,
     *,
     whole: bool = True,
     episodes: Sequence[tuple[int, int]] = (),
@@ -106,7 +109,9 @@ def read_layout(
 ) -> DatasetLayout:
     """Return the layout of a source's dataset.
 
-    whole: reject a dataset that lacks objects. episodes: (first, last) index ranges; empty selects all.
+    stated: output: stated things that the dataset lacks.
+    whole: reject a dataset that lacks objects; if `stated` allows that, leave out episodes.
+    episodes: (first, last) index ranges; empty selects all.
     earlier: keys of episodes that stay selected, if they share an object of rows with others or have all objects.
 
     Raises: InvalidStore.
@@ -126,36 +131,47 @@ def read_layout(
     rows = metadata.rows
     splits = _splits(info.get("splits") or {})
     cameras = [name for name, feature in features.items() if feature["dtype"] == "video"]
-    by_number: dict[int, LeRobotEpisode] = {}
-    for row in rows:
-        episode = _episode(row, info, cameras, version, splits)
-        if episode.number in by_number:
-            raise InvalidStore(f"{store.url}: episode {episode.number} comes twice in meta/")
-        by_number[episode.number] = episode
+    episodes_there = [_episode(row, info, cameras, version, splits) for row in rows]
+    by_number = _by_number(store.url, episodes_there)
     there = {one.key for one in infos}
     known = _known(there, version, by_number, metadata)
+    named = frozenset(by_number)
     if episodes:
         by_number = _chosen(store, by_number, episodes, earlier, there)
-    if whole and (missing := _missing(by_number, there)):
-        raise InvalidStore(
-            f"{store.url}: {len(missing)} objects of its episodes are missing, the first is {missing[0]}: fetch them"
-            + _complete(by_number, there)
-        )
+    else:
+        lengths = {number: episode.length for number, episode in by_number.items()}
+        compare_totals(f"{store.url}/{INFO}", info, lengths, len(tasks), stated)
+    if whole:
+        by_number = _with_objects(store, by_number, there, stated)
     return DatasetLayout(
         fps=_fps(info.get("fps")),
         robot=robot if isinstance(robot, str) else None,
         language={name: feature for name, feature in features.items() if feature["dtype"] == LANGUAGE},
-        features={
-            name: feature
-            for name, feature in features.items()
-            if name not in BOOKKEEPING and feature["dtype"] != LANGUAGE
-        },
+        features=_own_features(features),
         tasks=tasks,
         subtasks=metadata.subtasks,
         episodes=dict(sorted(by_number.items())),
         known=known,
         notes=[*metadata.notes, *_unread_columns(rows)],
+        named=named,
     )
+
+
+def _own_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {
+        name: feature
+        for name, feature in features.items()
+        if name not in BOOKKEEPING and feature["dtype"] != LANGUAGE
+    }
+
+
+def _by_number(url: str, episodes: Sequence[LeRobotEpisode]) -> dict[int, LeRobotEpisode]:
+    by_number: dict[int, LeRobotEpisode] = {}
+    for episode in episodes:
+        if episode.number in by_number:
+            raise InvalidStore(f"{url}: episode {episode.number} comes twice in meta/")
+        by_number[episode.number] = episode
+    return by_number
 
 
 def _known(
@@ -206,6 +222,23 @@ def _chosen(
     }
 
 
+def _with_objects(
+    store: Store, by_number: dict[int, LeRobotEpisode], there: Container[str], stated: StatedCounts
+) -> dict[int, LeRobotEpisode]:
+    """Return the episodes whose objects exist. Raises: InvalidStore if others miss one, unless that is allowed."""
+    missing = _missing(by_number, there)
+    if not missing:
+        return by_number
+    if not stated.is_allowed:
+        raise InvalidStore(
+            f"{store.url}: {len(missing)} objects of its episodes are missing, the first is {missing[0]}: {WAY_OUT}"
+            + _complete(by_number, there)
+        )
+    for key in missing:
+        stated.lacks(f"{store.url}/meta names {key}, which is not there", key)
+    return {number: one for number, one in by_number.items() if not _missing({number: one}, there)}
+
+
 def _missing(episodes: Mapping[int, LeRobotEpisode], there: Container[str]) -> list[str]:
     needed = {one.data for one in episodes.values()}
     needed |= {place.key for one in episodes.values() for place in one.videos.values()}
@@ -214,15 +247,11 @@ def _missing(episodes: Mapping[int, LeRobotEpisode], there: Container[str]) -> l
 
 def _complete(episodes: Mapping[int, LeRobotEpisode], there: Container[str]) -> str:
     """Return advice that names the episodes with all objects, or ""."""
-    runs: list[list[int]] = []
-    for number in sorted(n for n, one in episodes.items() if not _missing({n: one}, there)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    texts = [f"{first}-{last}" if last > first else str(first) for first, last in runs[:_MOST_RANGES]]
-    more = f" and {len(runs) - _MOST_RANGES} more ranges" if len(runs) > _MOST_RANGES else ""
-    return f", or choose the episodes that are there: --episodes {','.join(texts)}{more}" if runs else ""
+    complete = sorted(number for number, one in episodes.items() if not _missing({number: one}, there))
+    if not complete:
+        return ""
+    ranges = ranges_text(runs_of_numbers(complete))
+    return f", or choose the episodes that are there: --episodes {ranges}"
 
 
 def _episode(

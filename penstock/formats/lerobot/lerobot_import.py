@@ -25,6 +25,7 @@ from ..episodes.episode import npy_of
 from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, files_of, joined
 from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
+from ..reading.stated_counts import StatedCounts
 from .dataset_layout import DatasetLayout, LeRobotEpisode, key_of, read_layout
 from .episode_notes import EpisodeNotes
 from .language import COLUMNS, EpisodeTexts, Texts, language_of, read_texts
@@ -68,6 +69,7 @@ def _readable(dataset: "LeRobotDataset") -> Readable:
         [dataset.object_of(joined(files[key])) for key in dataset.infos if key in files],
         dataset.runs,
         dataset.samples,
+        stated=dataset.stated,
         facts={field_of(name, feature): dataset.facts_of(name) for name, feature in dataset.features.items()},
         known=dataset.layout.known,
         notes=dataset.notes,
@@ -78,7 +80,10 @@ def dataset_in(
     store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *, whole: bool = True
 ) -> "LeRobotDataset":
     """Return a source's dataset, without the features in `options.without`."""
-    layout = read_layout(store, infos, whole=whole, episodes=options.episodes, earlier=options.earlier)
+    stated = StatedCounts(options.allow_missing)
+    layout = read_layout(
+        store, infos, stated, whole=whole, episodes=options.episodes, earlier=options.earlier
+    )
     features = {
         name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)
     }
@@ -98,6 +103,7 @@ def dataset_in(
         store,
         {one.key: one for one in infos},
         layout,
+        stated,
         features,
         None if FIELD in options.without else language,
         options.episodes,
@@ -148,11 +154,13 @@ class LeRobotDataset:
         store: Store,
         infos: Mapping[str, ObjectInfo],
         layout: DatasetLayout,
+        stated: StatedCounts,
         features: Mapping[str, Mapping[str, Any]],
         language: Mapping[str, Mapping[str, Any]] | None,
         chosen: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._store, self._chosen = store, chosen
+        self.stated = stated
         self.infos, self.layout, self.features = infos, layout, features
         self.language = language
         self.episode_notes = EpisodeNotes()
@@ -164,6 +172,10 @@ class LeRobotDataset:
         self.of: dict[str, list[LeRobotEpisode]] = {}
         for episode in layout.episodes.values():
             self.of.setdefault(episode.data, []).append(episode)
+
+    @property
+    def url(self) -> str:
+        return self._store.url
 
     def object_of(self, info: ObjectInfo) -> ObjectInfo:
         """Return an object of rows, its ETag covering the chosen episodes too."""
@@ -280,12 +292,28 @@ class LeRobotDataset:
                     with opened_object(self._store, info) as file:
                         parquet = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=False)
                         texts_of = read_texts(parquet, {*(self.language or ())})
-                        self._held = info.key, self._read_table(parquet), texts_of
+                        table = self._read_table(parquet)
+                        self._held = info.key, table, texts_of
+                    self._compare_rows(info, table)
                 _, table, texts_of = self._held
             if "episode_index" not in table.column_names:
                 raise Corrupt(f"{what}: {info.key} has no column 'episode_index'")
             texts = {name: of.get(index, EpisodeTexts()) for name, of in texts_of.items()}
             return table.filter(pc.equal(table["episode_index"], index)), texts
+
+    def _compare_rows(self, info: ObjectInfo, table: Any) -> None:
+        """Note rows of episodes that the metadata does not name, as a killed recorder leaves them."""
+        if self._chosen or "episode_index" not in table.column_names:
+            return
+        column = table["episode_index"].to_numpy()
+        if column.dtype.kind not in "iu":
+            return  # `rows` names nulls and other types
+        numbers = np.unique(column)
+        unnamed = ~np.isin(numbers, list(self.layout.named))
+        if unnamed.any():
+            note = f"{info.key}: rows of episodes that meta/ does not name are left out"
+            for number in numbers[unnamed].tolist():
+                self.episode_notes.add(note, number)
 
     def _read_table(self, parquet: Any) -> Any:
         """Return the imported columns, without language."""

@@ -72,6 +72,7 @@ def register_lerobot(
     workers: int = AT_ONCE,
     selection: Selection = EVERYTHING,
     episodes: Sequence[tuple[int, int]] = (),
+    allow_missing: bool = False,
 ) -> RegistrationReport:
     """Publish a version of a LeRobot dataset, or the next one if episodes were added or changed.
 
@@ -79,6 +80,7 @@ def register_lerobot(
 
     without: features to leave out.
     episodes: (first, last) index ranges to register; empty registers all.
+    allow_missing: register what is there of a dataset that states more, and record what is missing.
 
     Raises: InvalidStore if there is no such dataset, or if packets are not contiguous; Corrupt with episode and row;
     Conflict if `dataset` has another source or changed meanwhile; EmptyVersion.
@@ -89,8 +91,10 @@ def register_lerobot(
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, "lerobot", selection)
-    options = ColumnarOptions(without=frozenset(without), episodes=tuple(episodes))
-    source = dataset_in(store, listed.infos, options)
+    options = ColumnarOptions(
+        without=frozenset(without), episodes=tuple(episodes), allow_missing=allow_missing
+    )
+    source = _source(store, listed, options)
     cameras = _cameras(source, store.url)
     used = _used(source, cameras)
     chosen = {"format": "lerobot", "without": sorted(set(without)), **selection.to_json()}
@@ -120,7 +124,16 @@ def register_lerobot(
         others=listed.n - len(used),
         refusals=listed.refusals,
         notes=[*_notes(source, listed, used), *stay_out(version, parent)],
+        missing_parts=source.stated.lines(),
     )
+
+
+def _source(store: Store, listed: ListedObjects, options: ColumnarOptions) -> LeRobotDataset:
+    source = dataset_in(store, listed.infos, options)
+    source.stated.leave_out(listed.why_left_out)
+    if not options.allow_missing:
+        source.stated.refuse()
+    return source
 
 
 def _notes(source: LeRobotDataset, listed: ListedObjects, used: Sequence[ObjectInfo]) -> list[str]:
@@ -157,6 +170,10 @@ def _cameras(source: LeRobotDataset, url: str) -> list[str]:
                 raise InvalidStore(
                     f"{key} is the video of {of[key]} and of {camera}; leave one out (--without)"
                 )
+    if not cameras:
+        raise InvalidStore(
+            f"{source.url} has no video that could stay where it is: penstock import lerobot copies it"
+        )
     return cameras
 
 
@@ -306,7 +323,11 @@ class EpisodeParts:
                 facts={"registered": canonical(dict(chosen)).decode()},
                 parent=parent,
                 left_out=left_out,
-                producer={"registered": dict(chosen), "place": place},
+                producer={
+                    "registered": dict(chosen),
+                    "place": place,
+                    **self.source.stated.to_json(self.store.url),
+                },
                 created_us=max(info.modified_us or 0 for info in used),
                 of_fields=self._facts(),
                 standing=standing_exclusions(root.store, self.dataset),

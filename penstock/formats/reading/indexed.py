@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from loader.storage import ObjectInfo, Store
 
 from .object_file import ObjectWindow
 from .sample import ForeignRun, ForeignSample, ForeignTable, FoundObjects
+from .stated_counts import StatedCounts
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 INDEX = "index.json"
@@ -90,20 +91,19 @@ def split_reader(
 
 
 def listed_objects(
-    infos: Sequence[ObjectInfo], readers: Mapping[str, Reader], lacking: Sequence[str]
+    infos: Sequence[ObjectInfo], readers: Mapping[str, Reader], stated: StatedCounts
 ) -> FoundObjects:
-    """Return the objects that indexes list. readers: by object key. lacking: for `FoundObjects`."""
+    """Return the objects that indexes list. readers: by object key. stated: for `FoundObjects`."""
     described = [info for info in infos if info.key in readers]
-    return FoundObjects(described, lambda info: readers[info.key](info), lacking=lacking)
+    return FoundObjects(described, lambda info: readers[info.key](info), stated=stated)
 
 
-def lacking_of(name: str, listed: Mapping[str, int], there: Collection[str]) -> list[str]:
-    """Return a message per missing object. name: of the index. listed: key -> bytes."""
-    return [
-        f"{name} lists {key} of {nbytes:,} bytes, and it is not there"
-        for key, nbytes in listed.items()
-        if key not in there
-    ]
+def compare_files(stated: StatedCounts, name: str, listed: Mapping[str, int], folder: IndexedFolder) -> None:
+    """Record each missing object of an index. name: of the index. listed: key in the folder -> bytes."""
+    for key, nbytes in listed.items():
+        if key not in folder.objects:
+            text = f"{name} lists {key} of {nbytes:,} bytes, and it is not there"
+            stated.lacks(text, f"{folder.prefix}{key}")
 
 
 def check_size(store: Store, info: ObjectInfo, nbytes: int) -> None:

@@ -12,6 +12,8 @@ from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.columnar.parquet_chunks import Chunks
 from loader.storage import ByteRange, ObjectInfo
 
+from .stated_counts import StatedCounts
+
 NO_METADATA: Mapping[str, Any] = {}
 RUN_SAMPLES = 2**18
 """Most samples per run; a reader then needs a few MB for its index."""
@@ -75,8 +77,8 @@ class FoundObjects(NamedTuple):
     """Table key -> its chunks; filled by reading the samples."""
     labels: Sequence[str] | None = None
     """Class names that `cls` indexes, or None."""
-    lacking: Sequence[str] = ()
-    """Messages about listed objects that do not exist."""
+    stated: StatedCounts | None = None
+    """Counts that the source states; None if the format states none itself."""
     columns: ColumnAgreement | None = None
     """Checks that table objects agree on their columns, or None."""
     members: JsonMembers | None = None

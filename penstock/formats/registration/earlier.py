@@ -33,6 +33,8 @@ class PlaceDifference:
     """Keys of missing objects with live samples; adopted ones are not checked."""
     same: int = 0
     """Unchanged objects."""
+    earlier: frozenset[str] = frozenset()
+    """Keys of all objects that earlier imports read, even if the source has lost them."""
     places: frozenset[str] = frozenset()
     """Ids of sources that are not adopted."""
     live: SampleRows | None = None
@@ -139,6 +141,7 @@ def imported_difference(
         fresh=[info for info in infos if info.key in changed or info.key not in known],
         replaced=frozenset(changed),
         same=len(known) - len(changed),
+        earlier=frozenset(every),
         live=live,
     )
 

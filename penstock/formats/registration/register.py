@@ -25,15 +25,17 @@ from loader.dataset.tables.foreign_objects import (
 )
 from loader.dataset.versions.version import Version
 from loader.dataset.writer import publish_left_out, publish_registered
-from loader.errors import Conflict, Corrupt, EmptyVersion, InvalidStore
+from loader.errors import Conflict, EmptyVersion, InvalidStore
 from loader.order.random.lanes import frozen_shape
 from loader.storage import Store, open_store
 from loader.storage.store import Refusals, check_recordable
 
 from ...exclusion_records import standing_exclusions, stay_out
 from ...units import size
+from ..importer import check_allow_missing
 from ..reading.sample import NO_METADATA, FoundObjects
-from ..registry import TABLES, find_registered
+from ..reading.stated_counts import StatedCounts
+from ..registry import FORMATS, TABLES, find_registered
 from .earlier import PlaceDifference, difference
 from .parts import SampleTables, index_of, objects_of, path_of, put_parts
 from .selection import EVERYTHING, ListedObjects, Selection, list_selected
@@ -77,6 +79,8 @@ class RegistrationReport:
     """Objects that were not listed, with reasons."""
     notes: Sequence[str] = ()
     """Data that was left out: unread files, parts of samples, JSON values that could not become columns."""
+    missing_parts: Sequence[str] = ()
+    """Stated things that the source lacks, if that was allowed; also in the version's record."""
     sealed: int = 0
     """New shards already sealed, because all their bytes were read."""
 
@@ -92,6 +96,7 @@ def register(
     key: str | None = None,
     fields: Mapping[str, str] = NO_METADATA,
     selection: Selection = EVERYTHING,
+    allow_missing: bool = False,
 ) -> RegistrationReport:
     """Publish a version of the dataset at a URL, or its next version.
 
@@ -101,6 +106,7 @@ def register(
     options: for the URL's store; not stored. without: fields to leave out; in tables, also columns.
     key: table column with the sample keys.
     fields: table column that becomes a field -> extension, "" for the default.
+    allow_missing: take what is there of a source that states more, and record what is missing.
 
     Raises: InvalidStore if the format or source cannot be registered; InvalidRuntime for invalid table options;
     Conflict if `dataset` has another source or changed meanwhile; EmptyVersion; Denied if takedowns name all objects
@@ -113,11 +119,11 @@ def register(
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without)), **selection.to_json()}
-    objects, each, listed = _find(store, format, columns, selection, parent)
+    taken_down = TakenDown(root, dataset, store)
+    objects, each, listed = _find(store, format, columns, selection, parent, taken_down, allow_missing)
     if format in TABLES:
         chosen |= _table_options(objects, columns)
     infos = objects.infos
-    taken_down = TakenDown(root, dataset, store)
     since = taken_down.without_objects(difference(parent, chosen, store, infos))
     place = place_id(store, infos, chosen if format in TABLES else None)
     version, sealed = parent, 0
@@ -139,6 +145,7 @@ def register(
         others=listed.n - len(infos),
         refusals=listed.refusals,
         notes=[*_notes(format, listed, objects), *stay_out(version, parent)],
+        missing_parts=objects.stated.lines() if objects.stated else (),
         sealed=sealed,
     )
 
@@ -156,15 +163,31 @@ def _notes(format: str, listed: ListedObjects, objects: FoundObjects) -> list[st
 
 
 def _find(
-    store: Store, format: str, columns: ColumnarOptions, selection: Selection, parent: Version | None
+    store: Store,
+    format: str,
+    columns: ColumnarOptions,
+    selection: Selection,
+    parent: Version | None,
+    taken_down: TakenDown,
+    allow_missing: bool,
 ) -> tuple[FoundObjects, int, ListedObjects]:
     listed = list_selected(store, format, selection)
     texts = text_columns(parent.manifest["columns"]) if parent else ()
     objects, each = find_registered(format, store, listed.infos, columns, texts)
-    if objects.lacking:
-        raise Corrupt(
-            f"{objects.lacking[0]} ({len(objects.lacking)} such); fetch them, or take them out of the index"
-        )
+    check_allow_missing(format, allow_missing)
+    stated = objects.stated or StatedCounts()
+
+    def is_left_out(key: str) -> bool:
+        return bool(listed.why_left_out(key)) or taken_down.has_object(key)
+
+    if FORMATS[format].is_sharded:
+        stated.add_shards(store.url, (info.key for info in objects.infos), is_left_out)
+    stated.leave_out(is_left_out)
+    if allow_missing:
+        stated.allow()
+    else:
+        stated.refuse()
+    objects = objects._replace(stated=stated)
     if not objects.infos:
         raise EmptyVersion(f"{listed.why_none(store.url, format)}; nothing was registered")
     return objects.reading(columns.without), each, listed
@@ -210,6 +233,8 @@ def _publish(
     sealed = len({shard.name for shard, one in walked if len(one.crcs)}) if objects.seals else 0
     put_place(root.store, place, store.url)
     producer = {"registered": dict(chosen), "place": place}
+    if objects.stated is not None:
+        producer |= objects.stated.to_json(store.url)
     with root.heartbeat(txn):
         parts = put_parts(root.store, txn, prefix, place, walked, keys, group_of, seals=objects.seals)
         version = publish_registered(

@@ -8,7 +8,7 @@
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -257,6 +257,8 @@ class ListedObjects(NamedTuple):
     """Number of objects, selected or not."""
     refusals: Refusals
     """Objects that were not listed, with reasons."""
+    why_left_out: Callable[[str], str]
+    """Returns why patterns leave out a key, or ""."""
 
     def why_none(self, url: str, format: str) -> str:
         """Return the start of an error: the source has no object in the format."""
@@ -284,4 +286,4 @@ def list_selected(store: Store, format: str, selection: Selection) -> ListedObje
         n += 1
         if not why(info.key):
             infos.append(info)
-    return ListedObjects(live_files(store, format, infos), n, refusals)
+    return ListedObjects(live_files(store, format, infos), n, refusals, why)

@@ -24,8 +24,15 @@ class TakenDown:
         self.has_left_out = False
         """True once a sample was left out."""
 
+    @property
+    def url(self) -> str:
+        """URL of the source."""
+        return self._url
+
     def has_object(self, key: str) -> bool:
         """Return whether a takedown names an object of the source, by key or URI."""
+        if not self._is_active:
+            return False
         uri = f"{self._url}/{key}"
         names = names_of_files(key, uri, [key])
         names += names_of_files(key, uri.removeprefix("file://"), [key])

@@ -10,6 +10,7 @@ from loader.storage import ObjectInfo, Store
 
 from ..importer import ImportRun, Readable, ReadSample
 from ..reading.sample import FoundObjects
+from ..reading.stated_counts import StatedCounts
 from . import arrow, parquet
 from .parquet import objects_with_splits
 
@@ -28,10 +29,17 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
             above, slash, split = folder.rstrip("/").rpartition("/")
             split = split if f"{above}{slash}{_SPLITS}" in keys else ""
             saved |= {f"{folder}{name}": split for name in _data_files(store, key)}
-    if missing := sorted(saved.keys() - keys):
-        raise Corrupt(
-            f"{store.url} has no {missing[0]!r}, which its {_STATE} lists ({len(missing)} such): copy it whole"
-        )
+    stated = StatedCounts()
+    for key in sorted(saved.keys() - keys):
+        stated.lacks(f"{store.url} has no {key!r}, which its {_STATE} lists", key)
+    for key in sorted(key for key in keys if key == _SPLITS or key.endswith(f"/{_SPLITS}")):
+        folder = key.removesuffix(_SPLITS)
+        for split in _split_names(store, key):
+            state_key = f"{folder}{split}/{_STATE}"
+            if state_key not in keys:
+                stated.lacks(
+                    f"{store.url}/{key} states the split {split!r}, which has no {_STATE}", state_key
+                )
     tables = [info for info in infos if info.key.lower().endswith(".parquet")]
     if saved and tables:
         raise InvalidStore(
@@ -40,7 +48,7 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
         )
     if saved:
         readable = arrow.batches(store, [info for info in infos if info.key in saved], options)
-        return _with_splits(readable, saved.__getitem__)
+        return _with_splits(readable._replace(stated=stated), saved.__getitem__)
     return _with_splits(parquet.tables(store, tables, options), split_of)
 
 
@@ -53,6 +61,16 @@ def _data_files(store: Store, key: str) -> list[str]:
     except (DamagedJson, KeyError, TypeError) as error:
         raise Corrupt(f"{store.url}/{key} is not the state of a dataset: {error!r}") from error
     return files
+
+
+def _split_names(store: Store, key: str) -> list[str]:
+    try:
+        splits: list[str] = parse_json_object(store.get(key).data)["splits"]
+        if type(splits) is not list or not all(isinstance(name, str) and "/" not in name for name in splits):
+            raise TypeError("splits is no list of names")
+    except (DamagedJson, KeyError, TypeError) as error:
+        raise Corrupt(f"{store.url}/{key} names no splits of a dataset: {error!r}") from error
+    return splits
 
 
 def _with_splits(readable: Readable, split_of: Callable[[str], str]) -> Readable:

@@ -17,6 +17,7 @@ from loader.storage.cloud.s3 import s3_config
 
 from ..importer import ColumnarOptions, ImportRun, KnownNames, Readable, ReadSample, files_of, joined
 from ..reading.object_file import opened
+from ..reading.stated_counts import WAY_OUT, StatedCounts
 
 OPTIONS = frozenset({"key", "fields"})
 BATCH_BYTES = 8 * 2**20
@@ -36,7 +37,7 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
 
     Raises: MissingDependency if Lance is not installed; InvalidStore if Lance cannot open the store or a file is gone.
     """
-    return _readable(store, infos, options, whole=True)
+    return _readable(store, infos, options, whole=not options.allow_missing)
 
 
 def find_complete_objects(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
@@ -66,11 +67,15 @@ def _readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions, *
     files, waiting = files_of({keys[0]: keys for keys in names.values()}, here)
     if whole and waiting:
         raise InvalidStore(
-            f"{store.url}: its newest version has the file {min(waiting.values())}, which does not lie there"
+            f"{store.url}: its newest version has the file {min(waiting.values())}, which does not lie there; {WAY_OUT}"
         )
+    stated = StatedCounts()
+    for key, missing in sorted(waiting.items()):
+        stated.lacks(f"{store.url}: the newest version has the file {missing} of the fragment {key}", missing)
     fragments = [_Fragment(number, files[keys[0]]) for number, keys in names.items() if keys[0] in files]
     reader = _FragmentReader(store, dataset, schema, {one.files[0].key: one for one in fragments}, options)
-    return Readable([one.info for one in fragments], reader.runs, reader.samples, columns=reader.agreed)
+    infos_there = [one.info for one in fragments]
+    return Readable(infos_there, reader.runs, reader.samples, columns=reader.agreed, stated=stated)
 
 
 def _opened(store: Store) -> Any:

@@ -10,7 +10,7 @@ Features in 1, entries in 1, then a name in 1 and a Feature in 2. A Feature has 
 
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,12 +25,16 @@ from loader.dataset.columnar.column_names import (
     word_of,
 )
 from loader.dataset.columnar.plain_values import encoded
+from loader.dataset.columnar.shard_names import OF
 from loader.dataset.shards.shard import crc32c
 from loader.errors import Corrupt, InvalidSample
 from loader.storage import ObjectInfo, Store
 
 from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.object_file import ByteStream, ObjectFile, opened
+from ..reading.stated_counts import StatedCounts
+from .tfds_info import INFO as TFDS_INFO
+from .tfds_info import stated_records
 
 MOST_FEATURES = 2**14
 MOST_VALUES = 2**24
@@ -40,7 +44,7 @@ _NUMBERS_END = 2**29
 OPTIONS = frozenset({"key", "fields"})
 RECORD_BYTES = 2**28
 """Largest record, in bytes."""
-_NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
+_NAME = re.compile(rf"\.tfrecords?(-{OF})?(\.gz)?$")
 _HEAD_BYTES = 12
 """Bytes of a record's length and its checksum."""
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -212,18 +216,37 @@ def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
 
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     files = [info for info in infos if _NAME.search(info.key.lower())]
+    stated = StatedCounts()
+    records = RecordCounts(stated_records(store, infos, stated), stated)
     return Readable(
-        files, lambda info: [ImportRun(info, nbytes=info.nbytes)], partial(_samples, store, options)
+        files,
+        lambda info: [ImportRun(info, nbytes=info.nbytes)],
+        partial(_samples, store, options, records),
+        stated=stated,
     )
 
 
-def _samples(store: Store, options: ColumnarOptions, run: ImportRun) -> Iterator[ReadSample]:
-    for row, _, features in examples(store, run.info):
+def _samples(
+    store: Store, options: ColumnarOptions, records: "RecordCounts", run: ImportRun
+) -> Iterator[ReadSample]:
+    for row, _, features in examples(store, run.info, records):
         yield sample_of(features, options, run.info.key, row)
 
 
-def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[str, ExampleFeature]]]:
+class RecordCounts(NamedTuple):
+    """Numbers of records that a `dataset_info.json` states."""
+
+    of: Mapping[str, int]
+    """Object key -> stated number of records."""
+    stated: StatedCounts
+    """Compares them with the numbers there."""
+
+
+def examples(
+    store: Store, info: ObjectInfo, counts: RecordCounts
+) -> Iterator[tuple[int, str, dict[str, ExampleFeature]]]:
     """Yield each record's index, location for messages, and features."""
+    row = -1
     with opened(store, info) as file:
         for row, (at, data) in enumerate(records(ByteStream(file, _codec_of(file), info.nbytes))):
             where = f"{file.path}, record {row}"
@@ -232,6 +255,9 @@ def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[st
             except Wire as error:
                 raise Corrupt(f"{where} at byte {at} is no tf.train.Example: {error}") from error
             yield row, where, features
+    if info.key in counts.of:
+        what = f"{TFDS_INFO}, of {store.url}/{info.key},"
+        counts.stated.compare(what, "records", counts.of[info.key], row + 1)
 
 
 def _codec_of(file: ObjectFile) -> str | None:

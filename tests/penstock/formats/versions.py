@@ -81,6 +81,7 @@ def importing(
     key: str | None = None,
     fields: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     without: Iterable[str] = (),
+    allow_missing: bool = False,
     dataset: str = "d",
     **how: Any,
 ) -> tuple[ImportReport, loader.Root]:
@@ -89,7 +90,7 @@ def importing(
         root = root_over(open_store(f"memory://imported-{next(NUMBER)}"))
     root = root if isinstance(root, loader.Root) else loader.Root(root)
     store = open_store(place) if isinstance(place, Path | str) else place
-    options = ColumnarOptions(key, dict(fields), frozenset(without))
+    options = ColumnarOptions(key, dict(fields), frozenset(without), allow_missing=allow_missing)
     return import_place(root, format, store, dataset, options=options, **how), root
 
 

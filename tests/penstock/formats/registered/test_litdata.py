@@ -27,8 +27,7 @@ def walked(folder):
     """What the format yields: (key, field -> bytes, metadata)."""
     store = open_store(folder)
     found = chunks.find_objects(store, list(store.list()))
-    if found.lacking:
-        raise Corrupt(found.lacking[0])
+    found.stated.refuse()
     out = []
     for info in found.infos:
         data = store.get(info.key).data

@@ -1,0 +1,65 @@
+"""Name what a source states and lacks. A batch takes what is there, because the rest may still arrive."""
+
+from collections.abc import Collection
+
+from loader.dataset.columnar.choices import ColumnarOptions
+from loader.dataset.columnar.shard_names import ShardSet, shard_set
+from loader.errors import PenstockError, Throttled, Transient
+from loader.storage import ObjectInfo, Store
+from loader.storage.store import list_place
+from penstock.formats.reading.stated_counts import StatedCounts
+from penstock.formats.registration.selection import live_files
+from penstock.formats.registry import FORMATS, REGISTERED, importer_named, joining_importer, registered_named
+
+from ...sources import JOINED
+
+
+def missing_notes(
+    files: Store, format: str, options: ColumnarOptions, batch_keys: Collection[str]
+) -> list[str]:
+    """Return what the source states and lacks, one text each.
+
+    Costs a listing and the metadata, if the format or the name of an object states anything.
+
+    files: the source. batch_keys: keys of the batch.
+    """
+    entry = FORMATS[format]
+    sets = set[ShardSet]()
+    for key in batch_keys:
+        member = shard_set(key) if entry.is_sharded else None
+        if member is not None:
+            sets.add(member[0])
+    states_counts = entry.states_counts and entry.companions is not None
+    if not sets and not states_counts:
+        return []
+    every = list(list_place(files))
+    stated = StatedCounts()
+    if states_counts:
+        stated = _stated_counts(files, format, options, every)
+    keys = list[str]()
+    for info in every:
+        member = shard_set(info.key)
+        if member is not None and member[0] in sets:
+            keys.append(info.key)
+    stated.add_shards(files.url, keys, lambda key: False)
+    return [f"missing so far: {text}" for text in stated.lines()]
+
+
+def _stated_counts(
+    files: Store, format: str, options: ColumnarOptions, infos: list[ObjectInfo]
+) -> StatedCounts:
+    """Return what the format states itself; nothing if its metadata is unreadable: the objects then say why."""
+    try:
+        if format in JOINED:
+            objects = joining_importer(format).find_complete_objects(files, infos, options)
+            return objects.stated or StatedCounts()
+        if format in REGISTERED:
+            return registered_named(format).find_objects(files, infos).stated or StatedCounts()
+        importer = importer_named(format)
+        assert importer is not None, format
+        readable = importer.find_readable(files, live_files(files, format, infos), options)
+        return readable.stated or StatedCounts()
+    except (Throttled, Transient):
+        raise
+    except PenstockError:
+        return StatedCounts()

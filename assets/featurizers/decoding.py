@@ -47,10 +47,10 @@ def bytes_of(sample: Mapping[str, bytes], field: str) -> bytes:
 
 
 def decoded(sample: Mapping[str, bytes], field: str) -> Any:
-    """Decode a field as the loader does. Raises: Unusable."""
+    """Decode a field as the loader does, images to 8 bits per sample. Raises: Unusable."""
     data = bytes_of(sample, field)
     try:
-        return decoder_for(field)(data, None)
+        return decoder_for(field, bits=8)(data, None)
     except DecodeFailed as error:
         raise rejected(STAGE, "undecodable", error) from error
 
@@ -76,7 +76,7 @@ def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequen
         return pick(n_frames)
 
     try:
-        return read_clip(data, numbers)
+        return read_clip(data, numbers, bits=8)
     except DecodeFailed as error:
         raise rejected(STAGE, "undecodable", error) from error
 

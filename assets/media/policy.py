@@ -190,6 +190,10 @@ class ImagePolicy:
     """
     animated: Literal["drop", "first"] = "drop"
     """Objects of several frames: "drop", or "first" uses the first."""
+    deep: Literal["drop", "reduce"] = "drop"
+    """Gray of more than 8 bits, such as depth, unless its bytes are stored: "drop" drops it, "reduce" scales it to 8.
+    Colour is always reduced.
+    """
     buckets: Buckets = field(default_factory=Buckets)
     """Training shapes of photos (the column `bucket`)."""
 
@@ -205,6 +209,7 @@ class ImagePolicy:
             )
         ground_of(self.alpha)
         check_choice("animated", self.animated, ("drop", "first"))
+        check_choice("deep", self.deep, ("drop", "reduce"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +305,13 @@ class CutPolicy:
 
     def of(self, kind: Kind) -> dict[str, Any]:
         """Return the settings that determine this kind's units, as plain values."""
-        return {} if kind == "text" else asdict(getattr(self, kind))
+        if kind == "text":
+            return {}
+        settings = asdict(getattr(self, kind))
+        # Without this default, units of earlier releases keep their ids: it changes no unit, it only drops some.
+        if kind == "image" and settings["deep"] == "drop":
+            del settings["deep"]
+        return settings
 
 
 def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> None:

@@ -2,14 +2,25 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..dataset.progress import Watch, unwatched
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
 from ..errors import InvalidPlan, InvalidRuntime
 from ..modalities.array import clock_field, is_array
-from ..order.sources.window_layout import ANCHOR_NS, IS_PAD, ROW, TEXT, Offsets, Places, Time, layout_of
+from ..modalities.video.depth import DepthScale
+from ..order.sources.window_layout import (
+    ANCHOR_NS,
+    DEPTH,
+    IS_PAD,
+    ROW,
+    TEXT,
+    Offsets,
+    Places,
+    Time,
+    layout_of,
+)
 from ..order.sources.window_view import WindowView
 from ..run.recipe.episode_clocks import check_steps
 
@@ -37,7 +48,7 @@ def windows(
         episodes: Version or view whose samples are episodes. Its other fields are handed out whole.
         anchor: `.npy` field; a window stands at every `every`-th of its rows, at the time of its clock.
         at: Field -> times from the anchor's time on, such as ["-100ms", 0], or rows from the one in force on, such as
-            `loader.rows(0, 50)`. Arrays give [k, ...] values, videos uint8 [k, H, W, 3] frames.
+            `loader.rows(0, 50)`. Arrays give [k, ...] values, videos [k, H, W, C] frames as `loader.video` describes.
         every: Rows from one window to the next.
         keep: Array field with a bool for each row of the anchor, such as "keep.npy" of `episode_sync`. Windows stand at
             those rows of `every` where it is true.
@@ -55,8 +66,9 @@ def windows(
     anchor, row k of each field is one step, and values have no ages.
 
     A batch also has `<field>.age_ns` (int64 [B, k], the anchor's time plus the offset, less the value's own time),
-    `<field>.is_pad` (bool [B, k]), `anchor_ns` and `row` (int64 [B]). Keys are `<episode>@<row>`. The root stores 8
-    bytes per episode, once.
+    `<field>.is_pad` (bool [B, k]), `anchor_ns` and `row` (int64 [B]). A depth video with the fact `depth`, the
+    meaning of its codes, also has `<field>.depth`: float64 [B, 5] max_code, min_m, max_m, shift_m, is_log
+    (docs/format.md). Keys are `<episode>@<row>`. The root stores 8 bytes per episode, once.
 
     Raises: InvalidPlan; FieldNotFound; Corrupt.
     """
@@ -128,22 +140,29 @@ def _row(feature: str, seconds: float, fps: Any) -> int:
     return row
 
 
-def to_lerobot(batch: "Batch", *, stacked: Collection[str] = ()) -> dict[str, Any]:
+def to_lerobot(
+    batch: "Batch", *, stacked: Collection[str] = (), depth_unit: Literal["mm", "m"] = "mm"
+) -> dict[str, Any]:
     """Return a batch of windows as LeRobot's policies take it: a dict of torch tensors under LeRobot's names.
 
     A field `observation.state.npy` becomes `observation.state`, [B, k, ...], and its `is_pad` the field
-    `observation.state_is_pad`, bool [B, k]. Frames become float32 [B, k, 3, H, W] from 0 to 1. Single values (k = 1)
-    lose their axis, unless `stacked` names the feature. `frame_index` (int64 [B]) and `timestamp` (float32 [B], s) are
-    the anchor's; the text of `loader.windows(text=...)` is `task`.
+    `observation.state_is_pad`, bool [B, k]. Frames become float32 [B, k, 3, H, W] from 0 to 1, of 16 bits too. Codes of
+    a depth video become distances, float32 [B, k, 1, H, W], as in LeRobot's datasets. Single values (k = 1) lose their
+    axis, unless `stacked` names the feature. `frame_index` (int64 [B]) and `timestamp` (float32 [B], s) are the
+    anchor's; the text of `loader.windows(text=...)` is `task`.
 
     Args:
         batch: Batch of `Loader(plan, framework="torch")`.
         stacked: Features that keep an axis of one value, as LeRobot has for `delta_timestamps={"...": [0.0]}`.
+        depth_unit: "mm" gives distances in whole mm, as LeRobot by default; "m" in metres.
 
-    Raises: InvalidRuntime for a batch without windows, or with values of several shapes in a field.
+    Raises: InvalidRuntime for a batch without windows, with values of several shapes in a field, with gray frames of
+    more than 8 bits that no fact explains, or with a depth video decoded to 8 bits.
     """
     import torch
 
+    if depth_unit not in ("mm", "m"):
+        raise InvalidRuntime(f"to_lerobot(depth_unit={depth_unit!r}): 'mm' or 'm'")
     if ROW not in batch.fields:
         raise InvalidRuntime("to_lerobot: the batch has no windows; make its plan of loader.windows(...)")
     out: dict[str, Any] = {}
@@ -157,7 +176,7 @@ def to_lerobot(batch: "Batch", *, stacked: Collection[str] = ()) -> dict[str, An
                 f"to_lerobot: {field!r} is a {type(value).__name__}; give loader.video one size"
             )
         if not is_array(field):
-            value = value.permute(0, 1, 4, 2, 3).to(torch.float32) / 255
+            value = _frames(field, value, batch.fields.get(f"{field}.{DEPTH}"), depth_unit)
         single = value.shape[1] == 1 and feature not in stacked
         out[feature] = value[:, 0] if single else value
         out[f"{feature}_{IS_PAD}"] = pad[:, 0] if single else pad
@@ -167,9 +186,47 @@ def to_lerobot(batch: "Batch", *, stacked: Collection[str] = ()) -> dict[str, An
     windows = {ROW, ANCHOR_NS}
     for field, value in batch.fields.items():
         own = f"{field}.{IS_PAD}" in batch.fields
-        of_window = field.rpartition(".")[0] in batch.fields and field.endswith((f".{IS_PAD}", ".age_ns"))
+        endings = (f".{IS_PAD}", ".age_ns", f".{DEPTH}")
+        of_window = field.rpartition(".")[0] in batch.fields and field.endswith(endings)
         if not own and not of_window and field not in windows:
             out[field] = value
     if TEXT in out:
         out["task"] = out.pop(TEXT)
     return out
+
+
+def _frames(field: str, frames: Any, scales: Any, depth_unit: str) -> Any:
+    """Return float32 [B, k, C, H, W]: colour from 0 to 1, depth as distances.
+
+    frames: uint8 or uint16 [B, k, H, W, C]. scales: float64 [B, 5], `DepthScale.numbers` of each slot, zeros at
+    padding; None for a video that is no depth.
+    """
+    import torch
+
+    channels_first = frames.permute(0, 1, 4, 2, 3)
+    is_deep = frames.dtype == torch.uint16
+    is_gray = frames.shape[-1] == 1
+    if scales is None:
+        if is_gray:
+            raise InvalidRuntime(
+                f"to_lerobot: {field!r} has gray frames of more than 8 bits, and its version has no fact 'depth', the "
+                "meaning of their numbers. Import it again under another name, state the fact (docs/format.md), or "
+                "decode it with loader.video(bits=8)"
+            )
+        return channels_first.to(torch.float32) / (65_535 if is_deep else 255)
+    if not is_gray:
+        raise InvalidRuntime(
+            f"to_lerobot: {field!r} is a depth video, and its frames are {frames.dtype} {list(frames.shape)}; decode "
+            "it with loader.video() without bits, and store it as gray video of more than 8 bits"
+        )
+    depth = channels_first.to(torch.float32)
+    for numbers in torch.unique(scales, dim=0):
+        max_code, min_m, max_m, shift_m, is_log = numbers.tolist()
+        if not max_code:
+            continue  # padding
+        scale = DepthScale(
+            max_code=int(max_code), min_m=min_m, max_m=max_m, shift_m=shift_m, is_log=bool(is_log)
+        )
+        slots = (scales == numbers).all(dim=1).to(depth.device)
+        depth[slots] = scale.distances(depth[slots], depth_unit)
+    return depth

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import isfunction
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -57,6 +57,11 @@ DECODERS = {
     "cls": "text:decode_cls",
 }
 
+_EIGHT_BITS = {
+    "image.decode:decode": "image.decode:decode_8",
+    "video.request:DEFAULT": "video.request:DEFAULT_8",
+}
+
 # Decoders of fields that need another field of the sample.
 WITH_TABLES = {"run": "video.request:RUN"}
 
@@ -75,12 +80,13 @@ def known_extensions() -> tuple[str, ...]:
     return tuple(sorted(DECODERS))
 
 
-def decoder_for(field: str) -> Decoder:
+def decoder_for(field: str, bits: Literal[8] | None = None) -> Decoder:
     """Return the decoder for a field, selected by the last word of its name.
 
     Decoders return, by word:
 
-    - image words: uint8 [H, W, C]; video words, and run: uint8 [T, H, W, 3]; audio words: float32 [channels, samples];
+    - image words: uint8 [H, W, C]; video words, and run: uint8 [T, H, W, 3]; audio words: float32 [channels, samples].
+      Gray images and videos of more than 8 bits stay as stored, uint16 [H, W, 1] and [T, H, W, 1], unless bits=8;
     - npy: an array; u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8: a flat one, [n];
     - txt: str; json: an object; jsonl: a list; cls: int;
     - other words (`x.packets`, `x.bin`): bytes.
@@ -92,6 +98,8 @@ def decoder_for(field: str) -> Decoder:
     target = DECODERS.get(word) or WITH_TABLES.get(word)
     if target is None:
         return decode_bytes
+    if bits == 8:
+        target = _EIGHT_BITS.get(target, target)
     decoder: Decoder = load(target)
     return decoder
 

@@ -90,7 +90,7 @@ def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Enco
     n_shown = min(CLIP_FRAMES, n_frames)
     stride = (n_frames - 1) // (n_shown - 1) if n_shown > 1 else 1
     start = (n_frames - 1 - stride * (n_shown - 1)) // 2
-    decode = loader.video(frames=n_shown, stride=stride, start=start)
+    decode = loader.video(frames=n_shown, stride=stride, start=start, bits=8)
     frames: Any = decode(data) if packets is None else decode.of_run(data, packets)
     height, width = frames.shape[1:3]
     tiles = [_shrunk(_flat(frame), CLIP_FRAME_PX) for frame in frames]
@@ -136,7 +136,7 @@ def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) ->
 
 
 def _decoded(field: str, data: bytes) -> object:
-    return decoder_for(field)(data, None)
+    return decoder_for(field, bits=8)(data, None)
 
 
 def _flat(pixels: Any) -> "Image":

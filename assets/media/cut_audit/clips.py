@@ -135,7 +135,7 @@ def _check_frames(path: str, unit: Unit) -> None:
     mp4 = unit.fields["mp4"].read_bytes()
     times: list[int] = unit.fields["json"]["pts"]
     numbers = sorted({0, len(times) // 2})
-    stored = {times[number]: loader.video(frames=1, start=number)(mp4)[0] for number in numbers}
+    stored = {times[number]: loader.video(frames=1, start=number, bits=8)(mp4)[0] for number in numbers}
     height, width = stored[times[0]].shape[:2]
     looks = [(frames, size_px) for frames in (_sought, _decoded) for size_px in (None, (width, height))]
     for frames, size_px in looks:

@@ -154,7 +154,7 @@ def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, 
     from loader.modalities import decoder_for
 
     (path,) = (value for name, value in unit.fields.items() if name in PHOTO_WORDS)
-    pixels: Any = decoder_for("jpg")(path.read_bytes(), None)
+    pixels: Any = decoder_for("jpg", bits=8)(path.read_bytes(), None)
     if pixels.shape[2] == 4:
         share = pixels[..., 3:] / 255
         pixels = np.rint(pixels[..., :3] * share + np.array(ground) * (1 - share)).astype(np.uint8)

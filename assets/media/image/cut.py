@@ -30,7 +30,7 @@ from .file_parts import (
     webp_parts,
 )
 from .open import Photo, photo
-from .pixels import Alpha, apply_alpha
+from .pixels import Alpha, apply_alpha, bit_depth, is_deep_gray
 from .to_srgb import to_srgb
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _unfit(kind: str, opened: Photo, alpha: Alpha) -> str:
 def _read(data: bytes) -> "np.ndarray[Any, Any]":
     from loader.modalities import decoder_for
 
-    pixels: Any = decoder_for("img")(data, None)
+    pixels: Any = decoder_for("img", bits=8)(data, None)
     return np.asarray(pixels)
 
 
@@ -189,7 +189,8 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
 
     That is `jpg` if the policy stores only JPEGs, else `img`: the source's bytes, or a PNG.
 
-    Raises: Unusable if the file is damaged or too large, or if the policy excludes animations or transparency.
+    Raises: Unusable if the file is damaged or too large, or if the policy excludes animations, transparency, or gray of
+    more than 8 bits.
     """
     rules = policy.image
     with photo(path) as opened:
@@ -200,6 +201,8 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
         data = Path(path).read_bytes()
         source_facts = facts(opened, data)
         had_gps = has_coordinates(opened.image, data)
+        bits = bit_depth(opened.image)
+        loses_bits = is_deep_gray(opened.image)
         colours = to_srgb(opened.image, opened.colour)
         opened.image.close()  # frees the pixels, so a large image is never in memory three times
     if rules.mode == "reference":
@@ -207,6 +210,9 @@ def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
     else:
         small, alpha = apply_alpha(_shrink(colours, rules.short_side_px), rules.alpha)
         stored_photo = _encoded(upright(small, opened.orientation.pending), alpha, rules)
+    if loses_bits and stored_photo.mode != "reference" and rules.deep == "drop":
+        reason = f"gray of {bits} bits, which may be depth; deep='reduce' scales it to 8, mode='reference' keeps a PNG"
+        raise dropped("cut", "bit_depth", reason)
     word = "jpg" if rules.mode == "canonical" and rules.alpha != "keep" else "img"
     file = scratch / f"photo.{word}"
     try:

@@ -62,6 +62,12 @@ def bit_depth(image: "Image") -> int:
     return int(image.info.get("bit_depth", 8))
 
 
+def is_deep_gray(image: "Image") -> bool:
+    """Return whether an image is gray, with or without alpha, of more than 8 bits."""
+    is_gray = image.mode.startswith("I;16") or image.mode in ("L", "LA", "La")
+    return is_gray and bit_depth(image) > 8
+
+
 def _from_sixteen(image: "Image", band: "Image") -> "Image":
     """Return 9- to 16-bit gray in 8 bits; Pillow's own conversion clips at 255."""
     from PIL import Image

@@ -36,7 +36,7 @@ from ...modalities.language import FIELD as LANGUAGE
 from ...modalities.row_blocks import MIN_BYTES
 from ...order.random.keyed_permutation import I64
 from ...order.random.plan_hash import content_hash
-from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT, WindowLayout
+from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, DEPTH, IS_PAD, ROW, TEXT, WindowLayout
 from ...order.sources.window_view import (
     BITS_TOGETHER,
     KeptWindows,
@@ -141,6 +141,7 @@ def _check_fields(view: "View", layout: WindowLayout) -> None:
                 f"{view.version.name} has {', '.join(sorted(known))}"
             )
     extra = [ANCHOR_NS, ROW, *(f"{field}.{suffix}" for field in layout.at for suffix in (AGE_NS, IS_PAD))]
+    extra += [f"{field}.{DEPTH}" for field in layout.at if DEPTH in view.version.facts.get(field, {})]
     extra += [*layout.columns, *([TEXT] if layout.text else [])]
     names = [*extra, *view.fields]
     if clash := sorted(name for name in extra if names.count(name) > 1):

@@ -3,7 +3,7 @@
 import re
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -40,11 +40,12 @@ _XMP = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*([1-8])")
 
 
 def turned(pixels: np.ndarray, turn: PixelTurn) -> np.ndarray:
-    """Return uint8 [..., H, W, C], C-contiguous, after `turn`; `pixels` itself if unchanged."""
+    """Return uint8 or uint16 [..., H, W, C], C-contiguous, after `turn`; `pixels` itself if unchanged."""
     if turn == UPRIGHT:
         return pixels
     n_channels = pixels.shape[-1]
-    whole = pixels.view(f"V{n_channels}")[..., 0]  # one item per pixel moves twice as fast as C bytes
+    pixel_nbytes = n_channels * pixels.itemsize
+    whole = pixels.view(f"V{pixel_nbytes}")[..., 0]  # one item per pixel moves twice as fast as C bytes
     if turn.transpose:
         whole = np.swapaxes(whole, -2, -1)
     if turn.flip_y:
@@ -52,7 +53,7 @@ def turned(pixels: np.ndarray, turn: PixelTurn) -> np.ndarray:
     if turn.flip_x:
         whole = whole[..., ::-1]
     whole = np.ascontiguousarray(whole)
-    return whole.view(np.uint8).reshape(*whole.shape, n_channels)
+    return whole.view(pixels.dtype).reshape(*whole.shape, n_channels)
 
 
 def turn_of(exif: bytes | None, xmp: bytes | None) -> PixelTurn:
@@ -89,6 +90,10 @@ def xmp_orientation(xmp: bytes) -> int:
 Size = tuple[int, int]
 """(height, width) in px."""
 
+Bits = Literal[8, 16]
+"""Bits of each sample of the result."""
+BITS = (8, 16)
+
 Box = tuple[int, int, int, int]
 """(top, left, height, width) in px."""
 
@@ -114,6 +119,8 @@ class Framing:
     """None stretches the image; a Box is cut first; "center" and "random" cover `size` and cut the excess."""
     place: tuple[float, float] | None = None
     """Position of a random crop, each from 0 to just under 1; None for the middle."""
+    bits: Bits | None = None
+    """Bits per sample of the result; None keeps gray of more than 8 bits, and gives 8 for colour."""
 
     def layout(self, stored: Size, turn: PixelTurn) -> CropGeometry:
         """Return the layout for an image of size `stored` before `turn`. Raises: DecodeFailed if a box is outside."""
@@ -144,6 +151,20 @@ class Framing:
             scaled[::-1] if turn.transpose else scaled,
             stored_box((*kept_at, *kept_size), scaled, turn),
         )
+
+
+def nearest(pixels: np.ndarray, source: Box, scaled: Size, part: Box) -> np.ndarray:
+    """Return a part of the box `source` of [H, W, C], scaled to `scaled` without new values: each pixel is a copy.
+
+    A mean of two depths is the depth of nothing, and a mean with 0, "unknown", is wrong.
+    """
+    first_row, first_column, height, width = source
+    y = part[0] + np.arange(part[2])
+    x = part[1] + np.arange(part[3])
+    # The source pixel that contains the centre of a scaled pixel, in whole numbers.
+    rows = first_row + (2 * y + 1) * height // (2 * scaled[0])
+    columns = first_column + (2 * x + 1) * width // (2 * scaled[1])
+    return pixels[rows[:, None], columns]
 
 
 def covering(whole: Size, size: Size) -> Size:

@@ -2,7 +2,7 @@
 
 - Pixels come upright: EXIF and XMP orientation are applied.
 - C is 3 (RGB; gray is repeated) or, with transparency, 4 (RGB and alpha, not premultiplied).
-- 16-bit samples keep their high byte.
+- PNG of 16 bits: gray keeps its numbers, colour is decoded on request (`deep_png`).
 - CMYK JPEGs become RGB without their profile; no other colour profile is applied: stored images are sRGB.
 - An animation gives its first frame.
 - Truncated or damaged data is rejected, even if libjpeg only warns.
@@ -26,7 +26,20 @@ from ...limits import MAX_IMAGE_PX, beyond
 from ...native import resample
 from ...native.python import MAX_SIDE
 from ..fields import Buffer, Place, is_of_the_machine, nowhere
-from .crop import UPRIGHT, Box, CropGeometry, Framing, PixelTurn, Size, stored_box, turn_of, turned
+from .crop import (
+    UPRIGHT,
+    Bits,
+    Box,
+    CropGeometry,
+    Framing,
+    PixelTurn,
+    Size,
+    nearest,
+    stored_box,
+    turn_of,
+    turned,
+)
+from .deep_png import SIGNATURE, bit_depth, check_deep, is_deep_png, sixteen_bits
 from .jpeg_header import JpegHeader, check_scans, read_header
 
 # Least size, relative to the result, of a JPEG scaled while decoding: with 2 the error is 0.2 to 0.3 levels on
@@ -34,7 +47,6 @@ from .jpeg_header import JpegHeader, check_scans, read_header
 _SPARE = 2
 
 _UINT8 = np.dtype(np.uint8)
-_PNG_DEPTH_AT = 24  # after the signature, and IHDR's length, name, width and height
 
 # Errors that Pillow's readers raise for damaged files, besides their own (which are OSErrors).
 _DAMAGED = (
@@ -54,13 +66,35 @@ _DAMAGED = (
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
     """Return an image as uint8 [H, W, C], upright, C-contiguous and writable; C = 3 (RGB) or 4 (RGB and alpha).
 
-    A JPEG that is stored upright uses the memory from `place`. Raises: DecodeFailed if the bytes are not JPEG, PNG or
-    WebP, or are damaged or truncated, or there are more than MAX_IMAGE_PX pixels.
+    Gray PNG of 16 bits is data, such as depth: uint16 [H, W, 1], as stored. A JPEG that is stored upright uses the
+    memory from `place`. Raises: DecodeFailed if the bytes are not JPEG, PNG or WebP, or are damaged or truncated, or
+    there are more than MAX_IMAGE_PX pixels; for a PNG of 16 bits in colour or with alpha.
     """
+    if is_deep_png(data):
+        return decode_deep(data, colour=False)
+    return decode_8(data, rng, place)
+
+
+def decode_deep(data: Buffer, *, colour: bool) -> np.ndarray:
+    """Return a PNG of 16 bits as uint16 [H, W, C], upright; C = 1 (gray) or 3 (RGB, if `colour`).
+
+    Raises: as `decode`; DecodeFailed for an image of 8 bits.
+    """
+    if not is_deep_png(data):
+        raise DecodeFailed(
+            f"image: begins with {bytes(data[:12])!r} ({len(data)} bytes), which is no PNG of 16 bits; bits=16 reads "
+            "only these. Leave bits out"
+        )
+    check_deep(data, colour=colour)
+    return _pillow(data, PngImagePlugin.PngImageFile, "png", is_deep=True)
+
+
+def decode_8(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
+    """Return an image as `decode`, 16-bit samples by their high byte."""
     start = bytes(data[:12])
     if start[:2] == b"\xff\xd8":
         return _jpeg(data, place)
-    if start[:8] == b"\x89PNG\r\n\x1a\n":
+    if start[:8] == SIGNATURE:
         return _pillow(data, PngImagePlugin.PngImageFile, "png")
     if start[:4] == b"RIFF" and start[8:] == b"WEBP":
         return _pillow(data, WebPImagePlugin.WebPImageFile, "webp")
@@ -70,8 +104,13 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
 def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
     """Return an image cut and scaled by `framing`, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep".
 
-    Upright, C-contiguous, writable. alpha="white" or "black" is the background of transparent pixels.
+    Upright, C-contiguous, writable. alpha="white" or "black" is the background of transparent pixels. PNG of 16 bits
+    becomes uint16 by `framing.bits`, scaled by nearest neighbour.
     """
+    if _keeps_sixteen(data, framing.bits):
+        deep = decode_deep(data, colour=framing.bits == 16)
+        layout = framing.layout(deep.shape[:2], UPRIGHT)
+        return nearest(deep, layout.source, layout.scaled, layout.kept)
     if bytes(data[:2]) == b"\xff\xd8":
         header = _checked_header(data)
         if header.components in (1, 3):
@@ -79,17 +118,32 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
             divisor = _divisor(layout)
             pixels = _part(_plain_jpeg(data, header, divisor), layout, divisor)
             return _with_alpha(turned(pixels, header.turn), alpha)
-    pixels = decode(data)
+    pixels = decode_8(data)
     return _with_alpha(_part(pixels, framing.layout(pixels.shape[:2], UPRIGHT), 1), alpha)
 
 
+def _keeps_sixteen(data: Buffer, bits: Bits | None) -> bool:
+    return bits == 16 or (bits is None and is_deep_png(data))
+
+
 def decode_box(
-    data: Buffer, choose: Callable[[Size], tuple[Box, bool]], size: Size, alpha: str, place: Place = nowhere
+    data: Buffer,
+    choose: Callable[[Size], tuple[Box, bool]],
+    size: Size,
+    alpha: str,
+    place: Place = nowhere,
+    bits: Bits | None = None,
 ) -> np.ndarray:
     """Return a box of an image, resampled to `size`, in memory from `place` if offered.
 
-    choose: (height, width) of the upright image -> (box, whether to flip).
+    choose: (height, width) of the upright image -> (box, whether to flip). PNG of 16 bits becomes uint16 by `bits`,
+    scaled by nearest neighbour.
     """
+    if _keeps_sixteen(data, bits):
+        deep = decode_deep(data, colour=bits == 16)
+        deep_box, is_flipped = choose((deep.shape[0], deep.shape[1]))
+        part = nearest(deep, deep_box, size, (0, 0, *size))
+        return np.ascontiguousarray(part[:, ::-1]) if is_flipped else part
     if bytes(data[:2]) == b"\xff\xd8":
         header = _checked_header(data)
         if header.components in (1, 3):
@@ -103,7 +157,7 @@ def decode_box(
             if alpha == "keep":
                 pixels = _with_alpha(pixels, alpha)
             return _filtered(pixels, divisor, box, size, turned_by, place)
-    pixels = decode(data)
+    pixels = decode_8(data)
     if max(pixels.shape[:2]) > MAX_SIDE:
         raise DecodeFailed(
             beyond("image", max(pixels.shape[:2]), "px in a row", MAX_SIDE, "Store it smaller")
@@ -209,14 +263,16 @@ def _with_alpha(pixels: np.ndarray, alpha: str) -> np.ndarray:
     return np.array(flat)
 
 
-def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
+def _pillow(data: Buffer, reader: type[Image.Image], word: str, is_deep: bool = False) -> np.ndarray:
     """Decode with one Pillow reader: `Image.open` would try others and warn about large images."""
     try:
         with reader(io.BytesIO(data)) as image:  # type: ignore[call-arg]
             _check_size(*image.size, word)
+            if is_deep:
+                return turned(sixteen_bits(image, data), turn_of(*_metadata(image)))  # type: ignore[arg-type]
             image.load()
             if word == "png" and "transparency" in image.info:
-                image.info["transparency"] = _key(image, data[_PNG_DEPTH_AT])
+                image.info["transparency"] = _key(image, bit_depth(data))
             return turned(_pixels(image), turn_of(*_metadata(image)))
     except DecodeFailed:
         raise

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import InvalidRuntime
 from ...native.python import MAX_SIDE
 from ..fields import Buffer, Place, PlacingDecoder, load, nowhere
-from .crop import Box, Size
+from .crop import BITS, Bits, Box, Size
 from .request import MAX_SIZE_PX, Alpha, GivenSize, frames_of, size_of
 
 _BITS = 32
@@ -110,6 +110,8 @@ class RandomResizedCrop(PlacingDecoder):
     """Probability that left and right are swapped."""
     alpha: Alpha = "white"
     """Background of transparent pixels, "white" or "black"; "keep" returns four channels."""
+    bits: Bits | None = None
+    """As of `ImageDecoder`."""
 
     def __post_init__(self) -> None:
         if min(self.size) < 1 or max(self.size) > MAX_SIDE or self.size[0] * self.size[1] > MAX_SIZE_PX:
@@ -122,6 +124,8 @@ class RandomResizedCrop(PlacingDecoder):
             self._refuse("flip", "a chance from 0 to 1")
         if self.alpha not in ("white", "black", "keep"):
             self._refuse("alpha", "'white', 'black' or 'keep'")
+        if self.bits not in (None, *BITS):
+            self._refuse("bits", "8, 16 or None")
 
     def _refuse(self, name: str, accepted: str) -> NoReturn:
         raise InvalidRuntime(f"random_resized_crop({name}={getattr(self, name)!r}): {accepted}")
@@ -138,7 +142,8 @@ class RandomResizedCrop(PlacingDecoder):
             flips = draw_flip(self.flip, rng)
             return draw_box(whole, self.area, self.ratio, rng), flips
 
-        pixels: np.ndarray = load("image.decode:decode_box")(data, choose, self.size, self.alpha, place)
+        decode_box = load("image.decode:decode_box")
+        pixels: np.ndarray = decode_box(data, choose, self.size, self.alpha, place, self.bits)
         return pixels
 
 
@@ -148,6 +153,7 @@ def random_resized_crop(
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     flip: float = 0.0,
     alpha: Alpha = "white",
+    bits: Bits | None = None,
 ) -> RandomResizedCrop:
     """Return a decoder that crops a random box of an image, scales it to `size`, and may flip it.
 
@@ -162,6 +168,7 @@ def random_resized_crop(
         flip: probability that left and right are swapped.
         alpha: background of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4]; alpha is 255
             if the image has no transparency.
+        bits: as for `loader.image`: 8 or 16 bits per sample.
 
     Without a generator, the crop is the largest centered box, not flipped. The filter is linear and antialiased:
     torchvision's `BILINEAR` with `antialias=True`, to within one level. The JPEG decoder first shrinks a box of at
@@ -180,6 +187,7 @@ def random_resized_crop(
             ratio=_range_of("ratio", ratio),
             flip=_number_of("flip", flip),
             alpha=alpha,
+            bits=bits,
         )
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidRuntime):

@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import InvalidRuntime
 from ...limits import MAX_IMAGE_PX
 from ..fields import Buffer, load
-from .crop import Framing, Size
+from .crop import BITS, Bits, Framing, Size
 
 _BUCKET = re.compile(r"w([1-9][0-9]{0,5})h([1-9][0-9]{0,5})(?:f([1-9][0-9]{0,5}))?")
 
@@ -62,6 +62,8 @@ class ImageDecoder:
     """"center" or "random" crops to `size`; None stretches the whole image to it."""
     alpha: Alpha = "white"
     """Background of transparent pixels, "white" or "black"; "keep" returns four channels."""
+    bits: Bits | None = None
+    """8: uint8. 16: uint16, of PNG of 16 bits. None: uint8, and uint16 of gray PNG of 16 bits."""
 
     def __post_init__(self) -> None:
         if self.size is not None and (min(self.size) < 1 or self.size[0] * self.size[1] > MAX_SIZE_PX):
@@ -74,6 +76,8 @@ class ImageDecoder:
             raise InvalidRuntime(f"image(crop={self.crop!r}) needs size=(height, width): what to cut to")
         if self.alpha not in ("white", "black", "keep"):
             raise InvalidRuntime(f"image(alpha={self.alpha!r}): 'white', 'black' or 'keep'")
+        if self.bits not in (None, *BITS):
+            raise InvalidRuntime(f"image(bits={self.bits!r}): 8, 16 or None")
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return the image.
@@ -83,7 +87,7 @@ class ImageDecoder:
         place = None
         if self.crop == "random" and rng is not None:
             place = (float(rng.random()), float(rng.random()))
-        framing = Framing(size=self.size, crop=self.crop, place=place)
+        framing = Framing(size=self.size, crop=self.crop, place=place, bits=self.bits)
         pixels: np.ndarray = load("image.decode:decode_framed")(data, framing, self.alpha)
         return pixels
 
@@ -92,10 +96,12 @@ def image(
     size: GivenSize = None,
     crop: str | None = None,
     alpha: Alpha = "white",
+    bits: Bits | None = None,
 ) -> ImageDecoder:
     """Return a decoder that gives all images of a field one shape, so that a batch is one array.
 
     `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})` returns uint8 [H, W, 3] RGB, upright.
+    Gray PNG of 16 bits is data, such as depth: it stays as stored, uint16 [H, W, 1].
 
         size: (height, width) in px, or None for the stored size. Or a bucket's name such as "w896h1152" (width first).
         crop: None stretches the image to `size`. "center" and "random" scale it until it just covers `size`, and cut
@@ -103,6 +109,8 @@ def image(
             predicate on `width_px` and `height_px` leaves them out.
         alpha: background of transparent pixels, "white" or "black". With "keep" the result is [H, W, 4]; alpha is 255
             if the image has no transparency.
+        bits: 8 gives uint8, of 16 bits the high byte. 16 gives uint16 of PNG of 16 bits, RGB [H, W, 3] too, and
+            refuses others. None refuses PNG of 16 bits in colour or with alpha. uint16 is scaled by nearest neighbour.
 
     Resampling is bicubic, antialiased, in integers, so every machine gives the same bits.
 
@@ -111,8 +119,8 @@ def image(
     try:
         if frames_of(size) is not None:
             raise ValueError("a bucket of clips; a bucket of images is named like w896h1152")
-        return ImageDecoder(size=size_of(size), crop=crop, alpha=alpha)
+        return ImageDecoder(size=size_of(size), crop=crop, alpha=alpha, bits=bits)
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidRuntime):
             raise
-        raise InvalidRuntime(f"image({size!r}, {crop!r}, {alpha!r}): {error}") from error
+        raise InvalidRuntime(f"image({size!r}, {crop!r}, {alpha!r}, bits={bits!r}): {error}") from error

@@ -22,10 +22,11 @@ from google_crc32c import value as crc32c
 from ...errors import DecodeFailed
 from ...limits import MAX_CLIP_BYTES
 from ..fields import Buffer, Place, is_of_the_machine, nowhere
-from ..image.crop import UPRIGHT, Box, CropGeometry, Framing, Size, turned
+from ..image.crop import UPRIGHT, Bits, Box, CropGeometry, Framing, Size, nearest, turned
 from ..image.jpeg_header import check_scans
 from .demux import ClipSource, Codec, WholeFile, whole_file
 from .display_matrix import matrix_of, turn_of_matrix
+from .frame_pixels import FramePixels, pixels_of, stored_samples
 from .packet_decode import BarePackets, DecoderCache
 from .packet_table import PacketTable
 from .request import Choice
@@ -47,7 +48,6 @@ _CONVERT = int(Interpolation.BILINEAR)
 # As numbers: PyAV takes twice as long with its own enumerations.
 _ITU601, _LIMITED, _FULL = int(Colorspace.ITU601), int(ColorRange.MPEG), int(ColorRange.JPEG)
 
-_UINT8 = np.dtype(np.uint8)
 _ANY_TIME_BASE = Fraction(1, 1000)  # a filter graph needs one; frame times are not used here
 
 
@@ -62,7 +62,7 @@ _CONVERTERS = _Converters()
 
 
 class ClipBuilder:
-    """Takes a clip's frames one by one, in any order; `upright()` returns uint8 [T, H, W, 3].
+    """Takes a clip's frames one by one, in any order; `upright()` returns [T, H, W, C] as `pixels_of` describes.
 
     display_matrix: the stream's, () if it has none; None if the frames carry it. place: offers memory for an upright
     clip.
@@ -80,26 +80,41 @@ class ClipBuilder:
         self._turn_is_known = display_matrix is not None
         self._cropper: Cropper | None = None
         self._layout: tuple[Size, CropGeometry, np.ndarray] | None = None
+        self._pixels: FramePixels | None = None
         self._out: np.ndarray | None = None
 
     def put(self, places: list[int], frame: av.VideoFrame) -> None:
         """Convert `frame` and store it at these positions in the clip.
 
-        Raises: DecodeFailed if the size differs from the first frame's, the rotation is not a quarter turn, or the crop
-        does not fit.
+        Raises: DecodeFailed if the size or the kind of samples differs from the first frame's, the rotation is not a
+        quarter turn, or the crop does not fit.
         """
         if not self._turn_is_known:
             self._turn, self._turn_is_known = turn_of_matrix(matrix_of(frame)), True
         stored = (frame.height, frame.width)
+        pixels = pixels_of(frame.format.name, self._framing.bits)
+        if self._pixels is None:
+            self._pixels = pixels
+        elif self._pixels != pixels:
+            raise DecodeFailed(
+                f"video: the frames change to {frame.format.name} within the clip; decode all to 8 bits with "
+                "loader.video(bits=8)"
+            )
         if self._layout is None or self._layout[0] != stored:
             layout = self._framing.layout(stored, self._turn)
-            self._layout = stored, layout, self._allocated(layout.kept[2:], stored)
+            self._layout = stored, layout, self._allocated(layout.kept[2:], stored, pixels)
         _, layout, out = self._layout
+        if pixels.stored:
+            samples = stored_samples(frame, pixels.stored)
+            out[places[0]] = nearest(samples, layout.source, layout.scaled, layout.kept)
+            for place in places[1:]:
+                out[place] = out[places[0]]
+            return
         if layout.source != (0, 0, *stored):
             if self._cropper is None or not self._cropper.is_for(frame):
                 self._cropper = Cropper(frame, layout.source)
             frame = self._cropper.apply(frame)
-        self._convert(frame, layout, out[places[0]])
+        self._convert(frame, layout, out[places[0]], pixels.dtype.itemsize)
         for place in places[1:]:
             out[place] = out[places[0]]
 
@@ -108,41 +123,42 @@ class ClipBuilder:
             raise DecodeFailed("video: no frames were decoded")
         return turned(self._out, self._turn)
 
-    def _convert(self, frame: av.VideoFrame, layout: CropGeometry, out: np.ndarray) -> None:
+    def _convert(self, frame: av.VideoFrame, layout: CropGeometry, out: np.ndarray, itemsize: int) -> None:
         height, width = layout.scaled
+        packed, planar = ("rgb24", "gbrp") if itemsize == 1 else ("rgb48le", "gbrp16le")
         colour = {
             "src_colorspace": _ITU601 if frame.colorspace == _NO_MATRIX else None,
             "src_color_range": _range(frame),
         }
         if (frame.height, frame.width) == (height, width):
             picture = _CONVERTERS.convert.reformat(
-                frame, format="rgb24", interpolation=_CONVERT, threads=1, **colour
+                frame, format=packed, interpolation=_CONVERT, threads=1, **colour
             )
         else:
             # Planes are converted, then interleaved: the same values as rgb24 in half the time. (When enlarging, 1 in
             # 400 differs by 1, because swscale's rgb24 takes a shortcut.)
             planes = _CONVERTERS.resize.reformat(
-                frame, width=width, height=height, format="gbrp", interpolation=_RESIZE, threads=1, **colour
+                frame, width=width, height=height, format=planar, interpolation=_RESIZE, threads=1, **colour
             )
-            picture = _CONVERTERS.pack.reformat(planes, format="rgb24", interpolation=_CONVERT, threads=1)
+            picture = _CONVERTERS.pack.reformat(planes, format=packed, interpolation=_CONVERT, threads=1)
         top, left, high, wide = layout.kept
         plane: Any = picture.planes[0]
-        rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)  # including padding
+        rows = np.frombuffer(plane, f"<u{itemsize}").reshape(-1, plane.line_size // itemsize)  # with padding
         out.reshape(high, wide * 3)[:] = rows[top : top + high, left * 3 : (left + wide) * 3]
 
-    def _allocated(self, size: tuple[int, ...], stored: Size) -> np.ndarray:
+    def _allocated(self, size: tuple[int, ...], stored: Size, pixels: FramePixels) -> np.ndarray:
         height, width = size
         out = self._out
         if out is None:
-            nbytes = self._n_frames * height * width * 3
+            nbytes = self._n_frames * height * width * pixels.channels * pixels.dtype.itemsize
             if nbytes > MAX_CLIP_BYTES:
                 raise DecodeFailed(
                     f"video: {self._n_frames} frames of {width} x {height} px take {nbytes} bytes, more than "
                     f"{MAX_CLIP_BYTES}; ask for fewer or smaller ones with loader.video"
                 )
-            shape = (self._n_frames, height, width, 3)
-            out = self._place(shape, _UINT8) if self._turn == UPRIGHT else None
-            self._out = out = np.empty(shape, _UINT8) if out is None else out
+            shape = (self._n_frames, height, width, pixels.channels)
+            out = self._place(shape, pixels.dtype) if self._turn == UPRIGHT else None
+            self._out = out = np.empty(shape, pixels.dtype) if out is None else out
         elif out.shape[1:3] != (height, width):
             raise DecodeFailed(
                 f"video: the frame size changes from {out.shape[2]} x {out.shape[1]} to {stored[1]} x {stored[0]} px; "
@@ -197,22 +213,28 @@ def _range(frame: av.VideoFrame) -> int | None:
 _DECODERS = DecoderCache()
 
 
-def read_clip(data: Buffer, pick: Callable[[int], Sequence[int]], size: Size | None = None) -> np.ndarray:
-    """Return uint8 [T, H, W, 3] RGB, upright: the frames that `pick(n_frames)` returns, in display order.
+def read_clip(
+    data: Buffer,
+    pick: Callable[[int], Sequence[int]],
+    size: Size | None = None,
+    bits: Bits | None = None,
+) -> np.ndarray:
+    """Return [T, H, W, C], upright: the frames that `pick(n_frames)` returns, in display order.
 
     size: (height, width) in px to resize to (bilinear over the whole source area); None keeps the stored size.
+    bits: as for `loader.video`, which describes dtype and C.
 
     Raises: DecodeFailed if the file is not a video, is damaged, truncated or too large, or lacks timestamps; as `pick`.
     """
     with whole_file(data) as file:
-        return decoded(file, pick(len(file.timeline)), Framing(size=size))
+        return decoded(file, pick(len(file.timeline)), Framing(size=size, bits=bits))
 
 
 def read_whole(
     data: Mapping[str, Buffer],
     choose: Callable[[Mapping[str, Timeline]], Mapping[str, Choice]],
 ) -> dict[str, np.ndarray]:
-    """Return the clips of one sample's videos: field -> uint8 [T, H, W, 3].
+    """Return the clips of one sample's videos: field -> [T, H, W, C] as `loader.video` describes.
 
     choose: maps field -> timeline to field -> choice. Raises: DecodeFailed; as `choose`.
     """
@@ -257,7 +279,7 @@ def read_bare(
 
 
 def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choice) -> np.ndarray:
-    """Return uint8 [T, H, W, 3] of a run, from all of its bytes.
+    """Return [T, H, W, C] of a run, from all of its bytes.
 
     Raises: DecodeFailed if the bytes do not match the table, or the run cannot be decoded or is too large.
     """

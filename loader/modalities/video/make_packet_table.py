@@ -202,4 +202,5 @@ def _alike(a: av.VideoFrame, b: av.VideoFrame) -> bool:
 
 
 def _rgb(frame: av.VideoFrame, **size: Any) -> np.ndarray:
-    return frame.to_ndarray(format="rgb24", threads=1, **size)
+    depth = max(component.bits for component in frame.format.components)
+    return frame.to_ndarray(format="rgb24" if depth <= 8 else "rgb48le", threads=1, **size)

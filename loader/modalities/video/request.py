@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import DecodeFailed, InvalidRuntime
 from ..fields import Buffer, last_word, load
-from ..image.crop import Box, Framing, Size
+from ..image.crop import BITS, Bits, Box, Framing, Size
 from ..image.request import GivenSize, frames_of, size_of
 from .packet_table import SUFFIX, read_packets
 from .timeline import Time, Timeline
@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoDecoder:
-    """Decodes frames of a video to uint8 [T, H, W, 3] RGB: see `loader.video`."""
+    """Decodes frames of a video to [T, H, W, C]: see `loader.video`."""
 
     frames: int = DEFAULT_FRAMES
     """Number of frames in the clip."""
@@ -50,6 +50,8 @@ class VideoDecoder:
     """"center", "random" or (top, left, height, width); None stretches the whole frame to `size`."""
     times: bool = False
     """True adds the field `<field>.times`: float64 [T] seconds on the video's own clock."""
+    bits: Bits | None = None
+    """8: uint8 RGB. 16: uint16. None: uint8 RGB of colour, uint16 of gray of more than 8 bits."""
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.stride < 1:
@@ -62,6 +64,8 @@ class VideoDecoder:
             )
         if self.at is not None and self.start is not None:
             raise InvalidRuntime(f"video(at={self.at!r}, start={self.start}): give one of them")
+        if self.bits not in (None, *BITS):
+            raise InvalidRuntime(f"video(bits={self.bits!r}): 8, 16 or None")
         self._check_crop()
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
@@ -124,7 +128,7 @@ class VideoDecoder:
         """Return the crop and size of the frames, which are the same for the whole clip."""
         draws = self.crop == "random" and rng is not None
         place = (float(rng.random()), float(rng.random())) if draws and rng is not None else None
-        return Framing(size=self.size, crop=self.crop, place=place)
+        return Framing(size=self.size, crop=self.crop, place=place, bits=self.bits)
 
     def _check_crop(self) -> None:
         crop = self.crop
@@ -198,10 +202,13 @@ def video(
     at: Time | Sequence[Time] | str | None = None,
     crop: str | tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex] | None = None,
     times: bool = False,
+    bits: Bits | None = None,
 ) -> VideoDecoder:
     """Return a decoder for a video field: `Loader(plan, decode={"mp4": loader.video(frames=16, stride=2)})`.
 
-    Returns uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed frame. They begin at
+    Returns uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed frame. Colour of 10 or
+    12 bits, HDR too, is rounded to 8 unless bits=16. Gray of more than 8 bits is data, such as depth: it stays as
+    stored, uint16 [T, H, W, 1], scaled by nearest neighbour, unless bits=8. The frames begin at
 
     - start: the first frame's number in display order; or
     - at: the time in seconds, on the video's own clock, of the first frame; or
@@ -221,6 +228,7 @@ def video(
       excess: evenly, or at a random position (one per clip). A box (top, left, height, width) of the upright stored
       frame is scaled to `size`, if given. Its top and left must be even if colour is stored per 2 x 2 px.
     - times: adds the field `<field>.times` to a batch: float64 [T], seconds at which each frame is first shown.
+    - bits: 8 gives uint8 RGB of any video. 16 gives colour as uint16 RGB, 0 to 65,535. Floats are refused.
 
     Raises: InvalidRuntime.
     """
@@ -239,12 +247,13 @@ def video(
             at=places,
             crop=_crop(crop),
             times=bool(times),
+            bits=bits,
         )
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InvalidRuntime):
             raise
-        call = f"{frames!r}, {stride!r}, {size!r}, {start!r}, {at!r}, {crop!r}"
-        raise InvalidRuntime(f"video({call}): {error}") from error
+        call = (frames, stride, size, start, at, crop, bits)
+        raise InvalidRuntime(f"video({', '.join(map(repr, call))}): {error}") from error
 
 
 def _times(at: Any) -> At:
@@ -282,4 +291,5 @@ def _crop(crop: Any) -> str | Box | None:
 
 
 DEFAULT = video()
+DEFAULT_8 = video(bits=8)
 RUN = RunDecoder()

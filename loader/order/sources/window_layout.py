@@ -13,7 +13,7 @@ RULES = ("last", "nearest", "linear")
 """The last value up to an instant; the nearest one, of two the earlier; a straight line between neighbours."""
 MAX_OFFSETS = 2**16
 """Most values of one field in a window."""
-AGE_NS, IS_PAD = "age_ns", "is_pad"
+AGE_NS, IS_PAD, DEPTH = "age_ns", "is_pad", "depth"
 """Suffixes of the fields that windows add to a batch: `<field>.age_ns`."""
 ANCHOR_NS, ROW = "anchor_ns", "row"
 """Fields that windows add to a batch once."""

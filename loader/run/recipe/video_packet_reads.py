@@ -63,7 +63,7 @@ class BareClip:
     """Frames by their numbers in the whole video, if `table` has a part of it."""
 
     def decoded(self, place: Place = nowhere) -> np.ndarray:
-        """Return uint8 [T, H, W, 3]. Reads the whole field if packets do not suffice (a false keyframe)."""
+        """Return [T, H, W, C]. Reads the whole field if packets do not suffice (a false keyframe)."""
         frames, framing = self.choice.frames, self.choice.framing
         clip: np.ndarray | None = load("video.decode:read_bare")(
             self.table, self.timeline, self.bodies, frames, framing, self.runs, place

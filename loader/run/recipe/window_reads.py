@@ -8,16 +8,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...dataset.shards.address import UNKNOWN_CRC, SampleAddress
-from ...errors import Corrupt, DecodeFailed, InvalidRuntime
+from ...errors import Corrupt, DecodeFailed, InvalidRuntime, InvalidSample
 from ...modalities import Decoder, decoder_for
 from ...modalities.array import clock_field, is_array
 from ...modalities.language import text_at
+from ...modalities.video.depth import DepthScale
 from ...modalities.video.packet_table import SUFFIX
 from ...modalities.video.request import DEFAULT_FRAMES, Choice, VideoDecoder
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
-from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, IS_PAD, ROW, TEXT
+from ...order.sources.window_layout import AGE_NS, ANCHOR_NS, DEPTH, IS_PAD, ROW, TEXT
 from ...order.sources.window_view import WindowView, n_windows
 from . import generators
 from .blocked_rows import BlocksMissing, BlockSource, PagedVideo, read_blocks
@@ -58,6 +59,17 @@ class WindowReads:
         self._episodes = EpisodeReads(windows, self._streams, self._videos, self._clock_of, **how)
         self._blocks = self._episodes.blocks
         self._check(known)
+        self._depth_of = {
+            field: self._depth(field, facts[field][DEPTH]).numbers()
+            for field in self._videos
+            if DEPTH in facts.get(field, {})
+        }
+
+    def _depth(self, field: str, fact: Any) -> DepthScale:
+        try:
+            return DepthScale.parse(fact, f"facts of {field!r} in {self._version.name}")
+        except InvalidSample as error:
+            raise InvalidRuntime(f"{error}; state the fact anew in a dataset of another name") from error
 
     def _check(self, known: Sequence[str]) -> None:
         for field in self._streams:
@@ -69,9 +81,9 @@ class WindowReads:
             decoder = self._decoders.get(field)
             if not isinstance(decoder, VideoDecoder):
                 raise InvalidRuntime(
-                    f"decode[{field!r}]: windows take frames; accepted: loader.video(size=, crop=, times=)"
+                    f"decode[{field!r}]: windows take frames; accepted: loader.video(size=, crop=, times=, bits=)"
                 )
-            bare, kind = replace(decoder, size=None, crop=None, times=False), type(decoder)
+            bare, kind = replace(decoder, size=None, crop=None, times=False, bits=None), type(decoder)
             if bare not in (kind(), kind(frames=DEFAULT_FRAMES)):
                 raise InvalidRuntime(
                     f"decode[{field!r}] = {decoder!r}: at= of the windows names the frames; leave out frames, stride, "
@@ -198,6 +210,8 @@ class WindowReads:
             if picked.age_ns is not None:
                 sample[f"{field}.{AGE_NS}"] = ReadyValue(picked.age_ns)
             sample[f"{field}.{IS_PAD}"] = ReadyValue(picked.is_pad)
+            if field in self._depth_of:
+                sample[f"{field}.{DEPTH}"] = ReadyValue(self._depth_of[field])
         if clock is not None:
             sample[ANCHOR_NS] = ReadyValue(int(clock[row]))
             if layout.text:

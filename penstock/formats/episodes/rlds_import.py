@@ -94,8 +94,11 @@ def _leaf(node: dict[str, Any], path: str, sequences: int) -> RldsFeature:
     if "image" in node:
         body = node["image"]
         kind = "image"
-        if in_steps and body.get("dtype", "uint8") != "uint8":
-            kind = "depth" if (body["dtype"], body["shape"]["dimensions"][-1]) == ("uint16", "1") else ""
+        stored = body.get("dtype", "uint8")
+        if in_steps and stored != "uint8":
+            kind = "depth" if (stored, body["shape"]["dimensions"][-1]) == ("uint16", "1") else ""
+        elif stored not in ("uint8", "uint16"):
+            kind = ""  # the bytes of floats as a PNG of four channels
     if sequences != in_steps:
         kind = ""
     return RldsFeature(path, in_steps, kind, np.dtype(dtype.replace("bfloat16", "float32")), tuple(shape))

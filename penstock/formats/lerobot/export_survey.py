@@ -14,9 +14,10 @@ from loader.errors import Corrupt, InvalidSample
 from loader.json_text import parse_json
 from loader.modalities.fields import ROWS_SUFFIX as ROWS
 from loader.modalities.language import FIELD, LanguageLine, parse_language
-from loader.modalities.video.packet_table import SUFFIX
+from loader.modalities.video.packet_table import SUFFIX, read_packets
 
 from ..exporter import ExportSelection, Loss
+from .depth import why_lossy
 from .language import COLUMNS, SUBTASK, columns_in, columns_nbytes, inexact, tasks_in
 from .metadata import SUBTASK_INDEX, SUBTASKS
 from .rows import clock, runs_of
@@ -153,6 +154,7 @@ def _survey(selection: ExportSelection, *, with_subtasks: bool) -> Survey | None
     )
     survey.streams = [name for name in survey.streams if name not in seen.clocks]
     survey.losses += [*seen.losses(main, survey.fps), *_of_columns(selection, survey)]
+    survey.losses += _of_frames(selection, survey)
     return survey
 
 
@@ -189,6 +191,27 @@ class _Differences:
                 Loss(f"field {EPISODE!r}", "features differ between episodes: the first episode's count")
             )
         return losses
+
+
+def _of_frames(selection: ExportSelection, survey: Survey) -> list[Loss]:
+    """Return the cameras whose numbers LeRobot would change. Reads packet tables of the first episode."""
+    tables = {
+        camera: f"{field}{SUFFIX}"
+        for camera, field in survey.cameras.items()
+        if f"{field}{SUFFIX}" in selection.fields and f"{field}{SUFFIX}" not in selection.partial
+    }
+    if not tables or not survey.episodes:
+        return []
+    ordinals = np.array([survey.episodes[0].ordinal])
+    addresses = selection.version.address(ordinals, [*tables.values()])
+    (fields,) = read_fields(selection.version.shard_store, addresses)
+    losses = []
+    for camera, table in sorted(tables.items()):
+        pix_fmt = read_packets(fields[table]).facts.pix_fmt
+        fact = selection.version.facts.get(survey.cameras[camera], {}).get("depth")
+        if why := why_lossy(pix_fmt, survey.features.get(camera, {}), fact):
+            losses.append(Loss(f"field {survey.cameras[camera]!r}", why))
+    return losses
 
 
 def _tasks(tasks: list[dict[str, Any]], column: str, length: int, key: str) -> list[dict[str, Any]]:

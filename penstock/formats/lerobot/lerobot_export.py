@@ -20,6 +20,7 @@ from loader.storage import Store
 
 from ..exporter import FOLDER, ExportSample, ExportSelection, Loss, Outbox, WorkUnit
 from .dataset_layout import BOOKKEEPING, LANGUAGE
+from .depth import channels_of, depth_info
 from .export_survey import PlannedEpisode, Survey, array_of, extra_columns, lines_of, survey_of
 from .language import column_of
 from .metadata import INFO, SUBTASK_INDEX, SUBTASKS
@@ -96,7 +97,10 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
     assert isinstance(unit, EpisodeUnit)
     survey, tables, written = unit.survey, list[Any](), list[dict[str, Any]]()
     totals = RowTotals()
-    videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
+    videos = {
+        camera: _Videos(camera, field, survey.features.get(camera, {}), unit.number, outbox)
+        for camera, field in survey.cameras.items()
+    }
     features: dict[str, Any] = {}
     try:
         for episode, sample in zip(unit.episodes, selection.samples(unit), strict=True):
@@ -165,8 +169,12 @@ def _statistics(meta: Meta, target: Store) -> dict[str, dict[str, Any]]:
 
 
 class _Videos:
-    def __init__(self, camera: str, field: str, chunk: int, outbox: Outbox) -> None:
+    def __init__(
+        self, camera: str, field: str, described: Mapping[str, Any], chunk: int, outbox: Outbox
+    ) -> None:
+        """Begin a camera's videos. described: the feature as in the version's `episode.json`."""
         self._camera, self._field, self._chunk, self._outbox = camera, field, chunk, outbox
+        self._described = described
         self._writer: Mp4Writer | None = None
         self._kind: tuple[Any, ...] = ()
         self._n = 0
@@ -177,8 +185,10 @@ class _Videos:
             if self._writer is None or span.kind != self._kind or not self._writer.takes(span):
                 self.finish()
                 self._writer, self._kind = Mp4Writer(video[1]), span.kind
-            width, height = video[1].codec_context.width, video[1].codec_context.height
-        self.feature = {"dtype": "video", "shape": [height, width, 3]}
+            codec = video[1].codec_context
+            channels = channels_of(codec.pix_fmt, self._described)
+            shape = [codec.height, codec.width, channels]
+        self.feature = {"dtype": "video", "shape": shape}
         begin = self._writer.end * span.time_base
         self._writer.add(span)
         times = {"from": _text(begin), "to": _text(self._writer.end * span.time_base)}
@@ -409,4 +419,8 @@ def _features(meta: Meta) -> dict[str, Any]:
         facts = {} if name in BOOKKEEPING else meta.survey.features.get(name, {})
         default = {"names": ["height", "width", "channels"] if own["dtype"] == "video" else None}
         out[name] = {**default, **facts, **own}
+        if own["dtype"] == "video":
+            field_facts = meta.selection.version.facts.get(meta.survey.cameras[name], {})
+            info = depth_info(facts, field_facts.get("depth"))
+            out[name] |= {"info": info} if info else {}
     return out

@@ -27,6 +27,7 @@ from ..reading.object_file import ObjectFile
 from ..reading.object_file import opened as opened_object
 from ..reading.stated_counts import StatedCounts
 from .dataset_layout import DatasetLayout, LeRobotEpisode, key_of, read_layout
+from .depth import depth_fact
 from .episode_notes import EpisodeNotes
 from .language import COLUMNS, EpisodeTexts, Texts, language_of, read_texts
 from .metadata import INFO
@@ -187,11 +188,14 @@ class LeRobotDataset:
         return replace(info, etag=etag, modified_us=(info.modified_us or 0) + zlib.crc32(numbers) % 10**6)
 
     def facts_of(self, feature: str) -> dict[str, Any]:
-        """Return a feature's rate, and dimension names if numeric."""
+        """Return a feature's rate; dimension names if numeric; a video's clock, and its scale if it is depth."""
         facts = self.features[feature]
         names = list(_texts_in(facts.get("names"))) if facts["dtype"] not in ("video", "string") else []
         clock = self._clock if facts["dtype"] == "video" else None
-        own = {"dims": names} if names else {"clock": clock} if clock else {}
+        own: dict[str, Any] = {"dims": names} if names else {"clock": clock} if clock else {}
+        depth = depth_fact(feature, facts) if facts["dtype"] == "video" else None
+        if depth is not None:
+            own["depth"] = depth
         return {"fps": str(self.layout.fps), **own}
 
     @property

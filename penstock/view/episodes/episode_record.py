@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from loader.errors import Corrupt, InvalidRuntime
-from loader.modalities.fields import last_word
+from loader.modalities.fields import last_word, load
 from loader.modalities.video.request import is_run
 
 from ...text import clean
@@ -275,7 +275,11 @@ def _short(name: str, names: Collection[str]) -> str:
 def _format(camera: Camera | None, stream: EpisodeStream | None) -> str:
     if camera is not None:
         width, height = camera.size
-        return f"{CODECS.get(camera.codec, camera.codec)} {width} x {height}"
+        codec = CODECS.get(camera.codec, camera.codec)
+        pix_fmt = "" if camera.table is None else camera.table.facts.pix_fmt
+        is_deep = pix_fmt.startswith("gray") and load("video.frame_pixels:is_deep_gray")(pix_fmt)
+        shown = f", {pix_fmt}, each frame shown from its least to its largest value" if is_deep else ""
+        return f"{codec} {width} x {height}{shown}"
     return f"{stream.layout.dtype} {list(stream.layout.shape)}" if stream is not None else ""
 
 

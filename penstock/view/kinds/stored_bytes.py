@@ -256,7 +256,7 @@ def _text(data: bytes, facts: Facts) -> DecodedValue:
 
 
 def _image(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
-    """Return an upright image, uint8 [H, W, C]; large JPEGs at about `edge` pixels."""
+    """Return an upright image [H, W, C], uint8 or for 16-bit gray uint16; large JPEGs at about `edge` pixels."""
     width, height = _sides(data)
     if data[:2] == b"\xff\xd8" and edge is not None and max(width, height) > 4 * edge:
         header = load("image.jpeg_header:read_header")(data)
@@ -266,6 +266,9 @@ def _image(data: bytes, facts: Facts, edge: int | None) -> DecodedValue:
             return DecodedValue(pixels, facts, is_thumbnail=True)
     if width * height > MAX_IMAGE_PX:
         raise DecodeFailed(f"{width} x {height} px; at most {MAX_IMAGE_PX:,} px are shown")
+    if load("image.deep_png:needs_bits")(data):
+        high = ("16 bits per sample, of which the high byte is shown",)
+        return DecodedValue(decoder_for("img", bits=8)(data, None), facts, high)
     return DecodedValue(decoder_for("img")(data, None), facts)
 
 

@@ -381,7 +381,7 @@ def test_requests_are_values():
     assert pickle.loads(pickle.dumps(request)) == request  # noqa: S301
     assert len({request, pickle.loads(pickle.dumps(request))}) == 1  # noqa: S301
     assert repr(request) == (
-        "RandomResizedCrop(size=(96, 48), area=(0.25, 1.0), ratio=(0.5, 2.0), flip=0.5, alpha='white')"
+        "RandomResizedCrop(size=(96, 48), area=(0.25, 1.0), ratio=(0.5, 2.0), flip=0.5, alpha='white', bits=None)"
     )
 
 

@@ -13,7 +13,8 @@ from assets.media.sniff import HEAD_BYTES, sniff
 from assets.media.unit import Unit, Unusable
 
 POLICY = CutPolicy(
-    image=ImagePolicy(short_side_px=64), video=VideoPolicy(short_side_px=64, clip_s=1.0, max_clips=3)
+    image=ImagePolicy(short_side_px=64, deep="reduce"),
+    video=VideoPolicy(short_side_px=64, clip_s=1.0, max_clips=3),
 )
 
 

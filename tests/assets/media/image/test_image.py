@@ -60,9 +60,32 @@ def test_pictures_are_made_upright(
     assert not any(near(pixels[place], (30, 200, 30)) for name, place in at.items() if name != corner)
 
 
+DEEP_GRAY = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_deep_gray_is_dropped_and_never_reduced_unasked(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "raw"
+    Image.fromarray(DEEP_GRAY).save(path, kind)
+    modes = ["canonical"] if kind == "PNG" else ["canonical", "reference"]  # a reference PNG keeps its bytes
+    for mode in modes:
+        with pytest.raises(Unusable, match=r"16 bits.*deep='reduce'") as refused:
+            cut_image(str(path), tmp_path, CutPolicy(image=ImagePolicy(mode=mode)))  # type: ignore[arg-type]
+        assert (refused.value.outcome, refused.value.code) == ("dropped", "bit_depth")
+
+
+def test_rule_for_deep_gray_leaves_the_ids_of_units_of_earlier_releases() -> None:
+    assert "deep" not in CutPolicy().of("image")
+    assert CutPolicy(image=ImagePolicy(deep="reduce")).of("image")["deep"] == "reduce"
+
+
 def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path: Path) -> None:
-    values = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
-    _, pixels = cut(tmp_path, Image.fromarray(values))
+    path = tmp_path / "raw"
+    Image.fromarray(DEEP_GRAY).save(path, "PNG")
+    policy = CutPolicy(image=ImagePolicy(short_side_px=64, jpeg_quality=95, deep="reduce"))
+    (unit,) = cut_image(str(path), tmp_path, policy)
+    with Image.open(unit.fields["jpg"]) as photo:
+        pixels = np.asarray(photo).astype(int)
     assert abs(int(pixels.mean()) - 127) <= 2
     assert pixels[0, 0].max() <= 4
     assert pixels[-1, -1].min() >= 250

@@ -126,7 +126,7 @@ from pathlib import Path
 from assets.media.image.cut import cut_image
 from assets.media.audit import audit_image
 from assets.media.image.open import read_heif
-from assets.media.policy import CutPolicy
+from assets.media.policy import CutPolicy, ImagePolicy
 
 def told(name):
     (line,) = [line for line in open("/proc/self/status") if line.startswith(name + ":")]
@@ -137,7 +137,7 @@ small, large, scratch = sys.argv[1:]
 for path in (small, large):
     before = told("VmRSS")
     audit_image(path)
-    cut_image(path, Path(scratch), CutPolicy())
+    cut_image(path, Path(scratch), CutPolicy(image=ImagePolicy(deep="reduce")))
     print(told("VmHWM") - before)
 """
 

@@ -168,6 +168,7 @@ def test_episode_that_is_wrong_is_named_with_its_feature(change, said, write, tm
         (tree(steps=of_steps(a=tensor("float32", -1))), "--without steps/a"),
         (tree(steps=of_steps(a={"sequence": {"feature": tensor("float32")}})), "a list in a list"),
         (tree(steps=of_steps(a=image("uint16", 2, 2, 3))), "--without steps/a"),
+        (tree(steps=of_steps(b=tensor("float32")), a=image("float32", 2, 2, 1)), "--without a"),
         (tree(steps=of_steps(a=tensor("what"))), "no features.json"),
     ],
 )

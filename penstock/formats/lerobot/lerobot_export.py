@@ -129,7 +129,8 @@ def write(selection: ExportSelection, unit: WorkUnit, outbox: Outbox) -> dict[st
         outbox,
     )
     totals_key = _totals_key(unit.number)
-    outbox.put(totals_key, totals.stored(selection.version.id, totals_key))
+    # Part of the journal, so it is no object of the dataset.
+    outbox.store.put(totals_key, totals.stored(selection.version.id, totals_key))
     return {
         "told": json.dumps({"episodes": written, "features": features}, sort_keys=True)
     }  # JSON text keeps floats exact

@@ -49,11 +49,15 @@ class IngestBatch:
 
 
 class IngestBatches:
-    """The batches of one dataset. Each call reads only new records."""
+    """The batches of one dataset. Each call reads only new records.
 
-    def __init__(self, dataset: str) -> None:
+    features: stages of the dataset's features, any of which may stop a batch.
+    """
+
+    def __init__(self, dataset: str, features: Sequence[str] = ()) -> None:
         self.dataset = dataset
-        self._known = KnownRecords(dataset, _STAGES)
+        self._features = features
+        self._known = KnownRecords(dataset, [*_STAGES, *features])
         self._waiting: dict[int, IngestBatch] = {}
         self._refusals: dict[str, Mapping[str, Refused]] = {}
 
@@ -75,7 +79,9 @@ class IngestBatches:
 
     def _batch(self, store: Store, state: State, key: str, records: Mapping[str, StageRecord]) -> IngestBatch:
         landed, cut = records.get(RAW_OBJECTS), records.get(SAMPLES)
-        standing, stopped_by = _standing(state, records)
+        of_features = {stage: record for stage, record in records.items() if stage in self._features}
+        stages = {stage: record for stage, record in records.items() if stage not in self._features}
+        standing, stopped_by = _standing(state, stages, of_features)
         return IngestBatch(
             key=key,
             standing=standing,
@@ -108,15 +114,20 @@ class IngestBatches:
         return self._refusals[file.path]
 
 
-def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standing, str]:
+def _standing(
+    state: State, records: Mapping[str, StageRecord], of_features: Mapping[str, StageRecord]
+) -> tuple[Standing, str]:
     cut, transaction = records.get(SAMPLES), None
     if cut is not None and cut.verdict == "published":
         transaction = state.txns.get(cut.body["txn"])
     if transaction is not None and transaction.status == "committed":
         return "published", ""
     newest = max(records.values(), key=lambda record: record.at_us)
-    if newest.verdict != "published":
-        return "stopped", f"{newest.stage}: {newest.reason}"
+    # A failed feature stops the batch until the feature, or a stage before it, is computed again.
+    later = [record for record in of_features.values() if record.at_us > newest.at_us]
+    for record in [newest, *later]:
+        if record.verdict != "published":
+            return "stopped", f"{record.stage}: {record.reason}"
     if cut is None or cut.verdict != "published" or newest.stage not in (SAMPLES, AUDIT):
         return "in_progress", ""
     if not cut.body["parts"]:

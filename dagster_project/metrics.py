@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 import loader
 from assets.batches import STANDINGS, IngestBatch, IngestBatches, backlog
 from assets.release.lag import Lag, lag_of
+from assets.spec import DatasetSpec
 from dagster_project.datasets import specs
 from dagster_project.own_datasets import load_datasets
 from loader.dataset.versions.version import open_record
@@ -56,10 +57,14 @@ class PipelineCollector(Collector):
     """
 
     def __init__(
-        self, root: loader.Root, datasets: Sequence[str], on_error: Callable[[str, Exception], None]
+        self,
+        root: loader.Root,
+        datasets: Mapping[str, Sequence[str]],
+        on_error: Callable[[str, Exception], None],
     ) -> None:
+        """datasets: name -> stages of its features."""
         self._root, self._on_error = root, on_error
-        self._books = {dataset: IngestBatches(dataset) for dataset in datasets}
+        self._books = {dataset: IngestBatches(dataset, features) for dataset, features in datasets.items()}
         self._versions: dict[str, tuple[int, int, Lag | None]] = {}
         self._lock = Lock()
 
@@ -142,6 +147,14 @@ def _count_batches(
 _log = logging.getLogger("penstock.metrics")
 
 
+def _feature_stages(spec: DatasetSpec) -> Sequence[str]:
+    try:
+        return [feature.stage for feature in spec.features]
+    except Exception as error:  # noqa: BLE001 - a user's featurizer, which the definitions report as broken
+        _log.error("features of %s are not counted: %s: %s", spec.name, type(error).__name__, error)
+        return ()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Serve metrics until a signal; with --textfile, write them once."""
     parser = argparse.ArgumentParser(
@@ -162,7 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
     own, broken = load_datasets()
     for entry in broken:
         _log.error("dataset not loaded: %s: %s", entry.where, entry.error)
-    datasets = [spec.name for spec in (*specs(), *(one.spec for one in own))]
+    datasets = {spec.name: _feature_stages(spec) for spec in (*specs(), *(one.spec for one in own))}
     with loader.Root(options.root) as root:
         registry.register(PipelineCollector(root, datasets, on_error))
         if options.textfile:

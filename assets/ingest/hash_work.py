@@ -9,6 +9,7 @@ from loader.storage import Store
 from penstock.compute.pool import is_fault
 from penstock.compute.work import Node, Work
 
+from ..media.objects import check_folder
 from ..media.sniff import HEAD_BYTES, sniff
 
 _CHUNK_BYTES = 8 * 2**20
@@ -47,7 +48,7 @@ class Hashed:
 
 
 def hashed(landing: Store, task: HashTask) -> Hashed:
-    """Read exactly that object version. Raises: StoreError if the store, disk or credentials fail (`is_fault`)."""
+    """Read exactly that object version. Raises: StoreError if store, disk or credentials fail."""
     digest, head = hashlib.sha256(), b""
     try:
         for chunk in _chunks(landing, task):
@@ -56,6 +57,7 @@ def hashed(landing: Store, task: HashTask) -> Hashed:
     except (StoreError, Corrupt) as error:
         if is_fault(error):
             raise
+        check_folder(landing)
         return Hashed(error_code=type(error).__name__, error_reason=str(error)[:_REASON_CHARS])
     return Hashed(sha256=digest.hexdigest(), mime=sniff(head))
 

@@ -13,6 +13,7 @@ from loader.errors import DecodeFailed, StoreError
 from loader.modalities.fields import is_of_the_machine, is_ours
 from loader.modalities.video.container_checks import check_tables_of
 from loader.storage.disk.scratch import no_room
+from penstock.compute.pool import is_fault
 
 from .unit import Kind, Unusable, not_supported, rejected
 
@@ -136,7 +137,8 @@ def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
 def check_machine(error: Exception, path: str) -> None:
     """Raise StoreError if scratch space caused the error, the error itself for another fault of this machine."""
     check_scratch(error, Path(path).parent)
-    if (isinstance(error, MemoryError) and is_of_the_machine(error)) or is_ours(error):
+    lacks_memory = isinstance(error, MemoryError) and is_of_the_machine(error)
+    if lacks_memory or is_ours(error) or is_fault(error):
         raise error
 
 

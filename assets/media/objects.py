@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -185,6 +186,14 @@ def _on_local_copy(request: AuditRequest, work: Callable[[str], Result]) -> Resu
             raw.unlink()
 
 
+def check_folder(store: Store) -> None:
+    """Raise StoreError if a store's folder is gone: what it lacks then was not deleted."""
+    if "://" not in store.url and not os.path.isdir(store.url):
+        raise StoreError(
+            f"the folder {store.url} does not exist: mount its disk, or correct the location, and run the batch again"
+        )
+
+
 def _fetch(request: AuditRequest, write: Callable[[bytes], object]) -> None:
     digest = hashlib.sha256()
     try:
@@ -195,6 +204,7 @@ def _fetch(request: AuditRequest, write: Callable[[bytes], object]) -> None:
     except StoreError as error:
         if is_fault(error):
             raise
+        check_folder(request.store)
         raise rejected("fetch", type(error).__name__, error) from error
     if digest.hexdigest() != request.sha256:
         raise rejected("fetch", "Changed", "the object is not the one that landed; land the batch again")

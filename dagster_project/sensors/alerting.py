@@ -130,7 +130,8 @@ WATCH_EVERY_S = (
 
 def watch_sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
     """Return the sensor that watches a dataset for stopped and late batches."""
-    book = IngestBatches(spec.name)  # caches records as long as the code server lives
+    features = [feature.stage for feature in spec.features]
+    book = IngestBatches(spec.name, features)  # caches records as long as the code server lives
 
     @dg.sensor(
         name=f"{dagster_name(spec.name)}_watch",

@@ -17,7 +17,7 @@ from penstock.formats.registration.shard_rows import ForeignShard, Rows, rows_of
 from penstock.formats.registry import registered_named
 
 from ...joined_objects import JoinedObjects
-from ...media.objects import refusal_row
+from ...media.objects import check_folder, refusal_row
 from ...media.unit import Unusable, dropped, not_supported, rejected
 from ...sources import companions
 from .sample_facts import OWN_COLUMNS, Row, TakingRules, key_in_dataset, metadata_of, source_of
@@ -30,6 +30,7 @@ def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
     try:
         info = landing.head(row["key"])
     except ObjectNotFound as error:
+        check_folder(landing)
         raise dropped("fetch", type(error).__name__, error) from error
     if (info.nbytes, info.etag) != (row["nbytes"], row["etag"]):
         why = "the object is not the one that landed; it lands again"

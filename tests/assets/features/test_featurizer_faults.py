@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 import loader
+from assets.batches import IngestBatches
 from assets.features import compute
 from assets.featurizers import Features, Featurizer
 from assets.gate_settings import Gate
@@ -19,6 +20,7 @@ from penstock.stages import StageRecord, current_record
 Run = Callable[..., dg.ExecuteInProcessResult]
 Told = Callable[[dg.ExecuteInProcessResult], str]
 Arrive = Callable[[Path], str]
+NIGHTLY_ERRORS = ("NameError", "AttributeError", "PermissionError")
 STATE = {"fails": "", "least_bytes": 0}
 """How the featurizer fails, and for photos of fewer bytes than which; 0: for every photo."""
 
@@ -95,7 +97,12 @@ def record_of(root: loader.Root, stage: str, batch: str) -> StageRecord | None:
 
 
 @pytest.mark.parametrize(
-    "how", ["TypeError", "NameError", "AttributeError", "ModuleNotFoundError", "PermissionError"]
+    "how",
+    [
+        "TypeError",
+        "ModuleNotFoundError",
+        *(pytest.param(how, marks=pytest.mark.nightly) for how in NIGHTLY_ERRORS),
+    ],
 )
 def test_featurizer_whose_code_fails_stops_the_batch_by_name(
     how: str, run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_of: Told
@@ -116,6 +123,12 @@ def test_featurizer_whose_code_fails_stops_the_batch_by_name(
     assert (record.verdict, record.counts["samples"], record.counts["refused"]) == ("published", 2, 0)
 
 
+def standing(root: loader.Root) -> tuple[str, str]:
+    """The only batch's standing, and what stopped it."""
+    (one,) = IngestBatches("demo", ["feature_fragile"]).current(root)
+    return one.standing, one.stopped_by
+
+
 @pytest.mark.parametrize("how", ["Unusable", "ValueError"])
 def test_featurizer_that_refuses_more_than_the_dataset_allows_stops_the_batch_by_name(
     how: str, run: Run, arrive: Arrive, root: loader.Root, landing: Path, failure_of: Told
@@ -131,12 +144,14 @@ def test_featurizer_that_refuses_more_than_the_dataset_allows_stops_the_batch_by
     assert record is not None
     assert record.verdict == "failed"
     assert record_of(root, "samples", batch) is None
+    assert standing(root) == ("stopped", f"feature_fragile: {record.reason}")
 
     allowed = run("ingest", spec_of(0.5), batch)
     assert allowed.success, failure_of(allowed)
     samples = record_of(root, "samples", batch)
     assert samples is not None
     assert (samples.counts["image"], samples.counts["left_out"]) == (1, 1)
+    assert standing(root) == ("ready", "")
 
 
 def faulty_as_before(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
@@ -167,7 +182,7 @@ def test_stored_refusal_by_a_fault_is_computed_again(
     assert samples.counts["image"] == 2
 
 
-@pytest.mark.parametrize("n_lost", [1, 2])
+@pytest.mark.parametrize("n_lost", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_published_batch_gets_its_lost_samples_by_another_run(
     n_lost: int,
     run: Run,

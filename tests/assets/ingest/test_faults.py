@@ -195,6 +195,32 @@ def test_fetch_without_rights_is_no_damage(
     assert current_record(root.store, "demo", "media", batch) is None
 
 
+def test_landing_folder_that_is_gone_deletes_and_damages_nothing(
+    root: loader.Root, place: Path, batch: str
+) -> None:
+    """As when its disk is not mounted: no object of it was deleted."""
+    source = open_store(str(place))
+    place.rename(place.with_name("elsewhere"))
+    with pytest.raises(StoreError, match="photos does not exist: mount its disk"):
+        land(root.store, source, dataset="demo", partition=batch, run_id="r")
+    with pytest.raises(StoreError, match="photos does not exist: mount its disk"):
+        media.media_stage(root, source, InlineCompute(), SPEC, partition=batch, run_id="r")
+    landed = current_record(root.store, "demo", "raw_objects", batch)
+    assert landed is not None
+    assert landed.r == 1
+    assert current_record(root.store, "demo", "media", batch) is None
+
+
+def test_disk_that_fails_under_a_decoder_is_no_damage(
+    root: loader.Root, place: Path, batch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = raising(OSError(errno.EIO, "Input/output error"))
+    monkeypatch.setattr("assets.media.image.open._check_parts", failing)
+    with pytest.raises(Fault, match="Input/output error"):
+        media.media_stage(root, open_store(str(place)), InlineCompute(), SPEC, partition=batch, run_id="r")
+    assert current_record(root.store, "demo", "media", batch) is None
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "is_fault", "is_feature_fault"),
     [

@@ -118,7 +118,7 @@ def scrape(root: loader.Root, failed: list[str]) -> dict[tuple[str, str], float]
     """(metric, last label) -> value, through Prometheus' own parser."""
     registry = CollectorRegistry()
     registry.register(
-        PipelineCollector(root, ["demo"], lambda dataset, error: failed.append(f"{dataset}: {error}"))
+        PipelineCollector(root, {"demo": ()}, lambda dataset, error: failed.append(f"{dataset}: {error}"))
     )
     families = text_string_to_metric_families(generate_latest(registry).decode())
     found = {}

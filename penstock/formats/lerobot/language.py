@@ -147,6 +147,8 @@ MOST_BYTES = 2**30
 """Approximate limit on an exported episode's language columns, in bytes."""
 _TEXT_BYTES = 64  # of a text without its characters
 _MAX_S = 2**62 / 10**9
+_MOST_APART_S = 86_400.0
+"""Longest time between a text and the episode's rows: Unix seconds would make it a text that no window has."""
 
 
 def language_of(
@@ -198,6 +200,11 @@ def _persistent(runs: Sequence[TextRun], seconds: Any, clock: list[int]) -> Iter
         if not isinstance(time, float) or not abs(time) <= _MAX_S:
             raise DamagedJson(f"timestamp {time!r:.40}; seconds are needed")
         time = float(np.float32(time))
+        if not times[0] - _MOST_APART_S <= time <= times[-1] + _MOST_APART_S:
+            raise DamagedJson(
+                f"timestamp {time:.3f} is on another clock than the episode's rows, which have {times[0]:.3f} to "
+                f"{times[-1]:.3f} s; seconds since the first row are needed"
+            )
         start = clock[row_of[time]] if time in row_of else math.floor(Fraction(time) * 10**9)
         yield _line(line, start, None)
     if len(runs) > 1:

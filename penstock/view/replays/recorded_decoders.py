@@ -33,14 +33,24 @@ _MOST_STORED_FRAMES = 64
 def recorded_decoders(decoders: Mapping[str, Mapping[str, CodeFacts]]) -> RecordedDecoders:
     """Return a start record's decoders in a form that can be compared and hashed."""
     rows = list[tuple[str, str, CodeFacts]]()
-    for field, by_bucket in sorted(decoders.items()):
-        rows += [(field, bucket, facts) for bucket, facts in sorted(by_bucket.items())]
-    return tuple(rows)
+    for field, by_bucket in decoders.items():
+        for bucket, facts in by_bucket.items():
+            rows.append((field, bucket, facts))
+    return tuple(sorted(rows, key=_field_and_bucket))
+
+
+def _field_and_bucket(row: tuple[str, str, CodeFacts]) -> tuple[str, str]:
+    field, bucket, _ = row
+    return field, bucket
 
 
 def fields_of_user_code(decoders: RecordedDecoders) -> list[str]:
     """Return the fields whose decoders cannot be rebuilt, sorted."""
-    return sorted({field for field, _, facts in decoders if rebuilt_decoder(field, facts) is None})
+    fields = set[str]()
+    for field, _, facts in decoders:
+        if rebuilt_decoder(field, facts) is None:
+            fields.add(field)
+    return sorted(fields)
 
 
 def rebuilt_decode(
@@ -52,16 +62,22 @@ def rebuilt_decode(
     """
     by_field = dict[str, dict[str, Decoder | None]]()
     for field, bucket, facts in decoders:
-        by_field.setdefault(field, {})[bucket] = rebuilt_decoder(field, facts)
+        of_field = by_field.setdefault(field, {})
+        of_field[bucket] = rebuilt_decoder(field, facts)
     decode = dict[str, Decoder | ByBucket]()
     for field, by_bucket in by_field.items():
         rebuilt = {bucket: decoder for bucket, decoder in by_bucket.items() if decoder is not None}
+        if len(rebuilt) < len(by_bucket):
+            continue  # the user's code
         default = _default(field)
-        if len(rebuilt) < len(by_bucket) or all(decoder is default for decoder in rebuilt.values()):
+        if all(decoder is default for decoder in rebuilt.values()):
             continue
-        if DECODERS.get(last_word(field), "").startswith("audio."):
+        target = DECODERS.get(last_word(field), "")
+        if target.startswith("audio."):
             rebuilt = {bucket: bounded(decoder) for bucket, decoder in rebuilt.items()}
-        decode[field] = rebuilt[""] if "" in rebuilt else ByBucket(rebuilt)
+        decode[field] = ByBucket(rebuilt)
+        if "" in rebuilt:  # one for all buckets
+            decode[field] = rebuilt[""]
     return decode
 
 
@@ -70,19 +86,22 @@ def rebuilt_decoder(field: str, facts: CodeFacts) -> Decoder | None:
     default = _default(field)
     if default is not None:
         own = facts_of(default)
-        if (own.name, own.options) == (facts.name, facts.options):
+        if own.name == facts.name and own.options == facts.options:
             return default
-    if facts.name in _CLASSES:
-        return _with_options(_CLASSES[facts.name], facts.options)
+    class_ = _CLASSES.get(facts.name)
+    if class_ is not None:
+        return _with_options(class_, facts.options)
     if facts.options:
         return None
     if facts.name == facts_of(decode_bytes).name:
         return decode_bytes
+    if not facts.name.startswith(_PACKAGE):
+        return None
     target = facts.name.removeprefix(_PACKAGE)
-    if facts.name.startswith(_PACKAGE) and target in DECODERS.values():
-        decoder: Decoder = load(target)
-        return decoder
-    return None
+    if target not in DECODERS.values():
+        return None
+    decoder: Decoder = load(target)
+    return decoder
 
 
 def _default(field: str) -> Decoder | None:
@@ -96,10 +115,7 @@ def _with_options(class_: type[Any], options: str) -> Decoder | None:
     if len(options) > MAX_OPTIONS_CHARS:
         return None
     try:
-        call = ast.parse(options, mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or ast.unparse(call.func) != class_.__name__:
-            return None
-        named = {str(one.arg): _literal(one.value) for one in call.keywords}
+        named = _keywords(class_, options)
         decoder: Decoder = class_(**named)
     except (ValueError, TypeError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
         return None  # of another release, or cut at `MAX_OPTIONS_CHARS`
@@ -108,18 +124,39 @@ def _with_options(class_: type[Any], options: str) -> Decoder | None:
     return decoder
 
 
+def _keywords(class_: type[Any], options: str) -> dict[str, Any]:
+    """Return the arguments in a `repr` of a class. Raises: ValueError; SyntaxError."""
+    call = ast.parse(options, mode="eval").body
+    if not isinstance(call, ast.Call):
+        raise ValueError(f"{options!r:.100} is no call")
+    if call.args or ast.unparse(call.func) != class_.__name__:
+        raise ValueError(f"{options!r:.100} is no {class_.__name__} with named options")
+    named = dict[str, Any]()
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise ValueError(f"{options!r:.100} has unnamed options")
+        named[keyword.arg] = _literal(keyword.value)
+    return named
+
+
 def _literal(value: ast.expr) -> Any:
     """Return a literal, or a Fraction of two. Raises: ValueError."""
     if isinstance(value, ast.Tuple):
-        return tuple(_literal(one) for one in value.elts)
-    if isinstance(value, ast.Call) and ast.unparse(value.func) == "Fraction" and not value.keywords:
-        return Fraction(*[ast.literal_eval(one) for one in value.args])
-    return ast.literal_eval(value)
+        return tuple(_literal(element) for element in value.elts)
+    if not isinstance(value, ast.Call):
+        return ast.literal_eval(value)
+    if ast.unparse(value.func) != "Fraction" or value.keywords:
+        raise ValueError(f"{ast.unparse(value)!r:.100} is no literal")
+    numbers = [ast.literal_eval(argument) for argument in value.args]
+    return Fraction(*numbers)
 
 
 def _is_small(decoder: VideoDecoder) -> bool:
-    frames = len(decoder.at) if isinstance(decoder.at, tuple) else decoder.frames
+    frames = decoder.frames
+    if isinstance(decoder.at, tuple):
+        frames = len(decoder.at)
     if decoder.size is None:
         return frames <= _MOST_STORED_FRAMES
     height, width = decoder.size
-    return 3 * frames * height * width <= MOST_CLIP_BYTES
+    nbytes = 3 * frames * height * width
+    return nbytes <= MOST_CLIP_BYTES

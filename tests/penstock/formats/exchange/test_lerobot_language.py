@@ -152,6 +152,7 @@ def changed(**of):
         (changed(timestamp=float("nan")), "timestamp nan"),
         (changed(timestamp=None), "timestamp None"),
         (changed(timestamp=1e20), "timestamp 1"),
+        (changed(timestamp=1.76e9), "on another clock than the episode's rows"),
         (changed(content=b"\xff"), "bytes is not JSON"),
         (changed(tool_calls=["{"]), "Expecting"),
         (changed(tool_calls=["[" * 300 + "]" * 300]), "in one another"),

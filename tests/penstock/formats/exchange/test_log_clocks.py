@@ -171,6 +171,14 @@ def test_simulation_is_aligned_by_its_own_time(tmp_path: Path) -> None:
     assert own["late"][0] == 250 * STEP
 
 
+def test_simulation_that_is_faster_than_the_log_time_keeps_its_stamps(tmp_path: Path) -> None:
+    slow_topic = [(ZERO + k * 10**9, {**stamp(k * 10**10), "value": k}) for k in range(20)]
+    write_log(tmp_path / "in" / "a.mcap", {"/map": slow_topic})
+    report, root = imported(tmp_path / "in")
+    assert report.failures == []
+    assert times(root)[1] == {"map": [k * 10**10 for k in range(20)]}
+
+
 def test_simulation_refuses_a_topic_of_the_log_time_or_of_another_simulation(tmp_path: Path) -> None:
     topics = {"/cam": simulated(STEP, 400), "/odometry": simulated(STEP // 2, 800)}
     write_log(tmp_path / "a" / "in" / "a.mcap", {**topics, "/other": simulated(STEP, 400, 60 * 10**9)})

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,12 +132,14 @@ def test_files_of_runners_whose_process_was_killed_go_after_a_day(tmp_path, monk
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = tmp_path / f"penstock-runners-{os.getuid()}"
     folder.mkdir(mode=0o700)
-    names = ["old", "young", "living"]
+    names = ["old", "young", "living", "ahead"]
     for name in names:
         for kind in ("lock", "log"):
             (folder / f"{name}.{kind}").write_text("1")
     for name in ("old", "living"):
         os.utime(folder / f"{name}.lock", (0, 0))
+    ahead_s = time.time() + 2 * 86_400  # from before the clock was set back
+    os.utime(folder / "ahead.lock", (ahead_s, ahead_s))
     engine = LocalEngine()
     with (folder / "living.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

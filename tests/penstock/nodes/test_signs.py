@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class Counted:
 
     def __init__(self, store: Store) -> None:
         self._store, self.requests, self.failing = store, 0, ""
+        self.ahead_us: int | None = None  # of the store's clock; None: it dates no objects
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -56,6 +58,8 @@ class Counted:
         self.requests += 1
         for number, info in enumerate(self._store.list(prefix, start_after)):
             self.requests += number % 100 == 99  # pages of a hundred keys
+            if self.ahead_us is not None:
+                info = replace(info, modified_us=now_us() + self.ahead_us)
             yield info
 
 
@@ -118,6 +122,21 @@ def test_cost_of_a_review_does_not_grow_with_the_record(store: Counted, n: int) 
     reader.read(later_us + 140 * SECOND_US)
     assert store.requests == 7
     assert spans_of == ["big"]
+
+
+@pytest.mark.parametrize("ahead_us", [0, 3650 * DAY_US])
+def test_ended_runs_are_not_read_for_ever_if_the_store_dates_them_in_the_future(
+    store: Counted, ahead_us: int
+) -> None:
+    store.ahead_us = ahead_us
+    for number in range(5):
+        RunFolder(store, f"ended-{number}").put_event(1, 0, "ended", 9, {})
+    reader = SignReader(store)
+    reader.read(now_us())
+    reader.read(now_us() + 40 * DAY_US)
+    store.requests = 0
+    reader.read(now_us() + 40 * DAY_US + MINUTE_US)
+    assert store.requests == 2, "names of runs, and checks"
 
 
 def test_each_sign_is_read_once_and_a_new_run_is_seen(store: Counted) -> None:

@@ -25,7 +25,7 @@ def torch_dataset(
 
     torchdata's StatefulDataLoader and Lightning save and restore the position (docs/training.md). A plain DataLoader
     makes batches ahead: save `plan.state(batch.step + 1)` after using a batch. To resume, call
-    `dataset.load_state_dict(state)` or `dataset.seek(step)` before iterating.
+    `dataset.load_state_dict(state)` or `dataset.seek(step)`; with workers before `iter(dataloader)`.
 
     Raises: MissingDependency if torch is missing; InvalidRuntime for framework="jax"; Unpicklable if worker processes
     cannot receive a transform.

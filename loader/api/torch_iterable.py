@@ -2,6 +2,8 @@
 
 import pickle
 from collections.abc import Iterator, Mapping
+from copy import copy
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -13,6 +15,7 @@ from ..run.batch.batch import Batch
 from ..run.loader import Loader
 from ..run.recipe.recipe import steps_of_run
 from ..run.recipe.world import World
+from .shared_start import SharedStart
 
 
 def next_step(plan: Plan, state: object) -> int:
@@ -66,7 +69,8 @@ class PlanDataset(IterableDataset[Batch]):
                 "micro_batch in a torch_dataset, whose workers take turns by whole steps: cut a batch with "
                 "batch.micro_batches(count)"
             )
-        self._start = 0
+        self._start = SharedStart()
+        self._n_seeks = 0
         self._resume: int | None = None  # first step of a worker process, from its own state
         self._position: int | None = None  # next step of the iteration under way
         with Loader(
@@ -86,20 +90,34 @@ class PlanDataset(IterableDataset[Batch]):
     def on(self, device: Any) -> "PlanDataset":
         """Return this dataset with its batches on a device, to iterate in this process."""
         moved = PlanDataset(self.plan, self.world, None, {**self._options, "device": device})
-        moved._start, moved._resume = self._start, self._resume
+        moved._start = copy(self._start)
+        moved._resume = self._resume
         return moved
 
     def seek(self, step: int) -> None:
-        self._start, self._resume, self._position = self.plan.checked_step(step), None, None
+        """Go on at a step: an iterator of this process too, as a `Loader`.
+
+        Raises: InvalidRuntime while worker processes of a DataLoader iterate, which have read ahead.
+        """
+        first = self.plan.checked_step(step)
+        if not self._start.move(first):
+            raise InvalidRuntime(
+                f"step {first} for a torch_dataset while worker processes of a DataLoader iterate from step "
+                f"{self._start.step} on: call seek() or load_state_dict() before iter(DataLoader(...)), or delete its "
+                "iterator first (and the DataLoader, if it has persistent_workers)"
+            )
+        self._resume = None
+        self._position = None
+        self._n_seeks += 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of this copy of the dataset; in a worker process, its own next step."""
         return self.plan.state(self._first() if self._position is None else self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Start the next iteration at a plan's state or a StatefulDataLoader's, from any number of workers and ranks.
+        """Go on at a plan's state or a StatefulDataLoader's, from any number of workers and ranks.
 
-        A worker process starts at its own worker's state. Raises: PlanMismatch.
+        A worker process starts at its own worker's state. Raises: PlanMismatch; InvalidRuntime as `seek`.
         """
         if get_worker_info() is None:
             self.seek(next_step(self.plan, state))
@@ -108,14 +126,20 @@ class PlanDataset(IterableDataset[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         # Before the first batch: a state taken now belongs to this iteration.
-        self._position, self._resume = self._first(), None
-        return self._batches(self._position)
+        if get_worker_info() is not None:
+            self._start.begin()
+        self._position = self._first()
+        self._resume = None
+        return self._batches(self._position, self._n_seeks)
 
     def _first(self) -> int:
+        if self._resume is not None:
+            return self._resume
         info = get_worker_info()
-        return self._start + (info.id if info else 0) if self._resume is None else self._resume
+        worker = 0 if info is None else info.id
+        return self._start.step + worker
 
-    def _batches(self, step: int) -> Iterator[Batch]:
+    def _batches(self, step: int, n_seeks: int) -> Iterator[Batch]:
         info = get_worker_info()
         stride = info.num_workers if info else 1
         options = dict(self._options)
@@ -133,6 +157,9 @@ class PlanDataset(IterableDataset[Batch]):
             options["executor"] = "auto"  # DataLoader's workers are the processes
         with Loader(self.plan, self.world.rank, self.world.world_size, **options) as batches:
             while True:
+                if self._n_seeks != n_seeks:  # since the previous batch, or since `iter`
+                    n_seeks = self._n_seeks
+                    step = self._first()
                 batches.seek(step)
                 batch = next(batches, None)
                 if batch is None:
@@ -150,4 +177,7 @@ class PlanDataset(IterableDataset[Batch]):
                     f"{name} = {value!r} cannot be sent to a worker process ({error}); use a function at the top level "
                     "of a module instead of a lambda or a local function, or num_workers=0"
                 ) from error
-        return self.__dict__.copy()
+        state = self.__dict__.copy()
+        if get_spawning_popen() is None:
+            state["_start"] = copy(self._start)  # a copy of the dataset has a position of its own
+        return state

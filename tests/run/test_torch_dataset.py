@@ -1,7 +1,10 @@
 """`loader.torch_dataset` in a torch DataLoader: the Loader's batches, for any number of worker processes."""
 
+import copy
 import functools
 import multiprocessing
+import os
+import pickle
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import loader
+from loader.api.shared_start import SharedStart
 from loader.errors import InvalidRuntime, PlanMismatch, Unpicklable
 
 STEPS = 7
@@ -27,7 +31,7 @@ def plan(tmp_path_factory, samples):
 
 
 @pytest.fixture(scope="module")
-def wanted(plan):
+def expected(plan):
     with loader.Loader(plan, 1, 2, steps=STEPS) as batches:
         return list(batches)
 
@@ -44,12 +48,12 @@ def noisy(sample, rng, *, scale):
     return {"cls": sample["cls"], "noise": scale * rng.random()}
 
 
-def check(got, wanted):
+def check(got, expected):
     assert [type(batch) for batch in got] == [loader.Batch] * len(got)
-    assert [batch.step for batch in got] == [batch.step for batch in wanted]
-    assert [batch.ids for batch in got] == [batch.ids for batch in wanted]
-    assert [batch.digest for batch in got] == [batch.digest for batch in wanted]
-    for batch, same in zip(got, wanted, strict=True):
+    assert [batch.step for batch in got] == [batch.step for batch in expected]
+    assert [batch.ids for batch in got] == [batch.ids for batch in expected]
+    assert [batch.digest for batch in got] == [batch.digest for batch in expected]
+    for batch, same in zip(got, expected, strict=True):
         assert isinstance(batch["cls"], torch.Tensor)
         assert torch.equal(batch["cls"], same["cls"])
         assert torch.equal(batch.mask, same.mask)
@@ -59,18 +63,18 @@ def check(got, wanted):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")  # on a small machine
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_loaders_batches_in_order(plan, wanted, workers, forkserver):
+def test_loaders_batches_in_order(plan, expected, workers, forkserver):
     dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
     context = {0: None, 1: "spawn"}.get(workers, forkserver)
     check(
         list(DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context)),
-        wanted,
+        expected,
     )
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [0, 2])
-def test_dataloader_pins_whole_batches(plan, wanted, workers, forkserver):
+def test_dataloader_pins_whole_batches(plan, expected, workers, forkserver):
     got = list(
         DataLoader(
             loader.torch_dataset(plan, 1, 2, steps=STEPS),
@@ -80,14 +84,14 @@ def test_dataloader_pins_whole_batches(plan, wanted, workers, forkserver):
             pin_memory=True,
         )
     )
-    check(got, wanted)
-    for batch, same in zip(got, wanted, strict=True):
+    check(got, expected)
+    for batch, same in zip(got, expected, strict=True):
         assert batch.mask.is_pinned()
         assert batch["cls"].is_pinned()
         assert torch.equal(batch.to("cuda", non_blocking=True)["cls"].cpu(), same["cls"])
 
 
-def test_resuming_after_the_last_batch_used(plan, wanted, forkserver):
+def test_resuming_after_the_last_batch_used(plan, expected, forkserver):
     dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
     for batch in DataLoader(dataset, batch_size=None):
         state = plan.state(batch.step + 1)
@@ -97,27 +101,107 @@ def test_resuming_after_the_last_batch_used(plan, wanted, forkserver):
     resumed.load_state_dict(state)
     check(
         list(DataLoader(resumed, batch_size=None, num_workers=2, multiprocessing_context=forkserver)),
-        wanted[3:],
+        expected[3:],
     )
     resumed.seek(5)
-    check(list(DataLoader(resumed, batch_size=None)), wanted[5:])
+    check(list(DataLoader(resumed, batch_size=None)), expected[5:])
 
 
-def test_position_of_the_dataset_itself(plan, wanted):
+def test_state_loaded_after_iter_moves_the_running_iterator(plan, expected):
+    """As a Loader's, also between two batches."""
+    for make in (
+        lambda: loader.Loader(plan, 1, 2, steps=STEPS),
+        lambda: loader.torch_dataset(plan, 1, 2, steps=STEPS),
+    ):
+        dataset = make()
+        is_dataset = not isinstance(dataset, loader.Loader)
+        iterator = iter(DataLoader(dataset, batch_size=None) if is_dataset else dataset)
+        dataset.load_state_dict(plan.state(4))
+        assert dataset.state_dict() == plan.state(4)
+        check([next(iterator), next(iterator)], expected[4:6])
+        dataset.load_state_dict(plan.state(1))
+        check(list(iterator), expected[1:])
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_state_loaded_while_workers_iterate_is_refused(plan, expected, method, forkserver):
+    context = forkserver if method == "forkserver" else multiprocessing.get_context(method)
+    dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+    options = {"batch_size": None, "num_workers": 2, "multiprocessing_context": context}
+    iterator = iter(DataLoader(dataset, **options))
+    check([next(iterator)], expected[:1])
+    for call in (lambda: dataset.load_state_dict(plan.state(4)), lambda: dataset.seek(4)):
+        with pytest.raises(InvalidRuntime, match="before iter"):
+            call()
+    check(list(iterator), expected[1:])  # its workers have ended now
+    dataset.load_state_dict(plan.state(4))
+    check(list(DataLoader(dataset, **options)), expected[4:])
+
+
+def test_state_loaded_before_a_worker_begins_reaches_it(plan, expected, monkeypatch):
+    """Also if it was forked before."""
+    gate, opened = os.pipe()
+    begin = SharedStart.begin
+
+    def begin_late(self):
+        os.read(gate, 1)
+        return begin(self)
+
+    monkeypatch.setattr(SharedStart, "begin", begin_late)
+    dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+    context = multiprocessing.get_context("fork")
+    iterator = iter(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context))
+    dataset.load_state_dict(plan.state(4))
+    os.write(opened, b"12")
+    check(list(iterator), expected[4:])
+    os.close(gate)
+    os.close(opened)
+
+
+def test_killed_worker_leaves_no_open_iteration(plan, expected):
+    dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+    context = multiprocessing.get_context("fork")
+    iterator = iter(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=context))
+    check([next(iterator)], expected[:1])
+    (worker,) = multiprocessing.active_children()
+    worker.kill()
+    worker.join()
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        list(iterator)
+    dataset.load_state_dict(plan.state(3))
+    check(list(DataLoader(dataset, batch_size=None)), expected[3:])
+
+
+def unpickled(dataset):
+    return pickle.loads(pickle.dumps(dataset))  # noqa: S301
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, unpickled])
+def test_copy_has_a_position_of_its_own(plan, expected, copied):
+    dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
+    dataset.seek(2)
+    other = copied(dataset)
+    assert other.state_dict() == plan.state(2)
+    other.seek(5)
+    check(list(dataset), expected[2:])
+    check(list(other), expected[5:])
+
+
+def test_position_of_the_dataset_itself(plan, expected):
     dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
     assert dataset.state_dict() == plan.state(0)
     iterator = iter(dataset)
-    check([next(iterator), next(iterator)], wanted[:2])
+    check([next(iterator), next(iterator)], expected[:2])
     assert dataset.state_dict() == plan.state(2)
     other = loader.torch_dataset(plan, 1, 2, steps=STEPS)
     other.load_state_dict(dataset.state_dict())
     assert other.state_dict() == plan.state(2)
-    check(list(other), wanted[2:])
-    check(list(iter(dataset)), wanted)
+    check(list(other), expected[2:])
+    check(list(iter(dataset)), expected)
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 3])
-def test_each_workers_own_state(plan, wanted, monkeypatch, n_workers):
+def test_each_workers_own_state(plan, expected, monkeypatch, n_workers):
     """As a stateful DataLoader keeps it: one state per worker, taken before or after its first batch."""
 
     def in_worker(number):
@@ -143,7 +227,7 @@ def test_each_workers_own_state(plan, wanted, monkeypatch, n_workers):
             own.load_state_dict(state)
             assert own.state_dict() == state
             rest.extend(own)
-        check(sorted(rest, key=lambda batch: batch.step), wanted[taken:])
+        check(sorted(rest, key=lambda batch: batch.step), expected[taken:])
 
 
 def test_state_of_another_plan(plan):
@@ -155,10 +239,10 @@ def test_state_of_another_plan(plan):
 def test_transform_that_can_be_sent(plan):
     transform = functools.partial(noisy, scale=2.0)
     with loader.Loader(plan, 0, 1, steps=2, transform=transform) as batches:
-        wanted = [batch["noise"].tolist() for batch in batches]
+        expected = [batch["noise"].tolist() for batch in batches]
     # (A class or function of this file cannot be sent: its module is not importable by name elsewhere.)
     dataset = loader.torch_dataset(plan, 0, 1, steps=2, transform=transform)
-    assert [batch["noise"].tolist() for batch in DataLoader(dataset, batch_size=None)] == wanted
+    assert [batch["noise"].tolist() for batch in DataLoader(dataset, batch_size=None)] == expected
 
 
 @pytest.mark.parametrize(
@@ -176,10 +260,10 @@ def test_lambda_cannot_be_sent_to_a_process(plan, name, option):
         iter(processes)
 
 
-def test_forked_workers_may_read_a_disk_with_any_transform(plan, wanted):
+def test_forked_workers_may_read_a_disk_with_any_transform(plan, expected):
     dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS, transform=lambda sample, rng: sample)
     got = list(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork"))
-    check(got, wanted)
+    check(got, expected)
 
 
 def test_options_are_checked_when_the_dataset_is_made(plan):
@@ -189,12 +273,12 @@ def test_options_are_checked_when_the_dataset_is_made(plan):
         loader.torch_dataset(plan, 0, 1, framework="jax")
 
 
-def test_environment_is_read_where_the_dataset_is_made(plan, wanted, monkeypatch):
+def test_environment_is_read_where_the_dataset_is_made(plan, expected, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     dataset = loader.torch_dataset(plan, steps=STEPS)
     monkeypatch.setenv("RANK", "0")
-    check(list(DataLoader(dataset, batch_size=None)), wanted)
+    check(list(DataLoader(dataset, batch_size=None)), expected)
 
 
 def test_numpy_batches_stay_numpy(plan):

@@ -121,12 +121,25 @@ _DECODERS = __package__
 _FFMPEG_LIMITS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT))
 
 
+MOST_BYTES = 2**44
+"""Bytes: larger than any value. A damaged size makes Arrow allocate more."""
+_STATED_SIZE = re.compile(r"size (\d+) failed")
+
+
+def stated_bytes(error: MemoryError) -> int:
+    """Return the bytes that Arrow tried to allocate, 0 for other errors."""
+    stated = _STATED_SIZE.search(str(error))
+    return 0 if stated is None else int(stated[1])
+
+
 def is_of_the_machine(error: BaseException) -> bool:
     """Return whether a decoder failed because the machine lacks memory, files, a network, threads or a package.
 
     Pillow's OSErrors about images have no errno.
     """
     kind = type(error)
+    if isinstance(error, MemoryError) and stated_bytes(error) > MOST_BYTES:
+        return False
     if kind.__module__.partition(".")[0] == "av":
         if isinstance(error, MemoryError):
             return not _has_memory()

@@ -1,6 +1,5 @@
 """Map Arrow columns to fields and metadata by their type, never by their values."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import Corrupt, InvalidSample, NotSupported, PenstockError
+from ...modalities.fields import MOST_BYTES, stated_bytes
 from .choices import ColumnarOptions, ReadSample, SchemaFacts
 from .column_names import check_text, field_name, key_of_value, metadata_name, row_key, word_of
 from .plain_values import (
@@ -41,11 +41,6 @@ _DAMAGE = (
 """Errors that Arrow raised for 24,000 damaged or truncated Parquet and IPC files."""
 
 
-MOST_BYTES = 2**44
-"""Bytes: larger than any value. A damaged size makes Arrow allocate more."""
-_ASKED = re.compile(r"size (\d+) failed")
-
-
 @contextmanager
 def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "") -> Iterator[None]:
     """Raise Arrow's errors with the name of the object. damaged: words after the name. hint: what to do.
@@ -63,8 +58,8 @@ def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "
             f"{name} uses a feature that Arrow does not read ({error}); write it again without it"
         ) from error
     except MemoryError as error:
-        if (asked := _ASKED.search(str(error))) and int(asked[1]) > MOST_BYTES:
-            raise Corrupt(f"{name} {damaged}: it states a size of {int(asked[1]):,} bytes{hint}") from error
+        if (nbytes := stated_bytes(error)) > MOST_BYTES:
+            raise Corrupt(f"{name} {damaged}: it states a size of {nbytes:,} bytes{hint}") from error
         raise MemoryError(f"{name}: there is no memory to read it: {error}") from error
     except _DAMAGE as error:
         raise Corrupt(f"{name} {damaged}: {error}{hint}") from error

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt
+from ...modalities.fields import is_of_the_machine
 from ...storage import Store
 from ...storage.requests import retry_corrupt
 from ...storage.threads import ByteLru, lock
@@ -233,6 +234,8 @@ class IndexFile:
             )
             return integers(reader.read(columns=[name], use_threads=False)[name])
         except _UNREADABLE as error:
+            if is_of_the_machine(error):
+                raise
             raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
 
     def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
@@ -262,6 +265,8 @@ class IndexFile:
             )
             rows = _rows(reader.read_row_group(group, use_threads=False), int(self._first_row[group]))
         except _UNREADABLE as error:
+            if is_of_the_machine(error):
+                raise
             raise Corrupt(f"{self.name}, row group {group}: {error}; restore it from a mirror") from error
         expected = int(self._first_row[group + 1]) - rows.first_row
         if len(rows.keys) != expected:
@@ -281,6 +286,8 @@ class IndexFile:
                 first, end = row_group_extent(reader.metadata, group)
                 self._check_row_group(hashes, group, held[first - start : end - start])
         except _UNREADABLE as error:
+            if is_of_the_machine(error):
+                raise
             raise Corrupt(
                 f"{self.name} is not a readable index: {error}; restore it from a mirror"
             ) from error

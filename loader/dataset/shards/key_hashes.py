@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, PenstockError
+from ...modalities.fields import is_of_the_machine
 from ...storage import ByteRange, Store
 from ..tables.parquet import (
     READ_AHEAD,
@@ -106,6 +107,8 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
     except PenstockError:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:
+        if is_of_the_machine(error):
+            raise
         raise Corrupt(
             f"{name} is not a readable table of hashes: {error}; restore it from a mirror"
         ) from error

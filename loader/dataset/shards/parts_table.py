@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
+from ...modalities.fields import is_of_the_machine
 from ...storage.threads import lock
 from ..tables.parquet import changes, check_schema_version, codes, integers, take_rows, text
 from .bitmap import SelectTable, unpack
@@ -103,6 +104,8 @@ def _read(name: str, action: Callable[[], Any]) -> Any:
     except PenstockError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        if is_of_the_machine(error):
+            raise
         raise Corrupt(f"{name} is not a readable shards table: {error}; restore it from a mirror") from error
 
 

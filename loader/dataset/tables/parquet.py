@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FormatTooNew
+from ...modalities.fields import is_of_the_machine
 from ...storage import Store
 from ...storage.requests import retry_corrupt
 from ...storage.store import Objects
@@ -206,6 +207,8 @@ def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.
     except FormatTooNew:
         raise
     except UNREADABLE as error:
+        if is_of_the_machine(error):
+            raise
         raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
 
 
@@ -247,6 +250,8 @@ def parse_small_table(data: bytes, name: str, columns: list[str] | None = None) 
     except (Corrupt, FormatTooNew):
         raise
     except (*UNREADABLE, KeyError) as error:
+        if is_of_the_machine(error):
+            raise
         raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
     return table
 

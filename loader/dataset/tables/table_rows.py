@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt
+from ...modalities.fields import is_of_the_machine
 from ...storage import ByteRange, Store
 from ...storage.requests import retry_corrupt
 from .parquet import (
@@ -60,6 +61,8 @@ def _by_row_groups(store: Store, file: TableFile, rows: Int64s, columns: Sequenc
             names = None if columns is None else list(columns)
             table = reader.read_row_group(group, columns=names, use_threads=False)
         except UNREADABLE as error:
+            if is_of_the_machine(error):
+                raise
             raise Corrupt(f"{name}, row group {group}: {error}; restore it from a mirror") from error
         tables.append(take_rows(table, rows[group_of == group] - first_row[group]))
     back = np.empty(len(rows), np.int64)

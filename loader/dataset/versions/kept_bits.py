@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...errors import Corrupt, FormatTooNew, ObjectNotFound
+from ...modalities.fields import is_of_the_machine
 from ...order.random.keyed_permutation import I64
 from ...order.sources.window_view import KeptWindows, table_sha256
 from ...storage import Store
@@ -206,6 +207,8 @@ def _rows_start(tail: bytes, nbytes: int, name: str) -> int:
         reader = pq.ParquetFile(Window(nbytes, nbytes - len(tail), tail), pre_buffer=False)
         return max(0, MAGIC_BYTES + int((reader.metadata.metadata or {})[b"penstock.front_nbytes"]))
     except (*UNREADABLE, KeyError) as error:
+        if is_of_the_machine(error):
+            raise
         raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
 
 
@@ -223,6 +226,8 @@ def _parsed(file: Any, path: str, name: str) -> tuple[I64, I64, NDArray[Any], di
     except FormatTooNew:
         raise
     except (*UNREADABLE, KeyError, TypeError) as error:
+        if is_of_the_machine(error):
+            raise
         raise Corrupt(f"{name} is not a table of windows: {error}; delete it to rebuild it") from error
     if not is_whole:
         raise _damaged(name)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from ...dataset.root import Root
 from ...dataset.tables.parquet import UNREADABLE, parse_table
 from ...errors import Corrupt, FormatTooNew, MissingDependency, RunNotFound
+from ...modalities.fields import is_of_the_machine
 from ...storage import Store
 from ...storage.mirror import primary_of
 from ...storage.threads import Together
@@ -286,6 +287,8 @@ def _notes_in(data: bytes, where: str) -> pa.Table:
     except FormatTooNew:
         raise
     except (KeyError, *UNREADABLE) as error:
+        if is_of_the_machine(error):
+            raise
         raise Corrupt(f"{where} is no table of a trail ({error}); restore or delete it") from error
     return table
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ...dataset.tables.parquet import UNREADABLE
 from ...errors import Corrupt, InvalidRuntime
+from ...modalities.fields import is_of_the_machine
 
 LARGEST = 16
 """Slots kept per per-sample metric: those with the largest values."""
@@ -167,6 +168,8 @@ def checked_rows(table: pa.Table, name: str) -> pa.Table:
         chosen = table.select([one.name for one in fields]).cast(pa.schema(fields))
         empty = [one for one in SCHEMA.names if _nulls(chosen[one])]
     except (KeyError, *UNREADABLE) as error:
+        if is_of_the_machine(error):
+            raise
         raise Corrupt(f"{name} is no table of a trail ({error}); restore or delete it") from error
     if empty:
         raise Corrupt(f"{name} is no table of a trail: {', '.join(empty)} lack values; restore or delete it")

@@ -36,4 +36,5 @@ copy_bytes = getattr(_verbs, "copy_bytes", python.copy_bytes)
 hash_numbers = getattr(_verbs, "hash_numbers", python.hash_numbers)
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an older extension lacks it
 tar_contents = getattr(_verbs, "tar_contents", python.tar_contents)
+ignore_strangers = getattr(_verbs, "ignore_strangers", python.ignore_strangers)
 resample = getattr(_verbs, "resample", python.resample)

@@ -42,6 +42,7 @@ static int buffer_of(PyObject *from, Py_buffer *into, const char *name, Py_ssize
 
 #include "copies.h"
 #include "keys.h"
+#include "strangers.h"
 
 static void release(Py_buffer *buffers, Py_ssize_t n)
 {
@@ -682,6 +683,7 @@ static PyMethodDef methods[] = {
     {"hash_texts", hash_texts, METH_VARARGS, "hash_texts(ends, data, into)"},
     {"tar_contents", tar_contents, METH_VARARGS, "tar_contents(file, at, nbytes, sums)"},
     {"resample", resample, METH_VARARGS, "resample(source, shape, shrunk, box, into, size, flip)"},
+    {"ignore_strangers", ignore_strangers, METH_VARARGS, "ignore_strangers(signal, ancestor)"},
     {"instructions", instructions, METH_NOARGS, "By what checksums are computed: SSE4.2, ARMv8 or tables."},
     {NULL, NULL, 0, NULL},
 };

@@ -4,6 +4,7 @@ from .python import crc32c as crc32c
 from .python import gather as gather
 from .python import hash_numbers as hash_numbers
 from .python import hash_texts as hash_texts
+from .python import ignore_strangers as ignore_strangers
 from .python import instructions as instructions
 from .python import resample as resample
 from .python import tar_contents as tar_contents

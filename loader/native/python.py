@@ -238,6 +238,10 @@ def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray
     return places.clip(first, end - 1), np.diff(rounded, axis=0, prepend=0).astype(np.int32)
 
 
+def ignore_strangers(number: int, ancestor: int) -> None:
+    """Do nothing: Python's handlers do not get the sender of a signal, so a covered child obeys everybody."""
+
+
 def instructions() -> str:
     return f"google-crc32c ({google_crc32c.implementation})"
 

@@ -5,7 +5,8 @@ import signal
 import threading
 from enum import IntEnum
 from types import FrameType
-from typing import Any
+
+from loader.run.workers.forked_children import Handler, cover_children, uncover_children
 
 from .run_folder import RunFolder
 
@@ -33,7 +34,7 @@ class StopRequests:
 
     def __init__(self) -> None:
         self.stop = Stop.NO
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: dict[signal.Signals, Handler] = {}
         self._end, self._looked = threading.Event(), threading.Event()
         self._looked.set()
 
@@ -46,6 +47,7 @@ class StopRequests:
             return
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._heard)
+        cover_children(self._heard, self._before)
 
     def watch(self, folder: RunFolder) -> None:
         """Look for a person's request from now on, in a thread."""
@@ -78,6 +80,7 @@ class StopRequests:
         self._end.set()
         if leaves:
             return
+        uncover_children(self._before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()

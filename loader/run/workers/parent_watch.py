@@ -6,9 +6,12 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import NoReturn
+
+from .forked_children import Handler
 
 GRACE_S = 1.0
 """Seconds that a worker has to finish its batch."""
@@ -64,8 +67,20 @@ def stop_signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def survive_stop_signals() -> None:
-    """Ignore the signals from now on. SIG_IGN would be inherited by a decoder's processes."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+def survive_stop_signals(numbers: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
+    """Ignore the signals from now on. SIG_IGN would be inherited by programs that a decoder starts."""
+    for number in numbers:
+        signal.signal(number, stay_alive)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+
+
+def stay_alive(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by doing nothing."""
+
+
+def default_handlers(numbers: Sequence[signal.Signals] = STOP_SIGNALS) -> dict[signal.Signals, Handler]:
+    """Return signal -> Python's own handler."""
+    handlers: dict[signal.Signals, Handler] = dict.fromkeys(numbers, signal.SIG_DFL)
+    if signal.SIGINT in handlers:
+        handlers[signal.SIGINT] = signal.default_int_handler
+    return handlers

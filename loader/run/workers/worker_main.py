@@ -18,8 +18,9 @@ from ..making.prefetch import making
 from ..metrics import Metrics
 from .batch_memory import BatchSlot, MemorySegment, can_be_sent
 from .batch_message import LogCollector, PickledError, TaskOutcome, packed
+from .forked_children import cover_children
 from .messages import NO_FILES, MessageKind, WorkerMessage, is_want_of_files, receive, send
-from .parent_watch import ParentWatch, survive_stop_signals
+from .parent_watch import ParentWatch, default_handlers, stay_alive, survive_stop_signals
 from .startup_message import StartupMessage
 
 
@@ -29,6 +30,7 @@ def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
     sent_fd: memory with a `StartupMessage`. trainer_fd: process descriptor of the trainer, or -1.
     """
     survive_stop_signals()
+    cover_children(stay_alive, default_handlers())
     sock = socket.socket(fileno=sock_fd)
     watch = ParentWatch(sock, trainer_fd)
     try:

@@ -21,7 +21,14 @@ from typing import Any, cast
 import loader
 from loader.errors import InvalidRuntime, PenstockError, TransformFailed, WorkerFailed
 from loader.run.replay import Functions
-from loader.run.workers.parent_watch import ParentWatch, descriptor_of_parent
+from loader.run.workers.forked_children import cover_children
+from loader.run.workers.parent_watch import (
+    ParentWatch,
+    default_handlers,
+    descriptor_of_parent,
+    stay_alive,
+    survive_stop_signals,
+)
 from loader.storage.requests import tried_while
 
 from ..kinds.stored_bytes import release_memory
@@ -124,9 +131,8 @@ def serve_recipe(
     """
     with suppress(OSError):
         os.setpgid(0, 0)  # its own process group, so that all its children can be killed with it
-    # Not SIG_IGN, which child processes would inherit.
-    signal.signal(signal.SIGINT, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    survive_stop_signals([signal.SIGINT])
+    cover_children(stay_alive, default_handlers([signal.SIGINT]))
     ParentWatch(socket.socket(fileno=os.dup(pipe.fileno())), descriptor_of_parent(viewer))
     _print_to(os.open(os.devnull, os.O_WRONLY) if quiet else 2)
     # One thread, as in torch's DataLoader workers: on a busy machine, joining threads after each small operation

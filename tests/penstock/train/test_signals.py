@@ -73,6 +73,36 @@ def test_signal_to_every_process_of_a_step_ends_none_but_the_trainer(root: str, 
     assert Checkpoints(root, "alone").steps() == [len(digests([rank]))]
 
 
+def test_signal_to_every_process_of_a_step_spares_processes_that_the_script_forks(
+    root: str, tmp_path: Path
+) -> None:
+    """They finish the step; the end of a Pool's `with` and of the DataLoader's iterator still end them."""
+    file = tmp_path / "out"
+    script = str(Path(__file__).with_name("training.py"))
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with file.open("wb") as out:
+        trainer = subprocess.Popen(
+            [sys.executable, script, root, "--validate"],
+            stdout=out,
+            stderr=out,
+            cwd=REPOSITORY,
+            env={**environment, "PYTHONPATH": str(REPOSITORY)},
+            start_new_session=True,
+        )
+    rank = Rank(trainer.pid, file)
+    try:
+        rank.wait_for("took", 3)
+        assert len(members(trainer.pid)) >= 3, "the trainer, and two workers of the DataLoader"
+        os.killpg(trainer.pid, signal.SIGTERM)
+        assert trainer.wait(PATIENCE_S) == AGAIN, rank.text
+        assert not members(trainer.pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(trainer.pid, signal.SIGKILL)
+        trainer.wait()
+    assert Checkpoints(root, "alone").steps() == [len(digests([rank]))]
+
+
 def test_second_signal_does_not_change_how_a_run_ends(root: str, start: Start) -> None:
     ranks = start(2, "--signal-at-exit")
     ranks[0].wait_for("took", 2)

@@ -3,12 +3,14 @@
 import argparse
 import atexit
 import math
+import multiprocessing
 import os
 import signal
 import time
 
 import torch
 from torch import distributed
+from torch.utils.data import DataLoader
 
 import loader
 from penstock.checkpoints import Checkpoints
@@ -31,6 +33,9 @@ parser.add_argument("--odd-at", type=int, default=-1, help="step whose metric th
 parser.add_argument("--nan-at", type=int, default=-1, help="step whose metric is NaN on every node")
 parser.add_argument("--window-s", type=float, default=60.0)
 parser.add_argument("--executor", default="threads")
+parser.add_argument(
+    "--validate", action="store_true", help="in a DataLoader's workers, and in a Pool, each step"
+)
 parser.add_argument("--signal-at-exit", action="store_true", help="a second signal while the process ends")
 parser.add_argument("--profile", type=int, nargs=2, help="steps that are profiled")
 parser.add_argument("--data", help="root of the samples, if another")
@@ -85,6 +90,8 @@ with Run.joined(checkpoints=given.root) as run:
     )
     state = {"weight": torch.zeros(1, dtype=torch.int64)}
     is_last = run.world.rank == run.world.world_size - 1
+    if given.validate:
+        validation = iter(DataLoader(range(10_000), num_workers=2, prefetch_factor=1))
     with (
         loader.Loader(
             plan,
@@ -105,6 +112,10 @@ with Run.joined(checkpoints=given.root) as run:
             if is_last and batch.step == given.fail_at:
                 raise ValueError("planted")
             state["weight"] += batch.step
+            if given.validate:
+                next(validation)
+                with multiprocessing.get_context("fork").Pool(1) as pool:
+                    pool.map(abs, [batch.step])
             odd = batch.step == given.odd_at and os.environ.get("SLURMD_NODENAME") == "bad"
             run.note(number=math.nan if batch.step == given.nan_at else batch.step + 0.5 * odd)
             time.sleep(given.step_s + 0.26 * (batch.step >= given.long_from))

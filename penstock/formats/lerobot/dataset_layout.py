@@ -106,6 +106,7 @@ def read_layout(
     whole: bool = True,
     episodes: Sequence[tuple[int, int]] = (),
     earlier: Container[str] = (),
+    without: Container[str] = (),
 ) -> DatasetLayout:
     """Return the layout of a source's dataset.
 
@@ -113,6 +114,7 @@ def read_layout(
     whole: reject a dataset that lacks objects; if `stated` allows that, leave out episodes.
     episodes: (first, last) index ranges; empty selects all.
     earlier: keys of episodes that stay selected, if they share an object of rows with others or have all objects.
+    without: features or fields to leave out: no video of such a camera is looked up.
 
     Raises: InvalidStore.
     """
@@ -127,20 +129,19 @@ def read_layout(
     robot = info.get("robot_type")
     read = read_v3 if version == "v3.0" else read_v2
     metadata = read(store, [one.key for one in infos])
-    tasks = metadata.tasks
     rows = metadata.rows
     splits = _splits(info.get("splits") or {})
-    cameras = [name for name, feature in features.items() if feature["dtype"] == "video"]
+    cameras, left_out = _cameras(features, without)
     episodes_there = [_episode(row, info, cameras, version, splits) for row in rows]
     by_number = _by_number(store.url, episodes_there)
     there = {one.key for one in infos}
-    known = _known(there, version, by_number, metadata)
+    known = _known(there, version, by_number, metadata) | _videos_of(left_out, there)
     named = frozenset(by_number)
     if episodes:
         by_number = _chosen(store, by_number, episodes, earlier, there)
     else:
         lengths = {number: episode.length for number, episode in by_number.items()}
-        compare_totals(f"{store.url}/{INFO}", info, lengths, len(tasks), stated)
+        compare_totals(f"{store.url}/{INFO}", info, lengths, len(metadata.tasks), stated)
     if whole:
         by_number = _with_objects(store, by_number, there, stated)
     return DatasetLayout(
@@ -148,13 +149,22 @@ def read_layout(
         robot=robot if isinstance(robot, str) else None,
         language={name: feature for name, feature in features.items() if feature["dtype"] == LANGUAGE},
         features=_own_features(features),
-        tasks=tasks,
+        tasks=metadata.tasks,
         subtasks=metadata.subtasks,
         episodes=dict(sorted(by_number.items())),
         known=known,
         notes=[*metadata.notes, *_unread_columns(rows)],
         named=named,
     )
+
+
+def _cameras(
+    features: Mapping[str, Mapping[str, Any]], without: Container[str]
+) -> tuple[list[str], set[str]]:
+    """Return the features that are videos: chosen ones, and others."""
+    cameras = [name for name, feature in features.items() if feature["dtype"] == "video"]
+    left_out = {name for name in cameras if name in without or f"{name}.mp4" in without}
+    return [name for name in cameras if name not in left_out], left_out
 
 
 def _own_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -185,6 +195,11 @@ def _known(
     if version != "v3.0":
         read |= {key for key in keys if _METADATA_V2.match(key)}
     return frozenset(named & keys | read)
+
+
+def _videos_of(cameras: set[str], keys: set[str]) -> set[str]:
+    """Return the keys in folders of cameras, where each layout of LeRobot has their videos."""
+    return {key for key in keys if not cameras.isdisjoint(key.split("/")[:-1])}
 
 
 def _unread_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -287,7 +302,8 @@ def _episode(
         times = [row.get(f"videos/{camera}/{one}") for one in ("from_timestamp", "to_timestamp")]
         if not all(isinstance(time, float) and 0 <= time < 1e9 for time in times):
             raise InvalidStore(
-                f"meta/episodes: episode {index} is shown by {camera} from {times[0]} to {times[1]} s"
+                f"meta/episodes: episode {index} is shown by {camera} from {times[0]} to {times[1]} s; two times "
+                f"from 0 on are needed, or leave the camera out with --without {camera}"
             )
         videos[camera] = VideoPlace(_path(info, "video_path", {**names, "video_key": camera}), *times)
     names = {one: whole_number(row, f"data/{one}") for one in ("chunk_index", "file_index")}

@@ -18,9 +18,9 @@ import numpy as np
 
 from loader.errors import Corrupt, InvalidSample
 from loader.json_text import DamagedJson, parse_json
-from loader.modalities.language import MAX_BYTES, MAX_LINES, ActiveText, LanguageLine, parse_language
+from loader.modalities.language import FIELD, MAX_BYTES, MAX_LINES, ActiveText, LanguageLine, parse_language
 
-from .rows import I64, EpisodeRows, TextSpan, runs_of, seconds_of
+from .rows import I64, EpisodeRows, TextSpan, feature_named, runs_of, seconds_of
 
 ROWS_AT_ONCE = 32
 """Rows decoded at a time."""
@@ -159,20 +159,25 @@ def language_of(
     lines = [LanguageLine(start_ns=clock[one["start"]], style=TASK, text=one["task"]) for one in rows.tasks]
     lines += subtask_lines(rows.subtasks, rows.ns)
     for name in (name for name in COLUMNS if name in columns):
-        if name not in texts:
-            raise Corrupt(f"{what}: no column {name!r}")
+        with feature_named(name):
+            if name not in texts:
+                raise Corrupt(f"{what}: no column {name!r}")
+            try:
+                runs = texts[name].checked()
+                lines += (
+                    _persistent(runs, rows.seconds, clock) if name == PERSISTENT else _events(runs, clock)
+                )
+            except (DamagedJson, RecursionError) as error:
+                raise Corrupt(f"{what}: {name}: {error}") from None
+    with feature_named(FIELD):
         try:
-            runs = texts[name].checked()
-            lines += _persistent(runs, rows.seconds, clock) if name == PERSISTENT else _events(runs, clock)
-        except (DamagedJson, RecursionError) as error:
-            raise Corrupt(f"{what}: {name}: {error}") from None
-    try:
-        data = b"".join(
-            json.dumps(line._asdict(), ensure_ascii=False, allow_nan=False).encode() + b"\n" for line in lines
-        )
-        parse_language(data)  # the bounds and types of every other language
-    except (Corrupt, RecursionError, TypeError, ValueError) as error:
-        raise Corrupt(f"{what}: language: {error}") from None
+            data = b"".join(
+                json.dumps(line._asdict(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+                for line in lines
+            )
+            parse_language(data)  # the bounds and types of every other language
+        except (Corrupt, RecursionError, TypeError, ValueError) as error:
+            raise Corrupt(f"{what}: language: {error}") from None
     return data
 
 

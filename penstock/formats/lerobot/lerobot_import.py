@@ -83,7 +83,13 @@ def dataset_in(
     """Return a source's dataset, without the features in `options.without`."""
     stated = StatedCounts(options.allow_missing)
     layout = read_layout(
-        store, infos, stated, whole=whole, episodes=options.episodes, earlier=options.earlier
+        store,
+        infos,
+        stated,
+        whole=whole,
+        episodes=options.episodes,
+        earlier=options.earlier,
+        without=options.without,
     )
     features = {
         name: feature for name, feature in layout.features.items() if not _left_out(name, feature, options)

@@ -220,6 +220,17 @@ def test_files_of_features_that_are_left_out_are_no_unread_files(place, tmp_path
     assert "not read" not in done.out
 
 
+@pytest.mark.parametrize("field", [CAMERA, f"{CAMERA}.mp4"])
+def test_camera_that_is_left_out_may_lack_its_videos_and_times(place, tmp_path, cli, field):
+    change_meta(place, lambda rows: [{**row, f"videos/{CAMERA}/from_timestamp": None} for row in rows])
+    (place / f"videos/{CAMERA}/chunk-000/file-000.mp4").unlink()
+    refused = cli("import", "lerobot", place, "d", root=tmp_path / "root")
+    assert f"--without {CAMERA}" in refused.err
+    done = cli("import", "lerobot", place, "d", "--without", field, root=tmp_path / "root")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[1] == "3 samples with bytes of their own"
+
+
 def with_timestamps(folder, change):
     """Replace the column `timestamp` of a v3.0 dataset by `change(seconds, frame numbers)`, float64 [rows]."""
     path = folder / ROWS_KEY

@@ -133,6 +133,7 @@ def test_long_audio_of_a_recorded_decoder_is_cut(root, monkeypatch):
     ("field", "decoder"),
     [
         ("jpg", loader.image(size=(24, 24), crop="random", alpha="keep")),
+        ("png", loader.image(size=(24, 24), bits=16)),
         ("jpg", loader.random_resized_crop((24, 24), area=(0.5, 1.0), flip=0.5)),
         ("mp4", loader.video(frames=4, stride=2, size=(24, 24), at=Fraction(1, 3), times=True)),
         ("mp4", loader.video(at=[0, 0.5], crop=(1, 2, 3, 4))),
@@ -170,7 +171,12 @@ def test_options_that_are_no_decoder_are_not_built(options):
 
 
 @pytest.mark.parametrize(
-    "options", ["VideoDecoder(frames=1000)", "VideoDecoder(frames=400, size=(1080, 1920))"]
+    "options",
+    [
+        "VideoDecoder(frames=1000)",
+        "VideoDecoder(frames=400, size=(1080, 1920))",
+        "VideoDecoder(frames=150, size=(1080, 1920), bits=16)",
+    ],
 )
 def test_clip_that_is_too_large_for_a_viewer_is_not_built(options):
     facts = CodeFacts(name=facts_of(loader.video()).name, options=options)

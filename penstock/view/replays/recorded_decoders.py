@@ -158,5 +158,6 @@ def _is_small(decoder: VideoDecoder) -> bool:
     if decoder.size is None:
         return frames <= _MOST_STORED_FRAMES
     height, width = decoder.size
-    nbytes = 3 * frames * height * width
+    pixel_nbytes = 6 if decoder.bits == 16 else 3
+    nbytes = pixel_nbytes * frames * height * width
     return nbytes <= MOST_CLIP_BYTES

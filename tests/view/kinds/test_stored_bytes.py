@@ -150,6 +150,21 @@ def png_of(width, height, pixels):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
+def test_deep_png_is_shown_in_8_bits_and_the_page_names_how(pixels_of) -> None:
+    levels = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64) + np.uint16(1000)
+    lines, _, _, (whole,) = shown("png", encoded(levels, "PNG"))
+    assert "shown from 1,000 to 5,095" in lines
+    assert (pixels_of(whole)[0, 0] == 0).all()
+    assert (pixels_of(whole)[-1, -1] == 255).all()
+    colour = np.repeat(levels[:, :, None], 3, axis=2)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in colour)
+    header = struct.pack(">IIBBBBB", 64, 64, 16, 2, 0, 0, 0)
+    data = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    lines, _, _, (whole,) = shown("png", b"\x89PNG\r\n\x1a\n" + data)
+    assert "16 bits per sample, of which the high byte is shown" in lines
+    assert np.array_equal(pixels_of(whole), (colour >> 8).astype(np.uint8))
+
+
 def lying_jpeg(height, width):
     data = encoded(photo(), "JPEG")
     at = data.index(b"\xff\xc0")

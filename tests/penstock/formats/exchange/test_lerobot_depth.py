@@ -17,6 +17,9 @@ from loader.storage import open_store
 from penstock.formats.lerobot.lerobot_registered import register_lerobot
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
+from penstock.view.episodes.episode_record import episode_record
+from penstock.view.episodes.open_episode import open_episode
+from penstock.view.inspect.version_record import fields_of as names_of
 from tests.penstock.formats.builders.lerobot_files import CAMERA, LENGTHS, OTHER, v21, v30
 
 SIDE = 64
@@ -167,6 +170,14 @@ def test_whole_clips_and_worker_processes_give_the_codes_too(old: Path, tmp_path
     for clip, (_, key) in zip(batch[f"{CAMERA}.mp4"], batch.ids, strict=True):
         episode = int(key.removeprefix("episode_"))
         assert np.array_equal(clip[..., 0], codes_of(episode)[1:3])
+
+
+def test_viewer_shows_depth_by_the_range_of_each_frame(old: Path, tmp_path: Path) -> None:
+    version = version_of(loader.Root(tmp_path / "root"), old)
+    episode = open_episode(version, 0, names_of(version, [0])[0])
+    assert np.array_equal(episode.frame(f"{CAMERA}.mp4", 2)[..., 0], codes_of(0)[2])
+    (camera,) = episode_record(episode).cameras
+    assert camera.format == "hevc 64 x 64, gray12le, each frame shown from its least to its largest value"
 
 
 def test_linear_scale_is_applied(old: Path, tmp_path: Path) -> None:

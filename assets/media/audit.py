@@ -112,6 +112,9 @@ def _is_flat(image: "Image", small: "Image") -> bool:
 
 def _extrema(image: "Image") -> list[tuple[float, float]]:
     """Return (smallest, largest value) of each band."""
+    if image.mode.startswith("I;16"):  # Pillow measures I;16, and refuses I;16B, of a big-endian TIFF
+        levels = np.asarray(image)
+        return [(int(levels.min()), int(levels.max()))]
     extrema: Any = image.getextrema()
     return list(extrema) if isinstance(extrema[0], tuple) else [extrema]
 

@@ -24,7 +24,7 @@ from ...denied.sources import landings, why_not
 from ...progress import progress
 from .derived import do
 from .raw_objects import FilesBeside, RawDeletion, Uris, check_whole, deleted_raw, raw_places, used_by_others
-from .run_records import run_record_edits
+from .run_records import named_in_records, run_record_edits
 from .steps import Steps, TakedownReport
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def run_takedown(
         uris = {one.dataset: one.take() for one in progress(steps, f"takedown {n}: redact")}
         for edits in run_record_edits(root.store, [one.marks for one in steps], report.newer.append):
             report.touched += do(root.store, n, "", edits)
+        report.named = sorted(named_in_records(root.store, [one.marks for one in steps]))
         _sort_raw(root, uris, report)  # again: what others published meanwhile
         _note_raw(root, deny, uris, report.uris)
         if raw is not None:

@@ -4,8 +4,11 @@ A takedown cannot search an object that it cannot parse. It deletes these: runs 
 the objects of a newer release.
 """
 
+import gzip
+import io
 import re
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,10 +17,11 @@ import pyarrow as pa
 
 from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.tables.parquet import parse_small_table, table_bytes
-from loader.errors import Corrupt, FormatTooNew
+from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.json_text import DamagedJson, parse_json
 from loader.storage import ObjectInfo, Store
 
-from ...denied.cells import json_object
+from ...denied.cells import json_object, texts
 from ...denied.hashed_names import Marks
 from .derived import Edits
 
@@ -30,6 +34,8 @@ AT_ONCE, BATCH = 16, 256
 """Objects read at once, and objects whose edits are applied together."""
 MOST_BYTES = 64 * 2**20
 """Larger objects are no windows or failures: 100,000 ranks have 20 MB. Also the most bytes in memory at once."""
+_TEXT = re.compile(rb"[^\s'\"(),;\[\]{}<>]+")
+"""Words of a text, which may be a name."""
 _ONE_WINDOW = threading.Lock()
 """Held while a window is parsed: a forged one may take 256 MiB."""
 
@@ -59,6 +65,17 @@ def run_record_edits(store: Store, marks: Sequence[Marks], newer: Callable[[str]
                 yield Edits(puts=puts, deletes=deletes)
 
 
+def named_in_records(store: Store, marks: Sequence[Marks]) -> Iterator[str]:
+    """Yield the paths of objects of runs' records that name denied samples and are never rewritten. Reads each."""
+    for info in store.list(FOLDER):
+        if not is_rewritten(info.key):
+            try:
+                if run_record_names(store, info.key, marks, info.nbytes):
+                    yield info.key
+            except (Corrupt, ObjectNotFound):
+                continue  # a proof names what it cannot read
+
+
 def _batches(infos: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
     """Yield objects in batches of at most `BATCH` objects and `MOST_BYTES` bytes to read."""
     batch, nbytes = list[ObjectInfo](), 0
@@ -78,7 +95,7 @@ def run_record_without(store: Store, path: str, marks: Sequence[Marks], nbytes: 
 
     Raises: Corrupt, also for a larger object than a run stores, which is not read; FormatTooNew; StoreError.
     """
-    if not _SEARCHED.fullmatch(path):
+    if not is_rewritten(path):
         return None
     if nbytes > MOST_BYTES:
         raise Corrupt(f"{store.url}/{path} has {nbytes:,} bytes; a run stores at most {MOST_BYTES:,}")
@@ -92,6 +109,44 @@ def run_record_without(store: Store, path: str, marks: Sequence[Marks], nbytes: 
         raise
     except (*DAMAGED, pa.ArrowException) as error:  # columns of one name, no texts, floats
         raise Corrupt(f"{store.url}/{path} is no object of a run's record: {error}") from error
+
+
+def is_rewritten(path: str) -> bool:
+    """Return whether a takedown rewrites an object of a run's record: a window or a failure."""
+    return _SEARCHED.fullmatch(path) is not None
+
+
+def run_record_names(store: Store, path: str, marks: Sequence[Marks], nbytes: int) -> bool | None:
+    """Return whether another object of a run's record, such as an event or a profile, names a denied sample.
+
+    None: it is too large to search. nbytes: its size. Raises: Corrupt; StoreError.
+    """
+    if nbytes > MOST_BYTES:
+        return None
+    data: bytes | None = store.get(path).data
+    if path.endswith(".gz"):
+        data = _unpacked(data or b"", f"{store.url}/{path}")
+    if data is None:
+        return None
+    words = {match[0].decode(errors="replace") for match in _TEXT.finditer(data)}
+    words |= set(_json_texts(data))
+    return any(of_dataset.has(word) for of_dataset in marks for word in words)
+
+
+def _unpacked(data: bytes, where: str) -> bytes | None:
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            unpacked = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise Corrupt(f"{where} is no gzip file: {error}") from error
+    return unpacked if len(unpacked) <= MOST_BYTES else None
+
+
+def _json_texts(data: bytes) -> Iterator[str]:
+    try:
+        yield from texts(parse_json(data))
+    except DamagedJson:
+        return  # its words were searched
 
 
 def _failure_without(body: dict[str, Any], marks: Sequence[Marks]) -> bytes | None:

@@ -37,8 +37,9 @@ from .derived import (
     page_names,
     plan_is_of,
 )
+from .object_kinds import is_free, is_searchable
 from .pipeline_files import is_hint, table_without, with_units, without_names
-from .run_records import run_record_without
+from .run_records import is_rewritten, run_record_names, run_record_without
 
 PART_SAMPLES = "part-samples"
 
@@ -170,31 +171,16 @@ ELSEWHERE = {
     "checkpoints/": "a model keeps what it learnt: each that was trained on the samples has a place of its own"
 }
 """Prefixes with their own check."""
-WITHOUT = {
-    "penstock.json": "the root's id",
-    "collect/": "paths of objects, replaced at each look",
-    "follows/": "hashes of plans",
-    "heartbeats/": "counts",
-    "leases/": "ids of versions",
-    "lists/": "ordinals; lists of the samples' versions have places of their own",
-    "migrations/": "paths and checksums",
-    "nodes/": "paths and checksums of ranges, and figures of checks",
-    "norms/": "statistics; norms of the samples' versions have places of their own",
-    "packs/": "numbers of documents; packs of the samples' versions have places of their own",
-    "places/": "URLs of folders and buckets",
-    "seals/": "checksums; seals of the samples' shards have places of their own",
-    "swept/": "paths of objects",
-    "takedowns/": "keyed hashes, and paths of objects",
-    "trails/": "checksums and metrics",
-    "views/": "bits; views of the samples' versions have places of their own",
-    "windows/": "counts; windows of the samples' versions have places of their own",
-}
-"""Prefixes without samples' bytes or names -> their contents."""
+NOT_SEARCHED = "not searched"
+"""Verdict on an object that no format of penstock has, or that is too large to search."""
+MOST_NAMED = 100
+"""Objects that a proof names as not searched; it counts the others."""
 _NEVER = {
     "jobs": "a data job's folder is never rewritten: penstock jobs clear deletes it",
     "foreign": "penstock takedown run --apply puts its other samples into shards, and penstock gc deletes it",
     "log": "the log is never rewritten",
     "reports": "a training's report is never rewritten: delete it",
+    "trainings": "penstock takedown run --apply rewrites windows and failures; delete others, such as a profile",
 }
 _WHY = (
     "penstock takedown run --apply rewrites or deletes it, or penstock gc deletes it with its retired version"
@@ -214,14 +200,21 @@ def scanned(
     """
     known = {place["path"] for place in record.having("absent")}
     refused = dict[str, str]()
-    infos = (
-        info
-        for prefix in SCANNED
-        for info in list_place(root.store, prefix, refuse=refused.__setitem__, outside=True)
-        if info.key not in known
-    )
+    strange = _StrangeObjects()
+
+    def infos() -> Iterator[ObjectInfo]:
+        for info in list_place(root.store, refuse=refused.__setitem__, outside=True):
+            if info.key.startswith(SCANNED):
+                if info.key not in known:
+                    yield info
+            elif not info.key.startswith(tuple(ELSEWHERE)) and not is_free(info.key):
+                strange.add(info.key)
+
     looked = 0
-    for path, verdict in (verdicts or Scan(root, record, marks).verdicts)(infos):
+    for path, verdict in (verdicts or Scan(root, record, marks).verdicts)(infos()):
+        if verdict == NOT_SEARCHED:
+            strange.add(path)
+            continue
         looked += 1
         place = {"check": "scan", "what": "a table or text", "path": path}
         if verdict:
@@ -232,12 +225,33 @@ def scanned(
     for path, why in refused.items():
         place = {"check": "scan", "what": "an object that no store can read", "path": path}
         yield {**place, "clean": False, "why": f"it could not be read: {why}"}
+    yield from strange.places()
     yield {
         "check": "scan",
         "what": f"{looked} objects under {', '.join(SCANNED)}",
         "clean": True,
         "evidence": "a run would change none of the others",
     }
+
+
+class _StrangeObjects:
+    """Objects that a proof cannot search: the first by name, the others by number."""
+
+    def __init__(self) -> None:
+        self._paths = list[str]()
+        self._n = 0
+
+    def add(self, path: str) -> None:
+        self._n += 1
+        if len(self._paths) < MOST_NAMED:
+            self._paths.append(path)
+
+    def places(self) -> Iterator[Place]:
+        why = "not searched: penstock writes no object of this name or size there. Look at it, then move or delete it"
+        for path in self._paths:
+            yield {"check": "scan", "what": "an unknown object", "path": path, "clean": False, "why": why}
+        if more := self._n - len(self._paths):
+            yield {"check": "scan", "what": f"{more} more unknown objects", "clean": False, "why": why}
 
 
 class Scan:
@@ -275,19 +289,31 @@ class Scan:
             yield info.key, self.verdict(info.key, info.nbytes)
 
     def verdict(self, path: str, nbytes: int) -> str | None:
-        """Return None if an object is clean, "" if it names or may show denied samples, or the error's type.
+        """Return None if an object is clean, "" if it names or may show denied samples, else the error's type.
+
+        Returns NOT_SEARCHED for an object that cannot be searched.
 
         nbytes: its size, or the size of all objects in its unit.
         """
+        if not is_searchable(path):
+            return NOT_SEARCHED
         try:
             if path.startswith("trainings/"):
-                marks = [*self._marks.values()]
-                return None if run_record_without(self._store, path, marks, nbytes) is None else ""
+                return self._training(path, nbytes)
             return "" if self._looks[path.partition("/")[0]](path) else None
         except (Corrupt, StoreError, ValueError, TypeError, AttributeError, LookupError) as error:
             return type(
                 error
             ).__name__  # covers JSON with unexpected types: a forged object must not stop a proof
+
+    def _training(self, path: str, nbytes: int) -> str | None:
+        marks = [*self._marks.values()]
+        if is_rewritten(path):
+            return None if run_record_without(self._store, path, marks, nbytes) is None else ""
+        names_some = run_record_names(self._store, path, marks, nbytes)
+        if names_some is None:
+            return NOT_SEARCHED
+        return "" if names_some else None
 
     def _get(self, path: str) -> bytes:
         return self._store.get(path).data
@@ -341,7 +367,10 @@ class Scan:
             return False
         if path.endswith(".parquet"):
             return table_without(self._store, path, self._pipeline(dataset)) is not None
-        return path.split("/")[2:3] == ["manifests"] and self._record(path)
+        if path.split("/")[2:3] == ["manifests"]:
+            return self._record(path)
+        body = json_object(self._get(path), path, self._store.url)
+        return any(self._marks[dataset].has(text) for text in texts(body))
 
     def _record(self, path: str) -> bool:
         dataset = path.split("/")[1]
@@ -351,11 +380,8 @@ class Scan:
         return without_names(path, body, self._pipeline(dataset)) != body
 
     def _exclusion(self, path: str) -> bool:
-        marks = self._marks.get(path.split("/")[1])
-        if marks is None or not path.endswith(".json"):
-            return False
         body = json_object(self._get(path), path, self._store.url)
-        return exclusion_without(body, marks) != body
+        return any(exclusion_without(body, marks) != body for marks in self._marks_below(path))
 
     def _ledger(self, path: str) -> bool:
         data = self._get(path)
@@ -366,8 +392,13 @@ class Scan:
         )
 
     def _page(self, path: str) -> bool:
+        page = self._get(path)
+        return any(page_names(page, marks) for marks in self._marks_below(path))
+
+    def _marks_below(self, path: str) -> list[Marks]:
+        """Return the marks of the dataset in a path; all datasets' marks if the root has no such dataset."""
         marks = self._marks.get(path.split("/")[1])
-        return marks is not None and page_names(self._get(path), marks)
+        return [*self._marks.values()] if marks is None else [marks]
 
     def _json_of_any(self, path: str) -> bool:
         if not path.endswith(".json"):

@@ -35,6 +35,8 @@ class TakedownReport:
     """Paths of rewritten or deleted objects."""
     newer: list[str] = field(default_factory=list)
     """Paths of training runs' objects that name a newer release: they were not searched."""
+    named: list[str] = field(default_factory=list)
+    """Paths of training runs' objects that name the samples and are never rewritten, such as a profile."""
     uris: list[str] = field(default_factory=list)
     """URIs of raw objects that only these samples need."""
     deleted: list[str] = field(default_factory=list)
@@ -82,6 +84,7 @@ class TakedownReport:
             lines.append(
                 f"  not searched, of a newer release by its own word: {path}; upgrade penstock, or delete it"
             )
+        lines += [f"  names the samples, and is never rewritten: {path}; delete it" for path in self.named]
         if self.waiting:
             lines.append(f"  {self.waiting} objects wait for a collector: penstock gc sweep")
         deleted = set(self.deleted)

@@ -1,5 +1,6 @@
 """The prefixes that docs/format.md lists: each is searched by a proof, or holds no byte and no name of a sample."""
 
+import gzip
 import io
 import json
 import re
@@ -12,7 +13,7 @@ import pytest
 
 import loader
 from loader.dataset.log.marker import FOLDERS, MARKER
-from penstock.upkeep.takedown import scan
+from penstock.upkeep.takedown import object_kinds, scan
 
 FORMAT = Path(__file__).parents[4] / "docs" / "format.md"
 SECRET = "ZQALICEZQ"
@@ -38,7 +39,7 @@ def test_every_prefix_of_the_format_is_known_to_a_proof():
         "checkpoints/",
         "penstock.json",
     } <= set(found)
-    known = [*scan.SCANNED, *scan.ELSEWHERE, *scan.WITHOUT]
+    known = [*scan.SCANNED, *scan.ELSEWHERE, *object_kinds.WITHOUT]
     assert len(known) == len(set(known))
     assert set(found) <= set(known), sorted(set(found) - set(known))
     assert sorted(known) == sorted([*FOLDERS, MARKER])
@@ -89,7 +90,7 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def taken(kit, tmp_path_factory):
+def redacted(kit, tmp_path_factory):
     root = loader.Root(tmp_path_factory.mktemp("root"))
     kit.write(root, "photos", {f"{SECRET}/one": SECRET, "p2": "bob", "p3": "carol"}, part_samples=2)
     had = root.state.newest("photos").id
@@ -100,8 +101,8 @@ def taken(kit, tmp_path_factory):
     return root, n, had
 
 
-def test_proof_finds_names_planted_under_each_prefix(kit, taken):
-    root, n, had = taken
+def test_proof_finds_names_planted_under_each_prefix(kit, redacted):
+    root, n, had = redacted
     assert set(PLANTED) == {*scan.SCANNED, *scan.ELSEWHERE}
     for prefix, plant in PLANTED.items():
         path, data = plant(root, had)
@@ -112,4 +113,69 @@ def test_proof_finds_names_planted_under_each_prefix(kit, taken):
             path == one.get("path") or path in str(one) for one in proof["places"] if not one["clean"]
         ), prefix
         root.store.delete_many([path])
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+STRANGE = [
+    "copy/photo.txt",
+    "export.jsonl",
+    "views/photo.jpg",
+    "nodes/photo.jpg",
+    "trails/r/photo.jpg",
+    "data/t/photo.jpg",
+    "tables/photos/units/1/photo.npy",
+    "stages/photos/photo.txt",
+    "plans/photo.txt",
+    "cards/photos/photo.jpg",
+    "gates/photos/photo.jpg",
+    "reports/photo.txt",
+    "log/photo.txt",
+    "trainings/r/photo.jpg",
+]
+
+
+def test_proof_names_objects_that_it_cannot_search(kit, redacted):
+    root, n, _ = redacted
+    for path in STRANGE:
+        root.store.put(path, names())
+    proof = kit.prove(root, n)
+    assert proof["result"] == "incomplete"
+    unclean = [one for one in proof["places"] if not one["clean"]]
+    assert sorted(one["path"] for one in unclean) == sorted(STRANGE)
+    assert all("not searched" in one["why"] for one in unclean)
+    root.store.delete_many(STRANGE)
+    many = [f"copy/{number}" for number in range(scan.MOST_NAMED + 7)]
+    for path in many:
+        root.store.put(path, b"")
+    unclean = [one for one in kit.prove(root, n)["places"] if not one["clean"]]
+    assert len(unclean) == scan.MOST_NAMED + 1
+    assert unclean[-1]["what"] == "7 more unknown objects"
+    root.store.delete_many(many)
+    assert kit.prove(root, n)["result"] == "complete"
+
+
+RUN_OBJECTS = {
+    "trainings/r/spec.json": names,
+    "trainings/r/events/000001-000000.json": names,
+    "trainings/r/stop": names,
+    "trainings/r/profiles/000000000000-000000000001-000000-0123456789abcdef.json.gz": lambda: gzip.compress(
+        names()
+    ),
+}
+
+
+def test_run_and_proof_name_records_of_trainings_with_a_name(kit, redacted):
+    root, n, _ = redacted
+    for path, data in RUN_OBJECTS.items():
+        root.store.put(path, data())
+    report = kit.take_down(root, n)
+    assert report.named == sorted(RUN_OBJECTS)
+    assert all(f"never rewritten: {path}" in report.text() for path in RUN_OBJECTS)
+    unclean = [one["path"] for one in kit.prove(root, n)["places"] if not one["clean"]]
+    assert sorted(unclean) == sorted(RUN_OBJECTS)
+    profile = next(path for path in RUN_OBJECTS if path.endswith(".gz"))
+    root.store.put(profile, names())
+    (place,) = [one for one in kit.prove(root, n)["places"] if one.get("path") == profile]
+    assert "could not be read" in place["why"]
+    root.store.delete_many(list(RUN_OBJECTS))
     assert kit.prove(root, n)["result"] == "complete"

@@ -1,0 +1,71 @@
+"""Kinds of objects that hold no sample's bytes and no sample's name, by the path that their format prescribes."""
+
+import re
+
+_NAME, _HASH, _ENTRY = r"[^/]+", r"[0-9a-f]{64}", r"[0-9]{12}"
+
+WITHOUT = {
+    "penstock.json": "the root's id",
+    "collect/": "paths of objects, replaced at each look",
+    "follows/": "hashes of plans",
+    "heartbeats/": "counts",
+    "leases/": "ids of versions",
+    "lists/": "ordinals; lists of the samples' versions have places of their own",
+    "migrations/": "paths and checksums",
+    "nodes/": "paths and checksums of ranges, and figures of checks",
+    "norms/": "statistics; norms of the samples' versions have places of their own",
+    "packs/": "numbers of documents; packs of the samples' versions have places of their own",
+    "places/": "URLs of folders and buckets",
+    "seals/": "checksums; seals of the samples' shards have places of their own",
+    "swept/": "paths of objects",
+    "takedowns/": "keyed hashes, and paths of objects",
+    "trails/": "checksums and metrics",
+    "views/": "bits; views of the samples' versions have places of their own",
+    "windows/": "counts; windows of the samples' versions have places of their own",
+}
+"""Prefixes without samples' bytes or names -> their contents."""
+_FREE = re.compile(
+    "|".join(
+        [
+            r"penstock\.json",
+            rf"collect/{_NAME}/{_NAME}\.(?:json|parquet)",
+            rf"(?:follows|nodes)/.+\.json|nodes/runs/{_NAME}/{_NAME}",
+            rf"(?:heartbeats|leases)/{_NAME}",
+            rf"(?:lists|norms|packs|seals|views|windows)/{_HASH}\.parquet",
+            rf"migrations/{_NAME}\.jsonl?",
+            rf"places/{_NAME}/{_ENTRY}\.json",
+            rf"swept/{_ENTRY}(?:-[0-9a-f]+)?\.parquet",
+            rf"takedowns/{_ENTRY}/[0-9a-f]+\.json",
+            rf"trails/{_NAME}/{_NAME}\.(?:json|parquet)",
+        ]
+    )
+)
+_SEARCHED = {
+    "data": re.compile(r".+\.(?:parquet|json|tar)"),
+    "tables": re.compile(r".+\.(?:parquet|json)"),
+    "stages": re.compile(r".+\.json"),
+    "exclusions": re.compile(r".+\.json"),
+    "plans": re.compile(r".+\.json"),
+    "ledgers": re.compile(r".+\.jsonl"),
+    "cards": re.compile(rf".+/(?:card\.(?:json|md|html)|examples-{_NAME}\.jpg)"),
+    "gates": re.compile(r".+\.html"),
+    "reports": re.compile(r".+\.json"),
+    "log": re.compile(r".+\.json"),
+    "jobs": re.compile(r".+"),
+    "foreign": re.compile(r".+"),
+    "trainings": re.compile(
+        rf"trainings/{_NAME}/(?:stop|spec\.json|{_NAME}/{_NAME}\.(?:json|json\.gz|parquet))"
+    ),
+}
+"""First folder -> paths that a proof can search there."""
+
+
+def is_free(path: str) -> bool:
+    """Return whether a format of penstock has an object at this path, which names and holds no sample."""
+    return _FREE.fullmatch(path) is not None
+
+
+def is_searchable(path: str) -> bool:
+    """Return whether a proof can search an object with this path."""
+    pattern = _SEARCHED.get(path.partition("/")[0])
+    return pattern is not None and pattern.fullmatch(path) is not None

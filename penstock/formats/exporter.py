@@ -35,8 +35,9 @@ from loader.errors import (
 )
 from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.keywords import did_you_mean
-from loader.storage import Store
+from loader.storage import Store, is_local
 from loader.storage.disk.scratch import held_file, held_folder, on_scratch
+from loader.storage.disk.unlisted_files import list_in_place
 
 if TYPE_CHECKING:  # a registration loads this module, and no norms
     from loader.dataset.norm import Norm
@@ -281,9 +282,10 @@ class ExportJournal:
     def __init__(self, store: Store, of: dict[str, Any]) -> None:
         """Start or resume an export. of: its identity, as JSON.
 
-        Raises: Conflict if the target has other objects or another export.
+        Raises: Conflict if the target has other objects, another export, or a symbolic link.
         """
         self._store, self._of = store, of
+        self._check_without_links()
         self._there: dict[str, int] = {}
         try:
             begun = parse_json_object(store.get(_BEGUN).data)
@@ -306,6 +308,16 @@ class ExportJournal:
             )
         if begun is not None:
             self._there = {info.key: info.nbytes for info in store.list()}
+
+    def _check_without_links(self) -> None:
+        if not is_local(self._store):
+            return
+        for info, is_link in list_in_place(self._store, ""):
+            if is_link:
+                raise Conflict(
+                    f"{self._store.url} has the symbolic link {info.key!r}, through which an export would write "
+                    "elsewhere; remove the link, or export into an empty folder"
+                )
 
     def find(self, number: int) -> dict[str, Any] | None:
         """Return a unit's record if all its objects exist, else None."""

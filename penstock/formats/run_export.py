@@ -19,6 +19,7 @@ from loader.json_text import parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 from loader.storage.external_shards import FOREIGN, PlacedObject, PlacedStore, difference
 
+from ..places import check_apart
 from ..progress import progress
 from ..threads import in_threads
 from ..units import size
@@ -312,11 +313,12 @@ def export(
     norm: path of a norm in the root, whose mean, std and quantiles LeRobot's metadata then has.
     lossy: True to leave out what the format cannot represent; False to raise.
 
-    Raises: LossyExport; Conflict if the target has other objects; InvalidRuntime; InvalidStore for an unknown format;
-    the errors of `select`.
+    Raises: LossyExport; Conflict if the target has other objects; InvalidRuntime; InvalidStore for an unknown format,
+    or if target and root contain one another; the errors of `select`.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
+    check_apart(version.store, store, "Choose a target beside the root")
     exporter, selection = exporter_named(format), select(version, where, without)
     if norm:
         if format != LEROBOT:

@@ -31,6 +31,7 @@ from loader.storage.store import Refusals
 
 from ..class_names import class_names_of
 from ..exclusion_records import standing_exclusions, stay_out
+from ..places import check_apart
 from ..progress import progress
 from ..threads import in_threads
 from .importer import NO_OPTIONS, ColumnarOptions, Importer, Readable, check_options
@@ -51,7 +52,7 @@ from .importing.write_parts import (
 from .reading.sample import FoundObjects
 from .reading.stated_counts import WAY_OUT, StatedCounts
 from .registration.earlier import PlaceDifference, imported_difference, live_samples
-from .registration.register import check_apart, transaction
+from .registration.register import APART, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import group_guessed, shards_of
 from .registration.taken_down import TakenDown
@@ -153,7 +154,7 @@ def import_place(
     check_dataset_name(dataset)
     importer = importer_named(format)
     check_options(format, importer, options)
-    check_apart(root.url, store.url)
+    check_apart(root.store, store, APART)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     if options.episodes and parent is not None:

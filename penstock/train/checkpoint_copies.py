@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from loader.dataset.root import Root
-from loader.errors import AlreadyExists, CheckpointNotFound, Conflict, Corrupt, InvalidRuntime, PenstockError
+from loader.errors import AlreadyExists, CheckpointNotFound, Conflict, Corrupt, PenstockError
 from loader.storage import Store, is_there
 from loader.storage.mirror import primary_of
 
@@ -18,6 +18,7 @@ from ..checkpoints.listing import finished_steps
 from ..checkpoints.marker import Checkpoint, StoredObject
 from ..checkpoints.ranks import AT_ONCE, several
 from ..checkpoints.retention import COPYING
+from ..places import check_apart
 from ..progress import progress
 from ..upkeep.copying.copy_many import copied_here
 from ..upkeep.copying.copy_one import Transfer
@@ -57,8 +58,7 @@ def copy_checkpoints(
     target has another checkpoint of the step, or a later one; StoreError.
     """
     source, store = primary_of(source), primary_of(target.store)
-    if source.url == store.url:
-        raise InvalidRuntime(f"--to {store.url} is the root that holds the checkpoints; name another one")
+    check_apart(source, store, "Name another root for the copies")
     steps = [step] if step is not None else finished_steps(source, run)
     if not steps:
         raise CheckpointNotFound(f"{source.url}: run {run!r} has no finished checkpoint yet")

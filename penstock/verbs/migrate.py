@@ -77,9 +77,13 @@ def _at_once(arguments: Namespace) -> int:
     argument("--s5cmd FILE", "write commands for s5cmd run FILE"),
 )
 def plan(arguments: Namespace) -> Answer:
+    from ..places import check_file_apart
     from ..upkeep.migrate.plan import plan_migration, plan_prefix
 
     source, target = _source(arguments), _target(arguments)
+    for path in filter(None, (arguments.rclone, arguments.s5cmd)):
+        for store in (source or loader.Root(arguments.root).store, target):
+            check_file_apart(store, path, "Choose a path beside it")
     with ExitStack() as files:
         lists = {
             name: files.enter_context(open(path, "w", encoding="utf-8"))

@@ -152,10 +152,14 @@ def _which_place(root: "loader.Root") -> str:
 )
 def prove(arguments: Namespace) -> Answer:
     """Exit with 1 if the proof is incomplete."""
+    from ..places import check_file_apart
     from ..upkeep.takedown.prove import prove as make
 
+    root = loader.Root(arguments.root)
+    if arguments.out:
+        check_file_apart(root.store, arguments.out, "Choose a path beside the root")
     proof = make(
-        loader.Root(arguments.root),
+        root,
         arguments.id,
         mirrors=arguments.mirror,
         caches=arguments.cache,

@@ -240,9 +240,13 @@ def run_card(arguments: Namespace) -> Answer:
     from ..card.build import EXAMPLES, build_card, save_card, write_card, write_html
     from ..card.render import render_markdown
     from ..card.value import card_document
+    from ..places import check_file_apart
 
     n_examples = EXAMPLES if arguments.examples is None else arguments.examples
     root = loader.Root(arguments.root)
+    for path in (arguments.html, arguments.into):
+        if path is not None:
+            check_file_apart(root.store, path, "Choose a path beside the root, or pass --save")
     card = build_card(root, root.open(arguments.ref), n_examples=n_examples)
     lines = []
     if arguments.html is not None:

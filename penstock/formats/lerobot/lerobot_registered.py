@@ -41,11 +41,12 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.store import check_recordable
 
 from ...exclusion_records import standing_exclusions, stay_out
+from ...places import check_apart
 from ...progress import progress
 from ..importer import ColumnarOptions, ReadSample
 from ..registration.earlier import REGISTERED_AGAIN, excluded_samples, live_samples, token_of
 from ..registration.parts import IndexFiles, objects_of, path_of
-from ..registration.register import RegistrationReport, check_apart, transaction
+from ..registration.register import APART, RegistrationReport, transaction
 from ..registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from ..registration.shard_rows import ForeignShard, group_name, shards_of
 from ..registration.taken_down import TakenDown
@@ -86,7 +87,7 @@ def register_lerobot(
     Conflict if `dataset` has another source or changed meanwhile; EmptyVersion.
     """
     check_dataset_name(dataset)
-    check_apart(root.url, store.url)
+    check_apart(root.store, store, APART)
     check_recordable(store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None

@@ -25,12 +25,13 @@ from loader.dataset.tables.foreign_objects import (
 )
 from loader.dataset.versions.version import Version
 from loader.dataset.writer import publish_left_out, publish_registered
-from loader.errors import Conflict, EmptyVersion, InvalidStore
+from loader.errors import Conflict, EmptyVersion
 from loader.order.random.lanes import frozen_shape
 from loader.storage import Store, open_store
 from loader.storage.store import Refusals, check_recordable
 
 from ...exclusion_records import standing_exclusions, stay_out
+from ...places import check_apart
 from ...units import size
 from ..importer import check_allow_missing
 from ..reading.sample import NO_METADATA, FoundObjects
@@ -53,6 +54,8 @@ from .shard_rows import (
 from .taken_down import TakenDown
 from .unread_files import unread_files
 
+APART = "Choose a place beside the root"
+"""Remedy if source and root contain one another."""
 AT_ONCE = 16
 """Shards read concurrently."""
 LARGE_CHUNK_BYTES = 8 * 2**20
@@ -114,7 +117,7 @@ def register(
     """
     check_dataset_name(dataset)
     store, columns = open_store(fspath(url), options), ColumnarOptions(key, fields, frozenset(without))
-    check_apart(root.url, store.url)
+    check_apart(root.store, store, APART)
     check_recordable(store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
@@ -289,13 +292,6 @@ def transaction(
         n += 1  # the collector ended it, or its version was retired
         txn = f"{name}-{n}"
     return root.begin(dataset, parent.id if parent else None, txn=txn)
-
-
-def check_apart(root: str, place: str) -> None:
-    """Raise InvalidStore if source and root contain one another."""
-    inner, outer = f"{root.rstrip('/')}/", f"{place.rstrip('/')}/"
-    if inner.startswith(outer) or outer.startswith(inner):
-        raise InvalidStore(f"{place} and the root {root} lie in one another: give a place beside the root")
 
 
 class ShuffleChunks(NamedTuple):

@@ -20,7 +20,8 @@ class TakenDown:
     def __init__(self, root: Root, dataset: str, store: Store) -> None:
         denies = root.state.denies
         self._is_active = bool(denies)
-        self._denied, self._url = DenyList(denies, dataset), store.url.rstrip("/")
+        self._denied = DenyList(denies, dataset)
+        self._url = store.url.rstrip("/")
         self.has_left_out = False
         """True once a sample was left out."""
 

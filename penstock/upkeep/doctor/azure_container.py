@@ -11,18 +11,11 @@ from loader.errors import MissingDependency
 from loader.storage.cloud.azure import azure_config
 from loader.storage.spec import bucket_and_prefix
 
+from ...places import azure_endpoint
 from .finding import Finding, fail, note, ok, warn
 
 BLOBS = 10_000
 """Most blobs searched for archived ones."""
-
-
-def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
-    """Return the server's URL, or "" if neither URL nor options name it. Raises: InvalidStore."""
-    place, _ = bucket_and_prefix(url)
-    config, _ = azure_config(url, options, place.partition("@")[2])
-    account = config.get("account_name")
-    return str(config.get("endpoint") or (f"https://{account}.blob.core.windows.net" if account else ""))
 
 
 def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:

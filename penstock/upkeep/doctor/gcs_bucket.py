@@ -11,17 +11,13 @@ from loader.errors import MissingDependency
 from loader.storage.cloud.gcs import gcs_config
 from loader.storage.spec import bucket_and_prefix
 
+from ...places import gcs_endpoint
 from .finding import Finding, fail, note, ok, warn
 from .lifecycle_rules import judged, rules_of_gcs
 
 COLD = {"NEARLINE", "COLDLINE", "ARCHIVE"}
 _UPLOAD = re.compile(r"<Upload>(.*?)</Upload>", re.DOTALL)
 _FIELD = re.compile(r"<(Key|Initiated)>([^<]*)<")
-
-
-def gcs_endpoint(url: str, options: Mapping[str, Any]) -> str:
-    """Return the server's URL. Raises: InvalidStore."""
-    return str(gcs_config(url, options)[0].get("base_url") or "https://storage.googleapis.com")
 
 
 def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:

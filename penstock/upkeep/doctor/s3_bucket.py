@@ -179,12 +179,6 @@ STRANGERS = {
 UNKNOWN = {"NotImplemented", "MethodNotAllowed", "501", "405"}
 
 
-def s3_endpoint(url: str, options: Mapping[str, Any]) -> str:
-    """Return the server's URL. Raises: InvalidStore; MissingDependency."""
-    config, _ = s3_config(url, options)
-    return str(config.get("endpoint") or f"https://s3.{config['region']}.amazonaws.com")
-
-
 def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield findings about a bucket's settings and objects.
 

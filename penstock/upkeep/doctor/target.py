@@ -7,23 +7,24 @@ from loader.dataset.log.marker import MARKER, PROBES, check_root
 from loader.errors import FormatTooNew, NotARoot
 from loader.storage import Store
 
-from .azure_container import azure_container, azure_endpoint
+from ...places import ENDPOINTS
+from .azure_container import azure_container
 from .clock import server_clock
 from .filesystem import disk_clock, durability, file_system, links, names, renames, space
 from .finding import Finding, fail, note, ok, warn
-from .gcs_bucket import gcs_bucket, gcs_endpoint
-from .s3_bucket import s3_bucket, s3_endpoint
+from .gcs_bucket import gcs_bucket
+from .s3_bucket import s3_bucket
 
-PROVIDERS = {
-    "s3": (s3_endpoint, s3_bucket),
-    "s3a": (s3_endpoint, s3_bucket),
-    "gs": (gcs_endpoint, gcs_bucket),
-    "gcs": (gcs_endpoint, gcs_bucket),
-    "az": (azure_endpoint, azure_container),
-    "abfs": (azure_endpoint, azure_container),
-    "abfss": (azure_endpoint, azure_container),
+SETTINGS = {
+    "s3": s3_bucket,
+    "s3a": s3_bucket,
+    "gs": gcs_bucket,
+    "gcs": gcs_bucket,
+    "az": azure_container,
+    "abfs": azure_container,
+    "abfss": azure_container,
 }
-"""URL scheme -> two functions of (URL, options): one returns the server's URL, one yields findings."""
+"""URL scheme -> function of (URL, options), which yields findings."""
 
 DISK = (space, links, durability, renames, names, disk_clock)
 
@@ -49,18 +50,18 @@ def root(store: Store) -> Iterator[Finding]:
 
 def clock(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     """Check the clock of a cloud provider's server. Raises: InvalidStore; MissingDependency."""
-    provider = PROVIDERS.get(url.split("://", 1)[0])
-    if provider and "fsspec" not in options and (where := provider[0](url, options)):
+    endpoint = ENDPOINTS.get(url.split("://", 1)[0])
+    if endpoint and "fsspec" not in options and (where := endpoint(url, options)):
         yield from server_clock(where)
 
 
 def settings(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield findings about a bucket's settings. Raises: InvalidStore; MissingDependency."""
-    provider = PROVIDERS.get(url.split("://", 1)[0])
+    of_bucket = SETTINGS.get(url.split("://", 1)[0])
     if "fsspec" in options:
         yield note("settings", "opened through fsspec: what a bucket's owner has set was not asked for")
-    elif provider:
-        yield from provider[1](url, options)
+    elif of_bucket:
+        yield from of_bucket(url, options)
 
 
 def disk(folder: str) -> Iterator[Finding]:

@@ -5,7 +5,7 @@
 .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), from unfinished runs
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +25,15 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.listing import differ
 from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import unlisted
-from loader.storage.spec import Opened
 from loader.storage.store import Refuse, check_recordable, list_place
 from loader.storage.threads import in_background
 
+from ...places import check_apart
 from ...units import size
 from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration
 from ..copying.items import Copied, Item, Pace
 from ..copying.journal import Journal
-from ..doctor.target import PROVIDERS
 
 if TYPE_CHECKING:
     from ...compute.cluster import Cluster
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 FOLDER = ".penstock-migration/"
 """Hidden, so that listings of media skip it."""
 SOURCE = f"{FOLDER}source.json"
-_OF_SERVER = ("endpoint_url", "account_name", "account_host")
-"""Options of fsspec that locate a server; penstock's options have the same names."""
 
 
 def check_places(source: Store, target: Store) -> None:
@@ -54,10 +51,7 @@ def check_places(source: Store, target: Store) -> None:
     """
     for url in (source.url, target.url):
         check_recordable(url)
-    if _is_inside(source, target) or _is_inside(target, source):
-        raise InvalidStore(
-            f"{source.url} and {target.url}: one lies in the other, so copies would be copied again; give another"
-        )
+    check_apart(source, target, "Copies would be copied again: choose another place")
     with in_background(next, objects(source), None) as first:
         for store in (source, target):
             if read(store, MARKER) is not None:
@@ -101,23 +95,6 @@ def _noted_source(target: Store, note: bytes) -> str:
             f"{target.url}/{SOURCE} is not what a migration wrote: it was edited; delete it, and give the source "
             "that the target was filled from"
         ) from error
-
-
-def _is_inside(outer: Store, inner: Store) -> bool:
-    if not (isinstance(outer, Opened) and isinstance(inner, Opened)):
-        return False
-    return f"{inner.url}/".startswith(f"{outer.url}/") and _server(outer) == _server(inner)
-
-
-def _server(store: Opened) -> str:
-    scheme, options = store.url.partition("://")[0], store.spec.options
-    if scheme not in PROVIDERS:
-        return ""
-    own = options.get("fsspec")
-    if isinstance(own, Mapping):
-        inner = {**own, **(own.get("client_kwargs") or {})}
-        options = {name: inner[name] for name in _OF_SERVER if name in inner}
-    return PROVIDERS[scheme][0](store.url, options).rstrip("/")
 
 
 UNREAD = "unknown"

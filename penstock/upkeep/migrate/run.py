@@ -23,6 +23,7 @@ from loader.errors import AlreadyExists, Conflict, Forbidden, NotARoot, ObjectNo
 from loader.storage import Store
 from loader.storage.store import check_recordable
 
+from ...places import check_apart
 from ..copying.copy_all import copy_all
 from ..copying.copy_many import Copies, Migration
 from ..copying.copy_one import copy_entries, put_compared, read_twice
@@ -224,6 +225,7 @@ def migrate(
     source, state = root.store, root.state
     for url in (source.url, target.url):
         check_recordable(url)
+    check_apart(source, target, "Choose a target beside the root")
     close_former(source, state, target)
     after, report = copied_entries(source, target), MigrationReport(target=target.url)
     report.entries = after

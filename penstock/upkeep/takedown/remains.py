@@ -22,7 +22,8 @@ from loader.storage.spec import bucket_and_prefix
 
 from ...denied.denied_bytes import DeniedBytes
 from ...denied.record import Place, TakedownRecord
-from ..doctor.azure_container import azure_credential, azure_endpoint
+from ...places import azure_endpoint
+from ..doctor.azure_container import azure_credential
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,7 +194,7 @@ def test_mistakes_are_told(tmp_path, cli):
         EmptyVersion, match=r"is empty or does not exist: check the URL.*nothing was imported"
     ):
         import_place(loader.Root(tmp_path / "r2"), name, open_store(tmp_path / "empty"), "d")
-    with pytest.raises(InvalidStore, match="lie in one another"):
+    with pytest.raises(InvalidStore, match="one lies in the other"):
         import_place(loader.Root(place / "root"), name, store, "d")
     run = cli("import", name, place, "d", "--workers", "0", root=root.url)
     assert (run.code, "a number of threads above 0 is needed" in run.err) == (2, True)

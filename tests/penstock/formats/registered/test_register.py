@@ -216,7 +216,7 @@ def test_dataset_of_another_place_is_refused(root, three, tmp_path):
 
 
 def test_place_and_the_root_lie_apart(root, three):
-    with pytest.raises(InvalidStore, match="lie in one another"):
+    with pytest.raises(InvalidStore, match="one lies in the other"):
         register(loader.Root(three / "root"), "webdataset", three, "photos")
 
 

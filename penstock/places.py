@@ -1,0 +1,98 @@
+"""Server and path of a store, and one check that a command does not write into what it reads."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from loader.errors import InvalidStore
+from loader.storage import Store
+from loader.storage.mirror import primary_of
+from loader.storage.spec import Opened, bucket_and_prefix
+
+
+def s3_endpoint(url: str, options: Mapping[str, Any]) -> str:
+    """Return the server's URL. Raises: InvalidStore; MissingDependency."""
+    from loader.storage.cloud.s3 import s3_config
+
+    config, _ = s3_config(url, options)
+    return str(config.get("endpoint") or f"https://s3.{config['region']}.amazonaws.com")
+
+
+def gcs_endpoint(url: str, options: Mapping[str, Any]) -> str:
+    """Return the server's URL. Raises: InvalidStore."""
+    from loader.storage.cloud.gcs import gcs_config
+
+    config, _ = gcs_config(url, options)
+    return str(config.get("base_url") or "https://storage.googleapis.com")
+
+
+def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
+    """Return the server's URL, or "" if neither URL nor options name it. Raises: InvalidStore."""
+    from loader.storage.cloud.azure import azure_config
+
+    place, _ = bucket_and_prefix(url)
+    config, _ = azure_config(url, options, place.partition("@")[2])
+    account = config.get("account_name")
+    return str(config.get("endpoint") or (f"https://{account}.blob.core.windows.net" if account else ""))
+
+
+ENDPOINTS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
+    "s3": s3_endpoint,
+    "s3a": s3_endpoint,
+    "gs": gcs_endpoint,
+    "gcs": gcs_endpoint,
+    "az": azure_endpoint,
+    "abfs": azure_endpoint,
+    "abfss": azure_endpoint,
+}
+"""URL scheme -> function of (URL, options), which returns the server's URL."""
+_OF_SERVER = ("endpoint_url", "account_name", "account_host")
+"""Options of fsspec that locate a server; penstock's options have the same names."""
+
+
+def check_apart(root: Store, place: Store, why: str) -> None:
+    """Raise InvalidStore if one of two stores contains the other. why: why that is refused, and what to do.
+
+    Compares folders behind symbolic links, and buckets by server, whatever the scheme.
+    """
+    own, other = _location(root), _location(place)
+    is_nested = own[1].startswith(other[1]) or other[1].startswith(own[1])
+    if own[0] == other[0] and is_nested:
+        raise InvalidStore(f"{place.url} and {root.url}: one lies in the other. {why}")
+
+
+def check_file_apart(root: Store, path: str | os.PathLike[str], why: str) -> None:
+    """Raise InvalidStore if a local file or folder that a command writes lies in a store. why: as for `check_apart`."""
+    server, folder = _location(root)
+    if not server and _folder(os.fspath(path)).startswith(folder):
+        raise InvalidStore(f"{path} lies in {root.url}. {why}")
+
+
+def _location(store: Store) -> tuple[str, str]:
+    """Return server and path. The server of a local folder is "". A path ends with "/"."""
+    own = primary_of(store)
+    url = own.url
+    scheme, _, rest = url.partition("://")
+    if not rest or scheme in ("file", "local"):
+        return "", _folder(rest or url)
+    if scheme not in ENDPOINTS:
+        return scheme, f"{rest.rstrip('/')}/"
+    bucket, prefix = bucket_and_prefix(url)
+    container = bucket.partition("@")[0]  # Azure: container@account
+    below = f"{prefix}/" if prefix else ""
+    return _server(own, scheme), f"{container}/{below}"
+
+
+def _folder(path: str) -> str:
+    real = str(Path(os.path.realpath(path)))
+    return f"{real.rstrip('/')}/"
+
+
+def _server(store: Store, scheme: str) -> str:
+    options: Mapping[str, Any] = store.spec.options if isinstance(store, Opened) else {}
+    own = options.get("fsspec")
+    if isinstance(own, Mapping):
+        inner = {**own, **(own.get("client_kwargs") or {})}
+        options = {name: inner[name] for name in _OF_SERVER if name in inner}
+    return ENDPOINTS[scheme](store.url, options).rstrip("/")

@@ -380,8 +380,11 @@ class Scan:
         return without_names(path, body, self._pipeline(dataset)) != body
 
     def _exclusion(self, path: str) -> bool:
+        marks = self._marks.get(path.split("/")[1])
+        if marks is None:
+            return False  # no dataset of the root: a key there is another sample's
         body = json_object(self._get(path), path, self._store.url)
-        return any(exclusion_without(body, marks) != body for marks in self._marks_below(path))
+        return exclusion_without(body, marks) != body
 
     def _ledger(self, path: str) -> bool:
         data = self._get(path)
@@ -392,13 +395,8 @@ class Scan:
         )
 
     def _page(self, path: str) -> bool:
-        page = self._get(path)
-        return any(page_names(page, marks) for marks in self._marks_below(path))
-
-    def _marks_below(self, path: str) -> list[Marks]:
-        """Return the marks of the dataset in a path; all datasets' marks if the root has no such dataset."""
         marks = self._marks.get(path.split("/")[1])
-        return [*self._marks.values()] if marks is None else [marks]
+        return marks is not None and page_names(self._get(path), marks)
 
     def _json_of_any(self, path: str) -> bool:
         if not path.endswith(".json"):

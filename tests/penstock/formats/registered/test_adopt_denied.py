@@ -190,7 +190,8 @@ def test_forged_objects_stop_no_takedown_and_no_proof(root, three, sealed, tmp_p
     assert len(root.open("photos")) == 119
     assert root.record(version.id, retired=True).retired is not None
     found, status = unclean(root, n, tmp_path)
-    assert (found, status) == ([f"data/{'2' * 32}/x.json"], 1)
+    assert sorted(found) == [f"data/{'2' * 32}/x.json", "tables/photos.txt", "tables/stray"]
+    assert status == 1
 
 
 def test_file_that_was_taken_down_is_left_out_and_the_others_are_adopted(root, tmp_path):

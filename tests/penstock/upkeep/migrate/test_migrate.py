@@ -18,7 +18,7 @@ import pytest
 
 import loader
 from loader.dataset import writer as changes
-from loader.errors import Conflict, Corrupt, InvalidRuntime, NotARoot, Transient
+from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore, NotARoot, Transient
 from loader.storage import open_store
 from loader.storage.files import MemoryBudget
 from penstock.cli import main
@@ -371,7 +371,7 @@ def test_target_that_fails_for_good_is_named(root, place):
 
 
 def test_other_places_are_refused(root, place, tmp_path):
-    with pytest.raises(Conflict, match="which is written to"):
+    with pytest.raises(InvalidStore, match="one lies in the other"):
         migrate(root, root.store, Pace())
     other = loader.Root(str(tmp_path / "other"))
     write(other, range(3))

@@ -178,7 +178,7 @@ def _with_records(producer: Mapping[str, Any], records: Collection[str]) -> Mapp
 def publish_left_out(
     root: "Root",
     version: Version,
-    left_out: Superseded,
+    left_out: Superseded = NOTHING_SUPERSEDED,
     producer: Producer = None,
     standing: Standing = NOTHING_STANDS,
 ) -> Version:

@@ -21,7 +21,6 @@ from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
 from loader.dataset.writer import publish_left_out, publish_registered
-from loader.dataset.writing.exclude import NOTHING_SUPERSEDED
 from loader.dataset.writing.part_writer import SampleBlock
 from loader.dataset.writing.run_tables import part_tables
 from loader.dataset.writing.spill import Sample
@@ -184,7 +183,7 @@ def import_place(
             version = work.of_samples(objects, options)
     elif parent is not None and not report.failures:
         stands = standing_exclusions(root.store, dataset)
-        version = publish_left_out(root, parent, NOTHING_SUPERSEDED, standing=stands)
+        version = publish_left_out(root, parent, standing=stands)
     report.notes += _notes(format, listed, objects)
     if version is not None and not report.failures:
         report.describe(version, parent)

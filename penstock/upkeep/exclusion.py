@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from loader.dataset.log.marker import check_primary
 from loader.dataset.versions.samples_table import live_ordinals
 from loader.dataset.writer import publish_left_out
-from loader.dataset.writing.exclude import NOTHING_SUPERSEDED
 from loader.errors import (
     Conflict,
     EmptyVersion,
@@ -99,7 +98,7 @@ def obey(root: "Root", dataset: str) -> "Version | None":
         if not stands or newest is None:
             return None
         try:
-            version = publish_left_out(root, root.open(newest.id), NOTHING_SUPERSEDED, standing=stands)
+            version = publish_left_out(root, root.open(newest.id), standing=stands)
         except (Conflict, VersionNotFound):  # another process excluded a sample, or retired the version
             if attempt == _TRIES - 1:
                 raise

@@ -56,9 +56,10 @@ def check_apart(root: Store, place: Store, why: str) -> None:
 
     Compares folders behind symbolic links, and buckets by server, whatever the scheme.
     """
-    own, other = _location(root), _location(place)
-    is_nested = own[1].startswith(other[1]) or other[1].startswith(own[1])
-    if own[0] == other[0] and is_nested:
+    server, path = _location(root)
+    other_server, other_path = _location(place)
+    is_nested = path.startswith(other_path) or other_path.startswith(path)
+    if server == other_server and is_nested:
         raise InvalidStore(f"{place.url} and {root.url}: one lies in the other. {why}")
 
 

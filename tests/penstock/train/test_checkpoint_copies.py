@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import loader
-from loader.errors import CheckpointNotFound, Conflict, Corrupt, InvalidRuntime, Transient
+from loader.errors import CheckpointNotFound, Conflict, Corrupt, InvalidStore, Transient
 from loader.storage import Store, open_store
 from penstock.checkpoints import Checkpoints, marker, retention
 from penstock.checkpoints.marker import Checkpoint, StoredObject
@@ -147,7 +147,7 @@ def test_other_checkpoints_of_the_target_stay(source: Store, target: loader.Root
     assert before.items() <= objects(target.store).items()
     with pytest.raises(CheckpointNotFound, match="step 30"):
         list(copy_checkpoints(source, target, "big", 30))
-    with pytest.raises(InvalidRuntime, match="is the root that holds the checkpoints"):
+    with pytest.raises(InvalidStore, match="one lies in the other"):
         list(copy_checkpoints(source, loader.Root(tmp_path / "source"), "big"))
 
 

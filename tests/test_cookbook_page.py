@@ -1,15 +1,25 @@
 """The blocks of docs/cookbook.md, in their order, twice over, in processes of their own."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
+import loader
+from tests.servers.patience import PATIENCE_S
 from tests.servers.processes import python
 
 ROOT = Path(__file__).parent.parent
-BLOCKS = dict(re.findall(r"```python (\w+)\n(.*?)```", (ROOT / "docs" / "cookbook.md").read_text(), re.S))
+PAGE = (ROOT / "docs" / "cookbook.md").read_text()
+BLOCKS = dict(re.findall(r"```python (\w+)\n(.*?)```", PAGE, re.S))
+COMMANDS = dict(re.findall(r"```sh (\w+)\n(.*?)```", PAGE, re.S))
 AUGMENT = """
 import loader, sys
 
@@ -23,6 +33,16 @@ if __name__ == "__main__":
     for workers in (0, 4):
         with loader.Loader(plan, 0, 1, transform=Seeded("x.npy", augment), steps=6, workers=workers) as batches:
             print([float(batch["x.npy"].double().sum()) for batch in batches])
+"""
+
+
+ONE_STEP = """
+import os
+
+def train(images, labels):  # the page's loop has no end
+    print(*images.shape, *labels.shape, flush=True)
+    os._exit(0)
+
 """
 
 
@@ -72,8 +92,78 @@ def test_documents_are_packed_and_run_twice(place: Path) -> None:
     assert first.startswith("(8, 512) ")
 
 
+def write_photos(folder: Path) -> None:
+    """Write eight photos of each of three colours, a folder per colour."""
+    for colour in ("red", "green", "blue"):
+        (folder / colour).mkdir(parents=True)
+        for n in range(8):
+            shape = (40 + 4 * n, 60)
+            Image.new("RGB", shape, colour).save(folder / colour / f"{n}.jpg")
+
+
+def shell(commands: str, place: Path) -> str:
+    """Return what the commands print. They run in the folder, with this interpreter's scripts first on the path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    unset = {"RANK", "WORLD_SIZE", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PENSTOCK_ROOT"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment |= {"PATH": path, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-ec", commands],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_resnet_trains_from_jpegs_on_two_ranks_and_resumes_on_one(
+    tmp_path: Path, shared: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    write_photos(tmp_path / "jpegs")
+    shell(COMMANDS["jpegs"], tmp_path)
+    script = tmp_path / "resnet.py"
+    script.write_text(BLOCKS["resnet"])
+    scripts, digests = shared("run/scripts"), dict[int, int]()
+    with scripts.started(shared("dataset/forks"), "torch", "torch._dynamo", "penstock.checkpoints") as do:
+        for world_size, steps in ((2, range(4)), (1, range(4, 6))):
+            done = do(script, steps.stop, folder=tmp_path, world_size=world_size)
+            assert done.codes == [0] * world_size, done.errors
+            assert [step for step, _ in done.took] == [*steps]
+            digests |= dict(done.took)
+
+    photos = loader.Root(tmp_path / "jpeg-root").open("photos@1")
+    classes = photos.classes("label")
+    assert classes == ("blue", "green", "red")
+    view = photos.select("jpg", columns={"label": classes}).where("label IS NOT NULL")
+    plan = loader.plan({"photos": view}, seed=7, global_batch=8)
+    with loader.Loader(plan, 0, 1, steps=6) as batches:
+        for batch in batches:
+            assert digests[batch.step] == batch.digest
+            for slot, label in zip(batch.ids, batch["label"].tolist(), strict=True):
+                assert slot is not None
+                assert slot[1].startswith(f"{classes[label]}/")
+
+
+def test_front_page_trains_on_labelled_photos(tmp_path: Path) -> None:
+    page = (ROOT / "docs/index.md").read_text()
+    (start,) = re.findall(r"```sh start\n(.*?)```", page, re.S)
+    (loop,) = re.findall(r"```python loop\n(.*?)```", page, re.S)
+    write_photos(tmp_path / "photos")
+    install, command = start.splitlines()
+    assert install.startswith("pip install -e ")
+    shell(command, tmp_path)
+    small = loop.replace("global_batch=256", "global_batch=24")
+    assert run(ONE_STEP + small, tmp_path) == "24 224 224 3 24\n"
+
+
 def test_every_block_is_tried() -> None:
-    tried = {"splits", "validate", "captions", "seeded", "video", "language"}
+    tried = {"splits", "validate", "resnet", "captions", "seeded", "video", "language"}
+    assert set(COMMANDS) == {"jpegs"}
     assert set(BLOCKS) == {*tried, "torchvision"}
     assert "from seeded import Seeded\n" in BLOCKS["torchvision"]  # each block is a script of its own
 

@@ -15,6 +15,7 @@ from ..dataset.norm import FieldNorm, FieldTotals
 from ..dataset.reading.verified_bucket_reads import read_fields, read_parts
 from ..dataset.shards.address import SampleAddress
 from ..dataset.versions.view import View
+from ..dataset.versions.view_columns import column_values
 from ..errors import Corrupt, FieldMismatch, InvalidPlan
 from ..modalities.array import is_array
 from ..order.random.keyed_permutation import I64
@@ -24,7 +25,7 @@ from ..run.recipe.decode import decoders
 from ..run.recipe.episode_clocks import Picked
 from ..run.recipe.video_packet_reads import Readers
 from ..run.recipe.window_reads import WindowReads
-from ..run.recipe.windowed_episodes import WindowedEpisode, column_values
+from ..run.recipe.windowed_episodes import WindowedEpisode
 
 TOGETHER, TOGETHER_BYTES = 64, 16 * 2**20
 """Episodes that are read together, and bytes of them, or of a block of one."""

@@ -202,7 +202,13 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
             "'synthetic'"
         )
     version = open_version(spec["version"])
-    return View(version, spec["fields"], spec["where"], spec["where_present"], spec.get("first", 0))
+    first = spec.get("first", 0)
+    return View(version, spec["fields"], spec["where"], spec["where_present"], first, _columns(spec))
+
+
+def _columns(spec: Mapping[str, Any]) -> dict[str, Sequence[str] | None]:
+    """Return column -> class names or None, from the JSON of a view."""
+    return {str(name): classes for name, classes in spec.get("columns") or []}
 
 
 def write_part(

@@ -292,7 +292,7 @@ class Root:
         They form the column group `name`. Earlier values and versions stay. Rows may have their own `annotated_by` and
         `annotated_at_us`.
 
-            rows: path or URL of a .parquet, .jsonl or .csv file, Arrow table, mapping key -> values, or mappings.
+            rows: path or URL of a .parquet, .jsonl, .csv or .tsv file, Arrow table, mapping key -> values, or mappings.
             key: column of the rows to look up in the samples' column `on`; a value may match several samples.
             on: "key", "source_key", "raw_key", or another column of texts, such as "path".
             columns: columns to take; None takes all.

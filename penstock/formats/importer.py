@@ -8,13 +8,12 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.columnar.choices import NO_OPTIONS, ColumnarOptions, ReadSample
 from loader.dataset.columnar.column_agreement import ColumnAgreement
-from loader.dataset.columnar.column_names import Partitions
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.errors import Changed, Corrupt, InvalidRuntime, NotSupported
 from loader.keywords import did_you_mean
 from loader.storage import ObjectInfo, Store
 
-from .reading.sample import NO_METADATA, ForeignSample
+from .reading.sample import NO_METADATA, ForeignSample, ObjectColumns
 from .reading.stated_counts import StatedCounts
 
 __all__ = [
@@ -75,13 +74,13 @@ class Readable(NamedTuple):
     notes: Callable[[], Sequence[str]] | None = None
     """Returns what was left out of the samples read so far, or None."""
 
-    def with_partitions(self, partitions: Partitions) -> "Readable":
-        """Return a copy with the column values of folder names."""
+    def with_columns(self, columns: ObjectColumns) -> "Readable":
+        """Return a copy with column values that follow from an object's key."""
         read = self.samples
 
         def samples(run: ImportRun) -> Iterator[ReadSample]:
             for sample in read(run):
-                yield sample._replace(metadata=partitions.joined(run.info.key, sample.metadata))
+                yield sample._replace(metadata=columns.joined(run.info.key, sample.metadata))
 
         return self._replace(samples=samples)
 

@@ -229,7 +229,7 @@ def find_registered(
         module = cast(RegisteredTables, import_module(FORMATS[name].registered, __package__))
         tables = module.find_objects(store, infos, options)
         partitions = Partitions((info.key for info in tables.infos), options.without, texts)
-        return tables.with_partitions(partitions), 1
+        return tables.with_columns(partitions), 1
     if options.key is not None or options.fields:
         raise InvalidRuntime(
             f"--key and --field are for tables, whose columns they name; {name} has its own keys and fields"

@@ -6,7 +6,7 @@ options, and the objects' keys, sizes and change tokens.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -25,15 +25,15 @@ from loader.dataset.writing.part_writer import SampleBlock
 from loader.dataset.writing.run_tables import part_tables
 from loader.dataset.writing.spill import Sample
 from loader.errors import Conflict, EmptyVersion, InvalidRuntime
-from loader.storage import Store
-from loader.storage.store import Refusals
+from loader.storage import ObjectInfo, Store
 
 from ..class_names import class_names_of
-from ..exclusion_records import standing_exclusions, stay_out
+from ..exclusion_records import standing_exclusions
 from ..places import check_apart
 from ..progress import progress
 from ..threads import in_threads
 from .importer import NO_OPTIONS, ColumnarOptions, Importer, Readable, check_options
+from .importing.import_report import ImportReport
 from .importing.read_units import ReadUnit, UnitReader, check_unique, in_workers, read_units, settled, spilled
 from .importing.spans import blocks_of
 from .importing.walk import UnitsAhead, Walk
@@ -51,6 +51,7 @@ from .importing.write_parts import (
 from .reading.sample import FoundObjects
 from .reading.stated_counts import WAY_OUT, StatedCounts
 from .registration.earlier import PlaceDifference, imported_difference, live_samples
+from .registration.file_labels import NO_LABELS, FileLabels, LabelOptions, labels_of, relabel, without_table
 from .registration.register import APART, transaction
 from .registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .registration.shard_rows import group_guessed, shards_of
@@ -64,66 +65,6 @@ WORKERS = 8
 """Units copied concurrently, by default; half of them wait for the disk."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ImportReport:
-    name: str = ""
-    """Version name; "" if anything failed."""
-    id: str = ""
-    """Version id."""
-    samples: int = 0
-    """Samples in the version."""
-    new: int = 0
-    """New objects."""
-    replaced: int = 0
-    """Changed objects; their old samples are excluded."""
-    same: int = 0
-    """Unchanged objects."""
-    taken_down: int = 0
-    """New and changed objects that a takedown names, which are skipped."""
-    others: int = 0
-    """Objects in another format, or not selected."""
-    refusals: Refusals = field(default_factory=Refusals)
-    """Objects that were not listed, with reasons."""
-    nbytes: int = 0
-    """Bytes of fields copied."""
-    skipped: int = 0
-    """Parts that an earlier run wrote."""
-    notes: list[str] = field(default_factory=list)
-    """Data that was left out: unread files, parts of samples, JSON values that could not become columns."""
-    missing_parts: list[str] = field(default_factory=list)
-    """Stated things that the source lacks, if that was allowed; also in the version's record."""
-    failures: list[str] = field(default_factory=list)
-    """One error per object or part not read or written."""
-
-    def describe(self, version: Version, parent: Version | None) -> None:
-        """Take the version's name, size and exclusions. parent: the version before the import."""
-        self.name, self.id, self.samples = version.name, version.id, len(version)
-        self.notes += stay_out(version, parent)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def to_text(self) -> str:
-        objects = f"objects: {self.new} new, {self.replaced} changed, {self.same} unchanged"
-        if self.taken_down:
-            objects += f", {self.taken_down} taken down and skipped"
-        objects += f"; {self.others} others ignored"
-        refused = self.refusals.lines()
-        if self.failures:
-            failed = [f"  failed: {why}" for why in self.failures]
-            return "\n".join(
-                [
-                    *failed,
-                    *refused,
-                    objects,
-                    "nothing was published: repair or move these objects, then run the command again",
-                ]
-            )
-        lines = [f"{self.name}  {self.id}", f"{self.samples} samples with bytes of their own"]
-        missing = [f"  missing, left out: {text}" for text in self.missing_parts]
-        return "\n".join([*lines, objects, *refused, *missing, *self.notes])
-
-
 def import_place(
     root: Root,
     format: str,
@@ -135,6 +76,7 @@ def import_place(
     workers: int = WORKERS,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     selection: Selection = EVERYTHING,
+    label_options: LabelOptions = NO_LABELS,
 ) -> ImportReport:
     """Publish a version with copies of a source's samples, or the next version with its new objects.
 
@@ -144,9 +86,10 @@ def import_place(
     options: key column, columns that become fields, fields and columns to leave out.
     shuffle: order samples by key hash; None does so if each file is a sample.
     workers: threads, each of which writes its own part.
+    label_options: labels of plain files. An annotation changes the labels of unchanged files.
 
-    Raises: InvalidStore; InvalidRuntime; Conflict if `dataset` has another source or changed meanwhile; EmptyVersion;
-    Denied if takedowns deny all of a new dataset; FieldMismatch.
+    Raises: InvalidStore; InvalidKey for rows of labels that no file has; InvalidRuntime; Conflict if `dataset` has
+    another source or changed meanwhile; EmptyVersion; Denied if takedowns deny all of a new dataset; FieldMismatch.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -158,36 +101,29 @@ def import_place(
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     if options.episodes and parent is not None:
         options = options._replace(earlier=frozenset(one.key for one in live_samples(parent, "raw_key")))
-    listed = list_selected(store, format, selection)
+    listed = without_table(store, list_selected(store, format, selection), label_options)
     objects = _find_objects(format, importer, store, listed, options, parent)
+    labels = labels_of(format, label_options, objects.infos, parent, options.without)
+    objects = objects if labels is None else objects.with_columns(labels)
     taken_down = TakenDown(root, dataset, store)
     since = taken_down.without_objects(imported_difference(parent, store, objects.infos))
-    new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
-    report = ImportReport(new=new, replaced=replaced, same=since.same, others=listed.n - len(objects.infos))
-    report.taken_down = len(since.taken_down)
-    report.refusals = listed.refusals
+    report = ImportReport.of_objects(since, listed.n - len(objects.infos), listed.refusals)
     stated = _stated_counts(format, listed, objects, since, taken_down, options)
     if stated.n and not options.allow_missing:
         report.failures = [f"{text}; {WAY_OUT}" for text in stated.lines()]
         return report  # before anything is copied
     version = parent
     if since.fresh:
-        chosen = _chosen(format, importer, options, shuffle, shard_bytes) | selection.to_json()
+        chosen = _chosen(format, importer, options, shuffle, shard_bytes, labels) | selection.to_json()
         work = _Import(root, dataset, store, parent, since, taken_down, chosen, workers, report, stated)
-        if isinstance(objects, FoundObjects):
-            version = work.of_spans(objects)
-        elif importer is not None and FORMATS[format].is_isolated:
-            with in_workers(objects, importer.find_readable, store, options, workers) as isolated:
-                version = work.of_samples(isolated, options)
-        else:
-            version = work.of_samples(objects, options)
+        version = work.of_objects(objects, importer, options)
     elif parent is not None and not report.failures:
         stands = standing_exclusions(root.store, dataset)
         version = publish_left_out(root, parent, standing=stands)
     report.notes += _notes(format, listed, objects)
     if version is not None and not report.failures:
-        report.describe(version, parent)
-        report.missing_parts = stated.lines()
+        version = _relabelled(report, root, version, labels, objects.infos, since)
+        report.describe(version, parent, stated.lines())
     return report
 
 
@@ -213,6 +149,21 @@ def _stated_counts(
     return stated
 
 
+def _relabelled(
+    report: ImportReport,
+    root: Root,
+    version: Version,
+    labels: FileLabels | None,
+    infos: Sequence[ObjectInfo],
+    since: PlaceDifference,
+) -> Version:
+    if labels is None:
+        return version
+    version, report.relabelled = relabel(root, version, labels, infos, since.fresh)
+    report.notes += labels.notes
+    return version
+
+
 def _find_objects(
     format: str,
     importer: Importer | None,
@@ -229,7 +180,7 @@ def _find_objects(
         if FORMATS[format].is_partitioned:
             texts = text_columns(parent.manifest["columns"]) if parent else ()
             keys = (info.key for info in objects.infos)
-            objects = objects.with_partitions(Partitions(keys, options.without, texts))
+            objects = objects.with_columns(Partitions(keys, options.without, texts))
     states_more = objects.stated is not None and objects.stated.n > 0
     if not objects.infos and (options.allow_missing or not states_more):
         why = f"{listed.why_none(store.url, format)}; nothing was imported"
@@ -249,7 +200,12 @@ def _notes(format: str, listed: ListedObjects, objects: FoundObjects | Readable)
 
 
 def _chosen(
-    format: str, importer: Importer | None, options: ColumnarOptions, shuffle: bool | None, shard_bytes: int
+    format: str,
+    importer: Importer | None,
+    options: ColumnarOptions,
+    shuffle: bool | None,
+    shard_bytes: int,
+    labels: FileLabels | None,
 ) -> dict[str, Any]:
     if shuffle is None:
         shuffle = importer is None and registered_named(format).OBJECTS_PER_SHARD > 1
@@ -259,6 +215,8 @@ def _chosen(
         "shuffle": shuffle,
         "shard_bytes": shard_bytes,
     }
+    if labels is not None:
+        chosen |= labels.to_json()
     if importer is not None:
         chosen |= {"key": options.key, "fields": dict(sorted(options.fields.items()))}
     return chosen | options.episodes_json() | options.clocks_json()
@@ -280,6 +238,18 @@ class _Import:
     @property
     def groups(self) -> Mapping[str, Mapping[str, Any]]:
         return self.parent.manifest["groups"] if self.parent else {}
+
+    def of_objects(
+        self, objects: FoundObjects | Readable, importer: Importer | None, options: ColumnarOptions
+    ) -> Version | None:
+        """Publish the samples of new objects; None if anything failed."""
+        if isinstance(objects, FoundObjects):
+            return self.of_spans(objects)
+        if importer is not None and FORMATS[self.chosen["format"]].is_isolated:
+            find = importer.find_readable
+            with in_workers(objects, find, self.store, options, self.workers) as isolated:
+                return self.of_samples(isolated, options)
+        return self.of_samples(objects, options)
 
     def of_spans(self, objects: FoundObjects) -> Version | None:
         shards = shards_of(self.since.fresh, registered_named(self.chosen["format"]).OBJECTS_PER_SHARD)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     "join labels from a file to the samples of a version",
     argument("ref", "e.g. photos@latest"),
     argument("name", "name of the annotation, e.g. labels-v2"),
-    argument("--from FILE", ".parquet, .jsonl or .csv; path or URL", dest="rows", required=True),
+    argument("--from FILE", ".parquet, .jsonl, .csv or .tsv; path or URL", dest="rows", required=True),
     argument("--author", "author of rows that have no annotated_by", required=True),
     argument("--key COLUMN", "the file's column of keys (default: key)", default="key"),
     argument(

@@ -25,6 +25,7 @@ from .verb import (
 )
 
 if TYPE_CHECKING:
+    from ..formats.registration.file_labels import LabelOptions
     from ..formats.registration.register import RegistrationReport
     from ..formats.registration.selection import Selection
 
@@ -53,7 +54,7 @@ _CHOSEN = (
     repeated(
         "--exclude PATTERN", "leave out objects whose keys match this pattern of .gitignore, such as '*.tmp'"
     ),
-    argument("--key COLUMN", "column of a table that holds the keys"),
+    argument("--key COLUMN", "column of a table that holds the keys, or of --labels that names the files"),
     repeated(
         "--field COLUMN[=EXTENSION]",
         "column of a table that becomes a field, such as text, image=jpg or ids=u2",
@@ -70,6 +71,21 @@ _CHOSEN = (
     ),
 )
 """Options that choose objects, columns and episodes."""
+_LABELS = (
+    argument(
+        "--labels FILE",
+        "labels of plain files: a .csv, .tsv, .jsonl or .parquet with a row per file, whose other columns become "
+        "columns of the dataset; path or URL",
+        default="",
+    ),
+    argument(
+        "--label-from SOURCE",
+        "folder: a plain file's label is its folder's name; none: new files have no label, though earlier ones do",
+        choices=("folder", "none"),
+        default="",
+    ),
+    flag("--partial-labels", "ignore rows of --labels that no file has (default: refuse them)"),
+)
 
 
 @verb(
@@ -84,6 +100,7 @@ _CHOSEN = (
     argument("name", "name of the dataset; run again to register changes"),
     repeated("--without FIELD", "leave out a field, or a column of tables and JSON documents"),
     *_CHOSEN,
+    *_LABELS,
 )
 def run_register(arguments: Namespace) -> Answer:
     from ..formats.registration.register import chunks_of
@@ -113,6 +130,9 @@ def run_register(arguments: Namespace) -> Answer:
         *(f"  missing, left out: {text}" for text in done.missing_parts),
         *done.notes,
     ]
+    if done.relabelled:
+        body["relabelled"] = done.relabelled
+        lines.append(f"{done.relabelled} samples of unchanged files have new labels")
     if done.sealed:
         body["sealed"] = done.sealed
         lines.append(f"{done.sealed} new shards read and sealed")
@@ -123,10 +143,12 @@ def run_register(arguments: Namespace) -> Answer:
 
 
 def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport":
+    from ..formats.registration.file_labels import labels_of
     from ..formats.registration.register import register
     from ..formats.registry import REGISTERED, TABLES
 
     format, selection = arguments.format, selection_of(arguments)
+    label_options = label_options_of(arguments)
     if arguments.episodes and format != LEROBOT:
         from ..formats.importer import EPISODES_OF
 
@@ -136,6 +158,7 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
 
         if arguments.key or arguments.field:
             raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
+        labels_of(format, label_options, (), None)  # which this format has none of
         return register_lerobot(
             root,
             open_store(arguments.url),
@@ -154,10 +177,11 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
         arguments.url,
         arguments.name,
         without=arguments.without,
-        key=arguments.key,
+        key=None if label_options.table else arguments.key,
         fields=fields_of(arguments),
         selection=selection,
         allow_missing=arguments.allow_missing,
+        label_options=label_options,
     )
 
 
@@ -192,6 +216,7 @@ def _register(arguments: Namespace, root: "loader.Root") -> "RegistrationReport"
         "clock of a topic of mcap or rosbag, or of all topics: log_time or stamp (default: stamp, if all topics then "
         "have one clock)",
     ),
+    *_LABELS,
     workers_argument(8),
 )
 def run_import(arguments: Namespace) -> Answer:
@@ -199,13 +224,14 @@ def run_import(arguments: Namespace) -> Answer:
     from ..formats.importer import ColumnarOptions
     from ..formats.run_import import import_place
 
+    label_options = label_options_of(arguments)
     done = import_place(
         loader.Root(arguments.root),
         arguments.format,
         open_store(arguments.url),
         arguments.name,
         options=ColumnarOptions(
-            arguments.key,
+            None if label_options.table else arguments.key,
             fields_of(arguments),
             frozenset(arguments.without),
             episodes=arguments.episodes,
@@ -215,6 +241,7 @@ def run_import(arguments: Namespace) -> Answer:
         shuffle=arguments.shuffle,
         workers=arguments.workers,
         selection=selection_of(arguments),
+        label_options=label_options,
     )
     return report_answer(done, failed=done.failures)
 
@@ -237,6 +264,17 @@ def _clocks_of(arguments: Namespace) -> dict[str, str]:
                 f"--clock {text}: topic {name!r} already has the clock {clocks[name]!r}; give one"
             )
     return clocks
+
+
+def label_options_of(arguments: Namespace) -> "LabelOptions":
+    from ..formats.registration.file_labels import LabelOptions  # imports Arrow, which `--help` must not load
+
+    return LabelOptions(
+        table=arguments.labels,
+        key=arguments.key if arguments.labels else None,
+        label_from=arguments.label_from,
+        is_partial=arguments.partial_labels,
+    )
 
 
 def selection_of(arguments: Namespace) -> "Selection":

@@ -52,6 +52,14 @@ def parquet_tables(path: str, name: str, selection: ColumnSelection, batch_rows:
     return arrow_tables(_parquet_batches(path, name, batch_rows), name, selection, batch_rows)
 
 
+def parquet_names(path: str, name: str) -> list[str]:
+    """Return the names of a file's columns. Raises: InvalidSample for a damaged file."""
+    try:
+        return list(pq.read_schema(path).names)
+    except UNREADABLE as error:
+        raise InvalidSample(f"{name} is not a readable Parquet file: {error}") from error
+
+
 def _parquet_batches(path: str, name: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
@@ -154,8 +162,17 @@ _TEXTS = {
 """Arrow type -> pattern of accepted texts. Arrow itself accepts more, such as 007 and +1."""
 
 
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+"""Ending of a text table -> character between its cells."""
+
+
 def csv_tables(
-    path: str, name: str, selection: ColumnSelection, types: Mapping[str, str], batch_rows: int
+    path: str,
+    name: str,
+    selection: ColumnSelection,
+    types: Mapping[str, str],
+    batch_rows: int,
+    delimiter: str = ",",
 ) -> Iterator[RowBatch]:
     """Yield batches of at most `batch_rows` rows, with the line on which each row ends.
 
@@ -164,13 +181,13 @@ def csv_tables(
     Raises: FieldNotFound if there is no key column; InvalidSample if a line is not CSV or has no key; FieldMismatch if
     text does not have the column's type.
     """
-    header = _header(path, name, selection.key)
+    header = _header(path, name, selection.key, delimiter)
     selected = selection.of(header)
     new = [column for column in selected if column not in types]
     kinds = {selection.key: "string", **{column: types[column] for column in selected if column in types}}
     if new:
-        kinds |= _guessed(_texts(path, name, header, new, batch_rows), new)
-    for texts, numbers in _texts(path, name, header, kinds, batch_rows):
+        kinds |= _guessed(_texts(path, name, header, new, batch_rows, delimiter), new)
+    for texts, numbers in _texts(path, name, header, kinds, batch_rows, delimiter):
         if texts[selection.key].null_count:
             row = texts[selection.key].is_null().index(True).as_py()
             raise InvalidSample(f"line {numbers[row]} of {name} has no key, under {selection.key!r}")
@@ -180,9 +197,17 @@ def csv_tables(
         yield RowBatch(table=pa.table(columns), numbers=numbers, skipped=selection.skipped(header))
 
 
-def _header(path: str, name: str, key: str) -> list[str]:
+def csv_header(path: str, name: str, delimiter: str) -> list[str]:
+    """Return the cells of the first line. Raises: InvalidSample if it is not CSV."""
     with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-        header = next(csv.reader(file), [])
+        try:
+            return next(csv.reader(file, delimiter=delimiter), [])
+        except csv.Error as error:
+            raise InvalidSample(f"line 1 of {name} is not CSV in UTF-8: {error}") from error
+
+
+def _header(path: str, name: str, key: str, delimiter: str) -> list[str]:
+    header = csv_header(path, name, delimiter)
     if key not in header:
         raise FieldNotFound(
             f"there is no column {key!r} in {name}; its first line is {','.join(header) or 'empty'}"
@@ -192,9 +217,9 @@ def _header(path: str, name: str, key: str) -> list[str]:
     return header
 
 
-def _lines(path: str, name: str, header: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def _lines(path: str, name: str, header: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
     with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, strict=True)
+        reader = csv.reader(file, strict=True, delimiter=delimiter)
         try:
             next(reader, None)
             for cells in reader:
@@ -211,9 +236,14 @@ def _lines(path: str, name: str, header: Sequence[str]) -> Iterator[tuple[int, l
 
 
 def _texts(
-    path: str, name: str, header: Sequence[str], selected: Collection[str], batch_rows: int
+    path: str,
+    name: str,
+    header: Sequence[str],
+    selected: Collection[str],
+    batch_rows: int,
+    delimiter: str,
 ) -> Iterator[Texts]:
-    lines = _lines(path, name, header)
+    lines = _lines(path, name, header, delimiter)
     while chunk := list(islice(lines, batch_rows)):
         numbers, rows = zip(*chunk, strict=True)
         columns = {

@@ -1,4 +1,4 @@
-"""Read label rows as Arrow batches from Parquet, JSON Lines, CSV, Arrow, or Python mappings.
+"""Read label rows as Arrow batches from Parquet, JSON Lines, CSV, TSV, Arrow, or Python mappings.
 
 Every row carries its line or row number in the source, for errors.
 """
@@ -18,14 +18,24 @@ from urllib.parse import parse_qsl
 import numpy as np
 import pyarrow as pa
 
-from ...errors import InvalidField, InvalidSample, StoreError
+from ...errors import FieldNotFound, InvalidField, InvalidSample, StoreError
 from ...json_text import is_text
 from ...storage import open_store
 from ...storage.disk.scratch import held_folder
 from ...storage.files import download
 from ...storage.spec import redact
 from ..tables.columns import check_metadata, column_of
-from .batch import ColumnSelection, RowBatch, arrow_tables, csv_tables, n_parquet_rows, parquet_tables
+from .batch import (
+    DELIMITERS,
+    ColumnSelection,
+    RowBatch,
+    arrow_tables,
+    csv_header,
+    csv_tables,
+    n_parquet_rows,
+    parquet_names,
+    parquet_tables,
+)
 
 BATCH_ROWS = 65_536
 ROWS = "the rows given"
@@ -44,6 +54,8 @@ class RowSource:
     """Yields the rows; called once."""
     n_rows: Callable[[], int] = lambda: 0
     """Approximate number of rows, computed when called; 0 if unknown."""
+    key: str = ""
+    """Column of keys."""
 
     def at(self, number: int) -> str:
         return f"{self.word} {number} of {self.name}"
@@ -51,24 +63,30 @@ class RowSource:
 
 @contextmanager
 def open_rows(
-    rows: Any, key: str, types: Mapping[str, str], columns: Collection[str] | None = None
+    rows: Any, key: str | Sequence[str], types: Mapping[str, str], columns: Collection[str] | None = None
 ) -> Iterator[RowSource]:
     """Yield one source of the given rows.
 
-        key: the rows' key column.
+        key: the rows' key column; for a file also a list of names: the first one in the file counts.
         types: column -> Arrow type in the dataset, for parsing CSV text.
         columns: columns to read, None for all.
 
     Raises: InvalidSample if the value is not a source of rows; ObjectNotFound if a URL has no object. Reading raises
     InvalidSample, InvalidField and FieldNotFound, with file and line.
     """
-    selection = ColumnSelection(key, None if columns is None else frozenset(columns))
+    selected = None if columns is None else frozenset(columns)
     if isinstance(rows, str | PathLike):
         place, query = _address(fspath(rows))
         name = place.rpartition("/")[2]
         with _on_this_machine(place, query) as path:
-            yield replace(_file(path, name, selection, types), n_rows=partial(_count, path, name))
-    elif hasattr(rows, "__arrow_c_stream__"):
+            key_column = key if isinstance(key, str) else _first_key(path, name, key)
+            source = _file(path, name, ColumnSelection(key_column, selected), types)
+            yield replace(source, n_rows=partial(_count, path, name), key=key_column)
+        return
+    if not isinstance(key, str):
+        raise InvalidSample(f"key={key!r}: name the one key column of rows that come from no file")
+    selection = ColumnSelection(key, selected)
+    if hasattr(rows, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(rows)
         yield RowSource(
             name=ROWS, word="row", batches=lambda: arrow_tables(reader, ROWS, selection, BATCH_ROWS)
@@ -79,8 +97,8 @@ def open_rows(
         yield _mappings(ROWS, "row", enumerate(rows, 1), selection)
     else:
         raise InvalidSample(
-            f"rows are of type {type(rows).__name__}; accepted: the path or URL of a .parquet, .jsonl or .csv file, an "
-            "Arrow table, a mapping key -> values, or mappings that have their key"
+            f"rows are of type {type(rows).__name__}; accepted: the path or URL of a .parquet, .jsonl, .csv or .tsv "
+            "file, an Arrow table, a mapping key -> values, or mappings that have their key"
         )
 
 
@@ -136,12 +154,40 @@ def _file(path: str, name: str, selection: ColumnSelection, types: Mapping[str, 
         )
     if kind == ".jsonl":
         return _mappings(name, "line", _json_lines(path, name), selection)
-    if kind == ".csv":
+    if kind in DELIMITERS:
         return RowSource(
-            name=name, word="line", batches=lambda: csv_tables(path, name, selection, types, BATCH_ROWS)
+            name=name,
+            word="line",
+            batches=lambda: csv_tables(path, name, selection, types, BATCH_ROWS, DELIMITERS[kind]),
         )
-    raise InvalidSample(
-        f"{name!r} is no kind of file that rows are read from; accepted: .parquet, .jsonl, .csv"
+    raise _unreadable(name)
+
+
+def _unreadable(name: str) -> InvalidSample:
+    return InvalidSample(
+        f"{name!r} is no kind of file that rows are read from; accepted: .parquet, .jsonl, .csv, .tsv"
+    )
+
+
+def _first_key(path: str, name: str, keys: Sequence[str]) -> str:
+    """Return the first of these names, in any case, that a file's columns have. Raises: FieldNotFound."""
+    kind = PurePosixPath(name).suffix.lower()
+    if kind == ".parquet":
+        names = parquet_names(path, name)
+    elif kind == ".jsonl":
+        _, row = next(_json_lines(path, name), (0, {}))
+        names = list(row) if isinstance(row, Mapping) else []
+    elif kind in DELIMITERS:
+        names = csv_header(path, name, DELIMITERS[kind])
+    else:
+        raise _unreadable(name)
+    lower = {column.lower(): column for column in reversed(names)}
+    for key in keys:
+        if key in lower:
+            return lower[key]
+    raise FieldNotFound(
+        f"{name} has the columns {', '.join(names) or 'none'}, and none is called {', '.join(keys[:-1])} or "
+        f"{keys[-1]}: name the one with the keys (--key)"
     )
 
 

@@ -80,6 +80,11 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
             f"the view of {now.name} has the fields {sorted(view.fields)}, of {was.name} {sorted(old.fields)}; "
             f"batches hold samples of both: select({', '.join(map(repr, old.fields))})"
         )
+    if view.columns != old.columns:
+        raise InvalidPlan(
+            f"the view of {now.name} has the columns {list(view.columns)}, of {was.name} {list(old.columns)}, or other "
+            "class names; batches hold samples of both: pass the same columns= to select()"
+        )
     if view.predicate != old.predicate:
         raise InvalidPlan(
             f"the view of {now.name} is where {view.predicate!r}, of {was.name} where {old.predicate!r}: the "

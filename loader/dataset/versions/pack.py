@@ -174,6 +174,11 @@ def packed(view: "View", asked: PackBy) -> PackedView:
             f"each token of its documents; pass version.select({words}), and name fields with a value per token in "
             "pack(beside=)"
         )
+    if view.columns:
+        raise InvalidPlan(
+            f"pack of a view with the columns {list(view.columns)}: a sequence joins documents, which have one value "
+            "each of a column; leave columns= out of select()"
+        )
     dtypes, table = _load(view, asked) or _pack(view, asked)
     view_packed = PackedView(view, asked, dtypes, table)
     if asked.checksums and checks_of(view_packed) is None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ...storage.external_shards import PlacedStore
     from ..tables.annotations import Annotation
     from .view import View
+    from .view_columns import AskedColumns
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Verify = Literal["crc32c", "sha256"]
@@ -203,15 +204,35 @@ class Version:
             f"{self.name} has no field {field!r}{near or ';'} it has {', '.join(self.fields)}"
         )
 
-    def select(self, *fields: str, where_present: bool = False) -> "View":
+    def select(self, *fields: str, columns: "AskedColumns" = (), where_present: bool = False) -> "View":
         """Return a view of these fields. Only their bytes are fetched. No names: all fields but row blocks of others.
+
+        columns: columns of the samples table, which batches have beside the fields: numbers and booleans as one array,
+        texts as a list. Column -> class names instead gives int64 class numbers:
+        `columns={"label": version.classes("label")}`. The first sample of a row group (65,536 rows) reads it; an
+        annotated column is read whole, once per process. A sample without a value raises FieldMismatch: leave such
+        samples out, `.where("label IS NOT NULL")`.
 
         where_present: leave out samples of parts that lack one of these fields; otherwise such a field raises
         FieldNotFound.
+
+        Raises: FieldNotFound; FieldMismatch for a column of another type; InvalidPlan for invalid class names.
         """
         from .view import View
 
-        return View(self, fields or without_row_blocks(self.fields), None, where_present)
+        chosen = fields or without_row_blocks(self.fields)
+        return View(self, chosen, None, where_present, columns=columns)
+
+    def classes(self, column: str, first: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the distinct values of a text column, sorted: class names for `select(columns=)`. Reads the column.
+
+        first: class names of an earlier version. They keep their numbers, and new names follow them.
+
+        Raises: FieldNotFound; FieldMismatch for other types and above 100,000 values.
+        """
+        from .view_columns import class_names
+
+        return class_names(self, column, first)
 
     def where(self, predicate: str) -> "View":
         """Return a view of the samples for which an SQL expression over the samples table is true."""

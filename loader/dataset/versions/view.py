@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ...order.sources.window_layout import WindowLayout
     from ...order.sources.window_view import WindowView
     from .version import Version
+    from .view_columns import AskedColumns, Classes, SampleColumns
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class View:
     """True leaves out samples of parts that lack one of the fields; False rejects such fields."""
     first: int
     """First live ordinal of the version in the view (see `since`)."""
+    columns: "dict[str, Classes]"
+    """Column of the samples table that batches have -> class names, or None for its values."""
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class View:
         predicate: str | None,
         where_present: bool = False,
         first: int = 0,
+        columns: "AskedColumns" = (),
     ) -> None:
         self.version, self.predicate, self.where_present = version, predicate, where_present
         self.first = first
@@ -67,9 +71,11 @@ class View:
                 f"select({not_names[0]!r}): names of fields are needed, each an argument: select('jpg', 'cls')"
             )
         self.fields = tuple(dict.fromkeys(fields))
+        self.columns = self._checked(columns)
         self._groups = sorted({version.group_of(field) for field in self.fields})
         self._lock = lock()
         self._members: SelectTable | None = None
+        self._reader: SampleColumns | None = None
         self._partial = [
             group for group in self._groups if self._coverage(group) < version.manifest["n_parts"]
         ]
@@ -77,17 +83,32 @@ class View:
             raise FieldNotFound(self._missing_share())
 
     def __reduce__(self) -> Any:
-        return View, (self.version, self.fields, self.predicate, self.where_present, self.first)
+        return View, (
+            self.version,
+            self.fields,
+            self.predicate,
+            self.where_present,
+            self.first,
+            self.columns,
+        )
+
+    def _checked(self, columns: "AskedColumns") -> "dict[str, Classes]":
+        if not columns and isinstance(columns, tuple | list | dict):
+            return {}
+        from .view_columns import checked_columns  # reads tables, which most views need not
+
+        return checked_columns(self.version, columns, self.fields)
 
     def __repr__(self) -> str:
         where = f" where {self.predicate}" if self.predicate else ""
-        return f"View({self.version.name!r}: {', '.join(self.fields)}{where})"
+        names = [*self.fields, *self.columns]
+        return f"View({self.version.name!r}: {', '.join(names)}{where})"
 
-    def select(self, *fields: str, where_present: bool = False) -> "View":
-        """Return the same samples with these fields. Raises: FieldNotFound."""
+    def select(self, *fields: str, columns: "AskedColumns" = (), where_present: bool = False) -> "View":
+        """Return the same samples with these fields and columns: see `Version.select`. Raises: FieldNotFound."""
         present = where_present or self.where_present
         chosen = fields or without_row_blocks(self.version.fields)
-        return View(self.version, chosen, self.predicate, present, self.first)
+        return View(self.version, chosen, self.predicate, present, self.first, columns)
 
     def where(self, predicate: str) -> "View":
         """Return the samples of this view for which an SQL expression is also true. Raises: FieldNotFound."""
@@ -95,17 +116,18 @@ class View:
 
         check_names(self.version, predicate)
         both = f"({self.predicate}) AND ({predicate})" if self.predicate else predicate
-        return View(self.version, self.fields, both, self.where_present, self.first)
+        return View(self.version, self.fields, both, self.where_present, self.first, self.columns)
 
     def of_version(self, version: "Version") -> "View":
-        """Return a view of another version with the same fields and predicate. Raises: FieldNotFound."""
-        return View(version, self.fields, self.predicate, self.where_present)
+        """Return a view of another version with the same fields, columns and predicate. Raises: FieldNotFound."""
+        return View(version, self.fields, self.predicate, self.where_present, columns=self.columns)
 
     def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
         """Return the view that `split` divided into this and other buckets. Raises: InvalidPlan."""
         from .split import whole_predicate
 
-        return View(self.version, self.fields, whole_predicate(self, by, edges, label), self.where_present)
+        predicate = whole_predicate(self, by, edges, label)
+        return View(self.version, self.fields, predicate, self.where_present, columns=self.columns)
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
         """Return the samples added and removed since `old`, a view of an earlier version (`delta.delta_of`)."""
@@ -115,7 +137,7 @@ class View:
 
     def from_first(self, first: int) -> "View":
         """Return the samples of this view from live ordinal `first` of the version on."""
-        view = View(self.version, self.fields, self.predicate, self.where_present, first)
+        view = View(self.version, self.fields, self.predicate, self.where_present, first, self.columns)
         if self.is_filtered:
             view._members = self._table
         return view
@@ -172,22 +194,38 @@ class View:
     def __getitem__(self, index: Any) -> Any:
         """Return a sample of the view, or a list of them for a slice, in storage order.
 
-        A sample is {"__key__": key, field: value}. A field is decoded by its extension; absent ones are left out.
+        A sample is {"__key__": key, field: value, column: value}. A field is decoded by its extension; absent ones are
+        left out. A column without a value is None, and -1 if the value is none of its class names.
         Videos stay bytes: `loader.video(frames=8)(sample["mp4"], None)` decodes one. Each sample costs an index lookup
         and a read: train with `Loader`, which reads batches.
 
         Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
         """
-        from .samples_table import decoded, picked
+        from .samples_table import picked
 
-        samples = list(decoded(self.version, self.fields, self.version_ordinals(picked(index, len(self)))))
+        samples = list(self._decoded(self.version_ordinals(picked(index, len(self)))))
         return samples if isinstance(index, slice) else samples[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield every sample as `view[i]` returns it; 64 are read together."""
-        from .samples_table import decoded
+        yield from self._decoded(self.version_ordinals(np.arange(len(self))))
 
-        yield from decoded(self.version, self.fields, self.version_ordinals(np.arange(len(self))))
+    def _decoded(self, ordinals: Int64s) -> Iterator[dict[str, Any]]:
+        from .samples_table import BLOCK, decoded
+
+        if not self.columns:
+            yield from decoded(self.version, self.fields, ordinals)
+            return
+        from .view_columns import SampleColumns
+
+        with self._lock:
+            if self._reader is None:
+                self._reader = SampleColumns(self.version, self.columns)
+        for start in range(0, len(ordinals), BLOCK):
+            block = ordinals[start : start + BLOCK]
+            columns = self._reader(block)
+            for number, sample in enumerate(decoded(self.version, self.fields, block)):
+                yield sample | {name: values[number] for name, values in columns.items()}
 
     def head(self, n: int = 5) -> "polars.DataFrame":
         """Return the first samples as a table: ordinal, key, fields, and samples-table columns.
@@ -240,6 +278,8 @@ class View:
             "n": len(self),
             "id": self.id,
             **({"first": self.first} if self.first else {}),
+            # A list of pairs: the order of the columns is a batch's order, and a plan's JSON sorts its names.
+            **({"columns": [[name, each] for name, each in self.columns.items()]} if self.columns else {}),
         }
 
     def version_ordinals(self, x: Int64s) -> Int64s:

@@ -107,6 +107,11 @@ def stored_windows(view: "View", layout: WindowLayout) -> WindowView | None:
 
 
 def _check_fields(view: "View", layout: WindowLayout) -> None:
+    if view.columns:
+        raise InvalidPlan(
+            f"windows of a view with the columns {list(view.columns)}: pass them to loader.windows(columns=), not to "
+            "select()"
+        )
     view.version.group_of(layout.anchor)
     if not is_array(layout.anchor):
         raise InvalidPlan(

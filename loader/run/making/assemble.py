@@ -272,7 +272,7 @@ class Assembler:
         bad = dict(fetched.bad)
         whole = np.ones(len(located.rows), bool)
         whole[[*fetched.payloads, *bad]] = False
-        columns.put_names(located.rows[whole], located.kind.fields)
+        columns.put_names(located.rows[whole], located.kind.names)
         payloads = {number: payload for number, payload in fetched.payloads.items() if number not in bad}
         fetched.payloads.clear()
         return bad | self._samples(slots, located, payloads, columns, seen)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ...cache.node_cache import OpenCache
     from ..ahead.read_ahead import ReadAhead
     from ..recipe.window_reads import WindowSlots
+    from .table_columns import TableColumns
 
 logger = logging.getLogger(__name__)
 
@@ -221,14 +222,10 @@ class Fetch:
         self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
         self._pins: dict[str, str] = {}
         self._scratch = ArrayPool()
-        stores = [reads[number] for number in range(len(self._views))]
-        disks = [disk_of(store) for store in stores]
+        disks = [disk_of(reads[number]) for number in range(len(self._views))]
         self._files = [None if disk is None else FileHandles(disk) for disk in disks]
-        apart = zip(
-            [number if groups else None for number, groups in enumerate(self._videos)],
-            self._files,
-            strict=True,
-        )
+        alone = [number if groups else None for number, groups in enumerate(self._videos)]
+        apart = zip(alone, self._files, strict=True)
         fields = [view.fields for view in self._views]
         windows = window_views(recipe.plan)
         self._windows: list[WindowSlots | None] = [None] * len(windows)
@@ -242,6 +239,11 @@ class Fetch:
             [(video, files is None, id(own)) for (video, files), own in zip(apart, decoders, strict=True)],
             windows,
         )
+        self._columns: TableColumns | None = None
+        if any(view.columns for view in self._views):
+            from .table_columns import TableColumns  # 3 ms, only for views with columns
+
+            self._columns = TableColumns(self._views, run)
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
     def __call__(
@@ -255,8 +257,12 @@ class Fetch:
             if (windows := self._windows[located.kind.sources[0]]) is not None:
                 return Fetched(*windows(slots, located, self._readers(located.kind.sources[0], seen)))
             if self._videos[located.kind.sources[0]]:
-                return self._by_sample(slots, located, seen)
-            return self._by_field(located, columns, seen)
+                fetched = self._by_sample(slots, located, seen)
+            else:
+                fetched = self._by_field(located, columns, seen)
+            if self._columns is not None:
+                self._columns.add(slots, located, fetched.payloads, fetched.bad, columns)
+            return fetched
 
     def learn(self, located: LocatedSamples, seen: StepMetrics) -> None:
         """Read fields whose CRC-32C is unknown, and store it in the samples' addresses."""
@@ -367,9 +373,8 @@ class Fetch:
         (source,) = located.kind.sources
 
         def rng_of(number: int, field: str) -> np.random.Generator:
-            return generators.for_decoder(
-                generators.place_of(self._plan, slots, int(located.rows[number])), field
-            )
+            place = generators.place_of(self._plan, slots, int(located.rows[number]))
+            return generators.for_decoder(place, field)
 
         places = located.places
         unknown = {field: at.unknown for field, at in places.fields.items()}

@@ -22,7 +22,7 @@ from ..batch.batch import StepMetrics
 from ..batch.collate import DeliveredSamples, delivered_of, masked_row
 from ..batch.columns import BatchRow, Columns, FieldRows
 from ..recipe import generators
-from ..recipe.decode import apply_transform, decode_sample, failure
+from ..recipe.decode import ReadyValue, apply_transform, decode_sample, failure
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import times_field
@@ -167,7 +167,8 @@ class ManySamples:
         decode_s, transform_s, put_s = dict[int, float](), dict[int, float](), 0.0
         rows_of = dict[tuple[str, ...], list[int]]()  # rows by their samples' field names
         transforms, source = self._one_sample.transforms, located.source.tolist()
-        calls, rng_of, fields = self._calls(slots, located, into), None, located.kind.fields
+        calls = self._calls(slots, located, into)
+        rng_of, fields = None, located.kind.names
         if self._recipe.transform is not None:
             rng_of, fields = generators.of_slots(self._recipe.plan, slots, located.rows), ()
         begun = perf_counter()
@@ -208,7 +209,7 @@ class ManySamples:
     def names(self, located: LocatedSamples, sample: Mapping[str, Any]) -> tuple[str, ...]:
         if self._recipe.transform is not None or self._windowed[located.kind.sources[0]] is not None:
             return tuple(sample)
-        fields = located.kind.fields
+        fields = located.kind.names
         if all(name in fields for name in sample):
             return fields
         with_times = (name for field in fields for name in (field, times_field(field)))
@@ -268,6 +269,9 @@ def _decoded(
 ) -> dict[str, Any] | Corrupt:
     sample: dict[str, Any] = {}
     for field, data in payload.items():
+        if type(data) is ReadyValue:
+            sample[field] = data.value
+            continue
         decoder, rng_of, rows = calls[field]
         try:
             if rows is not None:  # decoders that fill a row keep none of the bytes

@@ -32,6 +32,13 @@ class SourceKind:
     """The sources' indexes in the plan, in the order of `lookup`."""
     lookup: Lookup
     """Index look-up in the sources' versions."""
+    columns: tuple[str, ...] = ()
+    """Columns of the samples table that all of its sources deliver."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of a sample's values without a transform, in the order of a batch."""
+        return (*self.fields, *self.columns)
 
 
 class LocatedSamples(NamedTuple):
@@ -255,15 +262,15 @@ class Locate:
         for source, (view, own_fields, other) in enumerate(zip(views, fields, apart, strict=True)):
             if own_fields:
                 alone = None if self._windows[source] is None else source
-                alike.setdefault((own_fields, layout_of(view.version, own_fields), other, alone), []).append(
-                    source
-                )
+                layout, columns = layout_of(view.version, own_fields), tuple(view.columns)
+                alike.setdefault((own_fields, columns, layout, other, alone), []).append(source)
         self.kinds = [
             SourceKind(
                 number=number,
                 fields=fields[sources[0]],
                 sources=sources,
                 lookup=Lookup([views[source].version for source in sources], fields[sources[0]]),
+                columns=tuple(views[sources[0]].columns),
             )
             for number, sources in enumerate(alike.values())
         ]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...dataset.shards.address import UNKNOWN_CRC, SampleAddress
+from ...dataset.versions.view_columns import SampleColumns
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime, InvalidSample
 from ...modalities import Decoder, decoder_for
 from ...modalities.array import clock_field, is_array
@@ -26,7 +27,7 @@ from .decode import ReadyValue
 from .episode_clocks import Picked, by_clock, by_steps, check_inside, check_steps, too_old, values_at
 from .rank_slots import LocatedSamples
 from .video_packet_reads import FieldRng, PlannedClip, Readers, WholeChoice, WholeClip, read_clips
-from .windowed_episodes import EpisodeColumns, EpisodeReads, WindowedEpisode, n_frames
+from .windowed_episodes import EpisodeReads, WindowedEpisode, n_frames
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class WindowReads:
         self._version = windows.episodes.version  # type: ignore[attr-defined]
         self._fields: tuple[str, ...] = windows.episodes.fields  # type: ignore[attr-defined]
         self._decoders = decoders
-        self._columns = EpisodeColumns(self._version, self._layout.columns)
+        self._columns = SampleColumns(self._version, dict.fromkeys(self._layout.columns))
         known, facts = self._version.fields, self._version.facts
         timed = {*self._layout.at, self._layout.anchor}
         self._clock_of = {
@@ -217,8 +218,20 @@ class WindowReads:
             if layout.text:
                 sample[TEXT] = ReadyValue(text_at(episode.texts, int(clock[row])))
         sample[ROW] = ReadyValue(row)
-        sample |= {name: ReadyValue(value) for name, value in self._columns.of(address).items()}
+        if layout.columns:
+            sample |= self._column_values(address)
         return sample, clips
+
+    def _column_values(self, address: SampleAddress) -> dict[str, ReadyValue]:
+        """Return column -> value of an episode. Raises: DecodeFailed for a null."""
+        columns = self._columns(np.array([address.ordinal], np.int64))
+        for name, (value,) in columns.items():
+            if value is None:
+                raise DecodeFailed(
+                    f"{address.describe()} has no {name!r} in the samples table, which columns= hands out: leave it "
+                    f'out with where("{name} IS NOT NULL")'
+                )
+        return {name: ReadyValue(value) for name, (value,) in columns.items()}
 
     def values(self, field: str, stream: Any, picked: Picked, address: SampleAddress) -> np.ndarray:
         """Return a stream's values. Raises: DecodeFailed for "linear" of other values than floats; BlocksMissing."""

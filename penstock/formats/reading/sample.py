@@ -1,13 +1,12 @@
 """Samples of a registered format, as byte ranges of an object."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from loader.dataset.columnar.column_agreement import ColumnAgreement
-from loader.dataset.columnar.column_names import Partitions
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.columnar.parquet_chunks import Chunks
 from loader.storage import ByteRange, ObjectInfo
@@ -66,6 +65,13 @@ class ForeignRun(NamedTuple):
     """Provenance column -> shared value."""
 
 
+class ObjectColumns(Protocol):
+    """Columns that follow from an object's key: of partition folders, or labels of files."""
+
+    def joined(self, key: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a sample's metadata merged with its object's columns."""
+
+
 class FoundObjects(NamedTuple):
     """A source's objects of one format."""
 
@@ -99,13 +105,13 @@ class FoundObjects(NamedTuple):
             self.members.leave_out(without, reserved, into)
         return self
 
-    def with_partitions(self, partitions: Partitions) -> "FoundObjects":
-        """Return a copy with the column values of folder names."""
+    def with_columns(self, columns: ObjectColumns) -> "FoundObjects":
+        """Return a copy with column values that follow from an object's key."""
         read = self.samples
 
         def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
             for sample in read(info):
                 assert isinstance(sample, ForeignSample), type(sample)  # tables yield no other kind
-                yield sample._replace(metadata=partitions.joined(info.key, sample.metadata))
+                yield sample._replace(metadata=columns.joined(info.key, sample.metadata))
 
         return self._replace(samples=samples)

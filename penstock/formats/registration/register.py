@@ -27,7 +27,7 @@ from loader.dataset.versions.version import Version
 from loader.dataset.writer import publish_left_out, publish_registered
 from loader.errors import Conflict, EmptyVersion
 from loader.order.random.lanes import frozen_shape
-from loader.storage import Store, open_store
+from loader.storage import ObjectInfo, Store, open_store
 from loader.storage.store import Refusals, check_recordable
 
 from ...exclusion_records import standing_exclusions, stay_out
@@ -38,6 +38,15 @@ from ..reading.sample import NO_METADATA, FoundObjects
 from ..reading.stated_counts import StatedCounts
 from ..registry import FORMATS, TABLES, find_registered
 from .earlier import PlaceDifference, difference
+from .file_labels import (
+    NO_LABELS,
+    FileLabels,
+    LabelOptions,
+    labels_of,
+    relabel,
+    without_labels,
+    without_table,
+)
 from .parts import SampleTables, index_of, objects_of, path_of, put_parts
 from .selection import EVERYTHING, ListedObjects, Selection, list_selected
 from .shard_rows import (
@@ -81,9 +90,11 @@ class RegistrationReport:
     refusals: Refusals = field(default_factory=Refusals)
     """Objects that were not listed, with reasons."""
     notes: Sequence[str] = ()
-    """Data that was left out: unread files, parts of samples, JSON values that could not become columns."""
+    """Left out data: unread files, parts of samples, JSON values that could not become columns; unlabelled files."""
     missing_parts: Sequence[str] = ()
     """Stated things that the source lacks, if that was allowed; also in the version's record."""
+    relabelled: int = 0
+    """Samples of unchanged objects whose labels changed."""
     sealed: int = 0
     """New shards already sealed, because all their bytes were read."""
 
@@ -100,6 +111,7 @@ def register(
     fields: Mapping[str, str] = NO_METADATA,
     selection: Selection = EVERYTHING,
     allow_missing: bool = False,
+    label_options: LabelOptions = NO_LABELS,
 ) -> RegistrationReport:
     """Publish a version of the dataset at a URL, or its next version.
 
@@ -110,34 +122,48 @@ def register(
     key: table column with the sample keys.
     fields: table column that becomes a field -> extension, "" for the default.
     allow_missing: take what is there of a source that states more, and record what is missing.
+    label_options: labels of plain files. An annotation changes the labels of unchanged files.
 
-    Raises: InvalidStore if the format or source cannot be registered; InvalidRuntime for invalid table options;
-    Conflict if `dataset` has another source or changed meanwhile; EmptyVersion; Denied if takedowns name all objects
-    of a new dataset; Corrupt; InvalidSample.
+    Raises: InvalidKey for rows of labels that no file has; InvalidStore if the format or source cannot be registered;
+    InvalidRuntime for invalid table options; Conflict if `dataset` has another source or changed meanwhile;
+    EmptyVersion; Denied if takedowns name all objects of a new dataset; Corrupt; InvalidSample.
     """
     check_dataset_name(dataset)
-    store, columns = open_store(fspath(url), options), ColumnarOptions(key, fields, frozenset(without))
-    check_apart(root.store, store, APART)
-    check_recordable(store.url)
+    store = _opened_apart(root, url, options)
+    columns = ColumnarOptions(key, fields, frozenset(without))
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
-    chosen: dict[str, Any] = {"format": format, "without": sorted(set(without)), **selection.to_json()}
     taken_down = TakenDown(root, dataset, store)
-    objects, each, listed = _find(store, format, columns, selection, parent, taken_down, allow_missing)
-    if format in TABLES:
-        chosen |= _table_options(objects, columns)
+    objects, each, listed, labels = _find(
+        store, format, columns, selection, parent, taken_down, allow_missing, label_options
+    )
+    chosen = _chosen(format, columns, selection, objects)
     infos = objects.infos
     since = taken_down.without_objects(difference(parent, chosen, store, infos))
     place = place_id(store, infos, chosen if format in TABLES else None)
     version, sealed = parent, 0
     if since.fresh:
-        version, sealed = _publish(root, dataset, objects, each, store, parent, since, place, chosen)
+        recorded = chosen if labels is None else {**chosen, **labels.to_json()}
+        version, sealed = _publish(root, dataset, objects, each, store, parent, since, place, recorded)
     elif parent is not None:
         stands = standing_exclusions(root.store, dataset)
         version = publish_left_out(root, parent, since.left_out(parent), standing=stands)
     for known in sorted(since.places):
         put_place(root.store, known, store.url)
     assert version is not None
+    report = _report(version, since, listed.n - len(infos), listed.refusals)
+    report = replace(
+        report,
+        notes=[*_notes(format, listed, objects), *stay_out(version, parent)],
+        missing_parts=objects.stated.lines() if objects.stated else (),
+        sealed=sealed,
+    )
+    return report if labels is None else _relabelled(root, report, labels, infos, since)
+
+
+def _report(
+    version: Version, since: PlaceDifference, n_others: int, refusals: Refusals
+) -> RegistrationReport:
     return RegistrationReport(
         version=version,
         new=len(since.fresh) - len(since.replaced),
@@ -145,12 +171,42 @@ def register(
         missing=len(since.missing),
         same=since.same,
         taken_down=len(since.taken_down),
-        others=listed.n - len(infos),
-        refusals=listed.refusals,
-        notes=[*_notes(format, listed, objects), *stay_out(version, parent)],
-        missing_parts=objects.stated.lines() if objects.stated else (),
-        sealed=sealed,
+        others=n_others,
+        refusals=refusals,
     )
+
+
+def _opened_apart(root: Root, url: str | PathLike[str], options: Mapping[str, Any] | None) -> Store:
+    store = open_store(fspath(url), options)
+    check_apart(root.store, store, APART)
+    check_recordable(store.url)
+    return store
+
+
+def _relabelled(
+    root: Root,
+    report: RegistrationReport,
+    labels: FileLabels,
+    infos: Sequence[ObjectInfo],
+    since: PlaceDifference,
+) -> RegistrationReport:
+    version, n_relabelled = relabel(root, report.version, labels, infos, since.fresh)
+    notes = [*report.notes, *labels.notes]
+    return replace(report, version=version, relabelled=n_relabelled, notes=notes)
+
+
+def _chosen(
+    format: str, columns: ColumnarOptions, selection: Selection, objects: FoundObjects
+) -> dict[str, Any]:
+    """Return the format and options that a later registration must repeat."""
+    chosen: dict[str, Any] = {
+        "format": format,
+        "without": sorted(columns.without),
+        **selection.to_json(),
+    }
+    if format in TABLES:
+        chosen |= _table_options(objects, columns)
+    return chosen
 
 
 def _table_options(objects: FoundObjects, columns: ColumnarOptions) -> dict[str, Any]:
@@ -173,8 +229,9 @@ def _find(
     parent: Version | None,
     taken_down: TakenDown,
     allow_missing: bool,
-) -> tuple[FoundObjects, int, ListedObjects]:
-    listed = list_selected(store, format, selection)
+    label_options: LabelOptions,
+) -> tuple[FoundObjects, int, ListedObjects, FileLabels | None]:
+    listed = without_table(store, list_selected(store, format, selection), label_options)
     texts = text_columns(parent.manifest["columns"]) if parent else ()
     objects, each = find_registered(format, store, listed.infos, columns, texts)
     check_allow_missing(format, allow_missing)
@@ -193,7 +250,11 @@ def _find(
     objects = objects._replace(stated=stated)
     if not objects.infos:
         raise EmptyVersion(f"{listed.why_none(store.url, format)}; nothing was registered")
-    return objects.reading(columns.without), each, listed
+    objects = objects.reading(columns.without)
+    labels = labels_of(format, label_options, objects.infos, parent, columns.without)
+    if labels is not None:
+        objects = objects.with_columns(labels)
+    return objects, each, listed, labels
 
 
 def _publish(
@@ -205,10 +266,10 @@ def _publish(
     parent: Version | None,
     since: PlaceDifference,
     place: str,
-    chosen: Mapping[str, Any],
+    recorded: Mapping[str, Any],
 ) -> tuple[Version, int]:
     shards = shards_of(since.fresh, each)
-    walked = _walk(objects, shards, chosen["without"], place)
+    walked = _walk(objects, shards, recorded["without"], place)
     if objects.chunks:
         sized = {shard: replace(shard, nbytes=objects.chunks[shard.name].nbytes) for shard in shards}
         shards, walked = list(sized.values()), [(sized[shard], rows) for shard, rows in walked]
@@ -231,13 +292,11 @@ def _publish(
             f"these objects of {store.url} were copied into {root.url} for another dataset, and may not all be there: "
             "penstock import makes a copy for this one"
         )
-    txn = transaction(root, dataset, place, chosen, parent)
+    txn = transaction(root, dataset, place, recorded, parent)
     prefix = f"data/{txn}/registered"
     sealed = len({shard.name for shard, one in walked if len(one.crcs)}) if objects.seals else 0
     put_place(root.store, place, store.url)
-    producer = {"registered": dict(chosen), "place": place}
-    if objects.stated is not None:
-        producer |= objects.stated.to_json(store.url)
+    producer = {"registered": dict(recorded), "place": place} | _facts(objects, store.url)
     with root.heartbeat(txn):
         parts = put_parts(root.store, txn, prefix, place, walked, keys, group_of, seals=objects.seals)
         version = publish_registered(
@@ -249,14 +308,23 @@ def _publish(
             SampleTables(txn, rows, keys),
             foreign_table(objects_of(store, place, shards, objects.chunks)),
             chunk_rows=_chunk_rows(objects, rows),
-            facts={"registered": canonical(dict(chosen)).decode()},
+            # Labels may change from one registration to the next, so `difference` does not compare them.
+            facts={"registered": canonical(without_labels(recorded)).decode()},
             parent=parent,
             left_out=since.left_out(parent),
-            producer=producer | ({"labels": list(objects.labels)} if objects.labels is not None else {}),
+            producer=producer,
             created_us=max(info.modified_us or 0 for info in since.fresh),
             standing=standing_exclusions(root.store, dataset),
         )
     return version, sealed
+
+
+def _facts(objects: FoundObjects, url: str) -> dict[str, Any]:
+    """Return what the version records of its objects: stated things that they lack, and class names."""
+    facts: dict[str, Any] = {} if objects.stated is None else {**objects.stated.to_json(url)}
+    if objects.labels is not None:
+        facts["labels"] = list(objects.labels)
+    return facts
 
 
 def _chunk_rows(objects: FoundObjects, rows: Sequence[Rows]) -> int:

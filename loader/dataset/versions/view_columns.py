@@ -1,0 +1,295 @@
+"""Columns of the samples table that a view delivers with its fields.
+
+Stored columns are read by row group, when a sample of one is first needed, and cached up to CACHE_BYTES. So a start
+costs a few row groups, however large the version is. Annotated columns, and columns of groups that only some parts
+have, are read whole, once per process: their rows are not in the order of the samples.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import FieldMismatch, FieldNotFound, InvalidPlan
+from ...keywords import did_you_mean
+from ...order.sources.window_layout import MAX_COLUMNS
+from ...storage.threads import ByteLru, lock
+from ..tables.columns import is_annotation
+from ..tables.parquet import ROW_GROUP_ROWS, TableFile
+from ..tables.table_rows import get_rows
+
+if TYPE_CHECKING:
+    from .version import Version
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Map = Callable[..., Iterable[Any]]
+"""`map`, or a thread pool's."""
+Classes: TypeAlias = tuple[str, ...] | None
+"""Class names, whose positions a batch has in place of the names; None for the column's own values."""
+AskedColumns: TypeAlias = Sequence[str] | Mapping[str, Sequence[str] | None]
+"""Names of columns, or column -> class names or None."""
+
+DELIVERED_TYPES = ("bool", "int64", "double", "string")
+"""Arrow types of columns that batches can have."""
+MAX_CLASSES = 100_000
+"""Most class names of a column: a plan stores them."""
+CACHE_BYTES = 256 * 2**20
+"""Bytes of recent row groups that a process caches per view."""
+UNKNOWN = -1
+"""Class number of a name that is not among the class names."""
+
+
+def checked_columns(version: "Version", asked: AskedColumns, fields: Sequence[str]) -> dict[str, Classes]:
+    """Return column -> its class names, or None. Raises: FieldNotFound; FieldMismatch; InvalidPlan."""
+    is_sequence = isinstance(asked, Sequence) and not isinstance(asked, str)
+    if not is_sequence and not isinstance(asked, Mapping):
+        raise InvalidPlan(
+            f"columns = {asked!r:.200}; names of columns are needed, such as ['label'], or class names by column, such "
+            "as {'label': version.classes('label')}"
+        )
+    if len(asked) > MAX_COLUMNS:
+        raise InvalidPlan(f"columns names {len(asked)} columns; accepted: at most {MAX_COLUMNS}")
+    known = version.manifest["columns"]
+    columns: dict[str, Classes] = {}
+    for name in asked:
+        if name not in known:
+            near = did_you_mean(name, known) if isinstance(name, str) else ""
+            raise FieldNotFound(
+                f"columns names {name!r}{near or ';'} the samples table of {version.name} has "
+                f"{', '.join(sorted(known))}"
+            )
+        if name in fields:
+            raise InvalidPlan(
+                f"{name!r} is a field and a column of {version.name}, and a batch has one value of a name: leave one "
+                "of them out of select()"
+            )
+        kind = known[name]["type"]
+        if kind not in DELIVERED_TYPES:
+            raise FieldMismatch(
+                f"column {name!r} of {version.name} is {kind}; batches can have columns of "
+                f"{', '.join(DELIVERED_TYPES)}"
+            )
+        classes = asked[name] if isinstance(asked, Mapping) else None
+        columns[name] = None if classes is None else _checked_classes(name, classes, kind)
+    return columns
+
+
+def _checked_classes(name: str, classes: object, kind: str) -> tuple[str, ...]:
+    is_sequence = isinstance(classes, Sequence) and not isinstance(classes, str)
+    names: tuple[Any, ...] = tuple(cast(Sequence[Any], classes)) if is_sequence else ()
+    if not is_sequence or not all(isinstance(each, str) for each in names):
+        raise InvalidPlan(
+            f"columns: the classes of {name!r} are {classes!r:.200}; a list of names is needed, such as "
+            f"version.classes({name!r})"
+        )
+    if kind != "string":
+        raise FieldMismatch(
+            f"columns: {name!r} is {kind} and has no class names; without them a batch has its values"
+        )
+    if not 0 < len(names) <= MAX_CLASSES:
+        raise InvalidPlan(f"columns: {name!r} has {len(names)} class names; accepted: 1 to {MAX_CLASSES:,}")
+    if len(set(names)) < len(names):
+        raise InvalidPlan(f"columns: the class names of {name!r} repeat one; each needs one number")
+    return names
+
+
+def class_names(version: "Version", column: str, first: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return a string column's distinct values: `first` in its order, then the others sorted. See `Version.classes`."""
+    checked_columns(version, {column: ["any"]}, ())
+    # scan_samples imports polars
+    from .samples_table import scan_samples
+
+    values = scan_samples(version, [column]).select(column).unique().collect().to_series().to_list()
+    new = {value for value in values if value is not None}.difference(first)
+    names = (*first, *sorted(new))
+    if len(names) > MAX_CLASSES:
+        raise FieldMismatch(
+            f"column {column!r} of {version.name} has {len(names):,} distinct values; accepted are up to "
+            f"{MAX_CLASSES:,} classes"
+        )
+    return names
+
+
+class _RowGroup(NamedTuple):
+    """Rows of a stored table that are read together."""
+
+    group: str
+    """Column group."""
+    file: int
+    """Number of the file in its group."""
+    number: int
+    """Number of the block in its file."""
+
+
+class _Group:
+    """The files of one column group, whose rows are the version's rows in order."""
+
+    def __init__(self, files: Sequence[Mapping[str, Any]], names: list[str]) -> None:
+        self.files, self.names = files, names
+        sizes = [file["n_rows"] for file in files]
+        self.first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+
+
+class SampleColumns:
+    """Values of a view's columns for live ordinals of its version; thread-safe.
+
+    Reads the row groups of the requested samples, and caches them: 8 bytes per row and number, or a text's bytes.
+    """
+
+    def __init__(
+        self, version: "Version", columns: Mapping[str, Classes], cache_bytes: int = CACHE_BYTES
+    ) -> None:
+        self._version, self._columns = version, dict(columns)
+        self._cache = ByteLru(cache_bytes)
+        self._lock = lock()
+        self._whole: dict[str, pa.Array] = {}
+        self._unknown: dict[str, str] = {}
+        n_rows = version.parts.n_rows
+        # int64 [parts + 1]: number of rows before each part
+        self._row_of_part = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_rows, dtype=np.int64)])
+        self._groups: dict[str, _Group] = {}
+        for name in self._columns:
+            self._sort_in(name)
+
+    def _sort_in(self, name: str) -> None:
+        """Add a column to its group, if its rows can be read by position."""
+        entries = self._version.manifest["samples"]
+        of_column = [entry for entry in entries if name in entry["columns"]]
+        groups = {entry["group"] for entry in of_column}
+        if len(groups) != 1 or any(map(is_annotation, of_column)):
+            return
+        (group,) = groups
+        if group in self._groups:
+            self._groups[group].names.append(name)
+            return
+        files = [entry for entry in entries if entry["group"] == group]
+        if sum(file["n_rows"] for file in files) == self._row_of_part[-1]:
+            self._groups[group] = _Group(files, [name])
+
+    def __call__(self, ordinals: Int64s, run: Map = map) -> dict[str, list[Any]]:
+        """Return column -> one value per live ordinal (int64 [n]), None for a null.
+
+        A column with class names has their numbers, or UNKNOWN. run: `map`, or a thread pool's.
+
+        Raises: Corrupt; StoreError; MissingDependency if a column must be read whole, and polars is missing.
+        """
+        part, row = self._version.parts.locate(ordinals)
+        place = self._row_of_part[part] + row  # int64 [n]: number of each sample's row in the version
+        values: dict[str, list[Any]] = {}
+        for name, group in [*self._groups.items()]:
+            by_position = self._by_position(name, group, place, run)
+            if by_position is not None:
+                values |= by_position
+        for name in self._columns.keys() - values.keys():
+            values[name] = self._whole_column(name).take(pa.array(ordinals)).to_pylist()
+        return {name: values[name] for name in self._columns}
+
+    def is_known(self, name: str, value: Any) -> bool:
+        """Return whether a sample has a value, and one of the column's class names if there are any."""
+        return value is not None and (value != UNKNOWN or self._columns[name] is None)
+
+    def refusal(self, name: str, value: Any, sample: str) -> FieldMismatch:
+        """Return the error for a value that is not known. sample: for the message."""
+        if value is None:
+            return FieldMismatch(
+                f"{sample} has no {name!r} in the samples table, which select(columns=) delivers. Leave such samples "
+                f'out, .where("{name} IS NOT NULL"), or annotate them (penstock annotate)'
+            )
+        return FieldMismatch(
+            f"{sample} has a {name!r} that is none of the {len(self._columns[name] or ())} class names of "
+            f"select(columns=), such as {self._unknown.get(name, '')!r}; version.classes({name!r}, first=...) adds new "
+            "names behind them"
+        )
+
+    def _by_position(self, name: str, group: _Group, place: Int64s, run: Map) -> dict[str, list[Any]] | None:
+        """Return the group's columns at rows; None if its table is not in the order of the parts."""
+        file = np.searchsorted(group.first_row, place, side="right") - 1
+        row_of_file = place - group.first_row[file]
+        block = row_of_file // ROW_GROUP_ROWS
+        row_of_block = row_of_file % ROW_GROUP_ROWS
+        pairs, number = np.unique(np.stack([file, block], axis=1), axis=0, return_inverse=True)
+        blocks = [_RowGroup(name, *pair) for pair in pairs.tolist()]
+        values: dict[str, list[Any]] = {column: [None] * len(place) for column in group.names}
+        for index, arrays in enumerate(self._read(blocks, group, run)):
+            if arrays is None:
+                with self._lock:
+                    self._groups.pop(name, None)
+                return None
+            # int64: positions in `place` of this block's samples
+            positions = np.flatnonzero(number.reshape(-1) == index)
+            rows = pa.array(row_of_block[positions])
+            for column, array in arrays.items():
+                of_column = values[column]
+                for position, value in zip(positions.tolist(), array.take(rows).to_pylist(), strict=True):
+                    of_column[position] = value
+        return values
+
+    def _read(
+        self, blocks: Sequence[_RowGroup], group: _Group, run: Map
+    ) -> Iterator[Mapping[str, pa.Array] | None]:
+        cached = [self._cache.get(block) for block in blocks]
+        missing = [block for block, arrays in zip(blocks, cached, strict=True) if arrays is None]
+        # A thread pool reads the missing blocks side by side: each costs one or two requests.
+        read = dict(zip(missing, run(lambda block: self._block(block, group), missing), strict=True))
+        for block, arrays in zip(blocks, cached, strict=True):
+            yield read[block] if arrays is None else arrays
+
+    def _block(self, block: _RowGroup, group: _Group) -> Mapping[str, pa.Array] | None:
+        file = group.files[block.file]
+        start = block.number * ROW_GROUP_ROWS
+        stop = min(start + ROW_GROUP_ROWS, file["n_rows"])
+        stored = [name for name in group.names if name in file["columns"]]
+        entry = TableFile.from_json(dict(file))
+        rows = np.arange(start, stop, dtype=np.int64)
+        table = get_rows(self._version.store, entry, rows, ["part", "row", *stored])
+        if not self._is_in_order(table, int(group.first_row[block.file]) + rows):
+            return None
+        arrays = {
+            name: self._delivered(name, table[name]) if name in stored else pa.nulls(len(rows))
+            for name in group.names
+        }
+        self._cache.put(block, arrays, sum(array.nbytes for array in arrays.values()))
+        return arrays
+
+    def _is_in_order(self, table: pa.Table, place: Int64s) -> bool:
+        """Return whether a table's rows are the version's rows at `place`. Earlier releases merged some otherwise."""
+        part = np.searchsorted(self._row_of_part, place, side="right") - 1
+        has_parts = np.array_equal(self._version.parts.positions(table["part"]), part)
+        return bool(has_parts and np.array_equal(table["row"].to_numpy(), place - self._row_of_part[part]))
+
+    def _whole_column(self, name: str) -> pa.Array:
+        with self._lock:
+            if name not in self._whole:
+                stored = column_values(self._version, [name])[name].to_arrow()
+                self._whole[name] = self._delivered(name, pa.chunked_array([stored]))
+            return self._whole[name]
+
+    def _delivered(self, name: str, column: pa.ChunkedArray) -> pa.Array:
+        """Return a column as batches have it: values of its type in the version, or class numbers."""
+        import pyarrow.compute as pc  # 40 ms, saved at startup
+
+        values = column.combine_chunks()
+        if isinstance(values, pa.ChunkedArray):
+            values = pa.concat_arrays(values.chunks)
+        classes = self._columns[name]
+        if classes is None:
+            kind = self._version.manifest["columns"][name]["type"]
+            # A part of whole numbers is int64 even if the version's column is double.
+            return values.cast(pa.float64()) if kind == "double" else values
+        values = values.cast(pa.string())
+        numbers = pc.index_in(values, value_set=pa.array(classes, pa.string()))
+        others = values.filter(pc.and_(values.is_valid(), numbers.is_null()))
+        if len(others):
+            self._unknown.setdefault(name, others[0].as_py())
+        numbers = pc.fill_null(numbers.cast(pa.int64()), UNKNOWN)
+        return pc.if_else(values.is_valid(), numbers, pa.scalar(None, pa.int64()))
+
+
+def column_values(version: "Version", names: Sequence[str]) -> dict[str, Any]:
+    """Return column -> its values, one per live ordinal of a version. Reads them whole. Raises: FieldNotFound."""
+    from .samples_table import live_values  # imports polars
+
+    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+    frame = live_values(version, quoted, f"columns={list(names)}")
+    return {name: frame[str(number)] for number, name in enumerate(names)}

@@ -1,0 +1,65 @@
+"""Add columns of the samples table to fetched samples."""
+
+from collections.abc import Container, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...dataset.reading.verified_bucket_reads import Map
+from ...dataset.versions.view import View
+from ...dataset.versions.view_columns import SampleColumns
+from ...order.slots import Slots
+from ..batch.columns import Columns
+from ..recipe.decode import ReadyValue
+from ..recipe.rank_slots import LocatedSamples
+
+
+class TableColumns:
+    """Reads the columns of a recipe's views; thread-safe. run: `map`, or a thread pool's."""
+
+    def __init__(self, views: Sequence[View], run: Map) -> None:
+        self._run = run
+        # Buckets of a source are views of one version: they share a reader, and its cache.
+        readers = dict[str, SampleColumns]()
+        self._readers = list[SampleColumns | None]()
+        for view in views:
+            if not view.columns:
+                self._readers.append(None)
+                continue
+            key = repr((view.version.id, view.columns))
+            if key not in readers:
+                readers[key] = SampleColumns(view.version, view.columns)
+            self._readers.append(readers[key])
+
+    def add(
+        self,
+        slots: Slots,
+        located: LocatedSamples,
+        payloads: dict[int, Any],
+        bad: Container[int],
+        columns: Columns | None,
+    ) -> None:
+        """Add values to the samples' payloads, or to the batch's columns if a sample has no payload.
+
+        payloads: sample number -> its fields still to decode. bad: numbers of unreadable samples. columns: receives
+        values; None if a transform needs them.
+
+        Raises: FieldMismatch for a sample without a value, or with one outside of the class names.
+        """
+        for source in np.unique(located.source).tolist():
+            reader = self._readers[source]
+            if reader is None:
+                continue
+            # int64: numbers of the source's samples, and their live ordinals
+            numbers = np.flatnonzero(located.source == source)
+            ordinals = slots.ordinal[located.rows[numbers]]
+            for name, values in reader(ordinals, self._run).items():
+                for number, value in zip(numbers.tolist(), values, strict=True):
+                    if number in bad:
+                        continue
+                    if not reader.is_known(name, value):
+                        raise reader.refusal(name, value, located.places.address(number).describe())
+                    if columns is not None and number not in payloads:
+                        columns.put(int(located.rows[number]), name, value)
+                    else:
+                        payloads.setdefault(number, {})[name] = ReadyValue(value)

@@ -1,0 +1,212 @@
+"""Labels of plain files, from a table or from folders, when they are imported or registered."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import loader
+from loader.errors import Conflict, DuplicateKey, FieldNotFound, InvalidKey, InvalidRuntime, InvalidSample
+from loader.storage import open_store
+from penstock.formats.registration.file_labels import LabelOptions
+from penstock.formats.registration.register import register
+from penstock.formats.registration.selection import Selection
+from penstock.formats.run_import import import_place
+
+FILES = ("cat/c1.jpg", "cat/c2.jpg", "dog/d1.jpg")
+ROWS = "filename,label,weight,indoors\nc1.jpg,tabby,3.5,true\nc2.jpg,siamese,4,false\nd1.jpg,pug,8,true\n"
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder with three photos and the table of their labels."""
+    folder = tmp_path / "photos"
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+    (folder / "labels.csv").write_text(ROWS)
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        yield root
+
+
+def imported(root, folder, **options):
+    """Import the folder as `photos`; return the report and the newest version."""
+    selection = options.pop("selection", Selection())
+    report = import_place(
+        root,
+        "files",
+        open_store(str(folder)),
+        "photos",
+        selection=selection,
+        label_options=LabelOptions(**options),
+    )
+    return report, root.open("photos@latest")
+
+
+def column(version, name):
+    frame = version.samples().select("key", name).collect()
+    return dict(zip(frame["key"], frame[name], strict=True))
+
+
+def test_rows_of_a_table_become_typed_columns(root, photos):
+    report, version = imported(root, photos, table=str(photos / "labels.csv"))
+    assert report.samples == 3  # the table beside the photos is no sample
+    assert report.notes == []
+    kinds = {name: version.manifest["columns"][name]["type"] for name in ("label", "weight", "indoors")}
+    assert kinds == {"label": "string", "weight": "double", "indoors": "bool"}
+    assert column(version, "label") == {"cat/c1": "tabby", "cat/c2": "siamese", "dog/d1": "pug"}
+    assert column(version, "weight") == {"cat/c1": 3.5, "cat/c2": 4.0, "dog/d1": 8.0}
+    again, same = imported(root, photos, table=str(photos / "labels.csv"))
+    assert (same.id, again.relabelled) == (version.id, 0)
+
+
+def test_labels_of_a_table_reach_a_batch_as_class_numbers(root, photos):
+    _, version = imported(root, photos, table=str(photos / "labels.csv"))
+    view = version.select("jpg", columns={"label": version.classes("label"), "weight": None})
+    plan = loader.plan({"photos": view}, seed=1, global_batch=3)
+    with loader.Loader(plan, 0, 1, decode=False, framework="numpy") as batches:
+        batch = next(batches)
+    numbers = dict(zip((key for _, key in batch.ids), batch["label"].tolist(), strict=True))
+    assert numbers == {"dog/d1": 0, "cat/c2": 1, "cat/c1": 2}  # pug, siamese, tabby
+    assert batch["weight"].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"),
+    [
+        ("path\tlabel\ncat/c1.jpg\ta\ncat/c2.jpg\tb\ndog/d1.jpg\tc\n", "labels.tsv"),
+        ("image,label\nc1,a\nc2,b\nd1,c\n", "labels.csv"),
+        ('{"file_name": "cat/c1", "label": "a"}\n{"file_name": "cat/c2", "label": "b"}\n'
+         '{"file_name": "dog/d1", "label": "c"}\n', "labels.jsonl"),
+    ],
+)  # fmt: skip
+def test_a_row_names_a_file_by_path_or_name_with_or_without_extension(root, photos, tmp_path, rows, name):
+    table = tmp_path / name
+    table.write_text(rows)
+    (photos / "labels.csv").unlink()
+    _, version = imported(root, photos, table=str(table))
+    assert column(version, "label") == {"cat/c1": "a", "cat/c2": "b", "dog/d1": "c"}
+
+
+def test_a_parquet_table_has_its_own_key_column(root, photos, tmp_path):
+    (photos / "labels.csv").unlink()
+    table = tmp_path / "labels.parquet"
+    pq.write_table(pa.table({"id": ["c1", "c2", "d1"], "grade": [1, 2, 3]}), table)
+    with pytest.raises(FieldNotFound, match=r"columns id, grade, and none.*--key"):
+        imported(root, photos, table=str(table))
+    _, version = imported(root, photos, table=str(table), key="id")
+    assert column(version, "grade") == {"cat/c1": 1, "cat/c2": 2, "dog/d1": 3}
+
+
+def test_folder_names_become_labels_only_on_request(root, photos):
+    (photos / "labels.csv").unlink()
+    (photos / "loose.jpg").write_bytes(b"loose")
+    report, version = imported(root, photos)
+    assert "label" not in version.manifest["columns"]
+    report, version = imported(root, photos, label_from="folder")
+    assert report.relabelled == 3  # files of the first import
+    assert column(version, "label") == {"cat/c1": "cat", "cat/c2": "cat", "dog/d1": "dog", "loose": None}
+    assert report.notes == ["1 files lie in no folder, so they have no label: 'loose.jpg'"]
+
+
+def test_a_later_import_without_labels_is_refused(root, photos):
+    (photos / "labels.csv").unlink()
+    imported(root, photos, label_from="folder")
+    root.exclude("photos@latest", ["cat/c1"], reason="blurred")
+    (photos / "cat" / "c3.jpg").write_bytes(b"new")
+    with pytest.raises(Conflict, match=r"photos@2 have labels \(--label-from folder\)"):
+        imported(root, photos)
+    _, unlabelled = imported(root, photos, label_from="none")
+    assert column(unlabelled, "label") == {"cat/c2": "cat", "cat/c3": None, "dog/d1": "dog"}
+
+
+def test_changed_labels_of_unchanged_files_make_an_annotation(root, photos):
+    _, first = imported(root, photos, table=str(photos / "labels.csv"))
+    (photos / "cat" / "c3.jpg").write_bytes(b"new")
+    (photos / "labels.csv").write_text(ROWS.replace("pug", "boxer") + "c3.jpg,persian,5,false\n")
+    report, version = imported(root, photos, table=str(photos / "labels.csv"))
+    assert (report.new, report.same, report.relabelled) == (1, 3, 1)
+    assert column(version, "label") == {
+        "cat/c1": "tabby",
+        "cat/c2": "siamese",
+        "cat/c3": "persian",
+        "dog/d1": "boxer",
+    }
+    assert column(first, "label")["dog/d1"] == "pug"
+
+
+def test_a_table_of_new_files_leaves_earlier_labels(root, photos):
+    imported(root, photos, table=str(photos / "labels.csv"))
+    (photos / "cat" / "c3.jpg").write_bytes(b"new")
+    (photos / "labels.csv").write_text("filename,label\nc3.jpg,persian\n")
+    report, version = imported(root, photos, table=str(photos / "labels.csv"))
+    assert report.relabelled == 0
+    assert column(version, "label")["cat/c1"] == "tabby"
+    assert report.notes == ["3 files have no row in labels.csv: 'cat/c1.jpg', 'cat/c2.jpg', 'dog/d1.jpg'"]
+
+
+def test_rows_that_no_file_has_are_refused_or_ignored(root, photos):
+    (photos / "labels.csv").write_text(ROWS + "gone.jpg,husky,9,true\n")
+    with pytest.raises(
+        InvalidKey, match=r"1 of 4 rows .* 'gone\.jpg'\. Correct them, or pass --partial-labels"
+    ):
+        imported(root, photos, table=str(photos / "labels.csv"))
+    assert "photos" not in root.datasets()
+    _, version = imported(root, photos, table=str(photos / "labels.csv"), is_partial=True)
+    assert len(version) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "words"),
+    [
+        ("filename,label\nc1.jpg,a\nc1.jpg,b\n", DuplicateKey, "line 3 of labels.csv names 'c1.jpg'"),
+        ("filename,label\nc1.jpg,a,b\n", InvalidSample, "line 2 of labels.csv has 3 cells"),
+        ("filename\nc1.jpg\n", InvalidSample, "only names of files"),
+        ("filename,label\n", InvalidSample, "has no rows"),
+        ("filename,nbytes\nc1.jpg,3\n", InvalidSample, "--without nbytes"),
+        ("filename,label\nother.jpg,a\n", InvalidKey, "no row of labels.csv names a file"),
+        ("name,label\nc1.jpg,a\n", FieldNotFound, "columns name, label"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused(root, photos, rows, error, words):
+    (photos / "labels.csv").write_text(rows)
+    with pytest.raises(error) as raised:
+        imported(root, photos, table=str(photos / "labels.csv"))
+    assert words in str(raised.value)
+    assert "photos" not in root.datasets()
+
+
+def test_a_name_of_two_files_is_refused(root, photos):
+    (photos / "dog" / "c1.jpg").write_bytes(b"another")
+    with pytest.raises(InvalidKey, match=r"'c1\.jpg' .* both 'cat/c1\.jpg' and 'dog/c1\.jpg'"):
+        imported(root, photos, table=str(photos / "labels.csv"))
+
+
+def test_a_registration_has_labels_and_changes_them(root, photos):
+    options = LabelOptions(table=str(photos / "labels.csv"))
+    first = register(root, "files", str(photos), "photos", label_options=options).version
+    assert column(first, "label") == {"cat/c1": "tabby", "cat/c2": "siamese", "dog/d1": "pug"}
+    again = register(root, "files", str(photos), "photos", label_options=options)
+    assert (again.version.id, again.relabelled) == (first.id, 0)
+    (photos / "labels.csv").write_text(ROWS.replace("pug", "boxer"))
+    changed = register(root, "files", str(photos), "photos", label_options=options)
+    assert changed.relabelled == 1
+    assert column(changed.version, "label")["dog/d1"] == "boxer"
+    with pytest.raises(Conflict, match=r"\(--labels\)"):
+        register(root, "files", str(photos), "photos")
+
+
+def test_labels_are_for_plain_files(root, photos):
+    with pytest.raises(InvalidRuntime, match="for the format files"):
+        import_place(
+            root, "csv", open_store(str(photos)), "photos", label_options=LabelOptions(label_from="folder")
+        )
+    with pytest.raises(InvalidRuntime, match="accepted: folder, none"):
+        LabelOptions(label_from="name")
+    with pytest.raises(InvalidRuntime, match="need --labels"):
+        LabelOptions(key="id")

@@ -6,6 +6,12 @@ from typing import Any
 NAMED = re.compile(r"^```(\w+) ([\w.-]+)$", re.M)
 """The fence of an example that a test runs: MkDocs takes no bare name after the language."""
 
+SOURCES = re.compile(r"^Source: (?:[^\n]+\n)+\n(?=<!-- reference\n)", re.M)
+"""Links to the code, for readers of the file: the site has the reference in their place."""
+
+REFERENCE = re.compile(r"<!-- reference\n(.*?)-->", re.S)
+"""Lines of mkdocstrings, which only the site understands."""
+
 SHIM = re.compile(r'(?<=<script src=")https://unpkg\.com/iframe-worker/shim(?="></script>)')
 """The theme's own stand-in for workers lies at another host."""
 
@@ -15,7 +21,9 @@ FOREIGN = re.compile(
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Titles a named example with its name."""
+    """Titles a named example with its name, and shows the reference of an API page."""
+    markdown = SOURCES.sub("", markdown)
+    markdown = REFERENCE.sub(r"\1", markdown)
     return NAMED.sub(r'```\1 title="\2"', markdown)
 
 

@@ -64,6 +64,30 @@ def test_every_public_name_of_the_loader_has_its_place_in_the_api() -> None:
     assert sorted(names) == sorted(loader.__all__)
 
 
+def test_api_pages_link_every_name_to_its_source() -> None:
+    """A page makes sense where no site renders it: no line of mkdocstrings shows, and each name has a link."""
+    for page in (DOCS / "api").glob("*.md"):
+        text = page.read_text()
+        shown = re.sub(r"<!-- reference\n.*?-->", "", text, flags=re.S)
+        assert ":::" not in shown
+        links = dict(re.findall(r"\[`(\w+)`\]\(\.\./\.\./([\w/]+\.py)\)", shown))
+        names = re.findall(r"^::: \S*?(\w+)$", text, re.M)
+        assert sorted(links) == sorted(set(names))
+        for name, path in links.items():
+            defined = rf"^(?:class|def) {name}\b|^{name}(?:: \S+)? = "
+            is_module = path.endswith(f"/{name}.py")
+            assert is_module or re.search(defined, (ROOT / path).read_text(), re.M), (name, path)
+
+
+def test_site_shows_the_reference_in_place_of_the_links() -> None:
+    from scripts import site_hooks
+
+    markdown = (
+        "Text.\n\nSource: [`A`](../../a.py),\n[`B`](../../b.py).\n\n<!-- reference\n::: a.A\n\n::: b.B\n-->\n"
+    )
+    assert site_hooks.on_page_markdown(markdown) == "Text.\n\n::: a.A\n\n::: b.B\n\n"
+
+
 def test_every_file_that_a_page_names_is_there() -> None:
     packages = "loader|penstock|assets|resources|dagster_project|tests|examples"
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")):

@@ -11,6 +11,7 @@ from typing import Any
 from loader.errors import InvalidKey
 from loader.storage import ByteRange, ObjectInfo, Store
 
+from .archives.field_names import FieldNames
 from .exporter import FOLDER, ExportSelection, Loss, Outbox, WorkUnit
 from .reading.exported import is_export
 from .reading.sample import ForeignSample, FoundObjects
@@ -22,7 +23,12 @@ TABLE = "metadata.parquet"
 
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     """Return the files whose extension is a valid field name, without hidden files and export tables."""
-    files = [info for info in infos if _field(info.key)]
+    files = list[ObjectInfo]()
+    field_names = FieldNames()
+    for info in infos:
+        if field := _field(info.key):
+            field_names.add(field, info.key)
+            files.append(info)
     return FoundObjects([info for info in files if not _is_table(store, info.key)], partial(samples, store))
 
 

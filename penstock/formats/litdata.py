@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from loader.dataset.columnar.arrow_columns import arrow_errors
+from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.json_text import DamagedJson, canonical_json, parse_json, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
@@ -201,6 +202,8 @@ def _chunk_samples(store: Store, index: LitDataIndex, level: str, run: ImportRun
     with arrow_errors(name, damaged=damaged):
         try:
             data = _UNPACK[level](packed, chunk.nbytes)
+        except InvalidSample as error:
+            raise InvalidSample(f"{name}: {error}") from error
         except (ValueError, struct.error) as error:
             raise Corrupt(f"{name} {damaged}: {error}") from error
     if data is None:
@@ -253,13 +256,17 @@ def _table(packed: bytes, nbytes: int) -> bytes | None:
     end = int(np.frombuffer(packed, "<u4", n + 1, 4)[-1])
     if end == len(packed):
         return packed
-    source, sink = pa.py_buffer(packed[end:-12]), pa.BufferOutputStream()
-    opened = pa.ipc.open_file if packed[end:].startswith(b"ARROW1") else pa.ipc.open_stream
-    table = opened(source, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
-    if table.nbytes > MOST_CHUNK_BYTES:
-        return None
-    with pa.ipc.new_file(sink, table.schema) as out:
-        out.write_table(table)
+    stored = packed[end:-12]
+    sink = pa.BufferOutputStream()
+    # Arrow decompresses whatever lengths the buffers declare: `record_batches` reads these before the buffers.
+    schema, batches = record_batches(pa.BufferReader(stored), stored[: len(MAGIC)], "the chunk's table")
+    nbytes_left = MOST_CHUNK_BYTES
+    with pa.ipc.new_file(sink, schema) as out:
+        for batch in batches:
+            nbytes_left -= batch.nbytes
+            if nbytes_left < 0:
+                return None
+            out.write_batch(batch)
     data = sink.getvalue().to_pybytes()
     return b"".join([packed[:end], data, struct.pack("<I", len(data)), _TABLE])
 

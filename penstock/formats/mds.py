@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from loader.dataset.columnar.column_names import field_name, metadata_name
-from loader.errors import Corrupt, InvalidSample, InvalidStore
+from loader.errors import Corrupt, InvalidSample, InvalidStore, NotSupported
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ByteRange, ObjectInfo, Store
 
@@ -170,19 +170,26 @@ class _ColumnValue(NamedTuple):
 def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     readers = dict[str, Reader]()
     stated = StatedCounts()
+    left_out = set[str]()
     for folder, name, data in indexes_in(store, infos, SHARDS, MAKE_INDEX):
         listed = shards_in(data, name)
         compare_files(stated, name, {shard.key: shard.nbytes for shard in listed}, folder)
         shards = {f"{folder.prefix}{shard.key}": shard for shard in listed}
         exported = exported_at(store, folder.objects.values(), "mds", folder=folder.prefix)
-        read = partial(samples, store, shards, exported)
+        read = partial(samples, store, shards, exported, without=left_out)
         readers |= dict.fromkeys(shards, split_reader(folder, read, named=exported is not None))
-    return listed_objects(infos, readers, stated)
+    return listed_objects(infos, readers, stated, left_out)
 
 
 def samples(
-    store: Store, shards: dict[str, MdsShard], exported: Exported | None, info: ObjectInfo
+    store: Store,
+    shards: dict[str, MdsShard],
+    exported: Exported | None,
+    info: ObjectInfo,
+    *,
+    without: Container[str] = (),
 ) -> Iterator[ForeignSample]:
+    """Yield a shard's samples. without: names of columns to leave out."""
     shard, window = shards[info.key], ObjectWindow(store, info)
     try:
         check_size(store, info, shard.nbytes)
@@ -196,6 +203,8 @@ def samples(
             )
             for value in _values(shard, window, begin, end):
                 name = names[value.column.name]
+                if value.column.name in without or name in without:
+                    continue
                 if value.column.name in own:
                     export_columns[name] = ByteRange(value.at, value.nbytes)
                 elif value.column.encoding == "ndarray":
@@ -295,14 +304,23 @@ def _number(window: ObjectWindow, value: _ColumnValue) -> int | float | str:
             return text
         if column.encoding == "str_float":
             return float(text)
-        if not -(2**63) <= int(text) < 2**64:
-            raise ValueError("beyond 64 bits")
-        return int(text)
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise ValueError("no whole number")
     except ValueError as error:
-        raise corrupt(
-            window, value.at, f"column {column.name!r} has {data[:40]!r}, no number of 64 bits"
-        ) from error
+        raise corrupt(window, value.at, f"column {column.name!r} has {data[:40]!r}, no number") from error
+    # Python refuses to parse thousands of digits, which any library of big numbers writes.
+    number = int(text) if len(text) <= _MOST_DIGITS else 2**64
+    if -(2**63) <= number < 2**64:
+        return number
+    raise NotSupported(
+        f"{window.name}, byte {value.at}: column {column.name!r} has the number {text[:40]} of {len(text)} characters; "
+        f"metadata holds 64 bits. Leave the column out: --without {column.name}"
+    )
 
+
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d+(_\d+)*\s*")
+_MOST_DIGITS = 100
+"""Most characters of a number that may fit 64 bits, with leading zeros."""
 
 OPTIONS = frozenset[str]()
 SHARD_BYTES = 2**30
@@ -329,7 +347,8 @@ def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOption
         here = {f"{folder.prefix}{key}": shard for key, shard in listed.items()}
         shards |= here
         readers |= dict.fromkeys(
-            here, split_reader(folder, partial(_shard_samples, store, here), named=False)
+            here,
+            split_reader(folder, partial(_shard_samples, store, here, options.without), named=False),
         )
     return listed_runs(infos, {key: one.shard for key, one in shards.items()}, readers, stated)
 
@@ -355,7 +374,9 @@ def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
     return {key: _Compressed(entry._replace(key=key), nbytes, codec) for entry, key, nbytes, codec in entries}
 
 
-def _shard_samples(store: Store, shards: Mapping[str, _Compressed], run: ImportRun) -> Iterator[ReadSample]:
+def _shard_samples(
+    store: Store, shards: Mapping[str, _Compressed], without: frozenset[str], run: ImportRun
+) -> Iterator[ReadSample]:
     info, compressed = run.info, shards[run.info.key]
     shard = compressed.shard
     check_size(store, info, compressed.nbytes)
@@ -371,7 +392,8 @@ def _shard_samples(store: Store, shards: Mapping[str, _Compressed], run: ImportR
             f"{store.url}/{info.key} becomes {len(data):,} bytes or more; its index gives {shard.nbytes:,}"
         )
     plain = ObjectInfo(key=info.key, nbytes=shard.nbytes, etag="")
-    for sample in samples(cast(Store, Unpacked(store.url, data)), {info.key: shard}, None, plain):
+    unpacked = cast(Store, Unpacked(store.url, data))
+    for sample in samples(unpacked, {info.key: shard}, None, plain, without=without):
         yield copied(sample, data)
 
 

@@ -23,7 +23,7 @@ from ..places import check_apart
 from ..progress import progress
 from ..threads import in_threads
 from ..units import size
-from .archives.webdataset import remaining
+from .archives.remaining_members import remaining
 from .exporter import (
     FOLDER,
     Exporter,

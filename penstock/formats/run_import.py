@@ -109,9 +109,9 @@ def import_place(
     since = taken_down.without_objects(imported_difference(parent, store, objects.infos))
     report = ImportReport.of_objects(since, listed.n - len(objects.infos), listed.refusals)
     stated = _stated_counts(format, listed, objects, since, taken_down, options)
-    if stated.n and not options.allow_missing:
+    if not options.allow_missing:
+        # The rest is read too, so that the report also names what is damaged.
         report.failures = [f"{text}; {WAY_OUT}" for text in stated.lines()]
-        return report  # before anything is copied
     version = parent
     if since.fresh:
         chosen = _chosen(format, importer, options, shuffle, shard_bytes, labels) | selection.to_json()
@@ -141,9 +141,8 @@ def _stated_counts(
     def is_left_out(key: str) -> bool:
         return key in since.earlier or bool(listed.why_left_out(key)) or taken_down.has_object(key)
 
-    if FORMATS[format].is_sharded:
-        stated.add_shards(taken_down.url, (info.key for info in objects.infos), is_left_out)
-    stated.leave_out(is_left_out)
+    keys = [info.key for info in objects.infos] if FORMATS[format].is_sharded else []
+    stated.settle(taken_down.url, keys, is_left_out)
     if options.allow_missing:
         stated.allow()
     return stated

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from ...errors import Corrupt, InvalidSample, NotSupported, PenstockError
 from ...modalities.fields import MOST_BYTES, stated_bytes
 from .choices import ColumnarOptions, ReadSample, SchemaFacts
-from .column_names import check_text, field_name, key_of_value, metadata_name, row_key, word_of
+from .column_names import check_number, check_text, field_name, key_of_value, metadata_name, row_key, word_of
 from .plain_values import (
     FLAT_WORDS,
     OutOfRange,
@@ -339,6 +339,8 @@ def _metadata_of(name: str, kind: pa.DataType) -> Convert:
         return lambda value, where: check_text(value, name, where)
     if is_list(kind):
         return lambda value, where: [check_text(one, name, where) if one else one for one in value]
+    if pa.types.is_uint64(kind):
+        return lambda value, where: check_number(value, name, where)
     plain = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
     return (
         (lambda value, where: value)

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from ...errors import DuplicateKey, InvalidSample
+from ...errors import DuplicateKey, InvalidSample, NotSupported
 from ..names import check_column, escape_name
 from ..tables.columns import RESERVED_COLUMNS
 
@@ -84,6 +84,16 @@ def check_text(text: str, column: str, where: str) -> str:
             f"make it a field (--field {column}), or leave it out (--without {column})"
         )
     return text
+
+
+def check_number(value: int, column: str, where: str) -> int:
+    """Return a whole number unchanged. Raises: NotSupported if it does not fit int64."""
+    if -(2**63) <= value < 2**63:
+        return value
+    raise NotSupported(
+        f"{where}: column {column!r} has the number {value}, and metadata holds whole numbers of 64 bits with a sign: "
+        f"make it a field (--field {column}=txt), or leave it out (--without {column})"
+    )
 
 
 def without_field(object_key: str, key: str, metadata: Iterable[str]) -> InvalidSample:

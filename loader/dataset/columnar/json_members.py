@@ -82,10 +82,11 @@ class JsonMembers:
         return dict(self._notes)
 
     def lines(self) -> list[str]:
-        return [
-            f"json: {n} {what}, such as {note}"
-            for what, (n, note) in sorted(self._notes.items(), key=lambda note: note[0])
-        ]
+        lines = []
+        for what, (n, example) in sorted(self._notes.items()):
+            front = "json: " if not what.startswith("files of") else ""  # other members are no values
+            lines.append(f"{front}{n} {what}, such as {example}")
+        return lines
 
     def check_kind(self, column: str, kind: type) -> None:
         """Note a column whose values have another type in another archive."""

@@ -24,6 +24,7 @@ from ..reading.object_file import Neighbours, ObjectWindow
 from ..reading.sample import ForeignSample, FoundObjects
 from ..reading.stated_counts import StatedCounts
 from .energon_index import FOLDER, INDEX, INFO, SPLIT, IndexedMember, IndexedTar, NvMeta, index_of, meta_of
+from .field_names import FieldNames
 from .tar_headers import BLOCK_BYTES, is_header
 from .webdataset import (
     JsonDocuments,
@@ -52,7 +53,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     for key in meta.counts:
         if key not in objects:
             stated.lacks(f"{store.url}/{FOLDER} lists {key!r}, which is not there", key)
-    dataset = _EnergonDataset(store, meta, indexed, exported, Neighbours(), members, stated)
+    dataset = _EnergonDataset(store, meta, indexed, exported, Neighbours(), members, stated, FieldNames())
     listed = [info for info in infos if info.key in meta.counts and info.key not in meta.excluded]
     return FoundObjects(listed, dataset.samples, members=members, stated=stated, seals=True)
 
@@ -65,13 +66,16 @@ class _EnergonDataset(NamedTuple):
     neighbours: Neighbours
     members: JsonMembers | None
     stated: StatedCounts
+    field_names: FieldNames
 
     def samples(self, info: ObjectInfo) -> Iterator[ForeignSample]:
         split, excluded = self.meta.splits.get(info.key), self.meta.excluded
         window = ObjectWindow(self.store, info, neighbours=self.neighbours)
         n_there = 0
         try:
-            by_headers = partial(samples_in, window, self.exported, self.members, lower=False)
+            by_headers = partial(
+                samples_in, window, self.exported, self.members, self.field_names, lower=False
+            )
             for sample in self._by_index(window, info) or by_headers():
                 n_there += 1
                 if not excluded.isdisjoint((f"{info.key}/{sample.key}", f"{info.key}/./{sample.key}")):
@@ -102,6 +106,8 @@ class _EnergonDataset(NamedTuple):
         rows = documents.rows()
         for key, members in indexed_samples:
             fields = {one.name: ByteRange(one.offset, one.nbytes) for one in members}
+            for name in fields:
+                self.field_names.add(name, f"{key}.{name}")
             columns: SampleColumns | tuple[()] | tuple[dict[str, Any]] = ()
             if rows and FIELD in fields:
                 columns = (rows[fields[FIELD].offset],)

@@ -142,8 +142,9 @@ def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
     except (AttributeError, KeyError, TypeError) as error:
         raise Corrupt(f"{name} has no split_parts of splits and their archives: {error!r}") from error
     splits = dict[str, str]()
+    budget = NameBudget(name)
     for split, patterns in parts.items():
-        for key in _names(patterns, name):
+        for key in budget.names(patterns):
             if key not in counts:
                 raise Corrupt(f"{name}: the split {split!r} has {key!r}, which is no archive of the dataset")
             if splits.setdefault(key, split) != split:
@@ -151,17 +152,25 @@ def _with_splits(counts: dict[str, int], document: Any, name: str) -> NvMeta:
                     f"{name}: {key!r} is in the splits {splits[key]!r} and {split!r}; a sample has one. Name "
                     "each archive once"
                 )
-    return NvMeta(counts, splits, frozenset(_names(excluded, name)))
+    return NvMeta(counts, splits, frozenset(budget.names(excluded)))
 
 
-def _names(patterns: list[str], name: str) -> Iterator[str]:
-    n = 0
-    for pattern in patterns:
-        for key in expanded(pattern, name):
-            n += 1
-            if n > MOST_NAMES:
-                raise Corrupt(beyond(f"{name}: {pattern[:80]!r} and those before it", n, "names", MOST_NAMES))
-            yield key
+class NameBudget:
+    """Expands the patterns of one file. All its splits together have at most `MOST_NAMES` names."""
+
+    def __init__(self, name: str) -> None:
+        """Start with no names. name: of the file, for errors."""
+        self._name, self._n = name, 0
+
+    def names(self, patterns: list[str]) -> Iterator[str]:
+        """Yield the names of some patterns. Raises: Corrupt if the file's patterns name too many."""
+        for pattern in patterns:
+            for key in expanded(pattern, self._name):
+                self._n += 1
+                if self._n > MOST_NAMES:
+                    what = f"{self._name}: {pattern[:80]!r} and the patterns before it"
+                    raise Corrupt(beyond(what, self._n, "names", MOST_NAMES))
+                yield key
 
 
 def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ metadata columns. An export is one archive per part, with metadata as a `.json` 
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from ..importer import ColumnarOptions, ImportRun, Readable, ReadSample
 from ..reading.exported import MEMBERS, Exported, SampleColumns, exported_at, metadata_member
 from ..reading.object_file import ByteStream, Neighbours, ObjectWindow, opened
 from ..reading.sample import NO_METADATA, ForeignSample, ForeignTable, FoundObjects
+from .field_names import MACOS, FieldNames, is_of_macos
 from .tar_headers import (
     BLOCK_BYTES,
     HEADER_BYTES,
@@ -29,7 +30,6 @@ from .tar_headers import (
     TarMembers,
     each_of,
     members,
-    plain_members,
     walk,
 )
 
@@ -60,7 +60,7 @@ def find_objects(store: Store, infos: list[ObjectInfo]) -> FoundObjects:
     members = None if exported else JsonMembers()
     return FoundObjects(
         [info for info in infos if info.key.lower().endswith(".tar")],
-        partial(samples, store, exported, Neighbours(), members=members),
+        partial(samples, store, exported, Neighbours(), FieldNames(), members=members),
         members=members,
         seals=True,
     )
@@ -91,6 +91,7 @@ def samples(
     store: Store,
     exported: Exported | None,
     neighbours: Neighbours,
+    field_names: FieldNames,
     info: ObjectInfo,
     members: JsonMembers | None = None,
 ) -> Iterator[ForeignSample | ForeignTable]:
@@ -101,7 +102,7 @@ def samples(
     window = ObjectWindow(store, info, neighbours=neighbours)
     try:
         if exported:
-            yield from samples_in(window, exported, None, lower=True)
+            yield from samples_in(window, exported, None, field_names, lower=True)
             return
         names, places = list[str](), list[int]()
         documents = JsonDocuments(window, members, lower=True)
@@ -110,9 +111,12 @@ def samples(
             places += run.places
             documents.read(run)
         if (table := _table(names, places, window.crcs())) is not None:
+            for field in table.fields:
+                field_names.add(field, f"{table.keys[0]}.{field}")
             yield table._replace(metadata=documents.table()) if FIELD in table.fields else table
         else:
-            yield from _grouped(window, each_of(names, places), None, lower=True, documents=documents)
+            members_there = each_of(names, places)
+            yield from _grouped(window, members_there, None, field_names, lower=True, documents=documents)
     finally:
         window.close()
 
@@ -139,8 +143,13 @@ def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignT
 class JsonDocuments:
     def __init__(self, window: ObjectWindow, members: JsonMembers | None, *, lower: bool) -> None:
         """members: the import's JSON options, or None. lower: True to lower-case field names."""
-        self._window, self._lower = window, lower
+        self._window, self._lower, self._members = window, lower, members
         self._columns, self._starts = members.columns() if members else None, list[int]()
+
+    def note(self, what: str, member: str) -> None:
+        """Note a member that is no field."""
+        if self._members is not None:
+            self._members.note(what, f"{member!r} of {self._window.name}")
 
     def read(self, run: TarMembers) -> None:
         if self._columns is None or _ENDING not in "\n".join(run.names).lower():
@@ -169,7 +178,12 @@ class JsonDocuments:
 
 
 def samples_in(
-    window: ObjectWindow, exported: Exported | None, members: JsonMembers | None, *, lower: bool
+    window: ObjectWindow,
+    exported: Exported | None,
+    members: JsonMembers | None,
+    field_names: FieldNames,
+    *,
+    lower: bool,
 ) -> Iterator[ForeignSample]:
     """Yield an archive's samples. lower: True to lower-case field names."""
     documents = JsonDocuments(window, members, lower=lower)
@@ -179,13 +193,14 @@ def samples_in(
             documents.read(run)
             yield from each_of(run.names, run.places)
 
-    return _grouped(window, walked(), exported, lower=lower, documents=documents)
+    return _grouped(window, walked(), exported, field_names, lower=lower, documents=documents)
 
 
 def _grouped(
     window: ObjectWindow,
     walked: Iterable[TarMember],
     exported: Exported | None,
+    field_names: FieldNames,
     *,
     lower: bool,
     documents: JsonDocuments | None = None,
@@ -197,8 +212,11 @@ def _grouped(
     for member in walked:
         starts.append(member.offset)
         if (key_and_field := named(member.name)) is None:
+            if documents is not None and is_of_macos(member.name):
+                documents.note(MACOS, member.name)
             continue
         key, field = key_and_field[0], key_and_field[1].lower() if lower else key_and_field[1]
+        field_names.add(field, member.name)
         if (fields := fields_of.get(key)) is None:
             fields = fields_of[key] = {}
         if field in fields:
@@ -223,8 +241,11 @@ def _grouped(
 
 
 def named(name: str) -> tuple[str, str] | None:
-    """Return a member's (key, field); None for webdataset's own files and names without an extension."""
+    """Return a member's (key, field); None for files of webdataset and macOS, and names without an extension."""
     if name.startswith("__") and _SKIPPED.match(name):
+        return None
+    # Three quick tests first, because nearly no name passes one.
+    if ("._" in name or ".DS" in name or "__MAC" in name) and is_of_macos(name):
         return None
     begin = name.rfind("/") + 1
     dot = name.find(".", begin)
@@ -255,26 +276,31 @@ _CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd
 def find_readable(store: Store, infos: list[ObjectInfo], options: ColumnarOptions) -> Readable:
     archives, members = [info for info in infos if _PACKED_NAME.search(info.key.lower())], JsonMembers()
     members.leave_out(options.without)
-    read = partial(_samples, store, members)
+    read = partial(_samples, store, members, FieldNames())
     return Readable(archives, lambda info: [ImportRun(info, nbytes=info.nbytes)], read, members=members)
 
 
-def _samples(store: Store, members: JsonMembers, run: ImportRun) -> Iterator[ReadSample]:
+def _samples(
+    store: Store, members: JsonMembers, field_names: FieldNames, run: ImportRun
+) -> Iterator[ReadSample]:
     match = _PACKED_NAME.search(run.info.key.lower())
     ending = match[match.lastindex or 0] if match else ""
     with opened(store, run.info) as file:
-        yield from stream_samples(
-            ByteStream(file, _CODECS.get(ending, ending), run.info.nbytes), members.columns()
-        )
+        stream = ByteStream(file, _CODECS.get(ending, ending), run.info.nbytes)
+        yield from stream_samples(stream, field_names, members, members.columns())
 
 
-def stream_samples(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
-    """Yield an archive's samples in one forward pass. columns: parses JSON members, or None."""
+def stream_samples(
+    stream: ByteStream, field_names: FieldNames, documents: JsonMembers, columns: JsonColumns | None
+) -> Iterator[ReadSample]:
+    """Yield an archive's samples in one forward pass. documents: notes. columns: parses JSON members, or None."""
     key, fields, held, before = "", dict[str, bytes](), 0, set[str]()
     metadata = NO_METADATA
     blocks = _Blocks(stream)
     for member in members(blocks.read, stream.most, stream.name):
         if (key_and_field := named(member.name)) is None:
+            if is_of_macos(member.name):
+                documents.note(MACOS, f"{member.name!r} of {stream.name}")
             continue
         where = f"{stream.name}, byte {member.header} of the archive"
         if key_and_field[0] != key or not fields:
@@ -287,6 +313,7 @@ def stream_samples(stream: ByteStream, columns: JsonColumns | None = None) -> It
                 )
             before.add(key)
         field = key_and_field[1].lower()
+        field_names.add(field, member.name)
         held += member.nbytes
         if held > SAMPLE_BYTES:
             raise InvalidSample(
@@ -398,25 +425,3 @@ def put_archive(selection: ExportSelection, unit: WorkUnit, outbox: Outbox, name
             starts.append(file.nbytes)
         file.write(bytes(2 * BLOCK_BYTES))
     return starts
-
-
-def remaining(window: ObjectWindow, keys: Collection[str]) -> Iterator[ByteRange]:
-    """Yield an archive's byte ranges without the members of samples not in `keys`."""
-    start = at = 0
-    for member in members(window.read, window.nbytes, window.name, partial(plain_members, window)):
-        end = member.offset + member.nbytes + -member.nbytes % BLOCK_BYTES
-        if (key_and_field := named(member.name)) is not None and key_and_field[0] not in keys:
-            stop = _behind_globals(window, at, member.header)
-            if stop > start:
-                yield ByteRange(start, stop - start)
-            start = end
-        at = end
-    yield ByteRange(start, window.nbytes - start)
-
-
-def _behind_globals(window: ObjectWindow, at: int, header: int) -> int:
-    """Return the offset after the global pax headers before a member, which apply to all later members."""
-    while at < header and (block := window.read(at, BLOCK_BYTES))[156:157] == b"g":
-        nbytes = int(block[124:135], 8)
-        at += BLOCK_BYTES + nbytes + -nbytes % BLOCK_BYTES
-    return at

@@ -7,7 +7,7 @@ and metadata. If it changes, the episode replaces the registered one.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
@@ -21,7 +21,6 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
 from loader.dataset.shards.part import Part
 from loader.dataset.tables.foreign_objects import (
-    foreign_objects,
     foreign_table,
     is_adopted,
     place_id,
@@ -31,7 +30,6 @@ from loader.dataset.writer import publish_left_out, publish_registered
 from loader.dataset.writing.exclude import Superseded
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore
-from loader.json_text import parse_json
 from loader.modalities.language import FIELD
 from loader.modalities.row_blocks import MIN_BYTES, has_row_blocks, index_rows
 from loader.modalities.row_blocks import SUFFIX as ROWS
@@ -44,7 +42,7 @@ from ...exclusion_records import standing_exclusions, stay_out
 from ...places import check_apart
 from ...progress import progress
 from ..importer import ColumnarOptions, ReadSample
-from ..registration.earlier import REGISTERED_AGAIN, excluded_samples, live_samples, token_of
+from ..registration.earlier import token_of
 from ..registration.parts import IndexFiles, objects_of, path_of
 from ..registration.register import APART, RegistrationReport, transaction
 from ..registration.selection import EVERYTHING, ListedObjects, Selection, list_selected
@@ -52,6 +50,7 @@ from ..registration.shard_rows import ForeignShard, group_name, shards_of
 from ..registration.taken_down import TakenDown
 from ..registration.unread_files import unread_files
 from .dataset_layout import LeRobotEpisode, key_of
+from .episode_difference import episode_difference
 from .lerobot_import import LeRobotDataset, dataset_in, field_of
 from .rows import FrameTimes
 
@@ -79,9 +78,7 @@ def register_lerobot(
 
     Reads every video once. Memory: streams of 64 episodes.
 
-    without: features to leave out.
-    episodes: (first, last) index ranges to register; empty registers all.
-    allow_missing: register what is there of a dataset that states more, and record what is missing.
+    without: features to leave out. episodes: (first, last) index ranges, or none. allow_missing: as for `register`.
 
     Raises: InvalidStore if there is no such dataset, or if packets are not contiguous; Corrupt with episode and row;
     Conflict if `dataset` has another source or changed meanwhile; EmptyVersion.
@@ -92,18 +89,17 @@ def register_lerobot(
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, "lerobot", selection)
-    options = ColumnarOptions(
-        without=frozenset(without), episodes=tuple(episodes), allow_missing=allow_missing
-    )
-    source = _source(store, listed, options)
+    options = ColumnarOptions(without=frozenset(without), episodes=tuple(episodes))
+    source = _source(store, listed, options._replace(allow_missing=allow_missing))
     cameras = _cameras(source, store.url)
     used = _used(source, cameras)
-    chosen = {"format": "lerobot", "without": sorted(set(without)), **selection.to_json()}
-    chosen |= options.episodes_json()
+    chosen = (
+        {"format": "lerobot", "without": sorted(set(without))} | selection.to_json() | options.episodes_json()
+    )
     denied = _denied(TakenDown(root, dataset, store), source, cameras, is_new=parent is None)
     numbers = [number for number in source.layout.episodes if number not in denied]
     units = {number: _unit_id(source, store, cameras, number) for number in numbers}
-    since = _difference(parent, store, chosen, units, used, {key_of(number) for number in denied})
+    since = episode_difference(parent, store, chosen, units, used, {key_of(number) for number in denied})
     version = parent
     if since.fresh:
         work = EpisodeParts(root, store, dataset, source, cameras, units, workers)
@@ -196,64 +192,6 @@ def _unit_id(source: LeRobotDataset, store: Store, cameras: Sequence[str], numbe
     if layout.subtasks:
         facts.append(sorted(layout.subtasks.items()))
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-class _EpisodeDifference(NamedTuple):
-    fresh: list[int]
-    replaced: frozenset[str] = frozenset()
-    missing: frozenset[str] = frozenset()
-    places: frozenset[str] = frozenset()
-    left_out: Superseded = Superseded()
-
-
-def _difference(
-    version: Version | None,
-    store: Store,
-    chosen: Mapping[str, Any],
-    units: Mapping[int, str],
-    used: Sequence[ObjectInfo],
-    denied: Set[str],
-) -> _EpisodeDifference:
-    """denied: keys of episodes that a takedown names."""
-    if version is None:
-        return _EpisodeDifference(list(units))
-    objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
-    if parse_json(facts.get("registered", "{}")) != chosen:
-        raise Conflict(
-            f"{version.name} was registered as {facts.get('registered', 'nothing')}, which {dict(chosen)} is not; "
-            "choose another name"
-        )
-    if not {one.key for one in objects} & {info.key for info in used}:
-        raise Conflict(f"{store.url} has none of the videos of {version.name}; choose another name")
-    present, same = {key_of(number): unit for number, unit in units.items()}, set[str]()
-    replaced, missing, rows = set[str](), set[str](), dict[tuple[str, str], list[int]]()
-    for sample in live_samples(version, "unit_id"):
-        if sample.value == present.get(sample.key, ""):
-            same.add(sample.key)
-        elif (
-            sample.value and sample.key not in denied
-        ):  # samples without `unit_id` were written, not registered
-            (replaced if sample.key in present else missing).add(sample.key)
-            why = _reason("another" if sample.key in present else "gone")
-            rows.setdefault((sample.part, why), []).append(sample.row)
-    # An excluded episode comes back only if it changed.
-    same |= {
-        sample.key
-        for sample in excluded_samples(version, "unit_id")
-        if sample.value == present.get(sample.key, "") and sample.key not in replaced
-    }
-    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part, _ in rows}
-    return _EpisodeDifference(
-        fresh=[number for number in units if key_of(number) not in same],
-        replaced=frozenset(replaced),
-        missing=frozenset(missing),
-        places=frozenset(one.place for one in objects if not is_adopted(version.store, one.place)),
-        left_out=Superseded(rows=rows, n_rows=n_rows),
-    )
-
-
-def _reason(how: str) -> str:
-    return f"{REGISTERED_AGAIN}the episode is {how}"
 
 
 def _row_blocks(sample: ReadSample, field: str) -> bytes:

@@ -91,11 +91,14 @@ def split_reader(
 
 
 def listed_objects(
-    infos: Sequence[ObjectInfo], readers: Mapping[str, Reader], stated: StatedCounts
+    infos: Sequence[ObjectInfo],
+    readers: Mapping[str, Reader],
+    stated: StatedCounts,
+    left_out: set[str] | None = None,
 ) -> FoundObjects:
-    """Return the objects that indexes list. readers: by object key. stated: for `FoundObjects`."""
+    """Return the objects that indexes list. readers: by object key. stated, left_out: for `FoundObjects`."""
     described = [info for info in infos if info.key in readers]
-    return FoundObjects(described, lambda info: readers[info.key](info), stated=stated)
+    return FoundObjects(described, lambda info: readers[info.key](info), stated=stated, left_out=left_out)
 
 
 def compare_files(stated: StatedCounts, name: str, listed: Mapping[str, int], folder: IndexedFolder) -> None:

@@ -89,6 +89,8 @@ class FoundObjects(NamedTuple):
     """Checks that table objects agree on their columns, or None."""
     members: JsonMembers | None = None
     """Reads JSON members into columns, or None."""
+    left_out: set[str] | None = None
+    """Columns that the reader leaves out, which `reading` fills; None if it reads all."""
     declared_widths: bool = False
     """True if nested lists of numbers become arrays of their declared width."""
     seals: bool = False
@@ -100,7 +102,9 @@ class FoundObjects(NamedTuple):
         reserved: Collection[str] = (),
         into: JsonMembers | None = None,
     ) -> "FoundObjects":
-        """Return the objects without some JSON members; see `JsonMembers.leave_out`."""
+        """Return the objects without some columns and JSON members; see `JsonMembers.leave_out`."""
+        if self.left_out is not None:
+            self.left_out.update(without)
         if self.members is not None:
             self.members.leave_out(without, reserved, into)
         return self

@@ -96,6 +96,14 @@ class StatedCounts:
                 item = MissingItem(f"{url} lacks {n_more:,} more files that names state", "", n_more)
                 self._items[item] = None
 
+    def settle(self, url: str, keys: Iterable[str], is_left_out: Callable[[str], Any]) -> None:
+        """Add what names of objects state, and forget missing objects that were left out on purpose.
+
+        keys: objects whose names may state a number of files.
+        """
+        self.add_shards(url, keys, is_left_out)
+        self.leave_out(is_left_out)
+
     def leave_out(self, is_left_out: Callable[[str], Any]) -> None:
         """Forget missing objects that were left out on purpose."""
         with self._lock:

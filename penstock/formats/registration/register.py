@@ -119,8 +119,7 @@ def register(
     names are skipped.
 
     options: for the URL's store; not stored. without: fields to leave out; in tables, also columns.
-    key: table column with the sample keys.
-    fields: table column that becomes a field -> extension, "" for the default.
+    key: table column with the sample keys. fields: table column that becomes a field -> extension, or "".
     allow_missing: take what is there of a source that states more, and record what is missing.
     label_options: labels of plain files. An annotation changes the labels of unchanged files.
 
@@ -240,9 +239,8 @@ def _find(
     def is_left_out(key: str) -> bool:
         return bool(listed.why_left_out(key)) or taken_down.has_object(key)
 
-    if FORMATS[format].is_sharded:
-        stated.add_shards(store.url, (info.key for info in objects.infos), is_left_out)
-    stated.leave_out(is_left_out)
+    keys = [info.key for info in objects.infos] if FORMATS[format].is_sharded else []
+    stated.settle(store.url, keys, is_left_out)
     if allow_missing:
         stated.allow()
     else:

@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from loader.dataset.columnar.column_names import check_text, field_name, key_of_value, metadata_name, row_key
+from loader.dataset.columnar.column_names import (
+    check_number,
+    check_text,
+    field_name,
+    key_of_value,
+    metadata_name,
+    row_key,
+)
 from loader.dataset.columnar.plain_values import encoded
 from loader.errors import Corrupt, InvalidSample
 from loader.limits import MAX_JSON_CHARACTERS, MAX_LINE_BYTES, beyond
@@ -70,7 +77,11 @@ def sample_of(values: Mapping[str, Any], options: ColumnarOptions, object_key: s
             name, content = field_name(column, word), encoded(value, word, column, where)
         else:
             into, name = metadata, metadata_name(column)
-            content = check_text(value, column, where) if isinstance(value, str) else value
+            content = value
+            if isinstance(value, str):
+                content = check_text(value, column, where)
+            elif isinstance(value, int):
+                content = check_number(value, column, where)
         if name in into:
             raise InvalidSample(f"{where}: two columns would both be {name!r}; leave one out (--without)")
         into[name] = content
@@ -132,14 +143,34 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
+class _RowLines:
+    """The lines of a CSV file. A row has several if its cells have line breaks."""
+
+    def __init__(self, file: ObjectFile) -> None:
+        self._name, self._lines = file.path, lines(file)
+        self.nbytes = 0
+        """Bytes of the current row."""
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.nbytes += len(line) + 1
+            if self.nbytes > MAX_LINE_BYTES:
+                raise InvalidSample(beyond(f"{self._name}: a row", self.nbytes, "bytes", MAX_LINE_BYTES))
+            yield line.decode("utf-8-sig") + "\n"
+
+
 def _csv_rows(file: ObjectFile, options: ColumnarOptions, key: str) -> Iterator[ReadSample]:
-    rows = csv.reader((line.decode("utf-8-sig") + "\n" for line in lines(file)), strict=True)
+    # The module's limit is 131,072 characters a cell and holds for the process; `lines` bounds the rows.
+    csv.field_size_limit(MAX_LINE_BYTES)
+    row_lines = _RowLines(file)
+    rows = csv.reader(row_lines, strict=True)
     row = -1
     try:
         columns = next(rows, [])
         if len(set(columns)) < len(columns):
             raise InvalidSample(f"{key} has two columns of one name: {', '.join(columns)}")
         for row, values in enumerate(rows):
+            row_lines.nbytes = 0
             if len(values) != len(columns):
                 raise InvalidSample(f"{key}, row {row} has {len(values)} values, and {len(columns)} columns")
             values_of = {column: value or None for column, value in zip(columns, values, strict=True)}

@@ -242,9 +242,11 @@ def _read(
     yield from (table for table in pool.map(read, tables) if table is not None)
 
 
+_UNIT_RECORD = r"(?:[0-9]{5,}[a-z]*(?:_[0-9]+)?(?:\.part)?|missing)\.json"
+"""Matches an import's records of its units. Only a repeated run of its open transaction reads them."""
 OURS = (
     r"^data/(?P<txn>[A-Za-z0-9][A-Za-z0-9._-]*)/(?P<attempt>[^/]+)/"
-    rf"(?:manifest-[0-9a-f]{{16}}\.json|[^/]+\.tar|[^/]+\.parquet|{UNFINISHED})$"
+    rf"(?:manifest-[0-9a-f]{{16}}\.json|{_UNIT_RECORD}|[^/]+\.tar|[^/]+\.parquet|{UNFINISHED})$"
 )
 """Matches every key that a writer creates under `data/`, including a folder's unfinished files."""
 FOREIGN, OPEN, LIVE, RETIRED, ABORTED, LEFTOVER = range(6)

@@ -13,6 +13,7 @@ import loader
 from loader.errors import EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.storage import ByteRange, open_store
 from penstock.formats.archives import webdataset as format
+from penstock.formats.archives.field_names import FieldNames
 from penstock.formats.archives.tar_headers import TarMember
 from penstock.formats.reading.sample import ForeignSample
 from penstock.formats.registration.register import register
@@ -77,7 +78,7 @@ def test_samples_of_a_table_are_those_of_their_members(keys, fields, more, summe
     table = format._table(names, places, crcs)
     try:
         window = SimpleNamespace(name="x.tar", crcs=lambda: crcs)
-        alone = list(format._grouped(window, walked, None, lower=True))
+        alone = list(format._grouped(window, walked, None, FieldNames(), lower=True))
     except InvalidSample:
         assert table is None
         return

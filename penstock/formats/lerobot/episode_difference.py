@@ -1,0 +1,80 @@
+"""Compare a LeRobot dataset's episodes with its newest registered version."""
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, NamedTuple
+
+from loader import Version
+from loader.dataset.tables.foreign_objects import foreign_objects, is_adopted
+from loader.dataset.writing.exclude import Superseded
+from loader.errors import Conflict
+from loader.json_text import parse_json
+from loader.storage import ObjectInfo, Store
+
+from ..registration.earlier import REGISTERED_AGAIN, excluded_samples, live_samples
+from .dataset_layout import key_of
+
+
+class EpisodeDifference(NamedTuple):
+    fresh: list[int]
+    """Numbers of new and changed episodes."""
+    replaced: frozenset[str] = frozenset()
+    """Keys of changed episodes."""
+    missing: frozenset[str] = frozenset()
+    """Keys of removed episodes."""
+    places: frozenset[str] = frozenset()
+    """Ids of sources that are not adopted."""
+    left_out: Superseded = Superseded()
+    """Live samples of changed and removed episodes."""
+
+
+def episode_difference(
+    version: Version | None,
+    store: Store,
+    chosen: Mapping[str, Any],
+    units: Mapping[int, str],
+    used: Sequence[ObjectInfo],
+    denied: Set[str],
+) -> EpisodeDifference:
+    """Return the difference from the newest version.
+
+    units: index of each episode -> its `unit_id`. used: objects of the dataset. denied: keys of episodes that a
+    takedown names. Raises: Conflict if the version has another source or other options.
+    """
+    if version is None:
+        return EpisodeDifference(list(units))
+    objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
+    if parse_json(facts.get("registered", "{}")) != chosen:
+        raise Conflict(
+            f"{version.name} was registered as {facts.get('registered', 'nothing')}, which {dict(chosen)} is not; "
+            "choose another name"
+        )
+    if not {one.key for one in objects} & {info.key for info in used}:
+        raise Conflict(f"{store.url} has none of the videos of {version.name}; choose another name")
+    present, same = {key_of(number): unit for number, unit in units.items()}, set[str]()
+    replaced, missing, rows = set[str](), set[str](), dict[tuple[str, str], list[int]]()
+    for sample in live_samples(version, "unit_id"):
+        if sample.value == present.get(sample.key, ""):
+            same.add(sample.key)
+        elif sample.value and sample.key not in denied:
+            # Samples without `unit_id` were written, not registered.
+            (replaced if sample.key in present else missing).add(sample.key)
+            why = _reason("another" if sample.key in present else "gone")
+            rows.setdefault((sample.part, why), []).append(sample.row)
+    # An excluded episode comes back only if it changed.
+    same |= {
+        sample.key
+        for sample in excluded_samples(version, "unit_id")
+        if sample.value == present.get(sample.key, "") and sample.key not in replaced
+    }
+    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part, _ in rows}
+    return EpisodeDifference(
+        fresh=[number for number in units if key_of(number) not in same],
+        replaced=frozenset(replaced),
+        missing=frozenset(missing),
+        places=frozenset(one.place for one in objects if not is_adopted(version.store, one.place)),
+        left_out=Superseded(rows=rows, n_rows=n_rows),
+    )
+
+
+def _reason(how: str) -> str:
+    return f"{REGISTERED_AGAIN}the episode is {how}"

@@ -24,8 +24,10 @@ _FAULTS = frozenset(
 """Names of errors that are no verdict on any data."""
 _OF_FEATURIZERS = frozenset({"AttributeError", "TypeError", "NotImplementedError", "InvalidField"})
 """Names of errors that are no verdict if a featurizer raises them."""
-_ERROR = re.compile(r"(?:the same bytes as .+: )?(?:\w+\.)*(\w+):")
-"""A reason begins with the error's class, after the words for a copy."""
+_ERROR = re.compile(r"(?:the same bytes as .+: )?((?:\w+\.)*)(\w+):")
+"""A reason begins with the error's module and class, after the words for a copy."""
+_FFMPEG = "av."
+"""Module of errors that name damage by the operating system's numbers, which `is_fault` therefore ignores."""
 _ERRNO = re.compile(r"\[Errno (?:5|12|13|1|23|24|28|30|116|122)\] ")  # as `is_fault` lists them, on Linux
 _NO_HEIC = "HEIC needs a decoder: pip install"
 
@@ -44,7 +46,13 @@ def _is_raised(code: str, reason: str, errors: frozenset[str]) -> bool:
     if code != "exception":
         return False
     error = _ERROR.match(reason)
-    return (error is not None and error[1] in errors) or _ERRNO.search(reason) is not None
+    if error is not None:
+        module, name = error.groups()
+        if module.startswith(_FFMPEG):
+            return False
+        if name in errors:
+            return True
+    return _ERRNO.search(reason) is not None
 
 
 def has_stored_faults(refusals: Iterable[Mapping[str, Any]]) -> bool:

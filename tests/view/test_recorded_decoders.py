@@ -181,3 +181,9 @@ def test_options_that_are_no_decoder_are_not_built(options):
 def test_clip_that_is_too_large_for_a_viewer_is_not_built(options):
     facts = CodeFacts(name=facts_of(loader.video()).name, options=options)
     assert rebuilt_decoder("mp4", facts) is None
+
+
+def test_fraction_of_a_text_is_not_built():
+    options = "VideoDecoder(at=Fraction('1e9999'))"  # 1e999999999 would take hours
+    facts = CodeFacts(name=facts_of(loader.video()).name, options=options)
+    assert rebuilt_decoder("mp4", facts) is None

@@ -4,9 +4,10 @@ from collections.abc import Collection
 
 from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.columnar.shard_names import ShardSet, shard_set
-from loader.errors import PenstockError, Throttled, Transient
+from loader.errors import PenstockError
 from loader.storage import ObjectInfo, Store
 from loader.storage.store import list_place
+from penstock.compute.pool import is_fault
 from penstock.formats.reading.stated_counts import StatedCounts
 from penstock.formats.registration.selection import live_files
 from penstock.formats.registry import FORMATS, REGISTERED, importer_named, joining_importer, registered_named
@@ -59,7 +60,7 @@ def _stated_counts(
         assert importer is not None, format
         readable = importer.find_readable(files, live_files(files, format, infos), options)
         return readable.stated or StatedCounts()
-    except (Throttled, Transient):
-        raise
-    except PenstockError:
+    except PenstockError as error:
+        if is_fault(error):
+            raise
         return StatedCounts()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 OF = r"\d{1,9}-of-\d{1,9}"
 """Pattern for a file's number and the number of files. Most writers number from 0, some from 1."""
 MOST_FILES = 10**6
-"""Most files that a name may state: a larger number is no count of files."""
+"""Most files that a name may state: a larger number is no count of files. Also the most names that are looked up."""
 _NAME = re.compile(r"(?P<number>\d{1,9})-of-(?P<total>\d{1,9})(?P<hash>-[0-9a-f]{8,})?(?=[._-]|$)")
 """The Hub's writers append a hash of the content, which differs from file to file."""
 
@@ -47,7 +47,8 @@ def shard_set(key: str) -> tuple[ShardSet, int] | None:
 def missing_shards(keys: Iterable[str], is_left_out: Callable[[str], bool]) -> Iterator[str]:
     """Yield the names of files that other files' names state and that are not among `keys`.
 
-    is_left_out: whether a name was left out on purpose. Memory: 100 bytes per key with such a name.
+    is_left_out: whether a name was left out on purpose. Memory: 100 bytes per key with such a name. Ends after
+    `MOST_FILES` names: each of many files may state a million others.
     """
     numbers_of = dict[ShardSet, set[int]]()
     for key in keys:
@@ -55,6 +56,7 @@ def missing_shards(keys: Iterable[str], is_left_out: Callable[[str], bool]) -> I
         if member is not None:
             files, number = member
             numbers_of.setdefault(files, set()).add(number)
+    n_names = 0
     for files, numbers in sorted(numbers_of.items()):
         total = int(files.total)
         # Numbers from 1 to `total` are a set too, if its last file is there and none has the number 0.
@@ -62,5 +64,11 @@ def missing_shards(keys: Iterable[str], is_left_out: Callable[[str], bool]) -> I
         if len(numbers) >= total and numbers.issuperset(range(first, first + total)):
             continue
         for number in range(first, first + total):
-            if number not in numbers and not is_left_out(name := files.name(number)):
+            if number in numbers:
+                continue
+            n_names += 1
+            if n_names > MOST_FILES:
+                return
+            name = files.name(number)
+            if not is_left_out(name):
                 yield name

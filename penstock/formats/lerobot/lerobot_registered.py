@@ -91,7 +91,7 @@ def register_lerobot(
     listed = list_selected(store, "lerobot", selection)
     options = ColumnarOptions(without=frozenset(without), episodes=tuple(episodes))
     source = _source(store, listed, options._replace(allow_missing=allow_missing))
-    cameras = _cameras(source, store.url)
+    cameras = _cameras(source)
     used = _used(source, cameras)
     chosen = (
         {"format": "lerobot", "without": sorted(set(without))} | selection.to_json() | options.episodes_json()
@@ -153,11 +153,11 @@ def _denied(
     return denied
 
 
-def _cameras(source: LeRobotDataset, url: str) -> list[str]:
+def _cameras(source: LeRobotDataset) -> list[str]:
     cameras = sorted(name for name, feature in source.features.items() if feature["dtype"] == "video")
     if not cameras:
         raise InvalidStore(
-            f"{url} has no video that could stay where it is: penstock import lerobot copies it"
+            f"{source.url} has no video that could stay where it is: penstock import lerobot copies it"
         )
     of: dict[str, str] = {}
     for episode in source.layout.episodes.values():
@@ -167,10 +167,6 @@ def _cameras(source: LeRobotDataset, url: str) -> list[str]:
                 raise InvalidStore(
                     f"{key} is the video of {of[key]} and of {camera}; leave one out (--without)"
                 )
-    if not cameras:
-        raise InvalidStore(
-            f"{source.url} has no video that could stay where it is: penstock import lerobot copies it"
-        )
     return cameras
 
 

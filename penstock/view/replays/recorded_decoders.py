@@ -140,7 +140,7 @@ def _keywords(class_: type[Any], options: str) -> dict[str, Any]:
 
 
 def _literal(value: ast.expr) -> Any:
-    """Return a literal, or a Fraction of two. Raises: ValueError."""
+    """Return a literal, or a Fraction of whole numbers. Raises: ValueError."""
     if isinstance(value, ast.Tuple):
         return tuple(_literal(element) for element in value.elts)
     if not isinstance(value, ast.Call):
@@ -148,6 +148,9 @@ def _literal(value: ast.expr) -> Any:
     if ast.unparse(value.func) != "Fraction" or value.keywords:
         raise ValueError(f"{ast.unparse(value)!r:.100} is no literal")
     numbers = [ast.literal_eval(argument) for argument in value.args]
+    if any(type(number) is not int for number in numbers):
+        # `Fraction("1e999999999")` would take a GB, and hours.
+        raise ValueError(f"{ast.unparse(value)!r:.100} is no fraction of whole numbers")
     return Fraction(*numbers)
 
 

@@ -232,6 +232,7 @@ def test_disk_that_fails_under_a_decoder_is_no_damage(
         ("exception", "AttributeError: module '_colour' has no attribute 'x'", False, True),
         ("exception", "ValueError: ImportError: in the data", False, False),
         ("exception", "FileNotFoundError: [Errno 2] No such file or directory", False, False),
+        ("exception", "av.error.PermissionError: [Errno 1] Operation not permitted", False, False),
         ("Forbidden", "the credentials do not allow it", True, True),
         ("not_supported", "HEIC needs a decoder: pip install pi-heif, and run the batch again", True, True),
         ("not_supported", "HDR is not supported", False, False),

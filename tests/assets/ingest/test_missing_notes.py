@@ -10,6 +10,7 @@ import loader
 from assets.ingest.formats.missing_notes import missing_notes
 from assets.sources import Source
 from assets.spec import DatasetSpec
+from loader.errors import Forbidden
 from loader.storage import open_store
 from penstock.formats.importer import NO_OPTIONS
 from tests.assets.conftest import Run
@@ -60,3 +61,16 @@ def test_notes_are_for_sets_that_the_batch_belongs_to(tmp_path: Path) -> None:
     assert missing_notes(store, "files", NO_OPTIONS, ["a-0-of-2.tar"]) == []
     (note,) = missing_notes(store, "webdataset", NO_OPTIONS, ["a-0-of-2.tar"])
     assert "has no a-1-of-2.tar" in note
+
+
+def test_notes_raise_what_is_no_fault_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mds_files.fill(tmp_path, {"a": "bytes"}, [{"a": b"1"}])
+    store = open_store(str(tmp_path))
+    keys = {info.key for info in store.list()}
+
+    def refuse(*_: object, **__: object) -> object:
+        raise Forbidden("the token has expired")
+
+    monkeypatch.setattr(type(store), "get", refuse)
+    with pytest.raises(Forbidden, match="the token has expired"):
+        missing_notes(store, "mds", NO_OPTIONS, keys)

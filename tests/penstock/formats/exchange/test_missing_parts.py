@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
+from loader.dataset.columnar import shard_names
 from loader.dataset.columnar.shard_names import missing_shards, shard_set
 from loader.errors import Corrupt, EmptyVersion, InvalidRuntime, PenstockError
 from penstock.formats.registration.register import register
@@ -246,6 +247,15 @@ def test_names_state_sets_of_files():
     assert missing("a-3-of-4.x.tfrecord-0-of-1") == []
     assert shard_set("a-0-of-99999999.csv") is None
     assert len(missing("a-0-of-1000000.csv")) == 999_999
+
+
+def test_names_of_many_sets_are_bounded_together(monkeypatch):
+    monkeypatch.setattr(shard_names, "MOST_FILES", 100)
+    keys = [f"{letter}-0-of-60.csv" for letter in "abc"]
+    assert len(list(missing_shards(keys, lambda name: False))) == 100
+    left_out = []
+    assert list(missing_shards(keys, lambda name: left_out.append(name) or True)) == []
+    assert len(left_out) == 100
 
 
 def test_missing_names_are_bounded(tmp_path):

@@ -135,7 +135,8 @@ def stated_bytes(error: MemoryError) -> int:
 def is_of_the_machine(error: BaseException) -> bool:
     """Return whether a decoder failed because the machine lacks memory, files, a network, threads or a package.
 
-    Pillow's OSErrors about images have no errno.
+    A decoder only gets bytes, so every OSError with a number is the machine's; Pillow's about images have none. A unit
+    of `penstock.compute.pool` also reads files: its rule is `is_fault`.
     """
     kind = type(error)
     if isinstance(error, MemoryError) and stated_bytes(error) > MOST_BYTES:

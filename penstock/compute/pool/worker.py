@@ -182,7 +182,9 @@ def _special(value: Any, pieces: list[bytes]) -> Any:
 def is_fault(error: BaseException) -> bool:
     """Return whether the cause is the code or the machine: no verdict on the data may follow.
 
-    These are failing imports, undefined names, a failing store, disk or connection, and missing rights.
+    These are failing imports, undefined names, a failing store, disk or connection, and missing rights. The rule is
+    about units, which read files and stores. `loader.modalities.fields` has a rule about decoders, which only get
+    bytes: there every OSError with a number is the machine's.
     """
     if type(error).__module__.partition(".")[0] == "av":
         return False  # FFmpeg reports damage by the operating system's error numbers

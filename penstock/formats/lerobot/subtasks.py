@@ -4,6 +4,7 @@ The field `subtask_index.npy` has the numbers, and the texts of its rows are the
 a text without a number, the texts stay lines of `language_persistent`.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,9 +44,12 @@ def lines_beside(
     lines: Sequence[LanguageLine], numbers: Any, ns: I64, texts: Mapping[int, str]
 ) -> list[LanguageLine] | None:
     """Return the lines that an import does not make of numbers and texts; None if it makes others than there are."""
-    rest = list(lines)
-    for line in subtask_lines(spans_of(numbers, texts, "subtasks"), ns):
-        if line not in rest:
-            return None
-        rest.remove(line)
-    return rest
+    imported = Counter(subtask_lines(spans_of(numbers, texts, "subtasks"), ns))
+    rest = []
+    for line in lines:
+        # A line with calls of tools has no hash, and an import makes none.
+        if line.tool_calls is None and imported[line] > 0:
+            imported[line] -= 1
+        else:
+            rest.append(line)
+    return None if imported.total() else rest

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, get_args
 
 from loader.dataset.names import check_dataset_name
 from loader.dataset.splits import split_of
@@ -178,6 +178,10 @@ class Filter:
         return ""
 
 
+LabelSource = Literal["folder", ""]
+"""Source of labels."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
     """A dataset, as its owner defines it.
@@ -198,6 +202,11 @@ class DatasetSpec:
     """Split -> share above 0; the shares sum to 1."""
     split_by: str = "raw_sha256"
     """"raw_sha256" or "subject", kept in one split."""
+    label_from: LabelSource = ""
+    """"folder": a raw object's folder is its `label`, and photos have the label's number in the field `cls`.
+
+    "": samples have neither; a dataset whose photos have class numbers is refused.
+    """
     max_reject_rate: float = 0.0
     """Share of a batch's objects, 0 to 1, duplicates included, above which damaged ones stop the batch.
 
@@ -249,6 +258,8 @@ class DatasetSpec:
             raise ValueError(f"splits={dict(self.splits)}; accepted: shares above 0 that sum to 1")
         if self.split_by not in ("raw_sha256", "subject"):
             raise ValueError(f"split_by={self.split_by!r}; accepted: 'raw_sha256', 'subject'")
+        if self.label_from not in get_args(LabelSource):
+            raise ValueError(f"label_from={self.label_from!r}; accepted: 'folder' or ''")
         for name in (
             *("max_reject_rate", "max_not_media_rate", "max_unsupported_rate"),
             *("max_untrue_rate", "max_quarantine_rate"),

@@ -108,7 +108,11 @@ def cut_objects(
 
 def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: TimeLimit, into: CutInto) -> CutTask:
     kind: Kind = row["kind"]
+    has_folder_labels = spec.label_from == "folder"
     staging = None if into.waiting is None else into.waiting(row["sha256"], segments_of(raw))
+    label = None
+    if has_folder_labels and CUTTERS[kind].has_label:
+        label = into.labels.index(raw["label"])
     return CutTask(
         landing=store_url(landing),
         root=store_url(into.root),
@@ -118,7 +122,8 @@ def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: TimeLimi
         policy=spec.policy,
         words=_plain(spec.policy, kind),
         staging=staging.key if staging else "",
-        label=into.labels.index(raw["label"]) if CUTTERS[kind].has_label else None,
+        label=label,
+        has_folder_labels=has_folder_labels,
         source=_source(spec, raw) | {**into.provenance},
         limit_s=limit.seconds,
     )

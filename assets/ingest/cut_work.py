@@ -39,6 +39,8 @@ class CutUnit:
     """Its row of `media`."""
     label: int | None
     """Class number; None for kinds without classes."""
+    has_folder_labels: bool
+    """True if the object's folder is its label."""
     source: Mapping[str, str]
     """Provenance of all its samples."""
 
@@ -70,7 +72,7 @@ def field_names(unit: CutUnit) -> tuple[str, ...]:
     """Return the sorted field names of a sample, without reading files."""
     cutter = CUTTERS[unit.kind]
     names = {*unit.unit.fields, cutter.facts} - {"json"}
-    if cutter.has_label:
+    if unit.label is not None:
         names.add("cls")
     if unit.raw["text"] or unit.raw["title"]:
         names.add(CAPTION_FIELD)
@@ -84,11 +86,11 @@ def sample_fields(unit: CutUnit) -> dict[str, Any]:
         name: value.read_bytes() if isinstance(value, Path) else value
         for name, value in unit.unit.fields.items()
     }
-    facts = {
-        name: raw[name] for name in ("label", "title", "text", "licence", "author", "origin") if raw[name]
-    }
+    facts = {name: raw[name] for name in ("title", "text", "licence", "author", "origin") if raw[name]}
+    if unit.has_folder_labels and raw["label"]:
+        facts["label"] = raw["label"]
     fields[cutter.facts] = {**fields.pop("json", {}), "raw": raw["key"], **facts}
-    if cutter.has_label:
+    if unit.label is not None:
         fields["cls"] = unit.label
     if CAPTION_FIELD not in fields and (caption := raw["text"] or raw["title"]):
         fields[CAPTION_FIELD] = caption
@@ -97,7 +99,9 @@ def sample_fields(unit: CutUnit) -> dict[str, Any]:
 
 def _metadata(unit: CutUnit) -> dict[str, Any]:
     raw = unit.raw
-    facts = {"kind": unit.kind, "label": raw["label"], "licence": raw["licence"], "mime": raw["mime"]}
+    facts = {"kind": unit.kind, "licence": raw["licence"], "mime": raw["mime"]}
+    if unit.has_folder_labels:
+        facts["label"] = raw["label"]
     source_rate = unit.audit.get("sample_rate_hz")
     if source_rate is not None:
         facts["source_sample_rate_hz"] = source_rate
@@ -161,6 +165,8 @@ class CutTask:
     """Key of the staged clips, or ""."""
     label: int | None
     """Class number; None for kinds without classes."""
+    has_folder_labels: bool
+    """True if the object's folder is its label."""
     source: dict[str, str]
     """Provenance of all its samples."""
     limit_s: float
@@ -287,6 +293,7 @@ def _units(task: CutTask, folder: Path, kind: Kind, pieces: Sequence[UnitFiles])
             raw=task.raw,
             audit=task.audit,
             label=task.label,
+            has_folder_labels=task.has_folder_labels,
             source=task.source,
         )
 

@@ -70,6 +70,8 @@ def units_stage(
     )
     if spec.format:
         digest = fingerprint(digest, *spec.taken_as)
+    if spec.label_from != "folder":  # earlier releases took folders as labels: their digests stay
+        digest = fingerprint(digest, "no folder labels")
     newest = current_record(store, spec.name, UNITS, partition)
     if newest is not None and newest.fingerprint == digest and _still_good(root, newest):
         refused = read_table(store, newest.files["refusals"])
@@ -155,13 +157,16 @@ def _written(
     provenance: Mapping[str, str],
     tell: Tell,
 ) -> BatchSamples:
-    published, labels = published_objects(root, spec.name), published_labels(root, spec.name)
+    published = published_objects(root, spec.name)
+    labels = published_labels(root, spec.name)
     if not spec.format:
+        if not spec.label_from:
+            _check_unlabelled(spec.name, labels)
         fresh, duplicates = new_objects(audits, published)
         into = CutInto(
             root=root.store,
             txn=txn,
-            labels=labels_of(fresh, raws, labels),
+            labels=labels_of(fresh, raws, labels) if spec.label_from == "folder" else labels,
             provenance=provenance,
             waiting=staging_of(root.store, spec.name, provenance["partition"], spec.policy),
         )
@@ -181,6 +186,18 @@ def _written(
     files = landing.place if isinstance(landing, JoinedObjects) else landing
     missing = missing_notes(files, spec.format, source.choices, raws.keys())
     return replace(batch, notes=[*batch.notes, *missing])
+
+
+def _check_unlabelled(dataset: str, classes: Sequence[str]) -> None:
+    """Raise StageNotPublished if published photos have class numbers: photos without cannot join them."""
+    if not classes:
+        return
+    names = ", ".join(map(repr, classes[:3]))
+    raise StageNotPublished(
+        f"photos of {dataset} have the classes {names} ..., from the folders of their raw objects. Set "
+        "label_from='folder' in its DatasetSpec, which earlier releases implied, or give photos without labels a "
+        "dataset of their own"
+    )
 
 
 def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ def speech_rate(table: "pl.DataFrame", baseline: "pl.LazyFrame | None") -> Check
 
 SPEC = DatasetSpec(
     name="demo",
+    label_from="folder",
     policy=CutPolicy(video=VideoPolicy(clip_s=2.5, max_clips=8)),
     features=(
         Feature(name="picture"),

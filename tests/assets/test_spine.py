@@ -11,7 +11,9 @@ import loader
 from assets.spec import DatasetSpec, Feature
 from assets.stages import require_published
 
-SPEC = DatasetSpec(name="demo", features=(Feature(name="picture"), Feature(name="phash")))
+SPEC = DatasetSpec(
+    name="demo", label_from="folder", features=(Feature(name="picture"), Feature(name="phash"))
+)
 STAGES = ("raw_objects", "media", "units", "feature_picture", "feature_phash", "samples")
 Run = Callable[..., dg.ExecuteInProcessResult]
 Told = Callable[[dg.ExecuteInProcessResult], str]

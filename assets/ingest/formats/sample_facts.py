@@ -37,6 +37,8 @@ class TakingRules:
     """Split -> share."""
     split_by: str
     """Column, as in `DatasetSpec.split_by`."""
+    has_folder_labels: bool
+    """True if the folder of a raw object is its samples' `label`."""
     format: str
     """Format of the raw objects."""
     choices: dict[str, Any]
@@ -51,6 +53,7 @@ class TakingRules:
             dataset=spec.rebuild_of or spec.name,
             splits=dict(spec.splits),
             split_by=spec.split_by,
+            has_folder_labels=spec.label_from == "folder",
             format=spec.format,
             choices=spec.sources[0].choices.to_json(),
             provenance=dict(provenance),
@@ -75,10 +78,10 @@ def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
     return key_of(f"{raw['sha256'][:_HASH_CHARS]}/{source_key}", longest)
 
 
-def metadata_of(raw: Row, columns: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def metadata_of(rules: TakingRules, raw: Row, columns: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return a sample's metadata. columns: columns from its format."""
     return {
-        "label": raw["label"],
+        **({"label": raw["label"]} if rules.has_folder_labels else {}),
         "mime": raw["mime"],
         **columns,
         "kind": kind,

@@ -262,7 +262,7 @@ def _for_dataset(rules: TakingRules, raw: Row, sample: Sample) -> Sample:
     return replace(
         sample,
         key=key_in_dataset(raw, source_key, max(map(len, sample.fields))),
-        metadata=metadata_of(raw, sample.metadata, modality_of(set(sample.fields))),
+        metadata=metadata_of(rules, raw, sample.metadata, modality_of(set(sample.fields))),
         source={**sample.source, **source_of(rules, raw, source_key, sample.source)},
     )
 

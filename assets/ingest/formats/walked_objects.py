@@ -181,4 +181,4 @@ def samples_of(
             source["raw_start"] = f"byte {int(spans[:, 0].min()) - starts[of]}"
             source["raw_end"] = f"byte {int(spans.sum(axis=1).max()) - starts[of]}"
         key = key_in_dataset(raw, source_key, longest)
-        yield KnownSample(key, metadata_of(raw, columns, kind), source, bool(rules.own_split(own)))
+        yield KnownSample(key, metadata_of(rules, raw, columns, kind), source, bool(rules.own_split(own)))

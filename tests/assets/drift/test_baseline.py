@@ -18,7 +18,7 @@ from penstock.stages import current_record
 from tests.assets.conftest import wav
 
 Run = Callable[..., dg.ExecuteInProcessResult]
-SPEC = DatasetSpec(name="demo", features=(Feature(name="picture"),), max_reject_rate=0.2)
+SPEC = DatasetSpec(name="demo", label_from="folder", features=(Feature(name="picture"),), max_reject_rate=0.2)
 N_PHOTOS, N_SOUNDS = 40, 20
 
 

@@ -35,7 +35,7 @@ def test_photos_of_three_formats(
     release = run("release", spec, place=place)
     assert release.success, failure_of(release)
     version = root.open("demo@1")
-    assert {"img", "photo.json", "cls", "phash.npy"} == set(version.fields)
+    assert {"img", "photo.json", "phash.npy"} == set(version.fields)
     samples = version.samples().select("raw_key", "width_px", "phash", "luma_mean_ratio").collect()
     assert dict(samples.select("raw_key", "width_px").iter_rows()) == {"a.jpg": 80, "b.png": 60, "c.webp": 64}
     assert samples.null_count().row(0) == (0, 0, 0, 0)

@@ -14,6 +14,7 @@ TAKING = TakingRules(
     dataset="d",
     splits={"train": 1.0},
     split_by="object",
+    has_folder_labels=False,
     format="webdataset",
     choices={},
     provenance={"run_id": "first", "partition": "b1"},

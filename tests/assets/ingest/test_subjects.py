@@ -15,7 +15,9 @@ from loader.storage import open_store
 from penstock.upkeep.takedown.prove import prove
 from penstock.upkeep.takedown.run import run_takedown
 
-SPEC = DatasetSpec(name="demo", splits={"train": 0.5, "validation": 0.5}, split_by="subject")
+SPEC = DatasetSpec(
+    name="demo", label_from="folder", splits={"train": 0.5, "validation": 0.5}, split_by="subject"
+)
 SUBJECTS = [f"patient-{number:04d}" for number in range(6)]
 
 

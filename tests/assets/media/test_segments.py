@@ -291,7 +291,7 @@ def test_table_becomes_clips_and_another_one_other_clips(
     run: Run, arrive: Arrive, root: loader.Root, landing: Path
 ) -> None:
     policy = CutPolicy(video=VideoPolicy(units="segments", short_side_px=64))
-    spec = DatasetSpec(name="demo", policy=policy)
+    spec = DatasetSpec(name="demo", label_from="folder", policy=policy)
     table = landing / "_segments.csv"
     head = "key,start_s,end_s,label,caption\n"
     table.write_text(f"{head}videos/clip.mp4,0.5,1.5,one,first\nvideos/clip.mp4,1.0,2.0,,\n")

@@ -25,7 +25,7 @@ from resources.storage import LandingResource, RootResource
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 DATASET = "demo"
-SPEC = DatasetSpec(name=DATASET, max_reject_rate=1.0)
+SPEC = DatasetSpec(name=DATASET, label_from="folder", max_reject_rate=1.0)
 BATCHES = batches_of(SPEC)
 
 

@@ -1,11 +1,12 @@
 """Labels of plain files: the names of their folders, or the rows of a table.
 
-A row's key is a file's path below the source, its name, or one of these without the extension. The first of the four
-forms that any row has counts for all rows. Memory: about 0.3 kB per row.
+A row's key is a file's path below the source, its name, or one of these without the extension. The form in which most
+rows name a file counts for all: the path of a file beside folders is its name too. Memory: about 0.3 kB per row.
 """
 
 import hashlib
 import json
+import math
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,8 +214,14 @@ class FileLabels:
 
 def _matched(rows: _LabelRows, keys: Sequence[str], is_partial: bool) -> dict[str, int]:
     """Return file -> its row. Raises: InvalidKey."""
-    form = next((form for form in _FORMS if any(form.name_of(key) in rows.row_of for key in keys)), None)
-    if form is None:
+
+    def n_rows(form: _Form) -> int:
+        """Return the number of rows that name a file in this form."""
+        names = {form.name_of(key) for key in keys}
+        return len(names & rows.row_of.keys())
+
+    form = max(_FORMS, key=n_rows)  # of equal ones the first, which is the most exact
+    if not n_rows(form):
         raise InvalidKey(
             f"no row of {rows.name} names a file of the source. Its first rows name {_first([*rows.row_of])}; the "
             f"source has {_first(keys)}. A row names a file by {', '.join(each.words for each in _FORMS)}; --key "
@@ -283,7 +290,9 @@ def without_table(store: Store, listed: ListedObjects, options: LabelOptions) ->
     """Return the objects without the table of labels, which often lies beside its files."""
     if not options.table:
         return listed
-    table = realpath(options.table) if isfile(options.table) else options.table
+    table = options.table.partition("?")[0]  # a URL may have options
+    if isfile(options.table):
+        table = realpath(options.table)
     base = realpath(store.url) if isdir(store.url) else store.url
     return listed._replace(infos=[info for info in listed.infos if f"{base}/{info.key}" != table])
 
@@ -306,6 +315,15 @@ def _earlier_labels(version: Version) -> str:
             by_folder = f"--label-from {FOLDER}" if chosen.get("label_from") == FOLDER else ""
             return "--labels" if chosen.get("label_table") else by_folder
     return ""
+
+
+def _is_same(stored: Any, value: Any) -> bool:
+    """Return whether a label is as stored. NaN is: else each import of it would publish a version."""
+    if isinstance(stored, list) and isinstance(value, list):
+        return len(stored) == len(value) and all(map(_is_same, stored, value))
+    if isinstance(stored, float) and isinstance(value, float) and math.isnan(stored):
+        return math.isnan(value)
+    return bool(stored == value)
 
 
 def relabel(
@@ -333,7 +351,7 @@ def relabel(
     rows = []
     for row in stored.iter_rows(named=True):
         columns = expected.get(row["raw_key"], {})
-        if any(row.get(name) != value for name, value in columns.items()):
+        if not all(_is_same(row.get(name), value) for name, value in columns.items()):
             rows.append({"raw_key": row["raw_key"], **{name: columns.get(name) for name in names}})
     if not rows:
         return version, 0

@@ -1,5 +1,7 @@
 """Labels of plain files, from a table or from folders, when they are imported or registered."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,10 +9,11 @@ import pytest
 
 import loader
 from loader.errors import Conflict, DuplicateKey, FieldNotFound, InvalidKey, InvalidRuntime, InvalidSample
-from loader.storage import open_store
-from penstock.formats.registration.file_labels import LabelOptions
+from loader.storage import ObjectInfo, open_store
+from loader.storage.store import Refusals
+from penstock.formats.registration.file_labels import LabelOptions, without_table
 from penstock.formats.registration.register import register
-from penstock.formats.registration.selection import Selection
+from penstock.formats.registration.selection import ListedObjects, Selection
 from penstock.formats.run_import import import_place
 
 FILES = ("cat/c1.jpg", "cat/c2.jpg", "dog/d1.jpg")
@@ -91,6 +94,34 @@ def test_a_row_names_a_file_by_path_or_name_with_or_without_extension(root, phot
     (photos / "labels.csv").unlink()
     _, version = imported(root, photos, table=str(table))
     assert column(version, "label") == {"cat/c1": "a", "cat/c2": "b", "dog/d1": "c"}
+
+
+def test_rows_name_files_beside_folders_too(root, photos, tmp_path):
+    table = tmp_path / "labels.csv"
+    (photos / "labels.csv").unlink()
+    (photos / "loose.jpg").write_bytes(b"loose")  # its path is its name
+    table.write_text("image,label\nloose.jpg,a\nc1.jpg,b\nc2.jpg,c\nd1.jpg,d\n")
+    _, version = imported(root, photos, table=str(table))
+    assert column(version, "label") == {"loose": "a", "cat/c1": "b", "cat/c2": "c", "dog/d1": "d"}
+
+
+def test_an_unchanged_label_that_is_no_number_makes_no_version(root, photos):
+    (photos / "labels.csv").write_text("image,grade\nc1,nan\nc2,1.5\nd1,2.5\n")
+    _, version = imported(root, photos, table=str(photos / "labels.csv"))
+    report, same = imported(root, photos, table=str(photos / "labels.csv"))
+    assert (report.relabelled, same.id) == (0, version.id)
+    (photos / "labels.csv").write_text("image,grade\nc1,3.5\nc2,nan\nd1,2.5\n")
+    report, changed = imported(root, photos, table=str(photos / "labels.csv"))
+    assert report.relabelled == 2
+    assert column(changed, "grade")["cat/c1"] == 3.5
+
+
+def test_table_whose_url_has_options_is_no_sample():
+    store = SimpleNamespace(url="s3://bucket/photos")
+    infos = [ObjectInfo(key=key, nbytes=1, etag="") for key in ("a.jpg", "labels.csv")]
+    listed = ListedObjects(infos, 2, Refusals(), lambda key: "")
+    options = LabelOptions(table="s3://bucket/photos/labels.csv?endpoint=http://127.0.0.1:9000")
+    assert [info.key for info in without_table(store, listed, options).infos] == ["a.jpg"]
 
 
 def test_a_parquet_table_has_its_own_key_column(root, photos, tmp_path):

@@ -151,6 +151,16 @@ def stops(check: Mapping[str, Any]) -> bool:
     return check["passed"] is not True and check["severity"] != "warn"
 
 
+def beyond_approval(verdict: StageRecord) -> list[str]:
+    """Return what no person can approve in a failed verdict: names of checks, or a missing hash of the samples."""
+    failed = [check for check in verdict.body["checks"] if stops(check)]
+    never = [str(check["name"]) for check in failed if check.get("approvable", False) is not True]
+    if not verdict.body.get("content"):
+        # Written by a release without approvals, or the samples could not be hashed.
+        never.append("a verdict without the hash of its samples")
+    return never
+
+
 def covering_approval(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
@@ -168,11 +178,8 @@ def _stopped(store: Store, dataset: str, batch: str) -> StoppedBatch | None:
     if verdict is None or verdict.verdict == "published":
         return None
     failed = tuple(one for one in verdict.body["checks"] if stops(one))
-    never = [str(one["name"]) for one in failed if one.get("approvable", False) is not True]
-    if not verdict.body.get(
-        "content"
-    ):  # written by a release without approvals, or the samples could not be hashed
-        never.append("a verdict without the hash of its samples")
     names = [str(one["name"]) for one in failed]
     approval = covering_approval(store, dataset, batch, str(verdict.body.get("content", "")), names)
-    return StoppedBatch(record=verdict, checks=failed, never=tuple(never), approval=approval)
+    return StoppedBatch(
+        record=verdict, checks=failed, never=tuple(beyond_approval(verdict)), approval=approval
+    )

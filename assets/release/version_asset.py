@@ -14,7 +14,7 @@ from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.dataset.versions.version import open_record
 from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, StageNotPublished, StoreError
 from loader.storage import Store
-from penstock.approvals import stops
+from penstock.approvals import beyond_approval, stops
 from penstock.stages import StageRecord, current_record, existing_records, newest_listed, settled_path
 from penstock.text import markdown_text
 from penstock.upkeep.exclusion import obey
@@ -94,8 +94,11 @@ def release_stop_reason(audits: list[Audit]) -> str:
     ):
         return ""
     named = "; ".join(f"batch {record.partition} ({record.path}): {record.reason}" for record in failed)
+    approval = ""
+    if any(not beyond_approval(record) for record in failed):
+        approval = f", or approve it if the data are as intended (penstock approve {failed[0].dataset})"
     return (
-        f"nothing was published: {named}. Repair what it names and run the batch's ingest again; "
+        f"nothing was published: {named}. Repair what it names and run the batch's ingest again{approval}; "
         "batches that passed are published by the next release"
     )
 

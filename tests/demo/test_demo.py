@@ -23,7 +23,7 @@ def source(tmp_path: Path) -> Path:
     place = tmp_path / "my files"
     (place / "Töne").mkdir(parents=True)
     noise = np.random.default_rng(3).integers(-9000, 9000, 48000, np.int16)
-    write_flac(place / "Töne" / "rauschen.flac", noise, 16000)
+    write_flac(place / "Töne" / "rauschen.flac", noise, 44100)  # unlike the demo's own speech, of 16 kHz
     with av.open(str(place / "grey.mp4"), "w") as output:
         stream = output.add_stream("libx264", rate=25)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"

@@ -18,6 +18,8 @@ from ..tables.parquet import UNREADABLE
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
+_KEY_REMEDY = "name its column of keys, with key= or --key"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch:
@@ -90,7 +92,9 @@ def arrow_tables(
     for batch in batches:
         there = batch.schema.names
         if key not in there:
-            raise FieldNotFound(f"there is no column {key!r} in {name}, but {', '.join(there)}")
+            raise FieldNotFound(
+                f"there is no column {key!r} in {name}, but {', '.join(there)}; {_KEY_REMEDY}"
+            )
         names_read = [key, *selection.of(there)]
         if len(set(names_read)) != len(names_read) or there.count(key) > 1:
             raise InvalidSample(f"{name} names a column twice: {', '.join(there)}; rename one")
@@ -210,7 +214,7 @@ def _header(path: str, name: str, key: str, delimiter: str) -> list[str]:
     header = csv_header(path, name, delimiter)
     if key not in header:
         raise FieldNotFound(
-            f"there is no column {key!r} in {name}; its first line is {','.join(header) or 'empty'}"
+            f"there is no column {key!r} in {name}; its first line is {','.join(header) or 'empty'}; {_KEY_REMEDY}"
         )
     if len(set(header)) < len(header):
         raise InvalidSample(f"{name} names a column twice in its first line: {','.join(header)}")

@@ -199,6 +199,7 @@ def test_batch_at_the_wrong_rate_is_held_back_and_another_goes(
         "refresh_gate": True
     }  # of another asset, which has nothing to publish
     assert "1 of 1 audio units (100.0%) were not recorded at 16000 Hz" in failure_of(stopped)
+    assert "(penstock approve demo)" in failure_of(stopped)
     assert numbers() == []
     done = run("release", spec)
     assert done.success
@@ -242,6 +243,8 @@ def test_planted_in_the_gate(
         assert not checks_of(stopped)[check]
         told = failure_of(stopped)
         assert said in told, told[:1500]
+        # No one can approve a check that could not run.
+        assert ("(penstock approve demo)" in told) == (how == "expectation")
         assert not stopped.asset_materializations_for_node("demo__version")
     assert numbers() == []
     if how == "expectation":  # (a check that could not run is tried again; one that failed gave the parts up)

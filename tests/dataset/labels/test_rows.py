@@ -234,7 +234,11 @@ def test_bad_lines_are_named(tmp_path):
         ('key,n\na,1\nb,"2\nc,3\n', InvalidSample, "line [345] of labels.csv is not CSV"),
         ('key,n\na,1\n"b"c,2\n', InvalidSample, "line [34] of labels.csv is not CSV"),
         ("key,n\na,1\n,2\n", InvalidSample, "line 3 of labels.csv has no key, under 'key'"),
-        ("id,n\na,1\n", FieldNotFound, "no column 'key' in labels.csv; its first line is id,n"),
+        (
+            "id,n\na,1\n",
+            FieldNotFound,
+            "no column 'key' in labels.csv; its first line is id,n; name its column of keys, with key= or --key",
+        ),
         ("", FieldNotFound, "its first line is empty"),
         ("key,n,n\na,1,2\n", InvalidSample, "names a column twice"),
         ("key,w\na,1\nb,x\n", FieldMismatch, "line 3 of labels.csv: 'x' is not int64, which column 'w' is"),

@@ -34,19 +34,24 @@ def moving_rows(
         )
     if not values.ndim or not len(values) or values.dtype.kind not in "biuf":
         raise DecodeFailed(f"{values.dtype} {list(values.shape)} are no rows of numbers")
-    rows = values.reshape(len(values), -1).astype(np.float64)  # [n, dims]
+    n = len(values)
+    rows = values.reshape(n, -1).astype(np.float64)  # [n, dims]
+    # [n]: last row of the shortest idle time that begins at each row; n if the stream ends before
     if clock is None:
-        last = np.arange(len(rows)) + idle_rows
+        last = np.arange(n) + idle_rows
     else:
-        _check_clock(clock, len(rows))
-        last = np.searchsorted(clock, clock + idle_ms * _NS_PER_MS)
-    starts = np.flatnonzero(last < len(rows))
-    starts = starts[_within(rows, starts, last[starts], still)]
+        _check_clock(clock, n)
+        idle_until = clock + idle_ms * _NS_PER_MS
+        last = np.searchsorted(clock, idle_until)
+    starts = np.flatnonzero(last < n)
+    is_idle = _within(rows, starts, last[starts], still)
+    starts = starts[is_idle]
     # Each idle time begins and ends an interval; a row is idle inside at least one.
-    edges = np.zeros(len(rows) + 1, np.int64)
+    edges = np.zeros(n + 1, np.int64)
     np.add.at(edges, starts + 1, 1)
     np.add.at(edges, last[starts] + 1, -1)
-    moving: Array = np.cumsum(edges[:-1]) == 0
+    n_idle_times = np.cumsum(edges[:-1])  # [n]: idle times that cover each row
+    moving: Array = n_idle_times == 0
     return moving
 
 
@@ -62,24 +67,30 @@ def _within(rows: Array, starts: Array, stops: Array, share: float) -> Array:
 
     Extents of 2^k rows come from extents of 2^(k-1): O(rows * log of the longest).
     """
-    finite = np.where(np.isfinite(rows), rows, np.nan)  # an infinite range would hold every movement
-    ranges = np.fmax.reduce(finite) - np.fmin.reduce(finite)  # [dims]
-    spread = share * np.fmax.reduce(ranges, initial=0.0)
-    levels = np.log2(stops - starts + 1).astype(
-        np.int64
-    )  # [starts]: greatest k with 2^k rows in the interval
+    is_finite = np.isfinite(rows)
+    finite = np.where(is_finite, rows, np.nan)  # an infinite range would hold every movement
+    greatest = np.fmax.reduce(finite)  # [dims]
+    least = np.fmin.reduce(finite)
+    widest = np.fmax.reduce(greatest - least, initial=0.0)
+    spread = share * widest
+    n_rows = stops - starts + 1
+    levels = np.log2(n_rows).astype(np.int64)  # [starts]: greatest k with 2^k rows in the interval
+    highest_level = int(levels.max(initial=-1))
     low = rows
     high = rows
     within = np.zeros(len(starts), bool)
-    for level in range(int(levels.max(initial=-1)) + 1):
+    for level in range(highest_level + 1):
         size = 2**level
         if level:
-            low = np.minimum(low[: -size // 2], low[size // 2 :])
-            high = np.maximum(high[: -size // 2], high[size // 2 :])
+            half = size // 2
+            low = np.minimum(low[:-half], low[half:])
+            high = np.maximum(high[:-half], high[half:])
         own = np.flatnonzero(levels == level)
         first = starts[own]
         second = stops[own] + 1 - size  # two overlapping blocks of 2^k rows cover the interval
+        top = np.maximum(high[first], high[second])  # [own, dims]
+        bottom = np.minimum(low[first], low[second])
         with np.errstate(invalid="ignore"):
-            extent = np.maximum(high[first], high[second]) - np.minimum(low[first], low[second])
-            within[own] = (extent <= spread).all(axis=1)
+            is_within = top - bottom <= spread
+        within[own] = is_within.all(axis=1)
     return within

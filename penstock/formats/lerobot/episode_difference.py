@@ -50,23 +50,32 @@ def episode_difference(
         )
     if not {one.key for one in objects} & {info.key for info in used}:
         raise Conflict(f"{store.url} has none of the videos of {version.name}; choose another name")
-    present, same = {key_of(number): unit for number, unit in units.items()}, set[str]()
-    replaced, missing, rows = set[str](), set[str](), dict[tuple[str, str], list[int]]()
+    present = {key_of(number): unit for number, unit in units.items()}
+    same = set[str]()
+    replaced = set[str]()
+    missing = set[str]()
+    rows = dict[tuple[str, str], list[int]]()
     for sample in live_samples(version, "unit_id"):
         if sample.value == present.get(sample.key, ""):
             same.add(sample.key)
         elif sample.value and sample.key not in denied:
             # Samples without `unit_id` were written, not registered.
-            (replaced if sample.key in present else missing).add(sample.key)
-            why = _reason("another" if sample.key in present else "gone")
+            if sample.key in present:
+                replaced.add(sample.key)
+                why = f"{REGISTERED_AGAIN}the episode is another"
+            else:
+                missing.add(sample.key)
+                why = f"{REGISTERED_AGAIN}the episode is gone"
             rows.setdefault((sample.part, why), []).append(sample.row)
     # An excluded episode comes back only if it changed.
-    same |= {
-        sample.key
-        for sample in excluded_samples(version, "unit_id")
-        if sample.value == present.get(sample.key, "") and sample.key not in replaced
-    }
-    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part, _ in rows}
+    for sample in excluded_samples(version, "unit_id"):
+        is_unchanged = sample.value == present.get(sample.key, "")
+        if is_unchanged and sample.key not in replaced:
+            same.add(sample.key)
+    n_rows = {}
+    for part, _ in rows:
+        position = version.parts.position(part)
+        n_rows[part] = int(version.parts.n_rows[position])
     return EpisodeDifference(
         fresh=[number for number in units if key_of(number) not in same],
         replaced=frozenset(replaced),
@@ -74,7 +83,3 @@ def episode_difference(
         places=frozenset(one.place for one in objects if not is_adopted(version.store, one.place)),
         left_out=Superseded(rows=rows, n_rows=n_rows),
     )
-
-
-def _reason(how: str) -> str:
-    return f"{REGISTERED_AGAIN}the episode is {how}"

@@ -5,7 +5,7 @@ Quantiles of all rows do not follow from quantiles of episodes. So each unit of 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,8 @@ _QUANTILE = re.compile(r"q\d\d")
 
 def norm_at(version: Version, path: str) -> Norm:
     """Return a norm of the root, for a version. Raises: InvalidRuntime; Corrupt; StoreError."""
-    store, message = version.store, f"--norm {path}: "
+    store = version.store
+    message = f"--norm {path}: "
     if not _PATH.fullmatch(path):
         raise InvalidRuntime(f"{message}the path of a norm in the root is needed, norms/<64 digits>.parquet")
     try:
@@ -56,12 +57,13 @@ def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, d
             )
         values = {_name_of(q): of_field.quantile(q) for q in QUANTILES}
         values |= {"mean": of_field.mean, "std": of_field.std}
+        exported_shape = np.shape(out[feature]["mean"])
         for name, value in values.items():
             whole = np.atleast_1d(value)
-            if whole.shape != np.shape(out[feature]["mean"]):
+            if whole.shape != exported_shape:
                 raise FieldMismatch(
                     f"the norm {norm.path} has {field!r} as {list(whole.shape)}, the export as "
-                    f"{list(np.shape(out[feature]['mean']))}"
+                    f"{list(exported_shape)}"
                 )
             out[feature][name] = whole.tolist()
     return out
@@ -69,16 +71,25 @@ def with_norm(stats: Mapping[str, Mapping[str, Any]], norm: Norm) -> dict[str, d
 
 def statistics(streams: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return statistics of the finite numeric features. streams: feature -> array [rows, ...]."""
-    numeric = {name: values for name, values in streams.items() if not isinstance(values, list)}
-    return {name: _statistics_of(values) for name, values in numeric.items() if np.isfinite(values).all()}
+    out = {}
+    for name, values in streams.items():
+        is_text = isinstance(values, list)
+        if not is_text and np.isfinite(values).all():
+            out[name] = _statistics_of(values)
+    return out
 
 
 def _statistics_of(values: Any) -> dict[str, Any]:
-    own = values.min(0).tolist(), values.max(0).tolist()
-    exact = values.astype(np.float64)
-    out = {"min": own[0], "max": own[1], "mean": exact.mean(0).tolist(), "std": exact.std(0).tolist()}
-    out["count"] = [len(values)]
-    for q, quantile in zip(QUANTILES, np.quantile(exact, QUANTILES, axis=0), strict=True):
+    exact = values.astype(np.float64)  # [rows, ...]
+    out = {
+        "min": values.min(0).tolist(),  # in the feature's own dtype
+        "max": values.max(0).tolist(),
+        "mean": exact.mean(0).tolist(),
+        "std": exact.std(0).tolist(),
+        "count": [len(values)],
+    }
+    quantiles = np.quantile(exact, QUANTILES, axis=0)  # [quantiles, ...]
+    for q, quantile in zip(QUANTILES, quantiles, strict=True):
         out[_name_of(q)] = quantile.tolist()
     return out
 
@@ -125,15 +136,18 @@ class RowTotals:
 
 
 def _statistics_of_norm(norm: FieldNorm) -> dict[str, Any]:
-    out = {"min": norm.min, "max": norm.max, "mean": norm.mean, "std": norm.std}
+    values = {"min": norm.min, "max": norm.max, "mean": norm.mean, "std": norm.std}
     for q in QUANTILES:
-        out[_name_of(q)] = norm.interpolated_quantile(q)
-    values = {name: np.atleast_1d(value).tolist() for name, value in out.items()}
-    return values | {"count": [norm.n]}
+        values[_name_of(q)] = norm.interpolated_quantile(q)
+    out: dict[str, Any] = {"count": [norm.n]}
+    for name, value in values.items():
+        out[name] = np.atleast_1d(value).tolist()
+    return out
 
 
 def _name_of(q: float) -> str:
-    return f"q{round(100 * q):02d}"
+    percent = round(100 * q)
+    return f"q{percent:02d}"
 
 
 def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
@@ -142,37 +156,56 @@ def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str,
     Quantiles become bounds, as in LeRobot: the least q01 and the greatest q99. A median has none, so it is left out.
     Raises: InvalidSample.
     """
+    by_feature: dict[str, list[Mapping[str, Any]]] = {}
+    for episode in episodes:
+        for feature, stats in episode.items():
+            by_feature.setdefault(feature, []).append(stats)
     out = {}
-    for feature in sorted({name for one in episodes for name in one}):
-        stats = [one[feature] for one in episodes if feature in one]
-        names = set.intersection(*(set(one) for one in stats))
-        if {"mean", "std", "count"} <= names:
-            try:
-                out[feature] = _of_feature(stats, names)
-            except (ValueError, TypeError, LookupError) as error:
-                raise InvalidSample(
-                    f"statistics of {feature} in episode.json are not of one shape: {error}"
-                ) from error
+    for feature, of_episodes in sorted(by_feature.items()):
+        names = set.intersection(*map(set, of_episodes))  # that every episode has
+        if not {"mean", "std", "count"} <= names:
+            continue
+        try:
+            out[feature] = _of_feature(of_episodes, names)
+        except (ValueError, TypeError, LookupError) as error:
+            raise InvalidSample(
+                f"statistics of {feature} in episode.json are not of one shape: {error}"
+            ) from error
     return out
 
 
 def _of_feature(stats: Sequence[Mapping[str, Any]], names: set[str]) -> dict[str, Any]:
-    counts = np.array([one["count"][0] for one in stats], np.float64)
+    counts = np.array([one["count"][0] for one in stats], np.float64)  # [episodes]
+    n_rows = counts.sum()
 
     def mean(values: Any) -> Any:
-        return np.tensordot(counts, values, 1) / counts.sum()
+        """Return the mean over all rows. values: float64 [episodes, ...]."""
+        return np.tensordot(counts, values, 1) / n_rows
 
-    def stacked(name: str) -> Any:
-        return np.array([one[name] for one in stats], np.float64)
-
-    means = stacked("mean")
-    total = mean(means)
-    out = {"mean": total.tolist(), "count": [int(counts.sum())]}
-    out["std"] = np.sqrt(mean(stacked("std") ** 2 + (means - total) ** 2)).tolist()
+    means = np.array([one["mean"] for one in stats], np.float64)  # [episodes, ...]
+    stds = np.array([one["std"] for one in stats], np.float64)
+    total_mean = mean(means)
+    variance = mean(stds**2 + (means - total_mean) ** 2)
+    out = {
+        "mean": total_mean.tolist(),
+        "count": [int(n_rows)],
+        "std": np.sqrt(variance).tolist(),
+    }
     for name in sorted(names):
-        percent = int(name[1:]) if _QUANTILE.fullmatch(name) else None
-        if name == "min" or (percent is not None and percent < 50):
-            out[name] = np.array([one[name] for one in stats]).min(0).tolist()
-        elif name == "max" or (percent is not None and percent > 50):
-            out[name] = np.array([one[name] for one in stats]).max(0).tolist()
+        bound = _bound_of(name)
+        if bound is not None:
+            values = np.array([one[name] for one in stats])  # [episodes, ...]
+            out[name] = bound(values, 0).tolist()
     return out
+
+
+def _bound_of(name: str) -> Callable[[Any, int], Any] | None:
+    """Return the function that joins a statistic of episodes: the least or the greatest; None for others."""
+    if name in ("min", "max"):
+        return np.min if name == "min" else np.max
+    if not _QUANTILE.fullmatch(name):
+        return None
+    percent = int(name[1:])
+    if percent == 50:
+        return None
+    return np.min if percent < 50 else np.max

@@ -16,15 +16,19 @@ def compare_totals(
     n_episodes = _total(info, "total_episodes")
     n_rows = _total(info, "total_frames")
     rows_there = sum(lengths.values())
-    inside = [number for number in lengths if number < n_episodes]
-    n_missing = n_episodes - len(inside)
-    if n_missing > 0:
-        names = ranges_text(_gaps(sorted(inside), n_episodes))
-        rows = f" ({n_rows - rows_there:,} rows)" if n_rows > rows_there else ""
+    rows_missing = n_rows - rows_there
+    # `meta/` may name other episodes instead, with higher numbers.
+    inside = sorted(number for number in lengths if number < n_episodes)
+    if len(inside) < n_episodes:
+        gaps = _gaps(inside, n_episodes)
+        names = ranges_text(gaps)
+        rows = ""
+        if rows_missing > 0:
+            rows = f" ({rows_missing:,} rows)"
         stated.lacks(
             f"{where} states {n_episodes:,} episodes, and meta/ names {len(lengths):,}: it lacks episodes {names}{rows}"
         )
-    elif n_rows > rows_there:
+    elif rows_missing > 0:
         stated.lacks(f"{where} states {n_rows:,} frames, and the episodes of meta/ have {rows_there:,}")
     total_tasks = _total(info, "total_tasks")
     if total_tasks > n_tasks:
@@ -35,8 +39,12 @@ def runs_of_numbers(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return the (first, last) of each run of consecutive numbers. numbers: ascending."""
     runs = list[tuple[int, int]]()
     for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], number)
+        if not runs:
+            runs.append((number, number))
+            continue
+        first, last = runs[-1]
+        if number == last + 1:
+            runs[-1] = (first, number)
         else:
             runs.append((number, number))
     return runs
@@ -46,9 +54,15 @@ def ranges_text(runs: list[tuple[int, int]]) -> str:
     """Return the first ranges, as --episodes takes them, and the number of the others."""
     texts = []
     for first, last in runs[:MOST_NAMED]:
-        texts.append(f"{first}-{last}" if last > first else str(first))
-    more = f" and {len(runs) - MOST_NAMED} more ranges" if len(runs) > MOST_NAMED else ""
-    return f"{','.join(texts)}{more}"
+        text = str(first)
+        if last > first:
+            text = f"{first}-{last}"
+        texts.append(text)
+    named = ",".join(texts)
+    n_more = len(runs) - MOST_NAMED
+    if n_more <= 0:
+        return named
+    return f"{named} and {n_more} more ranges"
 
 
 def _gaps(numbers: list[int], stop: int) -> list[tuple[int, int]]:

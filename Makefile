@@ -28,7 +28,7 @@ setup: $(READY) ## the environment .venv, from constraints.txt
 
 $(READY): pyproject.toml constraints.txt loader/native/_native.c loader/native/blake2b.h loader/native/copies.h loader/native/crc32c.h loader/native/keys.h loader/native/resample.h loader/native/sha256.h loader/native/tar.h
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"penstock needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run: make PYTHON=/path/to/python3.11")'
-	@echo "Setting up $(VENV), about two minutes the first time. 1 of 3: a new environment"
+	@echo "Setting up $(VENV), about two minutes the first time. 1 of 3: the virtual environment"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip uninstall --quiet --quiet --yes penstock # the name of this package before, and another project's
 	@echo "2 of 3: torch 2.13.0"
@@ -49,8 +49,8 @@ media: ## only fetch the demo's real media, into demo/media
 fetched: # The demo fetches again what does not come, and stops without photos.
 	@-$(MAKE) media
 
-ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
-	@$(BIN)/python -m examples.demo.ui
+ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root; PORT=<port> takes another port
+	@$(BIN)/python -m examples.demo.ui $(if $(PORT),--port '$(PORT)')
 
 test: $(READY) ## the fast tests that need nothing but pip: three quarters of all, in less than five minutes
 	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not slurm and not ray and not k8s and not ceph and not mutants and not oracle and not gpu'

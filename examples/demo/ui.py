@@ -29,7 +29,7 @@ def main() -> int:
         return 1
     if _is_taken(options.port):
         print(
-            f"port {options.port} is in use: end what listens there, or take --port <another>",
+            f"port {options.port} is in use: end its program, or choose another: make ui PORT=<port>",
             file=sys.stderr,
         )
         return 1

@@ -125,7 +125,8 @@ def run_register(arguments: Namespace) -> Answer:
         f"{version.name}  {version.id}",
         f"{len(version)} samples with {', '.join(version.fields)}, whose {stay} stay at {arguments.url}",
         f"{done.new + done.replaced + done.same} {what}: {done.new} added, {done.replaced} changed, "
-        f"{done.missing} removed, {done.same} unchanged{skipped} ({done.others} other files ignored)",
+        f"{done.missing} removed, {done.same} unchanged{skipped} "
+        f"({done.others} other files hold no samples, or were not selected)",
         *done.refusals.lines(),
         *(f"  missing, left out: {text}" for text in done.missing_parts),
         *done.notes,

@@ -70,3 +70,11 @@ def test_port_in_use_is_said_at_once(tmp_path: Path) -> None:
             said, _ = process.communicate()
     assert process.returncode == 1
     assert f"port {port} is in use" in said
+    assert "make ui PORT=<port>" in said
+
+
+def test_make_ui_passes_its_port(tmp_path: Path) -> None:
+    port = free_port()
+    target = ["make", "--dry-run", "ui", f"PORT={port}"]
+    commands = subprocess.run(target, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    assert f"-m examples.demo.ui --port '{port}'" in commands

@@ -69,7 +69,7 @@ class ImportReport:
         objects = f"objects: {self.new} new, {self.replaced} changed, {self.same} unchanged"
         if self.taken_down:
             objects += f", {self.taken_down} taken down and skipped"
-        objects += f"; {self.others} others ignored"
+        objects += f"; {self.others} others hold no samples, or were not selected"
         refused = self.refusals.lines()
         if self.failures:
             failed = [f"  failed: {why}" for why in self.failures]

@@ -1,6 +1,7 @@
 """Name what a source states and lacks. A batch takes what is there, because the rest may still arrive."""
 
 from collections.abc import Collection
+from os.path import commonprefix
 
 from loader.dataset.columnar.choices import ColumnarOptions
 from loader.dataset.columnar.shard_names import ShardSet, shard_set
@@ -20,7 +21,8 @@ def missing_notes(
 ) -> list[str]:
     """Return what the source states and lacks, one text each.
 
-    Costs a listing and the metadata, if the format or the name of an object states anything.
+    Costs a listing and the metadata if the format states anything, or a listing of the common prefix of the batch's
+    sets if only names of objects do.
 
     files: the source. batch_keys: keys of the batch.
     """
@@ -33,7 +35,11 @@ def missing_notes(
     states_counts = entry.states_counts and entry.companions is not None
     if not sets and not states_counts:
         return []
-    every = list(list_place(files))
+    prefix = ""
+    if not states_counts:
+        # A prefix of keys is text, and may end within a name.
+        prefix = commonprefix([files_of_set.begin for files_of_set in sets])  # noqa: RUF071
+    every = list(list_place(files, prefix))
     stated = StatedCounts()
     if states_counts:
         stated = _stated_counts(files, format, options, every)

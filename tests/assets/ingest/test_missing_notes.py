@@ -1,7 +1,8 @@
 """The log of a batch names the things that its source states and lacks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -11,7 +12,7 @@ from assets.ingest.formats.missing_notes import missing_notes
 from assets.sources import Source
 from assets.spec import DatasetSpec
 from loader.errors import Forbidden
-from loader.storage import open_store
+from loader.storage import ObjectInfo, open_store
 from penstock.formats.importer import NO_OPTIONS
 from tests.assets.conftest import Run
 from tests.penstock.formats.builders import mds_files, tars
@@ -74,3 +75,28 @@ def test_notes_raise_what_is_no_fault_of_the_source(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(type(store), "get", refuse)
     with pytest.raises(Forbidden, match="the token has expired"):
         missing_notes(store, "mds", NO_OPTIONS, keys)
+
+
+def test_notes_about_names_list_only_their_common_prefix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(tmp_path / "new/a-0-of-2.tar", "x")
+    archive(tmp_path / "new/b-1-of-2.tar", "y")
+    archive(tmp_path / "old/a-0-of-2.tar", "z")
+    store = open_store(str(tmp_path))
+    keys = [info.key for info in store.list("new/")]
+    listed = list[str]()
+    list_all = type(store).list_place  # type: ignore[attr-defined]
+
+    def list_place(*arguments: Any, **options: Any) -> Iterator[ObjectInfo]:
+        for info in list_all(*arguments, **options):
+            listed.append(info.key)
+            yield info
+
+    monkeypatch.setattr(type(store), "list_place", list_place)
+    notes = missing_notes(store, "webdataset", NO_OPTIONS, keys)
+    assert [note.partition(" has no ")[2].partition(",")[0] for note in notes] == [
+        "new/a-1-of-2.tar",
+        "new/b-0-of-2.tar",
+    ]
+    assert listed == keys

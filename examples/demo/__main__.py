@@ -51,7 +51,7 @@ def main() -> int:
     except (DemoFailed, PenstockError, RuntimeError, OSError) as error:
         print(f"\nthe demo stopped: {error}", file=sys.stderr)
         return 1
-    _close(options, report, has_training=has_training)
+    _close(options, places, report, has_training=has_training)
     return 0
 
 
@@ -230,13 +230,13 @@ def _clips(places: Places) -> None:
     )
 
 
-def _close(options: argparse.Namespace, report: Report, *, has_training: bool) -> None:
+def _close(options: argparse.Namespace, places: Places, report: Report, *, has_training: bool) -> None:
     headline("Done")
     table(["stage", "in", "out", "rejected", "dropped", "seconds", "bytes"], report.rows)
     line("")
     print_commands(options.into, DATASET, has_training=has_training)
     line("")
-    print_automation(options.into)
+    print_automation(places.source)
     if options.source is None:
         line("")
         line(RED_NODE)

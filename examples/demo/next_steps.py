@@ -8,7 +8,7 @@ from pathlib import Path
 from examples.demo.show import line
 
 ARRIVALS: Mapping[str, str] = {
-    "demo_discovery": "sensor: a batch and a run of what lands in {raw}",
+    "demo_discovery": "sensor: a batch and a run of what lands in {source}",
     "demo_release_schedule": "each night: a version of the batches that passed their checks",
     "demo_refresh_schedule": "each night: features again, where a featurizer changed",
     "demo_reconcile_schedule": "each week: objects that discovery missed",
@@ -29,7 +29,10 @@ RED_NODE = "The asset `version` is red on purpose: its gate stopped the third ba
 
 
 def print_commands(into: Path, dataset: str, *, has_training: bool) -> None:
-    """Print the commands that go on from the demo, in a new shell in this folder."""
+    """Print the commands that go on from the demo, in a new shell in this folder.
+
+    The planted faults need the demo's own photos.
+    """
     root, card = os.path.relpath(into / "root"), os.path.relpath(into / "card.html")
     rows = [
         (_activate(), "once in each new shell: python and penstock"),
@@ -41,8 +44,9 @@ def print_commands(into: Path, dataset: str, *, has_training: bool) -> None:
         rows += [
             (f"penstock train ls --root {root}", "the trainings, and how often each started"),
             (viewed, "the training, step by step"),
-            ("python -m examples.planted", "three faults to find in the viewer (docs/viewer.md)"),
         ]
+    if has_training and (into / "raw" / "photos").is_dir():
+        rows.append(("python -m examples.planted", "three faults to find in the viewer (docs/viewer.md)"))
     rows += [
         ("make ui", "lineage, runs and checks at http://127.0.0.1:3000"),
         ("make demo SOURCE=<folder or URL>", "the same with your own files"),
@@ -53,16 +57,16 @@ def print_commands(into: Path, dataset: str, *, has_training: bool) -> None:
             line(f"  {command:<33}  # {says}")
 
 
-def print_automation(into: Path) -> None:
-    """Print which sensors and schedules to turn on."""
-    raw = os.path.relpath(into / "raw")
+def print_automation(source: str) -> None:
+    """Print which sensors and schedules to turn on. source: the landing folder or URL."""
+    landing = source if "://" in source else os.path.relpath(source)
     for title, names in (
         ('Turn on at "Automation", for data that arrives by itself:', ARRIVALS),
         ("and in a deployment:", ALERTS),
     ):
         line(title)
         for name, says in names.items():
-            line(f"  {name:<24}  {says.format(raw=raw)}")
+            line(f"  {name:<24}  {says.format(source=landing)}")
     line(f"On already: {', '.join(ON_ALREADY)}.")
 
 

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+import loader
+from assets.arrivals.batch_manifests import batch_numbers, manifests
 from examples.demo.next_steps import RED_NODE, print_automation
-from examples.demo.pipeline import write_settings
+from examples.demo.pipeline import DATASET, write_settings
 from examples.demo.show import line
 
 WORKSPACE = Path(__file__).resolve().parents[2] / "workspace.yaml"
@@ -34,13 +36,23 @@ def main() -> int:
         )
         return 1
     write_settings(into / "dagster_home")
-    places = {"PENSTOCK_ROOT": "root", "PENSTOCK_LANDING": "raw", "DAGSTER_HOME": "dagster_home"}
-    os.environ.update({name: str(into / folder) for name, folder in places.items()})
-    print_automation(into)
+    source = newest_source(into)
+    os.environ["PENSTOCK_ROOT"] = str(into / "root")
+    os.environ["PENSTOCK_LANDING"] = source
+    os.environ["DAGSTER_HOME"] = str(into / "dagster_home")
+    print_automation(source)
     if (into / "media").is_dir():
         line(RED_NODE)
     line(f"Open http://127.0.0.1:{options.port} once Dagster serves it. Ctrl-C ends it.")
     return _become(["-m", "dagster", "dev", "-w", str(WORKSPACE), "-h", "127.0.0.1", "-p", str(options.port)])
+
+
+def newest_source(into: Path) -> str:
+    """Return the folder or URL of the newest batch: the sensor looks where `make demo SOURCE=...` looked."""
+    with loader.Root(into / "root") as root:
+        newest = batch_numbers(root.store, DATASET)[-1:]
+        batches = manifests(root.store, DATASET, newest)
+    return batches[0].landing if batches else str(into / "raw")
 
 
 def _is_taken(port: int) -> bool:

@@ -16,6 +16,7 @@ from assets.media.policy import CutPolicy
 from assets.media.unit import Unusable
 from examples.demo.__main__ import main
 from examples.demo.damage import plant_truncated
+from examples.demo.ui import newest_source
 
 
 @pytest.fixture
@@ -107,6 +108,8 @@ def test_own_files(tmp_path: Path, source: Path, demo: Demo) -> None:
     assert "rejected broken.mp4: truncated" in out
     assert stored(source) == before  # somebody's own files are only read
     assert "penstock view" not in out, "there was no training"
+    assert os.path.samefile(newest_source(into), source), "where the sensor of `make ui` looks"
+    assert f"what lands in {os.path.relpath(source)}" in out
     commands = [text for text in printed_commands(out) if not text.startswith("make ")]
     assert [text.split()[0] for text in commands] == ["source", "penstock", "penstock"]
     shown = type_in("\n".join(commands))

@@ -27,13 +27,19 @@ def test_automation_names_every_sensor_and_schedule(capsys: pytest.CaptureFixtur
     for name, says in (ARRIVALS | ALERTS).items():
         (one,) = (one for one in found if one.name == name)
         assert says.startswith("sensor: ") == isinstance(one, dg.SensorDefinition), name
-    print_automation(Path("demo"))
+    print_automation("demo/raw")
     out = capsys.readouterr().out
     assert all(name in out for name in (*ARRIVALS, *ALERTS, *ON_ALREADY))
     assert "lands in demo/raw" in out
 
 
-def test_commands_are_those_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_are_those_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    print_commands(Path("demo"), "demo", has_training=True)
+    assert "examples.planted" not in capsys.readouterr().out, "the photos are not the demo's own"
+    Path("demo/raw/photos").mkdir(parents=True)
     print_commands(Path("demo"), "demo", has_training=True)
     lines = capsys.readouterr().out.splitlines()[1:]
     commands = [shlex.split(line.partition("  #")[0]) for line in lines]

@@ -16,10 +16,12 @@ from .stages import (
     Upstream,
     append_record,
     current_record,
-    current_records,
+    existing_records,
     fingerprint,
+    newest_listed,
     partitions,
 )
+from .units import shortened
 
 if TYPE_CHECKING:
     from loader import Root
@@ -68,7 +70,7 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
     """
     known = partitions(root.store, dataset, VERDICTS)
     if not known or (batch is not None and batch not in known):
-        verdicts = f"verdicts exist for {', '.join(known)}" if known else "the gate has judged no batch"
+        verdicts = f"verdicts exist for {shortened(known)}" if known else "the gate has judged no batch"
         datasets = ", ".join(root.datasets()) or "none"
         earlier = "".join(f". {sentence}" for sentence in stops_before_the_gate(root, dataset, batch))
         raise InvalidRuntime(
@@ -85,12 +87,15 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
 def stops_before_the_gate(root: "Root", dataset: str, batch: str | None = None) -> list[str]:
     """Return a sentence per batch, or for `batch`, that stopped in a stage before the gate. No approval covers these.
 
-    Costs a listing per stage, and a request per batch.
+    Costs a listing per stage, and a request per stage of each batch.
     """
     sentences = []
     for stage in BEFORE_THE_GATE:
-        for name, record in sorted(current_records(root.store, dataset, stage).items()):
-            if record.verdict != "failed" or batch not in (None, name):
+        listed = newest_listed(root.store, dataset, stage)
+        if batch is not None:
+            listed = {name: info for name, info in listed.items() if name == batch}
+        for name, record in existing_records(root.store, listed).items():
+            if record.verdict != "failed":
                 continue
             sentences.append(
                 f"batch {name} stopped before the gate, in {stage}: {record.reason} (run {record.run_id}). No "

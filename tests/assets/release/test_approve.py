@@ -17,10 +17,11 @@ from assets.spec import DatasetSpec
 from assets.stages import require_published
 from loader.dataset.log.entries import canonical
 from loader.errors import Conflict, InvalidRuntime
-from penstock.approvals import approve, stopped_batches
+from loader.storage import Store
+from penstock.approvals import approve, stopped_batches, stops_before_the_gate
 from penstock.card.build import build_card
 from penstock.cli import main
-from penstock.stages import current_record
+from penstock.stages import StageRecord, append_record, current_record
 
 Run = Callable[..., dg.ExecuteInProcessResult]
 
@@ -250,3 +251,33 @@ def test_approve_says_why_there_is_nothing_to_approve(
     shown = capsys.readouterr().out
     assert "the gate stops no batch of demo: all 1 that it judged passed or were approved" in shown
     assert reason in shown
+
+
+def test_a_stop_before_the_gate_costs_no_other_batch(
+    root: loader.Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.create()
+    for batch in ("000001-a", "000002-b", "000003-c"):
+        record = StageRecord(
+            dataset="demo",
+            stage="media",
+            partition=batch,
+            verdict="failed",
+            reason=f"{batch} is damaged",
+            run_id="r",
+            code_version="1",
+            fingerprint="f",
+        )
+        append_record(root.store, record, after=0)
+    read = list[str]()
+    get = type(root.store).get
+
+    def counted(store: Store, key: str, *arguments: Any, **options: Any) -> Any:
+        read.append(key)
+        return get(store, key, *arguments, **options)
+
+    monkeypatch.setattr(type(root.store), "get", counted)
+    (sentence,) = stops_before_the_gate(root, "demo", "000002-b")
+    assert "000002-b is damaged" in sentence
+    assert [key.split("/")[3] for key in read] == ["000002-b"]
+    assert len(stops_before_the_gate(root, "demo")) == 3

@@ -140,9 +140,9 @@ class Hints:
         now_s = time.time()
         for entry in list(os.scandir(self._folder)):
             with suppress(FileNotFoundError):
-                if (
-                    abs(now_s - entry.stat().st_mtime) > DEAD_S
-                ):  # of the future: before the clock was set back
+                # A file of the future was written before the clock was set back.
+                age_s = abs(now_s - entry.stat().st_mtime)
+                if age_s > DEAD_S:
                     os.unlink(entry.path)
                     continue
                 with open(entry.path, "rb") as file:

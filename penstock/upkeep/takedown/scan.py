@@ -302,9 +302,8 @@ class Scan:
                 return self._training(path, nbytes)
             return "" if self._looks[path.partition("/")[0]](path) else None
         except (Corrupt, StoreError, ValueError, TypeError, AttributeError, LookupError) as error:
-            return type(
-                error
-            ).__name__  # covers JSON with unexpected types: a forged object must not stop a proof
+            # JSON with unexpected types too: a forged object must not stop a proof.
+            return type(error).__name__
 
     def _training(self, path: str, nbytes: int) -> str | None:
         marks = [*self._marks.values()]

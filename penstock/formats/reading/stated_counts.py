@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from loader.dataset.columnar.shard_names import missing_shards
 from loader.errors import Corrupt, ObjectNotFound
-from loader.json_text import DamagedJson, canonical_json, parse_json
+from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.storage import Store
 
 MOST_NAMED = 20
@@ -67,15 +67,18 @@ class StatedCounts:
         self.lacks(text)
         if self._save is not None:
             with self._lock:
-                self._save(canonical_json([list(one) for one in self._items]))
+                items = [list(one) for one in self._items]
+                self._save(
+                    canonical_json({"missing": items})
+                )  # an object, as a proof reads each JSON of `data/`
 
     def store_at(self, store: Store, key: str) -> None:
         """Take what an earlier, killed run of the same import recorded, and store what readers report from now on.
 
         A repeated import does not read again what is already written, so it would not miss anything there.
         """
-        with suppress(ObjectNotFound, DamagedJson, TypeError):
-            for text, missing_key, n in parse_json(store.get(key).data):
+        with suppress(ObjectNotFound, DamagedJson, KeyError, TypeError, ValueError):
+            for text, missing_key, n in parse_json_object(store.get(key).data)["missing"]:
                 self._items[MissingItem(str(text), str(missing_key), int(n))] = None
 
         def save(data: bytes) -> None:

@@ -16,10 +16,14 @@ import pytest
 import loader
 from loader.dataset.columnar import shard_names
 from loader.dataset.columnar.shard_names import missing_shards, shard_set
+from loader.dataset.log.denies import Target
 from loader.errors import Corrupt, EmptyVersion, InvalidRuntime, PenstockError
+from penstock.formats.importing.write_parts import MISSING
 from penstock.formats.registration.register import register
 from penstock.formats.registration.selection import Selection
 from penstock.formats.registry import FORMATS, REGISTERED, TABLES
+from penstock.upkeep.takedown.prove import prove
+from penstock.upkeep.takedown.run import run_takedown
 from tests.penstock.formats.builders import lerobot_files, records, tars
 from tests.penstock.formats.versions import importing, outcome
 
@@ -359,6 +363,21 @@ def test_killed_import_records_what_it_missed_before(tmp_path, monkeypatch):
     done, root = importing("tfrecord", place, tmp_path / "root", **how)
     assert (done.nbytes, done.id) == (0, whole.id)
     assert_matches("states 3 records, and 2 are there", missing_of(root.open("d")))
+
+
+def test_record_of_missing_parts_leaves_a_proof_complete(tmp_path):
+    place = tmp_path / "place"
+    records_in(place, "d-train.tfrecord-00000-of-00001", range(2))
+    splits = [{"name": "train", "shardLengths": ["3"]}]
+    (place / "dataset_info.json").write_text(json.dumps({"name": "d", "splits": splits}))
+    _, root = importing("tfrecord", place, fields={"text": "txt"}, allow_missing=True)
+    paths = [info.key for info in root.store.list("data/") if info.key.endswith(f"/{MISSING}")]
+    assert len(paths) == 1
+    key = root.open("d").samples().select("key").collect()["key"][0]
+    deny = root.log.deny([Target(kind="sample", value=key, dataset="d")], "ticket 12", "privacy desk")
+    run_takedown(root, deny.n, apply=True)
+    unclean = [one["path"] for one in prove(root, deny.n)["places"] if not one["clean"] and "path" in one]
+    assert not set(unclean) & set(paths)
 
 
 def test_damage_is_no_missing_part(format_places, tmp_path):

@@ -62,6 +62,14 @@ def served(root):
     served.close()
 
 
+def test_chip_of_an_empty_text_shows_quotes(served):
+    texts = re.findall(r'<a class="chip" href="[^"]*">([^<]*)<b>', served.get("/v/d/1").text)
+    shown = [html.unescape(text) for text in texts]
+    assert shown.count("'' ") == 1
+    assert shown.count("' ' ") == 1
+    assert all(text.strip() for text in shown)
+
+
 @pytest.mark.parametrize(("number", "n_values"), [(1, 11 + 2 + 2 + 2), (2, 7 + 1 + 2 + 2)])
 def test_chip_counts_what_its_click_finds(served, number, n_values):
     path = f"/v/d/{number}"

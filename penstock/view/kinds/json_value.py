@@ -47,7 +47,11 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     label = _label(value, facts)
     if label is not None:
         name = _name(label, facts)
-        return (_whole(label) if name is None else f"{_whole(label)}: {bounded(str(name))}",)
+        if name is None:
+            return (_whole(label),)
+        # The folder of objects at the top has the name "", which would be an empty place in the line.
+        shown = bounded(str(name)) or "''"
+        return (f"{_whole(label)}: {shown}",)
     out: list[str] = []
     for line in _walk(value, "", 0):
         if len(out) == MAX_LINES:

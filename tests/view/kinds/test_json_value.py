@@ -49,6 +49,8 @@ def test_label_has_its_name(one) -> None:
     assert JSON.marks(one, LABELS) == ()
     named = Facts(field="species", labels={1: "wolf"})
     assert JSON.lines(one, named) == ("1: wolf",)
+    top_folder = Facts(field="cls", labels=["a", ""])
+    assert JSON.lines(one, top_folder) == ("1: ''",)
 
 
 @pytest.mark.parametrize("one", [2, -1, np.int64(2)])

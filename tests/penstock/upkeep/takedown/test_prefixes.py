@@ -179,3 +179,15 @@ def test_run_and_proof_name_records_of_trainings_with_a_name(kit, redacted):
     assert "could not be read" in place["why"]
     root.store.delete_many(list(RUN_OBJECTS))
     assert kit.prove(root, n)["result"] == "complete"
+
+
+def test_clips_of_a_running_batch_leave_a_proof_complete(kit, redacted):
+    root, n, _ = redacted
+    folder = f"tables/films/clips_ahead/000001-a/{'0' * 32}"
+    paths = [f"{folder}/clips.bin", f"{folder}/clips.json"]
+    root.store.put(paths[0], b"clips")
+    root.store.put(paths[1], b"{}")
+    assert kit.prove(root, n)["result"] == "complete"
+    root.store.put(f"{folder}/other.bin", b"?")
+    assert kit.prove(root, n)["result"] != "complete"
+    root.store.delete_many([*paths, f"{folder}/other.bin"])

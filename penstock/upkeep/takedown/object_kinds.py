@@ -30,7 +30,8 @@ _FREE = re.compile(
             r"penstock\.json",
             rf"collect/{_NAME}/{_NAME}\.(?:json|parquet)",
             rf"(?:follows|nodes)/.+\.json|nodes/runs/{_NAME}/{_NAME}",
-            rf"(?:heartbeats|leases)/{_NAME}",
+            rf"heartbeats/{_NAME}",
+            rf"leases/(?:{_NAME}/)?{_NAME}",  # of earlier releases: leases/<version id>/<holder>.json
             rf"(?:lists|norms|packs|seals|views|windows)/{_HASH}\.parquet",
             rf"migrations/{_NAME}\.jsonl?",
             rf"places/{_NAME}/{_ENTRY}\.json",

@@ -191,3 +191,8 @@ def test_clips_of_a_running_batch_leave_a_proof_complete(kit, redacted):
     root.store.put(f"{folder}/other.bin", b"?")
     assert kit.prove(root, n)["result"] != "complete"
     root.store.delete_many([*paths, f"{folder}/other.bin"])
+
+
+@pytest.mark.parametrize("path", ["leases/abc.json", f"leases/v-{'0' * 64}/abc.json"])
+def test_leases_of_this_and_of_earlier_releases_name_no_sample(path):
+    assert object_kinds.is_free(path)

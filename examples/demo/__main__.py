@@ -83,11 +83,8 @@ def _places(options: argparse.Namespace) -> Places:
     if not_media is None:
         # A folder of one's own has notes and lists beside its media.
         not_media = SPEC.max_not_media_rate if options.source is None else 1.0
-    gate = SPEC.gate
-    if options.source is not None:
-        # The demo's own check says that its speech has 16 kHz. Other recordings may have any rate.
-        gate = replace(gate, checks={})
-    spec = replace(SPEC, max_reject_rate=options.max_reject_rate, max_not_media_rate=not_media, gate=gate)
+    # The gate stays SPEC's own: another one would judge the demo's stopped batch again.
+    spec = replace(SPEC, max_reject_rate=options.max_reject_rate, max_not_media_rate=not_media)
     source = str(into / "raw")
     if options.source is not None:
         source = (

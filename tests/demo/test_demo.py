@@ -17,6 +17,7 @@ from assets.media.unit import Unusable
 from examples.demo.__main__ import main
 from examples.demo.damage import plant_truncated
 from examples.demo.ui import newest_source
+from penstock.stages import current_record
 
 
 @pytest.fixture
@@ -121,6 +122,24 @@ def test_own_files(tmp_path: Path, source: Path, demo: Demo) -> None:
     assert again == 0, err
     assert "nothing to do" in out
     assert stored(into / "root") == kept
+
+
+def test_own_files_leave_a_stopped_batch_stopped(tmp_path: Path, source: Path, demo: Demo) -> None:
+    into, slow = tmp_path / "demo", tmp_path / "raw/speech-2"
+    slow.mkdir(parents=True)
+    noise = np.random.default_rng(4).integers(-9000, 9000, 24000, np.int16)
+    write_flac(slow / "slow.flac", noise, 8000)
+    stopped, _, err = demo(into, slow.parent)
+    assert stopped == 1
+    assert "were not recorded at 16000 Hz" in err
+
+    published, out, err = demo(into, source)
+    assert published == 0, err
+    assert "demo@1: 2 samples" in out
+    with loader.Root(into / "root") as root:
+        batches = {path.parent.name for path in (into / "root/stages/demo/version").rglob("*.json")}
+        records = [current_record(root.store, "demo", "version", batch) for batch in batches]
+    assert sorted(record.verdict for record in records if record is not None) == ["failed", "published"]
 
 
 def test_source_that_is_empty_or_not_there(tmp_path: Path, demo: Demo) -> None:

@@ -37,4 +37,6 @@ hash_numbers = getattr(_verbs, "hash_numbers", python.hash_numbers)
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an older extension lacks it
 tar_contents = getattr(_verbs, "tar_contents", python.tar_contents)
 ignore_strangers = getattr(_verbs, "ignore_strangers", python.ignore_strangers)
+mark_ended = getattr(_verbs, "mark_ended", python.mark_ended)
+share_marks = getattr(_verbs, "share_marks", python.share_marks)
 resample = getattr(_verbs, "resample", python.resample)

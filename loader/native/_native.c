@@ -683,7 +683,9 @@ static PyMethodDef methods[] = {
     {"hash_texts", hash_texts, METH_VARARGS, "hash_texts(ends, data, into)"},
     {"tar_contents", tar_contents, METH_VARARGS, "tar_contents(file, at, nbytes, sums)"},
     {"resample", resample, METH_VARARGS, "resample(source, shape, shrunk, box, into, size, flip)"},
-    {"ignore_strangers", ignore_strangers, METH_VARARGS, "ignore_strangers(signal, ancestor)"},
+    {"mark_ended", mark_ended, METH_VARARGS, "mark_ended(pid, is_ended)"},
+    {"share_marks", share_marks, METH_NOARGS, "share_marks()"},
+    {"ignore_strangers", ignore_strangers, METH_VARARGS, "ignore_strangers(signal, parent, ancestor)"},
     {"instructions", instructions, METH_NOARGS, "By what checksums are computed: SSE4.2, ARMv8 or tables."},
     {NULL, NULL, 0, NULL},
 };

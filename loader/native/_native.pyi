@@ -6,5 +6,7 @@ from .python import hash_numbers as hash_numbers
 from .python import hash_texts as hash_texts
 from .python import ignore_strangers as ignore_strangers
 from .python import instructions as instructions
+from .python import mark_ended as mark_ended
 from .python import resample as resample
+from .python import share_marks as share_marks
 from .python import tar_contents as tar_contents

@@ -238,8 +238,16 @@ def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray
     return places.clip(first, end - 1), np.diff(rounded, axis=0, prepend=0).astype(np.int32)
 
 
-def ignore_strangers(number: int, ancestor: int) -> None:
+def ignore_strangers(number: int, parent: int, ancestor: int) -> None:
     """Do nothing: Python's handlers do not get the sender of a signal, so a covered child obeys everybody."""
+
+
+def share_marks() -> None:
+    """Do nothing: without C no child asks for marks."""
+
+
+def mark_ended(pid: int, is_ended: bool) -> None:
+    """Do nothing: without C no child asks for marks."""
 
 
 def instructions() -> str:

@@ -70,6 +70,8 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
     memory from `place`. Raises: DecodeFailed if the bytes are not JPEG, PNG or WebP, or are damaged or truncated, or
     there are more than MAX_IMAGE_PX pixels; for a PNG of 16 bits in colour or with alpha.
     """
+    if bytes(data[:2]) == b"\xff\xd8":  # first: most images are JPEG, and each call counts
+        return _jpeg(data, place)
     if is_deep_png(data):
         return decode_deep(data, colour=False)
     return decode_8(data, rng, place)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...native import ignore_strangers
+from ...native import ignore_strangers, mark_ended, share_marks
 
 Handler = Callable[[int, Any], Any] | int | signal.Handlers | None
 """Result of `signal.signal`; None for a handler that C code installed."""
@@ -41,6 +41,8 @@ def cover_children(own: Handler, instead: Mapping[signal.Signals, Handler]) -> N
         _covered.clear()  # of the process that forked this one
     if not _is_registered:
         _is_registered = True
+        share_marks()
+        _mark_ended_processes()
         os.register_at_fork(
             before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
         )
@@ -57,6 +59,7 @@ def uncover_children(numbers: Iterable[signal.Signals]) -> None:
 def _before_fork() -> None:
     # A signal to a child that still has the parent's handler would be lost.
     _of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _covered)
+    _of_thread.pid = os.getpid()
 
 
 def _after_in_parent() -> None:
@@ -64,20 +67,47 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    is_child = os.getppid() == _covering_pid
+    # Not getppid(): if the parent has ended by now, this orphan would take its new parent for the old one.
+    parent = _of_thread.pid
+    is_child = parent == _covering_pid
     for number, (own, instead) in _covered.items():
         current = signal.getsignal(number)
         if is_child and current == own:
             signal.signal(number, instead)
         elif is_child or current != instead:
             continue  # the user's code set another handler
-        ignore_strangers(number, _covering_pid)
+        ignore_strangers(number, parent, _covering_pid)
         if number == signal.SIGTERM:
-            _cover_torch_worker()
+            _cover_torch_worker(parent)
     signal.pthread_sigmask(signal.SIG_SETMASK, _of_thread.mask)
 
 
-def _cover_torch_worker() -> None:
+def _mark_ended_processes() -> None:
+    """Mark a process of multiprocessing before it gets a signal of its parent.
+
+    The kernel merges the signal with a stranger's that the child has not yet received, and the child sees only the
+    stranger. multiprocessing has no public hook: a Pool and a DataLoader end their processes by `_send_signal`.
+    """
+    from multiprocessing.popen_fork import Popen
+
+    popen: Any = Popen
+    launch = popen._launch
+    send_signal = popen._send_signal
+
+    def launch_unmarked(process: Any, target: Any) -> None:
+        launch(process, target)
+        mark_ended(process.pid, False)
+
+    def send_marked_signal(process: Any, number: int) -> None:
+        if process.returncode is None:
+            mark_ended(process.pid, True)
+        send_signal(process, number)
+
+    popen._launch = launch_unmarked
+    popen._send_signal = send_marked_signal
+
+
+def _cover_torch_worker(parent: int) -> None:
     """Cover this process again after torch's DataLoader sets its own handler of SIGTERM in it.
 
     That handler ends a worker by any signal of another process than the parent, and the parent then raises
@@ -92,7 +122,7 @@ def _cover_torch_worker() -> None:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         try:
             set_handlers()
-            ignore_strangers(signal.SIGTERM, _covering_pid)
+            ignore_strangers(signal.SIGTERM, parent, _covering_pid)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

@@ -298,3 +298,21 @@ def test_transform_in_a_worker_may_end_its_own_processes(tmp_path: Path) -> None
         batch = next(batches)
     assert batch["code"].tolist() == [-signal.SIGTERM] * 2
     assert os.getpid() not in batch["pid"].tolist()
+
+
+def test_signal_that_merges_with_a_strangers_still_ends_a_child_of_multiprocessing() -> None:
+    """Linux merges equal pending signals: the stopped child gets one SIGTERM, whose sender is the stranger."""
+    code = """
+import multiprocessing
+process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
+process.start()
+os.kill(process.pid, signal.SIGSTOP)
+while open(f"/proc/{process.pid}/stat").read().rpartition(")")[2].split()[0] != "T":
+    time.sleep(0.001)
+subprocess.run(["kill", "-TERM", str(process.pid)], check=True)
+process.terminate()
+os.kill(process.pid, signal.SIGCONT)
+process.join()
+print(process.exitcode)
+"""
+    assert printed(code) == [str(-signal.SIGTERM)]

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.popen_fork import Popen
 from typing import Any
 
 from ...native import ignore_strangers, mark_ended, share_marks
@@ -85,11 +86,9 @@ def _after_in_child() -> None:
 def _mark_ended_processes() -> None:
     """Mark a process of multiprocessing before it gets a signal of its parent.
 
-    The kernel merges the signal with a stranger's that the child has not yet received, and the child sees only the
-    stranger. multiprocessing has no public hook: a Pool and a DataLoader end their processes by `_send_signal`.
+    The kernel merges it with a stranger's signal that is still pending, and the child sees only the stranger. A Pool
+    and a DataLoader end their processes by `_send_signal`. multiprocessing has no public hook.
     """
-    from multiprocessing.popen_fork import Popen
-
     popen: Any = Popen
     launch = popen._launch
     send_signal = popen._send_signal

@@ -6,14 +6,19 @@ A store's user dies before a request or right after it. `kill_process` ends the 
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count
 from typing import Any, NoReturn
+
+from loader.errors import StoreError
 
 PUTS = frozenset({"put", "put_if_absent", "put_file"})
 WRITES = PUTS | {"delete_many", "copy"}
 """Requests between which nothing changes in a store."""
 SIDES = ("before", "after")
+RENEWS = "penstock-leases"
+"""The process's thread that renews leases."""
 
 
 class Killed(BaseException):
@@ -53,6 +58,8 @@ class Death:
 
     def request(self, verb: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Do the request, unless the program is dead before it."""
+        if threading.current_thread().name == RENEWS:
+            return self._renew(verb, *args, **options)
         number = next(self._numbers)
         if self._dead or (number == self.at and self.when == "before"):
             self._end()
@@ -61,6 +68,15 @@ class Death:
         finally:
             if number == self.at and self.when == "after":
                 self._end()
+
+    def _renew(self, verb: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Do a request of the thread that renews leases: it comes at any time, so it kills nothing.
+
+        The thread outlives a program that `stop` ended. It goes on with the leases of others.
+        """
+        if self._dead:
+            raise StoreError("the program is dead")
+        return verb(*args, **options)
 
     def _end(self) -> None:
         try:

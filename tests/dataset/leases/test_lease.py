@@ -18,6 +18,7 @@ from loader.dataset import leases as renewal
 from loader.dataset.leases import Lease, Leases, list_leases, parse_lease
 from loader.errors import Forbidden, Transient
 from loader.storage import open_store
+from tests.mortal_store import Death, Killed, stop
 from tests.servers.patience import PATIENCE_S
 from tests.servers.processes import python
 
@@ -199,6 +200,24 @@ def test_where_no_thread_could_be_started_the_next_to_open_starts_one(store, at_
         assert store.beaten.acquire(timeout=PATIENCE_S)
     one.close()
     assert renewing() == []
+
+
+def test_renewal_goes_on_beside_a_program_that_was_killed_in_this_process(store, lease, at_once):
+    """As tests end programs at a request: the thread is shared with those that live on."""
+    death = Death(2, die=stop)
+    dead = Lease(death.of(store))
+    dead.add(IDS[0])
+    with pytest.raises(Killed):
+        dead.beat()
+    while store.beaten.acquire(blocking=False):
+        pass
+    lease.add(IDS[1])
+    (thread,) = renewing()
+    for _ in range(8):
+        assert store.beaten.acquire(timeout=PATIENCE_S)
+    assert renewing() == [thread]
+    with pytest.raises(Killed):
+        dead.close()
 
 
 def test_what_goes_wrong_with_one_root_ends_no_others_renewal(store, lease, at_once, caplog):

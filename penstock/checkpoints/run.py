@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from importlib.util import find_spec
 from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -102,9 +103,11 @@ class Checkpoints:
 
         wait: False uploads a copy in the background, one save at a time. If that fails, the next call raises its error.
 
-        Raises: Conflict if `step` is not above the newest step; InvalidField; StoreError; another rank's error.
+        Raises: Conflict if `step` is not above the newest step; InvalidField; MissingDependency; StoreError; another
+        rank's error.
         """
         self.wait()
+        _check_torch_is_installed()
         from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
         writer, begun = self.writer(step, batches), Event()
@@ -131,10 +134,9 @@ class Checkpoints:
         """Return a writer for torch.distributed.checkpoint.save. Raises: MissingDependency; InvalidRuntime."""
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
             raise InvalidRuntime(f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed")
-        try:
-            from .writer import CheckpointWriter
-        except ImportError as error:
-            raise MissingDependency("checkpoints are torch's: pip install 'penstock-data[torch]'") from error
+        _check_torch_is_installed()
+        from .writer import CheckpointWriter
+
         facts = _facts(batches) if batches is not None else {}
         return CheckpointWriter(
             self._root, self.run, step, facts=facts, keep=self._keep, part_bytes=self._part_bytes
@@ -162,6 +164,7 @@ class Checkpoints:
         CheckpointNotFound if `step` has none; Corrupt; StoreError; another rank's error.
         """
         self.wait()
+        _check_torch_is_installed()
         from torch.distributed.checkpoint.state_dict_loader import load
 
         how = self._collective()
@@ -240,6 +243,11 @@ class Checkpoints:
         from .reader import CheckpointReader
 
         return CheckpointReader(self._store, checkpoint, contents, partial=partial)
+
+
+def _check_torch_is_installed() -> None:
+    if find_spec("torch") is None:
+        raise MissingDependency("checkpoints are torch's: pip install 'penstock-data[torch]'")
 
 
 @contextmanager

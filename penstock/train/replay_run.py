@@ -6,14 +6,17 @@ The same ranks read the same batches, so a loss that differs is the node's fault
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from loader.dataset.root import Root
 from loader.errors import Corrupt, InvalidCluster, InvalidRuntime, RunTaken
 
-from ..compute.cluster import Cluster
 from .launched import ORIGIN, STEPS
 from .run_folder import FOLDER, RunFolder
 from .run_spec import RunSpec
+
+if TYPE_CHECKING:
+    from ..compute.cluster import Cluster  # imports msgspec, which a rank needs not
 
 EXCLUDES = ("kubernetes", "slurm")
 """Engines whose runs can avoid nodes."""
@@ -111,7 +114,7 @@ def replay_spec(spec: RunSpec, steps: tuple[int, int]) -> RunSpec:
     )
 
 
-def without_nodes(cluster: Cluster, nodes: Collection[str]) -> Cluster:
+def without_nodes(cluster: "Cluster", nodes: Collection[str]) -> "Cluster":
     """Return a cluster whose starts get none of these nodes. Raises: InvalidCluster if it cannot exclude any."""
     if not nodes:
         return cluster

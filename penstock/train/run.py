@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Callable, Collection, Generator, Sequence
+from importlib.util import find_spec
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import loader
-from loader.errors import InvalidRuntime
+from loader.errors import InvalidRuntime, MissingDependency
 from loader.run.trail.trail import check_run_name
 
 from ..checkpoints.ranks import from_first_rank
@@ -76,15 +77,17 @@ class Run:
         """Return this process's part of the run that its launcher began.
 
         Joins the default process group, or begins it (nccl with a GPU, else gloo) where there are several ranks.
-        Listens to SIGTERM and SIGUSR1 from now on.
+        Listens to SIGTERM, SIGUSR1 and Ctrl-C from now on. The second Ctrl-C raises KeyboardInterrupt.
 
         name, checkpoints, record: Name of the run, root of its checkpoints, and root of its trail, unless the launcher
             names others.
         trackers: Names of experiment trackers, unless the launcher names others: "mlflow", "wandb", "tensorboard".
 
         Raises: InvalidRuntime for an environment that names no meeting point of several ranks, or an unknown tracker.
-        InvalidName. MissingDependency if a tracker's package is missing.
+        InvalidName. MissingDependency if torch or a tracker's package is missing.
         """
+        if find_spec("torch") is None:
+            raise MissingDependency("Run needs torch: pip install 'penstock-data[torch]'")
         launched = Launched.from_env()
         run = Run(
             launched,

@@ -1,8 +1,10 @@
 """Requests to stop: a signal to this process, or a person's `penstock train stop`. `agreement` exchanges them."""
 
 import logging
+import os
 import signal
 import threading
+from contextlib import suppress
 from enum import IntEnum
 from types import FrameType
 
@@ -13,6 +15,12 @@ from .run_folder import RunFolder
 _log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """Slurm at a preemption or the end of the walltime, Kubernetes, and a person's `kill`."""
+STDERR = 2
+"""File number of standard error: `sys.stderr` refuses a handler that interrupts one of its writes."""
+INTERRUPTED = b"""
+penstock: Ctrl-C: the run stops after this step or the next, saves if it has checkpoints, and exits with 75.
+penstock: Press Ctrl-C again to end it at once, without a checkpoint.
+"""
 LOOK_S = 15.0
 """Seconds between two checks for a person's request: one request to the store each."""
 FIRST_LOOK_S = 10.0
@@ -35,6 +43,8 @@ class StopRequests:
     def __init__(self) -> None:
         self.stop = Stop.NO
         self._before: dict[signal.Signals, Handler] = {}
+        self._interrupted = False
+        self._leaves = False
         self._end, self._looked = threading.Event(), threading.Event()
         self._looked.set()
 
@@ -47,6 +57,9 @@ class StopRequests:
             return
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._heard)
+        # A shell without job control lets its background commands ignore SIGINT.
+        if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
+            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._heard)
         cover_children(self._heard, self._before)
 
     def watch(self, folder: RunFolder) -> None:
@@ -78,6 +91,7 @@ class StopRequests:
         leaves: The process ends by `AGAIN` now: a second signal may not end it by another status.
         """
         self._end.set()
+        self._leaves = leaves
         if leaves:
             return
         uncover_children(self._before)
@@ -90,4 +104,18 @@ class StopRequests:
         self.stop = max(self.stop, Stop.AGAIN)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            self._note_interrupt()
         self.ask()
+
+    def _note_interrupt(self) -> None:
+        """Announce the stop at the first Ctrl-C. The second does what it did before `listen`: KeyboardInterrupt."""
+        if self._interrupted:
+            uncover_children([signal.SIGINT])
+            signal.signal(signal.SIGINT, self._before.pop(signal.SIGINT))
+            signal.raise_signal(signal.SIGINT)
+            return
+        self._interrupted = True
+        if not self._leaves:
+            with suppress(OSError):
+                os.write(STDERR, INTERRUPTED)

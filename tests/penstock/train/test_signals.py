@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -108,6 +108,104 @@ def test_second_signal_does_not_change_how_a_run_ends(root: str, start: Start) -
     ranks[0].wait_for("took", 2)
     ranks[0].signal(signal.SIGTERM)
     assert [rank.status() for rank in ranks] == [AGAIN, AGAIN], ranks[0].text
+
+
+INTERRUPTED = """
+import signal, sys
+if sys.argv[3] == "default":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it would be ignored
+else:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+import loader, torch
+from multiprocessing import get_context
+from penstock.checkpoints import Checkpoints
+from penstock.train import Run
+
+root, pauses = sys.argv[1], sys.argv[2] == "pauses"
+with Run.joined(checkpoints=root) as run:
+    plan = loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
+    state = {"weight": torch.zeros(1)}
+    with loader.Loader(plan, run.world, steps=20) as batches, Checkpoints(run.checkpoints, run.name) as saved:
+        with get_context("fork").Pool(1) as pool:
+            for batch in run.steps(batches, saved, state):
+                print("took", batch.step, flush=True)
+                if pauses or batch.step == 2:
+                    sys.stdin.readline()
+                pool.map(abs, [batch.step])
+print("ended", flush=True)
+"""
+
+
+@pytest.fixture
+def interrupted(root: str, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """interrupted(pauses, handler) -> a training in its own group; it waits for a line in step 2, or in each."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""}
+    trainers: list[subprocess.Popen[str]] = []
+
+    def start(pauses: str, handler: str = "default") -> "subprocess.Popen[str]":
+        trainer = subprocess.Popen(
+            [sys.executable, "-c", INTERRUPTED, root, pauses, handler],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+            start_new_session=True,
+        )
+        trainers.append(trainer)
+        assert trainer.stdout is not None
+        for line in trainer.stdout:
+            if line == ("took 0\n" if pauses == "pauses" else "took 2\n"):
+                break
+        return trainer
+
+    yield start
+    for trainer in trainers:
+        with suppress(ProcessLookupError):
+            os.killpg(trainer.pid, signal.SIGKILL)
+        trainer.communicate()
+
+
+def test_first_interrupt_stops_as_sigterm_does_and_says_so(
+    root: str, interrupted: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    trainer = interrupted("once")
+    os.killpg(trainer.pid, signal.SIGINT)  # as a terminal does: to the Pool's process too
+    assert trainer.stderr is not None
+    announced = trainer.stderr.readline() + trainer.stderr.readline()
+    assert "Ctrl-C: the run stops after this step or the next" in announced
+    _, errors = trainer.communicate("go on\n", timeout=PATIENCE_S)
+    assert trainer.returncode == AGAIN, errors
+    assert Checkpoints(root, "alone").steps() == [3]
+    assert not members(trainer.pid)
+
+
+def test_second_interrupt_ends_the_step(
+    root: str, interrupted: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    trainer = interrupted("pauses")
+    assert trainer.stderr is not None
+    os.killpg(trainer.pid, signal.SIGINT)
+    while "again" not in trainer.stderr.readline():
+        pass
+    os.killpg(trainer.pid, signal.SIGINT)
+    _, errors = trainer.communicate(timeout=PATIENCE_S)  # the step still waits for a line
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    assert trainer.returncode not in (0, AGAIN)
+    assert Checkpoints(root, "alone").steps() == []
+    assert not members(trainer.pid)
+
+
+def test_ignored_interrupt_stays_ignored(
+    root: str, interrupted: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    trainer = interrupted("once", "ignored")
+    os.killpg(trainer.pid, signal.SIGINT)
+    output, errors = trainer.communicate("go on\n", timeout=PATIENCE_S)
+    assert trainer.returncode == 0, errors
+    assert output.endswith("ended\n")
+    assert "Ctrl-C" not in errors
 
 
 @pytest.mark.parametrize("number", parent_watch.STOP_SIGNALS)

@@ -70,6 +70,12 @@ def check_file_apart(root: Store, path: str | os.PathLike[str], why: str) -> Non
         raise InvalidStore(f"{path} lies in {root.url}. {why}")
 
 
+def local_folder(store: Store) -> Path | None:
+    """Return the folder of a store on a local disk or mount; None for any other store."""
+    server, folder = _location(store)
+    return None if server else Path(folder)
+
+
 def _location(store: Store) -> tuple[str, str]:
     """Return server and path. The server of a local folder is "". A path ends with "/"."""
     own = primary_of(store)

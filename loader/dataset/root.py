@@ -154,6 +154,14 @@ class Root:
         """
         self._marker.create()
 
+    def create_if_empty(self) -> None:
+        """Make an empty location a root; leave any other location as it is.
+
+        Everything that a training writes before its first checkpoint calls it: plans, trails, ledgers, records. One
+        request, once.
+        """
+        self._marker.create_if_empty()
+
     def write(
         self,
         dataset: str,

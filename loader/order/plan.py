@@ -51,6 +51,8 @@ class PlanRoot(Protocol):
     @property
     def store(self) -> PlanStore: ...
 
+    def create_if_empty(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan(PlanContent):
@@ -130,6 +132,7 @@ class Plan(PlanContent):
 
     def save(self, root: PlanRoot) -> str:
         """Store the plan's canonical JSON as `plans/<hash>.json` unless that exists; return the hash."""
+        root.create_if_empty()
         root.store.put_if_absent(f"plans/{self.hash}.json", plan_json(self.to_json()))
         return self.hash
 

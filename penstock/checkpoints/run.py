@@ -87,6 +87,13 @@ class Checkpoints:
 
     # Saving
 
+    def create_root(self) -> None:
+        """Make an empty location a root now, so that an unfit one fails before the first step.
+
+        Raises: NotARoot if it holds other things; Conflict if it is a mirror; StoreError.
+        """
+        self._root.create()
+
     def save(
         self,
         step: int,

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.log.marker import create_root_if_empty
 from loader.errors import AlreadyExists, Conflict, Corrupt, ObjectNotFound
 from loader.storage import Store
 
@@ -122,6 +123,7 @@ class CaseBook:
         at_us = utc_us()
         text = reason_text(text)
         body = {"format": FORMAT, "node": node, "at_us": at_us, "text": text, "by": by, **evidence}
+        create_root_if_empty(self._store)
         try:
             self._store.put_if_absent(_key(number, "case"), canonical(body))
         except AlreadyExists:
@@ -160,6 +162,7 @@ class CaseBook:
         """Store an alert under the number after the newest one; return False if another process did."""
         number, at_us = (self._alert or (0, 0))[0] + 1, utc_us()
         body = {"format": FORMAT, "at_us": at_us, "text": text}
+        create_root_if_empty(self._store)
         while True:
             key = f"{ALERTS}{number:016d}.json"
             try:

@@ -18,6 +18,7 @@ from enum import IntEnum
 from typing import Any
 
 from loader.dataset.log.entries import canonical
+from loader.dataset.log.marker import create_root_if_empty
 from loader.errors import PenstockError
 from loader.storage import Store
 
@@ -169,6 +170,7 @@ def put_failures(store: Store, node: str, results: Iterable[NodeCheckResult]) ->
                 "text": result.text,
             }
             try:
+                create_root_if_empty(store)
                 key = f"{CHECKS}{at_us:016d}-{node}-{secrets.token_hex(4)}.json"
                 store.put_if_absent(key, canonical(body))
             except PenstockError as error:  # the exit status of the check counts, also without a record

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import loader
 from loader.dataset.log.entries import canonical
+from loader.dataset.log.marker import create_root_if_empty
 from loader.dataset.reading.read_faults import FAULTS, ReadFault
 from loader.errors import PenstockError
 from loader.storage import Store
@@ -185,6 +186,7 @@ def put_faults(folder: RunFolder, facts: Mapping[str, Any], faults: Sequence[Rea
         **facts,
         "faults": [one.to_json() for one in faults],
     }
+    create_root_if_empty(folder.store)  # a rank may find a fault before the first one has stored the start
     name = f"faults/{at_us:016d}-{facts['node']}-{secrets.token_hex(4)}.json"
     folder.store.put_if_absent(folder.key(name), canonical(body))
 

@@ -312,11 +312,16 @@ class Run:
         """Load the newest checkpoint, or the one before a replay's steps, if there is one."""
         begun = perf_counter()
         if self._replay is None:
+            self.first(saved.create_root)
             restored = saved.load(state, batches) is not None
         else:
             restored = self._restore_origin(self._replay, state, batches)
         if restored:
             self._event("restored", batches.step, took_us=_microseconds(begun))
+        if self._replay is None and restored and batches.step == batches.end and self.world.rank == 0:
+            _log.warning(
+                "%r has ended before, and this start makes no step: %d is its last", self, batches.step
+            )
 
     def _restore_origin(self, replay: ReplaySteps, state: dict[str, Any], batches: "loader.Loader") -> bool:
         from ..checkpoints import Checkpoints  # imports torch

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from numpy.typing import NDArray
 
 from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.log.marker import create_root_if_empty
 from loader.errors import (
     AlreadyExists,
     Corrupt,
@@ -100,6 +101,7 @@ class RunFolder:
     def put_spec(self, spec: RunSpec) -> None:
         """Store the run's file, unless it is stored. Raises: RunTaken if another one is."""
         data = canonical({"format": FORMAT, **spec.to_json()})
+        create_root_if_empty(self.store)
         try:
             self.store.put_if_absent(self.key("spec.json"), data)
         except AlreadyExists:
@@ -147,6 +149,7 @@ class RunFolder:
 
     def begin_attempt(self, facts: Mapping[str, Any]) -> int:
         """Store a start, and return its number, from 1 on. The same facts have one number: a call may be repeated."""
+        create_root_if_empty(self.store)
         self._mark_active()
         numbers = {number for number, _ in self._starts()}
         free = next(number for number in count(1) if number not in numbers)  # a forged one may be very high

@@ -17,6 +17,7 @@ from .launch.local_ranks import LocalRanks
 from .launch.slurm_job import SlurmJobs
 from .launched import user_name
 from .run_folder import Event, RunFolder, briefs
+from .run_places import check_places, create_places
 from .run_spec import RunSpec
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
@@ -95,8 +96,11 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
     """Begin a run, or find it; return where it is. nodes: number of its range; None for the range.
 
     Raises: RunTaken for another file under the name. Conflict if a person stopped it. InvalidSpec. EngineUnreachable.
+    NotARoot or StoreError if its checkpoints or record cannot be written.
     """
     sized(spec, nodes)
+    check_places(spec)
+    create_places(spec)
     folder = RunFolder(Root(spec.record).store, spec.run)
     is_new = folder.stored_spec() is None
     folder.put_spec(spec)
@@ -116,6 +120,8 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
     Raises: as `submit`; Conflict while its last start is still ending.
     """
     sized(spec, nodes)
+    check_places(spec)
+    create_places(spec)
     folder = RunFolder(Root(spec.record).store, spec.run)
     folder.put_spec(spec)
     status = launcher.status(spec.run)

@@ -80,6 +80,7 @@ def _dry_run(option: str, text: str) -> Argument:
 )
 def submit(arguments: Namespace) -> Answer:
     """Start a run, or find the one that its file started."""
+    from ..train.run_places import check_places, place_notes
     from ..train.run_spec import read_spec
     from ..train.submitting import sized
     from ..train.submitting import submit as submit_run
@@ -91,6 +92,9 @@ def submit(arguments: Namespace) -> Answer:
     spec = read_spec(arguments.spec)
     launcher, asked = _launcher(spec.record, arguments), sized(spec, arguments.nodes)
     body, notes = {"run": spec.run}, launcher.notes(asked)
+    notes += place_notes(spec)
+    if arguments.dry_run:
+        check_places(spec)
     if arguments.dry_run == "--dry-run":
         text = body["command"] = launcher.describe(asked)
         notes.append(_start(asked, arguments))

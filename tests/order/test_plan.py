@@ -3,20 +3,19 @@ import json
 import pickle
 import tracemalloc
 from dataclasses import FrozenInstanceError, dataclass
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import loader
 from loader.errors import BatchTooLarge, EmptyView, FormatTooNew, InvalidPlan, InvalidRuntime, PlanMismatch
 from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
 from loader.order.random.plan_hash import plan_json
 from loader.order.sources.views import SyntheticView, synthetic
-from loader.storage import open_store
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ def test_frozen_chunk_and_lanes_are_not_chosen_again():
 
 def test_saved_plan_is_named_by_its_bytes(properties, tmp_path):
     made = properties.two_sources_plan()
-    root = SimpleNamespace(store=open_store(str(tmp_path)))
+    root = loader.Root(tmp_path)
     assert made.save(root) == made.hash
     assert made.save(root) == made.hash
     data = (tmp_path / "plans" / f"{made.hash}.json").read_bytes()

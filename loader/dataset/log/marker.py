@@ -6,7 +6,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import AlreadyExists, Conflict, FormatTooNew, InvalidStore, NotARoot, ObjectNotFound, Transient
+from ...errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    FormatTooNew,
+    InvalidStore,
+    NotARoot,
+    ObjectNotFound,
+    Transient,
+)
 from ...json_text import parse_json_object
 from ...storage import Store
 from ...storage.mirror import MirroredStore, primary_of
@@ -41,8 +50,10 @@ FOLDERS = (
 """Prefixes of all objects of a root except its marker, ascending."""
 PROBES = "heartbeats/probe-"
 """Key prefix of probe objects."""
-BEFORE_A_ROOT = (PROBES, "trainings/", "nodes/")
-"""Key prefixes of what is written without a root. A location with nothing else is empty."""
+BEFORE_A_ROOT = (PROBES, "follows/", "ledgers/", "nodes/", "plans/", "trails/", "trainings/")
+"""Key prefixes of a training's records. Earlier releases wrote them without a root.
+
+A location with nothing else is empty: its first checkpoint or version makes it a root."""
 
 
 class Marker:
@@ -55,6 +66,7 @@ class Marker:
         self._store = store
         self._good: Mapping[str, Any] | None = None
         self._of_primary: Mapping[str, Any] | None = None
+        self._is_settled = False  # True once `create_if_empty` has done what it can
 
     def check(self) -> None:
         if self._good is None:
@@ -64,6 +76,11 @@ class Marker:
         if self._good is None:
             self._good = create_root(self._store)
         self.writable()
+
+    def create_if_empty(self) -> None:
+        if self._good is None and not self._is_settled:
+            create_root_if_empty(self._store)
+            self._is_settled = True
 
     @property
     def mirror_of(self) -> str | None:
@@ -175,18 +192,43 @@ def create_root(store: Store) -> Mapping[str, Any]:
     Raises: NotARoot if the location holds other objects; FormatTooNew; InvalidStore if create-only writes overwrite
     objects.
     """
+    marker = find_root(store)
+    if marker is not None:
+        return marker
+    prove_create_only(store)
+    marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}
+    try:
+        store.put_if_absent(MARKER, canonical(marker))
+    except AlreadyExists:
+        logger.debug("another process created the root %s", store.url)
+    return check_root(store)
+
+
+def find_root(store: Store) -> Mapping[str, Any] | None:
+    """Return the marker of a root; None for an empty location, which `create_root` makes a root.
+
+    Raises: NotARoot if the location holds other objects; FormatTooNew; StoreError.
+    """
     try:
         return check_root(store)
     except NotARoot:
         if any(not there.key.startswith(BEFORE_A_ROOT) for there in store.list("")):
             return check_root(store)  # another process may have created it just now
-        prove_create_only(store)
-        marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}
-        try:
-            store.put_if_absent(MARKER, canonical(marker))
-        except AlreadyExists:
-            logger.debug("another process created the root %s", store.url)
-        return check_root(store)
+        return None
+
+
+def create_root_if_empty(store: Store) -> None:
+    """Make an empty location a root, before the first record of a training is written there.
+
+    Else the first checkpoint would find a location that holds other things. A record may lie in any folder, so a
+    location that holds other things stays as it is.
+
+    Raises: FormatTooNew; InvalidStore if create-only writes overwrite objects; StoreError.
+    """
+    try:
+        create_root(primary_of(store))
+    except (NotARoot, Forbidden) as error:  # some jobs may create only their own objects
+        logger.debug("%s does not become a root: %s", store.url, error)
 
 
 def prove_create_only(store: Store) -> None:

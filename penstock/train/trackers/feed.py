@@ -57,6 +57,7 @@ class TrackedSteps:
 
     def put(self, step: int) -> None:
         """Store the last step. Raises: StoreError."""
+        self._root.create_if_empty()
         self._store.put(self._key, canonical({"format": FORMAT, "step": step}))
 
     def from_trail(self, after: int, before: int) -> Iterator[Sequence[TrackedStep]]:

@@ -5,6 +5,7 @@ again, so the caps hold for all watchers together. Only nodes whose reason at th
 checked and returned.
 """
 
+import heapq
 import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -32,6 +33,8 @@ REASON = re.compile(r"penstock q-([1-9][0-9]{0,8}): ")
 _CASE = re.compile(r"nodes/q-([1-9][0-9]{0,8})/(case|drained|returned)\.json")
 _ALERT = re.compile(r"nodes/alerts/([0-8][0-9]{15})\.json")
 AT_ONCE = 16
+ALERTS_READ = 256
+"""Newest alerts that are read: older ones are of other days, unless nodes by the hundred are bad."""
 TEXT = 160
 """Most characters of a reason."""
 MOST_BYTES = 8 * 2**20
@@ -92,7 +95,8 @@ class CaseBook:
         self._store = store
         self._cases: dict[int, Case] = {}
         self._keys: set[tuple[int, str]] = set()
-        self._alert: tuple[int, int] | None = None
+        self._alerts: dict[str, int] | None = None  # what an alert is about -> time of the newest one
+        self._last_alert = 0
 
     def read(self) -> list[Case]:
         """Return all cases, by number. Damaged ones are logged once, and left out. Raises: StoreError."""
@@ -152,39 +156,51 @@ class CaseBook:
             _log.warning("%s/%s has damaged faults: %s", self._store.url, _key(number, "case"), error)
             return []
 
-    def alerted_us(self) -> int:
-        """Return the time of the newest alert, UTC microseconds; 0 without one. Lists the alerts once."""
-        if self._alert is None:
-            self._alert = self._newest_alert()
-        return self._alert[1]
+    def alerted_us(self, about: str = "") -> int:
+        """Return the time of the newest alert about something, UTC microseconds; 0 without one.
 
-    def put_alert(self, text: str) -> bool:
+        about: "" for the caps, else a node and what is wrong with it. The first call lists the alerts.
+        """
+        return self._known_alerts().get(about, 0)
+
+    def put_alert(self, text: str, about: str = "") -> bool:
         """Store an alert under the number after the newest one; return False if another process did."""
+<<<<<<< HEAD
         number, at_us = (self._alert or (0, 0))[0] + 1, utc_us()
         body = {"format": FORMAT, "at_us": at_us, "text": text}
         create_root_if_empty(self._store)
+=======
+        alerts, at_us = self._known_alerts(), utc_us()
+        body = {"format": FORMAT, "at_us": at_us, "text": text, **({"about": about} if about else {})}
+>>>>>>> 02cc8942 (nodes: read a drain reason of any text, and alert about unreadable nodes)
         while True:
-            key = f"{ALERTS}{number:016d}.json"
+            self._last_alert += 1
+            key = f"{ALERTS}{self._last_alert:016d}.json"
             try:
                 self._store.put_if_absent(key, canonical(body))
-            except AlreadyExists:
-                other_us = _time_of(self._body(key) or {})
-                if other_us is not None and other_us > at_us - ALERT_EVERY_US:
-                    self._alert = number, other_us
+            except AlreadyExists:  # another watcher's, an old one that no listing shows, or a damaged one
+                self._note_alert(self._body(key) or {})
+                if alerts.get(about, 0) > at_us - ALERT_EVERY_US:
                     return False
-                number += 1  # an old one that no listing shows, or a damaged one
             else:
-                self._alert = number, at_us
+                alerts[about] = at_us
                 return True
 
-    def _newest_alert(self) -> tuple[int, int]:
-        numbers = [
-            int(match[1]) for info in self._store.list(ALERTS) if (match := _ALERT.fullmatch(info.key))
-        ]
-        if not numbers:
-            return 0, 0
-        body = self._body(f"{ALERTS}{max(numbers):016d}.json") or {}
-        return max(numbers), _time_of(body) or 0
+    def _known_alerts(self) -> dict[str, int]:
+        if self._alerts is None:
+            self._alerts = {}
+            matches = (_ALERT.fullmatch(info.key) for info in self._store.list(ALERTS))
+            numbers = heapq.nlargest(ALERTS_READ, (int(match[1]) for match in matches if match))
+            self._last_alert = max(numbers, default=0)
+            keys = [f"{ALERTS}{number:016d}.json" for number in numbers]
+            for body in several(self._body, keys, at_once=AT_ONCE):
+                self._note_alert(body or {})
+        return self._alerts
+
+    def _note_alert(self, body: Mapping[str, Any]) -> None:
+        about, at_us = body.get("about", ""), _time_of(body)
+        if self._alerts is not None and isinstance(about, str) and at_us is not None:
+            self._alerts[about] = max(at_us, self._alerts.get(about, 0))
 
     def _add(self, number: int, body: Mapping[str, Any]) -> None:
         node, text, at_us = body.get("node"), body.get("text"), _time_of(body)

@@ -4,22 +4,29 @@ False asks NVSentinel, or an operator's rule, to cordon the node. Penstock evict
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from loader.errors import InvalidCluster
+from loader.errors import EngineUnreachable, InvalidCluster
 
 from ..compute.cluster import Cluster
 from ..compute.engines.kubernetes_api import Json, KubernetesApi
 from ..compute.engines.slurm import HELD, SlurmQueue
+from ..compute.engines.slurm_rows import printed_rows
+from ..text import clean
+from .notices import Notices, Subject
 
 _log = logging.getLogger(__name__)
 CONDITION = "PenstockReads"
 """Type of the nodes' condition."""
 _PREFIX = "pk-"
 """Beginning of the names of penstock's jobs on Slurm."""
+_REASON = 400
+"""Most characters of a scheduler's reason that are shown; penstock's own have 160."""
+_OUT_OF_SERVICE = ("drain", "down", "fail", "unk", "error", "inval", "future")
+"""Beginnings of Slurm's words for nodes on which no job begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +36,9 @@ class NodeState:
     in_service: bool
     """True if jobs may begin on it."""
     reason: str = ""
-    """Why they may not."""
+    """Why they may not, in one line."""
+    problem: str = ""
+    """Why the node cannot be read; "" if it can be. penstock neither drains nor returns such a node."""
 
 
 class NodeControl(Protocol):
@@ -56,16 +65,19 @@ class SlurmNodes:
     """Nodes of one Slurm. Raises: EngineUnreachable."""
 
     def __init__(self, queue: SlurmQueue) -> None:
-        self._queue = queue
+        self._queue, self._notices = queue, Notices()
 
     def states(self) -> dict[str, NodeState]:
         """Return all nodes by name."""
-        lines = self._queue.answer(["sinfo", "-h", "-a", "-N", "-o", "%N|%T|%E"]).splitlines()
-        states = dict[str, NodeState]()
-        for line in lines:
-            name, state, reason = line.strip().split("|", 2)
-            in_service = not state.startswith(("drain", "down", "fail", "unk", "error"))
-            states[name] = NodeState(in_service=in_service, reason="" if reason == "none" else reason)
+        rows = printed_rows(
+            self._queue.answer, ["sinfo", "--noheader", "--all", "--Node"], ["%N", "%T", "%E"]
+        )
+        states = {row[0]: _slurm_state(row) for row in rows.whole}
+        if rows.rest:
+            name = rows.rest[0]
+            if not name:
+                raise EngineUnreachable("sinfo's answer is cut off before a node's name")
+            states[name] = _unreadable(rows.rest)
         return states
 
     def drain(self, node: str, reason: str) -> None:
@@ -88,9 +100,23 @@ class SlurmNodes:
         lines = self._queue.answer(["squeue", "-h", "-a", f"--jobs={','.join(held)}", "-o", "%i|%.3j"])
         jobs = [job for job in held if f"{job}|{_PREFIX}" in lines.splitlines()]
         if not self._queue.release(jobs):
-            _log.warning("Slurm lets only an operator release %s", ", ".join(jobs))
+            if self._notices.is_new(Subject("held jobs", "release"), ", ".join(jobs)):
+                _log.warning("Slurm lets only an operator release %s", ", ".join(jobs))
             return []
         return [f"Slurm job {job}" for job in jobs]
+
+
+def _slurm_state(row: Sequence[str]) -> NodeState:
+    _, state, reason = row
+    if not state:
+        return _unreadable(row)
+    in_service = not state.startswith(_OUT_OF_SERVICE)
+    return NodeState(in_service=in_service, reason="" if reason == "none" else clean(reason, _REASON))
+
+
+def _unreadable(row: Sequence[str]) -> NodeState:
+    text = clean(" | ".join(row), 200)
+    return NodeState(in_service=False, problem=f"sinfo prints {text!r} in place of name, state and reason")
 
 
 class KubernetesNodes:
@@ -105,7 +131,7 @@ class KubernetesNodes:
 
     def states(self) -> dict[str, NodeState]:
         """Return all nodes by name."""
-        return {node["metadata"]["name"]: _state(node) for node in self._api.nodes()}
+        return {str(node["metadata"]["name"]): _state(node) for node in self._api.nodes()}
 
     def drain(self, node: str, reason: str) -> None:
         """Set the condition False."""
@@ -124,11 +150,14 @@ class KubernetesNodes:
 
 
 def _state(node: Json) -> NodeState:
-    conditions = node.get("status", {}).get("conditions", [])
-    own: Json = next((one for one in conditions if one["type"] == CONDITION), {})
+    try:
+        conditions = (node.get("status") or {}).get("conditions") or []
+        own: Json = next((one for one in conditions if one["type"] == CONDITION), {})
+        cordoned = bool((node.get("spec") or {}).get("unschedulable"))
+    except (AttributeError, KeyError, TypeError) as error:
+        return NodeState(in_service=False, problem=f"its conditions cannot be read: {error!r}")
     if own.get("status") == "False":
-        return NodeState(in_service=False, reason=str(own.get("message", "")))
-    cordoned = bool(node.get("spec", {}).get("unschedulable"))
+        return NodeState(in_service=False, reason=clean(own.get("message") or "", _REASON))
     return NodeState(in_service=not cordoned, reason="cordoned" if cordoned else "")
 
 

@@ -10,7 +10,7 @@ signs replace another node's. No time counts as later than the object's own or n
 
 import heapq
 import logging
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -36,6 +36,8 @@ from ..train.windows import window_columns
 from ..units import utc_us
 from ..view.inspect.run_comparison import compared_notes
 from .node_check import CHECKS
+from .notices import Notices, Subject
+from .recent_keys import MOST_BYTES, ListedKeys, TimedFolder
 from .suspects import (
     CLOCKS_US,
     MINUTE_US,
@@ -60,14 +62,12 @@ LATE_US = 10 * MINUTE_US
 """Time for which a scheduler's accounting, and the trail of a replay, may be late."""
 AHEAD_US = 60 * MINUTE_US
 """Most by which the clock of a rank may be ahead of this one."""
-LATE_KEYS = 64
-"""Keys before the last one that are listed again: an object may come late."""
 LIST_ALL_US = 10 * MINUTE_US
 """Time after which all keys of a run are listed again: forged ones with high numbers may lie behind new ones."""
-MOST_BYTES, MOST_WINDOW_BYTES = 8 * 2**20, 64 * 2**20
-"""Larger objects are left out: 1,000 faults have 3 MB, a window of 100,000 ranks 20 MB."""
-MOST_OBJECTS, MOST_SIGNS = 500, 20_000
-"""Lists of faults read at once, and faults held, of a run; failed checks held."""
+MOST_WINDOW_BYTES = 64 * 2**20
+"""Larger windows are left out: one of 100,000 ranks has 20 MB."""
+MOST_SIGNS = 20_000
+"""Faults held of a run; failed checks held."""
 NO_FAILURE = ("PREEMPTED", "CANCELLED", "TIMEOUT", "DEADLINE", "COMPLETED", "NODE_FAIL")
 """Slurm's states of a start that no node in use ended: after NODE_FAIL, Slurm itself keeps the node out of use."""
 LAST_EVENTS = ("stopped", "ended", "failed")
@@ -95,7 +95,7 @@ class SignReader:
         self._store, self._spans, self._losses = store, spans, losses
         self._runs: dict[str, _RunReader] = {}
         self._alive_us: dict[str, int] | None = None
-        self._checks = _TimedFolder(store, CHECKS)
+        self._checks = TimedFolder(store, CHECKS)
         self._failed_checks: dict[str, FailedCheck] = {}  # a node's newest
 
     def read(self, now_us: int, nodes: Collection[str] | None = None) -> NodeSigns:
@@ -175,32 +175,6 @@ def _not_ahead(at_us: int, info: ObjectInfo, now_us: int) -> int:
     return min(at_us, now_us, now_us if info.modified_us is None else info.modified_us)
 
 
-class _TimedFolder:
-    """Objects whose names begin with a time. Those of earlier releases do not, and are listed each time."""
-
-    def __init__(self, store: Store, prefix: str) -> None:
-        self._store, self._prefix = store, prefix
-        self._known: set[str] = set()
-
-    def new(self, now_us: int) -> Iterator[ObjectInfo]:
-        """Yield recent objects that were not yielded before: some of each node's, if there are very many."""
-        since_us = now_us - 2 * RECENT_US
-        infos = {
-            info.key: info
-            for info in list_from(self._store, self._prefix, f"{self._prefix}{since_us:016d}")
-            if info.nbytes <= MOST_BYTES and (info.modified_us is None or info.modified_us >= since_us)
-        }
-        self._known &= infos.keys()
-        of_node, ranked = defaultdict[str, int](int), list[tuple[int, str]]()
-        for key in [key for key in infos if key not in self._known]:
-            node = key.removeprefix(self._prefix).partition("-")[2].rpartition("-")[0]
-            ranked.append((of_node[node], key))
-            of_node[node] += 1
-        for _, key in sorted(ranked)[:MOST_OBJECTS]:
-            yield infos[key]
-            self._known.add(key)
-
-
 class _RunReader:
     """The signs of one run."""
 
@@ -211,14 +185,15 @@ class _RunReader:
         self._folder, self._store, self._run = folder, folder.store, folder.run
         self._spans, self._losses = spans, losses
         self._faults: dict[str, deque[NodeFault]] = {}
-        self._fault_lists = _TimedFolder(folder.store, folder.key("faults/"))
-        self._keys = {kind: _Keys() for kind in ("attempts", "events", "windows")}
+        self._fault_lists = TimedFolder(folder.store, folder.key("faults/"))
+        self._keys = {kind: ListedKeys() for kind in ("attempts", "events", "windows")}
         self._begun: dict[int, tuple[int, str]] = {}
         self._ends: dict[int, tuple[str, int]] = {}
         self._nodes: dict[int, set[str]] = {}
         self._end_steps: dict[int, int] = {}
         self._saved_steps: dict[int, int] = {}
         self._is_unjudged, self.is_read = True, False
+        self._notices = Notices()
         self._changed_us = self._next_us = self._all_us = 0
 
     def read(self, now_us: int, nodes: Collection[str] | None) -> None:
@@ -334,8 +309,9 @@ class _RunReader:
         try:
             accounted = list(self._spans(self._run)) if self._spans is not None and self._begun else []
         except EngineUnreachable as error:  # without it a preemption looks like a crash
-            _log.warning("no crashes of %s are judged: %s", self._run, error)
+            self._warn("crashes", f"no crashes of {self._run} are judged: {error}")
             return
+        self._notices.drop(lambda about: about.kind == "crashes")
         ended = list[Attempt]()
         for number, (begun_us, first) in sorted(self._begun.items()):
             span = _span_of(begun_us, accounted)
@@ -362,6 +338,11 @@ class _RunReader:
             )
         self.ended, self._is_unjudged = ended, False
 
+    def _warn(self, kind: str, text: str) -> None:
+        """Log a text once until it changes: the readings come once a minute."""
+        if self._notices.is_new(Subject(self._run, kind), text):
+            _log.warning("%s", text)
+
     def _nodes_of(self, attempt: int, first: str) -> list[str]:
         """Return the nodes of an attempt: of its first rank, and of its last window if there is one."""
         if attempt not in self._nodes:
@@ -378,8 +359,9 @@ class _RunReader:
         if self._losses is not None:
             try:
                 self.differences = list(self._losses(self._run))
+                self._notices.drop(lambda about: about.kind == "losses")
             except (Corrupt, ValueError) as error:
-                _log.warning("the losses of %s are not compared: %s", self._run, error)
+                self._warn("losses", f"the losses of {self._run} are not compared: {error}")
 
 
 def loss_differences(root: loader.Root, run: str) -> list[LossDifference]:
@@ -413,23 +395,6 @@ def _span_of(begun_us: int, spans: Sequence[Span]) -> Span | None:
 
     nearest = min(spans, key=distance_us, default=None)
     return nearest if nearest is not None and distance_us(nearest) <= CLOCKS_US else None
-
-
-class _Keys:
-    """Keys of one kind of a run's objects that were listed before."""
-
-    def __init__(self) -> None:
-        self.known: set[str] = set()
-        """Recent keys, which need not be read again."""
-        self.since = ""
-        """Key to list from; "" for the first."""
-        self._newest: list[str] = []
-
-    def listed(self, keys: list[str], recent: set[str], lists_all: bool) -> None:
-        """Add keys of a listing. recent: some of them. lists_all: True if it began with the first key."""
-        self._newest = heapq.nlargest(LATE_KEYS, {*self._newest, *keys})
-        self.since = self._newest[-1] if len(self._newest) == LATE_KEYS else ""
-        self.known = recent if lists_all else self.known | recent
 
 
 def _window_rows(run: str, attempt: int, info: ObjectInfo, data: bytes, where: str) -> Iterator[NodeWindow]:

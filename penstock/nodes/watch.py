@@ -11,15 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from loader.errors import Conflict, InvalidRuntime
+from loader.errors import Conflict, InvalidCluster, InvalidRuntime, PenstockError
 from loader.storage import Store
 
 from ..units import utc_us
 from .cases import Case, CaseBook, case_number, drains, reason_text, settled_us
 from .control import NodeControl, NodeState
-from .proof import NodeProver, ProofQueue, evidence_of
+from .notices import Notices, Subject
+from .proof import NodeProof, NodeProver, ProofQueue, evidence_of
 from .signs import Losses, SignReader, Spans
-from .suspects import DRAIN_EVERY_US, Drain, Suspect, caps, suspects
+from .suspects import ALERT_EVERY_US, DRAIN_EVERY_US, Drain, Suspect, caps, suspects
 
 _log = logging.getLogger(__name__)
 REVIEW_S = 15.0
@@ -45,6 +46,8 @@ class NodeReview:
     """Names of returned nodes."""
     alert: str = ""
     """Message for the operator; "": none."""
+    news: list[str] = field(default_factory=list)
+    """Lines that differ from the last ones about the same."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for `--json`."""
@@ -71,13 +74,14 @@ class NodeWatch:
         self._own = set[int]()
         self._proofs = ProofQueue()
         self._clean: dict[tuple[int, str], tuple[int, float]] = {}
-        self._alerted_us = 0
+        self._alerted_us: dict[str, int] = {}
+        self._notices = Notices()
+        self._current = set[Subject]()
 
     def review(self) -> NodeReview:
         """Review once. Raises: EngineUnreachable; StoreError."""
-        released = (
-            self._control.release_runs() if self._apply else []
-        )  # first: a record that fails holds no run
+        # First: a record that fails holds no run.
+        released = self._control.release_runs() if self._apply else []
         known = self._book.read()
         states = self._control.states()  # after the cases: a case of now is not one of a node that came back
         now_us = utc_us()
@@ -87,20 +91,57 @@ class NodeWatch:
         in_service = {node for node, state in states.items() if state.in_service}
         named = suspects(signs, now_us, settled_us(known))
         result = NodeReview(suspects=[one for one in named if one.node in in_service])
+        self._current.clear()
         why = "the scheduler held it after lost nodes or a failed launch"
-        result.lines += [f"{job} waits again: {why}" for job in released]
+        for job in released:
+            self._say(result, job, "held", f"{job} waits again: {why}")
+        for node, state in states.items():
+            if state.problem:
+                text = f"{node} cannot be read, and penstock neither drains nor returns it: {state.problem}"
+                self._say(result, node, "problem", text)
+                self._alert(result, f"{node} unread", text, now_us)
         for suspect in self._proofs.due(result.suspects, now_us):
-            proof = self._prover.prove(suspect)
-            self._proofs.add(suspect, proof, utc_us())
-            result.lines.append(f"{suspect.node}: {suspect.text}; {proof.text}")
+            self._prove(result, suspect)
         self._drain(result, known, states, now_us)
         self._return(result, states)
+        lasting = {suspect.node for suspect in result.suspects} | _ours(states).keys()
+        self._notices.drop(lambda about: about not in self._current and about.name not in lasting)
         return result
+
+    def _prove(self, result: NodeReview, suspect: Suspect) -> None:
+        try:
+            proof = self._prover.prove(suspect)
+        except InvalidCluster:  # the cluster's file is to blame, for each node
+            raise
+        except PenstockError as error:  # one node that cannot be checked stops no other
+            proof = NodeProof(is_bad=False, text=f"cannot be checked: {type(error).__name__}: {error}")
+            self._alert(result, f"{suspect.node} unchecked", f"{suspect.node} {proof.text}", utc_us())
+        self._proofs.add(suspect, proof, utc_us())
+        text = f"{suspect.node}: {suspect.text}; {proof.text}"
+        self._say(result, suspect.node, suspect.sign, text)
+
+    def _say(self, result: NodeReview, name: str, kind: str, text: str) -> None:
+        """Add a line to a review. name: node or job that it is about."""
+        subject = Subject(name, kind)
+        self._current.add(subject)
+        result.lines.append(text)
+        if self._notices.is_new(subject, text):
+            result.news.append(text)
+
+    def _alert(self, result: NodeReview, about: str, text: str, now_us: int) -> None:
+        """Add an alert to a review, unless a watcher raised one about the same within a day."""
+        newest_us = max(self._book.alerted_us(about), self._alerted_us.get(about, 0))
+        if now_us - newest_us < ALERT_EVERY_US or (self._apply and not self._book.put_alert(text, about)):
+            return
+        self._alerted_us[about] = now_us
+        result.alert = "; ".join(filter(None, [result.alert, text]))
 
     def _reconciled(self, known: list[Case], states: dict[str, NodeState]) -> list[Case]:
         """Return the cases after storing drains and returns that the scheduler has and the record lacks."""
         for case in known:
             state = states.get(case.node)
+            if state is not None and state.problem:
+                continue
             is_drained = (
                 state is not None and not state.in_service and case_number(state.reason) == case.number
             )
@@ -116,26 +157,29 @@ class NodeWatch:
         counted = [case for case in known if not (case.is_pending and case.number in self._opened)]
         so_far = drains(counted, now_us, self._own)
         so_far += _unrecorded(_ours(states), so_far)
-        alerted_us = max(self._book.alerted_us(), self._alerted_us)
+        alerted_us = max(self._book.alerted_us(), self._alerted_us.get("", 0))
         proved, n_suspects = self._proofs.proved, len(self._proofs.unrefuted(result.suspects))
         decision = caps(proved, so_far, len(states), now_us, [alerted_us], n_suspects)
         for node in decision.drain:
             if not self._control.states().get(node, NodeState(in_service=False)).in_service:
-                result.lines.append(f"{node} left service meanwhile")
+                self._say(result, node, "drain", f"{node} left service meanwhile")
                 continue
             text = reason_text(proved[node][1].text)
             if self._apply:
                 try:
                     case = self._drained(node, text)
                 except Conflict as error:
-                    result.lines.append(f"{node} stays in service: another watcher drains: {error}")
+                    text = f"{node} stays in service: another watcher drains: {error}"
+                    self._say(result, node, "drain", text)
                     continue
                 text = case.text
             result.drained.append(node)
-            result.lines.append(f"{node} {'is' if self._apply else 'would be'} drained: {text}")
-        result.lines += [f"{node} stays in service: {why}" for node, why in decision.waiting.items()]
-        if decision.alert and (not self._apply or self._book.put_alert(decision.alert)):
-            result.alert, self._alerted_us = decision.alert, now_us
+            verb = "is" if self._apply else "would be"
+            self._say(result, node, "drain", f"{node} {verb} drained: {text}")
+        for node, why in decision.waiting.items():
+            self._say(result, node, "drain", f"{node} stays in service: {why}")
+        if decision.alert:
+            self._alert(result, "", decision.alert, now_us)
 
     def _drained(self, node: str, text: str) -> Case:
         """Drain a node under a new case, or under one whose drain was refused. Raises: Conflict; EngineUnreachable."""
@@ -164,16 +208,28 @@ class NodeWatch:
         due = [key for key, (_, next_s) in self._clean.items() if time.monotonic() >= next_s]
         for number, node in sorted(due, key=lambda key: self._clean[key][1])[:RETURNS]:
             rounds = self._clean[number, node][0]
-            rounds = rounds + 1 if self._prover.is_clean(node, self._book.faults(number)) else 0
+            rounds = rounds + 1 if self._is_clean(result, node, number) else 0
             self._clean[number, node] = rounds, time.monotonic() + ROUND_S
-            result.lines.append(f"{node}: {rounds} of {CLEAN_ROUNDS} clean checks")
+            self._say(result, node, "return", f"{node}: {rounds} of {CLEAN_ROUNDS} clean checks")
             if rounds >= CLEAN_ROUNDS:
                 self._resume(result, node, number)
+
+    def _is_clean(self, result: NodeReview, node: str, number: int) -> bool:
+        try:
+            return self._prover.is_clean(node, self._book.faults(number))
+        except InvalidCluster:
+            raise
+        except PenstockError as error:
+            text = f"{node} stays drained: its checks end in {type(error).__name__}: {error}"
+            self._say(result, node, "problem", text)
+            self._alert(result, f"{node} unchecked", text, utc_us())
+            return False
 
     def _resume(self, result: NodeReview, node: str, number: int) -> None:
         state = self._control.states().get(node, NodeState(in_service=True))
         if state.in_service or case_number(state.reason) != number:
-            result.lines.append(f"{node} has another reason or is in service: it is no longer ours")
+            text = f"{node} has another reason or is in service: it is no longer ours"
+            self._say(result, node, "return", text)
             return
         result.returned.append(node)
         if self._apply:
@@ -233,15 +289,25 @@ def _state(control: NodeControl, node: str) -> NodeState:
     states = control.states()
     if node not in states:
         raise Conflict(f"the cluster has no node {node!r}; it has {', '.join(sorted(states)[:10])}")
-    return states[node]
+    state = states[node]
+    if state.problem:
+        raise Conflict(f"{node} cannot be read, and penstock neither drains nor returns it: {state.problem}")
+    return state
 
 
 def watch_until(watch: NodeWatch, show: Callable[[NodeReview], None], ends: Callable[[float], bool]) -> None:
     """Review again and again. ends: waits some seconds, and returns whether to end."""
+    problem = ""
     while True:
         try:
             show(watch.review())
         except Exception as error:  # noqa: BLE001 - the next review tries a store or scheduler again
-            _log.warning("could not review the nodes: %s: %s", type(error).__name__, error)
+            before, problem = problem, f"{type(error).__name__}: {error}"
+            if problem != before:
+                _log.warning("could not review the nodes: %s", problem)
+        else:
+            if problem:
+                _log.warning("reviews the nodes again after: %s", problem)
+            problem = ""
         if ends(REVIEW_S):
             return

@@ -5,6 +5,7 @@ import json
 import signal
 import threading
 from argparse import Namespace
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -134,24 +135,34 @@ def watch(arguments: Namespace) -> Answer:
     watched = NodeWatch(root.store, control, prover, apply=arguments.apply, spans=spans, losses=losses)
     if arguments.once:
         review = watched.review()
-        return review.to_json(), _lines(review) or "nothing to do", 0
+        return review.to_json(), _text(review.lines, review.alert) or "nothing to do", 0
     ends = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ends.set())
-    watch_until(watched, partial(_show, as_json=arguments.json), ends.wait)
+    watch_until(watched, _JsonChanges().show if arguments.json else _show, ends.wait)
     return {}, "", 0
 
 
-def _lines(review: "NodeReview") -> str:
-    alert = [f"ALERT: {review.alert}"] if review.alert else []
-    return "\n".join([*review.lines, *alert])
+def _text(lines: Sequence[str], alert: str) -> str:
+    return "\n".join([*lines, *([f"ALERT: {alert}"] if alert else [])])
 
 
-def _show(review: "NodeReview", *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(review.to_json()), flush=True)
-    elif review.lines:
-        show(_lines(review))
+def _show(review: "NodeReview") -> None:
+    if text := _text(review.news, review.alert):
+        show(text)
+
+
+class _JsonChanges:
+    """Prints reviews for `--json`, each once until it changes."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, review: "NodeReview") -> None:
+        text = json.dumps(review.to_json())
+        if text != self._last:
+            print(text, flush=True)
+        self._last = text
 
 
 VERB = Verb(

@@ -1,12 +1,20 @@
 """Words for a waiting Slurm job from recorded answers of scontrol, squeue and sinfo."""
 
+import re
 import time
 
 import pytest
 
 from loader.errors import EngineUnreachable
-from penstock.compute.engines.slurm_listing import QueuedJob, preemption_words, queued_jobs, resources_of
+from penstock.compute.engines.slurm_listing import (
+    QueuedJob,
+    named_jobs,
+    preemption_words,
+    queued_jobs,
+    resources_of,
+)
 from penstock.compute.engines.slurm_why import limit_behind, why_waiting
+from tests.compute.slurm_answers import printed
 
 NONE = "cpu=N(2),mem=N(0),node=N(1),billing=N(2),gres/gpu=N(2)"
 ROW = "ClusterName=c Account={account} UserName={user} Partition= Priority=0 ID=4 ParentAccount={parent} {limits}"
@@ -61,11 +69,11 @@ def job(reason: str, **more: object) -> QueuedJob:
     return QueuedJob(**{name: getattr(JOB, name) for name in JOB.__slots__} | {"reason": reason, **more})
 
 
-def line(job_id: int, tres: str, end_s: object) -> str:
-    values = (
+def row(job_id: int, tres: str, end_s: object, account: str = "vision") -> tuple[object, ...]:
+    return (
         job_id,
         "RUNNING",
-        "vision",
+        account,
         "bob",
         1001,
         "high",
@@ -77,38 +85,51 @@ def line(job_id: int, tres: str, end_s: object) -> str:
         end_s,
         1,
         "(null)",
+        "None",
     )
-    return "|".join(str(value).ljust(20) for value in (*values, "None")) + "|"
 
 
-def answer(ann: str = "1000", drained: str = "", **more: str):
+IDLE = (("drained", 2, "n[4-5]"), ("idle", 3, "n[1-3]"), ("idle*", 1, "n9"))
+PARTITION = (
+    "PartitionName=long AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A "
+    "DefaultTime=NONE MaxNodes=4 MaxTime=1-00:00:00 MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED Nodes=n[1-9] "
+    "State=UP TotalCPUs=18 TotalNodes=9 MaxMemPerNode=UNLIMITED TRES=cpu=18,mem=8000M,node=9"
+)
+"""As Slurm 22.05 prints it."""
+
+
+def answer(ann: str = "1000", drained: tuple[tuple[str, ...], ...] = (), **more: str):
     """answer(...) -> an `Answer` of a recorded cluster."""
-    ends = [line(8124, "cpu=8,gres/gpu=8", "N/A"), line(8123, "cpu=8,mem=1G,gres/gpu=32", NOW_S + 2_400)]
+    ends = [row(8124, "cpu=8,gres/gpu=8", "N/A"), row(8123, "cpu=8,mem=1G,gres/gpu=32", NOW_S + 2_400)]
     texts = {
         "flags=assoc": ASSOCIATIONS,
         "flags=qos": QOS.format(ann=ann),
-        "partition": "PartitionName=long QoS=N/A MaxNodes=4 MaxTime=1-00:00:00 MinNodes=0 TotalNodes=9",
-        "squeue": "\n".join(ends),
-        "-R": drained,
-        "--states=idle": "3 n[1-3]\n",
+        "partition": PARTITION,
         **more,
     }
+    tables = {"squeue": ends, "-R": drained, "--states=idle": IDLE}
 
     def answer(command) -> str:
+        for word, rows in tables.items():
+            if word in command:
+                return printed(command, *rows)
         return next(text for key, text in texts.items() if key in command)
 
     return answer
 
 
 def test_limit_is_said_with_its_users_the_next_end_and_the_nodes_that_fit() -> None:
-    drained = "m3|penstock|penstock q-41: 4 wrong of 1,912 reads\nm7|ann|fan|loud\n"
+    drained = (
+        ("m3", "penstock", "penstock q-41: 4 wrong of 1,912 reads"),
+        ("m7", "ann", "fan|loud\nm1|idle|none"),
+    )
     end = time.strftime("%Y-%m-%d ", time.gmtime(NOW_S + 2_400)).removeprefix(
         time.strftime("%Y-%m-%d ", time.gmtime(NOW_S))
     ) + time.strftime("%H:%M UTC", time.gmtime(NOW_S + 2_400))
     assert why_waiting(answer(drained=drained), job("AssocGrpGRES"), NOW_S) == (
         "waits 2 h 10 min: account vision uses 40 of 64 GPUs, 64 more are asked (AssocGrpGRES). "
         f"Next to end: job 8123 (32 GPUs), by {end}. 3 nodes would fit.\n"
-        "Out of service: m3 (penstock q-41: 4 wrong of 1,912 reads, by penstock); m7 (fan|loud, by ann)"
+        "Out of service: m3 (penstock q-41: 4 wrong of 1,912 reads, by penstock); m7 (fan|loud m1|idle|none, by ann)"
     )
 
 
@@ -156,9 +177,77 @@ def test_association_of_another_account_counts_only_below_its_own() -> None:
     assert behind.filters == ("--account=lab,vision",)
 
 
-def test_line_that_is_no_job_is_no_end_of_one() -> None:
+@pytest.mark.parametrize("end", [0, 40])
+def test_answer_that_is_cut_off_is_no_end_of_a_job(end: int) -> None:
     with pytest.raises(EngineUnreachable, match="which is no job"):
-        queued_jobs(lambda _: "slurm_load_jobs: something\n")
+        queued_jobs(lambda command: f"slurm_load_jobs: {printed(command, row(1, 'cpu=1', 5))}"[: 20 + end])
+
+
+def test_text_of_a_job_shifts_no_column_and_forges_no_job() -> None:
+    rows = [row(12, "cpu=8", 5, account="a|b\n13|RUNNING|c"), row(14, "cpu=8", 5, account="d")]
+    jobs = queued_jobs(lambda command: "Welcome to login1\n" + printed(command, *rows))
+    assert [(job.job_id, job.account, job.user) for job in jobs] == [
+        ("12", "a|b\n13|RUNNING|c", "bob"),
+        ("14", "d", "bob"),
+    ]
+    (named,) = named_jobs(lambda command: printed(command, (*rows[1], "x|y\nz")), "x|y\nz")
+    assert (named.job_id, named.name) == ("14", "x|y\nz")
+
+
+def test_drained_nodes_are_not_idle() -> None:
+    text = why_waiting(answer(drained=(("n[4-5]", "ann", "smoke"),)), job("Resources"), NOW_S)
+    assert "3 of the 8 nodes are idle: n[1-3]." in text
+    assert text.endswith("Out of service: n[4-5] (smoke, by ann)")
+    down = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+    text = why_waiting(answer(), job(down), NOW_S)
+    assert f"{down}: too few nodes are in service." in text
+    assert "3 of the 8 nodes are idle: n[1-3]." in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "words"),
+    [
+        ("MaxNodes=4", {"nodes": 8}, "allows 0 to 4 nodes of 9, 8 are asked (PartitionConfig)."),
+        (
+            "MaxNodes=UNLIMITED",
+            {"nodes": 10},
+            "allows 0 to UNLIMITED nodes of 9, 10 are asked (PartitionConfig).",
+        ),
+        (
+            "MaxTime=02:00:00",
+            {"nodes": 1, "limit": "3-00:00:00"},
+            "allows 02:00:00, 3-00:00:00 are asked (PartitionConfig).",
+        ),
+        (
+            "MaxTime=02:00:00",
+            {"nodes": 5, "limit": "UNLIMITED"},
+            "allows 0 to 4 nodes of 9, 5 are asked; and 02:00:00, UNLIMITED are asked (PartitionConfig).",
+        ),
+        (
+            "MaxMemPerNode=1000",
+            {"nodes": 2, "resources": {"mem": 3000}},
+            "allows 1,000 MiB of memory on a node, 1,500 are asked (PartitionConfig).",
+        ),
+        (
+            "MaxCPUsPerNode=1",
+            {"nodes": 2, "resources": {"cpu": 4}},
+            "allows 1 CPUs on a node, 2 are asked (PartitionConfig).",
+        ),
+        ("State=DOWN", {"nodes": 1}, "allows no job: its state is DOWN (PartitionConfig)."),
+        ("AllowQos=low", {"nodes": 1}, "allows Qos low, it has high (PartitionConfig)."),
+        (
+            "AllowQos=ALL",
+            {"nodes": 1, "limit": "1:00:00"},
+            "PartitionConfig: the partition never gives what it asks for: partition long allows "
+            "0 to 4 nodes of 9, 1 are asked; 1-00:00:00, 1:00:00 are asked.",
+        ),
+    ],
+)
+def test_setting_of_the_partition_is_named_with_its_numbers(changes, asked, words) -> None:
+    name = changes.partition("=")[0]
+    text = re.sub(rf"{name}=\S+", changes, PARTITION)
+    said = why_waiting(answer(partition=text), job("PartitionConfig", **asked), NOW_S)
+    assert said == f"waits 2 h 10 min: {'' if words.startswith('P') else 'partition long '}{words}"
 
 
 def test_resources_are_numbers() -> None:

@@ -1,7 +1,8 @@
 """A training on Slurm under faults: every step is that of an undisturbed one.
 
-Four nodes, three accounts, two QOS. Faults: preemption, SIGKILL of a rank, of a node of the job, of
-slurmctld, a record store that refuses writes, flipped reads. A person cancels two runs, one at work and one that waits.
+Four nodes, three accounts, two QOS. Faults: preemption, SIGKILL of a rank, of a node of the job, of slurmctld, a record
+store that refuses writes, flipped reads, a drain for a reason of two lines. A person cancels two runs, one at work and
+one that waits.
 """
 
 import os
@@ -66,7 +67,7 @@ BOOKED_S = 1.0
 """Most seconds between goodput's parts of a start and its line of sacct."""
 STALL_S = 5.0
 """Most seconds by which goodput's steps may pass those between the ranks' lines: a busy machine stalls a rank."""
-KINDS = 8
+KINDS = 9
 """Kinds of faults."""
 RECORD = ("trainings/", "trails/")
 REFUSED_S = 20.0
@@ -150,6 +151,7 @@ class Proof:
         kinds = (
             *(self.flip_reads, self.refuse_the_record, self.kill_slurmctld, self.preempt, self.kill_a_rank),
             *(self.kill_the_first_node, self.kill_another_node, self.lose_another_node),
+            self.drain_for_a_reason_of_two_lines,
         )
         assert len(kinds) == KINDS
         yield from kinds[:2]
@@ -257,6 +259,21 @@ class Proof:
         self.store.flipped.clear()
         self.store.flips = 3
         self.wait_for(lambda: not self.store.flips, "three reads")
+        return False
+
+    def drain_for_a_reason_of_two_lines(self) -> bool:
+        """An operator drains a node of the run; the watcher still reads each node, and `why` answers."""
+        node = self.random.choice(self._nodes_with_ranks())
+        other = next(name for name in NODES if name != node)
+        reason = f"fan is loud\n{other}|drained|forged"
+        self.cluster.told("scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}")
+        states = SlurmNodes(SlurmQueue()).states()
+        out = {name: state.reason for name, state in states.items() if not state.in_service}
+        if set(states) != set(NODES) or out != {node: " ".join(reason.split())}:
+            self.problems.append(
+                f"{node} is drained for a reason of two lines, and the watcher reads {states}"
+            )
+        self.launcher.why(RUN)
         return False
 
     def cancel(self, run: str, *, at_work: bool) -> None:

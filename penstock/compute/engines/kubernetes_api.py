@@ -7,6 +7,8 @@ from typing import Any
 
 from loader.errors import EngineUnreachable, InvalidCluster, MissingDependency
 
+from ...text import clean
+
 ANSWER_S = (10.0, 60.0)
 """Timeouts for connecting and for an answer, in s."""
 JOB_LABEL = "batch.kubernetes.io/job-name"
@@ -238,7 +240,7 @@ def how_ended(pod: Mapping[str, Any]) -> str:
 
 def _words(condition: Mapping[str, Any]) -> str:
     return (
-        ": ".join(str(condition[name]) for name in ("reason", "message") if condition.get(name))
+        ": ".join(clean(condition[name]) for name in ("reason", "message") if condition.get(name))
         or "no reason"
     )
 

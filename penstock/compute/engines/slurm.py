@@ -36,6 +36,11 @@ PLAIN = {
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "its owner holds it: scontrol release",
     "Licenses": "no licence is free",
+    "MaxMemPerLimit": "it asks for more memory than the partition gives",
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
+        "too few nodes are in service"
+    ),
+    "PartitionConfig": "the partition never gives what it asks for",
     "PartitionDown": "the partition takes no jobs at the moment",
     "PartitionInactive": "the partition takes no jobs at the moment",
     "PartitionNodeLimit": "the slot asks for more than the partition gives",
@@ -143,6 +148,8 @@ class SlurmQueue:
         held = []
         jobs: dict[str, str] = {}
         for line in lines.splitlines():
+            if line.count("|") < 3:
+                raise EngineUnreachable(f"squeue prints {line[:200]!r}, which is no element of an array")
             element, partition, state, reason = line.strip().split("|", 3)
             number = element.partition("_")[0]
             jobs[number] = f"{number} in partition {partition}"

@@ -1,13 +1,12 @@
 """Jobs as `squeue` lists them, with what they ask for, and the time that Slurm gives a job to stop."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from loader.errors import EngineUnreachable
 
-Answer = Callable[[Sequence[str]], str]
-"""`SlurmQueue.answer`: runs a command of Slurm and returns its output."""
+from .slurm_rows import Answer, PrintedRows, new_mark, split_rows
 
 _WIDTHS = {
     "JobID": 20,
@@ -73,10 +72,11 @@ class QueuedJob:
 
 def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WIDTHS) -> list[QueuedJob]:
     """Return the jobs of all users and states that match squeue's options, oldest first. Raises: EngineUnreachable."""
-    form = ",".join(f"{name}:{width}|" for name, width in columns.items())
+    mark = new_mark()
+    form = ",".join(f"{name}:{width}{mark}" for name, width in columns.items())
     command = ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--all", f"--Format={form}", *filters]
-    jobs = [_job(line, columns) for line in answer(command).splitlines() if line.strip()]
-    return sorted(jobs, key=lambda job: int(job.job_id))
+    rows = split_rows(answer(command), mark, len(columns))
+    return sorted(_jobs(rows, columns), key=lambda job: int(job.job_id))
 
 
 def named_jobs(answer: Answer, *names: str) -> list[QueuedJob]:
@@ -100,10 +100,17 @@ def command_groups(names: Sequence[str]) -> Iterator[list[str]]:
         yield group
 
 
-def _job(line: str, columns: Mapping[str, int]) -> QueuedJob:
-    values = dict(zip(columns, (value.strip() for value in line.split("|")), strict=False))
-    if len(values) < len(columns) or not values["JobID"].isdigit():
-        raise EngineUnreachable(f"squeue prints {line[:200]!r}, which is no job")
+def _jobs(rows: PrintedRows, columns: Mapping[str, int]) -> Iterator[QueuedJob]:
+    """Yield the jobs. Raises: EngineUnreachable for a row that is none: it may be any job, so all are unknown."""
+    for row in rows.whole:
+        if not row[0].isdigit():
+            raise EngineUnreachable(f"squeue prints {' | '.join(row)[:200]!r}, which is no job")
+        yield _job(dict(zip(columns, row, strict=True)))
+    if rows.rest:
+        raise EngineUnreachable(f"squeue prints {' | '.join(rows.rest)[:200]!r}, which is no job")
+
+
+def _job(values: Mapping[str, str]) -> QueuedJob:
     least_nodes = re.match(r"[0-9]+", values["NumNodes"])
     return QueuedJob(
         job_id=values["JobID"],
@@ -158,7 +165,7 @@ def preemption_words(answer: Answer, job: QueuedJob, grace_s: int) -> str:
         return ""
     if "SUSPEND" in modes or "GANG" in modes:
         return f"a preemption suspends it ({where}), and lets it save nothing"
-    given_s = _clock_s(time)
+    given_s = clock_seconds(time)
     text = f"a preemption leaves {given_s + kill_s} s (GraceTime {given_s} of {where}, KillWait {kill_s})"
     return text if given_s + kill_s >= grace_s else f"{text}: less than grace_s = {grace_s}"
 
@@ -172,7 +179,7 @@ def _qos(answer: Answer, name: str) -> tuple[str, str]:
     return time, mode if is_preempted else "OFF"
 
 
-def _clock_s(text: str) -> int:
+def clock_seconds(text: str) -> int:
     """Return the seconds of `1-02:03:04`, `00:00:40` or `40`."""
     days, _, clock = text.rpartition("-")
     total = 0

@@ -9,8 +9,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ...text import clean
 from .slurm import WAITING, plain
-from .slurm_listing import Answer, QueuedJob, named_jobs, queued_jobs
+from .slurm_listing import QueuedJob, clock_seconds, named_jobs, queued_jobs
+from .slurm_rows import Answer, printed_rows
 
 _REASON = re.compile(
     r"(?P<level>Assoc|QOS)?(?P<kind>Grp|Max|Min)(?P<what>[A-Za-z]+?)"
@@ -172,8 +174,15 @@ def _value(text: str) -> tuple[int | None, int | None]:
 
 
 _UNITS = {"cpu": "CPUs", "node": "nodes", "mem": "MiB of memory", "gres/gpu": "GPUs"}
-_FULL = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN", "BadConstraints")
-"""Reasons that free nodes would end."""
+_FULL = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes", "BadConstraints")
+"""First words of the reasons that free nodes would end; "Nodes": "Nodes required for job are DOWN, ..."."""
+_OF_PARTITION = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "MaxMemPerLimit")
+"""Reasons that a setting of the partition would end."""
+_CLOCK = re.compile(r"(?:[0-9]+-)?[0-9]+(?::[0-9]+)*")
+_REASON_LENGTH = 200
+"""Most characters that are shown of the reason why a node is out of service."""
+_IDLE = ("idle", "idle~")
+"""Slurm's words for nodes that a job may have now; the second one is powered down until a job needs it."""
 
 
 def why_waiting(answer: Answer, job: QueuedJob, now_s: float | None = None) -> str:
@@ -223,16 +232,61 @@ def _reason_words(answer: Answer, job: QueuedJob, now_s: float) -> str:
         return f"it depends on other jobs, {job.dependency or 'unnamed'} (Dependency)."
     if reason == "BeginTime" and job.start_s is not None:
         return f"it begins at {clock(job.start_s, now_s)} at the earliest (BeginTime)."
-    if reason in ("PartitionTimeLimit", "PartitionNodeLimit"):
-        text = answer(["scontrol", "-o", "show", "partition", job.partition.partition(",")[0]])
-        facts = dict(re.findall(r"(MaxTime|MaxNodes|MinNodes|TotalNodes)=(\S+)", text))
-        if reason == "PartitionTimeLimit":
-            return (
-                f"partition {job.partition} allows {facts.get('MaxTime')}, {job.limit} are asked ({reason})."
-            )
-        bounds = f"{facts.get('MinNodes')} to {facts.get('MaxNodes')} nodes of {facts.get('TotalNodes')}"
-        return f"partition {job.partition} allows {bounds}, {job.nodes} are asked ({reason})."
+    if reason in _OF_PARTITION:
+        return _partition_words(answer, job)
     return f"{reason}{plain(reason)}."
+
+
+def _partition_words(answer: Answer, job: QueuedJob) -> str:
+    """Return the limits of the job's partition that it breaks; all of them if none explains Slurm's reason."""
+    name = job.partition.partition(",")[0]
+    text = answer(["scontrol", "-o", "show", "partition", name])
+    facts = dict(re.findall(r"(\w+)=(\S+)", text))
+    limits = list(_partition_limits(facts, job))
+    broken = [words for words, is_broken in limits if is_broken]
+    if broken:
+        return f"partition {name} allows {'; and '.join(broken)} ({job.reason})."
+    allowed = "; ".join(words for words, _ in limits)
+    return f"{job.reason}{plain(job.reason)}: partition {name} allows {allowed}."
+
+
+def _partition_limits(facts: Mapping[str, str], job: QueuedJob) -> Iterator[tuple[str, bool]]:
+    """Yield each limit of a partition beside what the job asks for, and whether the job breaks it."""
+    least, _ = _value(facts.get("MinNodes", ""))
+    most, _ = _value(facts.get("MaxNodes", ""))
+    total, _ = _value(facts.get("TotalNodes", ""))
+    bounds = f"{facts.get('MinNodes')} to {facts.get('MaxNodes')} nodes of {facts.get('TotalNodes')}"
+    is_outside = job.nodes < (least or 0) or any(
+        limit is not None and job.nodes > limit for limit in (most, total)
+    )
+    yield f"{bounds}, {job.nodes} are asked", is_outside
+    yield f"{facts.get('MaxTime')}, {job.limit} are asked", _is_longer(job.limit, facts.get("MaxTime", ""))
+    for resource, key, unit in (
+        ("mem", "MaxMemPerNode", "MiB of memory on a node"),
+        ("cpu", "MaxCPUsPerNode", "CPUs on a node"),
+    ):
+        asked = -(-job.resources.get(resource, 0) // job.nodes)
+        limit, _ = _value(facts.get(key, ""))
+        if limit is not None and asked:
+            yield f"{limit:,} {unit}, {asked:,} are asked", asked > limit
+    if facts.get("State", "UP") != "UP":
+        yield f"no job: its state is {facts['State']}", True
+    for who, value in (("Accounts", job.account), ("Qos", job.qos)):
+        allowed = facts.get(f"Allow{who}", "ALL")
+        denied = facts.get(f"Deny{who}", "")
+        if allowed != "ALL":
+            yield f"{who} {allowed}, it has {value}", value not in allowed.split(",")
+        elif denied:
+            yield f"no {who} {denied}, it has {value}", value in denied.split(",")
+
+
+def _is_longer(asked: str, limit: str) -> bool:
+    """Return whether a time limit is above another one, both in Slurm's words."""
+    if not _CLOCK.fullmatch(limit):
+        return False
+    if asked == "UNLIMITED":
+        return True
+    return _CLOCK.fullmatch(asked) is not None and clock_seconds(asked) > clock_seconds(limit)
 
 
 def _next_end(running: Iterable[QueuedJob], resource: str, now_s: float) -> str:
@@ -259,20 +313,19 @@ def _fitting(limit: SlurmLimit, job: QueuedJob) -> str:
 
 
 def _idle(answer: Answer, job: QueuedJob) -> str:
-    lines = answer(
-        ["sinfo", "--noheader", "--states=idle", f"--partition={job.partition}", "--format=%D %N"]
-    ).split()
-    count, names = (int(lines[0]), lines[1]) if len(lines) > 1 else (0, "")
-    return f"{count} of the {job.nodes} nodes are idle: {names}." if count else "No node is idle."
+    # --states=idle lists drained nodes without a job, too: only the state itself differs.
+    command = ["sinfo", "--noheader", "--states=idle", f"--partition={job.partition}"]
+    rows = printed_rows(answer, command, ["%T", "%D", "%N"]).whole
+    idle = [(int(count), names) for state, count, names in rows if state in _IDLE and count.isdigit()]
+    total = sum(count for count, _ in idle)
+    names = ",".join(names for _, names in idle)
+    return f"{total} of the {job.nodes} nodes are idle: {names}." if total else "No node is idle."
 
 
 def _drained(answer: Answer, job: QueuedJob) -> str:
-    command = ["sinfo", "-R", "--noheader", f"--partition={job.partition}", "--format=%N|%u|%E"]
-    nodes = []
-    for line in answer(command).splitlines():
-        name, _, rest = line.strip().partition("|")
-        user, _, reason = rest.partition("|")
-        nodes.append(f"{name} ({reason}, by {user})")
+    command = ["sinfo", "-R", "--noheader", f"--partition={job.partition}"]
+    rows = printed_rows(answer, command, ["%N", "%u", "%E"]).whole
+    nodes = [f"{name} ({clean(reason, _REASON_LENGTH)}, by {user})" for name, user, reason in rows]
     return f"Out of service: {'; '.join(nodes)}" if nodes else ""
 
 

@@ -15,9 +15,10 @@ from loader.dataset.reading.read_faults import ReadFault
 from loader.errors import StoreError, Transient
 from loader.storage import ObjectInfo, Store, open_store
 from penstock.compute.cluster import Cluster
-from penstock.nodes import signs
+from penstock.nodes import recent_keys, signs
 from penstock.nodes.node_check import CHECKS, CheckStatus, NodeCheckResult, put_failures
-from penstock.nodes.signs import LATE_KEYS, LIST_ALL_US, MOST_OBJECTS, SignReader
+from penstock.nodes.recent_keys import LATE_KEYS, MOST_OBJECTS
+from penstock.nodes.signs import LIST_ALL_US, SignReader
 from penstock.nodes.suspects import MINUTE_US
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.slurm_job import SlurmJobs
@@ -297,7 +298,7 @@ def test_signs_of_a_node_with_another_clock_count(store: Counted, behind_us: int
 def test_forged_faults_of_one_node_hide_no_other_node(
     store: Counted, monkeypatch: pytest.MonkeyPatch, reads: int
 ) -> None:
-    monkeypatch.setattr(signs, "MOST_OBJECTS", 20)
+    monkeypatch.setattr(recent_keys, "MOST_OBJECTS", 20)
     monkeypatch.setattr(signs, "MOST_SIGNS", 30)
     folder = live(store, "big", 0)
     folder.begin_attempt({})

@@ -14,6 +14,7 @@ from loader.json_text import parse_json_object
 from penstock.cli import main
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings, read_cluster
 from penstock.compute.engines.slurm import SlurmQueue
+from penstock.compute.engines.slurm_why import why_name_waits
 from penstock.nodes import watch as watching
 from penstock.nodes.cases import CaseBook
 from penstock.nodes.control import SlurmNodes
@@ -216,6 +217,29 @@ def test_nodes_that_others_drained_are_left_alone(cluster: Slurm, tmp_path: Path
     case = drain_by_hand(record.store, control, "m1", "smoke", "bob")
     assert return_by_hand(record.store, control, "m1", "bob") == case.number
     assert states(control)["m1"]
+
+
+def test_reason_of_two_lines_blinds_neither_watch_nor_return_nor_why(
+    cluster: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.told("scontrol", "update", "nodename=m1", "state=drain", "reason=fan is loud\nm2|drained|forged")
+    record, control = loader.Root(tmp_path / "record"), SlurmNodes(SlurmQueue())
+    assert states(control) == {"m1": False, "m2": True, "m3": True, "m4": True}
+    assert control.states()["m1"].reason == "fan is loud m2|drained|forged"
+    described = checked_cluster(tmp_path, "echo hot; exit 2")
+    put_failures(record.store, "m3", run_checks(checks_of(described, None)))
+    review = NodeWatch(record.store, control, NodeProver(described, []), apply=True).review()
+    assert review.drained == ["m3"]
+    (tmp_path / "cluster.toml").write_text(f'engine = "slurm"\nlogs = "{tmp_path}"\n')
+    options = ["--cluster", str(tmp_path / "cluster.toml"), "--root", record.url]
+    assert main(["node", "return", "m3", *options]) == 0
+    assert "m3 is in service" in capsys.readouterr().out
+    cluster.told("sbatch", "--job-name=wide", "--nodes=4", "--output=/dev/null", "--wrap=true")
+    until(lambda: "None" not in cluster.told("squeue", "-h", "--name=wide", "-o", "%r"))
+    idle = "3 of the 4 nodes are idle: m[2-4]."
+    drained = f"Out of service: m1 (fan is loud m2|drained|forged, by {cluster.user})"
+    until(lambda: f"{idle}\n{drained}" in why_name_waits(SlurmQueue().answer, "wide"))
+    cluster.end_jobs()
 
 
 def test_replay_runs_on_a_node_that_the_run_did_not_have(cluster: Slurm, tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ import loader
 from loader.dataset.log.entries import canonical
 from loader.dataset.shards.address import FieldAddress
 from loader.dataset.shards.shard import crc32c
-from loader.errors import AlreadyExists, EngineUnreachable, InvalidCluster, InvalidRuntime, Transient
+from loader.errors import (
+    AlreadyExists,
+    Conflict,
+    EngineUnreachable,
+    InvalidCluster,
+    InvalidRuntime,
+    Transient,
+)
 from loader.storage import Store
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings
 from penstock.nodes import cases, proof, watch
@@ -24,7 +31,7 @@ from penstock.nodes.proof import NodeProof, NodeProver
 from penstock.nodes.range_reads import ObjectRange
 from penstock.nodes.suspects import MINUTE_US, NodeFault, Suspect
 from penstock.nodes.version_ranges import version_crcs
-from penstock.nodes.watch import NodeWatch, drain_by_hand
+from penstock.nodes.watch import NodeWatch, drain_by_hand, return_by_hand, watch_until
 
 FAILS = {"planted": NodeCheck(command=("sh", "-c", "echo hot; exit 2"))}
 
@@ -509,6 +516,99 @@ def test_nodes_with_one_number_of_two_records_are_both_returned(
     watcher = NodeWatch(record.store, table, NodeProver(Cluster(train=settings), []), apply=True)
     returned = [watcher.review().returned for _ in range(watch.CLEAN_ROUNDS)]
     assert sorted(returned[-1]) == ["m1", "m2"]
+
+
+UNREADABLE = NodeState(in_service=False, problem="sinfo prints 'm0' in place of name, state and reason")
+
+
+def test_node_that_cannot_be_read_stops_no_other_and_an_alert_names_it(record: loader.Root) -> None:
+    table = Table()
+    case = CaseBook(record.store).open("m0", "hot", {}, "penstock node watch")
+    CaseBook(record.store).put_end(case.number, "drained", "penstock node watch")
+    table.nodes["m0"] = UNREADABLE
+    for node in ("m0", "m1"):
+        put_failures(record.store, node, run_checks(FAILS))
+    watcher = watch_of(record, table)
+    first, second = watcher.review(), watcher.review()
+    assert table.nodes == Table().nodes | {"m0": UNREADABLE}, "m0 may be the one that is drained: the cap"
+    assert [suspect.node for suspect in first.suspects] == ["m1"]
+    assert "m0 cannot be read, and penstock neither drains nor returns it: sinfo prints 'm0'" in first.alert
+    assert "not drained: m1 (1 of 4 nodes are drained" in first.alert
+    assert second.alert == ""
+    (case,) = CaseBook(record.store).read()
+    assert case.is_open, "the case of a node that cannot be read stays as it is"
+    with pytest.raises(Conflict, match="m0 cannot be read"):
+        drain_by_hand(record.store, table, "m0", "smoke", "ann")
+    with pytest.raises(Conflict, match="m0 cannot be read"):
+        return_by_hand(record.store, table, "m0", "ann")
+
+
+def test_node_whose_checks_raise_stops_no_other(record: loader.Root) -> None:
+    class Broken(NodeProver):
+        def prove(self, suspect: Suspect) -> NodeProof:
+            if suspect.node == "m1":
+                raise EngineUnreachable("no route to m1")
+            return super().prove(suspect)
+
+    for node in ("m1", "m2"):
+        put_failures(record.store, node, run_checks(FAILS))
+    settings = TrainSettings(checks=FAILS, on_node=("env", "SLURMD_NODENAME={node}"))
+    review = NodeWatch(record.store, Table(), Broken(Cluster(train=settings), []), apply=True).review()
+    assert review.drained == ["m2"]
+    assert review.alert == "m1 cannot be checked: EngineUnreachable: no route to m1"
+
+
+def test_watch_says_a_thing_once_until_it_changes(record: loader.Root) -> None:
+    table = Table()
+    table.drain("m0", "penstock q-9: hot")  # one of four, so m1 has to wait
+    put_failures(record.store, "m1", run_checks(FAILS))
+    watcher = watch_of(record, table)
+    first, *others = [watcher.review() for _ in range(4)]
+    waits = "m1 stays in service: 1 of 4 nodes are drained, and 1 may be"
+    assert first.news == first.lines == ["m1: planted failed: hot; planted failed: hot", waits]
+    assert [(review.lines, review.news) for review in others] == [([waits], [])] * 3
+    table.nodes["m3"] = UNREADABLE
+    assert len(watcher.review().news) == 1
+    assert watcher.review().news == []
+    table.resume("m3")
+    watcher.review()
+    table.nodes["m3"] = UNREADABLE
+    assert len(watcher.review().news) == 1, "it came back"
+    table.resume("m3")
+    table.resume("m0")
+    assert watcher.review().news == ["m1 is drained: planted failed: hot"]
+
+
+def test_watch_logs_a_failing_review_once_until_it_changes(
+    record: loader.Root, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = iter(["no slurmctld", "no slurmctld", "no slurmctld", "", "no slurmctld", "no sinfo"])
+
+    class Failing(Table):
+        def states(self) -> dict[str, NodeState]:
+            if text := next(answers):
+                raise EngineUnreachable(text)
+            return super().states()
+
+    ends = iter([False] * 5 + [True])
+    watch_until(watch_of(record, Failing()), lambda review: None, lambda _: next(ends))
+    assert [one.getMessage() for one in caplog.records] == [
+        "could not review the nodes: EngineUnreachable: no slurmctld",
+        "reviews the nodes again after: EngineUnreachable: no slurmctld",
+        "could not review the nodes: EngineUnreachable: no slurmctld",
+        "could not review the nodes: EngineUnreachable: no sinfo",
+    ]
+
+
+def test_alerts_about_other_things_hide_none(record: loader.Root) -> None:
+    books = [CaseBook(record.store) for _ in range(2)]
+    assert [book.alerted_us("m1 unread") for book in books] == [0, 0]
+    assert [book.put_alert("caps") for book in books] == [True, False]
+    assert [book.put_alert("m1", "m1 unread") for book in books] == [True, False]
+    assert [book.put_alert("m2", "m2 unread") for book in reversed(books)] == [True, False]
+    later = CaseBook(record.store)
+    assert all(later.alerted_us(about) > 0 for about in ("", "m1 unread", "m2 unread"))
+    assert later.alerted_us("m3 unread") == 0
 
 
 def test_held_run_is_released_while_the_record_fails(record: loader.Root) -> None:

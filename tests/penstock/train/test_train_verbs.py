@@ -144,8 +144,9 @@ def test_lines_of_a_rank_are_without_its_name() -> None:
 
 
 LOGIN = """\
-import shlex, sys
+import re, shlex, sys
 words = shlex.split(sys.argv[1])
+mark = (re.findall(r"[|][0-9a-f]{{16}}[|]", sys.argv[1]) or ["|"])[0]
 command = next(word for word in words if word in ("sbatch", "squeue", "scontrol", "sacctmgr"))
 sys.stdin.read() if command == "sbatch" else None
 if command in {fails!r} and not (command == "squeue" and not open({log!r}).read()):
@@ -154,8 +155,8 @@ open({log!r}, "a").write(command + "\\n")
 if command == "sbatch":
     print(12)
 elif command == "squeue" and "sbatch" in open({log!r}).read():
-    values = ["12", "RUNNING", "vision", "ann", "7", "low", "batch", "1", "cpu=1"] + ["N/A"] * 6
-    print("|".join(values) + "|")
+    values = ["12", "RUNNING", "vision", "ann", "7", "low", "batch", "1", "cpu=1"] + ["N/A"] * 7
+    print(mark.join(values) + mark)
 elif command == "scontrol":
     print("PreemptType = preempt/qos\\nKillWait = 30 sec\\nPreemptMode = REQUEUE")
 elif command == "sacctmgr":
@@ -186,8 +187,9 @@ def test_job_that_slurm_accepted_is_submitted(tmp_path: Path, fails: tuple[str, 
 
 
 HELD = """\
-import shlex, sys
+import re, shlex, sys
 words = shlex.split(sys.argv[1])
+mark = (re.findall(r"[|][0-9a-f]{{16}}[|]", sys.argv[1]) or ["|"])[0]
 command = next(word for word in words if word in ("sbatch", "squeue", "scancel", "scontrol", "sacctmgr"))
 done = open({log!r}).read()
 open({log!r}, "a").write(" ".join(words) + "\\n")
@@ -198,7 +200,8 @@ elif "release" in words:
     sys.exit("Access/permission denied for job 12")
 elif command == "squeue" and ("sbatch" in done or "scancel" not in done):
     job, state, reason = ("13", "RUNNING", "None") if "sbatch" in done else ("12", "PENDING", "JobHoldMaxRequeue")
-    print("|".join([job, state, "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, reason, "pk"]) + "|")
+    values = [job, state, "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, reason, "pk"]
+    print(mark.join(values) + mark)
 """
 
 
@@ -217,8 +220,9 @@ def test_job_that_only_an_operator_may_release_is_replaced(tmp_path: Path) -> No
 
 
 ENDING = """\
-import shlex, sys
+import re, shlex, sys
 words = shlex.split(sys.argv[1])
+mark = (re.findall(r"[|][0-9a-f]{{16}}[|]", sys.argv[1]) or ["|"])[0]
 command = next(word for word in words if word in ("sbatch", "squeue", "sacct", "scontrol", "sh"))
 done = open({log!r}).read()
 open({log!r}, "a").write(command + "\\n")
@@ -227,7 +231,7 @@ if command == "sbatch":
     print(13)
 elif command == "squeue" and done.count("squeue") < 2:
     values = ["12", "COMPLETING", "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, "None", {name!r}]
-    print("|".join(values) + "|")
+    print(mark.join(values) + mark)
 """
 
 

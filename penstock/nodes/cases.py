@@ -165,14 +165,9 @@ class CaseBook:
 
     def put_alert(self, text: str, about: str = "") -> bool:
         """Store an alert under the number after the newest one; return False if another process did."""
-<<<<<<< HEAD
-        number, at_us = (self._alert or (0, 0))[0] + 1, utc_us()
-        body = {"format": FORMAT, "at_us": at_us, "text": text}
-        create_root_if_empty(self._store)
-=======
         alerts, at_us = self._known_alerts(), utc_us()
         body = {"format": FORMAT, "at_us": at_us, "text": text, **({"about": about} if about else {})}
->>>>>>> 02cc8942 (nodes: read a drain reason of any text, and alert about unreadable nodes)
+        create_root_if_empty(self._store)
         while True:
             self._last_alert += 1
             key = f"{ALERTS}{self._last_alert:016d}.json"

@@ -1,4 +1,4 @@
-"""Recent keys of a record that were not read before: those that begin with a time, and those whose number rises."""
+"""Recent keys of a record that no earlier reading had: keys that begin with a time, or whose number rises."""
 
 import heapq
 from collections import defaultdict

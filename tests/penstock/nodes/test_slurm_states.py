@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import EngineUnreachable
@@ -50,7 +50,8 @@ def test_reason_of_any_text_hides_and_forges_no_node(reason: str, shown: str) ->
     assert states(*rows, before="Welcome to login1\n") == expected
 
 
-@given(st.lists(st.text(max_size=40), min_size=1, max_size=5))
+@settings(max_examples=40)
+@given(st.lists(st.text(max_size=20), min_size=1, max_size=4))
 def test_states_have_each_node_whatever_the_reasons_say(reasons: list[str]) -> None:
     rows = [(f"m{n}", "drained", reason) for n, reason in enumerate(reasons)]
     listed = states(*rows)

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from ..dataset.log.entries import DAMAGED
 from ..dataset.root import Root
@@ -20,8 +20,10 @@ from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..order.sources.bucket import BucketBy
 from ..order.sources.window_view import WindowView
-from ..run.batch.batch import Batch
-from ..run.loader import Loader
+from ..run.batch.batch import Batch, SlowSample
+from ..run.loader import Loader, continued
+from ..run.metrics import shown
+from ..run.recipe.world import World
 from .plans import open_plan
 from .report import check_run
 
@@ -61,7 +63,7 @@ def follow(
 
 
 class Following:
-    """Iterate as a `Loader` does. `loader` is the current one; its budget and metrics restart with a new version."""
+    """Iterate as a `Loader` does. `loader` is the current one; its budget restarts with a new version."""
 
     def __init__(
         self,
@@ -97,6 +99,16 @@ class Following:
             self._decided = step
         return next(self.loader)
 
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    @property
+    def world(self) -> World:
+        return self.loader.world
+
     @property
     def plan(self) -> Plan:
         """The current plan; it may grow at the next boundary."""
@@ -110,6 +122,47 @@ class Following:
     def end(self) -> int | None:
         """The global step after the last one; None for an endless run."""
         return self.loader.end
+
+    @property
+    def workers(self) -> int:
+        return self.loader.workers
+
+    @property
+    def executor(self) -> str:
+        return self.loader.executor
+
+    @property
+    def executor_reason(self) -> str:
+        return self.loader.executor_reason
+
+    def describe(self) -> str:
+        return self.loader.describe()
+
+    def on(self, device: Any) -> "Following":
+        """Deliver batches on a device from now on, also under newer versions. Raises: InvalidRuntime."""
+        self.loader.on(device)
+        self._options["device"] = device
+        return self
+
+    def batch_at(self, step: int) -> Batch:
+        """Return this rank's part of a step under the current plan, which later steps may not have."""
+        return self.loader.batch_at(step)
+
+    def metrics(self) -> dict[str, float]:
+        """Return `Loader.metrics` since the start, under all versions."""
+        return self.loader.metrics()
+
+    def metrics_text(self) -> str:
+        return self.loader.metrics_text()
+
+    def slowest(self) -> list[SlowSample]:
+        return self.loader.slowest()
+
+    def status_line(self) -> str:
+        return self.loader.status_line()
+
+    def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
+        return shown(self, self.status_line, stream)
 
     def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
         self.loader.note(per_sample=per_sample, **values)
@@ -144,10 +197,7 @@ class Following:
     def _go_over(self, plan: Plan) -> None:
         if plan.hash == self.plan.hash:
             return
-        new = Loader(plan, **self._options)
-        new.seek(self.loader.step)
-        old, self.loader = self.loader, new
-        old.close()
+        self.loader = continued(self.loader, plan, self._options)
 
     def _plan_from(self, step: int) -> Plan:
         key = f"follows/{self._run}/{step:019d}.json"

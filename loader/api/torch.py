@@ -41,17 +41,17 @@ class BatchesOnDevice:
     """An iterable over another iterable's batches, copied to a device by a thread."""
 
     def __init__(self, batches: Iterable[Batch], device: Any) -> None:
-        self._batches, self._backend = batches, backend_of(device, "torch")
+        self.batches, self._backend = batches, backend_of(device, "torch")
 
     def __len__(self) -> int:
         """Return the number of batches. Raises: TypeError if the batches have no length."""
-        return len(self._batches)  # type: ignore[arg-type]
+        return len(self.batches)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
         return True
 
     def __iter__(self) -> Iterator[Batch]:
-        iterator = iter(self._batches)
+        iterator = iter(self.batches)
         if self._backend is None:
             yield from iterator
             return

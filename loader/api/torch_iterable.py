@@ -87,6 +87,16 @@ class PlanDataset(IterableDataset[Batch]):
     def __len__(self) -> int:
         return steps_of_run(self._end)
 
+    @property
+    def step(self) -> int:
+        """The next global step of this copy of the dataset, which a worker process does not move."""
+        return self._first() if self._position is None else self._position
+
+    @property
+    def end(self) -> int | None:
+        """The global step after the last one; None for an endless dataset."""
+        return self._end
+
     def on(self, device: Any) -> "PlanDataset":
         """Return this dataset with its batches on a device, to iterate in this process."""
         moved = PlanDataset(self.plan, self.world, None, {**self._options, "device": device})
@@ -112,7 +122,7 @@ class PlanDataset(IterableDataset[Batch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of this copy of the dataset; in a worker process, its own next step."""
-        return self.plan.state(self._first() if self._position is None else self._position)
+        return self.plan.state(self.step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a plan's state or a StatefulDataLoader's, from any number of workers and ranks.

@@ -425,3 +425,13 @@ def _dismiss(assembler: Assembler, pool: DaemonPool | None) -> None:
     assembler.dismiss()
     if pool is not None:
         pool.shutdown(wait=False)
+
+
+def continued(earlier: Loader, plan: Plan, options: Mapping[str, Any]) -> Loader:
+    """Close a loader, and return one that begins at its next step with its metrics. options: arguments of `Loader`."""
+    successor = Loader(plan, **options)
+    successor.seek(earlier.step)
+    earlier.close()
+    successor._metrics.succeed(earlier._metrics)
+    successor._status = earlier._status
+    return successor

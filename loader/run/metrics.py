@@ -162,6 +162,15 @@ class Metrics:
                 self._samples[source] = self._samples.get(source, 0) + amount
             self._reads_s.extend(totals.reads_s)
 
+    def succeed(self, earlier: "Metrics") -> None:
+        """Add what a loader counted that this one continues, its slowest samples included."""
+        self.merge(earlier.totals())
+        with earlier._lock:
+            slowest = list(earlier._slowest)
+        with self._lock:
+            self._slowest = heapq.nlargest(SLOWEST, [*self._slowest, *slowest])
+            heapq.heapify(self._slowest)
+
     def snapshot(self) -> dict[str, float]:
         """Return the metrics by name, as `Loader.metrics` does.
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from threading import Event
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import loader
 from loader.errors import Corrupt, InvalidField, InvalidRuntime, MissingDependency
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
     from .writer import CheckpointWriter
 
 _log = logging.getLogger(__name__)
+
+
+class BatchPosition(Protocol):
+    """A `Loader`, or what stands for one, whose position is saved."""
+
+    @property
+    def plan(self) -> "loader.Plan": ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Checkpoints:
@@ -98,7 +109,7 @@ class Checkpoints:
         self,
         step: int,
         state: Mapping[str, Any],
-        batches: "loader.Loader | None" = None,
+        batches: BatchPosition | None = None,
         *,
         wait: bool = True,
     ) -> None:
@@ -137,7 +148,7 @@ class Checkpoints:
         if pending is not None:
             first_error(pending[1].result)
 
-    def writer(self, step: int, batches: "loader.Loader | None" = None) -> "CheckpointWriter":
+    def writer(self, step: int, batches: BatchPosition | None = None) -> "CheckpointWriter":
         """Return a writer for torch.distributed.checkpoint.save. Raises: MissingDependency; InvalidRuntime."""
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
             raise InvalidRuntime(f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed")
@@ -154,7 +165,7 @@ class Checkpoints:
     def load(
         self,
         state: dict[str, Any],
-        batches: "loader.Loader | None" = None,
+        batches: BatchPosition | None = None,
         *,
         step: int | Literal["latest"] = "latest",
         partial: bool = False,
@@ -309,7 +320,7 @@ def plan_versions(plan: "loader.Plan") -> list[dict[str, str]]:
     return [{"source": source, "id": id, "name": name} for source, id, name in sorted(versions)]
 
 
-def _facts(batches: "loader.Loader") -> dict[str, Any]:
+def _facts(batches: BatchPosition) -> dict[str, Any]:
     return {
         "plan": batches.plan.hash,
         "versions": tuple(plan_versions(batches.plan)),

@@ -1,7 +1,7 @@
 """`Run`: one start of a training, in one of its processes. All ranks stop after the same step, and go on from it."""
 
 import logging
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from importlib.util import find_spec
 from time import perf_counter
 from types import TracebackType
@@ -14,6 +14,7 @@ from loader.run.trail.trail import check_run_name
 from ..checkpoints.ranks import from_first_rank
 from ..checkpoints.run import plan_versions
 from .agreement import Agreement
+from .batch_source import BatchSource, batch_source
 from .hang import HangWatch
 from .launched import Launched
 from .record import FaultRecord, RunRecord
@@ -55,7 +56,8 @@ class Run:
         self._launched, self._checkpoints, self._record = launched, checkpoints, record
         self._requests, self._hang = StopRequests(), HangWatch()
         self._stopped, self._finished, self._own_group = Stop.NO, False, False
-        self._batches: loader.Loader | None = None
+        self._ended_early = False
+        self._batches: BatchSource | None = None
         self._traced = False
         self._save_s, self._warned = 0.0, False
         self._events: RunRecord | None = None
@@ -207,7 +209,7 @@ class Run:
 
     def steps(
         self,
-        batches: "loader.Loader",
+        batches: "BatchSource | Iterable[loader.Batch]",
         saved: "Checkpoints | None" = None,
         state: dict[str, Any] | None = None,
         *,
@@ -217,6 +219,7 @@ class Run:
     ) -> Generator["loader.Batch", None, None]:
         """Yield the batches from the newest checkpoint on, until the last one, or until the run stops.
 
+        batches: A `Loader`, `loader.follow`, or `loader.torch_dataset`, also through a DataLoader and `loader.on`.
         saved, state: Checkpoints, and what they hold, as `Checkpoints.save` takes it. The newest one is loaded first. A
             checkpoint is written after the last step, and before the run stops.
         save_every: Steps from one checkpoint to the next, beside the training; 0 saves none in between.
@@ -224,30 +227,31 @@ class Run:
 
         All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise; InvalidRuntime.
         """
+        source = batch_source(batches)
         trace = self._trace_of(profile, profile_ranks)
         if saved is not None:
-            self._restore(saved, state or {}, batches)
-        saved, end = (saved, batches.end) if self._replay is None else (None, self._replay.end)
-        self._batches, self._finished = batches, False  # also after another loop of this run
-        first = newest = self._done = batches.step
+            self._restore(saved, state or {}, source)
+        saved, end = (saved, source.end) if self._replay is None else (None, self._replay.end)
+        self._batches, self._finished = source, False  # also after another loop of this run
+        first = newest = self._done = source.step
         if self._stops_before(first):
             return
         self._begun = perf_counter()
         try:
-            for batch in batches if trace is None else trace.batches(batches):
+            for batch in source if trace is None else trace.batches(source):
                 self._windows.batch(batch)
-                if batches.step - batch.last_micro == first and batch.micro == 0:
-                    self._note_first_batch(batches, first, self._begun)
+                if source.step - batch.last_micro == first and batch.micro == 0:
+                    self._note_first_batch(source, first, self._begun)
                     self._begun = perf_counter()
                 self._step = batch.step
                 yield batch
                 if not batch.last_micro:
                     continue
                 took_s, self._begun = perf_counter() - self._begun, perf_counter()
-                step, last = batches.step, batches.step == end
+                step, last = source.step, source.step == end
                 stop = self._stops_after(step, took_s, last=last)
                 if saved is not None and (stop or last or (save_every and step % save_every == 0)):
-                    self._save(saved, step, state or {}, batches, wait=stop or last)
+                    self._save(saved, step, state or {}, source, wait=stop or last)
                     newest, self._begun = step, perf_counter()
                 if stop and not last:
                     self._leaves_after(step, saved=newest == step)
@@ -256,14 +260,14 @@ class Run:
                 if last and self._replay is not None:
                     break  # its loader goes on
             self._finished = True
-            self._event("ended", batches.step)
+            self._event("ended", source.step)
         except GeneratorExit:
             self._finished = self._stopped is Stop.NO  # the script left the loop by itself
             raise
         finally:
             self._hang.disarm()
             if trace is not None:
-                trace.close(batches.step)
+                trace.close(source.step)
 
     def _stops_before(self, first: int) -> bool:
         """Return whether a person stopped the run, or a signal came, before its first step."""
@@ -271,6 +275,7 @@ class Run:
         # An exchange is one call behind.
         stop = any(self._exchange(lambda: NO_RECORD) is not Stop.NO for _ in range(2))
         if stop:
+            self._ended_early = True
             self._event("stopped", first)
         return stop
 
@@ -278,6 +283,7 @@ class Run:
         _log.warning("%r stops after step %d", self, step)
         if not saved:
             _log.warning("%r saved nothing: it begins again at its last checkpoint", self)
+        self._ended_early = True
         self._event("stopped", step)
 
     def _stops_after(self, step: int, took_s: float, *, last: bool) -> bool:
@@ -308,7 +314,7 @@ class Run:
         rank, put = self.world.rank, self._traces.trace
         return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{rank:06d}", data))
 
-    def _restore(self, saved: "Checkpoints", state: dict[str, Any], batches: "loader.Loader") -> None:
+    def _restore(self, saved: "Checkpoints", state: dict[str, Any], batches: BatchSource) -> None:
         """Load the newest checkpoint, or the one before a replay's steps, if there is one."""
         begun = perf_counter()
         if self._replay is None:
@@ -323,7 +329,7 @@ class Run:
                 "%r has ended before, and this start makes no step: %d is its last", self, batches.step
             )
 
-    def _restore_origin(self, replay: ReplaySteps, state: dict[str, Any], batches: "loader.Loader") -> bool:
+    def _restore_origin(self, replay: ReplaySteps, state: dict[str, Any], batches: BatchSource) -> bool:
         from ..checkpoints import Checkpoints  # imports torch
 
         with Checkpoints(self.checkpoints, replay.origin) as origin:
@@ -332,7 +338,7 @@ class Run:
             )
             return before is not None and origin.load(state, batches, step=before) is not None
 
-    def _note_first_batch(self, batches: "loader.Loader", first: int, begun: float) -> None:
+    def _note_first_batch(self, batches: BatchSource, first: int, begun: float) -> None:
         if self._events is not None:
             facts = {"plan": batches.plan.hash, "versions": plan_versions(batches.plan)}
             self._event("first_batch", first, took_us=_microseconds(begun), **facts)
@@ -341,7 +347,7 @@ class Run:
             self._trackers.begin(batches.plan, first)
 
     def _save(
-        self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: "loader.Loader", *, wait: bool
+        self, saved: "Checkpoints", step: int, state: dict[str, Any], batches: BatchSource, *, wait: bool
     ) -> None:
         self._hang.disarm()  # a checkpoint takes as long as it takes, and its requests have limits of their own
         begun = perf_counter()
@@ -381,6 +387,9 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hang.disarm()
+        left_by_next = self._ended_early and _is_end_of_iterator(error)
+        if left_by_next:  # the script calls `next` on `steps`
+            error = None
         again = error is None and self._stopped is Stop.AGAIN and not self._finished
         self._requests.close(leaves=again)
         if again:
@@ -405,6 +414,8 @@ class Run:
             distributed.destroy_process_group()
         if again:
             raise SystemExit(AGAIN)
+        if left_by_next:
+            raise SystemExit(0)
 
     def _end(self) -> RunEnd:
         if self._finished or self._stopped is Stop.NO:
@@ -419,6 +430,13 @@ class Run:
                 file.touch(mode=0o600)
             except OSError as error:
                 _log.error("could not ask the launcher to begin again: %s", error)
+
+
+def _is_end_of_iterator(error: BaseException | None) -> bool:
+    """Return whether `next` raised the error, in a script or in one of its generators."""
+    return isinstance(error, StopIteration) or (
+        isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration)
+    )
 
 
 def _microseconds(begun: float) -> int:

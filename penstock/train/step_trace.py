@@ -17,6 +17,8 @@ from loader.errors import InvalidRuntime
 from loader.json_text import parse_json
 from loader.run.batch.batch import MAKING
 
+from .batch_source import BatchSource
+
 if TYPE_CHECKING:
     import loader
 
@@ -50,7 +52,7 @@ class StepTrace:
         self._traced: list[_TracedBatch] = []
         self._is_over = False
 
-    def batches(self, batches: "loader.Loader") -> Iterator["loader.Batch"]:
+    def batches(self, batches: BatchSource) -> Iterator["loader.Batch"]:
         """Yield the batches; profile from the first step's request to the end of the last step."""
         while True:
             step = batches.step
@@ -77,7 +79,7 @@ class StepTrace:
             self._is_over = True
             _log.warning("steps from %d on are not profiled: %s", step, error)
 
-    def _waited_for(self, batches: "loader.Loader") -> "loader.Batch | None":
+    def _waited_for(self, batches: BatchSource) -> "loader.Batch | None":
         from torch.profiler import record_function
 
         asked_us = time_ns() / 1000

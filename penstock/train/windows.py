@@ -16,6 +16,7 @@ from loader.run.metrics import STAGES, stage_seconds
 
 from ..units import utc_us
 from .agreement import Collective
+from .batch_source import BatchSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,11 +73,11 @@ class Windows:
     def __init__(self, rank: int, node: str, device: Any | None, put: Callable[[bytes], None] | None) -> None:
         self._rank, self._node, self._put = rank, node.encode()[:64], put
         self._collective = None if device is None else Collective(device)
-        self._batches: loader.Loader | None = None
+        self._batches: BatchSource | None = None
         self._slow: tuple[float, float, SlowSample] | None = None
         self._next_s = monotonic() + EVERY_S
 
-    def begin(self, batches: "loader.Loader", step: int) -> None:
+    def begin(self, batches: BatchSource, step: int) -> None:
         """Count from this step on, whose batch has come."""
         self._batches = batches
         self._reset(step)

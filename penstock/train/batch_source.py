@@ -1,0 +1,119 @@
+"""Iterables of batches that `Run.steps` accepts, as one interface."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from time import perf_counter
+from typing import Any, Protocol
+
+import loader
+from loader.api.follow import Following
+from loader.api.torch import BatchesOnDevice
+from loader.errors import InvalidRuntime
+from loader.run.batch.batch import MAKING
+from loader.run.metrics import COUNTERS, Metrics
+
+ACCEPTED = (
+    "loader.Loader(plan, ...), loader.follow(...), loader.torch_dataset(plan), a DataLoader or StatefulDataLoader over "
+    "it with batch_size=None, or loader.on(dataloader, device)"
+)
+
+
+class BatchSource(Protocol):
+    """Batches of a run, and its position."""
+
+    @property
+    def plan(self) -> "loader.Plan":
+        """The current plan."""
+
+    @property
+    def step(self) -> int:
+        """The global step of the next batch."""
+
+    @property
+    def end(self) -> int | None:
+        """The global step after the last one; None for an endless run."""
+
+    def __iter__(self) -> "Iterator[loader.Batch]": ...
+
+    def __next__(self) -> "loader.Batch": ...
+
+    def metrics(self) -> dict[str, float]:
+        """Return metrics as `Loader.metrics` does."""
+
+    def note(self, **values: Any) -> None:
+        """Record metrics of the last step in the trail. Raises: InvalidRuntime without one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the last delivered batch."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state. Raises: PlanMismatch."""
+
+
+class DatasetBatches:
+    """Batches of a `torch_dataset`, also through torch's DataLoader, whose worker processes read ahead.
+
+    The position follows the last delivered batch. Metrics are sums of `batch.stats`.
+    """
+
+    def __init__(self, batches: "Iterable[loader.Batch]", dataset: Any) -> None:
+        self.plan: loader.Plan = dataset.plan
+        self.end: int | None = dataset.end
+        self.step: int = dataset.step
+        self._batches, self._dataset = batches, dataset
+        self._iterator: Iterator[loader.Batch] | None = None
+        self._metrics = Metrics(self.plan.source_names)
+        self._delivered_s: float | None = None
+
+    def __iter__(self) -> "Iterator[loader.Batch]":
+        return self
+
+    def __next__(self) -> "loader.Batch":
+        if self._iterator is None:
+            self._iterator = iter(self._batches)
+        asked_s = perf_counter()
+        batch = next(self._iterator)
+        batch.wait_s = perf_counter() - asked_s  # a worker of a DataLoader waits beside the training
+        self._count(batch, None if self._delivered_s is None else asked_s - self._delivered_s)
+        self.step = batch.step + 1
+        self._delivered_s = perf_counter()
+        return batch
+
+    def _count(self, batch: "loader.Batch", busy_s: float | None) -> None:
+        for stage, name in MAKING.items():
+            if name in batch.stats:
+                self._metrics.observe(stage, batch.stats[name])
+        for name in COUNTERS:
+            if name in batch.stats:
+                self._metrics.count(name, int(batch.stats[name]))
+        self._metrics.consumed(batch, busy_s)
+
+    def metrics(self) -> dict[str, float]:
+        return self._metrics.snapshot()
+
+    def note(self, **values: Any) -> None:
+        raise InvalidRuntime(
+            "run.trail() without a loader.Loader(plan, trail=...): a torch_dataset keeps no trail; leave the call out"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.plan.state(self.step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state. Raises: InvalidRuntime while worker processes of the DataLoader iterate."""
+        self._dataset.load_state_dict(state)
+        self.step = self._dataset.step
+
+
+def batch_source(batches: "BatchSource | Iterable[loader.Batch]") -> BatchSource:
+    """Return batches with a position. Raises: InvalidRuntime for an iterable that has none."""
+    if isinstance(batches, loader.Loader | Following):
+        return batches
+    inner = batches.batches if isinstance(batches, BatchesOnDevice) else batches
+    dataset = getattr(inner, "dataset", inner)
+    from loader.api.torch_iterable import PlanDataset  # imports torch
+
+    if isinstance(dataset, PlanDataset):
+        return DatasetBatches(batches, dataset)
+    raise InvalidRuntime(
+        f"run.steps() got a {type(batches).__name__}, which has no position to save; accepted: {ACCEPTED}"
+    )

@@ -1,0 +1,171 @@
+"""`Run.steps` over each iterable of batches that the documentation offers to a script."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import loader
+from loader.errors import InvalidRuntime
+from penstock.checkpoints import Checkpoints
+from penstock.train import Run, windows
+from penstock.train.run import AGAIN
+from penstock.train.run_folder import RunFolder
+from penstock.train.stop import Stop
+
+STEPS = 8
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 with torch 2.13
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a launcher's environment or a GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def a_plan(root: str) -> loader.Plan:
+    return loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
+
+
+def digests(root: str) -> dict[int, int]:
+    with loader.Loader(a_plan(root), 0, 1, framework="numpy", workers=0) as batches:
+        return {step: batches.batch_at(step).digest for step in range(STEPS)}
+
+
+SOURCES: dict[str, Callable[[str], Any]] = {
+    "Loader": lambda root: loader.Loader(a_plan(root), 0, 1, steps=STEPS),
+    "micro batches": lambda root: loader.Loader(a_plan(root), 0, 1, steps=STEPS, micro_batch=12),
+    "device": lambda root: loader.Loader(a_plan(root), 0, 1, steps=STEPS, device="cpu"),
+    "follow": lambda root: loader.follow(
+        loader.Root(root), a_plan(root), run="big", every=3, rank=0, world_size=1, steps=STEPS
+    ),
+    "torch_dataset": lambda root: loader.torch_dataset(a_plan(root), 0, 1, steps=STEPS),
+    "DataLoader": lambda root: DataLoader(
+        loader.torch_dataset(a_plan(root), 0, 1, steps=STEPS), batch_size=None, num_workers=0
+    ),
+    "DataLoader with workers": lambda root: DataLoader(
+        loader.torch_dataset(a_plan(root), 0, 1, steps=STEPS), batch_size=None, num_workers=2
+    ),
+    "StatefulDataLoader": lambda root: StatefulDataLoader(
+        loader.torch_dataset(a_plan(root), 0, 1, steps=STEPS), batch_size=None, num_workers=2
+    ),
+    "on": lambda root: loader.on(
+        DataLoader(loader.torch_dataset(a_plan(root), 0, 1, steps=STEPS), batch_size=None), "cpu"
+    ),
+}
+
+
+def add_version(root: str) -> None:
+    with loader.Root(root).write("points") as writer:
+        writer.add("new", {"cls": 200})
+
+
+def run_steps(root: str, source: Any, leave_after: int | None = None) -> dict[int, int]:
+    """Return step -> digest of one start, which saves and is asked to stop in step `leave_after`."""
+    digest_of_step: dict[int, int] = {}
+    state = {"weight": torch.zeros(1)}
+    with (
+        Run.joined(name="points", checkpoints=root, record=root) as run,
+        Checkpoints(root, "points") as saved,
+    ):
+        for batch in run.steps(source, saved, state):
+            digest_of_step[batch.step] = (digest_of_step.get(batch.step, 0) + batch.digest) % 2**64
+            if batch.step == leave_after:
+                run.ask_to_stop()
+    return digest_of_step
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_source_stops_and_goes_on_at_its_step(root: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "EVERY_S", 0.0)
+    with pytest.raises(SystemExit) as stop:
+        run_steps(root, SOURCES[name](root), leave_after=2)
+    assert stop.value.code == AGAIN
+    assert Checkpoints(root, "points").steps() == [3]
+    rest = run_steps(root, SOURCES[name](root))
+    assert rest == {step: digest for step, digest in digests(root).items() if step >= 3}
+    assert Checkpoints(root, "points").steps() == [3, STEPS]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_windows_of_a_source_have_its_samples(root: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "EVERY_S", 0.0)
+    run_steps(root, SOURCES[name](root))
+    folder = RunFolder(loader.Root(root).store, "points")
+    rows = folder.windows(folder.window_keys())
+    assert rows["end_step"].max() == STEPS
+    assert rows["samples"].sum() == 24 * (STEPS - 1), (
+        "without those of the first batch, after which counting begins"
+    )
+    assert (rows["wait_s"] >= 0).all()
+
+
+def test_windows_of_a_followed_run_go_on_under_a_new_version(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "EVERY_S", 0.0)
+    state = {"weight": torch.zeros(1)}
+    steps: list[int] = []
+    for n_starts in (1, 2):
+        source = SOURCES["follow"](root)
+        run = Run.joined(name="points", checkpoints=root, record=root)
+        saved = Checkpoints(root, "points")
+        with suppress(SystemExit), run, saved:
+            for batch in run.steps(source, saved, state):
+                steps.append(batch.step)
+                if batch.step == 1:
+                    add_version(root)
+                if batch.step == 4:
+                    run.ask_to_stop()
+        assert source.plan.sources.keys() > a_plan(root).sources.keys()
+        folder = RunFolder(loader.Root(root).store, "points")
+        rows = folder.windows([key for key in folder.window_keys() if key.attempt == n_starts])
+        n_counted = source.step - rows["first_step"].min() - 1  # without the first batch
+        assert rows["samples"].sum() == 24 * n_counted
+        assert all((rows[name] >= 0).all() for name in ("wait_s", "samples", "bytes", "plan_s", "collate_s"))
+    assert steps == list(range(STEPS))
+
+
+def test_iterable_without_a_position_is_refused(root: str) -> None:
+    with loader.Loader(a_plan(root), 0, 1, steps=STEPS) as batches, Run.joined(name="points") as run:
+        with pytest.raises(InvalidRuntime, match="got a generator, which has no position"):
+            next(run.steps(batches.with_status()))
+        with pytest.raises(InvalidRuntime, match=r"accepted: loader\.Loader"):
+            next(run.steps(DataLoader([1, 2, 3])))  # type: ignore[arg-type]
+
+
+def batches_of(steps: Iterator[loader.Batch]) -> Iterator[loader.Batch]:
+    while True:
+        yield next(steps)
+
+
+def run_by_next(root: str, *, wraps: bool, stop: Stop) -> None:
+    """Take batches by `next`, without a loop, and stop in step 2."""
+    with Run.joined(name="points", checkpoints=root, record=root) as run:
+        steps = run.steps(SOURCES["Loader"](root))
+        iterator = batches_of(steps) if wraps else steps
+        while True:
+            batch = next(iterator)
+            if batch.step == 2:
+                run._requests.stop = stop
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize(("stop", "status"), [(Stop.AGAIN, AGAIN), (Stop.DONE, 0)])
+def test_next_after_a_stop_ends_with_the_status_of_the_stop(
+    root: str, wraps: bool, stop: Stop, status: int
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        run_by_next(root, wraps=wraps, stop=stop)
+    assert end.value.code == status
+
+
+def test_next_after_the_last_step_raises_as_any_iterator_does(root: str) -> None:
+    with pytest.raises(StopIteration):
+        run_by_next(root, wraps=False, stop=Stop.NO)

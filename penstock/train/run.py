@@ -225,12 +225,11 @@ class Run:
         save_every: Steps from one checkpoint to the next, beside the training; 0 saves none in between.
         profile: (first step, step after the last) of torch.profiler's trace, which `profile_ranks` put into the record.
 
-        All ranks leave after the same step. Raises: what `Checkpoints.load` and `save` raise; InvalidRuntime.
+        All ranks leave after the same step. Raises: InvalidRuntime; what `Checkpoints.load` and `save` raise.
         """
-        source = batch_source(batches)
         trace = self._trace_of(profile, profile_ranks)
-        if saved is not None:
-            self._restore(saved, state or {}, source)
+        source = batch_source(batches)
+        self._restore(saved, state or {}, source)
         saved, end = (saved, source.end) if self._replay is None else (None, self._replay.end)
         self._batches, self._finished = source, False  # also after another loop of this run
         first = newest = self._done = source.step
@@ -314,8 +313,10 @@ class Run:
         rank, put = self.world.rank, self._traces.trace
         return StepTrace(steps, self.device, lambda name, data: put(f"{name}-{rank:06d}", data))
 
-    def _restore(self, saved: "Checkpoints", state: dict[str, Any], batches: BatchSource) -> None:
+    def _restore(self, saved: "Checkpoints | None", state: dict[str, Any], batches: BatchSource) -> None:
         """Load the newest checkpoint, or the one before a replay's steps, if there is one."""
+        if saved is None:
+            return
         begun = perf_counter()
         if self._replay is None:
             self.first(saved.create_root)

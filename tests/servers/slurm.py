@@ -27,7 +27,7 @@ SlurmdUser={user}
 AuthType=auth/none
 CredType=cred/none
 AuthInfo=cred_expire=5
-JobAcctGatherType=jobacct_gather/none
+{memory}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={sockets}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -38,7 +38,6 @@ SlurmctldPort={port}
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=1
 ReturnToService=2
 MpiDefault=none
@@ -55,14 +54,26 @@ SlurmdParameters=config_overrides
 PartitionName=batch Nodes=m[1-4] Default=YES MaxTime=INFINITE State=UP
 """
 NODE = (
-    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=2000 Gres=gpu:fake:2 "
-    "State=UNKNOWN"
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory={memory_mb} "
+    "Gres=gpu:fake:2 State=UNKNOWN"
 )
 GRES = """\
 Name=gpu Type=fake File=/dev/null
 Name=gpu Type=fake File=/dev/zero
 """
 """GPUs that do not exist: Slurm counts them, and tells a job which it has."""
+WITHOUT_LIMITS = """\
+SelectTypeParameters=CR_CPU
+JobAcctGatherType=jobacct_gather/none
+"""
+MEMORY_LIMITS = """\
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerCPU=4000
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=2
+JobAcctGatherParams=OverMemoryKill
+"""
+"""Every two seconds slurmstepd adds up the resident memory of a step's processes, and kills one above its limit."""
 WITHOUT_ACCOUNTS = "AccountingStorageType=accounting_storage/none"
 NODES = ("m1", "m2", "m3", "m4")
 
@@ -70,10 +81,11 @@ NODES = ("m1", "m2", "m3", "m4")
 class Slurm:
     """Four nodes of two processors, as processes that a test may kill.
 
-    folder: empty. accounts: slurmdbd, accounts and QOS (tests/servers/slurm_accounts.py).
+    folder: empty. accounts: slurmdbd, accounts and QOS (tests/servers/slurm_accounts.py). memory_limits: jobs that take
+    more memory than they asked for are killed.
     """
 
-    def __init__(self, folder: Path, *, accounts: bool = False) -> None:
+    def __init__(self, folder: Path, *, accounts: bool = False, memory_limits: bool = False) -> None:
         self.folder, self.user = folder, getpass.getuser()
         # A socket's path has at most 107 bytes: pytest's folders may be too long.
         self._sockets = tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp", ignore_cleanup_errors=True)
@@ -83,10 +95,14 @@ class Slurm:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         host = socket.gethostname().partition(".")[0]
         (folder / "state").mkdir()
-        nodes = "\n".join(NODE.format(name=name, host=host, port=free_port()) for name in NODES)
+        memory_mb = 8000 if memory_limits else 2000
+        nodes = "\n".join(
+            NODE.format(name=name, host=host, port=free_port(), memory_mb=memory_mb) for name in NODES
+        )
         told = {"host": host, "user": self.user, "folder": folder, "port": free_port()}
         told["sockets"] = self._sockets.name
         told["accounting"] = self.accounts.slurm_conf if self.accounts else WITHOUT_ACCOUNTS
+        told["memory"] = MEMORY_LIMITS if memory_limits else WITHOUT_LIMITS
         told["kill_wait_s"] = 20 if accounts else 2
         (folder / "gres.conf").write_text(GRES)
         self.conf.write_text(CONF.format(nodes=nodes, **told))
@@ -196,9 +212,9 @@ class Slurm:
 
 
 @contextmanager
-def slurm(folder: Path, *, accounts: bool = False) -> Iterator[Slurm]:
+def slurm(folder: Path, *, accounts: bool = False, memory_limits: bool = False) -> Iterator[Slurm]:
     """Yield a fresh cluster; it ends with the block."""
-    cluster = Slurm(folder, accounts=accounts)
+    cluster = Slurm(folder, accounts=accounts, memory_limits=memory_limits)
     try:
         cluster.start()
         yield cluster

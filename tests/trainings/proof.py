@@ -1,8 +1,8 @@
 """A training on Slurm under faults: every step is that of an undisturbed one.
 
-Four nodes, three accounts, two QOS. Faults: preemption, SIGKILL of a rank, of a node of the job, of slurmctld, a record
-store that refuses writes, flipped reads, a drain for a reason of two lines. A person cancels two runs, one at work and
-one that waits.
+Four nodes, three accounts, two QOS. Faults: preemption, SIGKILL of a rank, of the batch script, of a node of the job,
+of slurmctld, Slurm's own kill of a step that takes too much memory, a drain for a reason of two lines, a record store
+that refuses writes, flipped reads, a damaged checkpoint. A person cancels two runs, one at work and one that waits.
 """
 
 import os
@@ -29,12 +29,11 @@ from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, goodput_of, stop, submit
-from tests.servers.http import HttpServer, Request
 from tests.servers.patience import until
 from tests.servers.processes import command_line_of, command_of, environment_of
-from tests.servers.s3 import SmallS3
 from tests.servers.slurm import NODES, Slurm, slurm
 from tests.trainings.books import Start, starts, wrong_steps
+from tests.trainings.store import RUN, URL, Store
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER = """\
@@ -42,6 +41,8 @@ engine = "slurm"
 logs = "{folder}/logs"
 environment = "{folder}/environment"
 account = "{account}"
+[slot]
+memory = "1500 MiB"
 [priorities]
 low = "low"
 """
@@ -54,7 +55,6 @@ ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "secret",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
-URL, RUN = "s3://bucket", "big-7"
 Size = tuple[str, int, float]
 FULL: Size = "2-4", 2, 0.1
 """Nodes, ranks of a node, and seconds of a step."""
@@ -67,41 +67,9 @@ BOOKED_S = 1.0
 """Most seconds between goodput's parts of a start and its line of sacct."""
 STALL_S = 5.0
 """Most seconds by which goodput's steps may pass those between the ranks' lines: a busy machine stalls a rank."""
-KINDS = 9
+KINDS = 12
 """Kinds of faults."""
-RECORD = ("trainings/", "trails/")
 REFUSED_S = 20.0
-
-
-class Store:
-    """The store of data, checkpoints and record, with faults planted in its answers."""
-
-    def __init__(self) -> None:
-        self.objects = SmallS3()
-        self.objects.page_keys = 1000
-        self.server = HttpServer(self.objects)
-        self.server.fault_of = self._fault
-        self.refuses_record, self.flips, self.refused = False, 0, 0
-        self.flipped = set[str]()
-        """Objects that came wrong in this fault: bytes that are wrong twice are a corrupt sample."""
-        self.n_flipped = 0
-
-    def _fault(self, request: Request) -> int | str | None:
-        key = request.path.removeprefix("/bucket/")
-        if self.flips and request.method == "GET" and key.endswith(".tar") and key not in self.flipped:
-            self.flips, self.n_flipped = self.flips - 1, self.n_flipped + 1
-            self.flipped.add(key)
-            return "flip"
-        if self.refuses_record and request.method == "PUT" and key.startswith(RECORD):
-            self.refused += 1
-            return 507
-        return None
-
-    def saved(self) -> int:
-        """Return the newest step with a whole checkpoint."""
-        prefix = f"checkpoints/{RUN}/steps/"
-        keys = [key for key in self.objects.held() if key.startswith(prefix)]
-        return max((int(key.removeprefix(prefix).removesuffix(".json")) for key in keys), default=0)
 
 
 class Proof:
@@ -152,6 +120,7 @@ class Proof:
             *(self.flip_reads, self.refuse_the_record, self.kill_slurmctld, self.preempt, self.kill_a_rank),
             *(self.kill_the_first_node, self.kill_another_node, self.lose_another_node),
             self.drain_for_a_reason_of_two_lines,
+            *(self.kill_the_script, self.damage_the_newest_checkpoint, self.pass_the_memory_limit),
         )
         assert len(kinds) == KINDS
         yield from kinds[:2]
@@ -165,6 +134,7 @@ class Proof:
         saved, before, step, name = self.store.saved(), self.begins(), self.newest(), fault.__name__
         self.say(f"{name} at step {step}, saved {saved}")
         restarts = fault()
+        saved = min(saved, self.store.saved())  # lower where a checkpoint was damaged
         self.faults[name] += 1
         begun_s = asked_s = time.monotonic()
 
@@ -199,8 +169,30 @@ class Proof:
 
     def kill_a_rank(self) -> bool:
         """SIGKILL to one rank."""
-        ranks = [pid for pid in self._processes() if b"rank.py" in command_line_of(pid)]
-        os.kill(self.random.choice([pid for pid in ranks if not is_shell(pid)]), signal.SIGKILL)
+        os.kill(self.random.choice(self._ranks()), signal.SIGKILL)
+        return True
+
+    def _ranks(self) -> list[int]:
+        """Return the ranks' processes, without the shells around them."""
+        with_rank = [pid for pid in self._processes() if b"rank.py" in command_line_of(pid)]
+        return [pid for pid in with_rank if not is_shell(pid)]
+
+    def kill_the_script(self) -> bool:
+        """SIGKILL to the job's batch script."""
+        scripts = [pid for pid in self._processes() if b"slurm_script" in command_line_of(pid)]
+        first = min(scripts)  # its subshells have the same command line, and higher numbers
+        os.kill(first, signal.SIGKILL)
+        return True
+
+    def damage_the_newest_checkpoint(self) -> bool:
+        """A byte of the newest checkpoint flips before a rank is killed: the one before it is the newest whole one."""
+        self.wait_for(lambda: self.store.saved() > SAVE_EVERY, "two checkpoints")
+        self.store.damage_newest()
+        return self.kill_a_rank()
+
+    def pass_the_memory_limit(self) -> bool:
+        """A rank takes more memory than Slurm grants: slurmstepd kills the step."""
+        os.kill(self.random.choice(self._ranks()), signal.SIGUSR2)
         return True
 
     def _processes(self, node: str | None = None) -> list[int]:
@@ -388,7 +380,7 @@ def proof(folder: Path, seed: int, size: Size = FULL) -> Iterator[Proof]:
             with loader.Root(URL) as root, root.write("points", part_samples=50) as writer:
                 for number in range(500):
                     writer.add(f"{number:03d}", {"x.npy": np.arange(64) + number, "cls": number % 3})
-            with slurm(folder / "slurm", accounts=True) as cluster:
+            with slurm(folder / "slurm", accounts=True, memory_limits=True) as cluster:
                 patched.setenv("SLURM_CONF", str(cluster.conf))
                 yield _begun(Proof(folder, cluster, store, seed, size))
         finally:

@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -112,6 +112,7 @@ class Checkpoints:
         batches: BatchPosition | None = None,
         *,
         wait: bool = True,
+        on_committed: Callable[[], object] | None = None,
     ) -> None:
         """Save a state after `step` completed steps.
 
@@ -121,6 +122,8 @@ class Checkpoints:
 
         wait: False uploads a copy in the background, one save at a time. If that fails, the next call raises its error.
 
+        on_committed: called on the first rank as soon as the checkpoint is whole, with `wait=False` in another thread.
+
         Raises: Conflict if `step` is not above the newest step; InvalidField; MissingDependency; StoreError; another
         rank's error.
         """
@@ -129,6 +132,7 @@ class Checkpoints:
         from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
         writer, begun = self.writer(step, batches), Event()
+        writer.on_committed = on_committed
         how: dict[str, Any] = {"storage_writer": writer, **self._collective()}
         with _quiet(how), _named_apart(state):
             if wait:

@@ -52,6 +52,8 @@ class CheckpointWriter(StorageWriter):
 
     on_set_up: Callable[[], object] | None = None
     """Called at a save's start."""
+    on_committed: Callable[[], object] | None = None
+    """Called on the coordinator as soon as the checkpoint is whole."""
 
     def __init__(
         self,
@@ -165,6 +167,8 @@ class CheckpointWriter(StorageWriter):
             # Another process has saved a later step, and may have deleted these parts.
             self._store.delete_many([key])
             raise self._conflict(newest)
+        if self.on_committed is not None:
+            self.on_committed()
         retention.apply(self._store, self._keep, checkpoint)
 
     def _check_same(self, results: Sequence[Sequence[WriteResult]]) -> None:

@@ -49,9 +49,9 @@ class RunRecord:
         self._thread = threading.Thread(target=self._write, name="penstock-record", daemon=True)
         self._thread.start()
 
-    def event(self, name: str, step: int, **facts: Any) -> None:
-        """Note an event: what happened after how many steps, and integers or texts about it."""
-        at_us = utc_us()
+    def event(self, name: str, step: int, at_us: int | None = None, **facts: Any) -> None:
+        """Note an event: what happened after how many steps, and integers or texts about it. at_us: None for now."""
+        at_us = utc_us() if at_us is None else at_us
         self._add(_Write(partial(self._put_event, name, step, at_us, facts), event=name))
 
     def window(self, rows: bytes) -> None:

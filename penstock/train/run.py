@@ -13,6 +13,7 @@ from loader.run.trail.trail import check_run_name
 
 from ..checkpoints.ranks import from_first_rank
 from ..checkpoints.run import plan_versions
+from ..units import utc_us
 from .agreement import Agreement
 from .batch_source import BatchSource, batch_source
 from .hang import HangWatch
@@ -356,9 +357,15 @@ class Run:
             import torch
 
             torch.cuda.synchronize(self.device)
-        saved.save(step, state, batches, wait=wait)
+        stood: dict[str, int] = {}  # how long the training stood, and when it went on
+
+        def committed() -> None:
+            """Record the checkpoint once it is whole: a kill before leaves no event that promises it."""
+            self._event("saved", step, **(stood or {"took_us": _microseconds(begun)}))
+
+        saved.save(step, state, batches, wait=wait, on_committed=committed)
         self._save_s = max(self._save_s, perf_counter() - begun)
-        self._event("saved", step, took_us=_microseconds(begun))
+        stood |= {"at_us": utc_us(), "took_us": _microseconds(begun)}
         self._hang.arm()
 
     def _warn_of_long_steps(self) -> None:
@@ -392,7 +399,17 @@ class Run:
         if left_by_next:  # the script calls `next` on `steps`
             error = None
         again = error is None and self._stopped is Stop.AGAIN and not self._finished
-        self._requests.close(leaves=again)
+        try:
+            self._leave(error, again=again)
+        finally:  # last: a signal meanwhile may not change how the run ends
+            self._requests.close(leaves=again)
+        if again:
+            raise SystemExit(AGAIN)
+        if left_by_next:
+            raise SystemExit(0)
+
+    def _leave(self, error: BaseException | None, *, again: bool) -> None:
+        """Store what is left of the record, and leave the process group."""
         if again:
             self._tell_launcher()  # first: a slow record below may outlast the grace
         if error is not None:
@@ -413,10 +430,6 @@ class Run:
             from torch import distributed
 
             distributed.destroy_process_group()
-        if again:
-            raise SystemExit(AGAIN)
-        if left_by_next:
-            raise SystemExit(0)
 
     def _end(self) -> RunEnd:
         if self._finished or self._stopped is Stop.NO:

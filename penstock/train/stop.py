@@ -1,5 +1,6 @@
 """Requests to stop: a signal to this process, or a person's `penstock train stop`. `agreement` exchanges them."""
 
+import atexit
 import logging
 import os
 import signal
@@ -86,17 +87,21 @@ class StopRequests:
             _log.warning("the store did not answer within %.0f s whether the run is to stop", FIRST_LOOK_S)
 
     def close(self, *, leaves: bool = False) -> None:
-        """Restore the earlier handlers, and end the thread.
+        """Restore the earlier handlers, and end the thread. No signal changes the exit status at the interpreter's end.
 
         leaves: The process ends by `AGAIN` now: a second signal may not end it by another status.
         """
         self._end.set()
         self._leaves = leaves
+        if self._before:
+            atexit.register(_ignore_signals)
         if leaves:
             return
         uncover_children(self._before)
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # A scheduler's USR1 would kill a run that has ended, and the run would begin again.
+            is_deadly = number == signal.SIGUSR1 and handler == signal.SIG_DFL
+            signal.signal(number, _ignored if is_deadly else handler)
         self._before.clear()
 
     def ask(self) -> None:
@@ -119,3 +124,13 @@ class StopRequests:
         if not self._leaves:
             with suppress(OSError):
                 os.write(STDERR, INTERRUPTED)
+
+
+def _ignored(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by doing nothing. Programs that the script starts do not inherit this, unlike SIG_IGN."""
+
+
+def _ignore_signals() -> None:
+    """Ignore the signals from here on: Python resets its own handlers to the deadly default before it ends."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

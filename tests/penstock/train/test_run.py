@@ -2,18 +2,24 @@
 
 import random
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import loader
 from penstock.checkpoints import Checkpoints
+from penstock.checkpoints.writer import CheckpointWriter
+from penstock.train import Run
 from penstock.train.hang import STEADY
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_usage import event_versions
 from tests.penstock.train.conftest import Rank, digests
+from tests.servers.patience import PATIENCE_S, until
 from tests.servers.processes import python
 
 STEPS = 40
@@ -226,3 +232,49 @@ def test_steps_too_long_for_the_grace_are_warned_of_once(start: Start, grace_s: 
     (rank,) = start(1, "--steps", 8, "--save-every", 2, PENSTOCK_GRACE_S=grace_s)
     assert rank.status() == 0, rank.text
     assert rank.text.count("two steps and a checkpoint take") == (grace_s == "0")
+
+
+def test_checkpoint_is_recorded_once_it_is_whole(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is saved beside the training: a kill before its end leaves no event that promises it."""
+    may_finish, finish = threading.Event(), CheckpointWriter.finish
+
+    def late_finish(writer: CheckpointWriter, **facts: Any) -> None:
+        assert may_finish.wait(PATIENCE_S)
+        finish(writer, **facts)
+
+    monkeypatch.setattr(CheckpointWriter, "finish", late_finish)
+    folder = RunFolder(loader.Root(root).store, "one")
+    plan = loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
+    state = {"weight": torch.zeros(1)}
+    with (
+        Run.joined(name="one", record=root) as run,
+        loader.Loader(plan, 0, 1, steps=3, workers=0) as batches,
+        Checkpoints(root, "one") as saved,
+    ):
+        for batch in run.steps(batches, saved, state, save_every=2):
+            if batch.step == 2:
+                until(lambda: len(folder.events()) == 2, lambda: folder.events())
+                assert [event.name for event in folder.events()] == ["ranks_up", "first_batch"]
+                may_finish.set()
+                until(lambda: len(folder.events()) == 3)
+                assert saved.steps() == [2]
+    events = folder.events()
+    assert [(event.name, event.step) for event in events][2:] == [("saved", 2), ("saved", 3), ("ended", 3)]
+    assert [event.at_us for event in events] == sorted(event.at_us for event in events)
+
+
+def test_checkpoint_that_fails_is_not_recorded(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(writer: CheckpointWriter, **facts: Any) -> None:
+        raise OSError("no space is left")
+
+    monkeypatch.setattr(CheckpointWriter, "finish", fail)
+    plan = loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
+    with (
+        pytest.raises(OSError, match="no space"),
+        Run.joined(name="one", record=root) as run,
+        loader.Loader(plan, 0, 1, steps=3, workers=0) as batches,
+        Checkpoints(root, "one") as saved,
+    ):
+        list(run.steps(batches, saved, {"weight": torch.zeros(1)}, save_every=2))
+    names = [event.name for event in RunFolder(loader.Root(root).store, "one").events()]
+    assert names == ["ranks_up", "first_batch", "failed"]

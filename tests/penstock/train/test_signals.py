@@ -16,6 +16,7 @@ from penstock.checkpoints import Checkpoints
 from penstock.train.run import AGAIN
 from tests.penstock.train.conftest import REPOSITORY, Rank, digests
 from tests.servers.patience import PATIENCE_S
+from tests.servers.processes import python
 
 Start = Callable[..., list[Rank]]
 
@@ -206,6 +207,43 @@ def test_ignored_interrupt_stays_ignored(
     assert trainer.returncode == 0, errors
     assert output.endswith("ended\n")
     assert "Ctrl-C" not in errors
+
+
+LATE_SIGNALS = """
+import atexit, os, signal, sys
+import loader
+from penstock.train import Run
+
+def send():
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+class LateSignal:
+    def __init__(self):
+        self.kill, self.pid, self.number = os.kill, os.getpid(), signal.SIGUSR1
+
+    def __del__(self):
+        print("late signal", flush=True)
+        self.kill(self.pid, self.number)
+
+late_signal = LateSignal()
+atexit.register(send)
+root = loader.Root(sys.argv[1])
+with Run.joined(name="one") as run:
+    plan = loader.plan({"d": root.open("points@1")}, seed=1, global_batch=2)
+    with loader.Loader(plan, run.world, steps=2, workers=0) as batches:
+        for batch in run.steps(batches):
+            if sys.argv[2] == "stops":
+                run.ask_to_stop()
+send()
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("finishes", 0), ("stops", AGAIN)])
+def test_signal_after_the_last_step_changes_no_exit_status(root: str, end: str, status: int) -> None:
+    """While Python takes its modules apart, its own handlers are reset already."""
+    done = python("-c", LATE_SIGNALS, root, end)
+    assert done.returncode == status, done.stderr
+    assert "late signal" in done.stdout
 
 
 @pytest.mark.parametrize("number", parent_watch.STOP_SIGNALS)

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping
 from math import ceil
 from pathlib import Path
 
-LOCAL_RANKS = (
-    "LOCAL_WORLD_SIZE",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_NTASKS_PER_NODE",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "MPI_LOCALNRANKS",
-)
-"""Variables of torchrun, Slurm (twice), Open MPI, and MPICH and Intel MPI, in this order of preference."""
+from .local_ranks import local_ranks
 
-_SLURM_GROUP = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_CPU_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+
+HYPERTHREADS = 16
+"""Most logical CPUs of a machine with a worker process each. Above, two on one core compete for its memory bandwidth.
+
+16 processes on 16 logical CPUs decode the most photos.
+"""
 
 
 def n_cores() -> int:
@@ -23,33 +22,31 @@ def n_cores() -> int:
     return max(1, ceil(min(_affinity(), cpu_quota())))
 
 
-def rank_cores(environ: Mapping[str, str] | None = None) -> int:
+def rank_cores(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
     """Return this rank's share of the machine's cores.
 
-    Ranks divide cores and quota, unless the launcher binds each rank to its own cores.
+    Ranks divide cores and quota, unless the launcher binds each rank to its own cores. root: folder with /proc and
+    /sys.
     """
-    ranks, own, every = local_ranks(environ), _affinity(), os.cpu_count() or 1
-    share = own if own * ranks <= every else own // ranks
-    return max(1, ceil(min(share, cpu_quota() / ranks)))
+    ranks = local_ranks(environ)
+    share = _affinity() if _are_bound(ranks, root) else _affinity() // ranks
+    return max(1, ceil(min(share, cpu_quota(root) / ranks)))
+
+
+def rank_processes(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
+    """Return how many processes that compute fill this rank's share: one per physical core of a large machine."""
+    share = rank_cores(environ, root)
+    if (os.cpu_count() or 1) <= HYPERTHREADS:
+        return share
+    ranks = local_ranks(environ)
+    physical = _physical_cores(root)
+    return max(1, min(share, physical if _are_bound(ranks, root) else physical // ranks))
 
 
 def rank_memory_bytes(environ: Mapping[str, str] | None = None) -> int:
     """Return this rank's share of the machine's memory, or of its cgroup's limit."""
     every = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return int(min(every, memory_limit())) // local_ranks(environ)
-
-
-def local_ranks(environ: Mapping[str, str] | None = None) -> int:
-    """Return the launcher's number of ranks on this machine (`LOCAL_RANKS`); 1 if there is no launcher."""
-    environ = os.environ if environ is None else environ
-    for name in LOCAL_RANKS:
-        counts = _slurm_counts(environ.get(name, ""))
-        if len(counts) == 1:
-            return max(1, counts[0])
-        node = environ.get("SLURM_NODEID", "")
-        if counts and node.isdecimal() and int(node) < len(counts):
-            return max(1, counts[int(node)])
-    return 1
 
 
 def cpu_quota(root: Path = Path("/")) -> float:
@@ -75,8 +72,49 @@ def memory_limit(root: Path = Path("/")) -> float:
     return min(limits)
 
 
+def cpuset_cores(root: Path = Path("/")) -> int:
+    """Return the number of CPUs in the cgroup's cpuset; 0 if unknown. root: folder with /proc and /sys."""
+    for folder in _cgroups(root, "cpuset"):
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
+            count = _listed_cpus(_read(folder / name).strip())
+            if count:
+                return count
+    return 0
+
+
+def _are_bound(ranks: int, root: Path) -> bool:
+    """Return whether the launcher has bound each rank to cores of its own."""
+    # A container's cpuset binds no rank: it is the machine that its ranks divide.
+    every = cpuset_cores(root) or os.cpu_count() or 1
+    return _affinity() * ranks <= every
+
+
+def _physical_cores(root: Path) -> int:
+    """Return the number of cores behind the CPUs of this process's affinity."""
+    cores = set()
+    for cpu in _affinity_cpus():
+        siblings = _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").strip()
+        cores.add(siblings or f"cpu {cpu}")  # without a list, each CPU counts as a core
+    return len(cores)
+
+
+def _listed_cpus(text: str) -> int:
+    """Return the number of CPUs in a list such as "0-15,32"; 0 for other text."""
+    ranges = [_CPU_RANGE.fullmatch(part) for part in text.split(",")]
+    bounds = [(int(one[1]), int(one[2] or one[1])) for one in ranges if one is not None]
+    if len(bounds) < len(ranges):
+        return 0
+    return sum(max(0, last - first + 1) for first, last in bounds)
+
+
+def _affinity_cpus() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
 def _affinity() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(_affinity_cpus())
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
@@ -95,15 +133,6 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
             continue
         inside = Path(path.lstrip("/"))
         yield from (mount / one for one in (inside, *inside.parents))
-
-
-def _slurm_counts(text: str) -> list[int]:
-    """Return the tasks per node: [4, 4, 3] for "4(x2),3"; [] for other text."""
-    groups = [_SLURM_GROUP.fullmatch(part) for part in text.split(",")]
-    limits = [(int(one[1]), int(one[2] or 1)) for one in groups if one is not None]
-    if len(limits) < len(groups) or sum(nodes for _, nodes in limits) > 2**20:
-        return []
-    return [count for count, nodes in limits for _ in range(nodes)]
 
 
 def _read(path: Path) -> str:

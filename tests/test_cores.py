@@ -92,6 +92,21 @@ def test_memory_limit_of_both_versions(tmp_path, files, limit):
         ({"LOCAL_WORLD_SIZE": "2", "SLURM_NTASKS_PER_NODE": "1"}, 2),  # torchrun started by one task of Slurm
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "6"}, 6),
         ({"MPI_LOCALNRANKS": "5"}, 5),
+        ({"LOCAL_SIZE": "8", "LOCAL_RANK": "3", "WORLD_SIZE": "16"}, 8),  # DeepSpeed
+        ({"MV2_COMM_WORLD_LOCAL_SIZE": "4"}, 4),
+        ({"PMI_LOCAL_SIZE": "4"}, 4),
+        # Lightning's own launcher on one node; its rank 0 has the same variables in its own environment only.
+        ({"LOCAL_RANK": "3", "WORLD_SIZE": "8", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}, 8),
+        ({"LOCAL_RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "localhost"}, 8),
+        ({"RANK": "5", "WORLD_SIZE": "16", "MASTER_ADDR": "10.0.0.7", "CROSS_SIZE": "2"}, 8),
+        ({"RANK": "5", "WORLD_SIZE": "16", "MASTER_ADDR": "10.0.0.7", "SLURM_NNODES": "4"}, 4),
+        # One task of Slurm whose script starts the ranks.
+        ({"SLURM_NTASKS_PER_NODE": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "LOCAL_RANK": "0"}, 8),
+        ({"LOCAL_RANK": "3"}, 4),  # at least: ranks of a node are numbered without gaps
+        ({"LOCAL_RANK": "7", "WORLD_SIZE": "2"}, 2),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, 1),
+        ({"LOCAL_RANK": "9" * 5000}, 1),
+        ({"WORLD_SIZE": "0", "LOCAL_RANK": "one"}, 1),
     ],
 )
 def test_local_ranks_of_each_launcher(environ, ranks):
@@ -113,8 +128,67 @@ def test_local_ranks_of_each_launcher(environ, ranks):
 def test_rank_cores_divide_what_ranks_share(monkeypatch, affinity, machine, quota, ranks, share):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)))
     monkeypatch.setattr(os, "cpu_count", lambda: machine)
-    monkeypatch.setattr(cores, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(cores, "cpu_quota", lambda root: quota)
+    monkeypatch.setattr(cores, "cpuset_cores", lambda root: 0)
     assert cores.rank_cores({"LOCAL_WORLD_SIZE": str(ranks)}) == share
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, 0),
+        (V2, 0),
+        (V2 | {"sys/fs/cgroup/pod/job/cpuset.cpus.effective": "0-15\n"}, 16),
+        (V2 | {"sys/fs/cgroup/pod/cpuset.cpus.effective": "0-3,8,10-11"}, 7),
+        (V2 | {"sys/fs/cgroup/cpuset.cpus.effective": "\n"}, 0),
+        (V2 | {"sys/fs/cgroup/cpuset.cpus.effective": "0-many"}, 0),
+        ({"proc/self/cgroup": "3:cpuset:/a\n", "sys/fs/cgroup/cpuset/a/cpuset.effective_cpus": "4-7"}, 4),
+        ({"proc/self/cgroup": "3:cpuset:/a\n", "sys/fs/cgroup/cpuset/cpuset.cpus": "0-1"}, 2),
+    ],
+)
+def test_cpuset_cores_of_both_versions(tmp_path, files, count):
+    assert cores.cpuset_cores(cgroup(tmp_path, files)) == count
+
+
+@pytest.mark.parametrize(
+    ("affinity", "ranks", "share"),
+    [
+        (16, 2, 8),  # all CPUs of the container: no rank is bound
+        (16, 1, 16),
+        (16, 16, 1),
+        (8, 2, 8),  # each rank has half of the container
+    ],
+)
+def test_containers_cpuset_binds_no_rank(tmp_path, monkeypatch, affinity, ranks, share):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    root = cgroup(tmp_path, V2 | {"sys/fs/cgroup/cpuset.cpus.effective": "0-15\n"})
+    assert cores.rank_cores({"LOCAL_WORLD_SIZE": str(ranks)}, root) == share
+
+
+@pytest.mark.parametrize(
+    ("cpus", "ranks", "quota", "processes"),
+    [
+        (128, 1, "max", 64),
+        (128, 8, "max", 8),
+        (32, 1, "max", 16),
+        (16, 1, "max", 16),  # a small machine: two processes on a core gain
+        (128, 1, "1600000", 16),  # a quota is time, whichever CPUs give it
+        (128, 64, "max", 1),
+    ],
+)
+def test_rank_processes_are_one_per_physical_core_of_a_large_machine(
+    tmp_path, monkeypatch, cpus, ranks, quota, processes
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)))
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    files = V2 | {"sys/fs/cgroup/cpu.max": f"{quota} 100000"}
+    for cpu in range(cpus):
+        pair = cpu % (cpus // 2)
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"] = f"{pair},{pair + cpus // 2}"
+    root = cgroup(tmp_path, files)
+    assert cores.rank_processes({"LOCAL_WORLD_SIZE": str(ranks)}, root) == processes
+    assert cores.rank_processes({"LOCAL_WORLD_SIZE": "1"}, tmp_path / "none") == cpus, "no topology"
 
 
 def test_rank_memory_is_a_share_of_the_limit(monkeypatch):

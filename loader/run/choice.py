@@ -21,6 +21,8 @@ FEW = 2
 """Number of cores or processes up to which threads decode as fast as processes; 3 processes beat 4 threads."""
 DECODING_THREADS, COPYING_THREADS = 4, 2
 """Most threads that speed each other up: while decoding, and while copying."""
+COPYING_PROCESSES = 2
+"""Most worker processes for copies: what they save the training is its own wait for the lock."""
 WAITS = 0.1
 """Share of its time that training waits, above which faster batches pay off."""
 WORK = 0.5
@@ -33,6 +35,8 @@ LOCKED = 0.25
 """Share of the time that training holds the lock for long, above which threads starve."""
 IDLE = 0.1
 """Share of its time that training works, below which it is idle; above twice that it is busy."""
+HELD = 0.5
+"""Share of the time that decoders hold the lock for long, above which a second thread gains nothing."""
 ONE_CORE = 0.7, 1.25
 """Range of cores used by threads that take turns at the lock; with fewer they wait for something else."""
 
@@ -51,6 +55,13 @@ class Stages:
     """Cores kept busy by making batches: CPU seconds per second."""
     cores: float
     """Cores kept busy by the process."""
+    delayed: float = 0.0
+    """Cores for which the process's threads waited, because other programs had them."""
+
+    @property
+    def used(self) -> float:
+        """Cores that the process would keep busy on a machine without other programs."""
+        return self.cores + self.delayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +75,11 @@ class Room:
     threads: bool
     """True if the number of threads may change."""
     local: bool
-    """True if all samples are on this machine."""
+    """True if all samples are on this machine's own disks."""
     caller: bool
     """True allows the training's own thread."""
+    more_threads: bool = False
+    """True allows more threads for copies than speed each other up: they wait for a disk at the same time."""
 
 
 class Maker(NamedTuple):
@@ -78,8 +91,11 @@ class Maker(NamedTuple):
     """Number of threads or processes; 0 for the caller."""
 
 
-def first_threads(cores: int, *, local: bool) -> int:
-    return min(cores, DECODING_THREADS) if local else cores
+def first_threads(cores: int, *, local: bool, copies: bool = False) -> int:
+    """Return the number of threads to begin with. copies: True if nothing is decoded or transformed."""
+    if not local:
+        return cores
+    return min(cores, COPYING_THREADS if copies else DECODING_THREADS)
 
 
 def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker, str] | None:
@@ -87,8 +103,9 @@ def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker
 
     locked: share of time in which a thread waits long for the interpreter's lock.
     """
-    if room.processes and now.name != "processes" and (why := _why_processes(locked, room, stages)):
-        return Maker("processes", room.processes), why
+    if room.processes and now.name != "processes" and (why := _why_processes(locked, room, stages, now)):
+        most = room.processes if stages.decodes >= WORK else COPYING_PROCESSES
+        return Maker("processes", min(room.processes, most)), why
     if now.name == "processes" or not room.threads:
         return None
     if now.name == "caller":
@@ -96,7 +113,7 @@ def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker
     return _fewer_threads(room, stages, now.workers)
 
 
-def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
+def _why_processes(locked: float, room: Room, stages: Stages, now: Maker) -> str | None:
     waits, decodes = stages.waits >= WAITS, stages.decodes >= WORK
     if stages.fetches >= WORK and not room.local:
         return None
@@ -105,6 +122,12 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
         return (
             f"decoders and transforms take {stages.decodes:.0%} of the work on batches, which keeps {stages.load:.2g} "
             f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
+        )
+    are_several = min(now.workers, room.processes, room.cores) > 1
+    if decodes and waits and are_several and _decoders_take_turns(locked, stages):
+        return (
+            f"decoders and transforms take {stages.decodes:.0%} of the work on batches and hold the lock: "
+            f"{now.workers} threads used {stages.cores:.2g} cores, and the training waited for {stages.waits:.0%}"
         )
     # (other programs may leave less than a core)
     idle_share = min(1.0, stages.cores)
@@ -125,6 +148,16 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
     )
 
 
+def _decoders_take_turns(locked: float, stages: Stages) -> bool:
+    """Return whether all threads together use one core, because decoders hold the interpreter's lock."""
+    low, high = ONE_CORE
+    if low <= stages.used < high:
+        return True
+    # On a busy machine, threads that wait for the lock also wait for a core. Only the probe separates the two.
+    by_training = 1 - stages.waits
+    return stages.cores < high and locked - by_training >= HELD
+
+
 def _fewer_threads(room: Room, stages: Stages, threads: int) -> tuple[Maker, str] | None:
     decodes = stages.decodes >= WORK
     most = DECODING_THREADS if decodes else COPYING_THREADS
@@ -134,7 +167,14 @@ def _fewer_threads(room: Room, stages: Stages, threads: int) -> tuple[Maker, str
         return Maker(
             "threads", most
         ), f"more than {most} threads that {work} samples take the lock from each other"
-    if decodes or not room.local or stages.waits < WAITS or not low <= stages.cores < high:
+    if decodes or not room.local or stages.waits < WAITS:
+        return None
+    if stages.used < low and room.more_threads and stages.fetches >= WORK and threads < DECODING_THREADS:
+        more = min(room.cores, DECODING_THREADS)
+        return Maker("threads", more), (
+            f"{threads} thread{'s' * (threads > 1)} and the training used {stages.used:.2g} cores: they wait for a disk"
+        )
+    if not low <= stages.cores < high:
         return None
     why = f"{threads} thread{'s' * (threads > 1)} and the training used {stages.cores:.2g} cores"
     if room.caller and stages.waits > 1 - IDLE:
@@ -209,6 +249,23 @@ class LockProbe:
         delays.close()
 
 
+def process_delay_s() -> float:
+    """Return the seconds that this process's threads were ready to run while other programs had their cores."""
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:  # not Linux
+        return 0.0
+    return sum(_delay_s(thread) for thread in threads)
+
+
+def _delay_s(thread: str) -> float:
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+            return int(file.read(64).split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):  # it has ended, or the kernel keeps no such file
+        return 0.0
+
+
 class _RunDelay:
     def __init__(self) -> None:
         try:
@@ -231,7 +288,7 @@ class Contention:
     """Measures a loader at intervals. For the consumer's thread, except `end_probe`."""
 
     def __init__(self, *, probed: bool) -> None:
-        self._before: tuple[Mapping[str, float], float, float] | None = None
+        self._before: tuple[Mapping[str, float], float, float, float] | None = None
         self._since_s, self._computed_s, self._next_s, self._looks = 0.0, 0.0, 0.0, 0
         self._probed = probed
         self._probe: LockProbe | None = None
@@ -246,14 +303,15 @@ class Contention:
         return self._since_s >= self._next_s
 
     def measure(
-        self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float
+        self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float, delay_s: float = 0.0
     ) -> Measurement | None:
         """Return the measured interval since the previous call; None on the first call.
 
-        made_cpu_s: CPU seconds spent on the delivered batches; process_cpu_s: on the whole process.
+        made_cpu_s: CPU seconds spent on the delivered batches; process_cpu_s: on the whole process. delay_s: seconds
+        that its threads waited for a core.
         """
         locked = self._probe.drain() if self._probe is not None else 0.0
-        before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s)
+        before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s, delay_s)
         computed_s, self._since_s, self._computed_s, self._looks = self._computed_s, 0.0, 0.0, self._looks + 1
         self._next_s = FIRST_LOOK_S if before is None else LOOK_S
         if self._looks > PROBED_LOOKS:
@@ -270,6 +328,8 @@ class Contention:
             fetches=_share(spent, "fetch"),
             load=(made_cpu_s - before[1]) / elapsed,
             cores=(process_cpu_s - before[2]) / elapsed,
+            # (a thread that has ended takes its seconds with it)
+            delayed=max(0.0, delay_s - before[3]) / elapsed,
         )
         return Measurement(locked, stages)
 

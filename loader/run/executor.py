@@ -13,13 +13,25 @@ from time import process_time
 from typing import TYPE_CHECKING, Literal
 
 from ..cache.spec import CacheSpec
-from ..cores import rank_cores, rank_memory_bytes
+from ..cores import rank_cores, rank_memory_bytes, rank_processes
 from ..errors import InvalidRuntime, Unpicklable
 from ..lazy_imports import without_collector
-from ..storage import is_local
+from ..storage import is_local, is_on_network
 from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
-from .choice import FEW, WORK, Contention, Maker, Measurement, Room, choice, decodes, first_threads
+from .choice import (
+    COPYING_THREADS,
+    FEW,
+    WORK,
+    Contention,
+    Maker,
+    Measurement,
+    Room,
+    choice,
+    decodes,
+    first_threads,
+    process_delay_s,
+)
 from .making.assemble import Assembler
 from .making.prefetch import READY, BatchMaker, Bound, MadeBatches, Prefetch, making
 from .metrics import Metrics
@@ -109,13 +121,20 @@ class Execution:
     ) -> None:
         self._assembler, self._cache, self._metrics = assembler, cache, metrics
         self._workers_asked, self._bound = workers, bound
-        self._cores, self._memory_bytes = rank_cores(), rank_memory_bytes()
-        self._local = all(is_local(view.version.shard_store) for view in assembler.recipe.views)
+        self._measure_share()
+        stores = [view.version.shard_store for view in assembler.recipe.views]
+        # The kernel caches a network folder's pages, but each first read waits as a bucket's does.
+        self._local = all(is_local(store) and not is_on_network(store) for store in stores)
+        self._copies = assembler.recipe.copies
         self._sent_bytes = 0
         self.name, self.why = self._first(executor)
         self.workers = self._count(self.name)
         self._may_start_processes = False
         self._may_be_caller = executor == "auto" and workers == "auto"
+        self._may_add_threads = self._copies
+        # Former makers, and the seconds of the training, waiting and working, with each and with the present one.
+        self._trials: list[tuple[Maker, float]] = []
+        self._used_s = 0.0
         self._contention: Contention | None = None
         if self.name == "threads" and "auto" in (executor, workers):
             self._may_start_processes = executor == "auto"
@@ -138,6 +157,10 @@ class Execution:
 
     def prefetch(self) -> Prefetch:
         if self._prefetch is None:
+            # Ranks that started after this loader was created take their part of the machine.
+            self._measure_share()
+            if self._workers_asked == "auto":
+                self.workers = min(self.workers, self._count(self.name))
             self._prefetch = Prefetch(self._maker(), self._bound, waits=self.waits)
         return self._prefetch
 
@@ -147,10 +170,11 @@ class Execution:
         waited_s: seconds that training waited. busy_s, computed_s: seconds that it worked before, and its thread's CPU
         seconds.
         """
+        self._used_s += waited_s + busy_s
         measured = self._contention
         if measured is not None and measured.saw(waited_s, busy_s, computed_s) and self._starting is None:
             metrics = self._metrics.snapshot()
-            seen = measured.measure(metrics, self.prefetch().cpu_s, process_time())
+            seen = measured.measure(metrics, self.prefetch().cpu_s, process_time(), process_delay_s())
             if seen is not None:
                 self._choose(seen)
             elif self._may_start_processes and self._cores > FEW and decodes(metrics) >= WORK:
@@ -170,8 +194,12 @@ class Execution:
 
         caller: name of the thread that takes the batches.
         """
-        made_by = caller if self.name == "caller" else self._named()
+        made_by = _named(Maker(self.name, self.workers), caller)
         most, maker = self._bound.most, f"batches are made by {made_by}: {self.why}"
+        if self._contention is not None or self._trials:
+            trials = [*self._trials, (Maker(self.name, self.workers), self._used_s)]
+            tried = ", ".join(f"{_named(one)} for {seconds:,.1f} s" for one, seconds in trials)
+            maker = f"{maker}\ntried: {tried}"
         if self.name == "caller":
             return f"{maker}\nnone is made ahead"
         prefetch = self._prefetch
@@ -229,9 +257,14 @@ class Execution:
         if self._workers_asked != "auto":
             return self._workers_asked
         if name == "threads":
-            return first_threads(self._cores, local=self._local)
+            return first_threads(self._cores, local=self._local, copies=self._copies)
         each = WORKER_BYTES + self._sent_bytes
-        return max(1, min(self._cores, self._memory_bytes // WORKERS_SHARE // each))
+        return max(1, min(self._processes_fill, self._memory_bytes // WORKERS_SHARE // each))
+
+    def _measure_share(self) -> None:
+        """Measure this rank's part of the machine, which other ranks make smaller when they start."""
+        self._cores, self._processes_fill = rank_cores(), rank_processes()
+        self._memory_bytes = rank_memory_bytes()
 
     def _maker(self) -> BatchMaker:
         if self.name == "processes":
@@ -254,6 +287,7 @@ class Execution:
             threads=self._workers_asked == "auto",
             local=self._local,
             caller=self._may_be_caller,
+            more_threads=self._may_add_threads,
         )
         better = choice(seen.locked, room, seen.stages, Maker(self.name, self.workers))
         if better is None:
@@ -262,24 +296,27 @@ class Execution:
         if maker.name != "processes":
             # to the caller and back only once
             self._may_be_caller = self._may_be_caller and self.name != "caller"
+            # to a disk's threads and back only once
+            self._may_add_threads = self._may_add_threads and maker.workers <= COPYING_THREADS
             self._move(*maker, why)
             return
         self._may_start_processes = False
         if self._contention is not None:
             self._contention.end_probe()
-        obstacle = self._start_processes(why)
+        self._measure_share()
+        obstacle = self._start_processes(min(maker.workers, self._count("processes")), why)
         if obstacle is not None:
             self._move(self.name, self.workers, f"{why}; but worker processes cannot start: {obstacle}")
             self._choose(seen)
 
-    def _start_processes(self, why: str) -> object:
+    def _start_processes(self, workers: int, why: str) -> object:
         from .workers.startup_message import why_not
 
         obstacle = why_not(self._assembler.recipe)
         if obstacle.text is None:
             self._sent_bytes = obstacle.sent_bytes
             try:
-                pool = self._processes(self._count("processes"))
+                pool = self._processes(min(workers, self._count("processes")))
             except (OSError, InvalidRuntime) as error:
                 obstacle = obstacle._replace(text=str(error))
             else:
@@ -314,19 +351,27 @@ class Execution:
         pool.abandon()
 
     def _move(self, name: str, workers: int, why: str, maker: BatchMaker | None = None) -> None:
-        changes = (name, workers) != (self.name, self.workers)
+        before = Maker(self.name, self.workers)
         self.name, self.workers, self.why = name, workers, why
-        if changes:
+        if before != (name, workers):
+            self._trials.append((before, self._used_s))
+            self._used_s = 0.0
             self.prefetch().move(maker or self._maker())
-        logger.info("batches are made by %s from now on: %s", self._named(), why)
-
-    def _named(self) -> str:
-        return "the training's own thread" if self.name == "caller" else f"{self.workers} {self.name}"
+        logger.info("batches are made by %s from now on: %s", _named(Maker(name, workers)), why)
 
     def _end_measuring(self, *, wait: bool = False) -> None:
         if self._contention is not None:
             self._contention.end_probe(wait=wait)
             self._contention = None
+
+
+def _named(maker: Maker, caller: str = "the training's own thread") -> str:
+    if maker.name == "caller":
+        return caller
+    # "1 thread", "1 process"
+    ending = {"threads": "s", "processes": "es"}[maker.name]
+    name = maker.name if maker.workers != 1 else maker.name.removesuffix(ending)
+    return f"{maker.workers} {name}"
 
 
 def _mib(nbytes: int) -> str:

@@ -69,6 +69,7 @@ class Loader:
             reason (docs/throughput.md).
         workers: Number of threads or processes; 0 uses the caller's thread. "auto" uses at most four threads for
             samples on this machine, two if samples are only copied, and one process per core in this rank's share.
+            `describe` has the makers that it tried.
         prefetch: Bytes of batches made ahead. None sizes it by need: two ready for each worker, at least 64 MiB and at
             most a 32nd of this rank's memory (`describe`).
         cache: Where reads from remote roots are cached and read ahead (docs/stores.md). A number is bytes of memory, 0

@@ -15,7 +15,17 @@ from typing import cast
 
 from ..errors import InvalidStore, MissingDependency
 from .spec import StoreSpec, spec_of
-from .store import Blob, ByteRange, ObjectInfo, RangeReader, ReadLimits, Store, is_local, is_there
+from .store import (
+    Blob,
+    ByteRange,
+    ObjectInfo,
+    RangeReader,
+    ReadLimits,
+    Store,
+    is_local,
+    is_on_network,
+    is_there,
+)
 
 __all__ = [
     "Blob",
@@ -26,6 +36,7 @@ __all__ = [
     "Store",
     "StoreSpec",
     "is_local",
+    "is_on_network",
     "is_there",
     "open_store",
 ]

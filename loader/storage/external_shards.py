@@ -25,6 +25,7 @@ from .store import (
     disk_of,
     fill_pieces,
     is_local,
+    is_on_network,
 )
 from .threads import lock
 
@@ -79,6 +80,7 @@ class RefusedPlace:
     """Stands for a location that is not opened; every use raises."""
 
     is_local = False
+    is_on_network = False
 
     def __init__(self, url: str, why: PenstockError) -> None:
         self.url, self._why = url, why
@@ -126,6 +128,10 @@ class PlacedStore:
     @property
     def disk(self) -> "PlacedStore | None":
         return self if all(disk_of(one) is not None for one in (self._home, *self._places)) else None
+
+    @property
+    def is_on_network(self) -> bool:
+        return any(map(is_on_network, self.stores))
 
     def check_vouched(self, places: Iterable[str]) -> None:
         """Raise Forbidden for a location whose bytes must not be copied into the root."""

@@ -36,6 +36,7 @@ from .store import (
     check_span,
     disk_of,
     fill_pieces,
+    is_on_network,
     list_from,
     list_place,
     new_in_place,
@@ -226,6 +227,11 @@ class MirroredStore:
     def disk(self) -> "MirroredStore | None":
         """This store itself if the nearest store is a local folder, else None."""
         return None if self._on_disk is None else self
+
+    @property
+    def is_on_network(self) -> bool:
+        """True if the nearest store is a folder on a network file system."""
+        return self._on_disk is not None and is_on_network(self._on_disk.store)
 
     # reading
 

@@ -199,6 +199,11 @@ def is_local(store: RangeReader) -> bool:
     return disk_of(store) is not None or "://" not in store.url.removeprefix("file://")
 
 
+def is_on_network(store: RangeReader) -> bool:
+    """Return whether a local folder of the store is on a network file system: its reads wait as a bucket's do."""
+    return bool(getattr(store, "is_on_network", False))
+
+
 def is_there(store: Store, key: str) -> bool:
     try:
         store.head(key)

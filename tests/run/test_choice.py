@@ -78,6 +78,19 @@ def threads(number):
             None,
         ),  # it sleeps
         (0.0, TWO, replace(COPIES, waits=0.4, computes=0.4), threads(2), None),
+        # A decoder that holds the lock, with an idle training: two threads make 0.48 to 0.52 of what processes make.
+        (0.0, TWO, replace(PHOTOS, cores=1.0), threads(2), Maker("processes", 2)),
+        (0.9, TWO, replace(PHOTOS, cores=1.0, waits=0.6), threads(2), Maker("processes", 2)),
+        (0.0, TWO, replace(PHOTOS, cores=1.0, waits=0.05, load=0.2), threads(2), None),  # fast enough
+        (0.0, TWO, replace(PHOTOS, cores=1.0), threads(1), None),  # one thread uses one core
+        (0.0, replace(TWO, processes=1), replace(PHOTOS, cores=1.0), threads(2), None),
+        (0.0, replace(TWO, cores=1), replace(PHOTOS, cores=1.0), threads(2), None),
+        # Other programs had a core: the threads were ready to use both.
+        (0.08, TWO, replace(PHOTOS, cores=1.0, delayed=0.9), threads(2), None),
+        (0.08, TWO, replace(PHOTOS, cores=0.48, delayed=1.53), threads(2), None),
+        # Both at once: the threads use half a core, wait for another, and for the lock of one of them.
+        (0.0, TWO, replace(PHOTOS, cores=0.5, delayed=0.5), threads(2), Maker("processes", 2)),
+        (0.83, TWO, replace(PHOTOS, cores=0.57, delayed=1.29), threads(2), Maker("processes", 2)),
         # Copies: two threads at most, and processes only where the training starves them.
         (0.0, NODE, COPIES, threads(4), threads(2)),
         (0.0, NODE, replace(COPIES, cores=3.1), threads(16), threads(2)),
@@ -85,6 +98,8 @@ def threads(number):
         (0.0, NODE, COPIES, threads(2), None),
         (0.0, TWO, COPIES, threads(2), None),
         (0.6, TWO, replace(COPIES, waits=0.3), threads(2), Maker("processes", 2)),
+        # They save the training its wait for the lock, for which two are enough.
+        (0.6, NODE, replace(COPIES, waits=0.3), threads(2), Maker("processes", 2)),
         (0.9, TWO, replace(COPIES, waits=0.02, load=0.05), threads(2), None),
         (
             0.0,
@@ -115,7 +130,8 @@ TURNS = replace(COPIES, waits=0.5, cores=1.05)
         (replace(TURNS, waits=0.05), threads(2), TWO, None),  # the training hardly waits
         (replace(TURNS, cores=0.5), threads(2), TWO, None),  # they wait for a disk, or for other programs
         (replace(TURNS, cores=1.6), threads(2), TWO, None),  # they work at the same time
-        (replace(TURNS, decodes=0.6), threads(2), TWO, None),  # decoders let go of the interpreter
+        (replace(TURNS, decodes=0.6, cores=1.6), threads(2), TWO, None),  # decoders let go of the interpreter
+        (replace(TURNS, decodes=0.6), threads(2), TWO, Maker("processes", 2)),  # decoders hold it
         (replace(TURNS, waits=0.95), threads(2), replace(TWO, threads=False), None),
         (replace(TURNS, waits=0.95), Maker("caller", 0), TWO, None),
         (replace(TURNS, waits=0.85), Maker("caller", 0), TWO, None),  # not to and fro
@@ -123,6 +139,26 @@ TURNS = replace(COPIES, waits=0.5, cores=1.05)
     ],
 )
 def test_choice_among_threads_that_take_turns(stages, now, room, better):
+    chosen = choice(0.0, room, stages, now)
+    assert (chosen and chosen[0]) == better
+
+
+DISK = replace(NODE, more_threads=True)
+
+
+@pytest.mark.parametrize(
+    ("stages", "now", "room", "better"),
+    [
+        (replace(COPIES, cores=0.4), threads(2), DISK, threads(4)),
+        (replace(COPIES, cores=0.4), threads(2), replace(DISK, cores=3), threads(3)),
+        (replace(COPIES, cores=0.4), threads(4), DISK, None),
+        (replace(COPIES, cores=0.4), threads(2), NODE, None),  # it had more before
+        (replace(COPIES, cores=0.4, waits=0.05), threads(2), DISK, None),  # fast enough
+        (replace(COPIES, cores=0.4, delayed=1.4), threads(2), DISK, None),  # other programs had the cores
+        (replace(COPIES, cores=0.4, fetches=0.2), threads(2), DISK, None),
+    ],
+)
+def test_choice_of_more_threads_for_copies_that_wait_for_a_disk(stages, now, room, better):
     chosen = choice(0.0, room, stages, now)
     assert (chosen and chosen[0]) == better
 
@@ -138,7 +174,16 @@ def test_choice_names_its_figures():
 
 
 @pytest.mark.parametrize(
-    ("cores", "local", "number"), [(1, True, 1), (2, True, 2), (16, True, 4), (16, False, 16)]
+    ("cores", "local", "copies", "number"),
+    [
+        (1, True, False, 1),
+        (2, True, False, 2),
+        (16, True, False, 4),
+        (16, True, True, 2),
+        (1, True, True, 1),
+        (16, False, False, 16),
+        (16, False, True, 16),
+    ],
 )
-def test_first_threads_are_as_many_as_gain_from_each_other(cores, local, number):
-    assert first_threads(cores, local=local) == number
+def test_first_threads_are_as_many_as_gain_from_each_other(cores, local, copies, number):
+    assert first_threads(cores, local=local, copies=copies) == number

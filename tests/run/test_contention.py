@@ -4,6 +4,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import re
 import threading
 from dataclasses import replace
 from itertools import repeat
@@ -24,6 +25,8 @@ from loader.run.choice import (
 )
 from loader.run.workers import fork_server
 from loader.run.workers.startup_message import why_not
+from loader.storage.disk import mounts
+from loader.storage.disk.mounts import Mount
 from tests.servers.patience import PATIENCE_S
 from tests.servers.processes import python
 
@@ -48,10 +51,10 @@ def test_contention_measures_a_stretch():
         taken_s += 0.04
     assert taken_s <= FIRST_LOOK_S, "a choice within 2 s leaves a second for processes to start"
     after = metrics(10.0, 11.0, decode=11.0, transform=1.0, fetch_wait=1.0, plan=1.0)
-    seen = measured.measure(after, 5.6, 53.0)
-    expected = Stages(waits=1 / 3, computes=0.4, decodes=0.6, fetches=0.2, load=0.2, cores=1.0)
+    seen = measured.measure(after, 5.6, 53.0, 0.9)
+    expected = Stages(waits=1 / 3, computes=0.4, decodes=0.6, fetches=0.2, load=0.2, cores=1.0, delayed=0.3)
     assert seen.locked == 0.0
-    for name in ("waits", "computes", "decodes", "fetches", "load", "cores"):
+    for name in ("waits", "computes", "decodes", "fetches", "load", "cores", "delayed"):
         assert getattr(seen.stages, name) == pytest.approx(getattr(expected, name))
 
 
@@ -159,6 +162,7 @@ def recorded(monkeypatch):
 def cores(monkeypatch):
     def do(number):
         monkeypatch.setattr(executor, "rank_cores", lambda: number)
+        monkeypatch.setattr(executor, "rank_processes", lambda: number)
 
     return do
 
@@ -260,12 +264,55 @@ def test_processes_are_one_per_core_of_the_rank(plan, monkeypatch, ranks, worker
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-    monkeypatch.setattr("loader.cores.cpu_quota", lambda: float("inf"))
+    monkeypatch.setattr("loader.cores.cpu_quota", lambda root: float("inf"))
+    monkeypatch.setattr("loader.cores.cpuset_cores", lambda root: 16)
     monkeypatch.setattr("loader.cores.memory_limit", lambda: float("inf"))
     with loader.Loader(plan, 0, 1, executor="processes") as batches:
         assert batches.workers == min(workers, batches._execution._memory_bytes // 4 // executor.WORKER_BYTES)
-    with loader.Loader(plan, 0, 1) as batches:
+    with loader.Loader(plan, 0, 1, transform=at_length) as batches:
         assert batches.workers == min(workers, 4)
+    with loader.Loader(plan, 0, 1) as batches:
+        assert batches.workers == min(workers, 2), "copies: a third thread costs more than it gains"
+
+
+def test_ranks_that_start_later_take_their_part_of_the_machine(plan, monkeypatch):
+    """Lightning's rank 0 may create its loader before it starts the others."""
+    ranks = [1]
+    monkeypatch.setattr(executor, "rank_cores", lambda: 16 // ranks[0])
+    monkeypatch.setattr(executor, "rank_processes", lambda: 16 // ranks[0])
+    with loader.Loader(plan, 0, 1, executor="processes") as batches:
+        assert batches.workers == 16
+        ranks[0] = 16
+        next(batches)
+        assert batches.workers == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), [("ext4", 2), ("nfs4", 16), ("lustre", 16), ("fuse.gcsfuse", 16)]
+)
+def test_network_file_system_is_read_by_as_many_threads_as_a_bucket(plan, cores, monkeypatch, kind, number):
+    cores(16)
+    mount = Mount(point="/", kind=kind, device="server:/export")
+    monkeypatch.setattr(mounts, "mount_of", lambda folder, table=None: mount)
+    with loader.Loader(plan, 0, 1, framework="numpy") as batches:
+        assert batches.workers == number
+        next(batches)
+
+
+def test_describe_names_what_was_tried_and_for_how_long(plan, recorded, cores):
+    recorded(Measurement(0.0, replace(COPIES, cores=0.3)), Measurement(0.0, replace(COPIES, cores=2.0)))
+    cores(8)
+    with loader.Loader(plan, 0, 1, framework="numpy") as batches:
+        for _ in range(5):
+            next(batches)
+        batches._execution.batch_delivered(1.5, 2.5, 0.0)
+        (tried,) = [line for line in batches.describe().splitlines() if line.startswith("tried: ")]
+    assert re.fullmatch(
+        r"tried: 2 threads for 0\.\d s, 4 threads for 0\.\d s, 2 threads for 4\.\d s", tried
+    ), tried
+    with loader.Loader(plan, 0, 1, workers=0, framework="numpy") as batches:
+        next(batches)
+        assert "tried" not in batches.describe(), "nothing is measured"
 
 
 @pytest.mark.parametrize("stages", [PHOTOS, replace(PHOTOS, waits=0.5, load=0.9)], ids=["idle", "sleeping"])
@@ -290,7 +337,7 @@ def test_auto_becomes_the_caller_on_figures_of_copies(plan, recorded, cores, pro
             assert batch.step not in digests
             digests[batch.step] = batch.digest
             makers.append((batches.executor, batches.workers))
-    assert makers[1:] == [("threads", 3), ("threads", 2), ("caller", 0), *[("threads", 1)] * 9]
+    assert makers[1:] == [("threads", 2), *[("caller", 0)] * 2, *[("threads", 1)] * 9]
     assert digests == properties.uninterrupted(plan, len(digests))
 
 

@@ -15,7 +15,7 @@ from ...errors import Corrupt
 from ...storage import Blob, ByteRange, RangeReader, ReadLimits
 from ...storage.mirror import MirroredStore
 from ...storage.requests import noting_who_serves
-from ...storage.store import Disk, Piece, disk_of, fill_pieces, is_local
+from ...storage.store import Disk, Piece, disk_of, fill_pieces, is_local, is_on_network
 from ...storage.stream import slice_reads
 from ...storage.threads import lock
 from ..shards.shard import PageHashes
@@ -61,6 +61,10 @@ class VerifiedStore:
     @property
     def is_local(self) -> bool:
         return is_local(self._origin)
+
+    @property
+    def is_on_network(self) -> bool:
+        return is_on_network(self._origin)
 
     @property
     def disk(self) -> "VerifiedStore | None":

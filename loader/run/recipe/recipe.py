@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...dataset.shards.address import SampleAddress
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime
-from ...modalities import Decoder
+from ...modalities import Decoder, array, decode_bytes, text
 from ...order.mixture import MASK
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
@@ -45,6 +45,8 @@ class RecordedSubstitution(Protocol):
         """Address of the corrupt sample."""
 
 
+CHEAP = (decode_bytes, text.decode_cls, text.decode_txt)
+"""Decoders that cost less than the copy of their bytes, as the decoders of arrays do."""
 MOST_APART = 6
 """Most masked documents in a slot that are chosen singly; more are all chosen or none."""
 
@@ -192,6 +194,16 @@ class Recipe:
         buckets = [one.bucket if differ else None for one in self.plan.sources.values()]
         decoders_of = {bucket: decoders(fields, self.decode, bucket) for bucket in buckets}
         return [decoders_of[bucket] for bucket in buckets]
+
+    @property
+    def copies(self) -> bool:
+        """True if samples are only copied: bytes, arrays and texts without a transform, such as tokens and latents."""
+        if self.transform is not None or self.plan.pack is not None or any(window_views(self.plan)):
+            return False
+        used = [decoder for by_field in self.decoders() for decoder in by_field.values()]
+        return all(
+            decoder in CHEAP or getattr(decoder, "__module__", None) == array.__name__ for decoder in used
+        )
 
     def transform_of(self, source: int) -> Transform | None:
         bucket = list(self.plan.sources.values())[source].bucket

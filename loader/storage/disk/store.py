@@ -33,6 +33,7 @@ from ..store import (
 )
 from ..stream import BufferedRange, cut, neighbours, plan_reads, runs_of, slice_reads
 from .folder_files import NewFile, disk_error, fsync_directory, no_links, upload_size, walk, write_all
+from .mounts import is_network_folder
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -69,6 +70,10 @@ class LocalStore(Opened):
     @property
     def disk(self) -> "LocalStore":
         return self
+
+    @property
+    def is_on_network(self) -> bool:
+        return is_network_folder(self._base)
 
     def get(self, key: str) -> Blob:
         return self._read(key, 0, None, None)

@@ -6,91 +6,17 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 from loader.storage.disk.folder_files import fsync_directory
+from loader.storage.disk.mounts import BUCKETS, NETWORK, mount_of
 
 from ...units import number, share, size
 from .clock import compared
 from .finding import Finding, fail, note, ok, warn
 
-NETWORK = {
-    *(
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "9p",
-        "afs",
-        "ceph",
-        "lustre",
-        "beegfs",
-        "gpfs",
-        "glusterfs",
-        "ncpfs",
-        "wekafs",
-        "panfs",
-        "pvfs2",
-    ),
-    *("virtiofs", "fuse.seaweedfs"),
-    *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.cephfs", "fuse.juicefs", "fuse.moosefs"),
-}
-BUCKETS = {
-    "fuse.s3fs",
-    "fuse.gcsfuse",
-    "fuse.rclone",
-    "fuse.goofys",
-    "fuse.mountpoint-s3",
-    "fuse.blobfuse",
-    "fuse.blobfuse2",
-    "fuse.geesefs",
-}
-"""Buckets mounted as disks."""
 VOLATILE = {"tmpfs", "ramfs"}
 LAYERED = {"overlay", "aufs", "fuse.fuse-overlayfs"}
 LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "apfs", "hfs", "ufs"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """A mounted file system."""
-
-    point: str
-    """Mount point, a folder."""
-    kind: str
-    """File system type: 'ext4', 'nfs4', 'fuse.s3fs'."""
-    device: str
-    """Mounted device. Some FUSE programs give their name only here."""
-
-
-def mount_of(folder: str, table: str | None = None) -> Mount | None:
-    """Return the mount that holds `folder`, or None. table: the text of /proc/self/mountinfo."""
-    if table is None:
-        try:
-            table = Path("/proc/self/mountinfo").read_text()
-        except OSError:
-            return None
-    path, mount = os.path.realpath(folder), None
-    for line in table.splitlines():
-        fields, _, right = line.partition(" - ")
-        point = _unescaped(fields.split()[4])
-        below = path == point or path.startswith(point.rstrip("/") + "/")
-        if below and (
-            mount is None or len(point) >= len(mount.point)
-        ):  # of two mounts at one point, the later hides the other
-            kind, device = right.split()[:2]
-            kind = f"fuse.{device}" if kind == "fuse" and "/" not in device else kind
-            mount = Mount(point=point, kind=kind, device=_unescaped(device))
-    return mount
-
-
-def _unescaped(text: str) -> str:
-    r"""Return a mountinfo field without escapes, such as \040 for a space."""
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, character)
-    return text
 
 
 FEW_BYTES = 20 * 2**30

@@ -1,0 +1,168 @@
+"""Number of a training's ranks on this machine, by the launcher's variables, else by its processes.
+
+Not every launcher states the number: Lightning sets LOCAL_RANK and WORLD_SIZE, `mp.spawn` sets nothing. A rank that
+takes itself for the only one starts a worker per core: 8 ranks on 64 cores would start 512. The processes are read
+only then: of this user, of the same training.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .local_processes import Process
+
+STATED_BY_PARENT = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "HOROVOD_LOCAL_SIZE")
+"""Variables of torchrun, DeepSpeed and Horovod, which start the ranks themselves: their number is exact."""
+STATED_BY_CLUSTER = (
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_NTASKS_PER_NODE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    "PMI_LOCAL_SIZE",
+    "PALS_LOCAL_SIZE",
+)
+"""Variables of Slurm (twice), Open MPI, MPICH and Intel MPI, MVAPICH, Cray: a task may start ranks by itself."""
+WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE")
+NODES = (
+    "CROSS_SIZE",
+    "GROUP_WORLD_SIZE",
+    "NNODES",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES",
+)
+"""Variables of DeepSpeed, torchrun and Slurm with the number of a job's machines."""
+LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
+RANKS = ("RANK", "PMI_RANK")
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
+"""Variables that all ranks of a training share, and no other training on the machine has."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_SLURM_GROUP = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+
+def local_ranks(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
+    """Return the number of this training's ranks on this machine; 1 if there is no sign of others.
+
+    root: folder with /proc.
+    """
+    environ = os.environ if environ is None else environ
+    for name in STATED_BY_PARENT:
+        stated = _stated(name, environ)
+        if stated:
+            return stated
+    stated = next((stated for name in STATED_BY_CLUSTER if (stated := _stated(name, environ))), 1)
+    if stated > 1:
+        return stated
+    # One task of a cluster may start the ranks itself.
+    world_size = _world_size(environ)
+    is_child = _is_multiprocessing_child()
+    is_rank = any(_number(environ, name) is not None for name in (*LOCAL_RANKS, *RANKS))
+    if world_size == 1 or not (world_size or is_child or is_rank):
+        return 1
+    count = _census(environ, root, by_command=is_child or world_size > 1)
+    nodes = _nodes(environ)
+    if nodes:
+        count = max(count, -(-world_size // nodes))
+    return min(count, world_size) if world_size else count
+
+
+def _stated(name: str, environ: Mapping[str, str]) -> int:
+    """Return the number of ranks that a variable states for this machine; 0 without one."""
+    counts = _slurm_counts(environ.get(name, ""))
+    if len(counts) == 1:
+        return max(1, counts[0])
+    node = environ.get("SLURM_NODEID", "")
+    if counts and node.isdecimal() and int(node) < len(counts):
+        return max(1, counts[int(node)])
+    return 0
+
+
+def _slurm_counts(text: str) -> list[int]:
+    """Return the tasks per node: [4, 4, 3] for "4(x2),3"; [] for other text."""
+    groups = [_SLURM_GROUP.fullmatch(part) for part in text.split(",")]
+    limits = [(int(one[1]), int(one[2] or 1)) for one in groups if one is not None]
+    if len(limits) < len(groups) or sum(nodes for _, nodes in limits) > 2**20:
+        return []
+    return [count for count, nodes in limits for _ in range(nodes)]
+
+
+def _world_size(environ: Mapping[str, str]) -> int:
+    """Return the training's number of ranks; 0 if unknown. Imports nothing."""
+    distributed = sys.modules.get("torch.distributed")
+    # (torch may be built without it, or be imported by another thread at this moment)
+    is_initialized = getattr(distributed, "is_initialized", None)
+    if distributed is not None and is_initialized is not None and is_initialized():
+        return int(distributed.get_world_size())
+    sizes = [_number(environ, name) for name in WORLD_SIZES]
+    return next((size for size in sizes if size), 0)
+
+
+def _nodes(environ: Mapping[str, str]) -> int:
+    """Return the training's number of machines; 0 if unknown."""
+    if environ.get("MASTER_ADDR") in LOOPBACK:
+        return 1
+    counts = [_number(environ, name) for name in NODES]
+    return next((count for count in counts if count), 0)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    # (int() takes time that grows with the square of the digits)
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
+def _is_multiprocessing_child() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def _census(environ: Mapping[str, str], root: Path, *, by_command: bool) -> int:
+    """Return the number of ranks among this user's processes, this one included.
+
+    by_command: also count processes of the same parent and the same command line.
+    """
+    from .local_processes import own_processes  # only where no launcher states the number
+
+    processes = {process.pid: process for process in own_processes(root)}
+    own = processes.pop(os.getpid(), None)
+    local = [_first_number(environ, LOCAL_RANKS)]
+    ranks = {_first_number(environ, RANKS)}
+    alike = 1
+    for other in processes.values():
+        if own is None:
+            break
+        if _is_same_training(environ, own, other):
+            local.append(_first_number(other.environ, LOCAL_RANKS))
+            ranks.add(_first_number(other.environ, RANKS))
+        is_twin = other.parent == own.parent and other.command == own.command
+        if by_command and is_twin and not _has_other_rendezvous(environ, other):
+            alike += 1
+    # Lightning's rank 0 starts the others and has no variable of its own from the start; the highest number counts.
+    by_number = max(-1 if rank is None else rank for rank in local) + 1
+    return max(by_number, len(ranks - {None}), alike)
+
+
+def _is_same_training(environ: Mapping[str, str], own: "Process", other: "Process") -> bool:
+    if all(name in environ for name in RENDEZVOUS):
+        return all(environ[name] == other.environ.get(name) for name in RENDEZVOUS)
+    return other.parent in (own.pid, own.parent) or other.pid == own.parent
+
+
+def _has_other_rendezvous(environ: Mapping[str, str], other: "Process") -> bool:
+    # (a rank may set its own variables later, which /proc does not show)
+    return any(
+        environ[name] != other.environ[name]
+        for name in RENDEZVOUS
+        if name in environ and name in other.environ
+    )
+
+
+def _first_number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    numbers = [_number(environ, name) for name in names]
+    return next((number for number in numbers if number is not None), None)

@@ -1,0 +1,85 @@
+"""Mounted file systems: which one holds a folder, and whether its bytes come over a network."""
+
+import os
+from pathlib import Path
+
+NETWORK = {
+    *(
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "lustre",
+        "beegfs",
+        "gpfs",
+        "glusterfs",
+        "ncpfs",
+        "wekafs",
+        "panfs",
+        "pvfs2",
+    ),
+    *("virtiofs", "fuse.seaweedfs"),
+    *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.cephfs", "fuse.juicefs", "fuse.moosefs"),
+}
+BUCKETS = {
+    "fuse.s3fs",
+    "fuse.gcsfuse",
+    "fuse.rclone",
+    "fuse.goofys",
+    "fuse.mountpoint-s3",
+    "fuse.blobfuse",
+    "fuse.blobfuse2",
+    "fuse.geesefs",
+}
+"""Buckets mounted as disks."""
+
+
+class Mount:
+    """A mounted file system."""
+
+    # (no dataclass: a loader of a folder would wait for its functions to be compiled)
+    def __init__(self, *, point: str, kind: str, device: str) -> None:
+        self.point = point
+        """Mount point, a folder."""
+        self.kind = kind
+        """File system type: 'ext4', 'nfs4', 'fuse.s3fs'."""
+        self.device = device
+        """Mounted device. Some FUSE programs give their name only here."""
+
+
+def mount_of(folder: str, table: str | None = None) -> Mount | None:
+    """Return the mount that holds `folder`, or None. table: the text of /proc/self/mountinfo."""
+    if table is None:
+        try:
+            table = Path("/proc/self/mountinfo").read_text()
+        except OSError:
+            return None
+    path, mount = os.path.realpath(folder), None
+    for line in table.splitlines():
+        fields, _, right = line.partition(" - ")
+        point = _unescaped(fields.split()[4])
+        below = path == point or path.startswith(point.rstrip("/") + "/")
+        if below and (
+            mount is None or len(point) >= len(mount.point)
+        ):  # of two mounts at one point, the later hides the other
+            kind, device = right.split()[:2]
+            kind = f"fuse.{device}" if kind == "fuse" and "/" not in device else kind
+            mount = Mount(point=point, kind=kind, device=_unescaped(device))
+    return mount
+
+
+def _unescaped(text: str) -> str:
+    r"""Return a mountinfo field without escapes, such as \040 for a space."""
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
+    return text
+
+
+def is_network_folder(folder: str, table: str | None = None) -> bool:
+    """Return whether a folder's files come over a network; False if unknown. table: as for `mount_of`."""
+    mount = mount_of(folder, table)
+    return mount is not None and mount.kind in NETWORK | BUCKETS

@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from loader.errors import EngineUnreachable
+
 from ..locked_processes import LockedProcesses, hand_over
 from ..pool import InlineCompute
 from ..pool.import_path import import_path
@@ -35,8 +37,8 @@ class LocalEngine:
         self._processes.check_folder()
         self._remove_left()
         with (
-            self._processes.path(name, "lock").open("w") as lock,
-            self._processes.path(name, "log").open("wb") as log,
+            self._processes.open(name, "lock", "w") as lock,
+            self._processes.open(name, "log", "wb") as log,
         ):
             fcntl.flock(lock, fcntl.LOCK_EX)
             process = subprocess.Popen(
@@ -52,23 +54,24 @@ class LocalEngine:
         self._begun[name] = process
 
     def find(self, name: str) -> bool:
-        return self._processes.path(name, "lock").exists()
+        return self._processes.exists(name)
 
     def status(self, name: str) -> AttemptStatus:
         """See `Engine.status`. Attempts on other machines appear as ended."""
         if name in self._begun:
             self._begun[name].poll()
-        return (
-            AttemptStatus(state="ended")
-            if self._processes.pid(name) is None
-            else AttemptStatus(state="running", running=1)
-        )
+        if self._processes.is_locked(name):
+            return AttemptStatus(state="running", running=1)
+        return AttemptStatus(state="ended")
 
     def cancel(self, name: str) -> None:
         until_s = time.monotonic() + END_S
-        while (pid := self._processes.pid(name)) is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM) if time.monotonic() < until_s else os.killpg(pid, signal.SIGKILL)
+        while self._processes.is_locked(name):
+            is_late = time.monotonic() > until_s
+            number = signal.SIGKILL if is_late else signal.SIGTERM
+            self._processes.send(name, number, whole_group=is_late)
+            if time.monotonic() > until_s + END_S:
+                raise EngineUnreachable(f"the runner {name} of this machine does not end; cancel again")
             time.sleep(0.05)
         if name in self._begun:
             self._begun[name].wait()
@@ -82,17 +85,15 @@ class LocalEngine:
             self.cancel(name)
             if process.stdin is not None:
                 process.stdin.close()
-            for kind in ("lock", "log"):
-                self._processes.path(name, kind).unlink(missing_ok=True)
+            self._processes.remove(name)
         self._begun.clear()
 
     def _remove_left(self) -> None:
         for lock in self._processes.folder.glob("*.lock"):
             with suppress(FileNotFoundError):
                 age_s = abs(time.time() - lock.stat().st_mtime)  # the clock may have been set back
-                if age_s > KEPT_S and self._processes.pid(lock.stem) is None:
-                    for kind in ("lock", "log"):
-                        self._processes.path(lock.stem, kind).unlink(missing_ok=True)
+                if age_s > KEPT_S and not self._processes.is_locked(lock.stem):
+                    self._processes.remove(lock.stem)
 
 
 def _environment(runner: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from ..run_folder import RunFolder
 from ..run_spec import RunSpec, spec_of
 from .failures import Failures, last_error, last_step
 from .node_start import environment, run_node, torchrun
-from .run_log import SPANS, times_of
+from .run_log import RANKS, SPANS, times_of
 
 NO_ROOM_S = 60.0
 """Seconds until a start that the machine refused is tried again."""
@@ -36,7 +36,7 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
         attempt = _starts(log) - 1 if _note(log, "begun_us", log=begin) else attempt + 1
         variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
         try:
-            status, line = run_node(torchrun(spec), variables)
+            status, line = run_node(torchrun(spec), variables, f"{log}{RANKS}")
         except OSError as error:
             _say(f"{spec.run} did not start: {error}; retrying in {NO_ROOM_S:.0f} s")
             time.sleep(NO_ROOM_S)

@@ -1,6 +1,7 @@
 """Runs on this machine: torchrun in a loop, in a process that outlives the command.
 
-The process holds a lock on a file of the run's name, so every command of this user sees whether it lives.
+The process holds a lock on a file of the run's name, so every command of this user sees whether it lives. Its ranks
+hold another one: the run has no second gang while one of them lives, whatever became of the process.
 """
 
 import fcntl
@@ -8,7 +9,6 @@ import hashlib
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -19,22 +19,24 @@ from pathlib import Path
 from typing import IO
 
 from loader.dataset.root import Root
-from loader.errors import EngineUnreachable, InvalidSpec
+from loader.errors import Conflict, EngineUnreachable, InvalidSpec
 
 from ...compute.cluster import Cluster
 from ...compute.engines.slurm import SlurmQueue
-from ...compute.locked_processes import LockedProcesses, hand_over
+from ...compute.locked_processes import LockedProcesses, hand_over, holders, kill_all
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec
 from . import local_loop
 from .launcher import RunStatus, Span
 from .node_start import torchrun
-from .run_log import SPANS, run_text, times_of
+from .run_log import RANKS, SPANS, run_text, times_of
 
 END_S = 10.0
 """Seconds that a cancelled run has before SIGKILL."""
 LOOKS = 40
 """Tries to lock the file of a run, 50 ms apart."""
+RANKS_KIND = f"log{RANKS}"
+"""Kind of the file that ranks lock."""
 
 
 class LocalRanks:
@@ -66,10 +68,14 @@ class LocalRanks:
         """See `Launcher.submit`."""
         _refuse(spec)
         self._processes.check_folder()
-        log = self._path(spec.run, "log")
-        with self._path(spec.run, "lock").open("a+") as lock, log.open("ab") as output:
+        name, log = self._name(spec.run), self._path(spec.run, "log")
+        with (
+            self._processes.open(name, "lock", "a+") as lock,
+            self._processes.open(name, "log", "ab") as output,
+        ):
             if not self._locked(lock, spec.run):
                 return self._place(spec.run)
+            self._check_no_ranks(spec.run)
             process = subprocess.Popen(
                 [sys.executable, "-m", local_loop.__name__, str(log)],
                 stdin=subprocess.PIPE,
@@ -103,12 +109,37 @@ class LocalRanks:
                 return True
         return False
 
+    def _check_no_ranks(self, run: str) -> None:
+        """Wait a moment for ranks whose launcher was killed: the kernel kills them. Raises: Conflict if some live."""
+        name = self._name(run)
+        for _ in range(LOOKS):
+            if not self._processes.is_held(name, RANKS_KIND):
+                return
+            time.sleep(0.05)
+        raise Conflict(
+            f"{run}: its launcher was killed, and {self._ranks(run)} of its last start still run on this machine. "
+            "Wait for their end, or end them: penstock train cancel, then penstock train resume"
+        )
+
+    def _ranks(self, run: str) -> str:
+        """Return the processes of the ranks, in words."""
+        numbers = holders(self._path(run, RANKS_KIND))
+        return f"processes {', '.join(map(str, numbers))}" if numbers else "processes"
+
     def status(self, run: str) -> RunStatus:
         """See `Launcher.status`."""
-        if not self._path(run, "lock").exists():
+        name = self._name(run)
+        if not self._processes.exists(name):
             return RunStatus(state="unknown")
         self._begun = [process for process in self._begun if process.poll() is None]
-        return RunStatus(state="ended" if self._process(run) is None else "running", place=self._place(run))
+        if self._processes.is_locked(name):
+            return RunStatus(state="running", place=self._place(run))
+        if self._processes.is_held(name, RANKS_KIND):
+            reason = (
+                "its launcher was killed: nothing starts it again, and penstock train cancel ends its ranks"
+            )
+            return RunStatus(state="running", place=f"{self._ranks(run)} of this machine", reason=reason)
+        return RunStatus(state="ended", place=self._place(run))
 
     def statuses(self, runs: Sequence[str]) -> dict[str, RunStatus]:
         """See `Launcher.statuses`."""
@@ -120,19 +151,21 @@ class LocalRanks:
 
     def cancel(self, run: str) -> None:
         """See `Launcher.cancel`."""
-        until_s = time.monotonic() + END_S
-        while (pid := self._process(run)) is not None:
-            for member in _descendants(pid):
-                with suppress(ProcessLookupError):
-                    os.kill(member, signal.SIGKILL)
+        name, until_s = self._name(run), time.monotonic() + END_S
+        while self._processes.is_locked(name) or self._processes.is_held(name, RANKS_KIND):
+            pid = self._process(run)
+            if pid is not None:
+                kill_all(_descendants(pid))
+            kill_all(holders(self._path(run, RANKS_KIND)))
             if time.monotonic() > until_s:
-                raise EngineUnreachable(f"process {pid} of {run} does not end; cancel again")
+                raise EngineUnreachable(f"{pid or self._ranks(run)} of {run} does not end; cancel again")
             time.sleep(0.05)
 
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`."""
         try:
-            lines = Path(f"{self._path(run, 'log')}{SPANS}").read_text().splitlines()
+            with self._processes.open(self._name(run), f"log{SPANS}") as file:
+                lines = file.read().splitlines()
         except FileNotFoundError:
             return []
         results: list[Span] = []
@@ -149,10 +182,17 @@ class LocalRanks:
             spec = RunFolder(Root(self._record).store, run).stored_spec()
             if spec is not None and spec.ranks_per_node == 1:
                 rank = None  # lines of a single rank have no name
+        if not self._processes.exists(self._name(run), "log"):
+            return ""
         return run_text(SlurmQueue().answer, str(self._path(run, "log")), rank, start)
 
     def _place(self, run: str) -> str:
-        return f"process {self._process(run) or 'ended'} of this machine, log {self._path(run, 'log')}"
+        pid = self._process(run)
+        if pid is not None:
+            words = f"process {pid}"
+        else:
+            words = "new process" if self._processes.is_locked(self._name(run)) else "process ended"
+        return f"{words} of this machine, log {self._path(run, 'log')}"
 
     def _name(self, run: str) -> str:
         return f"{hashlib.sha256(self._record.encode()).hexdigest()[:12]}-{run}"

@@ -10,14 +10,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from ...compute.locked_processes import holders, kill_all
 from ..run import AGAIN
 from ..run_spec import RunSpec
 from ..stop import SIGNALS
+from . import rank_guard
 from .failures import is_error, last_error
 from .run_log import TEE
+
+COMMAND = "--no-python"
+"""torchrun's option before the command of a rank."""
 
 
 def torchrun(spec: RunSpec, *, tee: bool = False) -> list[str]:
@@ -35,7 +41,7 @@ def torchrun(spec: RunSpec, *, tee: bool = False) -> list[str]:
         "torch.distributed.run",
         "--standalone",
         *options,
-        "--no-python",
+        COMMAND,
         *spec.command,
     ]
 
@@ -53,31 +59,40 @@ def environment(spec: RunSpec, base: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def run_node(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:
+def run_node(
+    command: Sequence[str], environ: Mapping[str, str], lock: str | os.PathLike[str] | None = None
+) -> tuple[int, str]:
     """Run a node's ranks to their end; return 0, 75 to begin again, or another status for a failure.
 
     Also returns the last line of a rank's traceback, if the lines of ranks have their names.
-    A signal to this process goes on to torchrun, which passes it to its ranks.
+    A signal to this process goes on to torchrun, which passes it to its ranks. SIGKILL to this process ends them all.
+
+    lock: File that torchrun and the ranks lock together while they live.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-run-") as folder:
         stopped, command = Path(folder, "stopped"), [*command]
+        lock = lock or Path(folder, "lock")
+        os.close(os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
         if TEE[0] in command:
             command.insert(command.index(TEE[0]), f"--log-dir={folder}/logs")
             environ = {"PYTHONUNBUFFERED": "1", **environ}  # else torchrun passes lines on late
         process = subprocess.Popen(
-            command, env={**environ, "PENSTOCK_STOPPED": str(stopped)}, start_new_session=True
+            _guarded(command, lock), env={**environ, "PENSTOCK_STOPPED": str(stopped)}, start_new_session=True
         )
 
         def pass_on(number: int, frame: FrameType | None) -> None:
-            process.send_signal(number)
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)  # `send_signal` would wait for it, and give its number back
 
         before = {number: signal.signal(number, pass_on) for number in SIGNALS}
         try:
-            status = process.wait()
+            # Its number stays its own until `wait`, so that no other process gets the signal below.
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            _end_session(process.pid)
+            _end_session(process.pid, lock)
+            status = process.wait()
         return AGAIN if stopped.exists() else status, _last_error(Path(folder, "logs"))
 
 
@@ -90,9 +105,16 @@ def _last_error(logs: Path) -> str:
     return next(filter(is_error, (last_error(str(path)) for path in files)), "")
 
 
-def _end_session(pid: int) -> None:
-    """End ranks that torchrun left behind."""
-    try:
+def _guarded(command: Sequence[str], lock: str | os.PathLike[str]) -> list[str]:
+    """Return torchrun's command with guards before itself and before the command of a rank."""
+    guard = [sys.executable, "-IS", rank_guard.__file__, os.fspath(lock)]
+    begin = command.index(COMMAND) + 1 if COMMAND in command else len(command)
+    rank = [*guard, "0"] if begin < len(command) else []
+    return [*guard, str(os.getpid()), *command[:begin], *rank, *command[begin:]]
+
+
+def _end_session(pid: int, lock: str | os.PathLike[str]) -> None:
+    """End torchrun and the ranks that it left behind, which have sessions of their own."""
+    with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    kill_all(holders(lock))

@@ -19,6 +19,8 @@ SPANS = ".spans"
 """Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before), on this machine `ended_us`.
 
 On Slurm a start has `ranks_us` once a rank has begun, or `no_rank_us` if srun began none in time."""
+RANKS = ".ranks"
+"""Ending of the file that the ranks of this machine lock."""
 TEE = ("--tee=3", "--role=rank")
 """torchrun's options for the ranks' names before their lines. Each rank's output is then a file, too."""
 Answer = Callable[[Sequence[str]], str]

@@ -3,7 +3,7 @@
     python -IS rank_guard.py LOCK PARENT COMMAND ...
 
 PARENT: number of the parent process, or 0 for the process that an outer guard became. Run by its path, with nothing but
-the standard library, it takes 20 ms. Children of the command inherit the lock, such as those of a shell.
+the standard library, it takes 20 ms. A shell's children inherit the lock.
 """
 
 import ctypes

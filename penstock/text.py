@@ -4,7 +4,7 @@ import html
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 WORD_JOINER = "\u2060"
 """Invisible; prevents renderers from linking an address."""
@@ -67,6 +67,19 @@ def markdown_plain(text: str) -> str:
 def terminal_text(text: str) -> str:
     """Escape control characters, which could move the cursor or write to the clipboard."""
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def line_text(text: object) -> str:
+    """Escape the control characters of untrusted text, so that it stays within its line or cell."""
+    return terminal_text(str(text)).translate(_LINE_ENDS)
+
+
+def lines_text(lines: Iterable[object]) -> str:
+    """Return lines of untrusted text; none can begin another line."""
+    return "\n".join(map(line_text, lines))
+
+
+_LINE_ENDS = {ord(one): one.encode("unicode_escape").decode() for one in "\t\n\x85\u2028\u2029"}
 
 
 def _broken(match: re.Match[str]) -> str:

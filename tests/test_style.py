@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-MOST_PAGES, MOST_WORDS = 35, 54_000
+MOST_PAGES, MOST_WORDS = 35, 54_250
 """Bounds of the documentation below docs/, counted as `wc -w` does."""
 COUNTS = Path(__file__).parent / "style.txt"
 PACKAGES = ("loader/", "penstock/", "resources/", "assets/", "dagster_project/")

@@ -44,6 +44,10 @@ _SIGNED = re.compile(
     r"x-goog-credential|awsaccesskeyid|access_token|token|(?:api|secret|access)?[_-]?key|password|passwd|pwd|secret)=[^&\s\"']+"
 )
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_WEB_USER = re.compile(r"(?i)\bhttps?://[^/?#@\s]+@")
+"""User information of a web address: often a token. `abfss://container@account` names no user."""
+
 # Parts of a shared access signature or connection string that a store may quote on their own.
 _PIECES = re.compile(r"(?i)(?:\bsig|\bAccountKey|\bSharedAccessSignature)=([^;&\s]+)")
 
@@ -107,6 +111,11 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in secrets:
         text = text.replace(secret, "***")
     return _SIGNED.sub(lambda match: f"{match.group(1)}=***", _USERINFO.sub("***@", text))
+
+
+def has_url_secret(text: str) -> bool:
+    """Return whether a URL within the text carries a password, a token or a signature."""
+    return any(redact(url) != url or _WEB_USER.search(url) for url in _URL.findall(text))
 
 
 def reopen(spec: StoreSpec) -> Store:

@@ -20,7 +20,7 @@ from loader.storage import Store
 
 from ..checkpoints.ranks import several
 from ..text import clean
-from ..train.run_folder import read_object
+from ..train.objects.json_object import read_object
 from ..units import utc_us
 from .suspects import ALERT_EVERY_US, CLOCKS_US, DRAIN_EVERY_US, MINUTE_US, Drain, NodeFault, is_node
 
@@ -218,9 +218,7 @@ class CaseBook:
     def _body(self, key: str) -> dict[str, Any] | None:
         """Return an object's JSON; {} if it is damaged, None if there is none."""
         try:
-            if self._store.head(key).nbytes > MOST_BYTES:
-                raise Corrupt(f"{self._store.url}/{key} has more than {MOST_BYTES:,} bytes")
-            return read_object(self._store, key, "object of a case", dict)
+            return read_object(self._store, key, "object of a case", dict, most=MOST_BYTES)
         except ObjectNotFound:
             return None
         except Corrupt as error:

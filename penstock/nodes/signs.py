@@ -29,9 +29,10 @@ from loader.storage.store import list_from
 from ..checkpoints.marker import is_run
 from ..checkpoints.ranks import several
 from ..train.launch.launcher import Span
+from ..train.objects.json_object import read_object
 from ..train.record import faults_in
 from ..train.replay_run import nodes_at, origin_of
-from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, read_object, window_keys
+from ..train.run_folder import ACTIVE, AT_ONCE, FOLDER, Event, RunFolder, window_keys
 from ..train.windows import window_columns
 from ..units import utc_us
 from ..view.inspect.run_comparison import compared_notes
@@ -158,7 +159,7 @@ class SignReader:
                 )
 
             try:
-                check = read_object(self._store, info.key, "failed check", parsed)
+                check = read_object(self._store, info.key, "failed check", parsed, nbytes=info.nbytes)
             except Corrupt as error:
                 _log.warning("%s", error)
                 continue
@@ -206,7 +207,9 @@ class _RunReader:
         if now_us >= self._next_us:
             lists_all = now_us >= self._all_us
             new = self._read("windows", now_us - RECENT_US, self._window, self._add_window, lists_all)
-            new += self._read("attempts", now_us - ATTEMPTS_US, self._attempt, self._add_attempt, lists_all)
+            new += self._read(
+                "attempts", now_us - ATTEMPTS_US, self._folder.attempt, self._add_attempt, lists_all
+            )
             self._read("events", now_us - ATTEMPTS_US, self._event, self._add_event, lists_all)
             if new:
                 self._changed_us = now_us
@@ -235,7 +238,7 @@ class _RunReader:
     def _new_faults(self, now_us: int) -> Iterator[NodeFault]:
         for info in self._fault_lists.new(now_us):
             try:
-                pairs = faults_in(self._store, info.key)
+                pairs = faults_in(self._store, info)
             except Corrupt as error:
                 _log.warning("%s", error)
                 continue
@@ -285,14 +288,11 @@ class _RunReader:
             self._end_steps[attempt] = max(self._end_steps.get(attempt, 0), row.end_step)
         self.windows += rows
 
-    def _attempt(self, info: ObjectInfo) -> dict[str, Any]:
-        return self._folder.attempt(info.key)
-
     def _add_attempt(self, attempt: int, facts: dict[str, Any]) -> None:
         self._begun[attempt] = facts["at_us"], str(facts.get("node", ""))
 
     def _event(self, info: ObjectInfo) -> Event:
-        return self._folder.event((0, 0), info.key)
+        return self._folder.event((0, 0), info)
 
     def _add_event(self, attempt: int, event: Event) -> None:
         if self._ends.get(attempt, ("", 0))[0] not in LAST_EVENTS or event.name in LAST_EVENTS:

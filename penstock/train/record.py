@@ -14,10 +14,11 @@ from loader.dataset.log.entries import canonical
 from loader.dataset.log.marker import create_root_if_empty
 from loader.dataset.reading.read_faults import FAULTS, ReadFault
 from loader.errors import PenstockError
-from loader.storage import Store
+from loader.storage import ObjectInfo, Store
 
 from ..units import utc_us
-from .run_folder import FORMAT, RunFolder, read_object
+from .objects.json_object import read_object
+from .run_folder import FORMAT, RunFolder
 from .windows import window_bytes
 
 _log = logging.getLogger(__name__)
@@ -191,10 +192,15 @@ def put_faults(folder: RunFolder, facts: Mapping[str, Any], faults: Sequence[Rea
     folder.store.put_if_absent(folder.key(name), canonical(body))
 
 
-def faults_in(store: Store, key: str) -> list[tuple[str, ReadFault]]:
-    """Return (node, fault) of one object. Raises: Corrupt."""
+MOST_FAULT_BYTES = 8 * 2**20
+"""Larger lists of faults are not read: 1,000 faults have 3 MB."""
+
+
+def faults_in(store: Store, info: ObjectInfo) -> list[tuple[str, ReadFault]]:
+    """Return (node, fault) of a listed object. Raises: Corrupt."""
 
     def parsed(body: dict[str, Any]) -> list[tuple[str, ReadFault]]:
         return [(str(body["node"]), ReadFault.from_json(fault)) for fault in body["faults"]]
 
-    return read_object(store, key, "list of wrong reads", parsed)
+    what = "list of wrong reads"
+    return read_object(store, info.key, what, parsed, nbytes=info.nbytes, most=MOST_FAULT_BYTES)

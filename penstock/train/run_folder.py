@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
-from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.log.entries import canonical
 from loader.dataset.log.marker import create_root_if_empty
 from loader.errors import (
     AlreadyExists,
@@ -25,16 +25,16 @@ from loader.errors import (
     ObjectNotFound,
     PenstockError,
     RunNotFound,
-    RunTaken,
 )
-from loader.json_text import parse_json_object
 from loader.run.trail.trail import is_run_name
 from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import several
 from ..units import utc_us
-from .run_spec import RunSpec, spec_of
-from .windows import WindowSum, window_columns, window_sum
+from .objects.json_object import read_object, whole_number
+from .objects.spec_changes import SpecChange, put_change, spec_changes, spec_of_record
+from .run_spec import RunSpec, check_without_secrets
+from .windows import TooManyRows, WindowSum, window_columns, window_sum
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
@@ -50,16 +50,14 @@ MOST_WINDOWS = 1500
 """Windows read for one answer: a day has 1,440."""
 MOST_BYTES = 64 * 2**20
 """Most stored bytes of windows whose rows are in memory at once."""
-MOST_JSON_BYTES = 2**20
-"""Larger starts and events are not read: their facts are numbers and names."""
 MOST_OBJECTS = 100_000
 """Starts or events of a run that are read: a checkpoint a minute, and an event for it, for ten weeks."""
+MOST_EVENT_BYTES = 32 * 2**20
+"""Most stored bytes of a run's starts, or events, that are in memory at once: an event has about 150."""
 LARGE_BYTES = 4 * 2**20
 """Size from which a window is in memory without others."""
 _ONE_WINDOW = threading.Lock()
 """Lock held while a window is parsed, or a large one is read: a forged one may take 256 MiB."""
-LIMIT = 2**62
-"""Numbers in a record are below this limit, so sums of times fit into 64 bits."""
 T = TypeVar("T")
 
 
@@ -98,20 +96,23 @@ class RunFolder:
         """Key of a person's request to stop."""
         return self.key("stop")
 
-    def put_spec(self, spec: RunSpec) -> None:
-        """Store the run's file, unless it is stored. Raises: RunTaken if another one is."""
-        data = canonical({"format": FORMAT, **spec.to_json()})
-        create_root_if_empty(self.store)
-        try:
-            self.store.put_if_absent(self.key("spec.json"), data)
-        except AlreadyExists:
-            stored = self.spec()
-            if stored != spec:
-                changed = [name for name, value in spec.to_json().items() if stored.to_json()[name] != value]
-                raise RunTaken(
-                    f"{self.store.url}/{self.key('spec.json')} differs in {', '.join(changed)}: give the run another "
-                    "name, or submit the file that it was started from"
-                ) from None
+    def put_spec(self, spec: RunSpec, by: str = "") -> str:
+        """Store the run's file, or what it changes; return the key of the stored object, "" if nothing differs.
+
+        by: person who submits it. Raises: RunTaken for a change that a run cannot take; InvalidSpec for a secret.
+        """
+        check_without_secrets(spec, spec.run)
+        stored = self.stored_spec()
+        if stored is None:
+            create_root_if_empty(self.store)
+            key = self.key("spec.json")
+            try:
+                self.store.put_if_absent(key, canonical({"format": FORMAT, **spec.to_json()}))
+            except AlreadyExists:  # of another submit at this moment
+                stored = self.spec()
+            else:
+                return key
+        return put_change(self.store, self._prefix, stored, spec, by)
 
     def spec(self) -> RunSpec:
         """Return the run's file. Raises: RunNotFound; Corrupt."""
@@ -124,9 +125,9 @@ class RunFolder:
             )
         return spec
 
-    def withdraw_spec(self) -> None:
-        """Delete the file of a run that no launcher took."""
-        self.store.delete_many([self.key("spec.json")])
+    def withdraw_spec(self, key: str) -> None:
+        """Delete the file or change, as `put_spec` returned it, that no launcher took."""
+        self.store.delete_many([key])
 
     def check_exists(self) -> None:
         """Raise RunNotFound if the run has no record."""
@@ -134,18 +135,18 @@ class RunFolder:
             raise RunNotFound(f"{self.store.url} has no run {self.run!r}: penstock train ls lists them")
 
     def stored_spec(self) -> RunSpec | None:
-        """Return the run's file; None for a run that no `penstock train submit` started. Raises: Corrupt."""
-
-        def parsed(body: dict[str, Any]) -> RunSpec:
-            spec = spec_of({name: value for name, value in body.items() if name != "format"}, "the run")
-            if spec.run != self.run:
-                raise ValueError(f"run = {spec.run!r}")
-            return spec
-
+        """Return the run's newest file; None for a run that no `penstock train submit` started. Raises: Corrupt."""
+        changes = self.spec_changes()
+        if changes:
+            return changes[-1].spec
         try:
-            return read_object(self.store, self.key("spec.json"), "file of the run", parsed)
+            return spec_of_record(self.store, self.key("spec.json"), self.run)
         except ObjectNotFound:
             return None
+
+    def spec_changes(self) -> list[SpecChange]:
+        """Return the changes of the run's file, in order. Raises: Corrupt."""
+        return spec_changes(self.store, self._prefix, self.run)
 
     def begin_attempt(self, facts: Mapping[str, Any]) -> int:
         """Store a start, and return its number, from 1 on. The same facts have one number: a call may be repeated."""
@@ -165,15 +166,13 @@ class RunFolder:
 
     def attempts(self) -> dict[int, dict[str, Any]]:
         """Return the starts by their number, `at_us`, `ranks` and `restarts` among their facts. Raises: Corrupt."""
-        keys = sorted(
-            (number, self._small(info)) for number, info in self._bounded("attempts", self._starts())
-        )
-        facts = several(lambda key: self.attempt(key[1]), keys, at_once=AT_ONCE)
-        return {number: its for (number, _), its in zip(keys, facts, strict=True)}
+        starts = sorted(self._bounded("attempts", self._starts()), key=lambda start: start[0])
+        facts = several(lambda start: self.attempt(start[1]), starts, at_once=AT_ONCE)
+        return {number: its for (number, _), its in zip(starts, facts, strict=True)}
 
-    def attempt(self, key: str) -> dict[str, Any]:
-        """Return the facts of the start under a key. Raises: Corrupt."""
-        return read_object(self.store, key, "start", _start)
+    def attempt(self, info: ObjectInfo) -> dict[str, Any]:
+        """Return the facts of a listed start. Raises: Corrupt."""
+        return read_object(self.store, info.key, "start", _start, nbytes=info.nbytes)
 
     def put_event(
         self,
@@ -219,28 +218,31 @@ class RunFolder:
 
     def events(self) -> list[Event]:
         """Return all events, in order. Raises: Corrupt."""
-        keys = {
-            (int(match[1]), int(match[2])): self._small(info)
-            for info in self._bounded("events", self.store.list(self.key("events/")))
+        numbered = (
+            ((int(match[1]), int(match[2])), info)
+            for info in self.store.list(self.key("events/"))
             if (match := _EVENT.fullmatch(info.key.rpartition("/")[2]))
-        }
-        return list(several(lambda item: self.event(*item), sorted(keys.items()), at_once=AT_ONCE))
+        )
+        listed = sorted(self._bounded("events", numbered), key=lambda item: item[0])
+        return list(several(lambda item: self.event(*item), listed, at_once=AT_ONCE))
 
-    def event(self, numbers: tuple[int, int], key: str) -> Event:
-        """Return the event under a key. numbers: of its start, and of the event in that start. Raises: Corrupt."""
+    def event(self, numbers: tuple[int, int], info: ObjectInfo) -> Event:
+        """Return a listed event. numbers: of its start, and of the event in that start. Raises: Corrupt."""
 
         def parsed(body: dict[str, Any]) -> Event:
+            facts = {name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}}
+            if "took_us" in facts:
+                facts["took_us"] = whole_number(body, "took_us")
             return Event(
                 attempt=numbers[0],
                 number=numbers[1],
                 name=str(body["event"]),
                 at_us=whole_number(body, "at_us"),
                 step=whole_number(body, "step"),
-                facts={name: body[name] for name in body.keys() - {"format", "event", "at_us", "step"}}
-                | ({"took_us": whole_number(body, "took_us")} if "took_us" in body else {}),
+                facts=facts,
             )
 
-        return read_object(self.store, key, "event", parsed)
+        return read_object(self.store, info.key, "event", parsed, nbytes=info.nbytes)
 
     def window_keys(self, attempt: int | None = None) -> list["WindowKey"]:
         """Return the keys of windows in order: of one start, or of all. Costs a listing of them."""
@@ -289,7 +291,13 @@ class RunFolder:
         tables: dict[int, list[bytes]] = {}
         for key, data in zip(chosen, several(self._window, chosen, at_once=AT_ONCE), strict=True):
             tables.setdefault(key.attempt, []).append(data)
-        return window_columns(tables, f"{self.store.url}/{self.key('windows/')}")
+        try:
+            return window_columns(tables, f"{self.store.url}/{self.key('windows/')}")
+        except TooManyRows:
+            fewer = _even(chosen, len(chosen) // 2)
+            if len(fewer) == len(chosen):
+                raise
+            return self.windows(fewer)
 
     def _window(self, key: "WindowKey") -> bytes:
         if key.nbytes > MOST_BYTES:
@@ -317,22 +325,19 @@ class RunFolder:
             if match := _ATTEMPT.fullmatch(info.key.rpartition("/")[2]):
                 yield int(match[1]), info
 
-    def _bounded(self, folder: str, objects: Iterable[T]) -> Iterator[T]:
-        """Yield the objects of a folder of the record. Raises: Corrupt if there are more than MOST_OBJECTS."""
-        for number, item in enumerate(objects):
-            if number == MOST_OBJECTS:
+    def _bounded(
+        self, folder: str, objects: Iterable[tuple[T, ObjectInfo]]
+    ) -> Iterator[tuple[T, ObjectInfo]]:
+        """Yield the objects of a folder of the record. Raises: Corrupt if they are more than a run writes."""
+        nbytes = 0
+        for number, (name, info) in enumerate(objects):
+            nbytes += info.nbytes
+            if number == MOST_OBJECTS or nbytes > MOST_EVENT_BYTES:
                 raise Corrupt(
-                    f"{self.store.url}/{self.key(folder)} has more than {MOST_OBJECTS:,} objects; a run has fewer"
+                    f"{self.store.url}/{self.key(folder)} has more than {MOST_OBJECTS:,} objects or "
+                    f"{MOST_EVENT_BYTES:,} bytes; a run has fewer"
                 )
-            yield item
-
-    def _small(self, info: ObjectInfo) -> str:
-        """Return the key of an object that may be read. Raises: Corrupt."""
-        if info.nbytes > MOST_JSON_BYTES:
-            raise Corrupt(
-                f"{self.store.url}/{info.key} has {info.nbytes:,} bytes; a start or event has fewer"
-            )
-        return info.key
+            yield name, info
 
 
 class WindowKey(NamedTuple):
@@ -394,7 +399,7 @@ class RunBrief:
 def briefs(store: Store) -> list[RunBrief]:
     """Return all runs of a record: one listing, and at most two requests for each run."""
     by_run: dict[str, RunBrief] = {}
-    newest: dict[tuple[str, bool], tuple[tuple[int, int], str]] = {}
+    newest: dict[tuple[str, bool], tuple[tuple[int, int], ObjectInfo]] = {}
     for run, info in _named(store):
         if not run:
             continue
@@ -406,15 +411,18 @@ def briefs(store: Store) -> list[RunBrief]:
         elif kind == "windows":
             brief.window_step = max([brief.window_step, *(key.end_step for key in window_keys([info]))])
         elif kind == "events" and (match := _EVENT.fullmatch(file)):
-            numbered = (int(match[1]), int(match[2])), info.key
+            numbered = (int(match[1]), int(match[2])), info
             for has_step in {False, int(match[2]) > 0}:  # the first event of a start comes before its steps
-                newest[run, has_step] = max(newest.get((run, has_step), numbered), numbered)
+                earlier = newest.get((run, has_step), numbered)
+                newest[run, has_step] = max(earlier, numbered, key=lambda item: item[0])
         brief.stopping |= name == "stop"
-    keys = sorted({(run, *numbered) for (run, _), numbered in newest.items()})
+    listed = {(run, numbers): info for (run, _), (numbers, info) in newest.items()}
+    keys = sorted(listed)
 
-    def read(key: tuple[str, tuple[int, int], str]) -> Event | str:
+    def read(key: tuple[str, tuple[int, int]]) -> Event | str:
+        run, numbers = key
         try:
-            return RunFolder(store, key[0]).event(*key[1:])
+            return RunFolder(store, run).event(numbers, listed[key])
         except Corrupt as error:  # one damaged record hides no other run
             return str(error)
 
@@ -426,23 +434,6 @@ def briefs(store: Store) -> list[RunBrief]:
     return [by_run[run] for run in sorted(by_run)]
 
 
-def read_object(store: Store, key: str, what: str, parse: Callable[[dict[str, Any]], T]) -> T:
-    """Return what `parse` makes of a stored JSON object. Raises: Corrupt, which names it; ObjectNotFound."""
-    data = store.get(key).data
-    try:
-        return parse(parse_json_object(data))
-    except DAMAGED as error:
-        raise Corrupt(f"{store.url}/{key} is no {what}: {error or type(error).__name__}") from error
-
-
 def _start(body: dict[str, Any]) -> dict[str, Any]:
     numbers = {name: whole_number(body, name, default) for name, default in (("ranks", 1), ("restarts", 0))}
     return body | numbers | {"at_us": whole_number(body, "at_us"), "ranks": max(1, numbers["ranks"])}
-
-
-def whole_number(body: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Return a number of a record, below `LIMIT`. Raises: ValueError."""
-    value = body.get(name, default)
-    if type(value) is not int or not 0 <= value < LIMIT:
-        raise ValueError(f"{name} = {value!r}")
-    return value

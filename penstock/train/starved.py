@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from loader.run.batch.batch import MAKING
 from loader.run.metrics import LIMITS, WAITS
 
+from ..text import lines_text
+
 Columns = Mapping[str, NDArray[Any]]
 SLOWEST = 10
 """Samples and nodes that are named."""
@@ -122,7 +124,7 @@ class Starvation:
                 f"{sample.version} {sample.key!r} took {sample.seconds:.3f} s, {sample.path} bytes "
                 f"[{sample.offset}:{sample.offset + sample.nbytes}]"
             )
-        return "\n".join(lines)
+        return lines_text(lines)
 
 
 def starvation(windows: Columns) -> Starvation:

@@ -16,9 +16,10 @@ from .launch.launcher import Launcher, RunStatus, Span
 from .launch.local_ranks import LocalRanks
 from .launch.slurm_job import SlurmJobs
 from .launched import user_name
+from .objects.spec_changes import FieldChange, SpecChange, check_change, differences
 from .run_folder import Event, RunFolder, briefs
 from .run_places import check_places, create_places
-from .run_spec import RunSpec
+from .run_spec import RunSpec, check_without_secrets
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
     "kubernetes": JobSets,
@@ -56,6 +57,8 @@ class RunSummary:
     """Steps done by its newest window."""
     problem: str = ""
     """Damage in its record; "" for none."""
+    changes: Sequence[SpecChange] = ()
+    """Changes of its file, in order; () in a list of all runs."""
 
     @property
     def step(self) -> int:
@@ -92,25 +95,37 @@ def sized(spec: RunSpec, nodes: int | None) -> RunSpec:
     return replace(spec, nodes=str(nodes))
 
 
+def changes(spec: RunSpec) -> tuple[FieldChange, ...]:
+    """Return what a file changes of the run that is recorded; () for a new run. Raises: RunTaken; Corrupt."""
+    folder = RunFolder(Root(spec.record).store, spec.run)
+    stored = folder.stored_spec()
+    if stored is None:
+        return ()
+    check_change(stored, spec, f"{folder.store.url}/{folder.key('spec.json')}")
+    return differences(stored, spec)
+
+
 def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
     """Begin a run, or find it; return where it is. nodes: number of its range; None for the range.
 
-    Raises: RunTaken for another file under the name. Conflict if a person stopped it. InvalidSpec. EngineUnreachable.
-    NotARoot or StoreError if its checkpoints or record cannot be written.
+    A file that differs where a run may change is stored, and the next start has it.
+
+    Raises: RunTaken for a file of another run under the name. Conflict if a person stopped it. InvalidSpec.
+    EngineUnreachable. NotARoot or StoreError if its checkpoints or record cannot be written.
     """
     sized(spec, nodes)
+    check_without_secrets(spec, spec.run)
     check_places(spec)
     create_places(spec)
     folder = RunFolder(Root(spec.record).store, spec.run)
-    is_new = folder.stored_spec() is None
-    folder.put_spec(spec)
+    key = folder.put_spec(spec, user_name())
     if folder.is_to_stop():
         raise Conflict(f"{spec.run} was stopped or cancelled: penstock train resume continues it")
     try:
         return launcher.submit(sized(spec, nodes))
     except (InvalidSpec, InvalidCluster):
-        if is_new:
-            folder.withdraw_spec()  # else the mended file would need another name
+        if key:
+            folder.withdraw_spec(key)  # else the record would name a file that nothing runs
         raise
 
 
@@ -120,10 +135,11 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
     Raises: as `submit`; Conflict while its last start is still ending.
     """
     sized(spec, nodes)
+    check_without_secrets(spec, spec.run)
     check_places(spec)
     create_places(spec)
     folder = RunFolder(Root(spec.record).store, spec.run)
-    folder.put_spec(spec)
+    folder.put_spec(spec, user_name())
     status = launcher.status(spec.run)
     if status.is_ending or (status.state == "running" and folder.is_to_stop()):
         raise Conflict(f"{spec.run} is still stopping: resume it when it has ended")
@@ -159,6 +175,7 @@ def summary(folder: RunFolder, launcher: Launcher | None) -> RunSummary:
         events=folder.events(),
         stopping=folder.is_to_stop(),
         window_step=max((key.end_step for key in folder.window_keys()), default=0),
+        changes=folder.spec_changes(),
     )
 
 

@@ -180,6 +180,14 @@ def window_bytes(rows: bytes) -> tuple[int, bytes]:
     return int(ranks["end_step"].max()), table_bytes(pa.table(columns), TABLE)
 
 
+MOST_ROW_BYTES = 128 * 2**20
+"""Most bytes of rows in memory at once: a row has about 330, and far fewer in its file."""
+
+
+class TooManyRows(Corrupt):
+    """Windows whose rows take more memory than a run's do."""
+
+
 class WindowSum(NamedTuple):
     """Sums of a window, for goodput and usage: one for all of its ranks."""
 
@@ -216,14 +224,18 @@ def window_sum(attempt: int, end_step: int, data: bytes, where: str) -> WindowSu
 def window_columns(tables: Mapping[int, list[bytes]], where: str) -> dict[str, NDArray[Any]]:
     """Return the rows of windows as columns, `attempt` among them; none without windows.
 
-    tables: Number of a start -> its windows, in order. Raises: Corrupt.
+    tables: Number of a start -> its windows, in order. Raises: TooManyRows if they take too much memory; Corrupt.
     """
     import pyarrow as pa
 
     parsed: list[pa.Table] = []
+    nbytes = 0
     for attempt, datas in tables.items():
         for data in datas:
             table = _table(data, where, _column_names())
+            nbytes += table.nbytes
+            if nbytes > MOST_ROW_BYTES:
+                raise TooManyRows(f"{where} has windows of more than {MOST_ROW_BYTES:,} bytes in memory")
             parsed.append(table.append_column("attempt", pa.array([attempt] * len(table), pa.int64())))
     return _columns(pa.concat_tables(parsed)) if parsed else {}
 

@@ -7,6 +7,7 @@ import loader
 from loader.errors import InvalidRuntime
 
 from ..progress import progress
+from ..text import lines_text
 from ..units import second, size
 from .verb import Answer, Table, Verb, argument, verb
 
@@ -68,7 +69,7 @@ def verify(arguments: Namespace) -> Answer:
         + (f"{len(wrong)} problems" if wrong else "nothing wrong" if markers else "no finished save yet")
     )
     body = {"run": arguments.run, "steps": steps, "objects": objects, "nbytes": nbytes, "problems": wrong}
-    return body, "\n".join(lines), 1 if wrong else 0
+    return body, lines_text(lines), 1 if wrong else 0
 
 
 @verb(
@@ -105,7 +106,7 @@ def copy(arguments: Namespace) -> Answer:
         f"{one.run}@{one.step}: {one.copied} of {one.objects} objects copied ({size(one.nbytes)}), others were there"
         for one in copies
     ]
-    return [one.to_json() for one in copies], "\n".join(lines), 0
+    return [one.to_json() for one in copies], lines_text(lines), 0
 
 
 def _row(step: "ListedStep") -> dict[str, Any]:

@@ -7,6 +7,7 @@ import loader
 from loader.errors import InvalidRuntime
 
 from ..progress import progress
+from ..text import lines_text
 from ..units import second
 from .verb import Answer, Table, argument, flag, key_lines, verb
 
@@ -65,7 +66,7 @@ def run_annotate(arguments: Namespace) -> Answer:
         "unmatched": join.n_unmatched,
         "first_unmatched": [{"key": key, "at": where} for key, where in join.unmatched],
     }
-    return body, "\n".join(lines), 0
+    return body, lines_text(lines), 0
 
 
 EXCLUDE_FORM = ("{:<28}", "  {}", "  {:<5}", "  {:<12}", "  {}")
@@ -126,7 +127,7 @@ def run_exclude(arguments: Namespace) -> Answer:
         f"{len(record.keys)} samples {'excluded' if is_new else 'already excluded'}, {len(version)} remain",
         f"later builds leave them out too ({record.path}); penstock exclude --withdraw ends this",
     ]
-    return body, "\n".join(lines), 0
+    return body, lines_text(lines), 0
 
 
 def _exclusions_in_force(root: "loader.Root", ref: str) -> Answer:
@@ -236,4 +237,4 @@ def _described(stopped: "StoppedBatch") -> str:
         lines.append(
             f"  penstock approve {record.dataset} {record.partition} --record {record.r} --by NAME --reason WHY"
         )
-    return "\n".join(lines)
+    return lines_text(lines)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import Corrupt, Forbidden, InvalidRuntime, ObjectNotFound
 
+from ..text import line_text, lines_text
 from ..units import parse_length
 from .verb import Answer, Table, Verb, argument, read_by, verb
 
@@ -43,7 +44,7 @@ def ls(arguments: Namespace) -> Answer:
         for row in body
     ]
     table = Table(form=FORM, header=("id", "about", "blocks", "units"), rows=rows, titled=False)
-    return body, [*([table] if rows else ["no jobs"]), *damaged], 1 if damaged else 0
+    return body, [*([table] if rows else ["no jobs"]), *map(line_text, damaged)], 1 if damaged else 0
 
 
 @verb("show a job's progress", _ID)
@@ -66,7 +67,7 @@ def show(arguments: Namespace) -> Answer:
         lines.append(
             "a user cancelled it; to continue, run its command again, or penstock jobs attach --sha256"
         )
-    return body, "\n".join(lines), 0
+    return body, lines_text(lines), 0
 
 
 @verb("show the state of a job, and why it waits", *_WITH_CLUSTER)
@@ -92,7 +93,7 @@ def why(arguments: Namespace) -> Answer:
         reasons = why_name_waits(SlurmQueue(cluster.submit).answer, name)
         body["why"] = reasons
         lines += [reasons] if reasons else []
-    return body, "\n".join(lines), 0
+    return body, lines_text(lines), 0
 
 
 @verb(
@@ -196,7 +197,7 @@ def clear(arguments: Namespace) -> Answer:
     n_objects = sum(folder.remove() for folder in chosen)
     return (
         {"jobs": [one.id for one in chosen], "objects": n_objects},
-        "\n".join([f"{len(chosen)} jobs, {n_objects} objects deleted", *damaged]),
+        lines_text([f"{len(chosen)} jobs, {n_objects} objects deleted", *damaged]),
         1 if damaged else 0,
     )
 

@@ -10,6 +10,7 @@ import loader
 from loader.errors import InvalidRuntime
 from loader.json_text import parse_json
 
+from ..text import lines_text
 from ..units import minute
 from .verb import FIELDS, REF, WORLD, Answer, Table, Verb, argument, choose_fields, key_lines, repeated, verb
 
@@ -92,7 +93,7 @@ def run_order_of_seen(arguments: Namespace) -> Answer:
         f"excluded from {version.name}",
         f'open it as loader.listed(view, "{rest.list_sha256}")',
     ]
-    return body, "\n".join(lines), 0
+    return body, lines_text(lines), 0
 
 
 @verb(
@@ -155,7 +156,7 @@ def run_streaming(arguments: Namespace) -> Answer:
         f"streaming {epoch.release} lays them out",
         f'open it as loader.listed(view, "{rest.list_sha256}"), in a plan with global_batch={batch}',
     ]
-    return body, "\n".join(lines), 0
+    return body, lines_text(lines), 0
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import loader
 from loader.errors import InvalidRuntime, VersionNotFound
 
+from ..text import lines_text
 from .verb import Answer, Table, Verb, argument, cluster_argument, cluster_of, flag, repeated, verb
 
 FORM = ("{:>8}", "  {:<16}", " {}", ": {}")
@@ -124,7 +125,7 @@ def run(arguments: Namespace) -> Answer:
             mirrored = sum(purge_mirror(url, record, root.store) for url in arguments.mirror)
         body.append({**ran.to_json(), "pages": pages, "noncurrent": old, "mirrored": mirrored})
         lines.append(ran.text())
-    return body, "\n".join(lines) or "no takedowns", 0
+    return body, lines_text(lines) or "no takedowns", 0
 
 
 def _which_place(root: "loader.Root") -> str:
@@ -183,7 +184,7 @@ def prove(arguments: Namespace) -> Answer:
         f"takedown {proof['takedown']}: {proof['result']}, {len(clean) + len(unclean)} places: {len(clean)} clean, "
         f"{len(unclean)} not clean"
     )
-    return proof, "\n".join(lines), 0 if proof["result"] == "complete" else 1
+    return proof, lines_text(lines), 0 if proof["result"] == "complete" else 1
 
 
 def _name(place: Mapping[str, Any]) -> str:

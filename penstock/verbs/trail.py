@@ -9,6 +9,7 @@ import loader
 from loader.errors import Corrupt, FormatTooNew, PenstockError
 
 from ..progress import progress
+from ..text import lines_text
 from ..units import second
 from .verb import Answer, Table, Verb, argument, flag, verb
 
@@ -106,7 +107,7 @@ def verify(arguments: Namespace) -> Answer:
         )
     )
     body = {"run": arguments.run, "records": len(trail.steps), "problems": wrong}
-    return body, "\n".join(lines), 1 if wrong else 0
+    return body, lines_text(lines), 1 if wrong else 0
 
 
 def _computed(root: "loader.Root", ledger: "loader.Root", trail: "RunTrail") -> Iterator[Row]:

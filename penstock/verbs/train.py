@@ -3,11 +3,13 @@
 import sys
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import InvalidRuntime, PenstockError
 
+from ..text import lines_text
 from .verb import (
     Answer,
     Argument,
@@ -17,6 +19,7 @@ from .verb import (
     cluster_argument,
     cluster_of,
     read_by,
+    repeated,
     verb,
 )
 
@@ -57,7 +60,11 @@ def _launched(arguments: Namespace) -> tuple["RunFolder", "Launcher"]:
 
 
 _CLUSTER = cluster_argument("TOML file of the cluster (default: this machine)")
-_SPEC = (argument("spec FILE", "TOML file of the run"), _CLUSTER)
+_SPEC = (
+    argument("spec FILE", "TOML file of the run"),
+    _CLUSTER,
+    repeated("--set KEY=VALUE", "replace a key of the file, such as walltime_s=7200 or env.NCCL_DEBUG=INFO"),
+)
 _SIZED_SPEC = (*_SPEC, argument("--nodes N", "nodes of this start, of the file's range", type=int))
 _RUN = argument("run", "name of the run")
 _STARTED_RUN = (_RUN, _CLUSTER)
@@ -82,17 +89,18 @@ def submit(arguments: Namespace) -> Answer:
     """Start a run, or find the one that its file started."""
     from ..train.run_places import check_places, place_notes
     from ..train.run_spec import read_spec
-    from ..train.submitting import sized
+    from ..train.submitting import changes, sized
     from ..train.submitting import submit as submit_run
 
     if arguments.plan and arguments.dry_run != "--dry-run":
         raise InvalidRuntime(
             "--plan counts the requests of --dry-run; a run names its plan itself: leave it out"
         )
-    spec = read_spec(arguments.spec)
+    spec = read_spec(arguments.spec, arguments.set)
     launcher, asked = _launcher(spec.record, arguments), sized(spec, arguments.nodes)
-    body, notes = {"run": spec.run}, launcher.notes(asked)
-    notes += place_notes(spec)
+    changed = changes(spec)
+    body: dict[str, Any] = {"run": spec.run, "changed": [change._asdict() for change in changed]}
+    notes = [*map(str, changed), *launcher.notes(asked), *place_notes(spec)]
     if arguments.dry_run:
         check_places(spec)
     if arguments.dry_run == "--dry-run":
@@ -130,11 +138,14 @@ def _start(spec: "RunSpec", arguments: Namespace) -> str:
 def resume(arguments: Namespace) -> Answer:
     """Let a stopped run go on at its newest checkpoint."""
     from ..train.run_spec import read_spec
+    from ..train.submitting import changes
     from ..train.submitting import resume as resume_run
 
-    spec = read_spec(arguments.spec)
+    spec = read_spec(arguments.spec, arguments.set)
+    changed = changes(spec)
     place = resume_run(spec, _launcher(spec.record, arguments), arguments.nodes)
-    return {"run": spec.run, "place": place}, f"{spec.run}: {place}", 0
+    body = {"run": spec.run, "place": place, "changed": [change._asdict() for change in changed]}
+    return body, [f"{spec.run}: {place}", *map(str, changed)], 0
 
 
 def _number(text: str) -> int:
@@ -169,7 +180,7 @@ def replay(arguments: Namespace) -> Answer:
     from ..train.submitting import launcher_of
     from ..train.submitting import submit as submit_run
 
-    spec, cluster = read_spec(arguments.spec), cluster_of(arguments) or Cluster()
+    spec, cluster = read_spec(arguments.spec, arguments.set), cluster_of(arguments) or Cluster()
     repeated = replay_spec(spec, arguments.steps)
     nodes = arguments.not_on
     if cluster.engine in EXCLUDES and not nodes:
@@ -192,6 +203,14 @@ def ls(arguments: Namespace) -> Answer:
     header = ("run", "state", "step", "attempts", "newest event")
     table = Table(form=FORM, header=header, rows=rows, titled=False)
     return [one.to_json() for one in listed], [table] if rows else "no runs", 0
+
+
+def _time(at_us: int) -> str:
+    """Return a time of a record in UTC; the number itself beyond the calendar."""
+    try:
+        return f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{at_us} us"
 
 
 def _newest(run: "RunSummary") -> str:
@@ -220,6 +239,13 @@ def show(arguments: Namespace) -> Answer:
         ]
     if run.status.place:
         lines.append("; ".join(filter(None, [run.status.place, run.status.reason])))
+    body["changes"] = [
+        {"at_us": change.at_us, "by": change.by, "changed": [one._asdict() for one in change.changed]}
+        for change in run.changes
+    ]
+    for change in run.changes:
+        fields = "; ".join(map(str, change.changed))
+        lines.append(f"changed {_time(change.at_us)} by {change.by or 'a user without a name'}: {fields}")
     for number, facts in run.attempts.items():
         own = [
             f"{event.name.replace('_', ' ')} ({event.step})"
@@ -228,7 +254,7 @@ def show(arguments: Namespace) -> Answer:
         ]
         where = f"{facts.get('launcher')} on {facts.get('node')}, {facts.get('ranks')} ranks"
         lines.append(f"attempt {number}: {where}; {', '.join(own)}")
-    return body, "\n".join(lines), 0
+    return body, lines_text(lines), 0
 
 
 @verb("show where the time of a run went", *_STARTED_RUN)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import loader
 from loader.errors import InvalidRuntime
 
+from ..text import line_text
 from ..units import parse_length, parse_size, size, utc_us
 from .verb import Answer, Table, argument, cluster_argument, cluster_of, flag, read_by, repeated, verb
 
@@ -103,7 +104,7 @@ def usage(arguments: Namespace) -> Answer:
     lines = [
         "GPU-hours asked, allocated, in new steps, lost (repeated, waiting for data, idle), other, and unknown:"
     ]
-    return body, [*lines, table, *record.problems], int(bool(record.problems))
+    return body, [*lines, table, *map(line_text, record.problems)], int(bool(record.problems))
 
 
 def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord":
@@ -132,7 +133,7 @@ def _forecast(arguments: Namespace, record: "UsageRecord", since_us: int, until_
     limit = None if not installed else installed * 7 * 24 * FULL
     body, text = outlook("GPU-hours", weeks, limit, until_us, "h")
     body |= {"installed": installed, "problems": list(record.problems)}
-    return body, [text, *record.problems], int(bool(record.problems))
+    return body, [text, *map(line_text, record.problems)], int(bool(record.problems))
 
 
 def _stored(arguments: Namespace, until_us: int) -> Answer:

@@ -16,7 +16,7 @@ from loader import errors
 from loader.errors import FieldNotFound, InvalidRuntime, InvalidStore
 from loader.storage.spec import RUNTIME_OPTIONS, is_secret
 
-from ..text import terminal_text
+from ..text import line_text, terminal_text
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -36,8 +36,14 @@ class Table:
     def __str__(self) -> str:
         rows = [self.header, *self.rows] if self.titled else self.rows
         return "\n".join(
-            "".join(form.format(cell) for form, cell in zip(self.form, row, strict=False)) for row in rows
+            "".join(form.format(_cell(cell)) for form, cell in zip(self.form, row, strict=False))
+            for row in rows
         )
+
+
+def _cell(cell: object) -> object:
+    """Return a cell whose text cannot begin another row."""
+    return line_text(cell) if isinstance(cell, str) else cell
 
 
 Text = str | Sequence[str | Table]
@@ -72,7 +78,7 @@ def _by_rich(blocks: Sequence[str | Table]) -> bool:
                 rich.text.Text(name), justify="right" if ">" in form else "left", overflow="fold"
             )
         for row in block.rows:
-            shown.add_row(*(rich.text.Text(terminal_text(str(cell))) for cell in row))
+            shown.add_row(*(rich.text.Text(line_text(cell)) for cell in row))
         console.print(shown)
     return True
 

@@ -68,6 +68,8 @@ class QueuedJob:
     """Slurm's reason to wait."""
     name: str = ""
     """Its name, if jobs were asked for by name: a foreign name may break squeue's lines."""
+    comment: str = ""
+    """Its comment, if jobs were asked for by name."""
 
 
 def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WIDTHS) -> list[QueuedJob]:
@@ -81,7 +83,7 @@ def queued_jobs(answer: Answer, *filters: str, columns: Mapping[str, int] = _WID
 
 def named_jobs(answer: Answer, *names: str) -> list[QueuedJob]:
     """Return the jobs of these names in any state; Slurm forgets a job MinJobAge (300 s) after its end."""
-    columns, jobs = {**_WIDTHS, "Name": 300}, list[QueuedJob]()
+    columns, jobs = {**_WIDTHS, "Name": 300, "Comment": 400}, list[QueuedJob]()
     for group in command_groups(names):
         jobs += queued_jobs(answer, "--states=all", f"--name={','.join(group)}", columns=columns)
     return jobs
@@ -129,6 +131,7 @@ def _job(values: Mapping[str, str]) -> QueuedJob:
         dependency="" if values["Dependency"] == "(null)" else values["Dependency"],
         reason="" if values["Reason"] == "None" else values["Reason"],
         name=values.get("Name", ""),
+        comment=values.get("Comment", ""),
     )
 
 

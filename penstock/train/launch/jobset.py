@@ -25,7 +25,7 @@ from ...compute.engines.kubernetes_api import (
 )
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec
-from .jobset_object import RANKS, RESTARTS, jobset_object, object_name
+from .jobset_object import FILE, RANKS, RESTARTS, jobset_object, object_name
 from .jobset_pod import failed_spans
 from .launcher import RunStatus, Span
 from .run_log import rank_lines
@@ -77,14 +77,21 @@ class JobSets:
         return f"the server takes JobSet {name}"
 
     def submit(self, spec: RunSpec) -> str:
-        """See `Launcher.submit`. An ended JobSet of the name is replaced."""
+        """See `Launcher.submit`. A JobSet of the name that ended, or waits with another file, is replaced."""
         body = self._body(spec)
         name, until_s = body["metadata"]["name"], time.monotonic() + CANCEL_S + spec.grace_s
         while self._api.create_jobset(body) is None:
             jobset = self._api.jobset(name)
             if jobset is not None and not _is_leaving(jobset):
-                if not is_true(jobset, "Completed", "Failed"):
+                has_ended = is_true(jobset, "Completed", "Failed")
+                is_changed = jobset["metadata"].get("annotations", {}).get(FILE) not in (None, spec.digest)
+                if not has_ended and not is_changed:
                     return self._place(jobset)
+                if not has_ended and not jobset["spec"].get("suspend"):
+                    return (
+                        f"{self._place(jobset)}; it goes on with the file before: stop the run, and resume it with the "
+                        "changed one"
+                    )
                 self._api.delete_jobset(name, jobset["metadata"]["uid"])
             if time.monotonic() > until_s:
                 raise EngineUnreachable(f"an earlier JobSet {name} does not go; submit again")
@@ -194,6 +201,10 @@ class JobSets:
         if nodes > 1 and not cluster.queue:
             raise InvalidCluster(
                 f"queue is missing for a run on {nodes} nodes: name a LocalQueue; Kueue starts all pods or none"
+            )
+        if spec.srun:
+            raise InvalidSpec(
+                f"{spec.run}: srun = {list(spec.srun)} needs Slurm; remove it, or name Slurm's file"
             )
         if cluster.cpus < spec.ranks_per_node:
             raise InvalidCluster(

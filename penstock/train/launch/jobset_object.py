@@ -21,6 +21,8 @@ PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
 RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
 """Label and annotation by JobSet: number of restarts before a pod."""
+FILE = "penstock/file"
+"""Annotation with the digest of the run's file."""
 RANKS = "ranks"
 """Name of the replicated Job, and of its container."""
 PORT = 29_500
@@ -63,7 +65,7 @@ def jobset_object(
             "name": name,
             "namespace": cluster.placing.namespace,
             "labels": labels | {label: value for label, value in kueue.items() if value},
-            "annotations": {"penstock/run": spec.run, "penstock/record": spec.record},
+            "annotations": {"penstock/run": spec.run, "penstock/record": spec.record, FILE: spec.digest},
         },
         "spec": {
             "suspend": bool(cluster.queue),

@@ -19,8 +19,9 @@ from loader.storage.spec import redact
 
 from ...checkpoints.ranks import several
 from ...units import utc_us
+from ..objects.json_object import read_object, whole_number
 from ..run import AGAIN
-from ..run_folder import AT_ONCE, FORMAT, RunFolder, read_object, whole_number
+from ..run_folder import AT_ONCE, FORMAT, RunFolder
 from ..run_spec import RunSpec, spec_of
 from ..stop import SIGNALS
 from .failures import LONGEST_S, Failures, last_step

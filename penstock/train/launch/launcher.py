@@ -24,6 +24,10 @@ class RunStatus:
     """True while the processes of a start are ending: they may still store a request to stop."""
 
 
+NEXT_START = "its next start has the changed file"
+"""Words about a run that runs by the file before."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """Time that a scheduler gave to a run: one line of its accounting."""
@@ -62,7 +66,10 @@ class Launcher(Protocol):
         ...
 
     def submit(self, spec: RunSpec) -> str:
-        """Begin a run, unless it waits or runs already; return where it is. Raises: InvalidSpec if it is refused."""
+        """Begin a run, unless it waits or runs already; return where it is.
+
+        If it waits or runs by another file, its next start has this one. Raises: InvalidSpec if it is refused.
+        """
         ...
 
     def status(self, run: str) -> RunStatus:

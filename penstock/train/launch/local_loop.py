@@ -1,6 +1,7 @@
 """Begin a run on this machine, again and again, until it ends: the process behind `penstock train submit`.
 
-Standard input: the run's file as JSON. The output of this process and of the ranks goes to the inherited log.
+Standard input: the run's file as JSON. The output of this process and of the ranks goes to the inherited log. A later
+submit leaves a changed file beside the log, in the private folder of this user: the next start has it.
 """
 
 import json
@@ -8,8 +9,10 @@ import os
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import loader
+from loader.errors import InvalidSpec
 from loader.json_text import parse_json_object
 
 from ...units import utc_us
@@ -24,14 +27,17 @@ NO_ROOM_S = 60.0
 """Seconds until a start that the machine refused is tried again."""
 
 
-def run_until_ended(spec: RunSpec, log: str) -> int:
-    """Run a training to its end; return its last exit status. log: file that its ranks write to.
+def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
+    """Run a training to its end; return its last exit status.
+
+    log: file that its ranks write to. file: one that holds the run's newest file; "": it does not change.
 
     A full disk ends no run: notes are lost, and a start that finds no room is tried again.
     """
     folder, failures = RunFolder(loader.Root(spec.record).store, spec.run), Failures()
     attempt = _starts(log) - 1
     while True:
+        spec = _newest(spec, file)
         begin = os.path.getsize(log)
         attempt = _starts(log) - 1 if _note(log, "begun_us", log=begin) else attempt + 1
         variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
@@ -43,9 +49,9 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
             continue
         finally:
             _note(log, "ended_us")
-        if status == 0:
+        if status == 0 and _newest(spec, file) == spec:
             return 0
-        if status == AGAIN:
+        if status in (0, AGAIN):
             _say(f"{spec.run} stopped, and restarts")
             continue
         wait_s = failures.next_start_s(last_step(folder), line or last_error(log, begin))
@@ -54,6 +60,35 @@ def run_until_ended(spec: RunSpec, log: str) -> int:
             return status
         _say(f"{spec.run} failed with status {status}; it restarts in {wait_s:.0f} s")
         time.sleep(wait_s)
+
+
+def put_file(path: Path, spec: RunSpec) -> bool:
+    """Leave a run's file for its next start; return whether another one was there."""
+    try:
+        is_changed = _read(str(path)) != spec
+    except (OSError, ValueError, InvalidSpec):
+        is_changed = path.exists()
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(spec.to_json()))
+    unfinished.chmod(0o600)
+    unfinished.replace(path)
+    return is_changed
+
+
+def _newest(spec: RunSpec, file: str) -> RunSpec:
+    """Return the run's newest file; the one so far if that cannot be read."""
+    if not file:
+        return spec
+    try:
+        newest = _read(file)
+    except (OSError, ValueError, InvalidSpec) as error:
+        _say(f"could not read the newest file of {spec.run}: {error}")
+        return spec
+    return newest if newest.run == spec.run else spec
+
+
+def _read(file: str) -> RunSpec:
+    return spec_of(parse_json_object(Path(file).read_text()), file)
 
 
 def _starts(log: str) -> int:
@@ -83,8 +118,8 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """Run the training of the standard input."""
-    log = sys.argv[1]
-    return run_until_ended(spec_of(parse_json_object(sys.stdin.read()), "the standard input"), log)
+    spec = spec_of(parse_json_object(sys.stdin.read()), "the standard input")
+    return run_until_ended(spec, *sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from ...compute.locked_processes import LockedProcesses, hand_over, holders, kil
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec
 from . import local_loop
-from .launcher import RunStatus, Span
+from .launcher import NEXT_START, RunStatus, Span
 from .node_start import torchrun
 from .run_log import RANKS, SPANS, run_text, times_of
 
@@ -74,10 +74,12 @@ class LocalRanks:
             self._processes.open(name, "log", "ab") as output,
         ):
             if not self._locked(lock, spec.run):
-                return self._place(spec.run)
+                is_changed = local_loop.put_file(self._path(spec.run, "spec"), spec)
+                return self._place(spec.run) + (f"; {NEXT_START}" if is_changed else "")
             self._check_no_ranks(spec.run)
+            local_loop.put_file(self._path(spec.run, "spec"), spec)
             process = subprocess.Popen(
-                [sys.executable, "-m", local_loop.__name__, str(log)],
+                [sys.executable, "-m", local_loop.__name__, str(log), str(self._path(spec.run, "spec"))],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -208,7 +210,7 @@ def _refuse(spec: RunSpec) -> None:
     """Raise InvalidSpec for a key that this machine cannot honour."""
     if spec.node_range[0] > 1:
         raise InvalidSpec(f"{spec.run}: nodes = {spec.nodes!r}, and this machine is one node; {_ELSEWHERE}")
-    for name in ("gpus_per_node", "priority", "walltime_s"):
+    for name in ("gpus_per_node", "priority", "walltime_s", "srun"):
         if value := getattr(spec, name):
             raise InvalidSpec(f"{spec.run}: {name} = {value!r} needs a scheduler; {_ELSEWHERE}")
 

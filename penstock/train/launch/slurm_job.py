@@ -20,7 +20,7 @@ from ...compute.engines.slurm_listing import QueuedJob, command_groups, named_jo
 from ...compute.engines.slurm_why import clock, why_waiting
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..run_spec import RunSpec
-from .launcher import RunStatus, Span
+from .launcher import NEXT_START, RunStatus, Span
 from .run_log import run_text, spans_text, times_of, without_ranks
 from .slurm_job_script import NodeSettings, batch_script
 
@@ -53,6 +53,8 @@ class SlurmJobs:
             self._queue.cancel(self._name(spec.run))
             jobs = self._jobs(spec.run)
         place = _place(jobs[0]) if jobs else ""
+        if jobs and _file_of(jobs[-1]) not in ("", spec.digest):
+            return f"{place}; {self._follow(spec, jobs)}"
         try:
             if not jobs:
                 job_id = self._sbatch(spec)
@@ -69,6 +71,16 @@ class SlurmJobs:
                 raise
             grace = str(error)  # Slurm has the job
         return place + (f"; {grace}" if grace else "")
+
+    def _follow(self, spec: RunSpec, jobs: Sequence[QueuedJob]) -> str:
+        """Submit a job with another file of a run; return where it is, in words. jobs: earlier ones of the run.
+
+        `singleton` lets it begin when they have ended. Their script ends instead of another start, see `superseded`.
+        """
+        job_id = self._sbatch(spec)
+        if waiting := [job.job_id for job in jobs if job.state in WAITING]:
+            self._queue.answer(["scancel", "--state=PENDING", *waiting])
+        return f"{NEXT_START}: Slurm job {job_id}"
 
     def status(self, run: str) -> RunStatus:
         """See `Launcher.status`."""
@@ -92,7 +104,8 @@ class SlurmJobs:
     def why(self, run: str) -> str:
         """See `Launcher.why`. Releases jobs that Slurm holds for ever."""
         jobs = self._jobs(run)
-        waiting = [job for job in jobs if job.state in WAITING]
+        running = any(job.state in RUNNING for job in jobs)  # then another waits with a changed file
+        waiting = [job for job in jobs if job.state in WAITING and not running]
         text = why_waiting(self._queue.answer, waiting[0]) if waiting else ""
         self._release(jobs)
         return "\n".join(filter(None, [text, self._without_ranks(run) if jobs else ""]))
@@ -167,7 +180,7 @@ class SlurmJobs:
             cpus=self._cluster.cpus,
             log=self._log(spec.run),
         )
-        return batch_script(spec, settings)
+        return batch_script(spec, settings, self._name(spec.run))
 
     def _options(self, spec: RunSpec) -> list[str]:
         """Return sbatch's options. Raises: InvalidSpec; InvalidCluster."""
@@ -196,11 +209,26 @@ class SlurmJobs:
             "account": cluster.account,
             "qos": cluster.priorities.get(spec.priority, ""),
         }
+        comment = f"{_FILE}{spec.digest}"
+        for option in cluster.train.options:
+            if option.startswith("--comment="):
+                comment += f" {option.removeprefix('--comment=')}"
         return [
             "--requeue",
             *(f"--{key}={value}" for key, value in options.items() if value),
             *cluster.train.options,
+            f"--comment={comment}",  # the last one counts
         ]
+
+
+_FILE = "penstock-file:"
+"""Word of a job's comment before the digest of the run's file that it has."""
+
+
+def _file_of(job: QueuedJob) -> str:
+    """Return the digest of the file that a job has; "" for a job of an earlier release."""
+    word = job.comment.partition(" ")[0]
+    return word.removeprefix(_FILE) if word.startswith(_FILE) else ""
 
 
 def _status(jobs: Sequence[QueuedJob], starts: list[AccountedJob]) -> RunStatus:

@@ -78,7 +78,18 @@ esac
 address=$(scontrol -o show node "$first" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
 export MASTER_ADDR="${{address:-$first}}"
 
+superseded() {{ # a later job of this name waits: it has a changed file of the run, and begins when this one ends
+    for job in $(squeue -h -n {name} -u "$(id -un)" -t PENDING -o %A); do
+        if [ "$job" -gt "$SLURM_JOB_ID" ]; then
+            echo "penstock: Slurm job $job has a changed file of the run, and goes on"
+            return 0
+        fi
+    done 2> /dev/null
+    return 1
+}}
+
 requeue() {{ # a job that a person cancelled is COMPLETING here, and so is one that Slurm requeues by itself
+    if superseded; then exit 0; fi
     refusals=0
     while [ "$refusals" -lt 30 ]; do
         case $(squeue -h -j "$SLURM_JOB_ID" -o %T:%r) in
@@ -143,6 +154,7 @@ note_cancel() {{ # a controller that is killed soon after forgets a cancel, and 
 
 begun=0 refused=0
 while :; do
+    if superseded; then exit 0; fi
     rm -f "$PENSTOCK_FOLDER"/stopped "$PENSTOCK_FOLDER"/reached "$PENSTOCK_FOLDER"/rank-*
     export MASTER_PORT=$((20000 + $(od -An -N2 -tu2 /dev/urandom) % 12000)) # the system gives out higher ones
     size=$(stat -c %s {log} || echo 0)
@@ -153,7 +165,7 @@ while :; do
     fi
     export PENSTOCK_ATTEMPT=$((starts - 1)) # of earlier jobs of the run, too
     srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks=$((SLURM_JOB_NUM_NODES * {ranks})) "$layout" \\
-        --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none --label \\
+        --cpus-per-task={cpus} --kill-on-bad-exit=1 --mpi=none --label {srun_options}\\
         sh -c {rank} rank {command} &
     srun=$!
     watch_srun "$srun" &
@@ -208,8 +220,8 @@ class NodeSettings:
     """File that gets the output of all starts, on every node."""
 
 
-def batch_script(spec: RunSpec, settings: NodeSettings) -> str:
-    """Return the script for sbatch."""
+def batch_script(spec: RunSpec, settings: NodeSettings, name: str) -> str:
+    """Return the script for sbatch. name: of the job."""
     source = f"set -a; . {shlex.quote(settings.environment)}; set +a\n" if settings.environment else ""
     path = f'export PATH={shlex.quote(os.path.dirname(settings.python))}:"$PATH"\n'
     rank = _RANK.format(
@@ -230,6 +242,7 @@ def batch_script(spec: RunSpec, settings: NodeSettings) -> str:
         spans=shlex.quote(f"{settings.log}{SPANS}"),
         rank=shlex.quote(rank),
         command=shlex.join(spec.command),
+        srun_options=_srun_options(spec),
         environment_line=source.replace("\n", "; "),
         python=shlex.quote(settings.python),
         calls=script_calls.__name__,
@@ -240,7 +253,24 @@ def batch_script(spec: RunSpec, settings: NodeSettings) -> str:
         over=script_calls.OVER,
         record=shlex.quote(spec.record),
         run=shlex.quote(spec.run),
+        name=shlex.quote(name),
     )
+
+
+_MOUNTS = "--container-mounts="
+
+
+def _srun_options(spec: RunSpec) -> str:
+    """Return the run's own options of srun as quoted words, with a space after each."""
+    words = [shlex.quote(option) for option in spec.srun if not option.startswith(_MOUNTS)]
+    mounts = [option.removeprefix(_MOUNTS) for option in spec.srun if option.startswith(_MOUNTS)]
+    quoted = [shlex.quote(mount) for mount in mounts]
+    if any(option.startswith("--container-image=") for option in spec.srun):
+        # Ranks leave files in the script's folder; its parent is there on every node.
+        quoted.append('"${PENSTOCK_FOLDER%/*}:${PENSTOCK_FOLDER%/*}"')
+    if quoted:
+        words.append(_MOUNTS + ",".join(quoted))
+    return "".join(f"{word} " for word in words)
 
 
 def _exports(variables: Mapping[str, str]) -> str:

@@ -19,7 +19,8 @@ from loader.run.trail.step_rows import NOTE
 from loader.storage.mirror import primary_of
 from loader.storage.spec import redact
 
-from ..run_folder import FORMAT, RunFolder, read_object, whole_number
+from ..objects.json_object import read_object, whole_number
+from ..run_folder import FORMAT, RunFolder
 from .run_facts import RunFacts
 from .tracker import RunEnd, TrackedStep, Tracker
 

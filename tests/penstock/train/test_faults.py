@@ -32,13 +32,13 @@ def test_wrong_reads_of_any_rank_are_stored_with_their_node(root: str, start: St
     ranks = start(2, "--steps", STEPS, "--step-s", 0, **environment)
     assert [rank.status() for rank in ranks] == [0, 0], ranks[0].text
     folder = RunFolder(loader.Root(root).store, "big-7")
-    keys = [info.key for info in folder.store.list(folder.key("faults/"))]
-    faults = [pair for key in keys for pair in faults_in(folder.store, key)]
+    lists = list(folder.store.list(folder.key("faults/")))
+    faults = [pair for info in lists for pair in faults_in(folder.store, info)]
     assert {(node, one.address, one.begin, one.end, one.expected) for node, one in faults} == {
         ("q-41", place.path, place.offset, place.offset + place.nbytes, f"{place.crc32c:08x}")
     }
     assert all(one.actual not in ("", one.expected) and one.kind == "read" for _, one in faults)
-    assert [key.split("-")[2:4] for key in keys] == [["q", "41"]]
+    assert [info.key.split("-")[2:4] for info in lists] == [["q", "41"]]
 
 
 def test_run_without_wrong_reads_stores_no_faults(root: str, start: Start) -> None:

@@ -206,8 +206,8 @@ def test_other_file_resumes_nothing(root: str, launcher: LocalRanks) -> None:
     folder = RunFolder(loader.Root(root).store, "big-7")
     folder.put_spec(spec(root))
     stop(folder)
-    with pytest.raises(RunTaken):
-        resume(spec(root, "--steps", 9), launcher)
+    with pytest.raises(RunTaken, match="ranks_per_node: 2 -> 3"):
+        resume(spec(root, ranks_per_node=3), launcher)
     assert folder.is_to_stop()
 
 

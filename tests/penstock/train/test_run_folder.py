@@ -17,7 +17,7 @@ from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.errors import Corrupt, Transient
 from penstock.checkpoints import planned_steps
 from penstock.nodes.signs import read_signs
-from penstock.train import run_folder
+from penstock.train import run_folder, windows
 from penstock.train.launch.launcher import RunStatus
 from penstock.train.record import RunRecord
 from penstock.train.replay_run import nodes_at
@@ -339,3 +339,70 @@ def test_node_of_a_record_is_no_list_of_nodes(tmp_path: Path, name: str) -> None
     folder.put_window(1, *window_bytes(row.tobytes()))
     with pytest.raises(Corrupt, match="which is no host name"):
         nodes_at(folder, 3, 5)
+
+
+HUGE = 1_500 * 2**20
+
+
+def test_huge_event_is_not_read(tmp_path: Path) -> None:
+    """Whoever writes the record chooses its size; the file has a hole, so a reader would take 1.5 GiB."""
+    root = loader.Root(tmp_path / "root")
+    for run in ("a", "b"):
+        record(RunFolder(root.store, run), 2)
+    with (tmp_path / "root" / "trainings" / "a" / "events" / "000009-000000.json").open("wb") as file:
+        file.truncate(HUGE)
+    tracemalloc.start()
+    listed = summaries(root, EndedRuns())
+    assert f"it has {HUGE:,} bytes" in listed[0].problem
+    assert (listed[1].problem, listed[1].newest.name) == ("", "saved")
+    with pytest.raises(Corrupt, match="more than 100,000 objects or"):
+        summary(RunFolder(root.store, "a"), EndedRuns())
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["spec.json", "changes/000001.json"])
+def test_huge_file_of_a_run_is_not_read(tmp_path: Path, name: str) -> None:
+    root = loader.Root(tmp_path / "root")
+    record(RunFolder(root.store, "a"), 2)
+    path = tmp_path / "root" / "trainings" / "a" / name
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(HUGE)
+    with pytest.raises(Corrupt, match=f"it has {HUGE:,} bytes; accepted: at most"):
+        RunFolder(root.store, "a").spec()
+
+
+def test_events_of_a_run_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "MOST_EVENT_BYTES", 500)
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    record(folder, 2, n_attempts=1)
+    assert len(folder.events()) == 2
+    record(folder, 9)
+    with pytest.raises(Corrupt, match="or 500 bytes; a run has fewer"):
+        folder.events()
+
+
+def test_small_files_of_very_many_rows_are_read_by_a_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal rows compress to nothing: six windows have some KB, and 100 MB in memory."""
+    monkeypatch.setattr(windows, "MOST_ROW_BYTES", 2**25)
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    ranks = np.zeros(50_000, ROW)
+    for step in range(1, 7):
+        ranks["end_step"] = step
+        folder.put_window(1, *window_bytes(ranks.tobytes()))
+    assert sum(key.nbytes for key in folder.window_keys()) < 2**20
+    steps = folder.windows()["end_step"]
+    assert len(steps) * 270 < 2**25, "the columns of numbers of a row have 270 bytes"
+    assert steps.max() == 6, "the last window is among them"
+
+
+def test_one_window_of_too_many_rows_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "MOST_ROW_BYTES", 1000)
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "a")
+    ranks = np.zeros(9, ROW)
+    folder.put_window(1, *window_bytes(ranks.tobytes()))
+    with pytest.raises(Corrupt, match="more than 1,000 bytes in memory"):
+        folder.windows()

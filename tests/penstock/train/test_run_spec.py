@@ -66,3 +66,89 @@ def test_mistake_names_file_and_key(tmp_path: Path, old: str, new: str, message:
         InvalidSpec, match=f"run.toml: .*{message}" if not message.startswith("run.toml") else message
     ):
         read(tmp_path, GOOD.replace(old, new))
+
+
+PASSWORD = "hunter2secret"
+URLS = (
+    f"s3://ann:{PASSWORD}@lab/penstock",
+    f"https://{PASSWORD}@hub.example/repository",
+    f"https://lab.example/x?X-Amz-Signature={PASSWORD}",
+)
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("record", "record = '{url}'"),
+        ("checkpoints", "record = 'data'\ncheckpoints = '{url}'"),
+        ("command[2]", "record = 'data'\ncommand = ['python', 'train.py', '--data={url}']"),
+        ("trackers[0]", "record = 'data'\ntrackers = ['{url}']"),
+        ("srun[0]", "record = 'data'\nsrun = ['--container-image={url}']"),
+        ("env.MLFLOW_TRACKING_URI", "record = 'data'\n[env]\nMLFLOW_TRACKING_URI = '{url}'"),
+    ],
+)
+def test_url_with_a_secret_is_refused_by_field(tmp_path: Path, name: str, line: str, url: str) -> None:
+    text = 'run = "big-7"\n' + line.format(url=url)
+    if not name.startswith("command"):
+        text = 'command = ["python", "train.py"]\n' + text
+    with pytest.raises(InvalidSpec) as caught:
+        read(tmp_path, text)
+    assert f"run.toml: {name} has a URL with a password" in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["--pad-token=eos", "abfss://data@lab.dfs.core.windows.net/x", "git@host:x", "s3://lab/a@b", "key=3"],
+)
+def test_word_without_a_secret_is_accepted(tmp_path: Path, word: str) -> None:
+    assert read(tmp_path, GOOD.replace('"train.py"', f'"{word}"')).command == ("python", word)
+
+
+def test_wrong_value_is_shown_without_its_secret(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="accepted: a list of texts") as caught:
+        read(tmp_path, GOOD.replace('["python", "train.py"]', f'"python {URLS[0]}"'))
+    assert PASSWORD not in str(caught.value)
+
+
+def test_settings_replace_keys_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(GOOD)
+    settings = ["walltime_s=7200", "env.A=b=c", "priority=low", 'command=["python", "b.py"]', "nodes=6-8"]
+    spec = read_spec(tmp_path / "run.toml", settings)
+    assert (spec.walltime_s, spec.priority, spec.command, spec.nodes) == (
+        7200,
+        "low",
+        ("python", "b.py"),
+        "6-8",
+    )
+    assert spec.env == {"NCCL_DEBUG": "WARN", "A": "b=c"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("walltime=1", "walltime is no key"),
+        ("walltime_s=long", "walltime_s = 'long'; accepted: a whole number"),
+        ("walltime_s", "accepted: KEY=VALUE"),
+        (f"record={URLS[0]}", "record has a URL with a password"),
+    ],
+)
+def test_wrong_setting_names_its_key(tmp_path: Path, setting: str, message: str) -> None:
+    (tmp_path / "run.toml").write_text(GOOD)
+    with pytest.raises(InvalidSpec) as caught:
+        read_spec(tmp_path / "run.toml", [setting])
+    assert message in str(caught.value)
+
+
+def test_options_of_srun_are_whole_and_leave_penstocks_alone(tmp_path: Path) -> None:
+    options = ["--cpu-bind=cores", "--container-image=/images/a b.sqsh", "--unbuffered"]
+    assert read(tmp_path, f"srun = {options}\n" + GOOD).srun == tuple(options)
+    for wrong in ("-N 2", "cpu-bind", "--cpu-bind cores", "--x=a\\nb", "--nodes=2", "--ntask=2", "--label"):
+        with pytest.raises(InvalidSpec, match="srun has "):
+            read(tmp_path, f'srun = ["{wrong}"]\n' + GOOD)
+
+
+def test_record_has_later_keys_only_if_the_file_has(tmp_path: Path) -> None:
+    """An earlier release refuses keys that it does not know."""
+    assert "srun" not in read(tmp_path, GOOD).to_json()

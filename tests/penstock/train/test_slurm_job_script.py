@@ -30,7 +30,8 @@ def attempt(folder: Path, log: Path, *, full: bool = False, restarts: int = 0) -
         file.write_text(f"#!/bin/sh\n{line}\n")
         file.chmod(0o755)
     spec = RunSpec(run="big-7", command=("true",), record="file:///r")
-    script = batch_script(spec, NodeSettings(environment="", python="/usr/bin/python3", cpus=1, log=str(log)))
+    settings = NodeSettings(environment="", python="/usr/bin/python3", cpus=1, log=str(log))
+    script = batch_script(spec, settings, "pk-big-7")
 
     def limit() -> None:
         if full:
@@ -118,7 +119,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, st
         settings = NodeSettings(
             environment="", python="/usr/bin/python3", cpus=1, log=str(tmp_path / "log.txt")
         )
-        return ["sh", "-c", batch_script(spec, settings)]
+        return ["sh", "-c", batch_script(spec, settings, "pk-big-7")]
 
     return script
 

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import loader
-from loader.errors import Conflict, InvalidSpec, RunTaken
+from loader.errors import Conflict, InvalidSpec
 from penstock.cli import main
 from penstock.compute.cluster import read_cluster
 from penstock.train.launch.jobset import _ended_us
@@ -22,6 +23,7 @@ from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec, read_spec
 from penstock.train.submitting import resume, submit
+from penstock.train.windows import ROW, window_bytes
 
 Penstock = Callable[..., tuple[int, str, str]]
 S = 1_000_000
@@ -155,7 +157,7 @@ open({log!r}, "a").write(command + "\\n")
 if command == "sbatch":
     print(12)
 elif command == "squeue" and "sbatch" in open({log!r}).read():
-    values = ["12", "RUNNING", "vision", "ann", "7", "low", "batch", "1", "cpu=1"] + ["N/A"] * 7
+    values = ["12", "RUNNING", "vision", "ann", "7", "low", "batch", "1", "cpu=1"] + ["N/A"] * 8
     print(mark.join(values) + mark)
 elif command == "scontrol":
     print("PreemptType = preempt/qos\\nKillWait = 30 sec\\nPreemptMode = REQUEUE")
@@ -200,7 +202,7 @@ elif "release" in words:
     sys.exit("Access/permission denied for job 12")
 elif command == "squeue" and ("sbatch" in done or "scancel" not in done):
     job, state, reason = ("13", "RUNNING", "None") if "sbatch" in done else ("12", "PENDING", "JobHoldMaxRequeue")
-    values = [job, state, "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, reason, "pk"]
+    values = [job, state, "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, reason, "pk", ""]
     print(mark.join(values) + mark)
 """
 
@@ -230,7 +232,8 @@ if command == "sbatch":
     sys.stdin.read()
     print(13)
 elif command == "squeue" and done.count("squeue") < 2:
-    values = ["12", "COMPLETING", "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, "None", {name!r}]
+    values = ["12", "COMPLETING", "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5]
+    values += ["None", {name!r}, ""]
     print(mark.join(values) + mark)
 """
 
@@ -308,9 +311,9 @@ def test_refused_file_may_be_mended_under_its_name(tmp_path: Path) -> None:
     assert folder.stored_spec() is None
     right = replace(wrong, nodes="4")
     assert submit(right, Refusing()) == "here"  # type: ignore[arg-type]
-    with pytest.raises(RunTaken):
+    with pytest.raises(InvalidSpec):
         submit(wrong, Refusing())  # type: ignore[arg-type]
-    assert folder.spec() == right
+    assert folder.spec() == right, "a change that no launcher takes is none"
     with pytest.raises(InvalidSpec):
         submit(replace(right, nodes="4"), Refusing(), nodes=5)  # type: ignore[arg-type]
     assert folder.spec() == right, "a run that was there keeps its file"
@@ -348,3 +351,27 @@ def test_pod_of_a_lost_node_has_an_end() -> None:
     ]
     assert _ended_us({"status": status}) == 60 * S
     assert _ended_us({"status": status | {"phase": "Running"}}) is None
+
+
+FORGED = "m1\nbig-9   ended\u2028x\x1b[2J"
+
+
+def test_text_of_a_record_forges_no_line(folder: RunFolder, penstock: Penstock) -> None:
+    """Whoever writes `trainings/` chooses names of nodes, launchers, events and people."""
+    facts = {"at_us": 500 * S, "ranks": 2, "restarts": 2, "node": FORGED, "launcher": FORGED}
+    attempt = folder.begin_attempt(facts)
+    folder.put_event(attempt, 0, FORGED, 90, {}, 500 * S)
+    folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url))
+    folder.put_spec(RunSpec(run="big-7", command=("true", FORGED), record=folder.store.url), by=FORGED)
+    rows = np.zeros(2, ROW)
+    rows["end_step"], rows["wait_s"], rows["step_s"], rows["fetch_s"] = 99, [1, 60], 60, [1, 60]
+    rows["rank"], rows["node"] = [0, 1], ["m1", FORGED.encode()]
+    rows["slow_wait_s"], rows["slow_s"] = 1, 1
+    rows["slow_sample"] = "\0".join([FORGED] * 5).encode()
+    folder.put_window(attempt, *window_bytes(rows.tobytes()))
+    for verb in ("ls", "show", "goodput", "starved"):
+        status, text, _ = penstock(verb, *(() if verb == "ls" else ("big-7",)))
+        assert status == 0
+        assert "\\nbig-9" in text, verb
+        assert not [line for line in text.splitlines() if line.startswith("big-9")], verb
+        assert "\x1b" not in text

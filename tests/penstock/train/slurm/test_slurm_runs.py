@@ -124,6 +124,30 @@ def test_run_is_requeued_after_a_stop_and_ends_if_a_person_cancels(
     wait_for(launcher, "began 2", 4)  # restarts count on
 
 
+def test_changed_file_goes_on_in_a_job_of_its_own(
+    slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
+) -> None:
+    """The first job ends after its stop, and is not requeued; the second has the new walltime and variables."""
+    first = toy(600)
+    place = submit(first, launcher)
+    wait_for(launcher, "began 0", 2)
+    changed = replace(first, walltime_s=7200, srun=("--cpu-bind=none",), env={"CHANGED": "yes"})
+    assert "its next start has the changed file: Slurm job" in submit(changed, launcher)
+    assert "changed file" not in submit(changed, launcher), "it is found"
+    assert launcher.why("big-7") == ""
+    job = re.findall(r"Slurm job (\d+)", place)[0]
+    slurm_cluster.told("scancel", "--signal=USR1", job)
+    wait_for(launcher, "began 1", 2)
+    assert launcher.logs("big-7").count("has a changed file of the run, and goes on") == 1
+    (pid, *_) = toys(slurm_cluster)
+    assert b"CHANGED=yes" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    running = [
+        one for one in named_jobs(launcher._queue.answer, launcher._name("big-7")) if one.state == "RUNNING"
+    ]
+    assert [one.limit for one in running] == ["2:00:00"]
+    assert running[0].job_id != job
+
+
 def test_run_is_requeued_by_slurm_without_a_grace(
     slurm_cluster: Slurm, launcher: SlurmJobs, toy: Toy
 ) -> None:

@@ -1,0 +1,1 @@
+"""Objects of a run's record that nothing of a training is needed to read."""

@@ -1,0 +1,152 @@
+"""Changes of a run's file under `trainings/<run>/changes/<n>.json`: the next start takes the newest one.
+
+A change names what differs, by whom and when. A run keeps the keys that place its checkpoints, or decide which rank
+reads which sample.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from loader.dataset.log.entries import canonical
+from loader.errors import AlreadyExists, Corrupt, RunTaken
+from loader.storage import ObjectInfo, Store
+
+from ...units import utc_us
+from ..run_spec import RunSpec, spec_of
+from .json_object import read_object, whole_number
+
+FOLDER = "changes/"
+FIXED = ("run", "record", "checkpoints", "ranks_per_node", "gpus_per_node")
+"""Keys that a run keeps."""
+MOST_CHANGES = 500
+"""Most changes of a run: a person makes them."""
+_CHANGE = re.compile(r"([0-9]{6})\.json")
+
+
+class FieldChange(NamedTuple):
+    """A key, list or variable that differs."""
+
+    field: str
+    """Key of the file; `env.NAME` for a variable."""
+    old: Any
+    """Value so far; None for a variable that was not there."""
+    new: Any
+    """Value from the next start on; None for a variable that is removed."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.old!r} -> {self.new!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecChange:
+    """A change of a run's file."""
+
+    at_us: int
+    """UTC microseconds of the submit."""
+    by: str
+    """Person who submitted it; "" for a number without a name."""
+    changed: tuple[FieldChange, ...]
+    """Differences from the file before it."""
+    spec: RunSpec
+    """The whole file from then on."""
+
+
+def differences(old: RunSpec, new: RunSpec) -> tuple[FieldChange, ...]:
+    """Return what differs between two files of a run, in the order of the keys."""
+    before, after = _facts(old), _facts(new)
+    names = [*before, *(name for name in after if name not in before)]
+    return tuple(
+        FieldChange(name, before.get(name), after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
+    )
+
+
+def _facts(spec: RunSpec) -> dict[str, Any]:
+    """Return a file's values by key, each variable under a name of its own."""
+    facts = {**spec.to_json(), "checkpoints": spec.checkpoints or spec.record}
+    variables = facts.pop("env")
+    return facts | {f"env.{name}": text for name, text in variables.items()}
+
+
+def check_change(old: RunSpec, new: RunSpec, where: str) -> None:
+    """Check that a run may go on with another file. Raises: RunTaken."""
+    fixed = [str(change) for change in differences(old, new) if change.field in FIXED]
+    if fixed:
+        raise RunTaken(
+            f"{where} differs in {', '.join(fixed)}, which a run keeps: submit the file that it was started from, or "
+            "give the run another name. To begin at this run's weights, use Checkpoints(root, run).load(state) in "
+            "the script of the new one"
+        )
+
+
+def put_change(store: Store, prefix: str, old: RunSpec, new: RunSpec, by: str) -> str:
+    """Store what a file changes; return the key, or "" if nothing differs. prefix: of the run's record.
+
+    Raises: RunTaken.
+    """
+    check_change(old, new, f"{store.url}/{prefix}spec.json")
+    changed = differences(old, new)
+    if not changed:
+        return ""
+    body = {
+        "format": 1,
+        "at_us": utc_us(),
+        "by": by,
+        "changed": [list(change) for change in changed],
+        "spec": new.to_json(),
+    }
+    number = max(_listed(store, prefix), default=0) + 1
+    while True:
+        key = f"{prefix}{FOLDER}{number:06d}.json"
+        try:
+            store.put_if_absent(key, canonical(body))
+        except AlreadyExists:  # of another submit at this moment: the later number counts
+            number += 1
+        else:
+            return key
+
+
+def spec_changes(store: Store, prefix: str, run: str) -> list[SpecChange]:
+    """Return the changes of a run's file, in order. Raises: Corrupt."""
+
+    def parsed(body: dict[str, Any]) -> SpecChange:
+        return SpecChange(
+            at_us=whole_number(body, "at_us"),
+            by=str(body["by"]),
+            changed=tuple(FieldChange(str(field), old, new) for field, old, new in body["changed"]),
+            spec=_own_spec(body["spec"], run),
+        )
+
+    return [
+        read_object(store, info.key, "change of a run's file", parsed, nbytes=info.nbytes)
+        for _, info in sorted(_listed(store, prefix).items())
+    ]
+
+
+def _listed(store: Store, prefix: str) -> dict[int, ObjectInfo]:
+    """Return the number and object of each change. Raises: Corrupt."""
+    folder = f"{prefix}{FOLDER}"
+    listed = list(islice(store.list(folder), MOST_CHANGES + 1))
+    if len(listed) > MOST_CHANGES:
+        raise Corrupt(f"{store.url}/{folder} has more than {MOST_CHANGES:,} objects; a run has fewer")
+    names = ((info, _CHANGE.fullmatch(info.key.removeprefix(folder))) for info in listed)
+    return {int(match[1]): info for info, match in names if match}
+
+
+def spec_of_record(store: Store, key: str, run: str) -> RunSpec:
+    """Return a run's first file. Raises: Corrupt; ObjectNotFound."""
+
+    def parsed(body: dict[str, Any]) -> RunSpec:
+        return _own_spec({name: value for name, value in body.items() if name != "format"}, run)
+
+    return read_object(store, key, "file of the run", parsed)
+
+
+def _own_spec(body: dict[str, Any], run: str) -> RunSpec:
+    spec = spec_of(body, "the run")
+    if spec.run != run:
+        raise ValueError(f"run = {spec.run!r}")
+    return spec

@@ -12,6 +12,7 @@
         InvalidStore:         (ValueError)
       Corrupt:                (ValueError)
         CorruptLog:
+        CorruptCheckpoint:
         DecodeFailed:
         TooManyCorrupt:
       InvalidSample:          (ValueError)
@@ -114,6 +115,21 @@ class Corrupt(PenstockError, ValueError):
 
 class CorruptLog(Corrupt):
     """An entry of the root's log is damaged or missing."""
+
+
+class CorruptCheckpoint(Corrupt):
+    """A checkpoint lacks bytes, or has others than were written."""
+
+    def __init__(
+        self, message: str, *, run: str = "", step: int = 0, name: str = "", problem: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.run = run
+        self.step = step
+        self.name = name
+        """Object under `parts/<step>/`; "" for the marker."""
+        self.problem = problem
+        """Address of the object, and what is wrong with it."""
 
 
 class DecodeFailed(Corrupt):

@@ -1,19 +1,19 @@
 """List and verify the checkpoints under a root. Does not need torch."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, ObjectNotFound
+from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew
 from loader.storage import Store
 from loader.storage.mirror import primary_of
 
-from .marker import Checkpoint, StoredObject, read, runs, steps
+from ..units import second
+from .marker import Checkpoint, StoredObject, object_problem, read, runs, steps
 from .ranks import several
 from .retention import remains
+from .set_aside import is_record, read_record
 
-_READ_BYTES = 2**20
 _NAMED = 10
 
 
@@ -33,6 +33,8 @@ class ListedStep:
     """Has no marker."""
     nbytes: int
     """Bytes of its objects."""
+    set_aside: bool = False
+    """Was set aside; another checkpoint of the step may be a row of its own."""
 
 
 def listed_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
@@ -48,7 +50,11 @@ def listed_steps(store: Store, run: str | None = None) -> Iterator[ListedStep]:
         for step, leftover in remains(store, name):
             sizes.setdefault(step, {})[leftover.key] = leftover.nbytes
         for step in sorted(sizes):
-            yield _listed_step(store, name, step, sizes[step], step in committed)
+            aside = [key for key in sizes[step] if is_record(key)]
+            for key in aside:
+                yield _set_aside(store, name, step, key, sizes[step])
+            if not aside or sizes[step] or step in committed:
+                yield _listed_step(store, name, step, sizes[step], step in committed)
 
 
 def finished_steps(store: Store, run: str) -> list[int]:
@@ -76,7 +82,24 @@ def checked_objects(
     """
     store = primary_of(store)
     objects = ((checkpoint, one) for checkpoint in checkpoints for one in checkpoint.objects)
-    return several(lambda pair: (*pair, _problem(store, pair[0].key(pair[1]), pair[1])), objects)
+    return several(lambda pair: (*pair, object_problem(store, pair[0].key(pair[1]), pair[1])), objects)
+
+
+def _set_aside(store: Store, run: str, step: int, key: str, sizes: dict[str, int]) -> ListedStep:
+    """Return the row of a checkpoint that was set aside, and take its objects out of `sizes`."""
+    nbytes = sizes.pop(key)
+    try:
+        record = read_record(store, key)
+        names = record.names
+        problem = f"set aside by {record.by} {second(record.at_us)}: {record.reason}"
+    except Corrupt as error:
+        names = frozenset()
+        problem = f"set aside: {error}"
+    folder = key.rpartition("/")[0]
+    nbytes += sum(sizes.pop(f"{folder}/{name}", 0) for name in names)
+    return ListedStep(
+        run=run, step=step, checkpoint=None, problem=problem, unfinished=True, nbytes=nbytes, set_aside=True
+    )
 
 
 def _listed_step(store: Store, run: str, step: int, sizes: dict[str, int], committed: bool) -> ListedStep:
@@ -96,17 +119,3 @@ def _listed_step(store: Store, run: str, step: int, sizes: dict[str, int], commi
     return ListedStep(
         run=run, step=step, checkpoint=checkpoint, problem=problem, unfinished=not committed, nbytes=nbytes
     )
-
-
-def _problem(store: Store, key: str, stored: StoredObject) -> str:
-    digest, nbytes = hashlib.sha256(), 0
-    try:
-        with store.open_stream(key) as stream:
-            while data := stream.read(_READ_BYTES):
-                digest.update(data)
-                nbytes += len(data)
-    except ObjectNotFound:
-        return "the object is missing"
-    if nbytes != stored.nbytes:
-        return f"it has {nbytes} bytes; {stored.nbytes} were written"
-    return "" if digest.hexdigest() == stored.sha256 else "its SHA-256 differs from the recorded one"

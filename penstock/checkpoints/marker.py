@@ -15,11 +15,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from loader.dataset.log.entries import DAMAGED, canonical
-from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidName, ObjectNotFound
+from loader.errors import (
+    CheckpointNotFound,
+    Corrupt,
+    CorruptCheckpoint,
+    FormatTooNew,
+    InvalidName,
+    ObjectNotFound,
+)
 from loader.json_text import parse_json_object
 from loader.storage import Store
 
 FORMAT = 1
+_READ_BYTES = 2**20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _STEP = re.compile(r"[0-9]{12}\.json")
 
@@ -106,12 +114,16 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Checkpoint:
-    """Parse a marker. Raises: Corrupt; FormatTooNew."""
+    """Parse a marker. Raises: CorruptCheckpoint; Corrupt if it is unknown, but as it was written; FormatTooNew."""
     try:
         body = parse_json_object(data)
         recorded = body.pop("sha256")
         if sha256(canonical(body)) != recorded:
             raise ValueError("its own sha256 does not match its content")
+    except DAMAGED as error:
+        problem = f"{where} has {len(data):,} bytes, and is not the marker that was written ({error})"
+        raise CorruptCheckpoint(problem, problem=problem) from error
+    try:
         if body.pop("checkpoint") > FORMAT:
             raise FormatTooNew(
                 f"{where} was written by a newer penstock; this one reads format {FORMAT}: update it"
@@ -126,25 +138,44 @@ def decode(data: bytes, where: str) -> Checkpoint:
         if isinstance(error, FormatTooNew):
             raise
         raise Corrupt(
-            f"{where} is not the marker that was written ({error}); load another step, or restore the file"
+            f"{where} is a marker that this penstock does not read ({error!r}); update it, or load another step"
         ) from error
 
 
 def read(store: Store, run: str, step: int) -> Checkpoint:
-    """Return a step's checkpoint. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
+    """Return a step's checkpoint. Raises: CheckpointNotFound; CorruptCheckpoint; Corrupt; FormatTooNew."""
     key = marker_key(run, step)
     try:
         checkpoint = decode(store.get(key).data, f"{store.url}/{key}")
+    except CorruptCheckpoint as error:
+        raise damaged(store, run, step, "", error.problem) from error
     except ObjectNotFound as error:
         have = ", ".join(map(str, steps(store, run)[-5:])) or "none"
         raise CheckpointNotFound(
             f"{store.url}: run {run!r} has no checkpoint of step {step}; the newest are: {have}"
         ) from error
     if (checkpoint.run, checkpoint.step) != (run, step):
-        raise Corrupt(
-            f"{store.url}/{key} is the marker of step {checkpoint.step} of run {checkpoint.run!r}: restore the file"
+        raise damaged(
+            store,
+            run,
+            step,
+            "",
+            f"{store.url}/{key} is the marker of step {checkpoint.step} of run {checkpoint.run!r}",
         )
     return checkpoint
+
+
+def damaged(store: Store, run: str, step: int, name: str, problem: str) -> CorruptCheckpoint:
+    """Return the error of a damaged checkpoint. name: object under `parts/<step>/`; "" for the marker."""
+    return CorruptCheckpoint(
+        f"the checkpoint of step {step} of run {run!r} is damaged: {problem}. Restore the object, or let the run go on "
+        f"at the checkpoint before it: penstock checkpoints set-aside {run}@{step} --root {store.url} "
+        "--reason WHY",
+        run=run,
+        step=step,
+        name=name,
+        problem=problem,
+    )
 
 
 def steps(store: Store, run: str) -> list[int]:
@@ -162,3 +193,18 @@ def runs(store: Store) -> Iterator[str]:
         if run != last and slash and _NAME.fullmatch(run):
             yield run
         last = run if slash else last
+
+
+def object_problem(store: Store, key: str, stored: StoredObject) -> str:
+    """Return what is wrong with an object, or "". Reads it whole, in blocks of 1 MiB. Raises: StoreError."""
+    digest, nbytes = hashlib.sha256(), 0
+    try:
+        with store.open_stream(key) as stream:
+            while data := stream.read(_READ_BYTES):
+                digest.update(data)
+                nbytes += len(data)
+    except ObjectNotFound:
+        return f"it is missing; {stored.nbytes:,} bytes were written"
+    if nbytes != stored.nbytes:
+        return f"it has {nbytes} bytes; {stored.nbytes} were written"
+    return "" if digest.hexdigest() == stored.sha256 else "its SHA-256 differs from the recorded one"

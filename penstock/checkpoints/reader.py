@@ -15,12 +15,20 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from loader.errors import CheckpointMismatch, Corrupt, InvalidField, InvalidRuntime
+from loader.errors import (
+    CheckpointMismatch,
+    Corrupt,
+    CorruptCheckpoint,
+    InvalidField,
+    InvalidRuntime,
+    ObjectNotFound,
+)
 from loader.storage import ByteRange, Store
 from loader.storage.store import disk_of
 
+from . import marker
 from .dtypes import DTYPES, bytes_of, check_torch, fill, is_plain
-from .marker import Checkpoint
+from .marker import Checkpoint, StoredObject
 from .parts import BLOCK_BYTES, ITEM_BYTES, REQUEST_BYTES, Index, StoredPiece, checksums, extent, strides
 from .ranks import several
 from .writer import check_value
@@ -129,7 +137,7 @@ class CheckpointReader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Fill the state. From a disk, whole pieces are read straight into the tensors.
 
-        Raises: Corrupt for damaged bytes; discard the state.
+        Raises: CorruptCheckpoint for missing or damaged bytes; discard the state.
         """
         by_part: dict[str, list[_ReadBlock]] = {}
         for item in plan.items:
@@ -170,9 +178,14 @@ class CheckpointReader(StorageReader):
 
     def _read(self, requests: list[_ReadTarget]) -> list[tuple[_ReadTarget, memoryview | bytes | None]]:
         """Return a part's blocks, None for a block read in place. A damaged one is read twice."""
-        key = self._checkpoint.key(requests[0].block.piece.part)
+        part = requests[0].block.piece.part
+        key = self._checkpoint.key(part)
+        try:
+            reads = self._blocks(key, requests)
+        except (ObjectNotFound, Corrupt) as error:
+            raise self._damaged(part, str(error)) from error
         out: list[tuple[_ReadTarget, memoryview | bytes | None]] = []
-        for request, read in zip(requests, self._blocks(key, requests), strict=True):
+        for request, read in zip(requests, reads, strict=True):
             block, data = request.block, None if read is request.memory else read
             if not _is_intact(block, read):
                 data = self._store.get_range(key, *block.span).data
@@ -181,12 +194,22 @@ class CheckpointReader(StorageReader):
                     address = (
                         f"{self._store.url}/{key}[{low}:{low + nbytes}] {block.item.storage_index.fqn!r}"
                     )
-                    raise Corrupt(
-                        f"{self._where}: {address} is not what was written, read twice; load an earlier step, or "
-                        "restore the file"
-                    )
+                    raise self._damaged(part, f"{address} is not what was written, read twice")
             out.append((request, data))
         return out
+
+    def _damaged(self, part: StoredObject, problem: str) -> CorruptCheckpoint:
+        """Return the error of a damaged part. Raises: CheckpointNotFound if the checkpoint was deleted meanwhile."""
+        key = self._checkpoint.key(part)
+        try:
+            nbytes = self._store.head(key).nbytes
+        except ObjectNotFound:
+            marker.read(self._store, self._checkpoint.run, self._checkpoint.step)
+            problem = f"{self._store.url}/{key} is missing; {part.nbytes:,} bytes were written"
+        else:
+            if nbytes != part.nbytes:
+                problem = f"{self._store.url}/{key} has {nbytes:,} bytes; {part.nbytes:,} were written"
+        return marker.damaged(self._store, self._checkpoint.run, self._checkpoint.step, part.name, problem)
 
     def _blocks(self, key: str, requests: list[_ReadTarget]) -> Sequence[memoryview | bytes]:
         disk, spans = disk_of(self._store), [one.block.span for one in requests]

@@ -15,6 +15,7 @@ from loader.storage import ObjectInfo, Store, is_there
 from loader.storage.disk.unlisted_files import delete_in_place, is_unfinished, list_in_place
 
 from .marker import Checkpoint, marker_key, part_key, read, steps
+from .set_aside import is_record, read_record
 
 _log = logging.getLogger(__name__)
 COPYING = "~copying"
@@ -117,12 +118,30 @@ def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str
     for step, objects in groupby(_by_step(newest.run, objects_here), lambda item: item[0]):
         if step > newest.step:
             return
+        infos = [item for _, item in objects]
         if step in named:
-            yield from (item.key for _, item in objects if item.key not in own)
+            aside = _set_aside(store, infos)
+            yield from (item.key for item in infos if item.key not in own and item.key not in aside)
         elif step not in kept and _has_no_marker(store, newest.run, step):
-            infos = [item for _, item in objects]
+            aside = _set_aside(store, infos)
             if not any(_is_claim(item) for item in infos):
-                yield from (item.key for item in infos)
+                yield from (item.key for item in infos if item.key not in aside)
+
+
+def _set_aside(store: Store, infos: Iterable[ObjectInfo]) -> set[str]:
+    """Return the keys among a step's objects that belong to a checkpoint that was set aside, with its record."""
+    keys = [info.key for info in infos]
+    results = set[str]()
+    for key in keys:
+        if not is_record(key):
+            continue
+        folder = key.rpartition("/")[0]
+        try:
+            results |= {key, *(f"{folder}/{name}" for name in read_record(store, key).names)}
+        except Corrupt as error:
+            _log.warning("all objects beside %s stay: %s", key, error)
+            return set(keys)
+    return results
 
 
 def _is_claim(info: ObjectInfo) -> bool:

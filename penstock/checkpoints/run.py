@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import loader
-from loader.errors import Corrupt, InvalidField, InvalidRuntime, MissingDependency
+from loader.errors import CorruptCheckpoint, InvalidField, InvalidRuntime, MissingDependency, ObjectNotFound
 from loader.storage.mirror import primary_of
 from loader.storage.requests import patient
 
@@ -21,6 +21,7 @@ from .marker import Checkpoint
 from .parts import PART_BYTES, Index, decode_index
 from .ranks import first_error, from_first_rank
 from .retention import CheckpointRetention
+from .set_aside import SetAside, set_damaged_aside
 
 if TYPE_CHECKING:
     from torch import nn
@@ -183,7 +184,8 @@ class Checkpoints:
         partial: True ignores stored entries that the state lacks.
 
         Raises: PlanMismatch if the loader has another plan, before anything is filled; CheckpointMismatch;
-        CheckpointNotFound if `step` has none; Corrupt; StoreError; another rank's error.
+        CheckpointNotFound if `step` has none; CorruptCheckpoint, on every rank; Corrupt; StoreError; another rank's
+        error.
         """
         self.wait()
         _check_torch_is_installed()
@@ -204,6 +206,14 @@ class Checkpoints:
         with patient(), _quiet(how), _named_apart(state):  # every rank of a fleet loads at once
             first_error(lambda: load(state, storage_reader=reader, **how))
         return checkpoint
+
+    def set_damaged_aside(self, damage: CorruptCheckpoint, *, by: str) -> SetAside:
+        """Set a checkpoint aside that `load` found damaged; its bytes stay. Call it on one rank.
+
+        Raises: CorruptCheckpoint without an earlier checkpoint; Corrupt if it is intact, or the second of its step;
+        StoreError.
+        """
+        return set_damaged_aside(self._store, damage, by)
 
     def reader(self, step: int, *, partial: bool = False) -> "CheckpointReader":
         """Return a reader for torch.distributed.checkpoint.load.
@@ -253,12 +263,22 @@ class Checkpoints:
 
     def _index(self, checkpoint: Checkpoint) -> Index:
         key = checkpoint.key(checkpoint.index)
-        data = self._store.get(key).data
         where = f"{self._root.url}/{key}"
+        try:
+            data = self._store.get(key).data
+        except ObjectNotFound as error:
+            # The run may have deleted the checkpoint meanwhile, marker first.
+            marker.read(self._store, self.run, checkpoint.step)
+            problem = f"{where} is missing; {checkpoint.index.nbytes:,} bytes were written"
+            raise marker.damaged(
+                self._store, self.run, checkpoint.step, checkpoint.index.name, problem
+            ) from error
         if marker.sha256(data) != checkpoint.index.sha256:
-            raise Corrupt(
-                f"{where} is not the index that was written; load an earlier step, or restore the file"
+            problem = (
+                f"{where} has {len(data):,} bytes, and is not the index of {checkpoint.index.nbytes:,} bytes that was "
+                "written"
             )
+            raise marker.damaged(self._store, self.run, checkpoint.step, checkpoint.index.name, problem)
         return decode_index(data, checkpoint.parts, where)
 
     def _reader(self, checkpoint: Checkpoint, contents: Index, partial: bool) -> "CheckpointReader":

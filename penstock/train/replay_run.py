@@ -6,11 +6,13 @@ The same ranks read the same batches, so a loss that differs is the node's fault
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loader.dataset.root import Root
 from loader.errors import Corrupt, InvalidCluster, InvalidRuntime, RunTaken
 
+from ..checkpoints.restore import First
+from .batch_source import BatchSource
 from .launched import ORIGIN, STEPS
 from .run_folder import FOLDER, RunFolder
 from .run_spec import RunSpec
@@ -127,3 +129,14 @@ def without_nodes(cluster: "Cluster", nodes: Collection[str]) -> "Cluster":
         )
     options: Sequence[str] = (*cluster.train.options, f"--exclude={','.join(sorted(nodes))}")
     return replace(cluster, train=replace(cluster.train, options=tuple(options)))
+
+
+def load_origin(
+    root: str, replay: ReplaySteps, state: dict[str, Any], batches: BatchSource, first: First
+) -> bool:
+    """Load the checkpoint before a replay's steps, of the run that it repeats; return whether there is one."""
+    from ..checkpoints import Checkpoints  # imports torch
+
+    with Checkpoints(root, replay.origin) as origin:
+        before = first(lambda: max((step for step in origin.steps() if step <= replay.first), default=None))
+        return before is not None and origin.load(state, batches, step=before) is not None

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from time import perf_counter
 from types import TracebackType
@@ -12,6 +13,7 @@ from loader.errors import InvalidRuntime, MissingDependency
 from loader.run.trail.trail import check_run_name
 
 from ..checkpoints.ranks import from_first_rank
+from ..checkpoints.restore import load_newest
 from ..checkpoints.run import plan_versions
 from ..units import utc_us
 from .agreement import Agreement
@@ -19,7 +21,7 @@ from .batch_source import BatchSource, batch_source
 from .hang import HangWatch
 from .launched import Launched
 from .record import FaultRecord, RunRecord
-from .replay_run import ReplaySteps, replay_of
+from .replay_run import load_origin, replay_of
 from .run_folder import RunFolder
 from .step_trace import StepTrace, checked_steps
 from .stop import Stop, StopRequests
@@ -321,24 +323,14 @@ class Run:
         begun = perf_counter()
         if self._replay is None:
             self.first(saved.create_root)
-            restored = saved.load(state, batches) is not None
+            note = None if self._launched.name is None else partial(self._event, "set_aside", 0)
+            restored = load_newest(saved, state, batches, self.first, note)
         else:
-            restored = self._restore_origin(self._replay, state, batches)
+            restored = load_origin(self.checkpoints, self._replay, state, batches, self.first)
         if restored:
             self._event("restored", batches.step, took_us=_microseconds(begun))
         if self._replay is None and restored and batches.step == batches.end and self.world.rank == 0:
-            _log.warning(
-                "%r has ended before, and this start makes no step: %d is its last", self, batches.step
-            )
-
-    def _restore_origin(self, replay: ReplaySteps, state: dict[str, Any], batches: BatchSource) -> bool:
-        from ..checkpoints import Checkpoints  # imports torch
-
-        with Checkpoints(self.checkpoints, replay.origin) as origin:
-            before = self.first(
-                lambda: max((step for step in origin.steps() if step <= replay.first), default=None)
-            )
-            return before is not None and origin.load(state, batches, step=before) is not None
+            _log.warning("%r has ended before: step %d is its last; no step is made", self, batches.step)
 
     def _note_first_batch(self, batches: BatchSource, first: int, begun: float) -> None:
         if self._events is not None:

@@ -1,4 +1,4 @@
-"""`penstock checkpoints ls|copy|register|verify`: checkpoints of training runs."""
+"""`penstock checkpoints ls|copy|register|set-aside|verify`: checkpoints of training runs."""
 
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
@@ -81,10 +81,8 @@ def register(arguments: Namespace) -> Answer:
     """Register a checkpoint as a version of a model in MLflow; a second call finds it."""
     from ..train.trackers.mlflow_run import register as make
 
-    run, _, step = arguments.where.rpartition("@")
-    if not (run and step.isdecimal()):
-        raise InvalidRuntime(f"{arguments.where!r}: RUN@STEP is needed, such as big-7@90000")
-    version = make(loader.Root(arguments.root), run, int(step), arguments.mlflow)
+    run, step = _run_and_step(arguments.where)
+    version = make(loader.Root(arguments.root), run, step, arguments.mlflow)
     text = f"{version.model} version {version.version}: {version.source}"
     return version.to_json(), text if version.is_new else f"{text}, registered before", 0
 
@@ -109,6 +107,34 @@ def copy(arguments: Namespace) -> Answer:
     return [one.to_json() for one in copies], lines_text(lines), 0
 
 
+@verb(
+    "set a checkpoint aside, so that its run goes on at the one before",
+    argument("where RUN@STEP", "a finished checkpoint, damaged or not"),
+    argument("--reason", "why; ls shows it", required=True),
+)
+def set_aside(arguments: Namespace) -> Answer:
+    """Set a checkpoint aside. Its bytes stay until you delete them."""
+    from ..checkpoints.marker import steps
+    from ..checkpoints.set_aside import set_aside as set_step_aside
+    from ..train.launched import user_name
+
+    run, step = _run_and_step(arguments.where)
+    store = loader.Root(arguments.root).store
+    aside = set_step_aside(store, run, step, by=user_name(), reason=arguments.reason)
+    newest = max(steps(store, run), default=None)
+    goes_on = "begins at step 0" if newest is None else f"goes on at step {newest}"
+    text = f"{run}@{step} was set aside with {size(aside.nbytes)}, which stay: a start of {run} {goes_on}"
+    return {"run": run, "step": step, "nbytes": aside.nbytes, "newest": newest}, text, 0
+
+
+def _run_and_step(where: str) -> tuple[str, int]:
+    """Return (run, step) of RUN@STEP. Raises: InvalidRuntime."""
+    run, _, step = where.rpartition("@")
+    if not (run and step.isascii() and step.isdecimal()):
+        raise InvalidRuntime(f"{where!r}: RUN@STEP is needed, such as big-7@90000")
+    return run, int(step)
+
+
 def _row(step: "ListedStep") -> dict[str, Any]:
     checkpoint = step.checkpoint
     return {
@@ -117,6 +143,7 @@ def _row(step: "ListedStep") -> dict[str, Any]:
         "complete": not step.problem,
         "problem": step.problem,
         "nbytes": step.nbytes,
+        "set_aside": step.set_aside,
         "saved": second(checkpoint.at_us) if checkpoint else None,
         "ranks": checkpoint.world_size if checkpoint else None,
         "plan": checkpoint.plan if checkpoint else None,
@@ -131,5 +158,5 @@ def _trained_on(row: dict[str, Any]) -> str:
 
 VERB = Verb(
     text="list, copy and verify checkpoints of trainings",
-    verbs={"ls": ls, "copy": copy, "register": register, "verify": verify},
+    verbs={"ls": ls, "copy": copy, "register": register, "set-aside": set_aside, "verify": verify},
 )

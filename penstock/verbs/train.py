@@ -248,7 +248,7 @@ def show(arguments: Namespace) -> Answer:
         lines.append(f"changed {_time(change.at_us)} by {change.by or 'a user without a name'}: {fields}")
     for number, facts in run.attempts.items():
         own = [
-            f"{event.name.replace('_', ' ')} ({event.step})"
+            f"{event.name.replace('_', ' ')} ({event.facts.get('checkpoint', event.step)})"
             for event in run.events
             if event.attempt == number
         ]

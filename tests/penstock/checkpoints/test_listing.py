@@ -56,6 +56,7 @@ def test_ls_says_what_is_there_and_what_it_was_trained_on(place, cli):
             "complete": True,
             "problem": "",
             "nbytes": 6000,
+            "set_aside": False,
             "saved": "2023-11-14 22:13:20",
             "ranks": 8,
             "plan": "p-0123456789abcdef0123",
@@ -87,7 +88,7 @@ def test_ls_names_what_cannot_be_loaded(place, cli):
     said = cli("checkpoints", "ls", root=place)
     assert said.code == 1
     assert said.out.count("1 of 2 objects are missing or of another size") == 2
-    assert "000000000001.json is not the marker that was written" in said.out
+    assert "000000000001.json has 2 bytes, and is not the marker that was written" in said.out
 
 
 def test_verify_reads_every_byte(place, cli):
@@ -103,7 +104,7 @@ def test_verify_reads_every_byte(place, cli):
         (one["step"], one["object"].rpartition("/")[2], one["problem"]) for one in said.json["problems"]
     ] == [
         (5, "i.json", "it has 2999 bytes; 3000 were written"),
-        (5, "p.safetensors", "the object is missing"),
+        (5, "p.safetensors", "it is missing; 3,000 bytes were written"),
         (10, "p.safetensors", "its SHA-256 differs from the recorded one"),
     ]
     assert cli("checkpoints", "verify", "a", "--step", "5", root=place).code == 1

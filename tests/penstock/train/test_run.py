@@ -278,3 +278,27 @@ def test_checkpoint_that_fails_is_not_recorded(root: str, monkeypatch: pytest.Mo
         list(run.steps(batches, saved, {"weight": torch.zeros(1)}, save_every=2))
     names = [event.name for event in RunFolder(loader.Root(root).store, "one").events()]
     assert names == ["ranks_up", "first_batch", "failed"]
+
+
+def test_damaged_checkpoint_does_not_end_a_run_of_a_launcher(root: str, start: Start) -> None:
+    """All ranks go on at the checkpoint before it, in the same start."""
+    environment = {"PENSTOCK_RUN": "alone", "PENSTOCK_RECORD": root}
+    first = start(2, "--save-every", 4, "--steps", 40, **environment)
+    first[0].wait_for("took", 10)
+    first[0].signal(signal.SIGTERM)
+    assert statuses(first) == [AGAIN, AGAIN]
+    store, saved = loader.Root(root).store, Checkpoints(root, "alone")
+    before, newest = saved.steps()[-2:]
+    part = saved.at(newest).parts[0]
+    key = saved.at(newest).key(part)
+    store.put(key, store.get(key).data[:-1])
+    again = start(2, "--step-s", 0, "--save-every", 4, "--steps", 40, **environment)
+    assert statuses(again) == [0, 0], again[0].text
+    assert list(digests(again)) == list(range(before, 40))
+    assert digests(first).items() <= (digests(first) | digests(again)).items()
+    assert f"weight {sum(range(40))}" in again[1].text
+    events = [event for event in RunFolder(store, "alone").events() if event.attempt == 2]
+    assert [event.name for event in events[:3]] == ["ranks_up", "set_aside", "restored"]
+    assert (events[1].facts["checkpoint"], events[2].step) == (newest, before)
+    assert key in events[1].facts["reason"]
+    assert store.head(key).nbytes == part.nbytes - 1, "its bytes stay"

@@ -232,17 +232,15 @@ with Run.joined(name="one") as run:
     plan = loader.plan({"d": root.open("points@1")}, seed=1, global_batch=2)
     with loader.Loader(plan, run.world, steps=2, workers=0) as batches:
         for batch in run.steps(batches):
-            if sys.argv[2] == "stops":
-                run.ask_to_stop()
+            pass
 send()
 """
 
 
-@pytest.mark.parametrize(("end", "status"), [("finishes", 0), ("stops", AGAIN)])
-def test_signal_after_the_last_step_changes_no_exit_status(root: str, end: str, status: int) -> None:
+def test_signal_after_the_last_step_changes_no_exit_status(root: str) -> None:
     """While Python takes its modules apart, its own handlers are reset already."""
-    done = python("-c", LATE_SIGNALS, root, end)
-    assert done.returncode == status, done.stderr
+    done = python("-c", LATE_SIGNALS, root)
+    assert done.returncode == 0, done.stderr
     assert "late signal" in done.stdout
 
 

@@ -117,7 +117,7 @@ NEVER = float("inf")
 BAD = {
     "flip": ("with a flipped bit in 1 of 1,000 reads", "drained"),
     "crash": ("whose gangs crash after 2 h", "drained"),
-    "slow": ("with slow reads, which a check only warns of", "named"),
+    "slow": ("with slow reads", "drained"),
 }
 SHORT = {"flip": "flips bits", "crash": "crash their gangs", "slow": "reads slowly"}
 

@@ -90,7 +90,9 @@ class Watch:
             else:
                 self.named.setdefault(suspect.node, now_s)
         for suspect in self._proofs.due(named, now_us, PROOFS_PER_LOOK):
-            proof = NodeProof(is_bad=self._is_proved(suspect, now_s), text="")
+            is_bad = self._is_proved(suspect, now_s)
+            is_slowness = is_bad and suspect.sign == "slow reads"
+            proof = NodeProof(is_bad=is_bad, text="", is_slowness=is_slowness)
             self._proofs.add(suspect, proof, now_us)
             self.n_proofs += 1
         alerts_us = [us(at_s) for at_s, _ in self.alerts]
@@ -126,6 +128,8 @@ class Watch:
         lemon = self._nodes[suspect.node].lemon
         if self._is_check_broken(now_s):
             return True
+        if suspect.sign == "slow reads":
+            return lemon == "slow"
         if suspect.faults and not any(fault.address.startswith("damaged") for fault in suspect.faults):
             flips = FLIPS if lemon == "flip" else 0.0
             return any(self._random.random() < flips for _ in range(PROOF_READS))

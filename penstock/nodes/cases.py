@@ -156,6 +156,10 @@ class CaseBook:
             _log.warning("%s/%s has damaged faults: %s", self._store.url, _key(number, "case"), error)
             return []
 
+    def sign(self, number: int) -> str:
+        """Return the sign in a case's evidence; "" if it is damaged, or a person's."""
+        return str((self._object(number, "case") or {}).get("sign", ""))
+
     def alerted_us(self, about: str = "") -> int:
         """Return the time of the newest alert about something, UTC microseconds; 0 without one.
 

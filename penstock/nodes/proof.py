@@ -7,19 +7,21 @@ here as a published version has them.
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import loader
 from loader.dataset.log.entries import DAMAGED
-from loader.errors import InvalidCluster
+from loader.errors import InvalidCluster, NotARoot
 from loader.json_text import parse_json_object
 from loader.storage.store import key_fault
 
+from ..checkpoints.ranks import several
 from ..compute.cluster import Cluster, NodeCheck
-from . import range_reads, store_check
+from . import range_reads, slow_reads, store_check
 from .node_check import CheckStatus, NodeCheckResult, bounded_output, run_check, worst
 from .range_reads import ObjectRange, RangeReads, request_text
+from .store_check import random_fields
 from .suspects import MINUTE_US, NodeFault, Suspect, is_node
 from .version_ranges import version_crcs
 
@@ -45,6 +47,10 @@ class NodeProof:
     """Figures, such as "4 wrong of 1,912 reads", or why nothing is proved."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """Facts for the record."""
+    is_tested: bool = True
+    """False if nothing could be compared: the suspicion is neither confirmed nor refuted."""
+    is_slowness: bool = False
+    """True if it is by times, which a busy minute could explain: one more sign has to confirm it."""
 
 
 class NodeProver:
@@ -56,7 +62,10 @@ class NodeProver:
 
     def prove(self, suspect: Suspect) -> NodeProof:
         """Return whether the suspect is bad."""
-        reads = self._compare(suspect.node, suspect.faults)
+        if suspect.sign == "slow reads":
+            reads = self._compare_times(suspect.node, suspect.others)
+        else:
+            reads = self._compare(suspect.node, suspect.faults)
         if reads.is_bad:
             return reads
         results = self.check(suspect.node)
@@ -65,12 +74,19 @@ class NodeProver:
         if failed is not None:
             return NodeProof(is_bad=True, text=f"{failed.check} failed: {failed.text}", evidence=checked)
         words = "; ".join([reads.text, *(f"{one.check}: {one.text}" for one in results)])
-        return NodeProof(is_bad=False, text=words, evidence=checked)
+        return NodeProof(is_bad=False, text=words, evidence=checked, is_tested=reads.is_tested)
 
-    def is_clean(self, node: str, faults: Sequence[NodeFault]) -> bool:
-        """Return whether a node reads the ranges correctly and its checks pass, warnings included."""
+    def is_clean(self, node: str, faults: Sequence[NodeFault], healthy: Sequence[str] | None = None) -> bool:
+        """Return whether a node reads the ranges correctly and its checks pass, warnings included.
+
+        healthy: Nodes to compare its times with, if it was drained because it was slow.
+        """
         if self._compare(node, faults).is_bad:
             return False
+        if healthy is not None:
+            times = self._compare_times(node, healthy)
+            if times.is_bad or not times.is_tested:
+                return False
         return worst(self.check(node)) in (CheckStatus.OK, CheckStatus.WARNING)
 
     def check(self, node: str) -> list[NodeCheckResult]:
@@ -126,17 +142,76 @@ class NodeProver:
         text = f"{wrong} wrong of {there.reads:,} reads"
         return NodeProof(is_bad=wrong > 0, text=text, evidence={"proof": facts})
 
-    def _read_there(self, url: str, node: str, ranges: Sequence[ObjectRange]) -> RangeReads | str:
+    def _compare_times(self, node: str, healthy: Sequence[str]) -> NodeProof:
+        """Compare the times of reads on a node with those on healthy ones, in each root that has ranges."""
+        proof = NodeProof(is_bad=False, text="no range of a root to measure", is_tested=False)
+        if not healthy:
+            return replace(proof, text="no healthy node to compare it with")
+        for root in self._roots.values():
+            try:
+                fields = random_fields(root, slow_reads.ROUNDS * slow_reads.RANGES)
+            except NotARoot:
+                continue
+            ranges = [ObjectRange(one.path, one.offset, one.offset + one.nbytes) for one in fields]
+            if ranges:
+                measured = self._compare_times_in(root.url, node, healthy[: slow_reads.HEALTHY_NODES], ranges)
+                if measured.is_bad:
+                    return measured
+                if measured.is_tested or not proof.is_tested:
+                    proof = measured
+        return proof
+
+    def _compare_times_in(
+        self, url: str, node: str, healthy: Sequence[str], ranges: Sequence[ObjectRange]
+    ) -> NodeProof:
+        nodes = [node, *healthy]
+        times: dict[str, list[slow_reads.Times]] = {name: [] for name in nodes}
+        for first in range(slow_reads.ROUNDS):
+            own = ranges[first :: slow_reads.ROUNDS]
+
+            def read(name: str, own: Sequence[ObjectRange] = own) -> RangeReads | str:
+                return self._read_there(url, name, own, reads=len(own), at_once=1)
+
+            answers = several(read, nodes, at_once=len(nodes))  # at once: the store is as fast for each
+            for name, answer in zip(nodes, answers, strict=True):
+                if isinstance(answer, str):
+                    return NodeProof(is_bad=False, text=answer, is_tested=False)
+                is_late = name == node and not answer.failed  # the ranges that it did not come to took longer
+                times[name].append([READ_S if one is None and is_late else one for one in answer.first_s])
+        measured = slow_reads.slowness(times[node], {name: times[name] for name in healthy})
+        if not measured.is_measured:
+            return NodeProof(is_bad=False, text="too few reads to compare their times", is_tested=False)
+        names = " and ".join(healthy)
+        text = f"reads take {measured.read_s * 1e3:.0f} ms, on {names} {measured.healthy_s * 1e3:.0f} ms"
+        facts = {
+            "store": url,
+            "ranges": len(ranges),
+            "healthy": [*healthy],
+            "read_us": round(measured.read_s * 1e6),
+            "healthy_us": round(measured.healthy_s * 1e6),
+        }
+        return NodeProof(
+            is_bad=measured.is_slow, text=text, evidence={"slowness": facts}, is_slowness=measured.is_slow
+        )
+
+    def _read_there(
+        self,
+        url: str,
+        node: str,
+        ranges: Sequence[ObjectRange],
+        reads: int = READS,
+        at_once: int = range_reads.AT_ONCE,
+    ) -> RangeReads | str:
         """Return the reads of a node, or why there are none."""
         words = [self._cluster.node_python(sys.executable), "-m", range_reads.__name__]
-        request = request_text(url, ranges, READS, READ_S)
+        request = request_text(url, ranges, reads, READ_S, at_once)
         try:
             data, code = bounded_output(self._on_node(node, words), READ_S + START_S, request, ANSWER_BYTES)
             lines = data.decode(errors="replace").strip().splitlines()
             if code != 0 or not lines:
                 return f"{node} did not read: exit code {code}, {lines[-1][:200] if lines else 'no output'}"
             there = RangeReads.from_json(parse_json_object(lines[-1]))
-            if len(there.crcs) != len(ranges):
+            if not len(there.crcs) == len(there.first_s) == len(ranges):
                 return f"{node} read other ranges"
         except (OSError, *DAMAGED) as error:
             return f"{node} did not read: {error}"
@@ -182,12 +257,15 @@ class ProofQueue:
     def __init__(self) -> None:
         self.proved: dict[str, tuple[Suspect, NodeProof]] = {}
         """Node -> the suspicion that its last proof confirmed."""
+        self.unconfirmed: set[str] = set()
+        """Nodes that one measurement found slow: windows of another run, or a second measurement, confirm it."""
         self._tried: dict[tuple[str, str], tuple[int, int]] = {}  # node, sign -> its time, time of the proof
 
     def due(self, suspects: Sequence[Suspect], now_us: int, most: int = PROOFS) -> list[Suspect]:
         """Return the suspects to prove now. Proofs of nodes that are no longer suspects are dropped."""
         nodes = {suspect.node for suspect in suspects}
         self.proved = {node: pair for node, pair in self.proved.items() if node in nodes}
+        self.unconfirmed &= {suspect.node for suspect in suspects if suspect.sign == "slow reads"}
         waiting = [suspect for suspect in suspects if now_us >= self._next_us(suspect)]
         by_age = sorted(waiting, key=lambda suspect: self._proved_us(suspect))
         accused = sorted(
@@ -199,20 +277,30 @@ class ProofQueue:
     def add(self, suspect: Suspect, proof: NodeProof, now_us: int) -> None:
         """Note a proof. A later one refutes an earlier one of the same sign."""
         self._tried[suspect.node, suspect.sign] = suspect.at_us, now_us
+        if proof.is_slowness and suspect.runs < 2 and suspect.node not in self.unconfirmed:
+            self.unconfirmed.add(suspect.node)
+            return
+        if suspect.sign == "slow reads" and proof.is_tested:
+            self.unconfirmed.discard(suspect.node)
         if proof.is_bad:
             self.proved[suspect.node] = suspect, proof
-        elif suspect.node in self.proved and self.proved[suspect.node][0].sign == suspect.sign:
+        elif (
+            proof.is_tested
+            and suspect.node in self.proved
+            and self.proved[suspect.node][0].sign == suspect.sign
+        ):
             del self.proved[suspect.node]
 
     def unrefuted(self, suspects: Collection[Suspect]) -> set[str]:
         """Return the suspects that are proved, or that no proof has tested yet: many of them have a common cause."""
         untried = {one.node for one in suspects if (one.node, one.sign) not in self._tried}
-        return untried | self.proved.keys()
+        return untried | self.unconfirmed | self.proved.keys()
 
     def _proved_us(self, suspect: Suspect) -> int:
         return self._tried.get((suspect.node, suspect.sign), (0, 0))[1]
 
     def _next_us(self, suspect: Suspect) -> int:
         at_us, tried_us = self._tried.get((suspect.node, suspect.sign), (0, -PROVE_AGAIN_US))
-        is_new = suspect.at_us > at_us and suspect.node not in self.proved
+        # A slow node has a new sign each minute, and its measurement burdens two other nodes.
+        is_new = suspect.at_us > at_us and suspect.node not in self.proved and suspect.sign != "slow reads"
         return 0 if is_new else tried_us + PROVE_AGAIN_US

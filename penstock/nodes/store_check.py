@@ -36,7 +36,7 @@ def check_store(url: str | None, ranges: int) -> Finding:
     """Return the state of a root, read from this node."""
     try:
         with loader.Root(url) as root:
-            return _judged(root, _places(root, ranges))
+            return _judged(root, random_fields(root, ranges))
     except NotARoot:
         return CheckStatus.WARNING, f"{url or 'root'} answers, and holds no versions: no range was read"
     except StoreError as error:
@@ -45,7 +45,7 @@ def check_store(url: str | None, ranges: int) -> Finding:
         return CheckStatus.UNKNOWN, f"{url or 'root'}: {type(error).__name__}: {error}"
 
 
-def _places(root: loader.Root, number: int) -> list[FieldAddress]:
+def random_fields(root: loader.Root, number: int) -> list[FieldAddress]:
     """Return random fields of the newest versions, at most 4 MiB each."""
     drawn = list[FieldAddress]()
     names = root.datasets()

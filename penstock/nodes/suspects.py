@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Literal
+from typing import Literal, NamedTuple
 
 MINUTE_US = 60_000_000
 FAULTS, FAULTS_US = 3, 10 * MINUTE_US
@@ -186,7 +186,9 @@ class Suspect:
     faults: tuple[NodeFault, ...] = ()
     """Wrong reads, for the proof."""
     runs: int = 1
-    """Runs whose failures accuse it: nodes that several gangs had in common are few."""
+    """Runs that accuse it by failures or slow windows. Few nodes are in several gangs that did."""
+    others: tuple[str, ...] = ()
+    """Nodes of the same windows that are not slow, to compare a slow one with."""
 
 
 def suspects(signs: NodeSigns, now_us: int, after_us: Mapping[str, int] | None = None) -> list[Suspect]:
@@ -227,28 +229,88 @@ def _wrong_reads(faults: Sequence[NodeFault], now_us: int, after_us: Mapping[str
                 break
 
 
+class MeasuredWindow(NamedTuple):
+    """Reads of a node and of the other nodes in a window of a run."""
+
+    ended_us: int
+    """UTC microseconds of its end."""
+    run: str
+    """Name of the run."""
+    own_s: float
+    """Median seconds of the node's reads."""
+    median_s: float
+    """Median of all nodes."""
+    limit_s: float
+    """Seconds above which a node is slow."""
+    others: tuple[str, ...]
+    """Nodes that are not slow."""
+
+    @property
+    def is_slow(self) -> bool:
+        """True if the node is slow in this window."""
+        return self.own_s > self.limit_s
+
+
 def _slow_reads(windows: Sequence[NodeWindow], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:
-    def window(row: NodeWindow) -> tuple[str, int, int]:
+    for node, measured in _measured_windows(windows, now_us).items():
+        counted = sorted(window for window in measured if window.ended_us > after_us.get(node, 0))
+        last = counted[-SLOW_WINDOWS:]
+        if not _are_slow(last):
+            continue
+        of_run = defaultdict[str, list[MeasuredWindow]](list)
+        for window in counted:
+            of_run[window.run].append(window)
+        runs = sum(_are_slow(own[-SLOW_WINDOWS:]) for own in of_run.values())
+        newest = last[-1]
+        times = statistics.median(window.own_s / window.median_s for window in last)
+        text = (
+            f"median read {newest.own_s * 1e3:.0f} ms in three windows, {times:.1f} times its run's"
+            f" {newest.median_s * 1e3:.0f} ms"
+        )
+        yield Suspect(
+            node=node,
+            sign="slow reads",
+            at_us=newest.ended_us,
+            text=f"{text}, in {runs} runs" if runs > 1 else text,
+            runs=max(1, runs),
+            others=newest.others,
+        )
+
+
+def _are_slow(last: Sequence[MeasuredWindow]) -> bool:
+    return len(last) == SLOW_WINDOWS and all(window.is_slow for window in last)
+
+
+def _measured_windows(windows: Sequence[NodeWindow], now_us: int) -> dict[str, list[MeasuredWindow]]:
+    """Return node -> its recent windows."""
+
+    def key(row: NodeWindow) -> tuple[str, int, int]:
         return row.run, row.attempt, row.end_step
 
-    history = defaultdict[str, list[tuple[int, float, float]]](list)
+    measured = defaultdict[str, list[MeasuredWindow]](list)
     recent = (row for row in windows if row.ended_us > now_us - RECENT_US and row.slow_read_s > 0)
-    for _, rows in groupby(sorted(recent, key=window), key=window):
+    for (run, _, _), rows in groupby(sorted(recent, key=key), key=key):
         of_node = defaultdict[str, list[NodeWindow]](list)
         for row in rows:
             of_node[row.node].append(row)
         latency_s = {node: statistics.median(one.slow_read_s for one in own) for node, own in of_node.items()}
-        median_s = statistics.median(latency_s.values())
-        deviation_s = statistics.median(abs(one - median_s) for one in latency_s.values())
+        # The lower median: if half of the nodes are slow, the other half is the measure.
+        median_s = statistics.median_low(latency_s.values())
+        deviation_s = statistics.median_low(abs(one - median_s) for one in latency_s.values())
         limit_s = max(SLOW_TIMES * median_s, median_s + SLOW_DEVIATIONS * deviation_s)
+        others = tuple(sorted(node for node, own_s in latency_s.items() if own_s <= limit_s))
         for node, own in of_node.items():
-            history[node].append((max(one.ended_us for one in own), latency_s[node], limit_s))
-    for node, measured in history.items():
-        last = sorted(one for one in measured if one[0] > after_us.get(node, 0))[-SLOW_WINDOWS:]
-        if len(last) == SLOW_WINDOWS and all(own_s > limit_s for _, own_s, limit_s in last):
-            at_us, own_s, limit_s = last[-1]
-            text = f"median read {own_s * 1e3:.0f} ms in three windows, above {limit_s * 1e3:.0f} ms"
-            yield Suspect(node=node, sign="slow reads", at_us=at_us, text=text)
+            measured[node].append(
+                MeasuredWindow(
+                    ended_us=max(one.ended_us for one in own),
+                    run=run,
+                    own_s=latency_s[node],
+                    median_s=median_s,
+                    limit_s=limit_s,
+                    others=others,
+                )
+            )
+    return measured
 
 
 def _losses(losses: Sequence[LossDifference], now_us: int, after_us: Mapping[str, int]) -> Iterable[Suspect]:

@@ -6,9 +6,10 @@ scheduler's reason names penstock.
 """
 
 import logging
+import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loader.errors import Conflict, InvalidCluster, InvalidRuntime, PenstockError
@@ -101,14 +102,16 @@ class NodeWatch:
                 self._say(result, node, "problem", text)
                 self._alert(result, f"{node} unread", text, now_us)
         for suspect in self._proofs.due(result.suspects, now_us):
-            self._prove(result, suspect)
+            self._prove(result, suspect, states)
         self._drain(result, known, states, now_us)
         self._return(result, states)
         lasting = {suspect.node for suspect in result.suspects} | _ours(states).keys()
         self._notices.drop(lambda about: about not in self._current and about.name not in lasting)
         return result
 
-    def _prove(self, result: NodeReview, suspect: Suspect) -> None:
+    def _prove(self, result: NodeReview, suspect: Suspect, states: dict[str, NodeState]) -> None:
+        if suspect.sign == "slow reads":
+            suspect = replace(suspect, others=_healthy(suspect.others, states, result.suspects))
         try:
             proof = self._prover.prove(suspect)
         except InvalidCluster:  # the cluster's file is to blame, for each node
@@ -118,7 +121,11 @@ class NodeWatch:
             self._alert(result, f"{suspect.node} unchecked", f"{suspect.node} {proof.text}", utc_us())
         self._proofs.add(suspect, proof, utc_us())
         text = f"{suspect.node}: {suspect.text}; {proof.text}"
+        if suspect.node in self._proofs.unconfirmed:
+            text += "; it is drained if a second measurement, 10 min later, or another run confirms it"
         self._say(result, suspect.node, suspect.sign, text)
+        if suspect.sign == "slow reads" and (proof.is_bad or not proof.is_tested):
+            self._alert(result, f"{suspect.node} slow", f"slow node {text}", utc_us())
 
     def _say(self, result: NodeReview, name: str, kind: str, text: str) -> None:
         """Add a line to a review. name: node or job that it is about."""
@@ -208,15 +215,17 @@ class NodeWatch:
         due = [key for key, (_, next_s) in self._clean.items() if time.monotonic() >= next_s]
         for number, node in sorted(due, key=lambda key: self._clean[key][1])[:RETURNS]:
             rounds = self._clean[number, node][0]
-            rounds = rounds + 1 if self._is_clean(result, node, number) else 0
+            rounds = rounds + 1 if self._is_clean(result, node, number, states) else 0
             self._clean[number, node] = rounds, time.monotonic() + ROUND_S
             self._say(result, node, "return", f"{node}: {rounds} of {CLEAN_ROUNDS} clean checks")
             if rounds >= CLEAN_ROUNDS:
                 self._resume(result, node, number)
 
-    def _is_clean(self, result: NodeReview, node: str, number: int) -> bool:
+    def _is_clean(self, result: NodeReview, node: str, number: int, states: dict[str, NodeState]) -> bool:
+        is_slow = self._book.sign(number) == "slow reads"
+        healthy = _healthy((), states, result.suspects) if is_slow else None
         try:
-            return self._prover.is_clean(node, self._book.faults(number))
+            return self._prover.is_clean(node, self._book.faults(number), healthy)
         except InvalidCluster:
             raise
         except PenstockError as error:
@@ -241,6 +250,16 @@ def _ours(states: dict[str, NodeState]) -> dict[str, int]:
     """Return the nodes that penstock drained -> number of the case, by the scheduler's reasons."""
     numbers = {node: case_number(state.reason) for node, state in states.items() if not state.in_service}
     return {node: number for node, number in numbers.items() if number is not None}
+
+
+def _healthy(
+    first: Sequence[str], states: dict[str, NodeState], suspects: Sequence[Suspect]
+) -> tuple[str, ...]:
+    """Return nodes in service without a sign against them, in random order. first: nodes to put first."""
+    accused = {suspect.node for suspect in suspects}
+    healthy = [node for node, state in states.items() if state.in_service and node not in accused]
+    random.shuffle(healthy)
+    return tuple(sorted(healthy, key=lambda node: node not in first))
 
 
 def _unrecorded(ours: dict[str, int], so_far: list[Drain]) -> list[Drain]:

@@ -15,6 +15,7 @@ from penstock.cli import main
 from penstock.compute.cluster import Cluster, NodeCheck, TrainSettings, read_cluster
 from penstock.compute.engines.slurm import SlurmQueue
 from penstock.compute.engines.slurm_why import why_name_waits
+from penstock.nodes import proof, signs
 from penstock.nodes import watch as watching
 from penstock.nodes.cases import CaseBook
 from penstock.nodes.control import SlurmNodes
@@ -27,7 +28,7 @@ from penstock.train.replay_run import replay_spec, without_nodes
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import submit
-from tests.servers.http import HttpServer
+from tests.servers.http import Answer, HttpServer, Request
 from tests.servers.patience import PATIENCE_S, until
 from tests.servers.s3 import SmallS3
 from tests.servers.slurm import NODES, Slurm, slurm
@@ -142,6 +143,68 @@ def test_node_that_flips_reads_is_drained_with_evidence(
     third_us = sorted(fault["at_us"] for fault in body["faults"])[2]
     print(f"first sign to drain {(drained_us - body['faults'][0]['at_us']) / 1e6:.1f} s, {case.reason}")
     assert drained_us - third_us < 60e6, "a minute after the third wrong read"
+
+
+SLOW_S = 0.05
+"""Seconds by which the reads of one node take longer: several times those of the others."""
+
+
+def test_node_that_reads_slowly_is_alerted_and_drained_and_no_other(
+    cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = SmallS3()
+    bucket.page_keys = 1000
+
+    def slowly(request: Request) -> Answer:
+        time.sleep(SLOW_S)
+        return bucket(request)
+
+    good, bad = HttpServer(bucket), HttpServer(slowly)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "planted")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", good.endpoint)
+    monkeypatch.setattr(signs, "RUN_EVERY_US", 1_000_000)
+    monkeypatch.setattr(proof, "PROVE_AGAIN_US", 1_000_000)
+    with loader.Root("s3://bucket/lab") as data, data.write("points", part_samples=10) as writer:
+        for number in range(1_000):
+            writer.add(f"{number:04d}", {"x.npy": np.full(256, number, np.int32), "cls": number})
+    record = loader.Root(tmp_path / "record")
+    variables = environment(tmp_path, good, bad)
+    on_node = tmp_path / "on_node.sh"
+    on_node.write_text(f'set -a; . {variables}; set +a; exec "$@"\n')
+    prefix = ("srun", "--nodelist={node}", "--ntasks=1", "--immediate=30", "sh", str(on_node))
+    described = Cluster(
+        engine="slurm",
+        logs=str(tmp_path),
+        environment=str(variables),
+        train=TrainSettings(on_node=prefix),
+    )
+    launcher = SlurmJobs(record.url, described)
+    script = str(Path(__file__).with_name("training.py"))
+    command = (sys.executable, script, "s3://bucket/lab", "100000", "3")
+    launcher.submit(RunSpec(run="big-7", command=command, nodes="4", record=record.url))
+    control = SlurmNodes(SlurmQueue())
+    prover = NodeProver(described, [record.url, "s3://bucket/lab"])
+    watch = NodeWatch(record.store, control, prover, apply=True)
+    lines, alerts, until_s = list[str](), list[str](), time.monotonic() + PATIENCE_S
+    while all(states(control).values()):
+        assert time.monotonic() < until_s, (lines, launcher.logs("big-7"))
+        review = watch.review()
+        lines += review.news
+        alerts += [review.alert] * bool(review.alert)
+        time.sleep(1)
+    launcher.cancel("big-7")
+    assert states(control) == {node: node != BAD for node in NODES}, lines
+    (case,) = CaseBook(record.store).read()
+    body = parse_json_object(record.store.get("nodes/q-1/case.json").data)
+    assert (body["node"], body["sign"]) == (BAD, "slow reads")
+    measured = body["slowness"]
+    assert measured["read_us"] >= 2 * measured["healthy_us"], measured
+    assert control.states()[BAD].reason == case.reason
+    assert alerts[0].startswith(f"slow node {BAD}: median read "), alerts
+    good.close()
+    bad.close()
 
 
 def checked_cluster(folder: Path, line: str, limit_s: int = 60) -> Cluster:

@@ -1,0 +1,87 @@
+"""Decide by measured times whether a node reads slowly. Pure: no store, no clock.
+
+The node and healthy ones read the same ranges in the same seconds, in rounds of other ranges, so a slow store or a slow
+sample slows all of them. The node is slow if each round says so against each healthy node.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .suspects import SLOW_TIMES
+
+ROUNDS, RANGES = 2, 32
+"""Rounds of a measurement, and ranges of a round, each read once: no cache of a node has them yet."""
+LEAST_RANGES = 8
+"""Fewest ranges of a median: times of reads differ by half of themselves."""
+LEAST_S = 0.002
+"""Differences below these seconds are the node's processors at work, not its reads."""
+HEALTHY_NODES = 2
+"""Most healthy nodes that read beside the suspect."""
+LEAST_READ_S = 1e-6
+"""Shorter reads count as this long, so that no ratio is infinite."""
+Times = Sequence[float | None]
+"""Seconds of the read of each range; None for a range that was not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowness:
+    """Outcome of a measurement."""
+
+    is_slow: bool
+    """True if the node is slow beside each healthy one, in each round."""
+    is_measured: bool
+    """False if there were too few reads to compare."""
+    read_s: float = 0.0
+    """Median seconds of the node's reads."""
+    healthy_s: float = 0.0
+    """Median seconds of the slowest healthy node's reads."""
+
+
+class RoundTimes(NamedTuple):
+    """A round of a node beside one healthy node, by the ranges that both read."""
+
+    read_s: float
+    """Median seconds of the node's reads."""
+    healthy_s: float
+    """Median seconds of the healthy node's reads."""
+    times: float
+    """Median ratio over the ranges: a sample that is slow by itself is slow on both."""
+    longer_s: float
+    """Median difference over the ranges, in seconds."""
+
+
+def slowness(own: Sequence[Times], healthy: Mapping[str, Sequence[Times]]) -> Slowness:
+    """Return how slow a node is. own, healthy: times of each round, of the node and of each healthy one."""
+    compared = list[RoundTimes]()
+    for rounds in healthy.values():
+        if len(rounds) != len(own):
+            return Slowness(is_slow=False, is_measured=False)
+        for own_times, other_times in zip(own, rounds, strict=True):
+            comparison = _compared(own_times, other_times)
+            if comparison is None:
+                return Slowness(is_slow=False, is_measured=False)
+            compared.append(comparison)
+    if not compared:
+        return Slowness(is_slow=False, is_measured=False)
+    is_slow = all(one.times >= SLOW_TIMES and one.longer_s >= LEAST_S for one in compared)
+    least = min(compared, key=lambda one: one.times)
+    return Slowness(is_slow=is_slow, is_measured=True, read_s=least.read_s, healthy_s=least.healthy_s)
+
+
+def _compared(own: Times, other: Times) -> RoundTimes | None:
+    """Return the comparison over the ranges that both read; None if these are too few."""
+    both = [
+        (own_s, other_s)
+        for own_s, other_s in zip(own, other, strict=False)
+        if own_s is not None and other_s is not None
+    ]
+    if len(both) < LEAST_RANGES:
+        return None
+    return RoundTimes(
+        read_s=statistics.median(own_s for own_s, _ in both),
+        healthy_s=statistics.median(other_s for _, other_s in both),
+        times=statistics.median(own_s / max(other_s, LEAST_READ_S) for own_s, other_s in both),
+        longer_s=statistics.median(own_s - other_s for own_s, other_s in both),
+    )

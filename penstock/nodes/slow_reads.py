@@ -1,7 +1,7 @@
 """Decide by measured times whether a node reads slowly. Pure: no store, no clock.
 
 The node and healthy ones read the same ranges in the same seconds, in rounds of other ranges, so a slow store or a slow
-sample slows all of them. The node is slow if each round says so against each healthy node.
+sample slows all of them. The node is slow if it is slow in each round, beside each healthy node.
 """
 
 import statistics
@@ -51,37 +51,58 @@ class RoundTimes(NamedTuple):
     longer_s: float
     """Median difference over the ranges, in seconds."""
 
+    @property
+    def is_slow(self) -> bool:
+        """True if the node is slow in this round."""
+        return self.times >= SLOW_TIMES and self.longer_s >= LEAST_S
+
 
 def slowness(own: Sequence[Times], healthy: Mapping[str, Sequence[Times]]) -> Slowness:
     """Return how slow a node is. own, healthy: times of each round, of the node and of each healthy one."""
+    unknown = Slowness(is_slow=False, is_measured=False)
     compared = list[RoundTimes]()
     for rounds in healthy.values():
         if len(rounds) != len(own):
-            return Slowness(is_slow=False, is_measured=False)
+            return unknown
         for own_times, other_times in zip(own, rounds, strict=True):
             comparison = _compared(own_times, other_times)
             if comparison is None:
-                return Slowness(is_slow=False, is_measured=False)
+                return unknown
             compared.append(comparison)
     if not compared:
-        return Slowness(is_slow=False, is_measured=False)
-    is_slow = all(one.times >= SLOW_TIMES and one.longer_s >= LEAST_S for one in compared)
-    least = min(compared, key=lambda one: one.times)
-    return Slowness(is_slow=is_slow, is_measured=True, read_s=least.read_s, healthy_s=least.healthy_s)
+        return unknown
+    least = compared[0]
+    is_slow = True
+    for comparison in compared:
+        is_slow = is_slow and comparison.is_slow
+        if comparison.times < least.times:
+            least = comparison
+    return Slowness(
+        is_slow=is_slow,
+        is_measured=True,
+        read_s=least.read_s,
+        healthy_s=least.healthy_s,
+    )
 
 
 def _compared(own: Times, other: Times) -> RoundTimes | None:
     """Return the comparison over the ranges that both read; None if these are too few."""
-    both = [
-        (own_s, other_s)
-        for own_s, other_s in zip(own, other, strict=False)
-        if own_s is not None and other_s is not None
-    ]
-    if len(both) < LEAST_RANGES:
+    own_s = list[float]()
+    other_s = list[float]()
+    times = list[float]()
+    longer_s = list[float]()
+    for own_read_s, other_read_s in zip(own, other, strict=False):
+        if own_read_s is None or other_read_s is None:
+            continue
+        own_s.append(own_read_s)
+        other_s.append(other_read_s)
+        times.append(own_read_s / max(other_read_s, LEAST_READ_S))
+        longer_s.append(own_read_s - other_read_s)
+    if len(times) < LEAST_RANGES:
         return None
     return RoundTimes(
-        read_s=statistics.median(own_s for own_s, _ in both),
-        healthy_s=statistics.median(other_s for _, other_s in both),
-        times=statistics.median(own_s / max(other_s, LEAST_READ_S) for own_s, other_s in both),
-        longer_s=statistics.median(own_s - other_s for own_s, other_s in both),
+        read_s=statistics.median(own_s),
+        healthy_s=statistics.median(other_s),
+        times=statistics.median(times),
+        longer_s=statistics.median(longer_s),
     )

@@ -6,7 +6,7 @@ second to start and have their own memory.
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from time import process_time
@@ -38,6 +38,7 @@ from .metrics import Metrics
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool
+    from .workers.script_values import ScriptValues, SentValue
 
 
 class _LazyBatches(Future[MadeBatches]):
@@ -145,14 +146,26 @@ class Execution:
         self._starting: tuple[WorkerPool, str] | None = None
         self._pool: WorkerPool | None = None
         self._prefetch: Prefetch | None = None
+        self._step = -1  # of the batch that was asked for last
+        self._moved_from: int | None = None  # first step of the worker processes that `auto` chose
+        # What the transform reads, compared before and while processes make the batches.
+        self._script_values: ScriptValues | None = None
 
     def batch(self, step: int, end: int | None) -> Batch:
+        self._step = step
         try:
             return self.prefetch().take(step, end)
         except Unpicklable as error:
             if self._pool is None:
                 raise
-            self._return_to_threads(self._pool, error)
+            self._return_to_threads(self._pool, str(error))
+        except Exception as error:
+            if self._moved_from is not None and step >= self._moved_from:
+                error.add_note(
+                    f"the transform and the decoders run in worker processes since step {self._moved_from}, because "
+                    f"{self.why}; executor='threads' keeps them in this process"
+                )
+            raise
         return self.prefetch().take(step, end)
 
     def prefetch(self) -> Prefetch:
@@ -175,6 +188,8 @@ class Execution:
         if measured is not None and measured.saw(waited_s, busy_s, computed_s) and self._starting is None:
             metrics = self._metrics.snapshot()
             seen = measured.measure(metrics, self.prefetch().cpu_s, process_time(), process_delay_s())
+            if seen is None and self._may_start_processes:
+                self._script_values = self._values_now()
             if seen is not None:
                 self._choose(seen)
             elif self._may_start_processes and self._cores > FEW and decodes(metrics) >= WORK:
@@ -183,6 +198,29 @@ class Execution:
                 prepare()  # processes are likely: imports modules until the next measurement
         if self._starting is not None:
             self._switch_to_processes(*self._starting)
+        if self.name == "processes" and self._script_values is not None:
+            self._heed_script(self._script_values)
+
+    def _values_now(self) -> "ScriptValues | None":
+        recipe = self._assembler.recipe
+        if recipe.transform is None and not isinstance(recipe.decode, Mapping):
+            return None
+        from .workers.script_values import ScriptValues  # only for code of the user's
+
+        return ScriptValues(recipe)
+
+    def _heed_script(self, values: "ScriptValues") -> None:
+        """Go back to threads if the script changed a value that its transform reads; warn if it chose processes."""
+        change = values.change_if_due()
+        if change is None:
+            return
+        self._script_values = None
+        stale = f"{change}, and worker processes keep the earlier value"
+        if self._pool is None:
+            logger.warning("%s: store it as data, or use executor='threads'", stale)
+            return
+        self.prefetch().drop()  # made with the earlier value
+        self._return_to_threads(self._pool, stale)
 
     @property
     def waits(self) -> bool:
@@ -268,17 +306,20 @@ class Execution:
 
     def _maker(self) -> BatchMaker:
         if self.name == "processes":
+            self._script_values = self._values_now()
             return self._processes(self.workers)
         make = making(self._assembler.batches)
         if self.name == "caller":
             return InlineExecutor(make)
         return ThreadPool(make, self.workers, partial(self._metrics.observe, "room"))
 
-    def _processes(self, workers: int) -> "WorkerPool":
+    def _processes(self, workers: int, values: "tuple[SentValue, ...]" = ()) -> "WorkerPool":
         from .workers.pool import WorkerPool  # 15 ms, not needed for threads
+        from .workers.startup_message import StartupMessage
 
         cache = self._cache.shared_by(workers)
-        return WorkerPool(self._assembler.recipe, cache, workers, self._bound.least, self._metrics)
+        message = StartupMessage.of(self._assembler.recipe, cache, values)
+        return WorkerPool(message, workers, self._bound.least, self._metrics)
 
     def _choose(self, seen: Measurement) -> None:
         room = Room(
@@ -310,13 +351,17 @@ class Execution:
             self._choose(seen)
 
     def _start_processes(self, workers: int, why: str) -> object:
-        from .workers.startup_message import why_not
+        from .workers.startup_message import Obstacle, why_not
 
         obstacle = why_not(self._assembler.recipe)
+        values = self._script_values
+        if obstacle.text is None and values is not None:
+            obstacle = Obstacle(values.obstacle() or values.change(), sent_bytes=obstacle.sent_bytes)
         if obstacle.text is None:
             self._sent_bytes = obstacle.sent_bytes
+            sent = () if values is None else values.sent()
             try:
-                pool = self._processes(min(workers, self._count("processes")))
+                pool = self._processes(min(workers, self._count("processes")), sent)
             except (OSError, InvalidRuntime) as error:
                 obstacle = obstacle._replace(text=str(error))
             else:
@@ -341,13 +386,14 @@ class Execution:
         else:
             self._end_measuring()
             self._pool = pool
+            self._moved_from = self.prefetch().unmade(self._step + 1)
             self._move("processes", pool.size, why, pool)
         self._starting = None
 
-    def _return_to_threads(self, pool: "WorkerPool", error: Unpicklable) -> None:
-        logger.warning("threads make the batches from now on: %s", error)
-        self._pool = None
-        self._move("threads", self._count("threads"), f"worker processes were faster, but {error}")
+    def _return_to_threads(self, pool: "WorkerPool", obstacle: str) -> None:
+        logger.warning("threads make the batches from now on: %s", obstacle)
+        self._pool = self._moved_from = self._script_values = None
+        self._move("threads", self._count("threads"), f"worker processes were faster, but {obstacle}")
         pool.abandon()
 
     def _move(self, name: str, workers: int, why: str, maker: BatchMaker | None = None) -> None:

@@ -165,6 +165,14 @@ class Prefetch:
     def batch_bytes(self) -> int | None:
         return self._each_bytes
 
+    def unmade(self, step: int) -> int:
+        """Return the first step from `step` on that no maker has yet."""
+        return self._pending[-1][0].stop if self._pending else step + len(self._ready)
+
+    def drop(self) -> None:
+        """Discard the batches made ahead."""
+        self._drop()
+
     def move(self, maker: BatchMaker) -> None:
         self._maker.retire()
         self._retired.append(self._maker)

@@ -17,13 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
-from ...cache.spec import CacheSpec
 from ...dataset.reading.read_faults import FAULTS
 from ...errors import WorkerFailed
 from ..batch.collate import as_framework
 from ..making.prefetch import MadeBatches
 from ..metrics import Metrics
-from ..recipe.recipe import Recipe
 from .batch_memory import MemorySegment, OutcomePlace, Ring, read
 from .batch_message import TaskOutcome, log_again
 from .fork_server import ForkServer, fork_server
@@ -201,15 +199,13 @@ class PendingBatches(Future[MadeBatches]):
 class WorkerPool:
     """`workers` processes that make a recipe's batches. Not thread-safe, except `dismiss`."""
 
-    def __init__(
-        self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
-    ) -> None:
+    def __init__(self, message: StartupMessage, workers: int, bound_bytes: int, metrics: Metrics) -> None:
         """Start the workers. bound_bytes: batch memory above which free segments are dropped.
 
         Raises: Unpicklable; InvalidRuntime if too few files may be open; OSError.
         """
         self.size = workers
-        self._framework, self._metrics = recipe.framework, metrics
+        self._framework, self._metrics = message.recipe.framework, metrics
         self._ring = Ring(bound_bytes, workers)
         self._numbers = count()
         self._deaths: Counter[range] = Counter()
@@ -221,7 +217,7 @@ class WorkerPool:
         self._workers: list[WorkerProcess] = []
         self._n_workers = workers
         try:
-            self._sent_fd = StartupMessage.of(recipe, cache).written()
+            self._sent_fd = message.written()
             for _ in range(workers):
                 self._workers.append(WorkerProcess(self._sent_fd))
         except OSError as error:

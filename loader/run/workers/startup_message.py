@@ -14,11 +14,14 @@ from functools import _lru_cache_wrapper, lru_cache
 from mmap import PROT_READ, mmap
 from multiprocessing import current_process
 from types import FunctionType
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ...cache.spec import CacheSpec
 from ...errors import InvalidRuntime, Unpicklable
 from ..recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from .script_values import SentValue
 
 logger = logging.getLogger(__name__)
 
@@ -34,16 +37,22 @@ class StartupMessage:
     """Settings of the cache."""
     log_level: int
     """Log level of the package's logger."""
+    values: "tuple[SentValue, ...]" = ()
+    """Globals of the user's modules, which the worker compares with its own."""
 
     @staticmethod
-    def of(recipe: Recipe, cache: CacheSpec) -> "StartupMessage":
+    def of(recipe: Recipe, cache: CacheSpec, values: "tuple[SentValue, ...]" = ()) -> "StartupMessage":
         return StartupMessage(
-            recipe=recipe, cache=cache, log_level=logging.getLogger(__package__).getEffectiveLevel()
+            recipe=recipe,
+            cache=cache,
+            log_level=logging.getLogger(__package__).getEffectiveLevel(),
+            values=values,
         )
 
     def written(self) -> int:
         """Return a descriptor of memory with the message, for any number of workers. Raises: Unpicklable."""
         with os.fdopen(os.memfd_create("penstock-recipe", os.MFD_CLOEXEC), "wb") as file:
+            pickle.dump([str(word) for word in sys.argv], file)
             try:
                 _pickle(self, file)
             except OSError:
@@ -56,8 +65,11 @@ class StartupMessage:
 
     @staticmethod
     def read(fd: int) -> "StartupMessage":
+        """Return the message, and set `sys.argv` to the trainer's before: a module may read it when it is imported."""
+        # (all workers share the file's position, but not a mapping's)
         with os.fdopen(fd, "rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as data:
-            sent: StartupMessage = pickle.loads(data)  # noqa: S301 - from the trainer
+            sys.argv = pickle.load(data)  # noqa: S301 - from the trainer
+            sent: StartupMessage = pickle.load(data)  # noqa: S301
         return sent
 
 
@@ -138,24 +150,25 @@ class _StartupPickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType | _lru_cache_wrapper) and value.__module__ == "__main__":
             raise pickle.PicklingError(f"{value.__qualname__} is defined in the script")
-        _refuse_gpu(value)
+        refuse_gpu(value)
         return NotImplemented
 
 
 def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
+    begin = into.tell()
     try:
         _StartupPickler(into, 5).dump(value)
         return
     except OSError:
         raise
     except Exception:  # noqa: BLE001 - tried again by value
-        into.seek(0)
-        into.truncate()
+        into.seek(begin)
+        into.truncate(begin)
     import cloudpickle  # 20 ms, not needed for functions of modules
 
     class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
-            _refuse_gpu(value)
+            refuse_gpu(value)
             # cloudpickle sends a cached function by name.
             if isinstance(value, _lru_cache_wrapper) and value.__module__ == "__main__":
                 return _with_cache, (value.__wrapped__, value.cache_parameters())
@@ -168,7 +181,7 @@ def _with_cache(function: Callable[..., Any], settings: dict[str, Any]) -> Any:
     return lru_cache(**settings)(function)
 
 
-def _refuse_gpu(value: object) -> None:
+def refuse_gpu(value: object) -> None:
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # also None while torch is being imported
     if tensor is not None and isinstance(value, tensor) and value.device.type not in ("cpu", "meta"):
         raise pickle.PicklingError(f"it holds a tensor on {value.device}")
@@ -186,5 +199,5 @@ class _Size(io.RawIOBase):
         return offset
 
     def truncate(self, size: int | None = None) -> int:
-        self.nbytes = 0
-        return 0
+        self.nbytes = size or 0
+        return self.nbytes

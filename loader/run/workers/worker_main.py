@@ -52,6 +52,10 @@ def _work(sock: socket.socket, sent_fd: int) -> None:
     try:
         sent = StartupMessage.read(sent_fd)
         logging.getLogger("loader").setLevel(sent.log_level)
+        if sent.values:
+            from .script_values import check_values
+
+            check_values(sent.values)
         run = range_threads(sent.recipe.plan)[1]
         assembler = Assembler(sent.recipe, metrics, run, sent.cache, slot.allocate)
     except Exception as error:  # noqa: BLE001 - the trainer raises it

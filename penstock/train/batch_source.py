@@ -117,3 +117,10 @@ def batch_source(batches: "BatchSource | Iterable[loader.Batch]") -> BatchSource
     raise InvalidRuntime(
         f"run.steps() got a {type(batches).__name__}, which has no position to save; accepted: {ACCEPTED}"
     )
+
+
+def is_end_of_iterator(error: BaseException | None) -> bool:
+    """Return whether `next` raised the error, in a script or in one of its generators."""
+    if isinstance(error, RuntimeError):
+        error = error.__cause__
+    return isinstance(error, StopIteration)

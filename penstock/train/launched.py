@@ -1,6 +1,7 @@
 """Read what a launcher put into the environment: ranks, the run's name, the places it writes to."""
 
 import getpass
+import logging
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 from loader import World
 from loader.errors import InvalidRuntime
 
+_log = logging.getLogger(__name__)
 LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 """torchrun, Slurm, Open MPI, MPICH: the number of a process on its node."""
 ATTEMPTS = ("PENSTOCK_ATTEMPT", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
@@ -63,6 +65,15 @@ class Launched:
             "ranks": self.world.world_size,
             "restarts": self.attempt,
         }
+
+    def tell_launcher(self) -> None:
+        """Leave the file for the node's launcher: torchrun ends with 1, whatever its ranks end with."""
+        if self.stopped_file is None or self.local_rank != 0:
+            return
+        try:
+            self.stopped_file.touch(mode=0o600)
+        except OSError as error:
+            _log.error("could not ask the launcher to begin again: %s", error)
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> "Launched":

@@ -17,7 +17,7 @@ from ..checkpoints.restore import load_newest
 from ..checkpoints.run import plan_versions
 from ..units import utc_us
 from .agreement import Agreement
-from .batch_source import BatchSource, batch_source
+from .batch_source import BatchSource, batch_source, is_end_of_iterator
 from .hang import HangWatch
 from .launched import Launched
 from .record import FaultRecord, RunRecord
@@ -387,7 +387,7 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hang.disarm()
-        left_by_next = self._ended_early and _is_end_of_iterator(error)
+        left_by_next = self._ended_early and is_end_of_iterator(error)
         if left_by_next:  # the script calls `next` on `steps`
             error = None
         again = error is None and self._stopped is Stop.AGAIN and not self._finished
@@ -403,7 +403,7 @@ class Run:
     def _leave(self, error: BaseException | None, *, again: bool) -> None:
         """Store what is left of the record, and leave the process group."""
         if again:
-            self._tell_launcher()  # first: a slow record below may outlast the grace
+            self._launched.tell_launcher()  # first: a slow record below may outlast the grace
         if error is not None:
             self._event("failed", self._done, took_us=_microseconds(self._begun) if self._begun else 0)
         else:
@@ -427,22 +427,6 @@ class Run:
         if self._finished or self._stopped is Stop.NO:
             return "finished"
         return "again" if self._stopped is Stop.AGAIN else "stopped"
-
-    def _tell_launcher(self) -> None:
-        """Leave the file for the node's launcher: torchrun ends with 1, whatever its ranks end with."""
-        file = self._launched.stopped_file
-        if file is not None and self._launched.local_rank == 0:
-            try:
-                file.touch(mode=0o600)
-            except OSError as error:
-                _log.error("could not ask the launcher to begin again: %s", error)
-
-
-def _is_end_of_iterator(error: BaseException | None) -> bool:
-    """Return whether `next` raised the error, in a script or in one of its generators."""
-    return isinstance(error, StopIteration) or (
-        isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration)
-    )
 
 
 def _microseconds(begun: float) -> int:

@@ -41,7 +41,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 class ValuePlace(NamedTuple):
-    """Where a value of the script is found again."""
+    """Place of a value of the script, which is read again later."""
 
     name: str
     """Description for a person, such as "the global LEVEL of train"."""

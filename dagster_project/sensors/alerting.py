@@ -16,7 +16,8 @@ from dagster_project.sensors.recovery import will_start_again
 from loader.dataset.versions.version import open_record
 from loader.errors import Corrupt, EngineUnreachable
 from loader.storage import Store
-from resources.alerts import Alert, AlertsResource, Severity
+from penstock.alerts import Alert, Severity
+from resources.alerts import AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 

@@ -1,4 +1,4 @@
-"""`penstock train submit|ls|show|why|goodput|logs|stop|cancel|resume|replay`: training runs."""
+"""`penstock train submit|ls|show|why|goodput|logs|wait|stop|cancel|resume|replay`: training runs."""
 
 import sys
 from argparse import ArgumentTypeError, Namespace
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import InvalidRuntime, PenstockError
 
-from ..text import lines_text
+from ..text import lines_text, terminal_text
+from ..units import parse_length
 from .verb import (
     Answer,
     Argument,
@@ -18,6 +19,8 @@ from .verb import (
     argument,
     cluster_argument,
     cluster_of,
+    flag,
+    one_of,
     read_by,
     repeated,
     verb,
@@ -341,10 +344,15 @@ def why(arguments: Namespace) -> Answer:
     "show the last lines that a run wrote",
     *_STARTED_RUN,
     argument("--rank R", "only the lines of this rank", type=_number),
-    argument("--attempt N", "only what this start wrote (see show)", type=_number),
+    one_of(
+        argument("--attempt N", "only what this start wrote (see show)", type=_number),
+        flag("--follow", "print what it writes, until it has ended"),
+    ),
 )
 def logs(arguments: Namespace) -> Answer:
     folder, launcher = _launched(arguments)
+    if arguments.follow:
+        return _follow(folder, launcher, arguments)
     start = None
     if arguments.attempt is not None:
         attempts = folder.attempts()
@@ -362,6 +370,33 @@ def logs(arguments: Namespace) -> Answer:
             )
     text = launcher.logs(folder.run, arguments.rank, start)
     return {"run": folder.run, "text": text}, text or "nothing was written", 0
+
+
+def _follow(folder: "RunFolder", launcher: "Launcher", arguments: Namespace) -> Answer:
+    from ..train.launch.run_end import followed
+
+    if arguments.json:
+        raise InvalidRuntime("--follow prints text as it comes; leave out --json")
+    for text in followed(folder, launcher, arguments.rank):
+        print(terminal_text(text), end="", flush=True)
+    return {}, f"penstock: {folder.run} has ended", 0
+
+
+@verb(
+    "wait until a run has ended",
+    *_STARTED_RUN,
+    argument("--timeout 2h", "longest wait; then exit with 124 (default: none)", type=read_by(parse_length)),
+)
+def wait(arguments: Namespace) -> Answer:
+    """Wait until a run has ended; exit with its exit status."""
+    from ..train.launch.run_end import TIMED_OUT, wait_until_ended
+
+    folder, launcher = _launched(arguments)
+    status = wait_until_ended(folder, launcher, arguments.timeout)
+    body = {"run": folder.run, "status": status}
+    if status is None:
+        return body, f"{folder.run} has not ended yet", TIMED_OUT
+    return body, f"{folder.run} ended with status {status}", status
 
 
 @verb("let a run save and end", _RUN)
@@ -397,6 +432,7 @@ VERB = Verb(
         "why": why,
         "goodput": goodput,
         "logs": logs,
+        "wait": wait,
         "stop": stop,
         "resume": resume,
         "replay": replay,

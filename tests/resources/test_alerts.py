@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from resources.alerts import Alert, AlertsResource, channels, send
+from penstock.alerts import Alert, channels, send
+from resources.alerts import AlertsResource
 
 SECRET = "T0KEN"
 
@@ -43,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
-    monkeypatch.setattr("resources.alerts._PAUSE_S", 0.0)
+    monkeypatch.setattr("penstock.alerts._PAUSE_S", 0.0)
     with Hook() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -103,7 +104,7 @@ def test_hook_that_is_not_there_is_told_without_its_secret(caplog: pytest.LogCap
         url = gone.url
     gone.server_close()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("resources.alerts._PAUSE_S", 0.0)
+        patch.setattr("penstock.alerts._PAUSE_S", 0.0)
         (problem,) = send(ALERT, channels(f"slack+{url}"))
     assert "cannot be reached (ConnectionRefusedError)" in problem
     assert SECRET not in caplog.text + problem

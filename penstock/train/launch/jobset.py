@@ -28,7 +28,7 @@ from ..run_spec import RunSpec
 from .jobset_object import FILE, RANKS, RESTARTS, jobset_object, object_name
 from .jobset_pod import failed_spans
 from .launcher import RunStatus, Span
-from .run_log import rank_lines
+from .run_log import LogPart, rank_lines
 
 CANCEL_S = 120.0
 """Longest wait for pods to end beyond their grace, in s: Kubernetes must first declare a lost node down."""
@@ -110,7 +110,8 @@ class JobSets:
         for condition in _conditions(jobset):
             if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
                 failed = condition["type"] == "Failed"
-                return RunStatus(state="ended", place=place, reason=_words(condition) if failed else "")
+                reason = _words(condition) if failed else ""
+                return RunStatus(state="ended", place=place, reason=reason, exit_status=int(failed))
         if jobset["spec"].get("suspend"):
             return RunStatus(state="waiting", place=place, reason=self._why_suspended(jobset))
         pods = self._api.jobset_pods(name)
@@ -191,6 +192,13 @@ class JobSets:
         if rank is not None:
             return rank_lines(text, local)
         return "\n".join(filter(None, [text.rstrip("\n"), *map(how_ended, pods)]))[-LOG_BYTES:]
+
+    def log_part(self, run: str, begin: int | None) -> LogPart:
+        """See `Launcher.log_part`. Each pod has a log of its own."""
+        raise InvalidRuntime(
+            f"the pods of {run} have a log each: kubectl logs -f --all-containers -l "
+            f"jobset.sigs.k8s.io/jobset-name={self._name(run)} -n {self._cluster.kubernetes.namespace} follows them"
+        )
 
     def _ranks_per_node(self, run: str) -> int:
         spec = RunFolder(self._record.store, run).stored_spec()

@@ -27,6 +27,7 @@ from ..stop import SIGNALS
 from .failures import LONGEST_S, Failures, last_step
 from .launcher import Span
 from .node_start import environment, run_node, torchrun
+from .run_end import send_end
 
 OVER = 76
 """Exit status of a pod whose run is over: EX_PROTOCOL of sysexits.h, which torchrun never ends with."""
@@ -169,6 +170,10 @@ def main() -> int:
     spec = spec_of(parse_json_object(sys.argv[1]), "the pod's command")
     command = pod_torchrun(spec, os.environ["JOB_COMPLETION_INDEX"], os.environ["PENSTOCK_MEETING"])
     status, line = run_node(command, environment(spec, os.environ))
+    folder = RunFolder(loader.Root(spec.record).store, spec.run)
+    is_first = os.environ["JOB_COMPLETION_INDEX"] == "0"
+    if status == 0 and is_first:
+        send_end(folder, status)
     if status in (0, AGAIN):
         return status
     start = PodStart(
@@ -177,7 +182,10 @@ def main() -> int:
         begun_us=begun_us,
         nodes=spec.node_range[1],
     )
-    return failure_status(RunFolder(loader.Root(spec.record).store, spec.run), start, line, status)
+    end = failure_status(folder, start, line, status)
+    if end == OVER and is_first:
+        send_end(folder, status)
+    return end
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ..run_spec import RunSpec
+from .run_log import LogPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class RunStatus:
     """Words by which a person finds it: 'Slurm job 12 in partition long'."""
     reason: str = ""
     """Why it waits, in the scheduler's words; "" while it runs."""
+    exit_status: int | None = None
+    """Exit status of a run that ended, if the launcher has it."""
     is_ending: bool = False
     """True while the processes of a start are ending: they may still store a request to stop."""
 
@@ -98,5 +101,12 @@ class Launcher(Protocol):
         rank: only this rank's lines. start: only the output of the start with this many restarts before it.
 
         Raises: InvalidRuntime for a start whose output is not there.
+        """
+        ...
+
+    def log_part(self, run: str, begin: int | None) -> LogPart:
+        """Return what the run wrote from a byte of its log on. begin: None for the last 64 KiB.
+
+        Raises: InvalidRuntime if the log is no single file.
         """
         ...

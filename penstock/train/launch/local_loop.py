@@ -21,6 +21,7 @@ from ..run_folder import RunFolder
 from ..run_spec import RunSpec, spec_of
 from .failures import Failures, last_error, last_step
 from .node_start import environment, run_node, torchrun
+from .run_end import send_end
 from .run_log import RANKS, SPANS, times_of
 
 NO_ROOM_S = 60.0
@@ -34,7 +35,9 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
 
     A full disk ends no run: notes are lost, and a start that finds no room is tried again.
     """
-    folder, failures = RunFolder(loader.Root(spec.record).store, spec.run), Failures()
+    root = loader.Root(spec.record)
+    folder = RunFolder(root.store, spec.run)
+    failures = Failures()
     attempt = _starts(log) - 1
     while True:
         spec = _newest(spec, file)
@@ -68,8 +71,10 @@ def put_file(path: Path, spec: RunSpec) -> bool:
         is_changed = _read(str(path)) != spec
     except (OSError, ValueError, InvalidSpec):
         is_changed = path.exists()
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.write_text(json.dumps(spec.to_json()))
+    name = f"{path.name}.{os.getpid()}"
+    unfinished = path.with_name(name)
+    text = json.dumps(spec.to_json())
+    unfinished.write_text(text)
     unfinished.chmod(0o600)
     unfinished.replace(path)
     return is_changed
@@ -88,7 +93,8 @@ def _newest(spec: RunSpec, file: str) -> RunSpec:
 
 
 def _read(file: str) -> RunSpec:
-    return spec_of(parse_json_object(Path(file).read_text()), file)
+    text = Path(file).read_text()
+    return spec_of(parse_json_object(text), file)
 
 
 def _starts(log: str) -> int:
@@ -119,7 +125,12 @@ def _say(text: str) -> None:
 def main() -> int:
     """Run the training of the standard input."""
     spec = spec_of(parse_json_object(sys.stdin.read()), "the standard input")
-    return run_until_ended(spec, *sys.argv[1:])
+    log = sys.argv[1]
+    status = run_until_ended(spec, *sys.argv[1:])
+    _note(log, "exit_us", status=status)
+    root = loader.Root(spec.record)
+    send_end(RunFolder(root.store, spec.run), status)
+    return status
 
 
 if __name__ == "__main__":

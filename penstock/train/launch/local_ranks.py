@@ -29,7 +29,7 @@ from ..run_spec import RunSpec
 from . import local_loop
 from .launcher import NEXT_START, RunStatus, Span
 from .node_start import torchrun
-from .run_log import RANKS, SPANS, run_text, times_of
+from .run_log import RANKS, SPANS, LogPart, exit_status, log_part, run_text, times_of
 
 END_S = 10.0
 """Seconds that a cancelled run has before SIGKILL."""
@@ -141,7 +141,9 @@ class LocalRanks:
                 "its launcher was killed: nothing starts it again, and penstock train cancel ends its ranks"
             )
             return RunStatus(state="running", place=f"{self._ranks(run)} of this machine", reason=reason)
-        return RunStatus(state="ended", place=self._place(run))
+        return RunStatus(
+            state="ended", place=self._place(run), exit_status=exit_status(self._starts_lines(run))
+        )
 
     def statuses(self, runs: Sequence[str]) -> dict[str, RunStatus]:
         """See `Launcher.statuses`."""
@@ -165,16 +167,11 @@ class LocalRanks:
 
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`."""
-        try:
-            with self._processes.open(self._name(run), f"log{SPANS}") as file:
-                lines = file.read().splitlines()
-        except FileNotFoundError:
-            return []
         results: list[Span] = []
-        for times in times_of(lines):
+        for times in times_of(self._starts_lines(run)):
             if "begun_us" in times:
                 results.append(Span(begun_us=times["begun_us"], ended_us=None))
-            elif results:
+            elif results and "ended_us" in times:
                 results[-1] = replace(results[-1], ended_us=times["ended_us"])
         return results
 
@@ -187,6 +184,21 @@ class LocalRanks:
         if not self._processes.exists(self._name(run), "log"):
             return ""
         return run_text(SlurmQueue().answer, str(self._path(run, "log")), rank, start)
+
+    def log_part(self, run: str, begin: int | None) -> LogPart:
+        """See `Launcher.log_part`."""
+        if not self._processes.exists(self._name(run), "log"):
+            return LogPart("", 0)
+        return log_part(SlurmQueue().answer, str(self._path(run, "log")), begin)
+
+    def _starts_lines(self, run: str) -> list[str]:
+        """Return the lines of the run's file of starts; none without one."""
+        try:
+            with self._processes.open(self._name(run), f"log{SPANS}") as file:
+                lines: list[str] = file.read().splitlines()
+                return lines
+        except FileNotFoundError:
+            return []
 
     def _place(self, run: str) -> str:
         pid = self._process(run)

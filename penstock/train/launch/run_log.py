@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from loader.errors import InvalidRuntime
 from loader.json_text import parse_json_object
@@ -18,6 +18,7 @@ from ...compute.locked_processes import LOG_BYTES
 SPANS = ".spans"
 """Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before), on this machine `ended_us`.
 
+A run that is over has `exit_us` and its exit `status`.
 On Slurm a start has `ranks_us` once a rank has begun, or `no_rank_us` if srun began none in time."""
 RANKS = ".ranks"
 """Ending of the file that the ranks of this machine lock."""
@@ -44,6 +45,49 @@ def run_text(answer: Answer, log: str, rank: int | None = None, start: int | Non
     line = " | ".join([*words, f"tail -c {LOG_BYTES}"])
     text = answer(["sh", "-c", f"if [ -e {shlex.quote(log)} ]; then {line}; fi"])
     return text if rank is None else rank_lines(text, rank)
+
+
+class LogPart(NamedTuple):
+    """Text of a log from a byte on."""
+
+    text: str
+    """At most `PART_BYTES`."""
+    end: int
+    """Byte after it."""
+
+
+PART_BYTES = 2**20
+"""Most bytes of a log that one request reads while a person follows it."""
+
+
+def log_part(answer: Answer, log: str, begin: int | None) -> LogPart:
+    """Return what a log has from a byte on. begin: None for the last 64 KiB."""
+    file = shlex.quote(log)
+    first = f"$((size > {LOG_BYTES} ? size - {LOG_BYTES} : 0))" if begin is None else str(begin)
+    text = answer(
+        [
+            "sh",
+            "-c",
+            f"size=$(stat -c %s {file} 2> /dev/null || echo 0); begin={first}; "
+            f"rest=$((size - begin)); if [ $rest -gt {PART_BYTES} ]; then rest={PART_BYTES}; fi; "
+            "if [ $rest -lt 0 ]; then rest=0; fi; echo $((begin + rest)); "
+            f"if [ $rest -gt 0 ]; then tail -c +$((begin + 1)) {file} | head -c $rest; fi",
+        ]
+    )
+    end, _, part = text.partition("\n")
+    return LogPart(part, int(end))
+
+
+def exit_status(lines: Iterable[str]) -> int | None:
+    """Return the exit status that the launcher noted after the last start; None without one. lines: of starts."""
+    status = None
+    for times in times_of(lines):
+        if "begun_us" in times:
+            status = None
+        elif "exit_us" in times:
+            value = times.get("status")
+            status = value if type(value) is int and 0 <= value < 256 else None
+    return status
 
 
 def times_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -85,7 +129,7 @@ def without_ranks(starts: Iterable[dict[str, Any]]) -> tuple[int, int]:
     for times in starts:
         if type(begun_us := times.get("begun_us")) is int:
             newest_first.insert(0, (begun_us, ""))
-        elif newest_first:
+        elif newest_first and "exit_us" not in times:
             newest_first[0] = newest_first[0][0], next(iter(times), "")
     if newest_first and not newest_first[0][1]:
         del newest_first[0]

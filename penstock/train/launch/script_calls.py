@@ -3,6 +3,8 @@
 `next FAILURES RECORD RUN LOG BYTES` prints the seconds until a failed run begins again, and exits with 3 if it is over.
 FAILURES is a file that keeps the failures so far. BYTES is the size of the log before this start.
 
+`ended RECORD RUN STATUS` sends the alert of the end.
+
 `cancel RECORD RUN` stores that a person cancelled the job: a start after it makes no step.
 """
 
@@ -17,6 +19,7 @@ from loader.json_text import parse_json_object
 
 from ..run_folder import RunFolder
 from .failures import Failures, is_scheduler_line, last_error, last_step
+from .run_end import send_end
 
 OVER = 3
 
@@ -46,7 +49,13 @@ def note_cancel(record: str, run: str) -> int:
     return 0
 
 
-CALLS: Mapping[str, Callable[..., int]] = {"next": next_start, "cancel": note_cancel}
+def note_end(record: str, run: str, status: str) -> int:
+    """Send the alert of the end, if the environment names a channel."""
+    send_end(RunFolder(loader.Root(record).store, run), int(status))
+    return 0
+
+
+CALLS: Mapping[str, Callable[..., int]] = {"next": next_start, "cancel": note_cancel, "ended": note_end}
 
 
 if __name__ == "__main__":

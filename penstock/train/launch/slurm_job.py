@@ -21,7 +21,7 @@ from ...compute.engines.slurm_why import clock, why_waiting
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..run_spec import RunSpec
 from .launcher import NEXT_START, RunStatus, Span
-from .run_log import run_text, spans_text, times_of, without_ranks
+from .run_log import LogPart, exit_status, log_part, run_text, spans_text, times_of, without_ranks
 from .slurm_job_script import NodeSettings, batch_script
 
 
@@ -85,6 +85,9 @@ class SlurmJobs:
     def status(self, run: str) -> RunStatus:
         """See `Launcher.status`."""
         status = self.statuses([run])[run]
+        if status.state == "ended" and self._cluster.logs:
+            lines = spans_text(self._queue.answer, self._log(run)).splitlines()
+            return replace(status, exit_status=exit_status(lines))
         if status.state != "running":
             return status
         return replace(status, reason=self._without_ranks(run))
@@ -121,6 +124,10 @@ class SlurmJobs:
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
         return run_text(self._queue.answer, self._log(run), rank, start)
+
+    def log_part(self, run: str, begin: int | None) -> LogPart:
+        """See `Launcher.log_part`."""
+        return log_part(self._queue.answer, self._log(run), begin)
 
     def _jobs(self, run: str) -> list[QueuedJob]:
         """Return the jobs of a run that wait or run, the oldest first."""

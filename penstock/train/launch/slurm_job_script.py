@@ -136,6 +136,12 @@ note() {{ # a line of this start for `penstock train why`
     printf '\n{{"%s": %s000000}}\n' "$1" "$(date +%s)" >> {spans}
 }}
 
+finish() {{ # the run is over: `penstock train wait` reads its exit status, and people get an alert
+    printf '\n{{"exit_us": %s000000, "status": %s}}\n' "$(date +%s)" "$1" >> {spans}
+    {environment_line}{python} -P -m {calls} ended {record} {run} "$1"
+    exit "$1"
+}}
+
 next_start() {{
     {environment_line}{python} -P -m {calls} next "$PENSTOCK_FOLDER/failures" {record} {run} {log} "$size"
 }}
@@ -179,7 +185,10 @@ while :; do
     kill -KILL "$watch" 2> /dev/null
     srun=
     if [ -e "$PENSTOCK_FOLDER/stopped" ] || [ -e "$PENSTOCK_FOLDER/lost" ]; then requeue; fi
-    if [ "$status" = 0 ]; then exit 0; fi
+    if [ "$status" = 0 ]; then
+        if superseded; then exit 0; fi
+        finish 0
+    fi
     if [ "$stopping" = 1 ]; then requeue; fi
     if [ ! -e "$PENSTOCK_FOLDER/reached" ]; then # Slurm's failure, not the run's
         note no_rank_us
@@ -190,7 +199,7 @@ while :; do
     else
         refused=0
         wait_s=$(next_start)
-        if [ $? = {over} ]; then exit "$status"; fi
+        if [ $? = {over} ]; then finish "$status"; fi
         case $wait_s in '' | *[!0-9]*) wait_s=60 ;; esac # Python did not start: its disk may come back
     fi
     end=$(squeue -h -j "$SLURM_JOB_ID" -o %e) && end=$(date -d "${{end:-none}}" +%s 2> /dev/null)

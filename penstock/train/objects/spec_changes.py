@@ -6,7 +6,6 @@ reads which sample.
 
 import re
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 from loader.dataset.log.entries import canonical
@@ -36,7 +35,9 @@ class FieldChange(NamedTuple):
     """Value from the next start on; None for a variable that is removed."""
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.old!r} -> {self.new!r}"
+        old = repr(self.old)
+        new = repr(self.new)
+        return f"{self.field}: {old} -> {new}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,28 +56,37 @@ class SpecChange:
 
 def differences(old: RunSpec, new: RunSpec) -> tuple[FieldChange, ...]:
     """Return what differs between two files of a run, in the order of the keys."""
-    before, after = _facts(old), _facts(new)
-    names = [*before, *(name for name in after if name not in before)]
-    return tuple(
-        FieldChange(name, before.get(name), after.get(name))
-        for name in names
-        if before.get(name) != after.get(name)
-    )
+    before = _facts(old)
+    after = _facts(new)
+    names = before | after
+    changed = list[FieldChange]()
+    for name in names:
+        change = FieldChange(name, before.get(name), after.get(name))
+        if change.old != change.new:
+            changed.append(change)
+    return tuple(changed)
 
 
 def _facts(spec: RunSpec) -> dict[str, Any]:
     """Return a file's values by key, each variable under a name of its own."""
-    facts = {**spec.to_json(), "checkpoints": spec.checkpoints or spec.record}
+    facts = spec.to_json()
+    facts["checkpoints"] = spec.checkpoints or spec.record
     variables = facts.pop("env")
-    return facts | {f"env.{name}": text for name, text in variables.items()}
+    for name, text in variables.items():
+        facts[f"env.{name}"] = text
+    return facts
 
 
 def check_change(old: RunSpec, new: RunSpec, where: str) -> None:
     """Check that a run may go on with another file. Raises: RunTaken."""
-    fixed = [str(change) for change in differences(old, new) if change.field in FIXED]
+    fixed = list[str]()
+    for change in differences(old, new):
+        if change.field in FIXED:
+            fixed.append(str(change))
     if fixed:
+        words = ", ".join(fixed)
         raise RunTaken(
-            f"{where} differs in {', '.join(fixed)}, which a run keeps: submit the file that it was started from, or "
+            f"{where} differs in {words}, which a run keeps: submit the file that it was started from, or "
             "give the run another name. To begin at this run's weights, use Checkpoints(root, run).load(state) in "
             "the script of the new one"
         )
@@ -91,18 +101,21 @@ def put_change(store: Store, prefix: str, old: RunSpec, new: RunSpec, by: str) -
     changed = differences(old, new)
     if not changed:
         return ""
+    values = [list(change) for change in changed]
     body = {
         "format": 1,
         "at_us": utc_us(),
         "by": by,
-        "changed": [list(change) for change in changed],
+        "changed": values,
         "spec": new.to_json(),
     }
-    number = max(_listed(store, prefix), default=0) + 1
+    data = canonical(body)
+    earlier = _listed(store, prefix)
+    number = max(earlier, default=0) + 1
     while True:
         key = f"{prefix}{FOLDER}{number:06d}.json"
         try:
-            store.put_if_absent(key, canonical(body))
+            store.put_if_absent(key, data)
         except AlreadyExists:  # of another submit at this moment: the later number counts
             number += 1
         else:
@@ -113,34 +126,46 @@ def spec_changes(store: Store, prefix: str, run: str) -> list[SpecChange]:
     """Return the changes of a run's file, in order. Raises: Corrupt."""
 
     def parsed(body: dict[str, Any]) -> SpecChange:
+        changed = list[FieldChange]()
+        for field, old, new in body["changed"]:
+            changed.append(FieldChange(str(field), old, new))
         return SpecChange(
             at_us=whole_number(body, "at_us"),
             by=str(body["by"]),
-            changed=tuple(FieldChange(str(field), old, new) for field, old, new in body["changed"]),
+            changed=tuple(changed),
             spec=_own_spec(body["spec"], run),
         )
 
-    return [
-        read_object(store, info.key, "change of a run's file", parsed, nbytes=info.nbytes)
-        for _, info in sorted(_listed(store, prefix).items())
-    ]
+    changes = list[SpecChange]()
+    listed = _listed(store, prefix)
+    numbers = sorted(listed)
+    for number in numbers:
+        info = listed[number]
+        change = read_object(store, info.key, "change of a run's file", parsed, nbytes=info.nbytes)
+        changes.append(change)
+    return changes
 
 
 def _listed(store: Store, prefix: str) -> dict[int, ObjectInfo]:
     """Return the number and object of each change. Raises: Corrupt."""
     folder = f"{prefix}{FOLDER}"
-    listed = list(islice(store.list(folder), MOST_CHANGES + 1))
-    if len(listed) > MOST_CHANGES:
-        raise Corrupt(f"{store.url}/{folder} has more than {MOST_CHANGES:,} objects; a run has fewer")
-    names = ((info, _CHANGE.fullmatch(info.key.removeprefix(folder))) for info in listed)
-    return {int(match[1]): info for info, match in names if match}
+    listed = dict[int, ObjectInfo]()
+    for info in store.list(folder):
+        name = info.key.removeprefix(folder)
+        match = _CHANGE.fullmatch(name)
+        if match:
+            listed[int(match[1])] = info
+        if len(listed) > MOST_CHANGES:
+            raise Corrupt(f"{store.url}/{folder} has more than {MOST_CHANGES:,} objects; a run has fewer")
+    return listed
 
 
 def spec_of_record(store: Store, key: str, run: str) -> RunSpec:
     """Return a run's first file. Raises: Corrupt; ObjectNotFound."""
 
     def parsed(body: dict[str, Any]) -> RunSpec:
-        return _own_spec({name: value for name, value in body.items() if name != "format"}, run)
+        body.pop("format", None)
+        return _own_spec(body, run)
 
     return read_object(store, key, "file of the run", parsed)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from assets.batches import IngestBatch, Standing
 from assets.spec import LIMITS, Limits
 from dagster_project.sensors.alerting import REMINDER_S, Alarm, alarms, due
-from resources.alerts import Alert
+from penstock.alerts import Alert
 
 NOW_S = 1_800_000_000.0
 

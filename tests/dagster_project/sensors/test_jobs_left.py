@@ -10,10 +10,11 @@ import pytest
 import loader
 from dagster_project.sensors import alerting
 from loader.storage import open_store
+from penstock.alerts import Alert
 from penstock.compute.job import JobFolder
 from penstock.compute.plain import to_json
 from penstock.compute.submit import submitted
-from resources.alerts import Alert, AlertsResource
+from resources.alerts import AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 from tests.compute.job_checks import INLINE_FILE, done_by, job_in, numbers

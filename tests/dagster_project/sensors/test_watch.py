@@ -12,7 +12,8 @@ from assets.arrivals.make_batches import discover
 from assets.spec import DatasetSpec
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
-from resources.alerts import Alert, AlertsResource
+from penstock.alerts import Alert
+from resources.alerts import AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 

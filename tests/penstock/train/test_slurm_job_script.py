@@ -139,7 +139,9 @@ def test_starts_that_no_rank_reached_are_no_failures(
     assert [next(iter(times)) for times in starts] == ["begun_us", "no_rank_us"] * 2 + [
         "begun_us",
         "ranks_us",
+        "exit_us",
     ]
+    assert starts[-1]["status"] == 0
     assert without_ranks(starts[:3]) == (starts[0]["begun_us"], 1)
     assert without_ranks(starts[:5]) == (starts[0]["begun_us"], 2), "the newest start is not late"
     assert without_ranks(starts) == (0, 0)

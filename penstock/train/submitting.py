@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loader.dataset.root import Root
-from loader.errors import Conflict, EngineUnreachable, InvalidCluster, InvalidSpec
+from loader.errors import Conflict, Corrupt, EngineUnreachable, InvalidCluster, InvalidSpec
 
 from ..compute.cluster import Cluster
 from ..units import utc_us
@@ -14,11 +14,12 @@ from .goodput import AttemptGoodput, goodput, matched, recorded_allocations, wit
 from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus, Span
 from .launch.local_ranks import LocalRanks
+from .launch.run_launcher import check_launcher, claim, is_same, launcher_name, withdraw
+from .launch.run_places import check_places, create_places
 from .launch.slurm_job import SlurmJobs
 from .launched import user_name
 from .objects.spec_changes import FieldChange, SpecChange, check_change, differences
 from .run_folder import Event, RunFolder, briefs
-from .run_places import check_places, create_places
 from .run_spec import RunSpec, check_without_secrets
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
@@ -105,13 +106,15 @@ def changes(spec: RunSpec) -> tuple[FieldChange, ...]:
     return differences(stored, spec)
 
 
-def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
+def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved: bool = False) -> str:
     """Begin a run, or find it; return where it is. nodes: number of its range; None for the range.
 
     A file that differs where a run may change is stored, and the next start has it.
 
-    Raises: RunTaken for a file of another run under the name. Conflict if a person stopped it. InvalidSpec.
-    EngineUnreachable. NotARoot or StoreError if its checkpoints or record cannot be written.
+    moved: True if no job of the run waits or runs at the launcher that started it last.
+
+    Raises: RunTaken for a file of another run under the name. Conflict if a person stopped it, or if another launcher
+    starts it. InvalidSpec. EngineUnreachable. NotARoot or StoreError if its checkpoints or record cannot be written.
     """
     sized(spec, nodes)
     check_without_secrets(spec, spec.run)
@@ -121,16 +124,19 @@ def submit(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
     key = folder.put_spec(spec, user_name())
     if folder.is_to_stop():
         raise Conflict(f"{spec.run} was stopped or cancelled: penstock train resume continues it")
+    claimed = ""
     try:
+        claimed = claim(folder, launcher, moved=moved)
         return launcher.submit(sized(spec, nodes))
-    except (InvalidSpec, InvalidCluster):
+    except (Conflict, InvalidSpec, InvalidCluster):
+        withdraw(folder, claimed)
         if key:
             folder.withdraw_spec(key)  # else the record would name a file that nothing runs
         raise
 
 
-def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
-    """Let a stopped run go on. nodes: as in `submit`.
+def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved: bool = False) -> str:
+    """Let a stopped run go on. nodes, moved: as in `submit`.
 
     Raises: as `submit`; Conflict while its last start is still ending.
     """
@@ -139,12 +145,20 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None) -> str:
     check_places(spec)
     create_places(spec)
     folder = RunFolder(Root(spec.record).store, spec.run)
-    folder.put_spec(spec, user_name())
-    status = launcher.status(spec.run)
-    if status.is_ending or (status.state == "running" and folder.is_to_stop()):
-        raise Conflict(f"{spec.run} is still stopping: resume it when it has ended")
-    folder.withdraw_stop()
-    return launcher.submit(sized(spec, nodes))
+    key = folder.put_spec(spec, user_name())
+    claimed = ""
+    try:
+        status = launcher.status(spec.run)
+        if status.is_ending or (status.state == "running" and folder.is_to_stop()):
+            raise Conflict(f"{spec.run} is still stopping: resume it when it has ended")
+        claimed = claim(folder, launcher, moved=moved)
+        folder.withdraw_stop()
+        return launcher.submit(sized(spec, nodes))
+    except (Conflict, InvalidSpec, InvalidCluster):
+        withdraw(folder, claimed)
+        if key:
+            folder.withdraw_spec(key)
+        raise
 
 
 def stop(folder: RunFolder) -> None:
@@ -154,10 +168,12 @@ def stop(folder: RunFolder) -> None:
 
 
 def cancel(folder: RunFolder, launcher: Launcher) -> None:
-    """Kill a run for good. Raises: RunNotFound; EngineUnreachable.
+    """Kill a run for good. Raises: RunNotFound; EngineUnreachable; Conflict if another launcher starts it.
 
     The request to stop is stored first: a scheduler that forgets the cancel starts ranks that make no step.
     """
+    folder.check_exists()
+    check_launcher(folder, launcher)
     stop(folder)
     launcher.cancel(folder.run)
 
@@ -170,13 +186,38 @@ def summary(folder: RunFolder, launcher: Launcher | None) -> RunSummary:
     folder.check_exists()
     return RunSummary(
         run=folder.run,
-        status=RunStatus(state="unknown") if launcher is None else launcher.status(folder.run),
+        status=_status(folder, launcher),
         attempts=folder.attempts(),
         events=folder.events(),
         stopping=folder.is_to_stop(),
         window_step=max((key.end_step for key in folder.window_keys()), default=0),
         changes=folder.spec_changes(),
     )
+
+
+def _status(folder: RunFolder, launcher: Launcher | None) -> RunStatus:
+    if launcher is None:
+        return RunStatus(state="unknown")
+    recorded = launcher_name(folder)
+    if recorded and not is_same(recorded, launcher.name()):
+        return RunStatus(
+            state="unknown", place=f"submitted to {recorded}", reason="ask there, or with --cluster FILE"
+        )
+    return launcher.status(folder.run)
+
+
+def finished_note(folder: RunFolder) -> list[str]:
+    """Return a line about a run that has ended by itself; none for another run, or a damaged record. Raises: StoreError."""
+    try:
+        events = folder.events()
+    except Corrupt:
+        return []
+    if not events or events[-1].name != "ended":
+        return []
+    step = events[-1].step
+    return [
+        f"{folder.run} has ended after step {step}: a start makes no step, unless its script now trains longer"
+    ]
 
 
 def goodput_of(folder: RunFolder, launcher: Launcher | None) -> list[AttemptGoodput]:

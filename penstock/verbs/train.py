@@ -57,9 +57,13 @@ def _folder(arguments: Namespace) -> "RunFolder":
 
 def _launched(arguments: Namespace) -> tuple["RunFolder", "Launcher"]:
     """Return a run's record and its launcher. Raises: RunNotFound for a run that `submit` did not start."""
+    from ..train.launch.run_launcher import check_launcher
+
     folder = _folder(arguments)
     folder.spec()
-    return folder, _launcher(folder.store.url, arguments)
+    launcher = _launcher(folder.store.url, arguments)
+    check_launcher(folder, launcher)
+    return folder, launcher
 
 
 _CLUSTER = cluster_argument("TOML file of the cluster (default: this machine)")
@@ -69,6 +73,9 @@ _SPEC = (
     repeated("--set KEY=VALUE", "replace a key of the file, such as walltime_s=7200 or env.NCCL_DEBUG=INFO"),
 )
 _SIZED_SPEC = (*_SPEC, argument("--nodes N", "nodes of this start, of the file's range", type=int))
+_MOVED = argument(
+    "--moved", "start it here: nothing of it waits or runs where it was submitted", action="store_true"
+)
 _RUN = argument("run", "name of the run")
 _STARTED_RUN = (_RUN, _CLUSTER)
 
@@ -80,6 +87,7 @@ def _dry_run(option: str, text: str) -> Argument:
 @verb(
     "start a run, or find it",
     *_SIZED_SPEC,
+    _MOVED,
     argument(
         "--plan HASH",
         "plan whose requests --dry-run counts, as plan.save(root) stored it (default: the run's)",
@@ -90,9 +98,10 @@ def _dry_run(option: str, text: str) -> Argument:
 )
 def submit(arguments: Namespace) -> Answer:
     """Start a run, or find the one that its file started."""
-    from ..train.run_places import check_places, place_notes
+    from ..train.launch.run_places import check_places, place_notes
+    from ..train.run_folder import RunFolder
     from ..train.run_spec import read_spec
-    from ..train.submitting import changes, sized
+    from ..train.submitting import changes, finished_note, sized
     from ..train.submitting import submit as submit_run
 
     if arguments.plan and arguments.dry_run != "--dry-run":
@@ -115,7 +124,8 @@ def submit(arguments: Namespace) -> Answer:
     if arguments.dry_run:
         text = body["answer"] = launcher.check(asked)
     else:
-        place = body["place"] = submit_run(spec, launcher, arguments.nodes)
+        notes += finished_note(RunFolder(loader.Root(spec.record).store, spec.run))
+        place = body["place"] = submit_run(spec, launcher, arguments.nodes, moved=arguments.moved)
         text = f"{spec.run}: {place}"
     return body | {"notes": notes}, [text, *notes], 0
 
@@ -137,18 +147,26 @@ def _start(spec: "RunSpec", arguments: Namespace) -> str:
         )
 
 
-@verb("let a stopped run go on", *_SIZED_SPEC)
+@verb("let a stopped run go on", *_SIZED_SPEC, _MOVED)
 def resume(arguments: Namespace) -> Answer:
     """Let a stopped run go on at its newest checkpoint."""
+    from ..train.run_folder import RunFolder
     from ..train.run_spec import read_spec
-    from ..train.submitting import changes
+    from ..train.submitting import changes, finished_note
     from ..train.submitting import resume as resume_run
 
     spec = read_spec(arguments.spec, arguments.set)
     changed = changes(spec)
-    place = resume_run(spec, _launcher(spec.record, arguments), arguments.nodes)
-    body = {"run": spec.run, "place": place, "changed": [change._asdict() for change in changed]}
-    return body, [f"{spec.run}: {place}", *map(str, changed)], 0
+    notes = finished_note(RunFolder(loader.Root(spec.record).store, spec.run))
+    launcher = _launcher(spec.record, arguments)
+    place = resume_run(spec, launcher, arguments.nodes, moved=arguments.moved)
+    body = {
+        "run": spec.run,
+        "place": place,
+        "changed": [change._asdict() for change in changed],
+        "notes": notes,
+    }
+    return body, [f"{spec.run}: {place}", *map(str, changed), *notes], 0
 
 
 def _number(text: str) -> int:

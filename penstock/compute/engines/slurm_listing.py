@@ -144,12 +144,21 @@ def _seconds(text: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+def cluster_name(answer: Answer) -> str:
+    """Return the name of the cluster, "unknown" if its configuration lacks it. Raises: EngineUnreachable."""
+    return _config(answer).get("ClusterName", "unknown")
+
+
+def _config(answer: Answer) -> dict[str, str]:
+    return dict(re.findall(r"(?m)^(\w+) *= (.*?) *$", answer(["scontrol", "show", "config"])))
+
+
 def preemption_words(answer: Answer, job: QueuedJob, grace_s: int) -> str:
     """Return what a preemption leaves a job, in words; "" if nothing preempts it. grace_s: s that it needs.
 
     Reads PreemptType, PreemptMode and KillWait of the cluster, GraceTime and PreemptMode of the QOS or partition.
     """
-    config = dict(re.findall(r"(?m)^(\w+) *= (.*?) *$", answer(["scontrol", "show", "config"])))
+    config = _config(answer)
     kill_s = int(re.match(r"[0-9]*", config.get("KillWait", ""))[0] or 30)  # type: ignore[index]
     if config.get("PreemptType") == "preempt/qos":
         where, (time, mode) = f"QOS {job.qos}", _qos(answer, job.qos)

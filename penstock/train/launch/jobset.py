@@ -54,6 +54,10 @@ class JobSets:
             self._opened = KubernetesApi(placing.context, placing.namespace)
         return self._opened
 
+    def name(self) -> str:
+        """See `Launcher.name`: the server's URL differs inside and outside of a cluster."""
+        return f"Kubernetes, namespace {self._cluster.kubernetes.namespace}"
+
     def describe(self, spec: RunSpec) -> str:
         """See `Launcher.describe`: the JobSet as JSON, which `kubectl create -f -` takes."""
         return json.dumps(self._body(spec), indent=2)

@@ -53,6 +53,13 @@ class Launcher(Protocol):
     Every method raises EngineUnreachable if the scheduler does not answer, which does not mean that a run has ended.
     """
 
+    def name(self) -> str:
+        """Return the name of the machine or cluster. Launchers of one name have the same runs.
+
+        Raises: InvalidCluster if the scheduler has no name.
+        """
+        ...
+
     def describe(self, spec: RunSpec) -> str:
         """Return what `submit` would hand to the scheduler, for `--dry-run`.
 

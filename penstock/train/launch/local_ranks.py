@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from loader.errors import Conflict, EngineUnreachable, InvalidSpec
 from ...compute.cluster import Cluster
 from ...compute.engines.slurm import SlurmQueue
 from ...compute.locked_processes import LockedProcesses, hand_over, holders, kill_all
+from ..launched import user_name
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec
 from . import local_loop
@@ -48,6 +50,11 @@ class LocalRanks:
         self._begun: list[
             subprocess.Popen[bytes]
         ] = []  # children that outlive this process, or are reaped by it
+
+    def name(self) -> str:
+        """See `Launcher.name`: other users, and other folders of temporary files, have other locks."""
+        user, folder = user_name() or os.getuid(), self._processes.folder.parent
+        return f"machine {socket.gethostname()}, user {user}, TMPDIR {folder}"
 
     def describe(self, spec: RunSpec) -> str:
         """See `Launcher.describe`."""

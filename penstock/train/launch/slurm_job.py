@@ -16,7 +16,13 @@ from loader.errors import EngineUnreachable, InvalidCluster, InvalidSpec
 
 from ...compute.cluster import Cluster
 from ...compute.engines.slurm import HELD, RUNNING, WAITING, SlurmQueue, mebibytes, plain
-from ...compute.engines.slurm_listing import QueuedJob, command_groups, named_jobs, preemption_words
+from ...compute.engines.slurm_listing import (
+    QueuedJob,
+    cluster_name,
+    command_groups,
+    named_jobs,
+    preemption_words,
+)
 from ...compute.engines.slurm_why import clock, why_waiting
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..run_spec import RunSpec
@@ -31,6 +37,10 @@ class SlurmJobs:
     def __init__(self, record: str, cluster: Cluster) -> None:
         self._record, self._cluster = Root(record).url, cluster
         self._queue = SlurmQueue(cluster.submit)
+
+    def name(self) -> str:
+        """See `Launcher.name`."""
+        return f"Slurm cluster {cluster_name(self._queue.answer)}"
 
     def describe(self, spec: RunSpec) -> str:
         """See `Launcher.describe`."""

@@ -15,9 +15,9 @@ from loader.storage import open_store
 from penstock.nodes.cases import CaseBook
 from penstock.nodes.node_check import CheckStatus, NodeCheckResult, put_failures
 from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.run_places import check_places, place_notes
 from penstock.train.record import RunRecord, put_faults
 from penstock.train.run_folder import RunFolder
-from penstock.train.run_places import check_places, place_notes
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import submit
 from penstock.train.trackers.feed import TrackedSteps

@@ -295,6 +295,9 @@ def test_kueue_admits_all_nodes_or_none(folder: RunFolder, penstock: Penstock, t
 class Refusing:
     """A launcher that refuses a run on eight nodes."""
 
+    def name(self) -> str:
+        return "refusing"
+
     def submit(self, spec: RunSpec) -> str:
         if spec.nodes == "8":
             raise InvalidSpec("no such nodes")

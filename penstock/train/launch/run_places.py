@@ -11,11 +11,11 @@ from loader.errors import Forbidden, NotARoot
 from loader.storage import Store
 from loader.storage.mirror import primary_of
 
-from ..checkpoints.marker import part_key
-from ..places import local_folder
-from .launched import STEPS
-from .run_folder import FOLDER
-from .run_spec import RunSpec
+from ...checkpoints.marker import part_key
+from ...places import local_folder
+from ..launched import STEPS
+from ..run_folder import FOLDER
+from ..run_spec import RunSpec
 
 
 def place_notes(spec: RunSpec) -> list[str]:

@@ -1,0 +1,114 @@
+"""The launcher of a run, in its record: a run on one machine or cluster is not started a second time on another.
+
+    trainings/<run>/launchers/<n, 6 digits>.json     who starts the run from now on
+
+The next number is created once, so of two submits at one moment only one goes on.
+"""
+
+import re
+from typing import Any
+
+from loader.dataset.log.entries import canonical
+from loader.errors import AlreadyExists, Conflict, Corrupt
+
+from ...text import clean
+from ...units import utc_us
+from ..launched import user_name
+from ..run_folder import FORMAT, RunFolder, read_object
+from .launcher import Launcher
+from .local_ranks import LocalRanks
+
+_NUMBER = re.compile(r"([0-9]{6})\.json")
+NAME_CHARS = 200
+_EARLIER = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
+"""First word of a start's `launcher` -> first word of its launcher's name."""
+
+
+def launcher_name(folder: RunFolder) -> str:
+    """Return the name of the launcher that starts a run; "" if none is recorded. Raises: Corrupt; StoreError."""
+    return _newest(folder)[1]
+
+
+def check_launcher(folder: RunFolder, launcher: Launcher) -> None:
+    """Raise Conflict if another launcher starts the run. Raises: Corrupt; StoreError; EngineUnreachable."""
+    recorded = launcher_name(folder)
+    if not recorded:
+        return
+    name = launcher.name()
+    if not is_same(recorded, name):
+        raise Conflict(_elsewhere(folder, recorded, name))
+
+
+def claim(folder: RunFolder, launcher: Launcher, *, moved: bool = False) -> str:
+    """Record the launcher that starts a run from now on; return the key of a new record, else "".
+
+    moved: True if no job of the run waits or runs at the recorded launcher.
+
+    Raises: Conflict if another launcher starts the run; Corrupt; StoreError; EngineUnreachable.
+    """
+    name = launcher.name()
+    number, recorded = _newest(folder)
+    if number and recorded == name:
+        return ""
+    is_free = not recorded or moved or is_same(recorded, name) or _has_ended_here(folder, recorded)
+    if not is_free:
+        raise Conflict(_elsewhere(folder, recorded, name))
+    key = folder.key(f"launchers/{number + 1:06d}.json")
+    body = {"format": FORMAT, "at_us": utc_us(), "by": user_name(), "launcher": name}
+    try:
+        folder.store.put_if_absent(key, canonical(body))
+    except AlreadyExists:  # another submit at this moment
+        check_launcher(folder, launcher)
+        return ""
+    return key
+
+
+def withdraw(folder: RunFolder, key: str) -> None:
+    """Delete the record of a launcher that refused the run. key: as `claim` returned it."""
+    if key:
+        folder.store.delete_many([key])
+
+
+def is_same(recorded: str, name: str) -> bool:
+    """Return whether a launcher's name is the recorded one. A start of an earlier release has only its first word."""
+    return recorded == name or (recorded in _EARLIER.values() and name.startswith(recorded))
+
+
+def _has_ended_here(folder: RunFolder, recorded: str) -> bool:
+    """Return whether this machine started the run, and no process of it lives."""
+    here = LocalRanks(folder.store.url)
+    return recorded == here.name() and here.status(folder.run).state != "running"
+
+
+def _elsewhere(folder: RunFolder, recorded: str, name: str) -> str:
+    remedy = "run this command there" if recorded.startswith("machine") else "pass --cluster FILE of it"
+    return (
+        f"{folder.run} was submitted to {recorded}, and this is {name}; two launchers would train it twice: {remedy}. "
+        "If nothing of it waits or runs there any more, pass --moved to submit or resume"
+    )
+
+
+def _newest(folder: RunFolder) -> tuple[int, str]:
+    """Return number and name of the newest record; 0 and the newest start's kind of launcher without one."""
+    names = [info.key.rpartition("/")[2] for info in folder.store.list(folder.key("launchers/"))]
+    numbers = [int(match[1]) for name in names if (match := _NUMBER.fullmatch(name))]
+    if not numbers:
+        return 0, _of_starts(folder)
+    number = max(numbers)
+
+    def parsed(body: dict[str, Any]) -> str:
+        return clean(body["launcher"], NAME_CHARS)
+
+    return number, read_object(folder.store, folder.key(f"launchers/{number:06d}.json"), "launcher", parsed)
+
+
+def _of_starts(folder: RunFolder) -> str:
+    """Return "Slurm" or "Kubernetes" if it began the newest start; "" otherwise, and for a damaged record."""
+    try:
+        starts = folder.attempts()
+    except Corrupt:
+        return ""
+    if not starts:
+        return ""
+    kind = str(starts[max(starts)].get("launcher", "")).partition(" ")[0]
+    return _EARLIER.get(kind, "")

@@ -207,7 +207,7 @@ def _status(folder: RunFolder, launcher: Launcher | None) -> RunStatus:
 
 
 def finished_note(folder: RunFolder) -> list[str]:
-    """Return a line about a run that has ended by itself; none for another run, or a damaged record. Raises: StoreError."""
+    """Return a line about a run that has ended by itself; none for others, or for a damaged record."""
     try:
         events = folder.events()
     except Corrupt:

@@ -38,6 +38,7 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
     root = loader.Root(spec.record)
     folder = RunFolder(root.store, spec.run)
     failures = Failures()
+    ranks_lock = f"{log}{RANKS}"
     attempt = _starts(log) - 1
     while True:
         spec = _newest(spec, file)
@@ -45,7 +46,7 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
         attempt = _starts(log) - 1 if _note(log, "begun_us", log=begin) else attempt + 1
         variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
         try:
-            status, line = run_node(torchrun(spec), variables, f"{log}{RANKS}")
+            status, line = run_node(torchrun(spec), variables, ranks_lock)
         except OSError as error:
             _say(f"{spec.run} did not start: {error}; retrying in {NO_ROOM_S:.0f} s")
             time.sleep(NO_ROOM_S)

@@ -14,11 +14,12 @@ from loader.errors import AlreadyExists, Conflict, Corrupt
 from ...text import clean
 from ...units import utc_us
 from ..launched import user_name
-from ..run_folder import FORMAT, RunFolder, read_object
+from ..objects.json_object import read_object
+from ..run_folder import FORMAT, RunFolder
 from .launcher import Launcher
 from .local_ranks import LocalRanks
 
-_NUMBER = re.compile(r"([0-9]{6})\.json")
+_NUMBER = re.compile(r"/launchers/([0-9]{6})\.json$")
 NAME_CHARS = 200
 _EARLIER = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
 """First word of a start's `launcher` -> first word of its launcher's name."""
@@ -50,11 +51,16 @@ def claim(folder: RunFolder, launcher: Launcher, *, moved: bool = False) -> str:
     number, recorded = _newest(folder)
     if number and recorded == name:
         return ""
-    is_free = not recorded or moved or is_same(recorded, name) or _has_ended_here(folder, recorded)
-    if not is_free:
+    is_elsewhere = recorded and not is_same(recorded, name)
+    if is_elsewhere and not moved and not _has_ended_here(folder, recorded):
         raise Conflict(_elsewhere(folder, recorded, name))
-    key = folder.key(f"launchers/{number + 1:06d}.json")
-    body = {"format": FORMAT, "at_us": utc_us(), "by": user_name(), "launcher": name}
+    key = _key(folder, number + 1)
+    body = {
+        "format": FORMAT,
+        "at_us": utc_us(),
+        "by": user_name(),
+        "launcher": name,
+    }
     try:
         folder.store.put_if_absent(key, canonical(body))
     except AlreadyExists:  # another submit at this moment
@@ -71,35 +77,49 @@ def withdraw(folder: RunFolder, key: str) -> None:
 
 def is_same(recorded: str, name: str) -> bool:
     """Return whether a launcher's name is the recorded one. A start of an earlier release has only its first word."""
-    return recorded == name or (recorded in _EARLIER.values() and name.startswith(recorded))
+    if recorded in _EARLIER.values():
+        return name.startswith(recorded)
+    return recorded == name
 
 
 def _has_ended_here(folder: RunFolder, recorded: str) -> bool:
     """Return whether this machine started the run, and no process of it lives."""
     here = LocalRanks(folder.store.url)
-    return recorded == here.name() and here.status(folder.run).state != "running"
+    if recorded != here.name():
+        return False
+    status = here.status(folder.run)
+    return status.state != "running"
 
 
 def _elsewhere(folder: RunFolder, recorded: str, name: str) -> str:
-    remedy = "run this command there" if recorded.startswith("machine") else "pass --cluster FILE of it"
+    remedy = "pass --cluster FILE of it"
+    if recorded.startswith("machine"):
+        remedy = "run this command there"
     return (
         f"{folder.run} was submitted to {recorded}, and this is {name}; two launchers would train it twice: {remedy}. "
         "If nothing of it waits or runs there any more, pass --moved to submit or resume"
     )
 
 
+def _key(folder: RunFolder, number: int) -> str:
+    return folder.key(f"launchers/{number:06d}.json")
+
+
 def _newest(folder: RunFolder) -> tuple[int, str]:
     """Return number and name of the newest record; 0 and the newest start's kind of launcher without one."""
-    names = [info.key.rpartition("/")[2] for info in folder.store.list(folder.key("launchers/"))]
-    numbers = [int(match[1]) for name in names if (match := _NUMBER.fullmatch(name))]
-    if not numbers:
+    newest = 0
+    for info in folder.store.list(folder.key("launchers/")):
+        match = _NUMBER.search(info.key)
+        if match:
+            newest = max(newest, int(match[1]))
+    if not newest:
         return 0, _of_starts(folder)
-    number = max(numbers)
 
     def parsed(body: dict[str, Any]) -> str:
         return clean(body["launcher"], NAME_CHARS)
 
-    return number, read_object(folder.store, folder.key(f"launchers/{number:06d}.json"), "launcher", parsed)
+    name = read_object(folder.store, _key(folder, newest), "launcher", parsed)
+    return newest, name
 
 
 def _of_starts(folder: RunFolder) -> str:
@@ -110,5 +130,7 @@ def _of_starts(folder: RunFolder) -> str:
         return ""
     if not starts:
         return ""
-    kind = str(starts[max(starts)].get("launcher", "")).partition(" ")[0]
+    newest = starts[max(starts)]
+    words = str(newest.get("launcher", ""))
+    kind, _, _ = words.partition(" ")
     return _EARLIER.get(kind, "")

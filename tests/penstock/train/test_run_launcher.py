@@ -30,7 +30,8 @@ if command == "sbatch":
 elif command == "scontrol":
     print("ClusterName             = {name}\\nKillWait                = 30 sec")
 elif command == "squeue" and {waits}:
-    values = ["12", "PENDING", "vision", "ann", "7", "low", "batch", "1", "cpu=1"] + ["N/A"] * 7
+    values = ["12", "PENDING", "vision", "ann", "7", "low", "batch", "1", "cpu=1"]
+    values += ["N/A"] * (sys.argv[1].count(mark) - len(values))
     print(mark.join(values) + mark)
 """
 

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 import loader
+from loader.dataset.shards.shard import Payload, loaded
 from loader.dataset.tables.parquet import TableFile, get_tables
-from loader.dataset.writing.spill import Buffer, Sample
+from loader.dataset.writing.spill import Sample
 from loader.storage import Store
 from penstock.stages import current_record
 
@@ -146,10 +147,10 @@ class Admission:
         self.known[of] = self.known.get(of, 0) + n_known
 
 
-def content_of(fields: Mapping[str, Buffer], metadata: Mapping[str, Any]) -> str:
+def content_of(fields: Mapping[str, Payload], metadata: Mapping[str, Any]) -> str:
     """Return a hash of a sample's fields and metadata, 32 hex digits: SHA-256 per field, columns as JSON."""
     known = {name: value for name, value in metadata.items() if value is not None}
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in fields.items()}
+    hashes = {name: hashlib.sha256(loaded(data)).hexdigest() for name, data in fields.items()}
     text = json.dumps([hashes, known], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
 

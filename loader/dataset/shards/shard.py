@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 from zlib import adler32
 
 import numpy as np
@@ -20,6 +20,7 @@ from google_crc32c import value as _crc32c
 
 from ...errors import AlreadyExists, Corrupt, FieldTooLarge, ObjectNotFound
 from ...native import PagedSha256
+from ...native import crc32c as _extended_crc32c
 from ...storage import Store
 from ...storage.external_shards import FOREIGN
 from ...storage.requests import retry_corrupt
@@ -55,6 +56,23 @@ Fill = Callable[[Uint8s, Int64s], Int64s]
 
 WRITE_BYTES = 2**20
 """Bytes written and hashed at once, in whole pages, while other threads run."""
+LARGE_BYTES = 2 * 2**20
+"""Smallest payload that is read, hashed and written by pieces, so that it is copied once."""
+LARGE_WRITE_BYTES = 4 * 2**20
+"""As WRITE_BYTES, for large payloads: a folder takes writes of this size without a copy into the page cache."""
+
+
+class LargePayload(Protocol):
+    """Bytes of a field that are not in memory."""
+
+    nbytes: int
+    """Number of bytes."""
+
+    def read_into(self, memory: memoryview, at: int) -> None:
+        """Fill `memory` with the bytes from `at` on. Raises: StoreError."""
+
+
+Payload = bytes | bytearray | memoryview | LargePayload
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
@@ -86,14 +104,19 @@ class ShardWriter:
         self._sha256, self._pages = PagedSha256(PAGE_BYTES), list[bytes]()
         self.nbytes = 0
 
-    def add(self, key: str, field: str, data: bytes | bytearray | memoryview) -> tuple[int, int, int]:
+    def add(self, key: str, field: str, data: Payload) -> tuple[int, int, int]:
         """Append one member, and return (payload offset, payload size, CRC-32C)."""
-        nbytes = memoryview(data).nbytes
+        nbytes = payload_bytes(data)
         self._write(member_header(member_name(key, field), nbytes))
         offset = self.nbytes
-        self._write(data)
+        if nbytes >= LARGE_BYTES:
+            crc = self._write_pieces(data, nbytes)
+        else:
+            data = loaded(data)
+            self._write(data)
+            crc = crc32c(data)
         self._write(bytes(-nbytes % BLOCK_BYTES))
-        return offset, nbytes, crc32c(data)
+        return offset, nbytes, crc
 
     def add_many(self, names: Sequence[str], nbytes: Int64s, fill: Fill) -> Int64s:
         """Append members whose payloads `fill` writes; return int64 [n, 3], a row as from `add` for each.
@@ -133,13 +156,35 @@ class ShardWriter:
         self._block[self._filled : self._filled + len(rest)] = rest
         self._filled += len(rest)
 
+    def _write_pieces(self, data: Payload, nbytes: int) -> int:
+        """Append a payload by pieces, each read into the block that is hashed and written. Return its CRC-32C."""
+        if len(self._block) < LARGE_WRITE_BYTES:
+            self._grow(LARGE_WRITE_BYTES)
+        crc, at = 0, 0
+        while at < nbytes:
+            if self._filled == len(self._block):
+                self._flush(self._filled)
+            piece = self._block[self._filled :][: nbytes - at]
+            if isinstance(data, bytes | bytearray | memoryview):
+                piece[:] = memoryview(data).cast("B")[at : at + len(piece)]
+            else:
+                data.read_into(piece, at)
+            crc = _extended_crc32c(piece, crc)
+            self._filled += len(piece)
+            at += len(piece)
+        self.nbytes += nbytes
+        return crc
+
+    def _grow(self, nbytes: int) -> None:
+        larger = aligned(-(-nbytes // WRITE_BYTES) * WRITE_BYTES)
+        larger[: self._filled] = self._block[: self._filled]
+        self._block = larger
+
     def _room(self, nbytes: int) -> memoryview:
         if self._filled + nbytes > len(self._block):
             self._flush(self._filled - self._filled % PAGE_BYTES)
-        if (needed := self._filled + nbytes) > len(self._block):
-            larger = aligned(-(-needed // WRITE_BYTES) * WRITE_BYTES)
-            larger[: self._filled] = self._block[: self._filled]
-            self._block = larger
+        if self._filled + nbytes > len(self._block):
+            self._grow(self._filled + nbytes)
         return self._block[self._filled : self._filled + nbytes]
 
     def _flush(self, end: int) -> None:
@@ -148,6 +193,20 @@ class ShardWriter:
         self._pages.append(self._sha256.update(data))
         self._filled -= end
         self._block[: self._filled] = self._block[end : end + self._filled]
+
+
+def payload_bytes(data: Payload) -> int:
+    """Return a payload's size in bytes."""
+    return memoryview(data).nbytes if isinstance(data, bytes | bytearray | memoryview) else data.nbytes
+
+
+def loaded(data: Payload) -> bytes | bytearray | memoryview:
+    """Return a payload in memory. Raises: StoreError."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return data
+    memory = bytearray(data.nbytes)
+    data.read_into(memoryview(memory), 0)
+    return memory
 
 
 def member_header(name: str, nbytes: int) -> bytes:

@@ -16,7 +16,15 @@ from ...storage.store import new_in_place
 from ..names import check_field, check_group, check_key, member_name, member_names
 from ..shards.index import IndexPlace, index_bytes
 from ..shards.part import Part, ShardFile
-from ..shards.shard import MAX_FIELD_BYTES, Int64s, ShardWriter, check_field_bytes
+from ..shards.shard import (
+    MAX_FIELD_BYTES,
+    Int64s,
+    Payload,
+    ShardWriter,
+    check_field_bytes,
+    loaded,
+    payload_bytes,
+)
 from ..tables import columns
 from ..tables.columns import table_of_any
 from ..tables.parquet import put_table
@@ -102,11 +110,11 @@ class SampleBlock:
 def block_of(samples: Sequence[Sample]) -> SampleBlock:
     """Return samples with the same fields as a block. Do not change their buffers until it is written."""
     fields = sorted(samples[0].fields)
-    sizes = np.array([[len(one.fields[name]) for name in fields] for one in samples], np.int64)
+    sizes = np.array([[payload_bytes(one.fields[name]) for name in fields] for one in samples], np.int64)
 
     def fill(columns: Sequence[int], memory: Uint8s, at: Int64s) -> Int64s:
         names = [fields[number] for number in columns]
-        data: list[OpenFile] = [(IN_MEMORY, one.fields[name]) for one in samples for name in names]
+        data: list[OpenFile] = [(IN_MEMORY, loaded(one.fields[name])) for one in samples for name in names]
         which, begin = np.arange(len(data)), np.zeros(len(data), np.int64)
         crcs, status = np.full(len(data), UNKNOWN_CRC), np.empty(len(data), np.uint8)
         nbytes = np.ascontiguousarray(sizes[:, columns]).reshape(-1)
@@ -244,7 +252,7 @@ class _OpenShard:
         self._spans: list[Int64s] = []
         self._rows: list[list[tuple[int, int, int]]] = []
 
-    def add(self, key: str, fields: Sequence[tuple[str, Any]]) -> None:
+    def add(self, key: str, fields: Sequence[tuple[str, Payload]]) -> None:
         self._rows.append([self.tar.add(key, field, data) for field, data in fields])
 
     def add_block(self, block: SampleBlock, columns: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
 """Sort samples by key hash in bounded memory, so that a class-sorted import comes out shuffled.
 
 Beyond `memory_bytes` samples go to 256 bucket files by the first byte of their hash. Reading sorts a bucket's headers
-(about 150 bytes per sample) in memory.
+(about 150 bytes per sample) in memory. Large fields stay in their file until a shard takes them piece by piece.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 from ...errors import DuplicateKey, StoreError
 from ...storage.disk.scratch import HeldFolder, default_place, no_room
 from ..names import key_hash
+from ..shards.shard import LARGE_BYTES, Payload, loaded, payload_bytes
 
-Buffer = bytes | bytearray | memoryview
 _HEADER = struct.Struct("<16sIQ")
 BUCKETS = 256
 
@@ -26,7 +26,7 @@ BUCKETS = 256
 class Sample:
     key: str
     """Sample key."""
-    fields: Mapping[str, Buffer]
+    fields: Mapping[str, Payload]
     """Field -> encoded bytes."""
     metadata: Mapping[str, Any]
     """Column -> value."""
@@ -35,7 +35,26 @@ class Sample:
 
     @property
     def nbytes(self) -> int:
-        return sum(memoryview(data).nbytes for data in self.fields.values())
+        return sum(map(payload_bytes, self.fields.values()))
+
+
+class SpilledField:
+    """A large field in a bucket's file, which must stay open."""
+
+    def __init__(self, file: BinaryIO, offset: int, nbytes: int) -> None:
+        self._file, self._offset, self.nbytes = file, offset, nbytes
+
+    def read_into(self, memory: memoryview, at: int) -> None:
+        """Fill `memory` with the field's bytes from `at` on. Raises: StoreError."""
+        while memory:
+            try:
+                n_read = os.preadv(self._file.fileno(), [memory], self._offset + at)
+            except OSError as error:
+                raise scratch_error("a spilled sample was read", self._file.name, error) from error
+            if not n_read:
+                raise StoreError(f"{self._file.name}: spilled samples end early; write again")
+            memory = memory[n_read:]
+            at += n_read
 
 
 class Spill:
@@ -103,14 +122,14 @@ class Spill:
         if bucket not in self._files:
             assert self._directory is not None
             self._files[bucket] = open(str(self._directory.path / f"{bucket:02x}"), "w+b")  # noqa: SIM115
-        lengths = {field: memoryview(data).nbytes for field, data in sample.fields.items()}
+        lengths = {field: payload_bytes(data) for field, data in sample.fields.items()}
         row = [sample.key, list(lengths.items()), dict(sample.metadata), dict(sample.source)]
         meta = json.dumps(row, ensure_ascii=False, default=_encode).encode("utf-8", "surrogatepass")
         file = self._files[bucket]
         file.write(_HEADER.pack(hashed, len(meta), sum(lengths.values())))
         file.write(meta)
         for data in sample.fields.values():
-            file.write(data)
+            file.write(loaded(data))
 
 
 def _encode(value: object) -> dict[str, str]:
@@ -143,7 +162,15 @@ def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
         if hashed == previous:
             raise duplicate(key)
         previous = hashed
-        fields = {field: file.read(nbytes) for field, nbytes in lengths}
+        fields: dict[str, Payload] = {}
+        at = offset + meta_nbytes
+        for field, nbytes in lengths:
+            if nbytes >= LARGE_BYTES:
+                fields[field] = SpilledField(file, at, nbytes)
+            else:
+                file.seek(at)
+                fields[field] = file.read(nbytes)
+            at += nbytes
         yield Sample(key=key, fields=fields, metadata=metadata, source=source)
 
 

@@ -20,6 +20,7 @@ from loader.dataset.names import check_field, check_key, member_name, member_nam
 from loader.dataset.shards import shard
 from loader.dataset.writing.part_writer import make_sample
 from loader.errors import FieldTooLarge, InvalidField, InvalidKey
+from loader.storage.disk.folder_files import DIRECT_ALIGNMENT, DIRECT_BYTES
 from tests.servers.processes import python
 
 CI = settings(max_examples=40, deadline=None, derandomize=True)
@@ -99,6 +100,50 @@ def test_members_in_blocks_are_those_that_come_one_by_one(made, data, larger):
     assert hashed[0] == hashlib.sha256(file).hexdigest()
     pages = [file[at : at + shard.PAGE_BYTES] for at in range(0, len(file), shard.PAGE_BYTES)]
     assert hashed[1] == b"".join(hashlib.sha256(page).digest() for page in pages)
+
+
+class Writes:
+    """Takes a shard's blocks: their bytes, sizes and addresses."""
+
+    def __init__(self):
+        self.whole, self.sizes, self.addresses = hashlib.sha256(), [], []
+
+    def __call__(self, block):
+        self.whole.update(block)
+        self.sizes.append(len(block))
+        self.addresses.append(np.frombuffer(block, np.uint8).ctypes.data)
+
+
+def written_shard(payloads):
+    """Return what writing the payloads gives: (rows, SHA-256, page hashes, SHA-256 of the blocks), and the blocks."""
+    writes = Writes()
+    writer = shard.ShardWriter(writes)
+    rows = [writer.add(f"k{number}", "bin", data) for number, data in enumerate(payloads)]
+    return (rows, writer.finish(), writer.pages, writes.whole.hexdigest()), writes
+
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    "nbytes", [2 * MIB, 2 * MIB + 1, 4 * MIB - 512, 4 * MIB, 4 * MIB - 1024, 9 * MIB + 3]
+)
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_large_payload_gives_the_bytes_of_small_writes(nbytes, kind):
+    large = np.random.default_rng(nbytes).bytes(nbytes)
+    payloads = [b"before", kind(large), b"between", kind(large[5:]), b""]
+    in_pieces, _ = written_shard(payloads)
+    with patch.object(shard, "LARGE_BYTES", 2**40):
+        at_once, _ = written_shard(payloads)
+    assert in_pieces == at_once
+
+
+def test_large_payload_is_written_past_the_page_cache():
+    """A folder takes writes that are large and aligned without another copy of their bytes."""
+    _, writes = written_shard([b"before", bytes(20 * MIB)])
+    *blocks, _ = writes.sizes
+    assert min(blocks) >= DIRECT_BYTES
+    assert [address % DIRECT_ALIGNMENT for address in writes.addresses] == [0] * len(writes.addresses)
 
 
 @CI

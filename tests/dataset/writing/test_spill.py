@@ -2,16 +2,20 @@
 
 import os
 import resource
+import tracemalloc
+from contextlib import closing
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.dataset.names import key_hash
+from loader.dataset.shards.shard import ShardWriter
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Spill
-from loader.errors import DuplicateKey
+from loader.errors import DuplicateKey, StoreError
 from tests.servers.processes import python
 
 CI = settings(max_examples=40, deadline=None, derandomize=True)
@@ -49,6 +53,39 @@ def test_what_went_in_comes_out_in_hash_order(samples, memory_bytes):
         spill.close()
     assert found == [plain(s) for s in sorted(samples, key=lambda s: key_hash(s.key))]
     assert spill.n_samples == len(samples)
+
+
+def test_large_field_of_a_spilled_sample_is_never_whole_in_memory():
+    """A shard takes it piece by piece from its file: one copy, which is hashed and written."""
+    large = np.random.default_rng(1).bytes(24 * 2**20)
+    with closing(Spill(memory_bytes=1)) as spill:
+        spill.add(make_sample("k", {"mp4": large, "cls": 3}))
+        spill.add(make_sample("l", {"mp4": b"small", "cls": 4}))
+        writer = ShardWriter(lambda block: None)
+        rows = {}
+        tracemalloc.start()
+        try:
+            for one in spill.drain():
+                rows[one.key] = [writer.add(one.key, field, data) for field, data in one.fields.items()]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 8 * 2**20
+    expected = ShardWriter(lambda block: None)
+    for key in rows:
+        fields = {"k": [("mp4", large), ("cls", b"3")], "l": [("mp4", b"small"), ("cls", b"4")]}[key]
+        assert rows[key] == [expected.add(key, field, data) for field, data in fields]
+    assert writer.finish() == expected.finish()
+
+
+def test_spilled_field_of_a_cut_file_is_an_error(tmp_path):
+    with closing(Spill(memory_bytes=1, directory=str(tmp_path))) as spill:
+        spill.add(make_sample("k", {"mp4": bytes(4 * 2**20)}))
+        (one,) = spill.drain()
+        (file,) = [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 2**20]
+        os.truncate(file, 2**20)
+        with pytest.raises(StoreError, match="end early"):
+            ShardWriter(lambda block: None).add("k", "mp4", one.fields["mp4"])
 
 
 def test_memory_is_bounded(tmp_path):

@@ -10,7 +10,7 @@ from loader.cores import n_cores
 from loader.errors import InvalidRuntime
 from loader.native import KIND
 from loader.run.batch.batch import MAKING
-from loader.run.metrics import CONSUMER, limited_by, stage_seconds
+from loader.run.metrics import CONSUMER, COPYING, limited_by, stage_seconds
 
 from .progress import progress
 
@@ -22,6 +22,8 @@ ADVICE = {
     "indexes": "larger parts when the version is written, and fewer groups: each part and group has an index",
     "store": "reads of neighbours together (loader.source(view, chunk=...)), fewer or smaller fields; of a remote root "
     "a node cache (cache=), or a root nearer by; of small samples on a disk larger batches",
+    "copying": "fewer or smaller fields, or narrower types (float16, uint16): the samples are in memory already, and "
+    "copying them takes the time; of small samples larger batches, or several in one (pack)",
     "checksums": "fewer or smaller fields; checksums are never left out",
     "decoder": "smaller media in the version (the size that is trained at), fewer frames or a smaller size to decode "
     "(loader.video, loader.image), or fields that are decoded ahead (add_group)",
@@ -160,5 +162,6 @@ def _advice(limit: str | None, workers: int | None) -> list[str]:
     if limit is None:
         return []
     cores = n_cores()
-    more = limit != CONSUMER and workers is not None and workers < cores
+    # (a second thread waits for the first one's lock while it copies)
+    more = limit not in (CONSUMER, COPYING) and workers is not None and workers < cores
     return [*([f"more workers: {workers} now, {cores} cores are here"] if more else []), ADVICE[limit]]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ..storage.threads import ends_with_the_process
 from .batch.batch import MAKING
 from .metrics import stage_seconds
+from .run_delay import RunDelay
 
 FEW = 2
 """Number of cores or processes up to which threads decode as fast as processes; 3 processes beat 4 threads."""
@@ -238,7 +239,7 @@ class LockProbe:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        bound_s, delays = sys.getswitchinterval() / 5, _RunDelay()
+        bound_s, delays = sys.getswitchinterval() / 5, RunDelay()
         delayed_s, start = delays.seconds(), perf_counter()
         while not self._running.acquire(timeout=PROBE_S):
             late_s, before_s = perf_counter() - start - PROBE_S, delayed_s
@@ -247,41 +248,6 @@ class LockProbe:
             self._asked += 1
             start = perf_counter()
         delays.close()
-
-
-def process_delay_s() -> float:
-    """Return the seconds that this process's threads were ready to run while other programs had their cores."""
-    try:
-        threads = os.listdir("/proc/self/task")
-    except OSError:  # not Linux
-        return 0.0
-    return sum(_delay_s(thread) for thread in threads)
-
-
-def _delay_s(thread: str) -> float:
-    try:
-        with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
-            return int(file.read(64).split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):  # it has ended, or the kernel keeps no such file
-        return 0.0
-
-
-class _RunDelay:
-    def __init__(self) -> None:
-        try:
-            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-        except OSError:
-            self._file = -1
-
-    def seconds(self) -> float:
-        try:
-            return int(os.pread(self._file, 64, 0).split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):  # not Linux, or a kernel without this file
-            return 0.0
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
 
 
 class Contention:

@@ -30,11 +30,11 @@ from .choice import (
     choice,
     decodes,
     first_threads,
-    process_delay_s,
 )
 from .making.assemble import Assembler
 from .making.prefetch import READY, BatchMaker, Bound, MadeBatches, Prefetch, making
 from .metrics import Metrics
+from .run_delay import process_delay_s
 
 if TYPE_CHECKING:
     from .workers.pool import WorkerPool
@@ -171,8 +171,8 @@ class Execution:
     def prefetch(self) -> Prefetch:
         if self._prefetch is None:
             # Ranks that started after this loader was created take their part of the machine.
-            self._measure_share()
-            if self._workers_asked == "auto":
+            if self.name != "caller" and self._workers_asked == "auto":
+                self._measure_share()
                 self.workers = min(self.workers, self._count(self.name))
             self._prefetch = Prefetch(self._maker(), self._bound, waits=self.waits)
         return self._prefetch

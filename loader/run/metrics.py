@@ -35,6 +35,7 @@ COUNTERS = {
     "consumed_batches": "Batches delivered to the consumer.",
     "consumed_samples": "Samples delivered to the consumer.",
     "fetched_bytes": "Bytes of fields read from the store.",
+    "fetch_busy_us": "Microseconds of reading in which it copied bytes, and waited for no store.",
     "unverified_bytes": "Bytes of fields without a checksum: registered, and not sealed.",
     "decoded_bytes": "Bytes of the batches made.",
     "requests": "Requests to the store, also for indexes, and repeated ones.",
@@ -231,7 +232,11 @@ def _quantile(buckets: list[int], q: float) -> float:
 WAITS = 0.1
 """Share of the consumer's time below which waits are only the hand-over."""
 
-CONSUMER = "consumer"
+COPIES = 0.25
+"""Share of reading without a wait, from which on it copies. (Threads that copy also wait for the lock.)"""
+
+CONSUMER, COPYING = "consumer", "copying"
+"""Bottlenecks besides `LIMITS`: the training itself, and samples in memory already, which are copied."""
 LIMITS = {
     "plan": "plan",
     "address": "indexes",
@@ -247,7 +252,7 @@ LIMITS = {
 def limited_by(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None, *, ahead: bool = True
 ) -> str | None:
-    """Return the bottleneck: a value of LIMITS, or "consumer"; None without measurements.
+    """Return the bottleneck: a value of LIMITS, "consumer" or "copying"; None without measurements.
 
     metrics: result of `Loader.metrics`. before: an earlier result, to judge the time since. ahead: whether batches are
     made ahead.
@@ -258,7 +263,14 @@ def limited_by(
     if waited + busy <= 0 or spent[slowest] <= 0:
         return None
     consumer = waited < WAITS * (waited + busy) if ahead else busy > spent[slowest]
-    return CONSUMER if consumer else LIMITS[slowest]
+    if consumer:
+        return CONSUMER
+    if slowest == "fetch":
+        name = "fetch_busy_us_total"
+        busy_us = metrics.get(name, 0.0) - (before.get(name, 0.0) if before else 0.0)
+        if busy_us / 1e6 >= COPIES * spent["fetch"]:
+            return COPYING
+    return LIMITS[slowest]
 
 
 def stage_seconds(

@@ -4,6 +4,7 @@ import re
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import loader
@@ -92,7 +93,19 @@ def test_damage_is_status_1_with_its_address(cli, own):
 
 
 def test_every_limit_has_its_advice():
-    assert ADVICE.keys() == {*LIMITS.values(), "consumer"}
+    assert ADVICE.keys() == {*LIMITS.values(), "consumer", "copying"}
+
+
+def test_copying_of_samples_in_the_page_cache_is_named(tmp_path):
+    """They were written a moment ago: no store is waited for, so its remedies would not help."""
+    root = loader.Root(tmp_path / "root")
+    with root.write("d") as writer:
+        for i in range(64):
+            writer.add(f"k{i}", {"latent.npy": np.full((4, 128, 128), i, np.float32)})
+    result = bench(root.open("d"), ["latent.npy"], batch=16, seconds=0.1, workers=1)
+    assert max(result.stages, key=lambda stage: result.stages[stage].seconds) == "fetch"
+    assert result.limited_by == "copying"
+    assert result.advice == [ADVICE["copying"]], "no other store, and no more workers"
 
 
 def test_slow_store_is_named(tmp_path):

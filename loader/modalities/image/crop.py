@@ -22,11 +22,12 @@ class PixelTurn(NamedTuple):
 
 
 UPRIGHT = PixelTurn(False, False, False)
+FLIPPED = PixelTurn(False, False, True)
 
 # EXIF orientation -> turn that makes the stored pixels upright.
 EXIF_TURNS = {
     1: UPRIGHT,
-    2: PixelTurn(False, False, True),
+    2: FLIPPED,
     3: PixelTurn(False, True, True),
     4: PixelTurn(False, True, False),
     5: PixelTurn(True, False, False),

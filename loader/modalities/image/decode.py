@@ -27,6 +27,7 @@ from ...native import resample
 from ...native.python import MAX_SIDE
 from ..fields import Buffer, Place, is_of_the_machine, nowhere
 from .crop import (
+    FLIPPED,
     UPRIGHT,
     Bits,
     Box,
@@ -117,7 +118,7 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
         header = _checked_header(data)
         if header.components in (1, 3):
             layout = framing.layout((header.height_px, header.width_px), header.turn)
-            divisor = _divisor(layout)
+            divisor = _divisor(layout.source, layout.scaled)
             pixels = _part(_plain_jpeg(data, header, divisor), layout, divisor)
             return _with_alpha(turned(pixels, header.turn), alpha)
     pixels = decode_8(data)
@@ -141,21 +142,27 @@ def decode_box(
     choose: (height, width) of the upright image -> (box, whether to flip). PNG of 16 bits becomes uint16 by `bits`,
     scaled by nearest neighbour.
     """
-    if _keeps_sixteen(data, bits):
+    is_jpeg = bytes(data[:2]) == b"\xff\xd8"
+    if bits == 16 or (not is_jpeg and _keeps_sixteen(data, bits)):
         deep = decode_deep(data, colour=bits == 16)
         deep_box, is_flipped = choose((deep.shape[0], deep.shape[1]))
         part = nearest(deep, deep_box, size, (0, 0, *size))
         return np.ascontiguousarray(part[:, ::-1]) if is_flipped else part
-    if bytes(data[:2]) == b"\xff\xd8":
+    if is_jpeg:
         header = _checked_header(data)
         if header.components in (1, 3):
-            stored, turn = (header.height_px, header.width_px), header.turn
-            upright, scaled = (stored[::-1], size[::-1]) if turn.transpose else (stored, size)
-            box, flip = choose(upright)
-            box = stored_box(box, upright, turn)
-            divisor = _divisor(CropGeometry(box, scaled, (0, 0, *scaled)))
+            upright, scaled, turn = (header.height_px, header.width_px), size, header.turn
+            if turn == UPRIGHT:  # most images, for which each call counts
+                box, flip = choose(upright)
+                turned_by = FLIPPED if flip else UPRIGHT
+            else:
+                if turn.transpose:
+                    upright, scaled = upright[::-1], size[::-1]
+                box, flip = choose(upright)
+                box = stored_box(box, upright, turn)
+                turned_by = PixelTurn(turn.transpose, turn.flip_y, turn.flip_x != flip)
+            divisor = _divisor(box, scaled)
             pixels = _plain_jpeg(data, header, divisor)
-            turned_by = PixelTurn(turn.transpose, turn.flip_y, turn.flip_x != flip)
             if alpha == "keep":
                 pixels = _with_alpha(pixels, alpha)
             return _filtered(pixels, divisor, box, size, turned_by, place)
@@ -204,9 +211,11 @@ def _jpeg(data: Buffer, place: Place) -> np.ndarray:
 
 def _checked_header(data: Buffer) -> JpegHeader:
     header = read_header(data)
-    _check_size(header.width_px, header.height_px, "jpg")
+    n_px = header.width_px * header.height_px
+    if n_px > MAX_IMAGE_PX:
+        _check_size(header.width_px, header.height_px, "jpg")
     if header.is_multiscan:
-        check_scans(data, header.width_px * header.height_px)
+        check_scans(data, n_px)
     return header
 
 
@@ -223,9 +232,9 @@ def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray 
     return pixels
 
 
-def _divisor(layout: CropGeometry) -> int:
-    """Return 1, 2, 4 or 8: the largest shrink factor that leaves at least twice the requested size."""
-    (_, _, height, width), scaled, _ = layout
+def _divisor(box: Box, scaled: Size) -> int:
+    """Return 1, 2, 4 or 8: the largest shrink factor that leaves a box with at least twice the requested size."""
+    _, _, height, width = box
     divisor = 1
     while (
         divisor < 8

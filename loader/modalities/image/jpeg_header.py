@@ -1,7 +1,6 @@
 """Read facts about a JPEG from its header, without a decoder."""
 
 import re
-from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -46,8 +45,10 @@ def read_header(data: Buffer) -> JpegHeader:
     head = bytes(data[:_HEAD_BYTES])
     scan = head.find(_SCAN_MARKER)
     if scan > 0:
-        with suppress(DecodeFailed):  # that was not the first scan: a thumbnail's, or truncated
+        try:  # (`suppress` takes three calls, for each image)
             return _known(head[: scan + _SCAN_HEAD_BYTES])
+        except DecodeFailed:  # that was not the first scan: a thumbnail's, or truncated
+            return _walked(data)
     return _walked(data)
 
 

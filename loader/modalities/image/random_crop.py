@@ -20,7 +20,9 @@ from .request import MAX_SIZE_PX, Alpha, GivenSize, frames_of, size_of
 
 _BITS = 32
 """Fractions are whole numbers of 2**-32."""
+_UNIT, _HALF = 2.0**_BITS, 1 << _BITS - 1
 _CELL_BITS = 8
+_WITHIN_CELL = (1 << _BITS - _CELL_BITS) - 1
 _ATTEMPTS = 10  # as torchvision
 
 Range = tuple[float, float]
@@ -32,13 +34,21 @@ def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | 
     ratios = _ratios(ratio)
     if rng is None:
         return _middle(whole, ratios[0], ratios[-1])
-    least, most = fixed(area[0]), fixed(area[1])
+    least, most = _fixed_ends(area)
+    # A draw is a number from 0 to 2**32 - 1; a square root of units of 2**-64 is rounded to units of 2**-32. (Functions
+    # for both would be called ten times an image, and hold the interpreter's lock for 2 us.)
+    random = rng.random
     for _ in range(_ATTEMPTS):
-        px = height * width * (least + ((most - least) * _drawn(rng) >> _BITS))
-        cell, within = divmod(_drawn(rng), 1 << _BITS - _CELL_BITS)
+        share = least + ((most - least) * int(random() * _UNIT) >> _BITS)
+        px = height * width * share
+        point = int(random() * _UNIT)
+        cell = point >> _BITS - _CELL_BITS
+        within = point & _WITHIN_CELL
         shape = ratios[cell] + ((ratios[cell + 1] - ratios[cell]) * within >> _BITS - _CELL_BITS)
-        box_height, box_width = _root((px << 2 * _BITS) // shape), _root(px * shape)
-        top, left = _drawn(rng), _drawn(rng)
+        box_height = isqrt((px << 2 * _BITS) // shape) + _HALF >> _BITS
+        box_width = isqrt(px * shape) + _HALF >> _BITS
+        top = int(random() * _UNIT)
+        left = int(random() * _UNIT)
         if 0 < box_height <= height and 0 < box_width <= width:
             top, left = top * (height - box_height + 1) >> _BITS, left * (width - box_width + 1) >> _BITS
             return top, left, box_height, box_width
@@ -50,22 +60,20 @@ def draw_flip(chance: float, rng: np.random.Generator | None) -> bool:
 
     Probability 0 also draws, so that boxes do not depend on it.
     """
-    return rng is not None and _drawn(rng) < fixed(chance)
+    return rng is not None and int(rng.random() * _UNIT) < _fixed_chance(chance)
 
 
 def fixed(number: float) -> int:
     """Return a fraction as the nearest whole number of 2**-32."""
-    return round(number * 2.0**_BITS)  # exact before rounding: a power of two
+    return round(number * _UNIT)  # exact before rounding: a power of two
 
 
-def _drawn(rng: np.random.Generator) -> int:
-    """Return a random number from 0 to 2**32 - 1."""
-    return int(rng.random() * 2.0**_BITS)
+_fixed_chance = lru_cache(maxsize=32)(fixed)
 
 
-def _root(square: int) -> int:
-    """Return the square root of a number in units of 2**-64, rounded to units of 2**-32."""
-    return isqrt(square) + (1 << _BITS - 1) >> _BITS
+@lru_cache(maxsize=32)
+def _fixed_ends(ends: Range) -> tuple[int, int]:
+    return fixed(ends[0]), fixed(ends[1])
 
 
 @lru_cache(maxsize=32)

@@ -1,10 +1,11 @@
 """The batch that the training loop receives for one step, and what it cost."""
 
+import resource
 import threading
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from ...storage.requests import Traffic
 from .columns import shown
 from .substitution import Substitution
 
+RUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", None)  # Linux only
 MAKING = {
     "plan": "plan_seconds",
     "address": "address_seconds",
@@ -58,6 +60,22 @@ class SlowSample:
     """Seconds that the consumer waited for the step's batch."""
 
 
+def _thread_usage() -> tuple[float, int]:
+    """Return the calling thread's CPU seconds, and how often it has waited; -1 if the system does not count that."""
+    if RUSAGE_THREAD is None:
+        return thread_time(), -1
+    usage = resource.getrusage(RUSAGE_THREAD)
+    return usage.ru_utime + usage.ru_stime, usage.ru_nvcsw
+
+
+def _busy_s(before: tuple[float, int], spent_s: float, verified_s: float) -> float:
+    """Return how many of the thread's `spent_s` it did not wait. verified_s: seconds outside of them."""
+    cpu_s, n_waits = _thread_usage()
+    if n_waits == before[1] != -1:
+        return spent_s  # also without a core, which other programs had
+    return min(spent_s, max(0.0, cpu_s - before[0] - verified_s))
+
+
 class StepMetrics:
     """Costs of steps that are made together; thread-safe."""
 
@@ -91,13 +109,16 @@ class StepMetrics:
 
     @contextmanager
     def timed_fetch(self) -> Iterator[None]:
-        """Time a block as `timed("fetch")` does, less the seconds of `verify` inside."""
+        """Time a block as `timed("fetch")` does, less the seconds of `verify` inside. Count what was no waiting."""
         start, before = perf_counter(), self.seconds.get("verify", 0.0)
+        usage = _thread_usage()
         try:
             yield
         finally:
             verified = self.seconds.get("verify", 0.0) - before
-            self.spent("fetch", max(0.0, perf_counter() - start - verified))
+            spent_s = max(0.0, perf_counter() - start - verified)
+            self.spent("fetch", spent_s)
+            self.count("fetch_busy_us", round(1e6 * _busy_s(usage, spent_s, verified)))
 
     def sample(
         self, stage: str, seconds: float, source: str, address: Callable[[], SampleAddress], row: int

@@ -33,7 +33,6 @@ from ..store import (
 )
 from ..stream import BufferedRange, cut, neighbours, plan_reads, runs_of, slice_reads
 from .folder_files import NewFile, disk_error, fsync_directory, no_links, upload_size, walk, write_all
-from .mounts import is_network_folder
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -73,6 +72,8 @@ class LocalStore(Opened):
 
     @property
     def is_on_network(self) -> bool:
+        from .mounts import is_network_folder  # only a loader asks
+
         return is_network_folder(self._base)
 
     def get(self, key: str) -> Blob:

@@ -81,6 +81,15 @@ def test_every_stage_of_making_can_limit():
     assert limited_by(made(**{**others, "decode": 1.1}, consumer=5.0)) == "decoder"
 
 
+def test_reading_that_waits_for_no_store_is_copying():
+    waiting = made(fetch=4.0, consumer=5.0)
+    assert limited_by(waiting | {"fetch_busy_us_total": 0.9e6}) == "store"
+    assert limited_by(waiting | {"fetch_busy_us_total": 1.1e6}) == "copying"
+    before = made(fetch=2.0, consumer=2.0) | {"fetch_busy_us_total": 1.0e6}
+    assert limited_by(waiting | {"fetch_busy_us_total": 1.1e6}, before) == "store"
+    assert limited_by(waiting | {"fetch_busy_us_total": 2.0e6}, before) == "copying"
+
+
 def test_consumer_limits_while_it_hardly_waits():
     just = WAITS * 100.0
     assert limited_by(made(fetch=500.0, consumer=just - 0.1, busy=100.0 - just + 0.1)) == "consumer"

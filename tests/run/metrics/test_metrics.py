@@ -35,6 +35,7 @@ NAMES = {
     "consumed_batches_total",
     "consumed_samples_total",
     "fetched_bytes_total",
+    "fetch_busy_us_total",
     "unverified_bytes_total",
     "decoded_bytes_total",
     "requests_total",

@@ -7,12 +7,10 @@ import logging
 import os
 import secrets
 import selectors
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any
@@ -23,6 +21,7 @@ from loader.errors import PenstockError
 from loader.storage import Store
 
 from ..compute.cluster import NodeCheck
+from ..compute.process_groups import end_group, has_ended
 from ..text import terminal_text
 from ..train.launched import Launched
 from ..units import utc_us
@@ -107,24 +106,21 @@ def bounded_output(
             command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        return _output(process, until_s, most)
+        data, is_late = _output(process, until_s, most)
     finally:
-        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            if process.poll() is None:  # srun ends its job at SIGTERM, and leaves it behind at SIGKILL
-                os.killpg(process.pid, signal.SIGTERM)
-                process.wait(TERM_S)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        # srun ends its job at SIGTERM, and leaves it behind at SIGKILL.
+        code = end_group(process, TERM_S, whole_group=True)
+    return data, None if is_late else code
 
 
-def _output(process: "subprocess.Popen[bytes]", until_s: float, most: int) -> tuple[bytes, int | None]:
+def _output(process: "subprocess.Popen[bytes]", until_s: float, most: int) -> tuple[bytes, bool]:
+    """Return a command's first bytes of output, and whether it did not end in time."""
     assert process.stdout is not None
     data = bytearray()
     with process.stdout as pipe, selectors.DefaultSelector() as selector:
         os.set_blocking(pipe.fileno(), False)
         selector.register(pipe, selectors.EVENT_READ)
-        while (code := process.poll()) is None and time.monotonic() < until_s:
+        while not (ended := has_ended(process)) and time.monotonic() < until_s:
             if not selector.get_map():  # it closed its output
                 time.sleep(0.01)
             elif selector.select(0.05) and not _read(pipe.fileno(), data, most):
@@ -132,7 +128,7 @@ def _output(process: "subprocess.Popen[bytes]", until_s: float, most: int) -> tu
         if selector.get_map():
             while len(data) < most and selector.select(0) and _read(pipe.fileno(), data, most):
                 pass
-    return bytes(data), code
+    return bytes(data), not ended
 
 
 def _read(file: int, data: bytearray, most: int) -> bool:

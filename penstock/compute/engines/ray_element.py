@@ -3,12 +3,12 @@
 import os
 import re
 import shlex
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+
+from ..process_groups import end_group, has_ended
 
 LOG_BYTES = 64 * 2**10
 """Bytes of a runner's latest output that its driver receives."""
@@ -32,22 +32,11 @@ def element(runner: Sequence[str], number: int, elements: int, environment: str)
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            while process.poll() is None:  # not wait(): Ray cancels a task between two sleeps
+            while not has_ended(process):  # not wait(): Ray cancels a task between two sleeps
                 time.sleep(0.1)
         finally:
-            _end(process)
+            end_group(process, END_S)
+            if process.stdin is not None:
+                process.stdin.close()
         log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
         return process.returncode, log.read().decode(errors="replace")
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a live runner: SIGTERM, then SIGKILL for its group."""
-    with suppress(ProcessLookupError):
-        if process.poll() is None:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(END_S)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()

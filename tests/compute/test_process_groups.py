@@ -1,0 +1,53 @@
+"""A process group gets its last signal while its number cannot be another one's."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock.compute.engines.ray_element import element
+from penstock.compute.process_groups import end_group, has_ended
+from penstock.nodes.node_check import bounded_output
+from penstock.train.launch.node_start import run_node
+from tests.servers.patience import until
+
+
+def child(*command: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command, start_new_session=True)
+
+
+def test_child_that_has_ended_keeps_its_number() -> None:
+    process = child("true")
+    until(lambda: has_ended(process), lambda: "it does not end")
+    assert Path(f"/proc/{process.pid}").exists()
+    assert end_group(process) == 0
+    assert has_ended(process)
+
+
+def test_child_that_does_not_obey_is_killed() -> None:
+    process = child("sh", "-c", "trap '' TERM; echo; sleep 1000 & wait; sleep 1000")
+    assert not has_ended(process)
+    assert end_group(process, 0.1) == -signal.SIGKILL
+
+
+@pytest.fixture
+def signalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each group that got a signal still had its number."""
+    there = list[bool]()
+    kill = os.killpg
+
+    def noted(group: int, number: int) -> None:
+        there.append(Path(f"/proc/{group}").exists())
+        kill(group, number)
+
+    monkeypatch.setattr("os.killpg", noted)
+    return there
+
+
+def test_no_group_is_signalled_after_its_leader_was_reaped(signalled: list[bool], tmp_path: Path) -> None:
+    assert bounded_output(["echo", "ok"], 60) == (b"ok\n", 0)
+    assert element(["true"], 0, 1, "")[0] == 0
+    assert run_node(["true"], os.environ, tmp_path / "lock") == (0, "")
+    assert signalled == [True, True, True]

@@ -19,6 +19,9 @@ ATTEMPTS = ("PENSTOCK_ATTEMPT", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COU
 """Launchers' counts of the starts before this one."""
 STEPS, ORIGIN = "PENSTOCK_REPLAY", "PENSTOCK_REPLAY_OF"
 """Variables of a replay's ranks: its steps, and the run that it repeats."""
+LEAST_SECRET = 6
+"""Least characters of a secret: shorter values are parts of words."""
+_SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|_KEY", re.IGNORECASE)
 GRACE_S = 30
 """Slurm's default KillWait, and Kubernetes' default grace period."""
 
@@ -110,6 +113,12 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return ""
+
+
+def secret_values() -> list[str]:
+    """Return the values of variables that are named like secrets, long ones first."""
+    values = [value for name, value in os.environ.items() if _SECRET.search(name)]
+    return sorted((value for value in values if len(value) >= LEAST_SECRET), key=len, reverse=True)
 
 
 def _launcher(environ: Mapping[str, str]) -> str:

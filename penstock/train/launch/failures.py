@@ -3,19 +3,51 @@
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from loader.errors import Corrupt, PenstockError, Throttled, Transient
+
+from ...units import utc_us
+from ..launched import secret_values
+from ..objects.failed_starts import FailedStart, put_failed_start
 from ..run_folder import RunFolder
 
 FIRST_S, LONGEST_S = 10.0, 600.0
+UNREADABLE = -2
+"""Steps of a run whose record is damaged, or may not be read."""
+SILENT_ENDS = 12
+"""Failures alike in a row, while the store does not answer, that end a run: an outage is not its fault."""
+OVER_WORDS = "failed twice alike without a step between; it is over"
+MOST_LINES = 100
+"""Most last lines to compare with."""
+MOST_TEXT = 4000
+"""Most characters of a traceback."""
+LAST_LINES = 20
+"""Lines that stand for a traceback if there is none."""
 MOST_BYTES = 16 * 2**20
 """Bytes of a log that are searched for a failure: tracebacks of thousands of ranks."""
 _ERROR = re.compile(r"(?!\s|[WE][0-9]{4} |torch\.distributed\.elastic\.).*(?:Error|Exception)")
 """Last line of a traceback, and none of torchrun's report."""
-_RANK_END = re.compile(r"srun: error: [^:]+: tasks? [^:]+: (?:Exited with exit code|Out Of Memory)")
-"""Slurm's line for ranks that ended by themselves."""
+_RANK_END = re.compile(r"srun: error: [^:]+: tasks? [^:]+: (.+)")
+"""Slurm's line for ranks that ended, or that it ended."""
+_MEMORY = re.compile(
+    r"(?:srun|slurmstepd).*(?:Out Of Memory|oom[_-]kill|exceeded memory limit)", re.IGNORECASE
+)
+"""Slurm's line for ranks that it ended for their memory: the other ranks' tracebacks follow from it."""
+_ADDRESS = re.compile(r"\[?[0-9a-fA-F:.]{4,}\]?:[0-9]{2,5}\b|\b0x[0-9a-fA-F]{6,}")
+_NUMBER = re.compile(r"[0-9]+")
 _RANK = re.compile(r"(?: *([0-9]+): |\[rank([0-9]+)\]:(?! ))?(?:\[rank([0-9]+)\]: )?")
 """Names of a rank before its line: the launcher's, and torch's own in a traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailure:
+    """Why the ranks of a start ended, by what they wrote."""
+
+    line: str = ""
+    """Last line of the earliest traceback; without one a line of Slurm's, or the last line."""
+    text: str = ""
+    """The traceback, or the last lines; at most `MOST_TEXT` characters."""
 
 
 @dataclass(slots=True)
@@ -28,70 +60,149 @@ class Failures:
     """Its last line."""
     wait_s: float = FIRST_S
     """Seconds to wait after the next failure."""
+    lines: list[str] = field(default_factory=list)
+    """Last lines of the failures at this step, without what differs from start to start."""
+    unknown: list[str] = field(default_factory=list)
+    """The same of failures whose step no store told."""
+    ends: int = 0
+    """Failures in a row without a step."""
 
     def next_start_s(self, step: int | None, line: str) -> float | None:
         """Return the seconds to wait after a failure: 10 s, doubled up to 10 min while no step is made.
 
-        None ends the run: the second failure at one step with the same last line is not the machine's fault.
+        None ends the run: two failures alike without a step between them, whatever ended the ranks.
 
-        step: None if the record cannot be read or the scheduler failed, which ends no run.
+        step: `UNREADABLE` for a damaged record. None if the store does not answer: then alike failures end the run once
+            there were `SILENT_ENDS` in a row, after more than an hour.
         """
-        if step is not None and (self.step, self.line) == (step, line):
-            return None
-        wait_s = self.wait_s if step in (None, self.step) else FIRST_S
+        alike = likeness(line)
+        goes_on = step in (None, self.step)
+        wait_s = self.wait_s if goes_on else FIRST_S
         self.wait_s = min(2 * wait_s, LONGEST_S)
-        if step is not None:
-            self.step, self.line = step, line
-        return wait_s
+        self.ends = self.ends + 1 if goes_on else 1
+        if step is None:
+            is_over = alike in self.unknown and self.ends >= SILENT_ENDS
+            self.unknown = _with(self.unknown, alike)
+        else:
+            is_over = goes_on and alike in self.lines
+            if not goes_on:
+                self.lines = []
+                self.unknown = []
+            self.lines = _with(self.lines, alike)
+            self.step = step
+            self.line = line
+        return None if is_over else wait_s
+
+
+def _with(lines: list[str], line: str) -> list[str]:
+    return [*lines, line][-MOST_LINES:]
+
+
+def likeness(line: str) -> str:
+    """Return a last line without addresses, and a line of Slurm's without nodes, tasks and numbers."""
+    if line.startswith(("srun: ", "slurmstepd")):
+        words = _RANK_END.match(line)
+        return words[1] if words else _NUMBER.sub("#", line)
+    return _ADDRESS.sub("ADDRESS", line)[:1000]
 
 
 def last_step(folder: RunFolder) -> int | None:
     """Return the steps done when the newest start ended, by its record; -1 before any.
 
-    None if the record cannot be read. Windows count too: else failures at different steps between two checkpoints would
-    look alike.
+    None if the store does not answer, and UNREADABLE if another try would not change the answer. Windows count too:
+    else failures at different steps between two checkpoints would look alike.
     """
     try:
-        events = folder.events()
-        newest = events[-1].attempt if events else 0
-        windows = [key.end_step for key in folder.window_keys(newest)]
-    except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
-        print(f"penstock: could not read the record: {error}", file=sys.stderr, flush=True)
+        return _recorded_step(folder)
+    except (Transient, Throttled) as error:
+        _warn(error)
         return None
+    except PenstockError as error:
+        _warn(error)
+        return UNREADABLE
+    except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
+        _warn(error)
+        return None
+
+
+def _warn(error: Exception) -> None:
+    print(f"penstock: could not read the record: {error}", file=sys.stderr, flush=True)
+
+
+def _recorded_step(folder: RunFolder) -> int:
+    try:
+        events = folder.events()
+    except Corrupt as error:  # one damaged event hides no windows
+        _warn(error)
+        keys = folder.window_keys()
+        newest = max((key.attempt for key in keys), default=0)
+        return max((key.end_step for key in keys if key.attempt == newest), default=UNREADABLE)
+    newest = events[-1].attempt if events else 0
+    windows = [key.end_step for key in folder.window_keys(newest)]
     return max([*(event.step for event in events if event.attempt == newest), *windows], default=-1)
 
 
-def last_error(log: str, begin: int = 0) -> str:
-    """Return the last line of the earliest traceback in a log, or its last line. begin: bytes before this start.
+def last_failure(log: str, begin: int = 0) -> RankFailure:
+    """Return the earliest traceback in a log, or its last lines. begin: bytes before this start.
 
-    Without a traceback, Slurm's first line on the end of a rank comes before the last line.
+    If Slurm ended a rank for its memory, its line comes first; without a traceback, its line on the end of a rank.
     A rank's last traceback counts. The other ranks fail by the first one, in words that differ: "Connection closed
     by peer [10.0.0.7]:41234".
     """
     with open(log, "rb") as file:
         file.seek(max(begin, os.fstat(file.fileno()).st_size - MOST_BYTES))
         text = file.read().decode(errors="replace")
-    lines, failing, errors = list[str](), set[str | None](), dict[str | None, tuple[int, str]]()
+    lines = list[str]()
+    tracebacks = dict[str | None, list[str]]()
+    failures = dict[str | None, tuple[int, list[str]]]()
     for whole in text.splitlines():
         name = _RANK.match(whole)
         assert name is not None
-        rank, line = name[1] or name[2] or name[3], whole[name.end() :]
+        rank = name[1] or name[2] or name[3]
+        line = whole[name.end() :]
         if line.startswith("Traceback "):
-            failing.add(rank)
-        elif rank in failing and is_error(line):
-            failing.remove(rank)
-            errors[rank] = len(lines), line
+            tracebacks[rank] = []
+        if rank in tracebacks:
+            tracebacks[rank].append(line)
+            if is_error(line):
+                failures[rank] = len(lines), tracebacks.pop(rank)
         lines.append(line)
-    if errors:
-        return min(errors.values())[1]
-    if by_error := [line for line in lines if is_error(line)]:
-        return by_error[-1]
-    return next(filter(_RANK_END.match, lines), (lines or [""])[-1])
+    memory = [line for line in lines if _MEMORY.match(line)]
+    if failures:
+        _, traceback = min(failures.values(), key=lambda failure: failure[0])
+        line = memory[0] if memory else traceback[-1]
+        return RankFailure(line, _bounded([*memory[:1], *traceback]))
+    ending = _bounded(lines[-LAST_LINES:])
+    if errors := [line for line in lines if is_error(line)]:
+        return RankFailure(errors[-1], ending)
+    ends = [*memory, *filter(_RANK_END.match, lines)]
+    return RankFailure(ends[0] if ends else (lines or [""])[-1], ending)
 
 
-def is_scheduler_line(line: str) -> bool:
-    """Return whether a last line is of Slurm's own trouble, which is no failure of the run."""
-    return line.startswith(("srun: ", "slurmstepd")) and not _RANK_END.match(line)
+def _bounded(lines: list[str]) -> str:
+    """Return lines as a text of at most MOST_TEXT characters, without its middle if it is longer."""
+    text = "\n".join(line[:500] for line in lines)
+    half = MOST_TEXT // 2 - 20
+    return text if len(text) <= MOST_TEXT else f"{text[:half]}\n[...]\n{text[-half:]}"
+
+
+def note_failure(
+    folder: RunFolder, failures: Failures, failure: RankFailure, *, restarts: int, status: int, is_over: bool
+) -> None:
+    """Store why a start ended. A store that fails costs the record, never the training."""
+    failed = FailedStart(
+        at_us=utc_us(),
+        restarts=max(0, restarts),
+        status=status % 256,
+        ends=failures.ends,
+        is_over=is_over,
+        line=failure.line[:1000],
+        text=failure.text,
+    )
+    try:
+        put_failed_start(folder.store, folder.key(""), failed, secret_values())
+    except Exception as error:  # noqa: BLE001 - as above
+        print(f"penstock: could not store why the start ended: {error}", file=sys.stderr, flush=True)
 
 
 def is_error(line: str) -> bool:

@@ -24,7 +24,17 @@ from ..run import AGAIN
 from ..run_folder import AT_ONCE, FORMAT, RunFolder
 from ..run_spec import RunSpec, spec_of
 from ..stop import SIGNALS
-from .failures import LONGEST_S, Failures, last_step
+from .failures import (
+    LONGEST_S,
+    MOST_LINES,
+    OVER_WORDS,
+    UNREADABLE,
+    Failures,
+    RankFailure,
+    last_step,
+    likeness,
+    note_failure,
+)
 from .launcher import Span
 from .node_start import environment, run_node, torchrun
 from .run_end import send_end
@@ -65,28 +75,26 @@ class PodStart:
     """Pods of the start: one per node."""
 
 
-def failure_status(folder: RunFolder, start: PodStart, line: str, status: int) -> int:
+def failure_status(folder: RunFolder, start: PodStart, failure: RankFailure, status: int) -> int:
     """Wait as long as the run's failures so far ask for; return the exit status of the pod.
 
-    line: Last line of a traceback; "" without one. status: Exit status of the ranks.
+    failure: Traceback of a rank; an empty one without. status: Exit status of the ranks.
 
     Returns `OVER` if the run is over, `AGAIN` if a signal ended the wait, else `status`.
     """
     try:
-        wait_s = _decided(folder, start, line)
+        wait_s = _decided(folder, start, failure, status)
     except Exception as error:  # noqa: BLE001 - a failing store costs the record, never the training
         print(f"penstock: could not count the failures of {folder.run}: {error}", file=sys.stderr, flush=True)
         wait_s = UNREADABLE_S
     if wait_s is None:
-        print(
-            f"penstock: {folder.run} failed twice at one step with the same last line; it is over", flush=True
-        )
+        print(f"penstock: {folder.run} {OVER_WORDS}", flush=True)
         return OVER
     print(f"penstock: failed with status {status}; it restarts in {wait_s:.0f} s", flush=True)
     return AGAIN if _signalled(wait_s) else status
 
 
-def _decided(folder: RunFolder, start: PodStart, line: str) -> float | None:
+def _decided(folder: RunFolder, start: PodStart, failure: RankFailure, status: int) -> float | None:
     """Return the seconds to wait that the first pod of this start stored; None if the run is over."""
     prefix = folder.key(f"{FAILURES}{start.submission}-")
     key = f"{prefix}{start.restarts:06d}.json"
@@ -94,14 +102,15 @@ def _decided(folder: RunFolder, start: PodStart, line: str) -> float | None:
     failures = Failures()
     if earlier:
         failures, _ = read_object(folder.store, earlier[-1], "failure", _parsed)
-    # Ranks that were killed leave no traceback, and the run is not to blame: no two such failures are alike.
-    wait_s = failures.next_start_s(
-        last_step(folder), redact(line)[-1000:] or f"killed after {start.restarts} restarts"
-    )
+    line = redact(failure.line)[-1000:] or f"ended with status {status} without a traceback"
+    wait_s = failures.next_start_s(last_step(folder), line)
     body = {
         "format": FORMAT,
         "step": failures.step,
         "line": failures.line,
+        "lines": failures.lines,
+        "unknown": failures.unknown,
+        "ends": failures.ends,
         "wait_s": round(failures.wait_s),
         "over": wait_s is None,
         "waits_s": round(wait_s or 0),
@@ -113,6 +122,10 @@ def _decided(folder: RunFolder, start: PodStart, line: str) -> float | None:
         folder.store.put_if_absent(key, canonical(body))
     except AlreadyExists:  # of another pod
         _, wait_s = read_object(folder.store, key, "failure", _parsed)
+    else:
+        ending = RankFailure(line, failure.text)
+        is_over = wait_s is None
+        note_failure(folder, failures, ending, restarts=start.restarts, status=status, is_over=is_over)
     return wait_s
 
 
@@ -120,9 +133,17 @@ def _parsed(body: dict[str, Any]) -> tuple[Failures, float | None]:
     """Return the failures so far, and the seconds to wait after the last one."""
     waits_s, next_s = (min(whole_number(body, name), int(LONGEST_S)) for name in ("waits_s", "wait_s"))
     step = body["step"]
-    if step not in (None, -1):  # -1: before any event of the run
+    if step not in (None, -1, UNREADABLE):  # -1: before any event of the run
         step = whole_number(body, "step")
-    failures = Failures(step=step, line=str(body["line"]), wait_s=float(next_s))
+    line = str(body["line"])
+    failures = Failures(
+        step=step,
+        line=line,
+        wait_s=float(next_s),
+        lines=[str(one) for one in body.get("lines", [likeness(line)])][:MOST_LINES],
+        unknown=[str(one) for one in body.get("unknown", [])][:MOST_LINES],
+        ends=whole_number(body, "ends", 1),
+    )
     return failures, None if body["over"] is True else float(waits_s)
 
 
@@ -169,7 +190,7 @@ def main() -> int:
     begun_us = utc_us()
     spec = spec_of(parse_json_object(sys.argv[1]), "the pod's command")
     command = pod_torchrun(spec, os.environ["JOB_COMPLETION_INDEX"], os.environ["PENSTOCK_MEETING"])
-    status, line = run_node(command, environment(spec, os.environ))
+    status, failure = run_node(command, environment(spec, os.environ))
     folder = RunFolder(loader.Root(spec.record).store, spec.run)
     is_first = os.environ["JOB_COMPLETION_INDEX"] == "0"
     if status == 0 and is_first:
@@ -182,7 +203,7 @@ def main() -> int:
         begun_us=begun_us,
         nodes=spec.node_range[1],
     )
-    end = failure_status(folder, start, line, status)
+    end = failure_status(folder, start, failure, status)
     if end == OVER and is_first:
         send_end(folder, status)
     return end

@@ -4,6 +4,7 @@ Standard input: the run's file as JSON. The output of this process and of the ra
 submit leaves a changed file beside the log, in the private folder of this user: the next start has it.
 """
 
+import errno
 import json
 import os
 import sys
@@ -19,13 +20,16 @@ from ...units import utc_us
 from ..run import AGAIN
 from ..run_folder import RunFolder
 from ..run_spec import RunSpec, spec_of
-from .failures import Failures, last_error, last_step
+from .failures import OVER_WORDS, Failures, last_failure, last_step, note_failure
 from .node_start import environment, run_node, torchrun
 from .run_end import send_end
 from .run_log import RANKS, SPANS, times_of
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_ROOM_S = 60.0
-"""Seconds until a start that the machine refused is tried again."""
+"""Seconds until a start that found a full disk is tried again."""
+NOT_STARTED = 127
+"""Exit status of a run whose command never started."""
 
 
 def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
@@ -43,14 +47,17 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
     while True:
         spec = _newest(spec, file)
         begin = os.path.getsize(log)
-        attempt = _starts(log) - 1 if _note(log, "begun_us", log=begin) else attempt + 1
+        attempt += 1
+        if _note(log, "begun_us", log=begin):
+            attempt = _starts(log) - 1
         variables = environment(spec, os.environ) | {"PENSTOCK_ATTEMPT": str(attempt)}
         try:
-            status, line = run_node(torchrun(spec), variables, ranks_lock)
+            status, failure = run_node(torchrun(spec), variables, ranks_lock)
         except OSError as error:
-            _say(f"{spec.run} did not start: {error}; retrying in {NO_ROOM_S:.0f} s")
-            time.sleep(NO_ROOM_S)
-            continue
+            if _waits_after_refusal(failures, error):
+                continue
+            _say(f"{spec.run} did not start for an hour; it is over")
+            return NOT_STARTED
         finally:
             _note(log, "ended_us")
         if status == 0 and _newest(spec, file) == spec:
@@ -58,12 +65,27 @@ def run_until_ended(spec: RunSpec, log: str, file: str = "") -> int:
         if status in (0, AGAIN):
             _say(f"{spec.run} stopped, and restarts")
             continue
-        wait_s = failures.next_start_s(last_step(folder), line or last_error(log, begin))
+        failure = failure if failure.line else last_failure(log, begin)
+        wait_s = failures.next_start_s(last_step(folder), failure.line)
+        is_over = wait_s is None
+        note_failure(folder, failures, failure, restarts=attempt, status=status, is_over=is_over)
         if wait_s is None:
-            _say(f"{spec.run} failed twice at one step with the same last line; it is over")
+            _say(f"{spec.run} {OVER_WORDS}")
             return status
         _say(f"{spec.run} failed with status {status}; it restarts in {wait_s:.0f} s")
         time.sleep(wait_s)
+
+
+def _waits_after_refusal(failures: Failures, error: OSError) -> bool:
+    """Wait until a start that the machine refused is tried again; return False if the run is over."""
+    wait_s: float | None = NO_ROOM_S
+    if error.errno not in NO_ROOM:
+        wait_s = failures.next_start_s(None, error.strerror or "")
+    if wait_s is None:
+        return False
+    _say(f"the run did not start: {error}; retrying in {wait_s:.0f} s")
+    time.sleep(wait_s)
+    return True
 
 
 def put_file(path: Path, spec: RunSpec) -> bool:

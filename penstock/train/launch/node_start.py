@@ -19,7 +19,7 @@ from ..run import AGAIN
 from ..run_spec import RunSpec
 from ..stop import SIGNALS
 from . import rank_guard
-from .failures import is_error, last_error
+from .failures import RankFailure, is_error, last_failure
 from .run_log import TEE
 
 COMMAND = "--no-python"
@@ -61,10 +61,10 @@ def environment(spec: RunSpec, base: Mapping[str, str]) -> dict[str, str]:
 
 def run_node(
     command: Sequence[str], environ: Mapping[str, str], lock: str | os.PathLike[str] | None = None
-) -> tuple[int, str]:
+) -> tuple[int, RankFailure]:
     """Run a node's ranks to their end; return 0, 75 to begin again, or another status for a failure.
 
-    Also returns the last line of a rank's traceback, if the lines of ranks have their names.
+    Also returns the traceback of a rank, if the lines of ranks have their names.
     A signal to this process goes on to torchrun, which passes it to its ranks. SIGKILL to this process ends them all.
 
     lock: File that torchrun and the ranks lock together while they live.
@@ -93,16 +93,20 @@ def run_node(
                 signal.signal(number, handler)
             _end_session(process.pid, lock)
             status = process.wait()
-        return AGAIN if stopped.exists() else status, _last_error(Path(folder, "logs"))
+        return AGAIN if stopped.exists() else status, _failure(Path(folder, "logs"))
 
 
-def _last_error(logs: Path) -> str:
-    """Return the last line of the earliest traceback in the files of ranks; "" without one.
+def _failure(logs: Path) -> RankFailure:
+    """Return the earliest traceback in the files of ranks; an empty one without.
 
     The other ranks fail by the first one: their words on a lost connection differ from start to start.
     """
     files = sorted(logs.rglob("stderr.log"), key=lambda path: path.stat().st_mtime_ns)
-    return next(filter(is_error, (last_error(str(path)) for path in files)), "")
+    for path in files:
+        failure = last_failure(str(path))
+        if is_error(failure.line):
+            return failure
+    return RankFailure()
 
 
 def _guarded(command: Sequence[str], lock: str | os.PathLike[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """Calls of a batch script on Slurm.
 
-`next FAILURES RECORD RUN LOG BYTES` prints the seconds until a failed run begins again, and exits with 3 if it is over.
-FAILURES is a file that keeps the failures so far. BYTES is the size of the log before this start.
+`next FAILURES RECORD RUN LOG BYTES STATUS RESTARTS` prints the seconds until a failed run begins again.
+It exits with 3 if the run is over. FAILURES is a file that keeps the failures so far. BYTES is the size of the log
+before this start.
 
 `ended RECORD RUN STATUS` sends the alert of the end.
 
@@ -18,25 +19,25 @@ import loader
 from loader.json_text import parse_json_object
 
 from ..run_folder import RunFolder
-from .failures import Failures, is_scheduler_line, last_error, last_step
+from .failures import OVER_WORDS, Failures, last_failure, last_step, note_failure
 from .run_end import send_end
 
 OVER = 3
 
 
-def next_start(file: str, record: str, run: str, log: str, size: str) -> int:
-    """Print the seconds to wait."""
+def next_start(file: str, record: str, run: str, log: str, size: str, status: str, restarts: str) -> int:
+    """Print the seconds to wait, and store why the start ended."""
     path = Path(file)
     failures = Failures(**parse_json_object(path.read_text())) if path.exists() else Failures()
-    line = last_error(log, int(size))
-    step = None if is_scheduler_line(line) else last_step(RunFolder(loader.Root(record).store, run))
-    wait_s = failures.next_start_s(step, line)
+    failure = last_failure(log, int(size))
+    folder = RunFolder(loader.Root(record).store, run)
+    wait_s = failures.next_start_s(last_step(folder), failure.line)
+    path.write_text(json.dumps(asdict(failures)))  # before the record: its store may be slow
+    is_over = wait_s is None
+    note_failure(folder, failures, failure, restarts=int(restarts), status=int(status), is_over=is_over)
     if wait_s is None:
-        print(
-            f"penstock: {run} failed twice at one step with the same last line; it is over", file=sys.stderr
-        )
+        print(f"penstock: {run} {OVER_WORDS}", file=sys.stderr)
         return OVER
-    path.write_text(json.dumps(asdict(failures)))
     print(round(wait_s))
     return 0
 

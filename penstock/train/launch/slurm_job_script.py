@@ -143,7 +143,8 @@ finish() {{ # the run is over: `penstock train wait` reads its exit status, and 
 }}
 
 next_start() {{
-    {environment_line}{python} -P -m {calls} next "$PENSTOCK_FOLDER/failures" {record} {run} {log} "$size"
+    {environment_line}{python} -P -m {calls} next "$PENSTOCK_FOLDER/failures" {record} {run} {log} "$size" "$status" \\
+        "$PENSTOCK_ATTEMPT"
 }}
 
 note_cancel() {{ # a controller that is killed soon after forgets a cancel, and starts the job again
@@ -158,7 +159,7 @@ note_cancel() {{ # a controller that is killed soon after forgets a cancel, and 
     esac
 }}
 
-begun=0 refused=0
+begun=0 refused=0 without_python=
 while :; do
     if superseded; then exit 0; fi
     rm -f "$PENSTOCK_FOLDER"/stopped "$PENSTOCK_FOLDER"/reached "$PENSTOCK_FOLDER"/rank-*
@@ -200,7 +201,17 @@ while :; do
         refused=0
         wait_s=$(next_start)
         if [ $? = {over} ]; then finish "$status"; fi
-        case $wait_s in '' | *[!0-9]*) wait_s=60 ;; esac # Python did not start: its disk may come back
+        case $wait_s in
+            '' | *[!0-9]*) # Python did not start: its disk may come back
+                wait_s=60
+                without_python="$without_python $status"
+                case $without_python in *" $status "*" $status")
+                    echo "penstock: the ranks ended with $status twice, and Python did not start: see venv; it is over"
+                    finish "$status" ;;
+                esac
+                without_python="$without_python " ;;
+            *) without_python= ;;
+        esac
     fi
     end=$(squeue -h -j "$SLURM_JOB_ID" -o %e) && end=$(date -d "${{end:-none}}" +%s 2> /dev/null)
     if [ -n "$end" ] && [ $((end - $(date +%s))) -lt $((wait_s + {grace_s} + 90)) ]; then

@@ -26,7 +26,7 @@ from ...denied.hashed_names import Marks
 from .derived import Edits
 
 FOLDER = "trainings/"
-_SEARCHED = re.compile(r"trainings/[^/]+/(?:windows/.*\.parquet|failures/.*\.json)")
+_SEARCHED = re.compile(r"trainings/[^/]+/(?:windows/.*\.parquet|(?:failures|ends)/.*\.json)")
 SLOW_TEXTS = ("slow_stage", "slow_source", "slow_key", "slow_version", "slow_path")
 """Columns of a window that describe its slowest sample (docs/format.md)."""
 WINDOW = "training-window"
@@ -150,10 +150,18 @@ def _json_texts(data: bytes) -> Iterator[str]:
 
 
 def _failure_without(body: dict[str, Any], marks: Sequence[Marks]) -> bytes | None:
-    line = text = str(body.get("line", ""))
-    for of_dataset in marks:
-        line = of_dataset.without(line)
-    return None if line == text else canonical({**body, "line": line})
+    def without(text: Any) -> str:
+        line = str(text)
+        for of_dataset in marks:
+            line = of_dataset.without(line)
+        return line
+
+    edited = dict(body)
+    for name in {"line", "text"} & body.keys():
+        edited[name] = without(body[name])
+    for name in {"lines", "unknown"} & body.keys():
+        edited[name] = [without(line) for line in body[name]]
+    return None if edited == body else canonical(edited)
 
 
 def _window_without(data: bytes, where: str, marks: Sequence[Marks]) -> bytes | None:

@@ -11,16 +11,25 @@ from pathlib import Path
 import pytest
 
 import loader
-from loader.errors import Conflict, InvalidCluster, InvalidSpec, RunTaken
+from loader.errors import Conflict, Forbidden, InvalidCluster, InvalidSpec, RunTaken, Transient
 from loader.storage import open_store
 from penstock.checkpoints import Checkpoints
 from penstock.compute.cluster import Cluster
 from penstock.train.launch import local_loop
-from penstock.train.launch.failures import Failures, is_scheduler_line, last_error, last_step
+from penstock.train.launch.failures import (
+    MOST_TEXT,
+    SILENT_ENDS,
+    UNREADABLE,
+    Failures,
+    last_failure,
+    last_step,
+    likeness,
+)
 from penstock.train.launch.local_loop import run_until_ended
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.node_start import environment, run_node, torchrun
 from penstock.train.launch.run_log import times_of
+from penstock.train.objects.failed_starts import newest_failed_start
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, launcher_of, resume, stop, submit, summary
@@ -95,7 +104,7 @@ def test_run_that_fails_twice_alike_ends(
     until(lambda: launcher.status("big-7").state == "ended", lambda: launcher.logs("big-7"))
     log = launcher.logs("big-7")
     assert "restarts in 10 s" in log
-    assert "failed twice at one step with the same last line" in log
+    assert "failed twice alike without a step between" in log
 
 
 def test_full_disk_ends_no_run(root: str, tmp_path: Path) -> None:
@@ -135,8 +144,21 @@ def test_start_without_room_is_tried_again(
         times for times in times_of((tmp_path / "log.spans").read_text().splitlines()) if "begun_us" in times
     ]
     assert int((tmp_path / "attempt").read_text()) == len(begins) - 1, "`logs --attempt` finds its line"
-    assert tries == [local_loop.NO_ROOM_S] * 3
-    assert capsys.readouterr().out.count("big-7 did not start: ") == 3
+    assert tries == [10, 20, 40]
+    assert capsys.readouterr().out.count("the run did not start: ") == 3
+
+
+def test_start_that_is_always_refused_ends_the_run(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = list[float]()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    monkeypatch.setattr("time.sleep", waits.append)
+    (tmp_path / "log").touch()
+    run = RunSpec(run="big-7", command=("true",), record=root)
+    assert run_until_ended(run, str(tmp_path / "log")) == local_loop.NOT_STARTED
+    assert sum(waits) > 3000
+    assert "it is over" in capsys.readouterr().out
 
 
 FAILS = """\
@@ -158,11 +180,11 @@ def test_last_line_of_a_failure_is_of_the_rank_that_failed(
     run = RunSpec(
         run="a", command=(sys.executable, str(tmp_path / "fails.py")), record="/r", ranks_per_node=ranks
     )
-    status, line = run_node(torchrun(run), environment(run, os.environ))
+    status, failure = run_node(torchrun(run), environment(run, os.environ))
     (tmp_path / "log").write_text(capfd.readouterr().err)
     assert status == 1
-    assert (line or last_error(str(tmp_path / "log"))).startswith("ValueError: at ")
-    assert bool(line) is (ranks > 1), "pods read it"
+    assert (failure.line or last_failure(str(tmp_path / "log")).line).startswith("ValueError: at ")
+    assert bool(failure.line) is (ranks > 1), "pods read it"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +199,7 @@ def test_last_line_of_a_failure_is_of_the_rank_that_failed(
 )
 def test_last_line_has_no_name_of_a_rank(tmp_path: Path, line: str, text: str) -> None:
     (tmp_path / "log").write_text(f'[rank3]:  File "x", line 1, in Error\n{line}\n[rank3]:    raise Error\n')
-    assert last_error(str(tmp_path / "log")) == text
+    assert last_failure(str(tmp_path / "log")).line == text
 
 
 def test_line_of_a_failure_is_of_the_first_rank_that_failed(tmp_path: Path) -> None:
@@ -191,7 +213,9 @@ def test_line_of_a_failure_is_of_the_first_rank_that_failed(tmp_path: Path) -> N
         + " 3: Traceback (most recent call last):\n 3: RuntimeError: Connection closed\n" * 1000
         + "srun: error: m1: task 1: Exited with exit code 1\n"
     )
-    assert last_error(str(log), 67) == "ValueError: planted"
+    failure = last_failure(str(log), 67)
+    assert failure.line == "ValueError: planted"
+    assert failure.text == "Traceback (most recent call last):\n  File\nValueError: planted"
 
 
 def test_record_is_one_whatever_its_spelling(
@@ -255,22 +279,79 @@ def test_failures_wait_longer_until_a_step_is_made() -> None:
     assert [failures.next_start_s(5, f"{n}") for n in range(8)] == [10, 20, 40, 80, 160, 320, 600, 600]
     assert failures.next_start_s(6, "x") == 10
     assert failures.next_start_s(6, "y") == 20
-    assert failures.next_start_s(None, "y") == 40, "a record that cannot be read ends no run"
+    assert failures.next_start_s(None, "y") == 40
+    assert failures.ends == 3
     assert failures.next_start_s(6, "y") is None
 
 
+@pytest.mark.parametrize("step", [5, -1, UNREADABLE])
+def test_two_failures_alike_end_a_run_whatever_lies_between(step: int) -> None:
+    failures = Failures()
+    for line in ("ValueError: planted", "srun: error: Node failure on m3", "other"):
+        assert failures.next_start_s(step, line) is not None
+    assert failures.next_start_s(step, "ValueError: planted") is None
+    assert failures.ends == 4
+
+
+def test_store_that_is_away_ends_a_run_after_an_hour() -> None:
+    failures = Failures()
+    waits = [failures.next_start_s(None, "Transient: away") for _ in range(SILENT_ENDS)]
+    assert waits.count(None) == 1
+    assert waits[-1] is None
+    assert sum(wait for wait in waits if wait is not None) > 3000
+    failures = Failures()
+    assert [failures.next_start_s(None, f"{n}") for n in range(20)].count(None) == 0
+
+
 @pytest.mark.parametrize(
-    ("lines", "line", "of_slurm"),
+    ("first", "second", "is_alike"),
     [
+        ("srun: error: m3: task 0: Killed", "srun: error: m4: tasks 1-2: Killed", True),
+        ("srun: error: m3: task 0: Killed", "srun: error: m3: task 0: Out Of Memory", False),
+        ("srun: error: Node failure on m3", "srun: error: Node failure on m12", True),
         (
-            ["srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"],
-            0,
+            "slurmstepd-m1: error: StepId=4.0 exceeded memory",
+            "slurmstepd-m2: error: StepId=4.1 exceeded memory",
             True,
         ),
-        (["srun: error: Unable to create step for job 7: Job/step already completing"], 0, True),
-        (["step 5", "srun: error: Node failure on m3"], 1, True),
-        (["srun: error: m3: tasks 2-3: Killed"], 0, True),
-        (["slurmstepd-m1: error: *** STEP 2.1 ON m1 CANCELLED AT 2026-11-27T16:56:40 ***"], 0, True),
+        ("Connection closed by peer [127.0.0.1]:41234", "Connection closed by peer [127.0.0.1]:5123", True),
+        ("error at 0x7f12ab34", "error at 0x7f12ab35", True),
+        ("ValueError: 5 of 7", "ValueError: 6 of 7", False),
+    ],
+)
+def test_ends_are_alike_without_addresses_and_nodes(first: str, second: str, is_alike: bool) -> None:
+    assert (likeness(first) == likeness(second)) is is_alike
+
+
+def test_damaged_event_does_not_hide_the_steps_of_windows() -> None:
+    folder = RunFolder(open_store("memory://damaged-event"), "big-7")
+    folder.store.put(folder.key("events/000001-000000.json"), b"{")
+    assert last_step(folder) == UNREADABLE
+    folder.put_window(1, 52, b"")
+    assert last_step(folder) == 52
+
+
+def test_store_that_does_not_answer_is_no_damaged_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(open_store("memory://no-answer"), "big-7")
+
+    def refuse(error: Exception) -> None:
+        def listed(prefix: str) -> None:
+            raise error
+
+        monkeypatch.setattr(folder.store, "list", listed)
+
+    refuse(Transient("away"))
+    assert last_step(folder) is None
+    refuse(Forbidden("403"))
+    assert last_step(folder) == UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        (["srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"], 0),
+        (["step 5", "srun: error: Node failure on m3"], 1),
+        (["srun: error: m3: tasks 2-3: Killed", "srun: Terminating StepId=2.1"], 0),
         (
             [
                 "srun: error: m2: task 0: Exited with exit code 137",
@@ -278,24 +359,53 @@ def test_failures_wait_longer_until_a_step_is_made() -> None:
                 " 0: slurmstepd-m2: error: *** STEP 2.1 ON m2 CANCELLED AT 2026-11-27T16:57:34 ***",
             ],
             0,
-            False,
         ),
-        (["srun: error: m2: task 1: Out Of Memory", "srun: Terminating StepId=2.1"], 0, False),
-        (["srun: error: Unable to contact slurm controller", "0: ValueError: planted"], 1, False),
-        (["step 5", "bad configuration"], 1, False),
+        (
+            [
+                "1: Traceback (most recent call last):",
+                "1: RuntimeError: Connection closed by peer [127.0.0.1]:41234",
+                "srun: error: m2: task 0: Out Of Memory",
+            ],
+            2,
+        ),
+        (["srun: error: Unable to contact slurm controller", "0: ValueError: planted"], 1),
+        (["step 5", "bad configuration"], 1),
     ],
 )
-def test_trouble_of_slurm_is_no_failure_of_the_run(
-    tmp_path: Path, lines: list[str], line: int, of_slurm: bool
-) -> None:
+def test_line_of_slurm_stands_for_ranks_that_it_ended(tmp_path: Path, lines: list[str], line: int) -> None:
     (tmp_path / "log").write_text("\n".join(lines))
-    last = last_error(str(tmp_path / "log"))
-    assert last == lines[line].removeprefix("0: ")
-    assert is_scheduler_line(last) is of_slurm
+    assert last_failure(str(tmp_path / "log")).line == lines[line].removeprefix("0: ")
 
 
-def test_trouble_of_slurm_hides_no_failure_of_the_run() -> None:
-    failures = Failures()
-    assert failures.next_start_s(5, "ValueError: planted") == 10
-    assert failures.next_start_s(None, "srun: error: Node failure on m3") == 20
-    assert failures.next_start_s(5, "ValueError: planted") is None
+def test_text_of_a_failure_is_bounded(tmp_path: Path) -> None:
+    frames = "".join(f'  File "x", line {n}, in f\n' for n in range(10_000))
+    (tmp_path / "log").write_text(f"Traceback (most recent call last):\n{frames}ValueError: planted\n")
+    failure = last_failure(str(tmp_path / "log"))
+    assert len(failure.text) <= MOST_TEXT
+    assert failure.text.startswith("Traceback")
+    assert failure.text.endswith("ValueError: planted")
+
+
+def test_reason_of_a_failed_start_is_in_the_record_without_secrets(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_API_TOKEN", "PLANTEDsecret")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    (tmp_path / "fails.py").write_text(
+        "import os\nraise ValueError('https://ann:pw@lab/' + os.environ['LAB_API_TOKEN'])"
+    )
+    log = tmp_path / "log"
+    script = f"exec {sys.executable} {tmp_path}/fails.py 2>> {log}"
+    run = RunSpec(run="big-7", command=("sh", "-c", script), record=root)
+    log.touch()
+    assert run_until_ended(run, str(log)) == 1
+    folder = RunFolder(loader.Root(root).store, "big-7")
+    failed = newest_failed_start(folder.store, folder.key(""))
+    assert failed is not None
+    assert (failed.restarts, failed.status, failed.ends, failed.is_over) == (1, 1, 2, True)
+    assert failed.line == "ValueError: https://***@lab/***"
+    assert "fails.py" in failed.text
+    assert failed.summary().endswith("(the run is over: it failed twice alike without a step between)")
+    assert len(list(folder.store.list(folder.key("ends/")))) == 2
+    for info in folder.store.list(folder.key("ends/")):
+        assert b"PLANTED" not in folder.store.get(info.key).data

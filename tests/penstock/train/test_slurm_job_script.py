@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import loader
 from penstock.train.launch import script_calls, slurm_job_script
 from penstock.train.launch.run_log import SPANS, part_of, times_of, without_ranks
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
+from penstock.train.objects.failed_starts import newest_failed_start
 from penstock.train.run import AGAIN
+from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from tests.servers.patience import PATIENCE_S, until
 
@@ -85,6 +88,13 @@ exec "$@"
 """
 
 
+RUNS_RANKS = """\
+export SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 # of the rank
+while [ "$1" != sh ]; do shift; done
+exec "$@"
+"""
+
+
 WAITS_FOR_EVER = """\
 export SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 # of the rank
 while [ "$1" != sh ]; do shift; done
@@ -97,7 +107,7 @@ exit 143
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], list[str]]:
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """script(srun, command of the rank) -> command of a job with a srun of the test's, whose log is log.txt."""
     variables = {
         "FOLDER": str(tmp_path),
@@ -111,14 +121,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, st
     monkeypatch.setattr(slurm_job_script, "CHECK_S", 1)
     monkeypatch.setattr(slurm_job_script, "LOST_S", 2)
 
-    def script(srun: str, command: str) -> list[str]:
+    def script(srun: str, command: str, python: str = "/usr/bin/python3") -> list[str]:
         for name, line in {"srun": srun, "scontrol": "echo m1", "squeue": "echo RUNNING:None"}.items():
             (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
             (tmp_path / name).chmod(0o755)
         spec = RunSpec(run="big-7", command=("sh", "-c", command), record="file:///r")
-        settings = NodeSettings(
-            environment="", python="/usr/bin/python3", cpus=1, log=str(tmp_path / "log.txt")
-        )
+        settings = NodeSettings(environment="", python=python, cpus=1, log=str(tmp_path / "log.txt"))
         return ["sh", "-c", batch_script(spec, settings, "pk-big-7")]
 
     return script
@@ -185,11 +193,34 @@ def test_srun_that_begins_no_rank_is_named_and_ended(
     assert without_ranks(starts) == (starts[0]["begun_us"], 1)
 
 
-def test_trouble_of_slurm_ends_no_run(tmp_path: Path) -> None:
-    """Twice at one step with the same last line, as `next_start` is called by the script."""
+def test_two_ends_alike_end_a_run_whatever_ended_its_ranks(tmp_path: Path) -> None:
+    """As `next_start` is called by the script."""
     log, failures = tmp_path / "log", tmp_path / "failures"
-    arguments = [str(failures), str(tmp_path / "root"), "big-7", str(log), "0"]
-    log.write_text("0: step 5\nsrun: error: Node failure on m3\n")
-    assert [script_calls.next_start(*arguments) for _ in range(3)] == [0, 0, 0]
-    log.write_text("0: step 5\nsrun: error: m3: task 2: Exited with exit code 1\n")
-    assert [script_calls.next_start(*arguments) for _ in range(2)] == [0, script_calls.OVER]
+    loader.Root(tmp_path / "root").create()
+    arguments = [str(failures), str(tmp_path / "root"), "big-7", str(log), "0", "137", "4"]
+    log.write_text("0: step 5\nsrun: error: m3: task 0: Killed\n")
+    assert script_calls.next_start(*arguments) == 0
+    log.write_text("0: step 5\nsrun: error: m4: task 1: Killed\n")
+    assert script_calls.next_start(*arguments) == script_calls.OVER
+    folder = RunFolder(loader.Root(tmp_path / "root").store, "big-7")
+    failed = newest_failed_start(folder.store, folder.key(""))
+    assert failed is not None
+    assert (failed.restarts, failed.status, failed.ends, failed.is_over) == (4, 137, 2, True)
+
+
+def test_wrong_venv_ends_a_run(tmp_path: Path, script: Callable[..., list[str]]) -> None:
+    """Neither the ranks nor the call that counts failures find their Python."""
+    log = tmp_path / "log.txt"
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    (tmp_path / "sleep").chmod(0o755)
+    with log.open("wb") as output:
+        job = subprocess.run(
+            script(RUNS_RANKS, "exit 127", python=str(tmp_path / "no-venv/bin/python")),
+            stdout=output,
+            stderr=output,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+    assert job.returncode == 127
+    assert log.read_text().count("it restarts in 60 s") == 1
+    assert "the ranks ended with 127 twice, and Python did not start: see venv; it is over" in log.read_text()

@@ -16,7 +16,9 @@ FORMAT = 1
 FOLDER = "ends/"
 MOST_TEXT = 8000
 """Most characters of a text that is shown."""
-_KEY = re.compile(r"[0-9]{16}-[0-9a-f]{8}\.json")
+_KEY = re.compile(r"/ends/[0-9]{16}-[0-9a-f]{8}\.json$")
+MOST_LINE = 300
+"""Most characters of a reason in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +42,16 @@ class FailedStart:
 
     def summary(self) -> str:
         """Return its reason as one line."""
-        line = " ".join(self.line.split()) or f"exit status {self.status}"
-        line = "".join(letter if letter.isprintable() else "?" for letter in line[:300])
+        words = self.line.split()
+        line = " ".join(words)[:MOST_LINE]
+        if not line:
+            line = f"exit status {self.status}"
+        shown = "".join(filter(str.isprintable, line))  # else it could move a terminal's cursor
         if self.is_over:
-            return f"{line} (the run is over: it failed twice alike without a step between)"
-        return f"{line} ({self.ends} failures without a step)" if self.ends > 1 else line
+            return f"{shown} (the run is over: it failed twice alike without a step between)"
+        if self.ends > 1:
+            return f"{shown} ({self.ends} failures without a step)"
+        return shown
 
 
 def put_failed_start(store: Store, prefix: str, failed: FailedStart, hidden: Sequence[str] = ()) -> None:
@@ -55,21 +62,28 @@ def put_failed_start(store: Store, prefix: str, failed: FailedStart, hidden: Seq
     body = asdict(failed)
     body["line"] = redact(failed.line, hidden)
     body["text"] = redact(failed.text, hidden)
-    key = f"{prefix}{FOLDER}{failed.at_us:016d}-{secrets.token_hex(4)}.json"
-    store.put_if_absent(key, canonical({"format": FORMAT, **body}))
+    body["format"] = FORMAT
+    name = f"{failed.at_us:016d}-{secrets.token_hex(4)}.json"
+    data = canonical(body)
+    store.put_if_absent(f"{prefix}{FOLDER}{name}", data)
 
 
 def is_failed_start(info: ObjectInfo) -> bool:
     """Return whether an object of a record is a failed start."""
-    folder, _, name = info.key.rpartition("/")
-    return folder.endswith("/" + FOLDER.rstrip("/")) and _KEY.fullmatch(name) is not None
+    return _KEY.search(info.key) is not None
 
 
 def newest_failed_start(store: Store, prefix: str) -> FailedStart | None:
     """Return the newest failed start of a run, by a listing; None without one. Raises: Corrupt; StoreError."""
-    infos = [info for info in store.list(f"{prefix}{FOLDER}") if is_failed_start(info)]
-    newest = max(infos, key=lambda info: info.key, default=None)
-    return None if newest is None else read_failed_start(store, newest)
+    newest: ObjectInfo | None = None
+    for info in store.list(f"{prefix}{FOLDER}"):
+        if not is_failed_start(info):
+            continue
+        if newest is None or newest.key < info.key:
+            newest = info
+    if newest is None:
+        return None
+    return read_failed_start(store, newest)
 
 
 def read_failed_start(store: Store, info: ObjectInfo) -> FailedStart:
@@ -78,12 +92,18 @@ def read_failed_start(store: Store, info: ObjectInfo) -> FailedStart:
 
 
 def _parsed(body: dict[str, Any]) -> FailedStart:
+    at_us = whole_number(body, "at_us")
+    restarts = whole_number(body, "restarts")
+    status = whole_number(body, "status")
+    ends = whole_number(body, "ends")
+    line = str(body["line"])
+    text = str(body["text"])
     return FailedStart(
-        at_us=whole_number(body, "at_us"),
-        restarts=whole_number(body, "restarts"),
-        status=whole_number(body, "status"),
-        ends=whole_number(body, "ends"),
+        at_us=at_us,
+        restarts=restarts,
+        status=status,
+        ends=ends,
         is_over=body["is_over"] is True,
-        line=str(body["line"]),
-        text=str(body["text"])[:MOST_TEXT],
+        line=line,
+        text=text[:MOST_TEXT],
     )

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loader import Plan, Root
+from loader import Plan, Root, plan_of
 from loader.dataset.versions.version import PREPARED_BYTES, Version
-from loader.errors import CheckpointNotFound
+from loader.errors import CheckpointNotFound, PenstockError
 from loader.run.recipe.recipe import stored_view, stored_views
 from loader.storage.mirror import primary_of
 
 from ..checkpoints import marker
 from ..checkpoints.parts import REQUEST_BYTES
+from .run_spec import RunSpec
 
 STARTS_S = 5.0
 """Ranks of a gang start within so many seconds."""
@@ -121,3 +122,24 @@ def _first_batch(plan: Plan, step: int, rank: int, ranks: int) -> tuple[int, int
         n_indexes += len(groups) * n_parts
         n_samples += len(groups) * n_ranges
     return n_indexes, n_samples
+
+
+def start_line(spec: RunSpec, root: str | None, plan: str | None) -> str:
+    """Return the requests of a run's start as a line. Reads its plan and newest checkpoint.
+
+    root: Root of the plan; None for the record. plan: Its hash; None for the plan of the run.
+
+    Raises: PenstockError if the plan is named and cannot be read.
+    """
+    ranks = spec.node_range[1] * spec.ranks_per_node
+    try:
+        read = plan_of(Root(root or spec.record), plan or spec.run)
+        saved = Root(spec.checkpoints or spec.record)
+        checkpoint = newest_checkpoint(saved, spec.run)
+        return start_requests(read, ranks, checkpoint).text(ranks)
+    except PenstockError as error:
+        if plan:
+            raise
+        return (
+            f"the requests of its start are unknown without a plan (--plan HASH of plan.save(root)): {error}"
+        )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import loader
-from loader.errors import InvalidRuntime, PenstockError
+from loader.errors import InvalidRuntime
 
 from ..text import lines_text, terminal_text
 from ..units import parse_length
@@ -101,6 +101,7 @@ def submit(arguments: Namespace) -> Answer:
     from ..train.launch.run_places import check_places, place_notes
     from ..train.run_folder import RunFolder
     from ..train.run_spec import read_spec
+    from ..train.start_requests import start_line
     from ..train.submitting import changes, finished_note, sized
     from ..train.submitting import submit as submit_run
 
@@ -117,7 +118,7 @@ def submit(arguments: Namespace) -> Answer:
         check_places(spec)
     if arguments.dry_run == "--dry-run":
         text = body["command"] = launcher.describe(asked)
-        notes.append(_start(asked, arguments))
+        notes.append(start_line(asked, arguments.root, arguments.plan))
         for note in notes:
             print(f"penstock: {note}", file=sys.stderr)  # the text may go to a shell, or to kubectl
         return body | {"notes": notes}, text, 0
@@ -128,23 +129,6 @@ def submit(arguments: Namespace) -> Answer:
         place = body["place"] = submit_run(spec, launcher, arguments.nodes, moved=arguments.moved)
         text = f"{spec.run}: {place}"
     return body | {"notes": notes}, [text, *notes], 0
-
-
-def _start(spec: "RunSpec", arguments: Namespace) -> str:
-    """Return the requests of a run's start as a line. Reads its plan and newest checkpoint."""
-    from ..train.start_requests import newest_checkpoint, start_requests
-
-    root, ranks = loader.Root(arguments.root or spec.record), spec.node_range[1] * spec.ranks_per_node
-    try:
-        plan = loader.plan_of(root, arguments.plan or spec.run)
-        checkpoint = newest_checkpoint(loader.Root(spec.checkpoints or spec.record), spec.run)
-        return start_requests(plan, ranks, checkpoint).text(ranks)
-    except PenstockError as error:
-        if arguments.plan:
-            raise
-        return (
-            f"the requests of its start are unknown without a plan (--plan HASH of plan.save(root)): {error}"
-        )
 
 
 @verb("let a stopped run go on", *_SIZED_SPEC, _MOVED)

@@ -17,6 +17,7 @@ from loader.errors import PenstockError
 from loader.storage import ObjectInfo, Store
 
 from ..units import utc_us
+from .code.code_record import CodeRecord, ScriptCode, code_of_script
 from .objects.json_object import read_object
 from .run_folder import FORMAT, RunFolder
 from .windows import window_bytes
@@ -24,6 +25,8 @@ from .windows import window_bytes
 _log = logging.getLogger(__name__)
 CLOSE_S = 4.0
 """Seconds that the end of a run waits for the last writes: with the other waits, below a grace of 30 s."""
+CODE_S = 2.0
+"""Seconds that the end of a run waits for git."""
 MOST_TABLES, MOST_BYTES = 60, 64 * 2**20
 """Windows and traces that wait for a store that fails, and the bytes of these windows; older ones are lost."""
 MOST_EVENTS = 1000
@@ -47,6 +50,7 @@ class RunRecord:
         self._waiting: list[_Write] = []
         self._changed, self._is_new, self._ends = threading.Condition(), False, False
         self._attempt, self._number = 0, 0
+        self._code: threading.Thread | None = None
         self._thread = threading.Thread(target=self._write, name="penstock-record", daemon=True)
         self._thread.start()
 
@@ -54,6 +58,24 @@ class RunRecord:
         """Note an event: what happened after how many steps, and integers or texts about it. at_us: None for now."""
         at_us = utc_us() if at_us is None else at_us
         self._add(_Write(partial(self._put_event, name, step, at_us, facts), event=name))
+
+    def code(self) -> None:
+        """Store the code of the script, by a thread of its own: git may take seconds."""
+        self._code = threading.Thread(target=self._add_code, name="penstock-code", daemon=True)
+        self._code.start()
+
+    def _add_code(self) -> None:
+        try:
+            code = code_of_script()
+        except Exception as error:  # noqa: BLE001 - it costs the record, never the training
+            _log.warning("could not read the code of %s: %s", self._folder.run, error)
+            return
+        if code is not None:
+            self._add(_Write(partial(self._put_code, code)))
+
+    def _put_code(self, code: ScriptCode) -> None:
+        attempt = self._begun()
+        CodeRecord(self._folder.store, self._folder.key("")).put(attempt, code)
 
     def window(self, rows: bytes) -> None:
         """Store the gathered rows of a window."""
@@ -64,7 +86,9 @@ class RunRecord:
         self._add(_Write(partial(self._put_trace, name, cache(data))))
 
     def close(self) -> None:
-        """Wait for the last writes, but not longer than `CLOSE_S`."""
+        """Wait for the last writes, but not longer than `CLOSE_S`; before it for the code of a short run."""
+        if self._code is not None:
+            self._code.join(CODE_S)
         with self._changed:
             self._ends = True
             self._changed.notify()

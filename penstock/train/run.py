@@ -133,6 +133,7 @@ class Run:
             store = loader.Root(self._record).store
             self._requests.watch(RunFolder(store, self.name))
             self._events = RunRecord(store, self.name, self._launched.facts())
+            self._events.code()
             self._events.event("ranks_up", 0)
         put = None if self._events is None else self._events.window
         self._windows = Windows(self.world.rank, self._launched.node, device, put)

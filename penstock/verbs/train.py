@@ -225,6 +225,7 @@ def _newest(run: "RunSummary") -> str:
 
 @verb("show a run's state and starts", *_STARTED_RUN)
 def show(arguments: Namespace) -> Answer:
+    from ..train.code.code_record import CodeRecord
     from ..train.submitting import summary
 
     folder, spec, launcher = _started(arguments)
@@ -251,6 +252,9 @@ def show(arguments: Namespace) -> Answer:
     for change in run.changes:
         fields = "; ".join(map(str, change.changed))
         lines.append(f"changed {_time(change.at_us)} by {change.by or 'a user without a name'}: {fields}")
+    code = body["code"] = CodeRecord(folder.store, folder.key("")).lines()
+    if 0 in code:
+        lines.append(code[0])
     for number, facts in run.attempts.items():
         own = [
             f"{event.name.replace('_', ' ')} ({event.facts.get('checkpoint', event.step)})"
@@ -259,6 +263,8 @@ def show(arguments: Namespace) -> Answer:
         ]
         where = f"{facts.get('launcher')} on {facts.get('node')}, {facts.get('ranks')} ranks"
         lines.append(f"attempt {number}: {where}; {', '.join(own)}")
+        if number in code:
+            lines.append(f"  code: {code[number]}")
     return body, lines_text(lines), 0
 
 

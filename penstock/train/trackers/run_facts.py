@@ -1,10 +1,7 @@
 """Facts of a run for its trackers: plan, versions, code, and where trail and checkpoints are."""
 
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote
 
 from loader.dataset.root import Root
@@ -14,9 +11,7 @@ from loader.storage.mirror import primary_of
 from loader.storage.spec import redact
 
 from ...checkpoints import marker
-
-GIT_S = 10.0
-"""Seconds that git has."""
+from ..code.code_files import commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +94,6 @@ def newest_checkpoint(checkpoints: str | None, run: str) -> str:
         return ""
     steps = marker.steps(primary_of(Root(checkpoints).store), run)
     return f"{_url(checkpoints)}/{marker.marker_key(run, steps[-1])}" if steps else ""
-
-
-def commit() -> str:
-    """Return the commit of the running script's repository; "" without one."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    folder = Path(file).resolve().parent if file else Path.cwd()
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
 
 
 def _trail(record: str, run: str) -> str:

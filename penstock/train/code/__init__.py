@@ -1,0 +1,1 @@
+"""The code that a training runs."""

@@ -110,7 +110,8 @@ class CodeRecord:
     def starts(self) -> dict[int, StartCode]:
         """Return number -> code of the newest starts that recorded it. Raises: Corrupt."""
         listed: dict[int, ObjectInfo] = {}
-        for info in self._store.list(self._folder):
+        objects = self._store.list(self._folder)
+        for info in objects:
             name = info.key.removeprefix(self._folder)
             match = _START.fullmatch(name)
             if match:
@@ -118,7 +119,8 @@ class CodeRecord:
                 listed[number] = info
         numbers = sorted(listed)
         starts: dict[int, StartCode] = {}
-        for number in numbers[-MOST_STARTS:]:
+        newest = numbers[-MOST_STARTS:]
+        for number in newest:
             info = listed[number]
             starts[number] = read_object(
                 self._store,
@@ -151,7 +153,8 @@ class CodeRecord:
         lines: dict[int, str] = {}
         earlier: StartCode | None = None
         try:
-            for number, code in self.starts().items():
+            starts = self.starts()
+            for number, code in starts.items():
                 words = code.text
                 if earlier is not None and earlier.sha256 != code.sha256:
                     before = self.files(earlier)
@@ -180,7 +183,8 @@ def _parsed_start(body: dict[str, Any]) -> StartCode:
 
 def _parsed_files(body: dict[str, Any]) -> dict[str, str]:
     files: dict[str, str] = {}
-    for path, sha256 in body["files"].items():
+    listed = body["files"]
+    for path, sha256 in listed.items():
         files[str(path)] = str(sha256)
     return files
 

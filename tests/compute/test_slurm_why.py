@@ -190,7 +190,7 @@ def test_text_of_a_job_shifts_no_column_and_forges_no_job() -> None:
         ("12", "a|b\n13|RUNNING|c", "bob"),
         ("14", "d", "bob"),
     ]
-    (named,) = named_jobs(lambda command: printed(command, (*rows[1], "x|y\nz")), "x|y\nz")
+    (named,) = named_jobs(lambda command: printed(command, (*rows[1], "x|y\nz", "")), "x|y\nz")
     assert (named.job_id, named.name) == ("14", "x|y\nz")
 
 

@@ -77,6 +77,7 @@ def rank_server() -> Iterator[subprocess.Popen[str]]:
     with process:
         yield process
         assert process.stdin is not None
+        print("[]", file=process.stdin, flush=True)  # workers that a test has forked keep the pipe open
         process.stdin.close()
 
 

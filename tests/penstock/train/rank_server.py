@@ -1,7 +1,7 @@
 """Ranks of a script as processes: forks of this one, which has imported torch and penstock and opened nothing.
 
 A line of the input is a JSON list of ranks: {"environment": ..., "arguments": [script, ...], "out": FILE}; the answer
-is the list of their process numbers. FILE gets what a rank prints, FILE.status its exit status. All end with the input.
+is the list of their process numbers. FILE gets what a rank prints, FILE.status its exit status. All end with the input, or an empty list.
 """
 
 import atexit
@@ -59,6 +59,8 @@ def main() -> None:
     pids = []
     for line in sys.stdin:
         jobs = json.loads(line)
+        if not jobs:
+            break
         started = [os.fork() or rank(**job) for job in jobs]
         for pid, job in zip(started, jobs, strict=True):
             threading.Thread(target=keep, args=(pid, job["out"]), daemon=True).start()

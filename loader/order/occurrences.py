@@ -11,10 +11,11 @@ from ..errors import InvalidRuntime
 from .content import PlanContent, PlannedSource
 from .random.keyed_permutation import I64
 from .random.lanes import positions_of
-from .slots import MAX_ATTEMPTS, held_back, slot_of, substitute, substitutes
+from .slots import slot_of
 from .sources.growth import earlier_ordinals
 from .sources.packing import PackedView
 from .sources.window_view import WindowView, stored_ordinals
+from .substitutes import MAX_ATTEMPTS, held_back, substitute, substitutes
 
 
 class Occurrence(NamedTuple):

@@ -24,13 +24,14 @@ from .content import (
 )
 from .mixture import FILL, GlobalBatch, Weight, chain_segments, cut_at, in_force, integer_weights, ramp_of
 from .random.plan_hash import plan_json, whole
-from .slots import Slots, Stacked, planned_slots, planned_stack
+from .slots import Slots, Stacked
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.growth import origins
 from .sources.packing import PackBy, PackedView, Packing
 from .sources.quarantine import Quarantine, QuarantineKeys, QuarantineList, listed_samples, quarantine_of
 from .sources.views import OrderView, synthetic
 from .state import check_state, state_at
+from .substitutes import planned_slots, planned_stack
 
 if TYPE_CHECKING:
     from .occurrences import Occurrence, Substituted

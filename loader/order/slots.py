@@ -5,28 +5,28 @@ A slot's group is its lane, d = (in-epoch position) mod D. A batch is sorted by 
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidPlan, InvalidRuntime
+from ..errors import InvalidRuntime
 from .content import PlanContent, PlannedSource
 from .mixture import MASK, MixtureSegment, Stream, stream_slots, whole_epochs
 from .random.keyed_permutation import I64, U64, hash_fields, sub_array
 from .random.lanes import locate_each
-from .sources.growth import earlier_ordinals, removed_since
-from .sources.window_view import stored_ordinals
 
 
 def bit_reversed(value: I64, bits: int) -> I64:
     """Return the lowest `bits` bits of each value (int64, 0 <= value < 2^bits) in reverse order."""
     out = np.zeros_like(value)
     for bit in range(bits):
-        out |= ((value >> bit) & 1) << (bits - 1 - bit)
+        is_set = (value >> bit) & 1
+        out |= is_set << (bits - 1 - bit)
     return out
 
 
@@ -41,14 +41,16 @@ def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 
     widest = int(lanes.max())
     if widest == 1:
         return np.arange(len(source))  # already in order
-    scaled = np.zeros(len(source), dtype=np.int64)
+    # bitrev(d)/D in units of 1/widest: whole numbers below `widest`, exact for every D.
+    rank = np.zeros(len(source), dtype=np.int64)
     for count in set(lanes.tolist()):
-        in_lane = lanes[source] == count
-        group = position_in_epoch[in_lane] & (count - 1)
-        scaled[in_lane] = bit_reversed(group, count.bit_length() - 1) * (widest // count)
+        slots = lanes[source] == count  # [B]: slots of sources with this D
+        group = position_in_epoch[slots] & (count - 1)  # position mod D
+        bits = count.bit_length() - 1
+        rank[slots] = bit_reversed(group, bits) * (widest // count)
     if batch is not None:
-        scaled += batch * widest
-    return np.argsort(scaled, kind="stable").astype(np.int64, copy=False)
+        rank += batch * widest
+    return np.argsort(rank, kind="stable").astype(np.int64, copy=False)
 
 
 def rank_slice(global_batch: int, rank: int, world_size: int) -> slice:
@@ -73,34 +75,26 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
 
     k: int64 [m], index of the source in `plan.source_names`. If the source grows, the returned index is the view's.
     """
-    n = np.array([planned.shape.n for planned in plan.sources.values()], np.int64)[k]
-    index, epoch = k.copy(), position // n
-    inside = position - epoch * n
-    for source in np.flatnonzero(np.bincount(k)).tolist() if plan.grown_streams else ():
+    epoch_length = np.array([source.shape.n for source in plan.sources.values()], np.int64)
+    n = epoch_length[k]  # [m]: samples in an epoch of each slot's source
+    view = k.copy()
+    epoch = position // n
+    position_in_epoch = position - epoch * n  # `position % n` would divide a second time
+    if not plan.grown_streams:
+        return view, epoch, position_in_epoch
+
+    for source in np.flatnonzero(np.bincount(k)).tolist():  # sources with a slot
         name = plan.source_names[source]
         if name not in plan.grown_streams:
             continue
-        of_source = np.flatnonzero(k == source)
-        number, of_delta, epoch[of_source], inside[of_source] = plan.grown_streams[name].places(
-            position[of_source]
-        )
-        for at, new in {*zip(number.tolist(), of_delta.tolist(), strict=True)}:
-            index[of_source[(number == at) & (of_delta == new)]] = plan.view_index[name, at, new]
-    return index, epoch, inside
-
-
-def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
-    """Return a bool per version ordinal (int64) of a view: True if no slot of this step may hold the sample.
-
-    index: position of the view in `plan.source_names`.
-    """
-    source = list(plan.sources.values())[index]
-    ordinals = stored_ordinals(source.view, ordinals)
-    growths = plan.growths_of(source.source)
-    held = removed_since(growths, source.growth, step, ordinals)
-    for came, there in earlier_ordinals(growths, source.growth, ordinals):
-        held |= plan.quarantine.holds(source.source, step, there, came)
-    return held
+        rows = np.flatnonzero(k == source)  # [r]: this source's slots
+        stage, is_delta, stage_epoch, stage_position = plan.grown_streams[name].places(position[rows])
+        epoch[rows] = stage_epoch
+        position_in_epoch[rows] = stage_position
+        for number, delta in {*zip(stage.tolist(), is_delta.tolist(), strict=True)}:
+            of_view = (stage == number) & (is_delta == delta)
+            view[rows[of_view]] = plan.view_index[name, number, delta]
+    return view, epoch, position_in_epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +137,21 @@ class Stacked:
     """Size of each step's global batch."""
 
 
+class StreamSlots(NamedTuple):
+    """All slots of several steps, in stream order: step after step, not yet sorted by group."""
+
+    source: I64
+    """int64 [m]: index into plan.source_names."""
+    position: I64
+    """int64 [m]: i_k in the source's endless stream."""
+    epoch: I64
+    """int64 [m]."""
+    position_in_epoch: I64
+    """int64 [m]: N or more at padding."""
+    batches: list[int]
+    """Slots of each step; they sum to m."""
+
+
 def slots_at(plan: PlanContent, step: int) -> Slots:
     """Return all slots of a step, each with its own sample.
 
@@ -159,24 +168,24 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
     as `slots_at`; if world_size exceeds a batch.
     """
     planned = list(plan.sources.values())
-    k, epoch, position, in_epoch, sizes = _in_stream_order(plan, steps)
-    lanes = np.array([source.shape.lanes for source in planned], dtype=np.int64)
-    several = np.repeat(np.arange(len(sizes)), sizes) if len(sizes) > 1 else None
-    order = canonical_order(k, in_epoch, lanes, several)
-    part_of = {size: rank_slice(size, rank, world_size) for size in dict.fromkeys(sizes)}
-    numbers = {size: np.arange(part.start, part.stop) for size, part in part_of.items()}
-    starts = [0, *accumulate(len(numbers[size]) for size in sizes)]
-    number = np.concatenate([numbers[size] for size in sizes])
-    if world_size > 1:
-        order = order[number + np.repeat([0, *accumulate(sizes[:-1])], np.diff(starts))]
-    k, position, epoch, in_epoch = k[order], position[order], epoch[order], in_epoch[order]
-    valid = in_epoch < np.array([source.shape.n for source in planned], dtype=np.int64)[k]
+    stream = _in_stream_order(plan, steps)
+    batches = stream.batches
+    rows, number, starts = _rank_rows(planned, stream, rank, world_size)
+
+    k = stream.source[rows]
+    epoch = stream.epoch[rows]
+    position = stream.position[rows]
+    position_in_epoch = stream.position_in_epoch[rows]
+    epoch_length = np.array([source.shape.n for source in planned], dtype=np.int64)
+    valid = position_in_epoch < epoch_length[k]
+
     view_ordinal = np.full(len(k), -1, np.int64)
     ordinal = np.full(len(k), -1, np.int64)
     real = np.flatnonzero(valid)
     if len(real):
-        view_ordinal[real] = ordinals_at(plan.seed, planned, k[real], epoch[real], in_epoch[real])
-        ordinal[real] = _of_versions(planned, k[real], view_ordinal[real])
+        of_views = ordinals_at(plan.seed, planned, k[real], epoch[real], position_in_epoch[real])
+        view_ordinal[real] = of_views
+        ordinal[real] = _version_ordinals(planned, k[real], of_views)
     slots = Slots(
         source=k.astype(np.int32),
         position=np.where(valid, position, -1),
@@ -186,57 +195,120 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
         valid=valid,
         attempt=np.zeros(len(k), dtype=np.int8),
     )
-    return Stacked(slots=slots, number=number, starts=starts, batches=sizes)
+    return Stacked(slots=slots, number=number, starts=starts, batches=batches)
+
+
+def _rank_rows(
+    planned: Sequence[PlannedSource], stream: StreamSlots, rank: int, world_size: int
+) -> tuple[I64, I64, list[int]]:
+    """Return a rank's (rows of `stream`, canonical numbers in their steps, int64 [r] each), and `Stacked.starts`."""
+    batches = stream.batches
+    lanes = np.array([source.shape.lanes for source in planned], dtype=np.int64)
+    batch_number = None
+    if len(batches) > 1:
+        batch_number = np.repeat(np.arange(len(batches)), batches)
+    order = canonical_order(stream.source, stream.position_in_epoch, lanes, batch_number)
+
+    # Almost all steps have the same size: the rank's numbers are computed once per size, not once per step.
+    numbers_by_size = {}
+    for size in dict.fromkeys(batches):
+        part = rank_slice(size, rank, world_size)
+        numbers_by_size[size] = np.arange(part.start, part.stop)
+    numbers = [numbers_by_size[size] for size in batches]
+    lengths = [len(step_numbers) for step_numbers in numbers]
+    number = np.concatenate(numbers)
+    if world_size > 1:
+        first_rows = [0, *accumulate(batches[:-1])]  # [steps]: row of each step's first slot in `order`
+        order = order[number + np.repeat(first_rows, lengths)]
+    return order, number, [0, *accumulate(lengths)]
 
 
 def slot_of(plan: PlanContent, step: int, source: int, position: int) -> tuple[int, int]:
     """Return (slot that holds this position of a source's stream, number of slots in the step). O(B)."""
-    k, _, positions, in_epoch, (batch,) = _in_stream_order(plan, (step,))
+    stream = _in_stream_order(plan, (step,))
     lanes = np.array([planned.shape.lanes for planned in plan.sources.values()], dtype=np.int64)
-    order = canonical_order(k, in_epoch, lanes)
-    return int(np.flatnonzero((k[order] == source) & (positions[order] == position))[0]), batch
+    order = canonical_order(stream.source, stream.position_in_epoch, lanes)
+    is_match = (stream.source[order] == source) & (stream.position[order] == position)
+    slot = int(np.flatnonzero(is_match)[0])
+    return slot, stream.batches[0]
 
 
-def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64, I64, I64, list[int]]:
-    """Return (source, epoch, position, position in epoch), int64 in stream order, and each step's number of slots."""
-    stretches = _stretches(plan, steps)
-    sizes = [stream.batch_in(segment) for stream, segment, _, n in stretches for _ in range(n)]
+def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> StreamSlots:
+    segments = _segment_steps(plan, steps)
+    batches: list[int] = []
+    for part in segments:
+        batches += [part.batch] * part.n_steps
+
     if plan.boundary == MASK:
-        n = next(iter(plan.sources.values())).shape.n
-        pairs = [whole_epochs(n, size, step) for size, step in zip(sizes, steps, strict=True)]
-        epoch, in_epoch = (np.concatenate(column) for column in zip(*pairs, strict=True))
-        return np.zeros(len(epoch), np.int64), epoch, epoch * n + in_epoch, in_epoch, sizes
-    names, parts = plan.source_names, []
-    for stream, segment, step, n_steps in stretches:
-        k, position = stream_slots(segment, stream.names, step, stream.batch_in(segment), n_steps)
-        if stream.names != names:  # buckets, or views of sources that grow
-            k = np.array([names.index(name) for name in stream.names], dtype=np.int64)[k]
-        parts.append((k, position))
-    k, position = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
-    k, epoch, in_epoch = places(plan, k, position)
-    return k, epoch, position, in_epoch, sizes
+        n = next(iter(plan.sources.values())).shape.n  # "mask" needs a single source
+        parts = [whole_epochs(n, batch, step) for batch, step in zip(batches, steps, strict=True)]
+        epoch = np.concatenate([part_epoch for part_epoch, _ in parts])
+        position_in_epoch = np.concatenate([part_position for _, part_position in parts])
+        source = np.zeros(len(epoch), np.int64)
+        return StreamSlots(source, epoch * n + position_in_epoch, epoch, position_in_epoch, batches)
+
+    names = plan.source_names
+    sources = []
+    positions = []
+    for part in segments:
+        part_names = part.stream.names
+        k, position = stream_slots(part.segment, part_names, part.first_step, part.batch, part.n_steps)
+        if part_names != names:  # buckets, or views of sources that grow
+            index_in_plan = np.array([names.index(name) for name in part_names], dtype=np.int64)
+            k = index_in_plan[k]
+        sources.append(k)
+        positions.append(position)
+    if len(segments) > 1:  # the usual single part needs no copy
+        k = np.concatenate(sources)
+        position = np.concatenate(positions)
+    view, epoch, position_in_epoch = places(plan, k, position)
+    return StreamSlots(view, position, epoch, position_in_epoch, batches)
 
 
-def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, MixtureSegment, int, int]]:
-    """Return runs of steps in one segment of one stream: (stream, segment, first step in stream, number of steps)."""
+class SegmentSteps(NamedTuple):
+    """Consecutive steps of a stream within one of its segments."""
+
+    stream: Stream
+    """The plan's only stream, or a bucket's."""
+    segment: MixtureSegment
+    """Weights in force at all of these steps."""
+    first_step: int
+    """Number of the first step among the stream's own steps."""
+    n_steps: int
+    """1 or more."""
+
+    @property
+    def batch(self) -> int:
+        return self.stream.batch_in(self.segment)
+
+
+def _segment_steps(plan: PlanContent, steps: Sequence[int]) -> list[SegmentSteps]:
+    """Return the parts of these steps that lie in one segment of one stream, in order."""
     for step in (steps[0], steps[-1]):
         plan.checked_step(step)
     if plan.buckets is None:
         only = plan.turn(steps[0]).stream
         segment = only.segment_at(steps[0])
-        if segment is only.segment_at(steps[-1]) and steps[-1] - steps[0] + 1 == len(steps):
-            return [(only, segment, steps[0], len(steps))]
-        own = [(only, step) for step in steps]
+        is_gapless = steps[-1] - steps[0] + 1 == len(steps)
+        if (
+            segment is only.segment_at(steps[-1]) and is_gapless
+        ):  # the usual case, without a loop over the steps
+            return [SegmentSteps(only, segment, steps[0], len(steps))]
+        stream_steps = [(only, step) for step in steps]
     else:
-        own = [(turn.stream, turn.step) for turn in map(plan.turn, steps)]
-    out: list[tuple[Stream, MixtureSegment, int, int]] = []
-    for stream, step in own:
+        turns = [plan.turn(step) for step in steps]
+        stream_steps = [(turn.stream, turn.step) for turn in turns]
+
+    out: list[SegmentSteps] = []
+    for stream, step in stream_steps:
         segment = stream.segment_at(step)
-        before = out[-1] if out else None
-        if before and before[0] is stream and before[1] is segment and before[2] + before[3] == step:
-            out[-1] = (*before[:3], before[3] + 1)
-        else:
-            out.append((stream, segment, step, 1))
+        if out:
+            last = out[-1]
+            is_same_segment = last.stream is stream and last.segment is segment
+            if is_same_segment and last.first_step + last.n_steps == step:
+                out[-1] = last._replace(n_steps=last.n_steps + 1)
+                continue
+        out.append(SegmentSteps(stream, segment, step, 1))
     return out
 
 
@@ -244,18 +316,22 @@ def ordinals_at(
     seed: int, planned: Sequence[PlannedSource], k: I64, epoch: I64, position_in_epoch: I64
 ) -> I64:
     """Return the view ordinals (int64) at (source as index into `planned`, epoch, position in epoch), all int64."""
-    epochs, number = _distinct(epoch)
-    pairs, which = _distinct(k * len(epochs) + number)
-    sources, numbers = np.divmod(pairs, len(epochs))
-    of = [
-        (planned[source].shape, planned[source].name, one)
-        for source, one in zip(sources.tolist(), epochs[numbers].tolist(), strict=True)
-    ]
-    in_view = locate_each(seed, of, which, position_in_epoch)
-    for pair, (source, place) in enumerate(zip(sources.tolist(), of, strict=True)):
-        if place[2] == 0 and (first := getattr(planned[source].view, "first_epoch", None)) is not None:
-            in_view[which == pair] = first[position_in_epoch[which == pair]]  # a list
-    return in_view
+    epochs, epoch_index = _distinct(epoch)
+    pairs, pair_index = _distinct(k * len(epochs) + epoch_index)  # one number per (source, epoch)
+    pair_source, pair_epoch_index = np.divmod(pairs, len(epochs))
+    sources = [planned[source] for source in pair_source.tolist()]
+    pair_epochs = epochs[pair_epoch_index].tolist()
+
+    keyed = [(source.shape, source.name, one) for source, one in zip(sources, pair_epochs, strict=True)]
+    ordinals = locate_each(seed, keyed, pair_index, position_in_epoch)
+    for pair, source in enumerate(sources):
+        if pair_epochs[pair] != 0:
+            continue
+        first_epoch = getattr(source.view, "first_epoch", None)
+        if first_epoch is not None:  # a list: its own order first, then the shuffles
+            rows = pair_index == pair
+            ordinals[rows] = first_epoch[position_in_epoch[rows]]
+    return ordinals
 
 
 def _distinct(values: I64) -> tuple[I64, I64]:
@@ -266,83 +342,19 @@ def _distinct(values: I64) -> tuple[I64, I64]:
     return distinct, number
 
 
-def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -> I64:
+def _version_ordinals(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -> I64:
+    """Return version ordinals, int64 [m]: one call per view, which may cost a read of a table."""
     if (k == k[0]).all():
         return planned[int(k[0])].view.version_ordinals(view_ordinals)
-    order = np.argsort(k, kind="stable")
+    order = np.argsort(k, kind="stable")  # [m]: rows, source after source
     sources, starts = np.unique(k[order], return_index=True)
     parts = np.split(view_ordinals[order], starts[1:])
+    in_versions = []
+    for source, part in zip(sources.tolist(), parts, strict=True):
+        in_versions.append(planned[source].view.version_ordinals(part))
     out = np.empty_like(view_ordinals)
-    out[order] = np.concatenate(
-        [
-            planned[source].view.version_ordinals(part)
-            for source, part in zip(sources.tolist(), parts, strict=True)
-        ]
-    )
+    out[order] = np.concatenate(in_versions)
     return out
-
-
-MAX_ATTEMPTS = 8  # the run stops after these: eight corrupt samples in a row are no accident
-
-
-def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> tuple[int, int]:
-    """Return (view ordinal, version ordinal) of a substitute for a bad sample.
-
-    source: index into plan.source_names. position: the slot's i_k. attempt: 1, 2, ... MAX_ATTEMPTS. The substitute is
-    from the same source, and never the slot's own sample unless that is the only one.
-    """
-    planned = list(plan.sources.values())[source]
-    stream = np.array([plan.source_names.index(planned.stream)], np.int64)
-    _, epoch, in_epoch = places(plan, stream, np.array([position], np.int64))
-    own = ordinals_at(plan.seed, [planned], np.zeros(1, np.int64), epoch, in_epoch)
-    view_ordinal = planned.substitute_of(plan.seed, int(own[0]), int(epoch[0]), int(in_epoch[0]), attempt)
-    ordinal = planned.view.version_ordinals(np.array([view_ordinal], dtype=np.int64))
-    return view_ordinal, int(ordinal[0])
-
-
-def substitutes(
-    plan: PlanContent, step: int, source: int, position: int, after: int = 0
-) -> Iterator[tuple[int, int, int]]:
-    """Yield (attempt, view ordinal, version ordinal) of a slot's substitutes, in order of preference.
-
-    after: the attempt that the slot already holds (0: its own sample). Skips samples that are `held_back`.
-    """
-    for attempt in range(after + 1, MAX_ATTEMPTS + 1):
-        view_ordinal, ordinal = substitute(plan, source, position, attempt)
-        if not held_back(plan, source, step, np.array([ordinal], np.int64))[0]:
-            yield attempt, view_ordinal, ordinal
-
-
-def planned_slots(plan: PlanContent, step: int) -> Slots:
-    """Return a step's slots, with substitutes for quarantined samples.
-
-    Packed sequences stay; their quarantined documents are masked. Raises InvalidRuntime for an invalid step;
-    InvalidPlan if all substitutes of a slot are quarantined.
-    """
-    return planned_stack(plan, (plan.checked_step(step),)).slots
-
-
-def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
-    stacked = stacked_slots(plan, steps, rank, world_size)
-    if plan.pack is None and (plan.quarantine.lists or any(len(source.removed) for source in plan.grown)):
-        for step, start, stop in zip(steps, stacked.starts, stacked.starts[1:], strict=False):
-            _take_substitutes(plan, step, stacked.slots.part(slice(start, stop)))
-    return stacked
-
-
-def _take_substitutes(plan: PlanContent, step: int, slots: Slots) -> None:
-    planned = list(plan.sources.values())
-    for index in sorted(set(slots.source.tolist())):
-        name, slots_of_source = planned[index].source, np.flatnonzero(slots.source == index)
-        for slot in slots_of_source[held_back(plan, index, step, slots.ordinal[slots_of_source])].tolist():
-            position = int(slots.position[slot])
-            substitute = next(substitutes(plan, step, index, position), None)
-            if substitute is None:
-                raise InvalidPlan(
-                    f"step {step}, source {name!r}, position {position}: the sample and its {MAX_ATTEMPTS} substitutes "
-                    "are all quarantined. So large a share of a source is left out with a predicate on its view"
-                )
-            slots.attempt[slot], slots.view_ordinal[slot], slots.ordinal[slot] = substitute
 
 
 _MASKED = np.uint64(2**64 - 1)  # ordinal of a padded slot
@@ -365,10 +377,11 @@ def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
     blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all little-endian; a
     padded slot has ordinal 2^64 - 1.
     """
-    pairs = np.empty((len(slots), 2), dtype="<u8")
+    pairs = np.empty((len(slots), 2), dtype="<u8")  # little-endian on every machine
     pairs[:, 0] = _version_hashes(plan, slots)
     pairs[:, 1] = np.where(slots.valid, slots.ordinal.astype(np.uint64), _MASKED)
-    return hashlib.blake2b(struct.pack("<Q", step) + pairs.tobytes(), digest_size=8).hexdigest()
+    message = struct.pack("<Q", step) + pairs.tobytes()
+    return hashlib.blake2b(message, digest_size=8).hexdigest()
 
 
 def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -> int:
@@ -380,16 +393,19 @@ def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -
     every world size.
     """
     steps = np.full(len(slot_numbers), step, np.uint64)
-    return int(delivered_hashes(steps, slot_numbers, identities, crcs).sum(dtype=np.uint64))
+    hashes = delivered_hashes(steps, slot_numbers, identities, crcs)
+    return int(hashes.sum(dtype=np.uint64))  # a sum, so that the ranks' digests add up in any order
 
 
 def delivered_hashes(steps: U64, slot_numbers: I64, identities: U64, crcs: I64) -> U64:
     """Return uint64 [n]: the slot hashes that `delivered_digest` sums. steps: uint64 [n], each slot's step."""
-    hashed = sub_array(sub_array(hash_fields("delivered"), steps), slot_numbers.astype(np.uint64))
+    hashed = sub_array(hash_fields("delivered"), steps)
+    hashed = sub_array(hashed, slot_numbers.astype(np.uint64))
     hashed = sub_array(hashed, identities.astype(np.uint64))
     return sub_array(hashed, crcs.astype(np.uint64))
 
 
 def _version_hashes(plan: PlanContent, slots: Slots) -> U64:
+    """Return uint64 [B]: the `identity_hash` of each slot's version."""
     by_source = [identity_hash(source.view.identity) for source in plan.sources.values()]
     return np.array(by_source, dtype=np.uint64)[slots.source]

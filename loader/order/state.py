@@ -14,7 +14,8 @@ from typing import Any
 from ..errors import FormatTooNew, PlanMismatch
 from .content import ORDER_VERSION, PlanContent, PlannedSource
 from .random.plan_hash import content_hash
-from .slots import planned_digest, planned_slots
+from .slots import planned_digest
+from .substitutes import planned_slots
 
 STATE_FORMAT = 1
 _KINDS: dict[str, type] = {

@@ -17,6 +17,7 @@ from loader.order.sources import packing, views
 from loader.order.sources import packing as pack_table
 from loader.order.sources.views import Delta
 from loader.order.sources.views import synthetic as synthetic_view
+from loader.order.substitutes import substitute
 
 
 def shape_of(n, chunk, lane_count, h):
@@ -308,7 +309,7 @@ def quarantines_by_the_rule(views, seed, start, step, bad):
         wanted, attempt = int(own.ordinal[slot]), 0
         while step >= start and wanted in bad[made.source_names[k]]:
             attempt += 1
-            wanted = places.substitute(plain, k, position, attempt)[1]
+            wanted = substitute(plain, k, position, attempt)[1]
         assert (int(got.ordinal[slot]), int(got.attempt[slot])) == (wanted, attempt)
         assert int(got.view_ordinal[slot]) == wanted
 
@@ -382,7 +383,7 @@ def slots_hold_what_is_left(made, grown, lists, steps):
             zip(taken.source.tolist(), taken.position.tolist(), strict=True)
         ):
             live = list(made.sources.values())[k].view.version_keys
-            attempts = [places.substitute(made, k, position, attempt)[1] for attempt in range(1, 9)]
+            attempts = [substitute(made, k, position, attempt)[1] for attempt in range(1, 9)]
             chain = [int(own.ordinal[slot]), *attempts]
             wanted = next(attempt for attempt, at in enumerate(chain) if live[at] not in held)
             assert (int(taken.attempt[slot]), int(taken.ordinal[slot])) == (wanted, chain[wanted])

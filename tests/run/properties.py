@@ -9,7 +9,8 @@ import numpy as np
 
 import loader
 from loader.order.random.keyed_permutation import hash_fields, sub
-from loader.order.slots import identity_hash, substitute
+from loader.order.slots import identity_hash
+from loader.order.substitutes import substitute
 
 MODULUS = 2**64
 

@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, Forbidden, FormatTooNew
-from loader.order.slots import substitute
+from loader.order.substitutes import substitute
 from tests.servers.processes import python
 
 

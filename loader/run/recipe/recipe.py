@@ -15,10 +15,11 @@ from ...modalities import Decoder, array, decode_bytes, text
 from ...order.mixture import MASK
 from ...order.plan import Plan
 from ...order.random.keyed_permutation import I64
-from ...order.slots import Slots, rank_slice, substitutes
+from ...order.slots import Slots, rank_slice
 from ...order.sources.packing import PackedView
 from ...order.sources.views import OrderView
 from ...order.sources.window_view import WindowView
+from ...order.substitutes import substitutes
 from .decode import ByBucket, Decode, Transform, check_signature, decoders, of_bucket, of_buckets
 from .world import World
 

@@ -20,10 +20,11 @@ from loader.order.plan import make_plan
 from loader.order.random.generators import sample_rng_key
 from loader.order.random.keyed_permutation import key, mix64, perm, sub
 from loader.order.random.lanes import LaneShape, locate
-from loader.order.slots import delivered_digest, planned_digest, slot_identities, substitute
+from loader.order.slots import delivered_digest, planned_digest, slot_identities
 from loader.order.sources.bucket import bucket
 from loader.order.sources.packing import PackedView, pack, pack_documents
 from loader.order.sources.views import synthetic
+from loader.order.substitutes import substitute
 
 HERE = Path(__file__).parent
 KEYS = [

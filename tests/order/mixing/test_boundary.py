@@ -9,9 +9,10 @@ from loader.errors import InvalidPlan, PlanMismatch
 from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
-from loader.order.slots import planned_digest, rank_slice, substitute
+from loader.order.slots import planned_digest, rank_slice
 from loader.order.sources.bucket import bucket
 from loader.order.sources.views import synthetic
+from loader.order.substitutes import substitute
 
 exact = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -14,10 +14,11 @@ from loader.errors import EmptyView, InvalidPlan
 from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
-from loader.order.slots import planned_stack, rank_slice
+from loader.order.slots import rank_slice
 from loader.order.sources.bucket import bucket
 from loader.order.sources.packing import pack
 from loader.order.sources.views import ListedView, checked_list, synthetic
+from loader.order.substitutes import planned_stack
 from tests.order import reference
 from tests.order.steps.test_occurrences import check_found
 

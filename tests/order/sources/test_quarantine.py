@@ -48,8 +48,8 @@ def test_quarantined_slots_hold_their_substitutes(properties, sizes, seed, start
 
 def test_buckets_are_quarantined_by_their_sources_name():
     """A substitute is of the same source and bucket."""
-    from loader.order.slots import substitute
     from loader.order.sources.bucket import bucket
+    from loader.order.substitutes import substitute
 
     def made(quarantine=None):
         return make_plan(

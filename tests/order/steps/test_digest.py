@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.order import slots as places
 from loader.order.plan import make_plan
 from loader.order.random.generators import sample_rng_key
 from loader.order.slots import delivered_digest, planned_digest, slot_identities
@@ -55,11 +54,11 @@ def test_delivered_digest_adds_up_over_any_ranks(properties, step, cuts):
     slots = made.slots(step)
     size = len(slots)
     numbers = np.arange(size, dtype=np.int64)
-    who = places.slot_identities(made, slots)
+    who = slot_identities(made, slots)
     crcs = (numbers * 2654435761) % 2**32
 
     def over(rows):
-        return places.delivered_digest(step, numbers[rows], who[rows], crcs[rows])
+        return delivered_digest(step, numbers[rows], who[rows], crcs[rows])
 
     edges = [0, *sorted(cut % (size + 1) for cut in cuts), size]
     total = sum(over(slice(a, b)) for a, b in itertools.pairwise(edges)) % 2**64
@@ -67,12 +66,12 @@ def test_delivered_digest_adds_up_over_any_ranks(properties, step, cuts):
     assert over(slice(None, None, -1)) == total
     changed = crcs.copy()
     changed[0] ^= 1
-    assert places.delivered_digest(step, numbers, who, changed) != total
+    assert delivered_digest(step, numbers, who, changed) != total
     swapped = who.copy()
     swapped[[0, -1]] = swapped[[-1, 0]]
     if size > 1 and who[0] != who[-1]:
-        assert places.delivered_digest(step, numbers, swapped, crcs) != total
-    assert places.delivered_digest(step + 1, numbers, who, crcs) != total
+        assert delivered_digest(step, numbers, swapped, crcs) != total
+    assert delivered_digest(step + 1, numbers, who, crcs) != total
 
 
 def test_delivered_digest_is_the_formula(reference, properties):

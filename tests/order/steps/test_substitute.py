@@ -3,8 +3,8 @@ from hypothesis import strategies as st
 
 from loader.order.content import source
 from loader.order.plan import make_plan
-from loader.order.slots import MAX_ATTEMPTS, substitute
 from loader.order.sources.views import synthetic
+from loader.order.substitutes import MAX_ATTEMPTS, substitute
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

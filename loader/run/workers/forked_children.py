@@ -88,9 +88,13 @@ def _mark_ended_processes() -> None:
 
     The kernel merges it with a stranger's signal that is still pending, and the child sees only the stranger. A Pool
     and a DataLoader end their processes by `_send_signal`. multiprocessing has no public hook.
+
+    The mark goes with the process: a later child with its number would obey strangers, and a Pool would wait for ever
+    for the task of a child that a stranger ended.
     """
     popen: Any = Popen
     launch = popen._launch
+    poll = popen.poll
     send_signal = popen._send_signal
 
     def launch_unmarked(process: Any, target: Any) -> None:
@@ -102,7 +106,15 @@ def _mark_ended_processes() -> None:
             mark_ended(process.pid, True)
         send_signal(process, number)
 
+    def poll_and_unmark(process: Any, flag: int = os.WNOHANG) -> Any:
+        was_running = process.returncode is None
+        code = poll(process, flag)
+        if was_running and code is not None:
+            mark_ended(process.pid, False)
+        return code
+
     popen._launch = launch_unmarked
+    popen.poll = poll_and_unmark
     popen._send_signal = send_marked_signal
 
 

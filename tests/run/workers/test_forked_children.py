@@ -316,3 +316,27 @@ process.join()
 print(process.exitcode)
 """
     assert printed(code) == [str(-signal.SIGTERM)]
+
+
+def test_mark_of_a_child_goes_with_its_process() -> None:
+    """A later child with its number would obey strangers, and a Pool would wait for its task for ever."""
+    code = """
+import multiprocessing
+from loader.run.workers import forked_children
+
+marks = {}
+mark_ended = forked_children.mark_ended
+
+def mark(pid, is_ended):
+    marks[pid] = is_ended
+    mark_ended(pid, is_ended)
+
+forked_children.mark_ended = mark
+process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
+process.start()
+process.terminate()
+print(marks == {process.pid: True})
+process.join()
+print(marks == {process.pid: False}, process.exitcode)
+"""
+    assert printed(code) == ["True", f"True {-signal.SIGTERM}"]

@@ -1,5 +1,6 @@
 """`Run`: one start of a training, in one of its processes. All ranks stop after the same step, and go on from it."""
 
+import atexit
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from functools import partial
@@ -59,7 +60,7 @@ class Run:
         self._launched, self._checkpoints, self._record = launched, checkpoints, record
         self._requests, self._hang = StopRequests(), HangWatch()
         self._stopped, self._finished, self._own_group = Stop.NO, False, False
-        self._ended_early = False
+        self._ended_early = self._is_context = self._is_closed = False
         self._batches: BatchSource | None = None
         self._traced = False
         self._save_s, self._warned = 0.0, False
@@ -277,17 +278,23 @@ class Run:
         self._requests.await_first_check()
         # An exchange is one call behind.
         stop = any(self._exchange(lambda: NO_RECORD) is not Stop.NO for _ in range(2))
+        if not self._is_context:
+            atexit.register(self.__exit__, None, None, None)
         if stop:
-            self._ended_early = True
-            self._event("stopped", first)
+            self._end_early(first)
         return stop
 
     def _leaves_after(self, step: int, *, saved: bool) -> None:
         _log.warning("%r stops after step %d", self, step)
         if not saved:
             _log.warning("%r saved nothing: it begins again at its last checkpoint", self)
+        self._end_early(step)
+
+    def _end_early(self, step: int) -> None:
         self._ended_early = True
         self._event("stopped", step)
+        if not self._is_context:  # otherwise the script would end as after its last step
+            self.__exit__(None, None, None)
 
     def _stops_after(self, step: int, took_s: float, *, last: bool) -> bool:
         """Count a step, exchange what all ranks are to do after it, and return whether they leave."""
@@ -382,12 +389,16 @@ class Run:
             self._batches.note(**values)
 
     def __enter__(self) -> "Run":
+        self._is_context = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hang.disarm()
+        if self._is_closed:
+            return
+        self._is_closed = True
         left_by_next = self._ended_early and is_end_of_iterator(error)
         if left_by_next:  # the script calls `next` on `steps`
             error = None

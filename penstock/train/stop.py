@@ -53,7 +53,8 @@ class StopRequests:
         """Handle the signals, if this is the main thread: elsewhere Python refuses, and a warning is logged."""
         if threading.current_thread() is not threading.main_thread():
             _log.warning(
-                "Run.joined() outside of the main thread hears no signals: call it there, or Run.ask_to_stop()"
+                "Run.joined() outside of the main thread hears no signals, and a stop ends this thread only, not the "
+                "process with 75: call it in the main thread, or Run.ask_to_stop() and sys.exit(75) there"
             )
             return
         for number in SIGNALS:

@@ -16,6 +16,7 @@ from penstock.train import Run, windows
 from penstock.train.run import AGAIN
 from penstock.train.run_folder import RunFolder
 from penstock.train.stop import Stop
+from tests.servers.processes import python
 
 STEPS = 8
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 with torch 2.13
@@ -169,3 +170,34 @@ def test_next_after_a_stop_ends_with_the_status_of_the_stop(
 def test_next_after_the_last_step_raises_as_any_iterator_does(root: str) -> None:
     with pytest.raises(StopIteration):
         run_by_next(root, wraps=False, stop=Stop.NO)
+
+
+WITHOUT_CONTEXT = """
+import os, signal, sys
+import loader, torch
+from penstock.checkpoints import Checkpoints
+from penstock.train import Run
+
+root, stops = sys.argv[1], sys.argv[2] == "stops"
+run = Run.joined(name="points", checkpoints=root, record=root)
+plan = loader.plan({"points": loader.Root(root).open("points@1")}, seed=7, global_batch=24)
+batches = loader.Loader(plan, run.world, steps=4)
+for batch in run.steps(batches, Checkpoints(root, "points"), {"weight": torch.zeros(1)}):
+    if stops and batch.step == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+print("uploads the final model")
+"""
+
+
+def test_run_without_a_context_ends_with_the_status_of_its_stop(root: str) -> None:
+    """Otherwise the script went on as after its last step, and its launcher took the run for finished."""
+    stopped = python("-c", WITHOUT_CONTEXT, root, "stops")
+    assert stopped.returncode == AGAIN, stopped.stderr
+    assert stopped.stdout == ""
+    finished = python("-c", WITHOUT_CONTEXT, root, "ends")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == "uploads the final model\n"
+    folder = RunFolder(loader.Root(root).store, "points")
+    names = [(event.attempt, event.name) for event in folder.events()]
+    assert (1, "stopped") in names
+    assert names[-1] == (2, "ended")

@@ -89,8 +89,8 @@ def _mark_ended_processes() -> None:
     The kernel merges it with a stranger's signal that is still pending, and the child sees only the stranger. A Pool
     and a DataLoader end their processes by `_send_signal`. multiprocessing has no public hook.
 
-    The mark goes with the process: a later child with its number would obey strangers, and a Pool would wait for ever
-    for the task of a child that a stranger ended.
+    The mark goes with the process: a later child with its number would obey strangers. A Pool waits for ever for the
+    task of a child that a stranger ended.
     """
     popen: Any = Popen
     launch = popen._launch

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import av
 import numpy as np
 import pytest
 
@@ -25,6 +26,7 @@ from benchmarks import (
     sections,
     store,
     throughput,
+    video_reads,
 )
 from benchmarks.__main__ import command_options, parser
 from benchmarks.contest import LISTS, ROOT, PeerError, Runner
@@ -417,3 +419,20 @@ def test_run_steps_are_measured_end_to_end(tmp_path: Path) -> None:
     )
     text = (tmp_path / "page").read_text()
     assert re.search(r"\n\| 2( \| \d+\.\d\d){3} \| (\*\*)?-?\d+\.\d\d % \(", text), done.stderr
+
+
+def test_video_reads_have_a_row_of_the_file_that_peers_read(tmp_path):
+    """A clip is cut from its original: only one file in two rows compares readers."""
+    original = tmp_path / "original.mp4"
+    with av.open(str(original), "w") as container:
+        stream = container.add_stream("libx264", rate=25, options={"preset": "ultrafast", "g": "30"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for level in range(40):
+            pixels = np.full((48, 64, 3), 5 * level, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
+    lines = video_reads.speed(tmp_path, original, rounds=1, n_reads=1)
+    rows = [line.split(" | ")[0] for line in lines]
+    assert f"| {video_reads.SAME_ORIGINAL}" in rows
+    assert f"| {video_reads.SAME_CLIP}" in rows
+    assert "| PyAV" in rows

@@ -31,6 +31,7 @@ from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import several
 from ..units import utc_us
+from .objects.failed_starts import FailedStart, is_failed_start, read_failed_start
 from .objects.json_object import read_object, whole_number
 from .objects.spec_changes import SpecChange, put_change, spec_changes, spec_of_record
 from .run_spec import RunSpec, check_without_secrets
@@ -394,11 +395,14 @@ class RunBrief:
     """True if a person asked it to stop."""
     problem: str = ""
     """Damage in its record; "" for none."""
+    failed: FailedStart | None = None
+    """Newest failed start; None without one."""
 
 
 def briefs(store: Store) -> list[RunBrief]:
-    """Return all runs of a record: one listing, and at most two requests for each run."""
+    """Return all runs of a record: one listing, and at most three requests for each run."""
     by_run: dict[str, RunBrief] = {}
+    ends: dict[str, ObjectInfo] = {}
     newest: dict[tuple[str, bool], tuple[tuple[int, int], ObjectInfo]] = {}
     for run, info in _named(store):
         if not run:
@@ -415,6 +419,8 @@ def briefs(store: Store) -> list[RunBrief]:
             for has_step in {False, int(match[2]) > 0}:  # the first event of a start comes before its steps
                 earlier = newest.get((run, has_step), numbered)
                 newest[run, has_step] = max(earlier, numbered, key=lambda item: item[0])
+        elif is_failed_start(info):
+            ends[run] = max(ends.get(run, info), info, key=lambda item: item.key)
         brief.stopping |= name == "stop"
     listed = {(run, numbers): info for (run, _), (numbers, info) in newest.items()}
     keys = sorted(listed)
@@ -431,6 +437,18 @@ def briefs(store: Store) -> list[RunBrief]:
             by_run[run].events.append(event)
         else:
             by_run[run].problem = event
+
+    def read_end(info: ObjectInfo) -> FailedStart | str:
+        try:
+            return read_failed_start(store, info)
+        except Corrupt as error:
+            return str(error)
+
+    for run, failed in zip(ends, several(read_end, ends.values(), at_once=AT_ONCE), strict=True):
+        if isinstance(failed, FailedStart):
+            by_run[run].failed = failed
+        else:
+            by_run[run].problem = failed
     return [by_run[run] for run in sorted(by_run)]
 
 

@@ -1,7 +1,7 @@
 """Submit a run, find it again, stop it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loader.dataset.root import Root
@@ -18,6 +18,7 @@ from .launch.run_launcher import check_launcher, claim, is_same, launcher_name, 
 from .launch.run_places import check_places, create_places
 from .launch.slurm_job import SlurmJobs
 from .launched import user_name
+from .objects.failed_starts import FailedStart, newest_failed_start
 from .objects.spec_changes import FieldChange, SpecChange, check_change, differences
 from .run_folder import Event, RunFolder, briefs
 from .run_spec import RunSpec, check_without_secrets
@@ -28,6 +29,8 @@ LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
     "slurm": SlurmJobs,
 }
 """Engine of a cluster's file -> launcher of the runs of a record."""
+GOES_ON = ("saved", "stopped", "ended")
+"""Events after which an earlier failure is over."""
 
 
 def launcher_of(record: str, cluster: Cluster) -> Launcher:
@@ -58,6 +61,8 @@ class RunSummary:
     """Steps done by its newest window."""
     problem: str = ""
     """Damage in its record; "" for none."""
+    failed: FailedStart | None = None
+    """Newest failed start; None without one."""
     changes: Sequence[SpecChange] = ()
     """Changes of its file, in order; () in a list of all runs."""
 
@@ -71,9 +76,20 @@ class RunSummary:
         """Newest event; None before the first."""
         return self.events[-1] if self.events else None
 
+    @property
+    def failure(self) -> str:
+        """Why its last start failed, as one line; "" if it has gone on since."""
+        if self.failed is None:
+            return ""
+        for event in self.events:
+            if event.at_us > self.failed.at_us and event.name in GOES_ON:
+                return ""
+        return f"last failure: {self.failed.summary()}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the facts for `--json`."""
         return {
+            "failure": None if self.failed is None else asdict(self.failed),
             "run": self.run,
             "state": self.status.state,
             "place": self.status.place,
@@ -191,6 +207,7 @@ def summary(folder: RunFolder, launcher: Launcher | None) -> RunSummary:
         events=folder.events(),
         stopping=folder.is_to_stop(),
         window_step=max((key.end_step for key in folder.window_keys()), default=0),
+        failed=newest_failed_start(folder.store, folder.key("")),
         changes=folder.spec_changes(),
     )
 
@@ -256,6 +273,7 @@ def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
             stopping=brief.stopping,
             window_step=brief.window_step,
             problem=brief.problem,
+            failed=brief.failed,
         )
         for brief in listed
     ]

@@ -220,7 +220,7 @@ def _time(at_us: int) -> str:
 
 def _newest(run: "RunSummary") -> str:
     words = run.newest.name.replace("_", " ") if run.newest is not None else "not begun"
-    return "; ".join(filter(None, [words, "asked to stop" if run.stopping else "", run.problem]))
+    return "; ".join(filter(None, [words, "asked to stop" if run.stopping else "", run.failure, run.problem]))
 
 
 @verb("show a run's state and starts", *_STARTED_RUN)
@@ -265,6 +265,9 @@ def show(arguments: Namespace) -> Answer:
         lines.append(f"attempt {number}: {where}; {', '.join(own)}")
         if number in code:
             lines.append(f"  code: {code[number]}")
+    if run.failed is not None:
+        lines.append(f"failed {_time(run.failed.at_us)}, after {run.failed.restarts} earlier starts:")
+        lines += [f"    {line}" for line in run.failed.text.splitlines()]
     return body, lines_text(lines), 0
 
 
@@ -341,11 +344,23 @@ def starved(arguments: Namespace) -> Answer:
 
 @verb("show why a run waits", *_STARTED_RUN)
 def why(arguments: Namespace) -> Answer:
+    from ..train.submitting import summary
+
     folder, launcher = _launched(arguments)
     text = launcher.why(folder.run)  # first: `status` releases what Slurm holds
-    status = launcher.status(folder.run)
-    body = {"run": folder.run, "state": status.state, "place": status.place, "why": text}
-    return body, f"{folder.run}: {text or f'does not wait, {status.state}'}", 0
+    run = summary(folder, launcher)
+    status = run.status
+    body = {
+        "run": folder.run,
+        "state": status.state,
+        "place": status.place,
+        "why": text,
+        "failure": run.failure,
+    }
+    words = text or f"does not wait, {status.state}"
+    if run.failure and status.state == "running":
+        words = text or "begins again and again"
+    return body, lines_text(filter(None, [f"{folder.run}: {words}", run.failure])), 0
 
 
 @verb(

@@ -34,7 +34,21 @@ if [ "$SLURMD_NODENAME" = "$PENSTOCK_SCRIPT_NODE" ]; then
 fi
 {environment}{exports}export RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_NTASKS"
 export LOCAL_RANK="$SLURM_LOCALID" LOCAL_WORLD_SIZE={ranks}
-trap 'kill -TERM "$rank"' TERM
+requeue() {{ # as after a lost node; Slurm fails a job whose script was killed
+    echo "penstock: the batch script was killed; the job goes back to the queue" >> {log}
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        scontrol requeue "$SLURM_JOB_ID" && break
+        sleep 1 # the controller does not answer, or does not know yet that the script has ended
+    done
+    rm -rf "$PENSTOCK_FOLDER"
+}}
+stop() {{
+    kill -TERM "$rank"
+    if [ "$SLURMD_NODENAME:$SLURM_LOCALID" = "$PENSTOCK_SCRIPT_NODE:0" ]; then
+        kill -0 "$PENSTOCK_SCRIPT_PID" 2> /dev/null || requeue > /dev/null 2>&1 &
+    fi
+}}
+trap stop TERM
 trap 'kill -USR1 "$rank"' USR1
 "$@" &
 rank=$!
@@ -57,7 +71,7 @@ _SCRIPT = """\
 # A start of a training run of penstock, see docs/decisions/running.md.
 unset SLURM_EXPORT_ENV SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK # else srun takes them for options
 PENSTOCK_FOLDER=$(mktemp -d) || exit 1
-export PENSTOCK_FOLDER PENSTOCK_SCRIPT_NODE="$SLURMD_NODENAME"
+export PENSTOCK_FOLDER PENSTOCK_SCRIPT_NODE="$SLURMD_NODENAME" PENSTOCK_SCRIPT_PID=$$
 noting=
 trap '[ -z "$noting" ] || wait "$noting"; rm -rf "$PENSTOCK_FOLDER"' EXIT
 stopping=0
@@ -249,6 +263,7 @@ def batch_script(spec: RunSpec, settings: NodeSettings, name: str) -> str:
         exports=path + _exports(environment(spec, {})),
         ranks=spec.ranks_per_node,
         again=AGAIN,
+        log=shlex.quote(settings.log),
     )
     return _SCRIPT.format(
         again=AGAIN,

@@ -1,6 +1,8 @@
 """Runs on real daemons of Slurm that hold, refuse, forget or cancel them."""
 
+import os
 import re
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, resume, submit
 from tests.penstock.train.slurm.test_slurm_runs import kill_toys, states, wait_for
 from tests.servers.patience import until
+from tests.servers.processes import command_line_of
 from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
@@ -225,3 +228,21 @@ def test_goodput_without_accounting_is_by_the_record(
     assert "by the record only" in capsys.readouterr().out
     with pytest.raises(EngineUnreachable, match="accounting"):
         launcher.spans("big-7")
+
+
+def test_run_whose_batch_script_is_killed_goes_on(
+    slurm_cluster: Slurm, launcher: SlurmJobs, root: str, toy: Toy
+) -> None:
+    """As after a lost node: its ranks save, and the job goes back to the queue."""
+    submit(toy(600, ranks_per_node=2), launcher)
+    wait_for(launcher, "began 0", 4)
+    job = job_of(launcher)
+    scripts = [pid for pid in slurm_cluster.processes() if b"slurm_script" in command_line_of(pid)]
+    os.kill(min(scripts), signal.SIGKILL)  # its subshells have higher numbers
+    wait_for(launcher, "began 1", 4)
+    assert job_of(launcher) == job
+    assert launcher.logs("big-7").count("the batch script was killed; the job goes back to the queue") == 1
+    assert not RunFolder(loader.Root(root).store, "big-7").is_to_stop()
+    slurm_cluster.told("scancel", job)
+    until(lambda: states(launcher)[0] in ENDED)
+    assert states(launcher) == ["CANCELLED"]

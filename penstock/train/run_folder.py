@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,7 +31,6 @@ from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import several
 from ..units import utc_us
-from .objects.failed_starts import FailedStart, is_failed_start, read_failed_start
 from .objects.json_object import read_object, whole_number
 from .objects.spec_changes import SpecChange, put_change, spec_changes, spec_of_record
 from .run_spec import RunSpec, check_without_secrets
@@ -42,8 +41,8 @@ FORMAT = 1
 FOLDER = "trainings/"
 ACTIVE = "nodes/runs/"
 """Folder with an empty object `<day>/<run>` for each day of a run, so that a watcher need not list all runs."""
-_ATTEMPT = re.compile(r"([0-9]{6})\.json")
-_EVENT = re.compile(r"([0-9]{6})-([0-9]{6})\.json")
+ATTEMPT = re.compile(r"([0-9]{6})\.json")
+EVENT = re.compile(r"([0-9]{6})-([0-9]{6})\.json")
 _WINDOW = re.compile(r"([0-9]{6})-([0-9]{12})\.parquet")
 AT_ONCE = 16
 """Objects read at once."""
@@ -222,7 +221,7 @@ class RunFolder:
         numbered = (
             ((int(match[1]), int(match[2])), info)
             for info in self.store.list(self.key("events/"))
-            if (match := _EVENT.fullmatch(info.key.rpartition("/")[2]))
+            if (match := EVENT.fullmatch(info.key.rpartition("/")[2]))
         )
         listed = sorted(self._bounded("events", numbered), key=lambda item: item[0])
         return list(several(lambda item: self.event(*item), listed, at_once=AT_ONCE))
@@ -323,7 +322,7 @@ class RunFolder:
 
     def _starts(self) -> Iterator[tuple[int, ObjectInfo]]:
         for info in self.store.list(self.key("attempts/")):
-            if match := _ATTEMPT.fullmatch(info.key.rpartition("/")[2]):
+            if match := ATTEMPT.fullmatch(info.key.rpartition("/")[2]):
                 yield int(match[1]), info
 
     def _bounded(
@@ -369,87 +368,14 @@ def _even(keys: Sequence[WindowKey], most: int = 0) -> Sequence[WindowKey]:
 
 def runs(store: Store) -> list[str]:
     """Return the names of the runs that have a record."""
-    return sorted({run for run, _ in _named(store)} - {""})
+    return sorted({run for run, _ in named_objects(store)} - {""})
 
 
-def _named(store: Store) -> Iterator[tuple[str, ObjectInfo]]:
+def named_objects(store: Store) -> Iterator[tuple[str, ObjectInfo]]:
     """Yield the run of each object of the records; "" if its folder is no run's name."""
     for info in store.list(FOLDER):
         run, slash, _ = info.key.removeprefix(FOLDER).partition("/")
         yield run if slash and is_run_name(run) else "", info
-
-
-@dataclass(slots=True, kw_only=True)
-class RunBrief:
-    """A run as one listing and its newest events have it."""
-
-    run: str
-    """Name."""
-    attempts: list[int] = field(default_factory=list)
-    """Numbers of its starts."""
-    events: list[Event] = field(default_factory=list)
-    """Newest event, behind the newest with a step if it has none."""
-    window_step: int = 0
-    """Steps done by its newest window."""
-    stopping: bool = False
-    """True if a person asked it to stop."""
-    problem: str = ""
-    """Damage in its record; "" for none."""
-    failed: FailedStart | None = None
-    """Newest failed start; None without one."""
-
-
-def briefs(store: Store) -> list[RunBrief]:
-    """Return all runs of a record: one listing, and at most three requests for each run."""
-    by_run: dict[str, RunBrief] = {}
-    ends: dict[str, ObjectInfo] = {}
-    newest: dict[tuple[str, bool], tuple[tuple[int, int], ObjectInfo]] = {}
-    for run, info in _named(store):
-        if not run:
-            continue
-        name = info.key.removeprefix(f"{FOLDER}{run}/")
-        brief = by_run.setdefault(run, RunBrief(run=run))
-        kind, _, file = name.rpartition("/")
-        if kind == "attempts" and (match := _ATTEMPT.fullmatch(file)):
-            brief.attempts.append(int(match[1]))
-        elif kind == "windows":
-            brief.window_step = max([brief.window_step, *(key.end_step for key in window_keys([info]))])
-        elif kind == "events" and (match := _EVENT.fullmatch(file)):
-            numbered = (int(match[1]), int(match[2])), info
-            for has_step in {False, int(match[2]) > 0}:  # the first event of a start comes before its steps
-                earlier = newest.get((run, has_step), numbered)
-                newest[run, has_step] = max(earlier, numbered, key=lambda item: item[0])
-        elif is_failed_start(info):
-            ends[run] = max(ends.get(run, info), info, key=lambda item: item.key)
-        brief.stopping |= name == "stop"
-    listed = {(run, numbers): info for (run, _), (numbers, info) in newest.items()}
-    keys = sorted(listed)
-
-    def read(key: tuple[str, tuple[int, int]]) -> Event | str:
-        run, numbers = key
-        try:
-            return RunFolder(store, run).event(numbers, listed[key])
-        except Corrupt as error:  # one damaged record hides no other run
-            return str(error)
-
-    for (run, *_), event in zip(keys, several(read, keys, at_once=AT_ONCE), strict=True):
-        if isinstance(event, Event):
-            by_run[run].events.append(event)
-        else:
-            by_run[run].problem = event
-
-    def read_end(info: ObjectInfo) -> FailedStart | str:
-        try:
-            return read_failed_start(store, info)
-        except Corrupt as error:
-            return str(error)
-
-    for run, failed in zip(ends, several(read_end, ends.values(), at_once=AT_ONCE), strict=True):
-        if isinstance(failed, FailedStart):
-            by_run[run].failed = failed
-        else:
-            by_run[run].problem = failed
-    return [by_run[run] for run in sorted(by_run)]
 
 
 def _start(body: dict[str, Any]) -> dict[str, Any]:

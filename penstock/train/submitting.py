@@ -20,7 +20,8 @@ from .launch.slurm_job import SlurmJobs
 from .launched import user_name
 from .objects.failed_starts import FailedStart, newest_failed_start
 from .objects.spec_changes import FieldChange, SpecChange, check_change, differences
-from .run_folder import Event, RunFolder, briefs
+from .run_briefs import briefs
+from .run_folder import Event, RunFolder
 from .run_spec import RunSpec, check_without_secrets
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
@@ -85,6 +86,14 @@ class RunSummary:
             if event.at_us > self.failed.at_us and event.name in GOES_ON:
                 return ""
         return f"last failure: {self.failed.summary()}"
+
+    @property
+    def not_waiting(self) -> str:
+        """State of a run that does not wait, with the reason of its last failure."""
+        if not self.failure:
+            return f"does not wait, {self.status.state}"
+        words = "begins again" if self.status.state == "running" else f"does not wait, {self.status.state}"
+        return f"{words}; {self.failure}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for `--json`."""

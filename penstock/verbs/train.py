@@ -266,8 +266,7 @@ def show(arguments: Namespace) -> Answer:
         if number in code:
             lines.append(f"  code: {code[number]}")
     if run.failed is not None:
-        lines.append(f"failed {_time(run.failed.at_us)}, after {run.failed.restarts} earlier starts:")
-        lines += [f"    {line}" for line in run.failed.text.splitlines()]
+        lines += run.failed.to_lines()
     return body, lines_text(lines), 0
 
 
@@ -349,18 +348,8 @@ def why(arguments: Namespace) -> Answer:
     folder, launcher = _launched(arguments)
     text = launcher.why(folder.run)  # first: `status` releases what Slurm holds
     run = summary(folder, launcher)
-    status = run.status
-    body = {
-        "run": folder.run,
-        "state": status.state,
-        "place": status.place,
-        "why": text,
-        "failure": run.failure,
-    }
-    words = text or f"does not wait, {status.state}"
-    if run.failure and status.state == "running":
-        words = text or "begins again and again"
-    return body, lines_text(filter(None, [f"{folder.run}: {words}", run.failure])), 0
+    body = {"run": folder.run, "state": run.status.state, "place": run.status.place, "why": text}
+    return body | {"failure": run.failure}, f"{folder.run}: {text or run.not_waiting}", 0
 
 
 @verb(

@@ -10,6 +10,7 @@ from loader.dataset.log.entries import canonical
 from loader.storage import ObjectInfo, Store
 from loader.storage.spec import redact
 
+from ...units import second
 from .json_object import read_object, whole_number
 
 FORMAT = 1
@@ -52,6 +53,12 @@ class FailedStart:
         if self.ends > 1:
             return f"{shown} ({self.ends} failures without a step)"
         return shown
+
+    def to_lines(self) -> list[str]:
+        """Return when it failed, and its traceback."""
+        lines = [f"failed {second(self.at_us)} UTC, after {self.restarts} earlier starts:"]
+        lines.extend(f"    {line}" for line in self.text.splitlines())
+        return lines
 
 
 def put_failed_start(store: Store, prefix: str, failed: FailedStart, hidden: Sequence[str] = ()) -> None:

@@ -205,7 +205,7 @@ def test_run_that_fails_twice_alike_ends_with_the_words_of_the_jobset(
     (jobset,) = server.cluster.jobsets.values()
     assert (jobset["status"]["restarts"], jobset["status"]["restartsCountTowardsMax"]) == (1, 1)
     text = launcher.logs("big-7")
-    assert "failed twice at one step with the same last line; it is over" in text
+    assert "failed twice alike without a step between; it is over" in text
     assert "ended with 76" in text
     store = loader.Root(root).store
     (first, second) = [store.get(info.key).data for info in store.list("trainings/big-7/failures/")]

@@ -20,6 +20,7 @@ from penstock.train.launch.jobset import _ended_us
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.run_log import rank_lines
 from penstock.train.launch.slurm_job import SlurmJobs
+from penstock.train.objects.failed_starts import FailedStart, put_failed_start
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec, read_spec
 from penstock.train.submitting import resume, submit
@@ -378,3 +379,30 @@ def test_text_of_a_record_forges_no_line(folder: RunFolder, penstock: Penstock) 
         assert "\\nbig-9" in text, verb
         assert not [line for line in text.splitlines() if line.startswith("big-9")], verb
         assert "\x1b" not in text
+
+
+def test_reason_of_the_last_failure_is_shown(folder: RunFolder, penstock: Penstock) -> None:
+    folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url))
+    traceback = "Traceback (most recent call last):\nValueError: planted\x1b[2J"
+    failed = FailedStart(
+        at_us=500 * S,
+        restarts=1,
+        status=1,
+        ends=3,
+        is_over=False,
+        line="ValueError: planted\x1b[2J",
+        text=traceback,
+    )
+    put_failed_start(folder.store, folder.key(""), replace(failed, at_us=400 * S, line="earlier"))
+    put_failed_start(folder.store, folder.key(""), failed)
+    reason = "last failure: ValueError: planted[2J (3 failures without a step)"
+    assert reason in penstock("ls")[1]
+    assert f"big-7: does not wait, unknown; {reason}" in penstock("why", "big-7")[1]
+    text = penstock("show", "big-7")[1]
+    assert reason in text.splitlines()[0]
+    assert "    ValueError: planted" in text
+    assert "\x1b" not in text
+    assert json.loads(penstock("show", "big-7", "--json")[1])["failure"]["ends"] == 3
+    folder.put_event(2, 3, "saved", 95, {}, 600 * S)
+    assert "last failure" not in penstock("ls")[1]
+    assert "last failure" not in penstock("why", "big-7")[1]

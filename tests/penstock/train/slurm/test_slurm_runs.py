@@ -187,7 +187,7 @@ def test_run_that_fails_twice_alike_ends(launcher: SlurmJobs, toy: Toy) -> None:
     # The first rank that fails may end the other before its line.
     assert set(re.findall("began [0-9]", log)) == {"began 0", "began 1"}
     assert "restarts in 10 s" in log
-    assert "failed twice at one step with the same last line" in log
+    assert "failed twice alike without a step between" in log
     assert states(launcher) == ["FAILED"]
 
 

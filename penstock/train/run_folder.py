@@ -78,6 +78,11 @@ class Event:
     facts: Mapping[str, Any]
     """Further facts, such as `took_us`."""
 
+    def __str__(self) -> str:
+        words = self.name.replace("_", " ")
+        step = self.facts.get("checkpoint", self.step)
+        return f"{words} ({step})"
+
 
 class RunFolder:
     """The record of one run."""

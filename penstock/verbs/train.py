@@ -256,11 +256,7 @@ def show(arguments: Namespace) -> Answer:
     if 0 in code:
         lines.append(code[0])
     for number, facts in run.attempts.items():
-        own = [
-            f"{event.name.replace('_', ' ')} ({event.facts.get('checkpoint', event.step)})"
-            for event in run.events
-            if event.attempt == number
-        ]
+        own = [str(event) for event in run.events if event.attempt == number]
         where = f"{facts.get('launcher')} on {facts.get('node')}, {facts.get('ranks')} ranks"
         lines.append(f"attempt {number}: {where}; {', '.join(own)}")
         if number in code:

@@ -46,6 +46,8 @@ class RunSpec:
     """Variables of the ranks. No secrets: the file is stored in the record."""
     srun: tuple[str, ...] = ()
     """Slurm: further options of srun, such as ("--cpu-bind=cores",)."""
+    snapshot: str = ""
+    """SHA-256 of the copy of the code that ranks start from, by `submit --snapshot`; "": the folder itself."""
 
     @property
     def node_range(self) -> tuple[int, int]:
@@ -67,7 +69,7 @@ class RunSpec:
 
 
 _LISTS = ("command", "trackers", "srun")
-_LATER = ("srun",)
+_LATER = ("srun", "snapshot")
 """Keys of this release, which a record lacks unless the file has them."""
 
 
@@ -144,6 +146,7 @@ def spec_of(values: Mapping[str, Any], where: str) -> RunSpec:
 
 
 _LEAST = {"ranks_per_node": 1, "gpus_per_node": 0, "walltime_s": 0, "grace_s": 1}
+_SNAPSHOT = re.compile(r"(?:[0-9a-f]{64})?")
 _NODES = re.compile(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?")
 
 
@@ -176,6 +179,8 @@ def _checked(where: str, name: str, value: Any) -> Any:
         return value
     if not _is_text(value):
         raise wrong("a text")
+    if name == "snapshot" and not _SNAPSHOT.fullmatch(value):
+        raise wrong("64 hex digits, as submit --snapshot stores them")
     return value
 
 

@@ -3,14 +3,14 @@
 import sys
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import asdict
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import InvalidRuntime
 
 from ..text import lines_text, terminal_text
-from ..units import parse_length
+from ..units import parse_length, second
 from .verb import (
     Answer,
     Argument,
@@ -92,12 +92,14 @@ def _dry_run(option: str, text: str) -> Argument:
         "--plan HASH",
         "plan whose requests --dry-run counts, as plan.save(root) stored it (default: the run's)",
     ),
+    flag("--snapshot", "start from a copy of this folder in the record, without what .gitignore names"),
     # Two options: `nargs="?"` would take the file that follows.
     _dry_run("--dry-run", "print what would be started"),
     _dry_run("--dry-run=server", "let the scheduler check it"),
 )
 def submit(arguments: Namespace) -> Answer:
     """Start a run, or find the one that its file started."""
+    from ..train.code.snapshot import with_code
     from ..train.launch.run_places import check_places, place_notes
     from ..train.run_folder import RunFolder
     from ..train.run_spec import read_spec
@@ -110,6 +112,7 @@ def submit(arguments: Namespace) -> Answer:
             "--plan counts the requests of --dry-run; a run names its plan itself: leave it out"
         )
     spec = read_spec(arguments.spec, arguments.set)
+    spec = with_code(spec, Path.cwd() if arguments.snapshot else None, stored=not arguments.dry_run)
     launcher, asked = _launcher(spec.record, arguments), sized(spec, arguments.nodes)
     changed = changes(spec)
     body: dict[str, Any] = {"run": spec.run, "changed": [change._asdict() for change in changed]}
@@ -134,12 +137,14 @@ def submit(arguments: Namespace) -> Answer:
 @verb("let a stopped run go on", *_SIZED_SPEC, _MOVED)
 def resume(arguments: Namespace) -> Answer:
     """Let a stopped run go on at its newest checkpoint."""
+    from ..train.code.snapshot import with_code
     from ..train.run_folder import RunFolder
     from ..train.run_spec import read_spec
     from ..train.submitting import changes, finished_note
     from ..train.submitting import resume as resume_run
 
     spec = read_spec(arguments.spec, arguments.set)
+    spec = with_code(spec, None, stored=False)
     changed = changes(spec)
     notes = finished_note(RunFolder(loader.Root(spec.record).store, spec.run))
     launcher = _launcher(spec.record, arguments)
@@ -179,6 +184,7 @@ def _steps(text: str) -> tuple[int, int]:
 def replay(arguments: Namespace) -> Answer:
     """Repeat steps of a run, on other nodes; nothing is saved but the record and the trail."""
     from ..compute.cluster import Cluster
+    from ..train.code.snapshot import with_code
     from ..train.replay_run import EXCLUDES, nodes_at, replay_spec, without_nodes
     from ..train.run_folder import RunFolder
     from ..train.run_spec import read_spec
@@ -186,6 +192,7 @@ def replay(arguments: Namespace) -> Answer:
     from ..train.submitting import submit as submit_run
 
     spec, cluster = read_spec(arguments.spec, arguments.set), cluster_of(arguments) or Cluster()
+    spec = with_code(spec, None, stored=False)
     repeated = replay_spec(spec, arguments.steps)
     nodes = arguments.not_on
     if cluster.engine in EXCLUDES and not nodes:
@@ -208,14 +215,6 @@ def ls(arguments: Namespace) -> Answer:
     header = ("run", "state", "step", "attempts", "newest event")
     table = Table(form=FORM, header=header, rows=rows, titled=False)
     return [one.to_json() for one in listed], [table] if rows else "no runs", 0
-
-
-def _time(at_us: int) -> str:
-    """Return a time of a record in UTC; the number itself beyond the calendar."""
-    try:
-        return f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):
-        return f"{at_us} us"
 
 
 def _newest(run: "RunSummary") -> str:
@@ -251,7 +250,7 @@ def show(arguments: Namespace) -> Answer:
     ]
     for change in run.changes:
         fields = "; ".join(map(str, change.changed))
-        lines.append(f"changed {_time(change.at_us)} by {change.by or 'a user without a name'}: {fields}")
+        lines.append(f"changed {second(change.at_us)} by {change.by or 'a user without a name'}: {fields}")
     code = body["code"] = CodeRecord(folder.store, folder.key("")).lines()
     if 0 in code:
         lines.append(code[0])

@@ -54,20 +54,22 @@ def code_root(folder: Path) -> Path:
 
 def code_files(root: Path) -> dict[str, str]:
     """Return path -> SHA-256 of the small files of a folder of code; {} if it has more than `MOST_FILES`."""
-    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    paths: Iterable[str]
-    if listed:
-        paths = listed.rstrip("\0").split("\0")
-    else:
-        paths = _walked(root)
     digests: dict[str, str] = {}
-    for number, path in enumerate(paths):
+    for number, path in enumerate(listed_paths(root)):
         if number == MOST_FILES:
             return {}
         sha256 = file_sha256(root / path)
         if sha256:
             digests[path] = sha256
     return digests
+
+
+def listed_paths(root: Path) -> Iterable[str]:
+    """Return the paths below a folder that git does not ignore; without git, all outside of hidden folders."""
+    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if not listed:
+        return _walked(root)
+    return listed.rstrip("\0").split("\0")
 
 
 def _walked(root: Path) -> Iterator[str]:

@@ -14,7 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from loader.dataset.root import Root
+
 from ...compute.locked_processes import holders, kill_all
+from ..code.snapshot import rank_command
 from ..run import AGAIN
 from ..run_spec import RunSpec
 from ..stop import SIGNALS
@@ -42,18 +45,23 @@ def torchrun(spec: RunSpec, *, tee: bool = False) -> list[str]:
         "--standalone",
         *options,
         COMMAND,
-        *spec.command,
+        *rank_command(spec, sys.executable),
     ]
 
 
 def environment(spec: RunSpec, base: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a run's processes."""
+    record = spec.record
+    checkpoints = spec.checkpoints or spec.record
+    if spec.snapshot:  # its ranks have another current folder
+        record = Root(record).url
+        checkpoints = Root(checkpoints).url
     return {
         **base,
         **spec.env,
         "PENSTOCK_RUN": spec.run,
-        "PENSTOCK_RECORD": spec.record,
-        "PENSTOCK_CHECKPOINTS": spec.checkpoints or spec.record,
+        "PENSTOCK_RECORD": record,
+        "PENSTOCK_CHECKPOINTS": checkpoints,
         "PENSTOCK_GRACE_S": str(spec.grace_s),
         **({"PENSTOCK_TRACKERS": ",".join(spec.trackers)} if spec.trackers else {}),
     }

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..code.snapshot import rank_command
 from ..run import AGAIN
 from ..run_spec import RunSpec
 from . import script_calls
@@ -276,7 +277,7 @@ def batch_script(spec: RunSpec, settings: NodeSettings, name: str) -> str:
         log=shlex.quote(settings.log),
         spans=shlex.quote(f"{settings.log}{SPANS}"),
         rank=shlex.quote(rank),
-        command=shlex.join(spec.command),
+        command=shlex.join(rank_command(spec, settings.python)),
         srun_options=_srun_options(spec),
         environment_line=source.replace("\n", "; "),
         python=shlex.quote(settings.python),

@@ -21,6 +21,8 @@ FIXED = ("run", "record", "checkpoints", "ranks_per_node", "gpus_per_node")
 """Keys that a run keeps."""
 MOST_CHANGES = 500
 """Most changes of a run: a person makes them."""
+LAST_US = 253_402_300_799_000_000
+"""End of the year 9999 in UTC microseconds."""
 _CHANGE = re.compile(r"([0-9]{6})\.json")
 
 
@@ -129,8 +131,11 @@ def spec_changes(store: Store, prefix: str, run: str) -> list[SpecChange]:
         changed = list[FieldChange]()
         for field, old, new in body["changed"]:
             changed.append(FieldChange(str(field), old, new))
+        at_us = whole_number(body, "at_us")
+        if at_us > LAST_US:
+            raise ValueError(f"at_us = {at_us}")
         return SpecChange(
-            at_us=whole_number(body, "at_us"),
+            at_us=at_us,
             by=str(body["by"]),
             changed=tuple(changed),
             spec=_own_spec(body["spec"], run),

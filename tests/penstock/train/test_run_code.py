@@ -1,19 +1,29 @@
 """The code of each start is in the record: commit, files and changes; an edit in mid-run is shown."""
 
 import hashlib
+import io
 import json
 import os
+import shlex
 import subprocess
+import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import loader
+from loader.errors import Corrupt, InvalidSpec
 from penstock.cli import main
 from penstock.train.code.code_files import code_files, code_root, commit
 from penstock.train.code.code_record import CodeRecord, code_of_script
+from penstock.train.code.snapshot import pack, put_snapshot, rank_command, unpacked, with_code
+from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.run_folder import RunFolder
+from penstock.train.run_spec import read_spec
+from penstock.train.submitting import submit
+from tests.servers.patience import until
 
 Start = Callable[..., list]  # type: ignore[type-arg]
 
@@ -132,3 +142,72 @@ def test_run_records_its_code(root: str, start: Start) -> None:
     assert rank.status() == 0, rank.text
     folder = RunFolder(loader.Root(root).store, "big-7")
     assert "files " in CodeRecord(folder.store, folder.key("")).lines()[1]
+
+
+def test_copy_has_equal_bytes_and_no_ignored_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "link.py").symlink_to("train.py")
+    data = pack(project)
+    os.utime(project / "train.py", (1, 1))
+    assert pack(project) == data
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        assert sorted(archive.getnames()) == [".gitignore", "link.py", "train.py"]
+    (project / "out.py").symlink_to("/etc/hostname")
+    with pytest.raises(InvalidSpec, match=r"out.py is no file of .*put it into \.gitignore"):
+        pack(project)
+    (project / "out.py").unlink()
+    monkeypatch.setattr("penstock.train.code.snapshot.MOST_BYTES", 10)
+    with pytest.raises(InvalidSpec, match=r"or 10 bytes .*put what is no code into \.gitignore"):
+        pack(project)
+
+
+def test_replaced_copy_starts_nothing(
+    folder: RunFolder, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    sha256 = put_snapshot(folder.store, "big-7", pack(project))
+    key = folder.key(f"code/{sha256}.tar.gz")
+    (project / "train.py").write_text("forged\n")
+    whole = folder.store.get(key).data
+    folder.store.put(key, pack(project))
+    with pytest.raises(Corrupt, match="is not the code that was submitted"):
+        unpacked(folder.store, "big-7", sha256)
+    folder.store.put(key, whole)
+    where = unpacked(folder.store, "big-7", sha256)
+    assert (where / "train.py").read_text() == "lr = 1\n"
+    assert unpacked(folder.store, "big-7", sha256) == where
+
+
+@pytest.mark.server
+def test_run_starts_from_its_copy_after_an_edit(
+    folder: RunFolder,
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A second submit without the option keeps the copy, and an edit of the folder reaches no start."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.chdir(project)
+    (project / "train.py").write_text("import os\nprint('lr = 1', os.environ['PENSTOCK_RECORD'])\n")
+    file = tmp_path / "run.toml"
+    command = json.dumps([sys.executable, "train.py"])
+    file.write_text(f'run = "big-7"\ncommand = {command}\nrecord = "../root"\n')
+    assert main(["train", "submit", str(file), "--snapshot", "--dry-run"]) == 0
+    assert "penstock.train.code.snapshot" in capsys.readouterr().out
+    assert [*folder.store.list("trainings/")] == [], "--dry-run stores nothing"
+    launcher = LocalRanks(folder.store.url)
+    for copied in (project, None):
+        submit(with_code(read_spec(file), copied, stored=True), launcher)
+        until(lambda: launcher.status("big-7").state == "ended", lambda: launcher.logs("big-7"))
+        (project / "train.py").write_text("print('lr = 2')\n")
+    for process in launcher._begun:
+        process.wait()
+    assert launcher.logs("big-7").count(f"lr = 1 {folder.store.url}") == 2
+    assert "lr = 2" not in launcher.logs("big-7")
+    spec = folder.spec()
+    assert folder.spec_changes() == []
+    assert shlex.join(rank_command(spec, "python")).endswith(
+        f"big-7 {spec.snapshot} {sys.executable} train.py"
+    )

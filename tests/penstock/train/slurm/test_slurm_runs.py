@@ -21,6 +21,7 @@ from penstock.cli import main
 from penstock.compute.cluster import Cluster, TrainSettings
 from penstock.compute.engines.slurm import ENDED
 from penstock.compute.engines.slurm_listing import named_jobs
+from penstock.train.code.snapshot import with_code
 from penstock.train.launch import slurm_job_script
 from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.run_folder import RunFolder
@@ -122,6 +123,18 @@ def test_run_is_requeued_after_a_stop_and_ends_if_a_person_cancels(
     assert launcher.logs("big-7", rank=3, start=0).startswith("began 0: 3 of 4")
     resume(toy(600, ranks_per_node=2), launcher)
     wait_for(launcher, "began 2", 4)  # restarts count on
+
+
+def test_copy_of_the_code_reaches_every_node(launcher: SlurmJobs, toy: Toy, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    script = tmp_path / "project" / "train.py"
+    script.write_text(TOY.read_text())
+    command = (sys.executable, "train.py", "0.1")
+    submit(with_code(replace(toy(), command=command), script.parent, stored=True), launcher)
+    script.write_text("raise ValueError('the copy is not used')")
+    until(lambda: launcher.status("big-7").state == "ended", lambda: launcher.logs("big-7"))
+    assert launcher.logs("big-7").count("done\n") == 2, launcher.logs("big-7")
+    assert launcher.status("big-7").exit_status == 0
 
 
 def test_changed_file_goes_on_in_a_job_of_its_own(

@@ -1,18 +1,18 @@
-"""Split the node-seconds of a run: starting, restoring, new and repeated steps, waiting, saving, stopping, idle.
+"""Split the node-seconds of a run into parts: starting, restoring, steps, waiting, saving, stopping, idle, back-off.
 
 A start's time runs from its allocation to its end by the scheduler's accounting. Events of the first rank cut it into
-stretches; the caller gives the share of steps' time that ranks waited. Time that no event explains is unknown. So the
-parts of a start sum to its time.
+stretches; the caller gives the share of steps' time that ranks waited. Where the launcher notes when all ranks had
+ended, the rest is back-off. Time that nothing explains is unknown. So the parts of a start sum to its time.
 """
 
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import Any, NamedTuple
 
-from .launch.launcher import Span
+from .launch.launcher import RankStart, Span
 from .run_folder import Event
 from .windows import WindowSum
 
@@ -25,6 +25,7 @@ PARTS = (
     "saving",
     "stopping",
     "idle",
+    "back-off",
     "unknown",
 )
 
@@ -43,6 +44,12 @@ class Allocation:
     """Number of nodes."""
     state: str = ""
     """State at its end, in the scheduler's word."""
+    is_followed: bool = False
+    """True if another start follows in the same allocation of nodes."""
+    is_noted: bool = False
+    """True if the launcher noted the start, whether or not a rank came up."""
+    ranks_ended_us: int | None = None
+    """UTC microseconds at which all of its ranks had ended, by the launcher; None while they run, or if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +74,8 @@ class AttemptGoodput:
     """Name of its last event."""
     state: str = ""
     """State at its end, in the scheduler's word."""
+    failed_us: int | None = None
+    """UTC microseconds at which it failed; None if it did not, or runs. A preemption or a lost allocation is none."""
 
     @property
     def seconds(self) -> float:
@@ -84,7 +93,7 @@ class Restarts:
     """Starts that followed ends of one cause."""
 
     cause: str
-    """The scheduler's word, such as "preempted", else "stopped", "failed" or "killed"."""
+    """The scheduler's word, such as "preempted", else "stopped", "failed", "killed" or "no rank"."""
     count: int
     """Number of starts."""
     lost_steps: int
@@ -111,8 +120,11 @@ RECORDED = "RECORDED"
 """State of a start whose time is by the record only, without its queue and launch."""
 UNACCOUNTED = "UNACCOUNTED"
 """State of a recorded start for which the scheduler's accounting has no time."""
+PREEMPTED = "PREEMPTED"
 PLAIN_STATES = ("RUNNING", "COMPLETED", "FAILED", "REQUEUED", RECORDED, UNACCOUNTED)
-"""Words of Slurm that say less than the run's last event, and ours."""
+"""Words of Slurm that are vaguer than the run's last event, and ours."""
+STOPS = ("stopped", "ended")
+"""Last events of a start that did not fail."""
 WINDOW = "window"
 """Name of an event that stands for a window: so many steps were done at its end."""
 LAST = {"stopped": "stopping", "ended": "stopping", "failed": "idle"}
@@ -142,21 +154,42 @@ def goodput(
         later = [_first_step(own[following.attempt]) for following in allocations[place + 1 :]]
         next_begin = next((step for step in later if step is not None), end)
         first = next((event for event in own_events if event.name == "first_batch"), None)
+        last = next((event.name for event in reversed(own_events) if event.name != WINDOW), "")
         results.append(
             AttemptGoodput(
                 attempt=allocation.attempt,
                 nodes=allocation.nodes,
-                parts=_parts(allocation, _stretches(own_events), done, waits.get(allocation.attempt, 0.0)),
+                parts=_parts(
+                    allocation,
+                    _stretches(own_events, is_noted=allocation.is_noted),
+                    done,
+                    waits.get(allocation.attempt, 0.0),
+                    last,
+                ),
                 first_step=_first_step(own_events) or 0,
                 end_step=end,
                 lost_steps=max(0, end - next_begin),
                 seconds_to_first_step=None if first is None else (first.at_us - allocation.begun_us) / 1e6,
-                end=next((event.name for event in reversed(own_events) if event.name != WINDOW), ""),
+                end=last,
                 state=allocation.state,
+                failed_us=_failed_us(allocation, last),
             )
         )
         done = max(done, end)
     return results
+
+
+def _failed_us(allocation: Allocation, last: str) -> int | None:
+    """Return when a start failed; None if it did not.
+
+    It did if its first rank wrote so, or if another start follows in the allocation. So it did if all ranks had ended
+    before the job went back to the queue. last: name of its last event.
+    """
+    ended_us = allocation.ended_us if allocation.ranks_ended_us is None else allocation.ranks_ended_us
+    if last in STOPS:
+        return None
+    is_requeued = allocation.state == "REQUEUED" and allocation.ranks_ended_us is not None
+    return ended_us if last == "failed" or allocation.is_followed or is_requeued else None
 
 
 def _window_end(window: WindowSum) -> Event:
@@ -189,19 +222,67 @@ def matched(
     attempts: Start -> what the record has of it. A launcher may begin a run again within a span: then each start has
     the time up to the next one's.
     """
-    numbered = []
-    for span in spans:
-        ended_us = now_us if span.ended_us is None else span.ended_us
-        inside = starts_in(span, attempts, now_us)
-        begins_us = [span.begun_us, *(attempts[number]["at_us"] for number in inside[1:])]
-        begins_us = list(accumulate(begins_us, max))  # a later start on a node whose clock is behind
-        ends_us = [*begins_us[1:], ended_us]
-        for number, begun_us, end_us in zip(inside or [0], begins_us, ends_us, strict=True):
-            state = span.state if end_us == ended_us else ""
-            numbered.append(
-                Allocation(attempt=number, begun_us=begun_us, ended_us=end_us, nodes=span.nodes, state=state)
+    return [one for span in spans for one in span_allocations(span, attempts, now_us)]
+
+
+class _Beginning(NamedTuple):
+    """Beginning of a start inside a span."""
+
+    begun_us: int
+    """UTC microseconds."""
+    attempt: int
+    """Number of the start; 0 if no rank came up."""
+    noted: RankStart | None
+    """Note of the launcher; None for a start that only the record has."""
+
+
+def span_allocations(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_us: int) -> list[Allocation]:
+    """Return the allocations of the starts in one span, in order; they sum to it."""
+    ended_us = now_us if span.ended_us is None else span.ended_us
+    beginnings = _beginnings(span, attempts, now_us)
+    # A later start may be on a node whose clock is behind.
+    begins_us = [
+        min(ended_us, begun_us)
+        for begun_us in accumulate((beginning.begun_us for beginning in beginnings), max)
+    ]
+    ends_us = [*begins_us[1:], ended_us]
+    allocations = list[Allocation]()
+    for beginning, begun_us, end_us in zip(beginnings, begins_us, ends_us, strict=True):
+        is_last = len(allocations) == len(beginnings) - 1
+        state = span.state if is_last else ""
+        if beginning.noted is not None and beginning.noted.is_preempted and state in ("", "REQUEUED"):
+            state = PREEMPTED
+        allocations.append(
+            Allocation(
+                attempt=beginning.attempt,
+                begun_us=begun_us,
+                ended_us=end_us,
+                nodes=span.nodes,
+                state=state,
+                is_followed=not is_last,
+                is_noted=beginning.noted is not None,
+                ranks_ended_us=None if beginning.noted is None else beginning.noted.ended_us,
             )
-    return numbered
+        )
+    return allocations
+
+
+def _beginnings(span: Span, attempts: Mapping[int, Mapping[str, Any]], now_us: int) -> list[_Beginning]:
+    """Return the starts in a span, by the launcher's notes and by the record. The first one begins with the span."""
+    inside = starts_in(span, attempts, now_us)
+    results = list[_Beginning]()
+    for place, noted in enumerate(span.starts):
+        end_us = span.starts[place + 1].begun_us if place + 1 < len(span.starts) else None
+        # In order: a clock that jumps back may not put a later start before an earlier one.
+        own = list(
+            takewhile(lambda number: end_us is None or attempts[number]["at_us"] < end_us, inside)  # noqa: B023
+        )
+        inside = inside[len(own) :]
+        results.append(_Beginning(noted.begun_us, own[0] if own else 0, noted))
+        results += [_Beginning(attempts[number]["at_us"], number, None) for number in own[1:]]
+    results += [_Beginning(attempts[number]["at_us"], number, None) for number in inside]
+    first = results[0] if results else _Beginning(span.begun_us, 0, None)
+    return [first._replace(begun_us=span.begun_us), *results[1:]]
 
 
 def with_unaccounted(
@@ -279,6 +360,8 @@ def restarts(attempts: Sequence[AttemptGoodput]) -> list[Restarts]:
 def _cause(attempt: AttemptGoodput) -> str:
     if attempt.state and attempt.state not in PLAIN_STATES:
         return attempt.state.lower()
+    if not attempt.attempt:
+        return "no rank"
     return attempt.end if attempt.end in LAST else "killed"
 
 
@@ -286,8 +369,8 @@ def _first_step(events: Sequence[Event]) -> int | None:
     return next((event.step for event in events if event.name in ("restored", "first_batch")), None)
 
 
-def _stretches(events: Sequence[Event]) -> Iterator[Stretch]:
-    """Yield the stretches between events, in order."""
+def _stretches(events: Sequence[Event], *, is_noted: bool) -> Iterator[Stretch]:
+    """Yield the stretches between events, in order. is_noted: True if the launcher noted the start."""
     part, step = "starting", 0
     for event in events:
         took_us, before = int(event.facts.get("took_us", 0)), step
@@ -309,16 +392,26 @@ def _stretches(events: Sequence[Event]) -> Iterator[Stretch]:
         else:
             yield Stretch(event.at_us, part, before, step)
             part = LAST.get(event.name, part)
-    yield Stretch(2**63, "unknown" if part == STEPS or not events else "idle" if part == "starting" else part)
+    if not events:
+        part = "starting" if is_noted else "unknown"
+    elif part == STEPS:
+        part = "unknown"
+    elif part == "starting":
+        part = "idle"
+    yield Stretch(2**63, part)
 
 
 def _parts(
-    allocation: Allocation, stretches: Iterable[Stretch], done: int, wait_share: float
+    allocation: Allocation, stretches: Iterable[Stretch], done: int, wait_share: float, last: str
 ) -> dict[str, float]:
     """Return part -> seconds of a start. done: steps that earlier starts did."""
     parts, at_us = dict.fromkeys(PARTS, 0.0), allocation.begun_us
+    ended_us = allocation.ended_us
+    if allocation.ranks_ended_us is not None:
+        ended_us = min(ended_us, max(at_us, allocation.ranks_ended_us))
+        parts["stopping" if last in STOPS else "back-off"] += (allocation.ended_us - ended_us) / 1e6
     for stretch in stretches:
-        until_us = max(at_us, min(stretch.until_us, allocation.ended_us))
+        until_us = max(at_us, min(stretch.until_us, ended_us))
         seconds, at_us = (until_us - at_us) / 1e6, until_us
         steps = stretch.end - stretch.begin
         if stretch.part != STEPS:

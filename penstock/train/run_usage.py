@@ -1,7 +1,7 @@
 """Usage of runs: their starts, by scheduler and record, for `penstock usage`."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +12,16 @@ from loader.storage import Store
 from ..checkpoints.ranks import several
 from ..usage.sacct import AccountedJob
 from ..usage.totals import FAILURES, StartUsage, job_usage
-from .goodput import AttemptGoodput, goodput, matched, recorded_allocations, span_goodput, starts_in
-from .launch.launcher import Launcher, Span
+from .goodput import (
+    STOPS,
+    AttemptGoodput,
+    goodput,
+    recorded_allocations,
+    span_allocations,
+    span_goodput,
+    starts_in,
+)
+from .launch.launcher import Launcher, RankStart, Span
 from .launch.slurm_job import spans_of
 from .run_folder import Event, RunFolder, runs
 
@@ -31,9 +39,16 @@ class UsageRecord:
     """Runs whose record is damaged: their time counts as unknown."""
 
 
-def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> UsageRecord:
+RankStarts = Callable[[str], Sequence[RankStart]]
+"""Name of a run -> starts of its ranks, by its launcher's notes."""
+
+
+def slurm_usage(
+    store: Store, jobs: Sequence[AccountedJob], now_us: int, rank_starts: RankStarts | None = None
+) -> UsageRecord:
     """Return the usage of Slurm's jobs: a record's runs with their goodput, and all others.
 
+    rank_starts: Tells starts apart that no rank reached, and back-off; costs a command for each run with a job.
     Costs a listing of the record, a listing per run and a request per attempt. A run with a job among these also costs
     a listing, a request per event, and the windows.
     """
@@ -49,6 +64,8 @@ def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> Usag
             own = [job for number in ids for job in by_id.get(number, ()) if job.begun_us is not None]
             own.sort(key=lambda job: job.begun_us or 0)
             spans = spans_of(own)
+            if rank_starts is not None and own:
+                spans = spans_of(own, rank_starts(run))
             if not any(starts_in(span, attempts, now_us) for span in spans):
                 return {}, ""  # job ids of another cluster
             starts = _starts(folder, spans, attempts, now_us)
@@ -56,8 +73,7 @@ def slurm_usage(store: Store, jobs: Sequence[AccountedJob], now_us: int) -> Usag
             return {}, f"{store.url}: the time of {run} counts as unknown: {error}"
         plain = (job_usage(job, now_us, first=job is by_id[job.job_id][0]) for job in own)
         return {
-            job: _with_record(usage, run, start, versions)
-            for job, usage, (start, versions) in zip(own, plain, starts, strict=True)
+            job: _with_record(usage, run, start) for job, usage, start in zip(own, plain, starts, strict=True)
         }, ""
 
     of_runs, problems = dict[AccountedJob, StartUsage](), list[str]()
@@ -90,16 +106,16 @@ def launcher_usage(store: Store, launcher: Launcher, now_us: int) -> UsageRecord
             problems.append(f"{store.url}: {run} is left out: {error}")
             continue
         user = next((str(facts.get("user", "")) for facts in attempts.values()), "")
-        for span, (start, versions) in zip(spans, starts, strict=True):
+        for span, start in zip(spans, starts, strict=True):
             plain = StartUsage(
                 user=user,
                 begun_us=span.begun_us,
                 ended_us=now_us if span.ended_us is None else span.ended_us,
                 nodes=span.nodes,
                 gpus=gpus * span.nodes,
-                failed=_has_failed(span, start),
+                failures_us=(span.ended_us,) if span.ended_us and _has_failed(span, start) else (),
             )
-            usage.append(_with_record(plain, run, start, versions))
+            usage.append(_with_record(plain, run, start))
     return UsageRecord(starts=usage, problems=problems)
 
 
@@ -148,36 +164,60 @@ def event_versions(event: Event) -> tuple[str, ...]:
     return tuple(sorted({str(one["name"]) for one in versions if isinstance(one, dict) and "name" in one}))
 
 
-def _has_failed(span: Span, start: AttemptGoodput) -> bool:
+def _has_failed(span: Span, start: "SpanUsage") -> bool:
     """Return whether a start failed: it has no event of its end, and its scheduler's word, if any, is a failure.
 
     A pod that stops by exit status 75 is Failed, too.
     """
-    if start.end in ("stopped", "ended") or span.ended_us is None:
+    if start.goodput.end in STOPS or span.ended_us is None:
         return False
     return not span.state or not FAILURES.isdisjoint(
         span.state.upper().split(", ")
     )  # a word per phase of pods
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanUsage:
+    """Goodput, versions and failures of one span, by the record."""
+
+    goodput: AttemptGoodput
+    """Its last start, with the time of all of them."""
+    versions: tuple[str, ...]
+    """Dataset versions that it read."""
+    failures_us: tuple[int, ...]
+    """UTC microseconds of the failures of its starts."""
+
+
 def _starts(
     folder: RunFolder, spans: Sequence[Span], attempts: Mapping[int, Mapping[str, Any]], now_us: int
-) -> list[tuple[AttemptGoodput, tuple[str, ...]]]:
-    """Return the goodput and the versions of each span; all of its time is unknown if no rank came up in it."""
-    allocations, events = matched(spans, attempts, now_us), folder.events()
+) -> list[SpanUsage]:
+    """Return what the record has of each span; all of its time is unknown if no rank came up in it."""
+    groups = [span_allocations(span, attempts, now_us) for span in spans]
+    allocations = [one for group in groups for one in group]
+    events = folder.events()
     versions = {event.attempt: event_versions(event) for event in events if event.name == "first_batch"}
     newest = versions[max(versions)] if versions else ()
     starts = iter(goodput(allocations, events, folder.window_sums()))
-    whole = [
-        span_goodput([next(starts) for _ in range(max(1, len(starts_in(span, attempts, now_us))))])
-        for span in spans
-    ]
-    return [(start, versions.get(start.attempt) or newest) for start in whole]
+    usages = list[SpanUsage]()
+    for group in groups:
+        own = [next(starts) for _ in group]
+        whole = span_goodput(own)
+        failures_us = tuple(one.failed_us for one in own if one.failed_us is not None)
+        usages.append(
+            SpanUsage(
+                goodput=whole,
+                versions=versions.get(whole.attempt) or newest,
+                failures_us=failures_us,
+            )
+        )
+    return usages
 
 
-def _with_record(usage: StartUsage, run: str, start: AttemptGoodput, versions: tuple[str, ...]) -> StartUsage:
-    seconds = start.seconds
-    parts = {part: its_s / seconds for part, its_s in start.parts.items()} if seconds else {}
-    return replace(
-        usage, run=run, versions=versions, parts=parts, failed=usage.failed or start.end == "failed"
-    )
+def _with_record(usage: StartUsage, run: str, start: SpanUsage) -> StartUsage:
+    """Return the usage of a span with its run. The last start may have failed by both records: it counts once."""
+    seconds = start.goodput.seconds
+    parts = {part: its_s / seconds for part, its_s in start.goodput.parts.items()} if seconds else {}
+    failures_us = start.failures_us
+    if usage.failures_us and start.goodput.failed_us is None:
+        failures_us += usage.failures_us
+    return replace(usage, run=run, versions=start.versions, parts=parts, failures_us=failures_us)

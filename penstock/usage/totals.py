@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ..units import WEEK_US
 from .sacct import AccountedJob
 
-LOST = ("repeated steps", "waiting for data", "idle")
+LOST = ("repeated steps", "waiting for data", "idle", "back-off")
 """Parts of a run's goodput that count as lost."""
 FAILURES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "LAUNCH_FAILED"})
 """States of a start that failed. Preemption, the time limit and cancellation are no failures."""
@@ -43,8 +43,8 @@ class StartUsage:
     """GPUs that it had."""
     asked_gpu_s: float | None = None
     """GPU-seconds that its job asked for, in one start of each job; None: what it had."""
-    failed: bool = False
-    """True if it failed: not preempted, cancelled or out of time."""
+    failures_us: tuple[int, ...] = ()
+    """UTC microseconds of its failures: an allocation may begin a run again and again. No preemption, no time limit."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """Part of `penstock.train.goodput.PARTS` -> share of its time, from 0 to 1; empty without a record."""
 
@@ -99,7 +99,7 @@ def job_usage(job: AccountedJob, now_us: int, *, first: bool = True) -> StartUsa
         nodes=job.nodes,
         gpus=job.gpus,
         asked_gpu_s=asked * limit_s if first else 0.0,
-        failed=job.state in FAILURES,
+        failures_us=(job.ended_us,) if job.state in FAILURES and job.ended_us is not None else (),
     )
 
 
@@ -135,7 +135,7 @@ def usage_row(name: str, starts: Iterable[StartUsage], since_us: int, until_us: 
             had = start.gpus * (start.ended_us - begun_us) / 1e6
             sums["asked"] += had if start.asked_gpu_s is None else start.asked_gpu_s
         seconds = _seconds(begun_us, start.ended_us, since_us, until_us)
-        sums["failures"] += start.failed and since_us <= start.ended_us < until_us
+        sums["failures"] += sum(since_us <= at_us < until_us for at_us in start.failures_us)
         if start.begun_us is None or not seconds:
             continue
         gpu_s = start.gpus * seconds

@@ -109,6 +109,7 @@ def usage(arguments: Namespace) -> Answer:
 
 def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord":
     from ..compute.cluster import Cluster
+    from ..train.launch.slurm_job import SlurmJobs
     from ..train.run_usage import launcher_usage, slurm_usage
     from ..train.submitting import launcher_of
     from ..usage.sacct import accounted_jobs
@@ -116,7 +117,7 @@ def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord"
     root, cluster = loader.Root(arguments.root), cluster_of(arguments)
     if cluster is not None and cluster.engine == "slurm":
         jobs = accounted_jobs(_answer(cluster), since_us=since_us)
-        return slurm_usage(root.store, jobs, until_us)
+        return slurm_usage(root.store, jobs, until_us, SlurmJobs(root.url, cluster).rank_starts)
     launcher = launcher_of(root.url, cluster or Cluster())
     return launcher_usage(root.store, launcher, until_us)
 

@@ -32,6 +32,18 @@ NEXT_START = "its next start has the changed file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankStart:
+    """A start of a run's ranks inside a span, by the launcher's own notes."""
+
+    begun_us: int
+    """UTC microseconds of its beginning."""
+    ended_us: int | None = None
+    """UTC microseconds at which all of its ranks had ended; None while they run, and after a lost node."""
+    is_preempted: bool = False
+    """True if a preemption stopped it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """Time that a scheduler gave to a run: one line of its accounting."""
 
@@ -45,6 +57,8 @@ class Span:
     """State in the scheduler's word, such as PREEMPTED."""
     node_names: tuple[str, ...] = ()
     """Names of the nodes, if the scheduler has them."""
+    starts: tuple[RankStart, ...] = ()
+    """Starts of the ranks in it, in order; () if the launcher notes none."""
 
 
 class Launcher(Protocol):

@@ -5,8 +5,9 @@ srun begins lines with `3: `, torchrun with `[rank3]:`, the rank on its node.
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -14,12 +15,18 @@ from loader.errors import InvalidRuntime
 from loader.json_text import parse_json_object
 
 from ...compute.locked_processes import LOG_BYTES
+from ..objects.json_object import LIMIT
+from .launcher import RankStart
 
 SPANS = ".spans"
 """Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before), on this machine `ended_us`.
 
 A run that is over has `exit_us` and its exit `status`.
-On Slurm a start has `ranks_us` once a rank has begun, or `no_rank_us` if srun began none in time."""
+On Slurm a start has `ranks_us` once a rank has begun, or `no_rank_us` if srun began none in time. It has
+`srun_ended_us` once all ranks have ended, and `preempted_us` if a preemption ended them."""
+RANK_KEYS = ("ranks_us", "no_rank_us")
+TIMES_BYTES = 2**20
+"""Bytes of the newest starts that are read: 8,000 starts. The run's owner may write any into the file."""
 RANKS = ".ranks"
 """Ending of the file that the ranks of this machine lock."""
 TEE = ("--tee=3", "--role=rank")
@@ -120,6 +127,28 @@ def spans_text(answer: Answer, log: str) -> str:
     return answer(["sh", "-c", f"if [ -e {spans} ]; then cat {spans}; fi"])
 
 
+def rank_starts(answer: Answer, log: str) -> list[RankStart]:
+    """Return the newest starts of the ranks by the script's notes beside a log, in order. Raises: EngineUnreachable."""
+    spans = shlex.quote(f"{log}{SPANS}")
+    text = answer(["sh", "-c", f"if [ -e {spans} ]; then tail -c {TIMES_BYTES} {spans}; fi"])
+    starts = list[RankStart]()
+    for times in times_of(text.splitlines()):
+        begun_us = _time_us(times, "begun_us")
+        ended_us = _time_us(times, "srun_ended_us")
+        if begun_us is not None:
+            starts.append(RankStart(begun_us=begun_us))
+        elif starts and ended_us is not None:
+            starts[-1] = replace(starts[-1], ended_us=ended_us)
+        elif starts and "preempted_us" in times:
+            starts[-1] = replace(starts[-1], is_preempted=True)
+    return sorted(starts, key=lambda start: start.begun_us)
+
+
+def _time_us(times: Mapping[str, Any], name: str) -> int | None:
+    value = times.get(name)
+    return value if type(value) is int and 0 < value < LIMIT else None
+
+
 def without_ranks(starts: Iterable[dict[str, Any]]) -> tuple[int, int]:
     """Return since when srun has begun no rank, in UTC microseconds, and in how many starts; (0, 0) if it does.
 
@@ -129,8 +158,8 @@ def without_ranks(starts: Iterable[dict[str, Any]]) -> tuple[int, int]:
     for times in starts:
         if type(begun_us := times.get("begun_us")) is int:
             newest_first.insert(0, (begun_us, ""))
-        elif newest_first and "exit_us" not in times:
-            newest_first[0] = newest_first[0][0], next(iter(times), "")
+        elif newest_first and (key := next(iter(times), "")) in RANK_KEYS:
+            newest_first[0] = newest_first[0][0], key
     if newest_first and not newest_first[0][1]:
         del newest_first[0]
     late = list(takewhile(lambda start: start[1] == "no_rank_us", newest_first))

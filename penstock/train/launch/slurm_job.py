@@ -5,6 +5,7 @@ The job's name follows from record and run. Two submits at once leave one job: t
 """
 
 import hashlib
+import logging
 import shlex
 import sys
 import time
@@ -25,10 +26,22 @@ from ...compute.engines.slurm_listing import (
 )
 from ...compute.engines.slurm_why import clock, why_waiting
 from ...usage.sacct import AccountedJob, accounted_jobs
+from ..objects.json_object import LIMIT
 from ..run_spec import RunSpec
-from .launcher import NEXT_START, RunStatus, Span
-from .run_log import LogPart, exit_status, log_part, run_text, spans_text, times_of, without_ranks
+from .launcher import NEXT_START, RankStart, RunStatus, Span
+from .run_log import (
+    LogPart,
+    exit_status,
+    log_part,
+    rank_starts,
+    run_text,
+    spans_text,
+    times_of,
+    without_ranks,
+)
 from .slurm_job_script import NodeSettings, batch_script
+
+_log = logging.getLogger(__name__)
 
 
 class SlurmJobs:
@@ -129,7 +142,17 @@ class SlurmJobs:
 
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`."""
-        return spans_of(accounted_jobs(self._queue.answer, name=self._name(run)))
+        return spans_of(accounted_jobs(self._queue.answer, name=self._name(run)), self.rank_starts(run))
+
+    def rank_starts(self, run: str) -> list[RankStart]:
+        """Return the starts of a run's ranks by what its script noted; none without notes or an answer."""
+        if not self._cluster.logs:
+            return []
+        try:
+            return rank_starts(self._queue.answer, self._log(run))
+        except EngineUnreachable as error:
+            _log.warning("the starts of %s inside its jobs are not read: %s", run, error)
+            return []
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
@@ -261,19 +284,29 @@ def _status(jobs: Sequence[QueuedJob], starts: list[AccountedJob]) -> RunStatus:
     return RunStatus(state="ended" if starts else "unknown", place=_ended_place(starts))
 
 
-def spans_of(starts: Iterable[AccountedJob]) -> list[Span]:
-    """Return the times of the starts by the accounting, without jobs that never started."""
-    return [
-        Span(
-            begun_us=start.begun_us,
-            ended_us=start.ended_us,
-            nodes=start.nodes,
-            state=start.state,
-            node_names=start.node_names,
+def spans_of(starts: Iterable[AccountedJob], ranks: Sequence[RankStart] = ()) -> list[Span]:
+    """Return the times of the starts by the accounting, without jobs that never started.
+
+    ranks: Starts of the ranks by the script's notes.
+    """
+    spans = list[Span]()
+    for start in starts:
+        begun_us = start.begun_us
+        if begun_us is None:
+            continue
+        ended_us = LIMIT if start.ended_us is None else start.ended_us
+        own = tuple(one for one in ranks if begun_us <= one.begun_us <= ended_us)
+        spans.append(
+            Span(
+                begun_us=begun_us,
+                ended_us=start.ended_us,
+                nodes=start.nodes,
+                state=start.state,
+                node_names=start.node_names,
+                starts=own,
+            )
         )
-        for start in starts
-        if start.begun_us is not None
-    ]
+    return spans
 
 
 def _place(job: QueuedJob) -> str:

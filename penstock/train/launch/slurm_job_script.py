@@ -106,6 +106,9 @@ superseded() {{ # a later job of this name waits: it has a changed file of the r
 requeue() {{ # a job that a person cancelled is COMPLETING here, and so is one that Slurm requeues by itself
     if superseded; then exit 0; fi
     refusals=0
+    case $(scontrol -o show job "$SLURM_JOB_ID") in # the accounting has REQUEUED after a preemption with a grace, too
+        *' PreemptTime='[0-9]*) note preempted_us ;;
+    esac
     while [ "$refusals" -lt 30 ]; do
         case $(squeue -h -j "$SLURM_JOB_ID" -o %T:%r) in
             RUNNING:* | *:TimeLimit) scontrol requeue "$SLURM_JOB_ID" && exit {again} || refusals=$((refusals + 1)) ;;
@@ -200,6 +203,7 @@ while :; do
     done
     kill -KILL "$watch" 2> /dev/null
     srun=
+    note srun_ended_us # what follows is back-off, for `penstock train goodput`
     if [ -e "$PENSTOCK_FOLDER/stopped" ] || [ -e "$PENSTOCK_FOLDER/lost" ]; then requeue; fi
     if [ "$status" = 0 ]; then
         if superseded; then exit 0; fi

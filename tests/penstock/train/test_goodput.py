@@ -16,7 +16,7 @@ from penstock.train.goodput import (
     totals,
     with_unaccounted,
 )
-from penstock.train.launch.launcher import Span
+from penstock.train.launch.launcher import RankStart, Span
 from penstock.train.run_folder import Event
 from penstock.train.windows import WindowSum
 
@@ -130,6 +130,74 @@ def test_restarts_by_cause() -> None:
         Restarts(cause="node_fail", count=1, lost_steps=0, seconds_to_first_step=11),
         Restarts(cause="preempted", count=1, lost_steps=0, seconds_to_first_step=20),
     ]
+
+
+def test_back_off_and_starts_without_a_rank_have_their_time() -> None:
+    """A job whose script starts srun four times: no rank, a kill, no rank, and a stop by a preemption."""
+    noted = (
+        RankStart(begun_us=0, ended_us=5 * S),
+        RankStart(begun_us=15 * S, ended_us=70 * S),
+        RankStart(begun_us=80 * S, ended_us=82 * S),
+        RankStart(begun_us=100 * S, ended_us=172 * S, is_preempted=True),
+    )
+    span = Span(begun_us=0, ended_us=175 * S, state="REQUEUED", nodes=2, starts=noted)
+    attempts = {1: {"at_us": 16 * S}, 2: {"at_us": 110 * S}}
+    killed = [event(1, 0, "ranks_up", 16, 0), event(1, 1, "first_batch", 20, 0), event(1, 2, "saved", 60, 40)]
+    starts = goodput(matched([span], attempts, 200 * S), [*killed, *LIFE[4:]])
+    assert [start.attempt for start in starts] == [0, 1, 0, 2]
+    assert [{part: s for part, s in start.parts.items() if s} for start in starts] == [
+        {"starting": 5, "back-off": 10},
+        {"starting": 5, "new steps": 40, "unknown": 10, "back-off": 10},
+        {"starting": 2, "back-off": 18},
+        {"starting": 12, "restoring": 8, "waiting for data": 1, "new steps": 40, "saving": 10, "stopping": 4},
+    ]
+    assert sum(start.seconds for start in starts) == 175
+    assert [start.failed_us for start in starts] == [5 * S, 70 * S, 82 * S, None]
+    assert [restart.cause for restart in restarts(starts)] == ["no rank", "killed"]
+    (last,) = restarts([starts[-1], starts[1]])
+    assert last.cause == "preempted", "the accounting has REQUEUED"
+
+
+@pytest.mark.parametrize(
+    ("state", "end", "fails"),
+    [
+        ("REQUEUED", "saved", True),
+        ("REQUEUED", "stopped", False),
+        ("PREEMPTED", "saved", False),
+        ("COMPLETED", "ended", False),
+        ("CANCELLED", "saved", False),
+        ("TIMEOUT", "failed", True),
+    ],
+)
+def test_last_start_of_an_allocation_failed_if_its_ranks_did(state: str, end: str, fails: bool) -> None:
+    life = [event(1, 0, "first_batch", 10, 0), event(1, 1, end, 60, 40)]
+    span = Span(begun_us=0, ended_us=90 * S, state=state, starts=(RankStart(begun_us=0, ended_us=80 * S),))
+    (start,) = goodput(matched([span], {1: {"at_us": 5 * S}}, 0), life)
+    assert start.failed_us == (80 * S if fails else None)
+
+
+def test_start_that_runs_has_not_failed() -> None:
+    span = Span(begun_us=0, ended_us=None, starts=(RankStart(begun_us=0),))
+    (start,) = goodput(matched([span], {}, 50 * S), [])
+    assert (start.failed_us, start.parts["starting"], start.seconds) == (None, 50, 50)
+
+
+@given(
+    st.lists(st.tuples(st.integers(-5, 110), st.none() | st.integers(-5, 110)), max_size=5),
+    st.lists(st.integers(0, 100), max_size=5),
+)
+def test_noted_starts_within_one_span_sum_to_it_whatever_their_clocks_say(
+    noted: list[tuple[int, int | None]], at_s: list[int]
+) -> None:
+    starts = [
+        RankStart(begun_us=begun_s * S, ended_us=None if ended_s is None else ended_s * S)
+        for begun_s, ended_s in sorted(noted, key=lambda pair: pair[0])
+    ]
+    attempts = {number: {"at_us": one * S} for number, one in enumerate(at_s, 1)}
+    span = Span(begun_us=0, ended_us=100 * S, starts=tuple(starts))
+    allocations = matched([span], attempts, 0)
+    assert sorted(one.attempt for one in allocations if one.attempt) == sorted(attempts)
+    assert sum(one.seconds for one in goodput(allocations, [])) == pytest.approx(100)
 
 
 NAMES = ("ranks_up", "restored", "first_batch", "saved", "stopped", "ended", "failed")

@@ -4,7 +4,7 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +12,8 @@ import pytest
 
 import loader
 from penstock.train.launch import script_calls, slurm_job_script
-from penstock.train.launch.run_log import SPANS, part_of, times_of, without_ranks
+from penstock.train.launch.launcher import RankStart
+from penstock.train.launch.run_log import SPANS, part_of, rank_starts, times_of, without_ranks
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
 from penstock.train.objects.failed_starts import newest_failed_start
 from penstock.train.run import AGAIN
@@ -106,6 +107,11 @@ exit 143
 """
 
 
+def shell(command: Sequence[str]) -> str:
+    """Run a command here, as the login node would."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """script(srun, command of the rank) -> command of a job with a srun of the test's, whose log is log.txt."""
@@ -144,16 +150,48 @@ def test_starts_that_no_rank_reached_are_no_failures(
     assert text.endswith("done\n"), text
     assert "began no rank, 2 times in a row" in text
     starts = [*times_of(Path(f"{log}{SPANS}").read_text().splitlines())]
-    assert [next(iter(times)) for times in starts] == ["begun_us", "no_rank_us"] * 2 + [
+    refused = ["begun_us", "srun_ended_us", "no_rank_us"]
+    assert [next(iter(times)) for times in starts] == [
+        *refused,
+        *refused,
         "begun_us",
         "ranks_us",
+        "srun_ended_us",
         "exit_us",
     ]
     assert starts[-1]["status"] == 0
-    assert without_ranks(starts[:3]) == (starts[0]["begun_us"], 1)
-    assert without_ranks(starts[:5]) == (starts[0]["begun_us"], 2), "the newest start is not late"
+    assert without_ranks(starts[:4]) == (starts[0]["begun_us"], 1)
+    assert without_ranks(starts[:7]) == (starts[0]["begun_us"], 2), "the newest start is not late"
+    noted = rank_starts(shell, str(log))
+    assert [start.begun_us for start in noted] == [starts[n]["begun_us"] for n in (0, 3, 6)]
+    assert all(start.ended_us is not None and not start.is_preempted for start in noted)
     assert without_ranks(starts) == (0, 0)
     assert without_ranks([]) == (0, 0)
+
+
+@pytest.mark.parametrize("is_preempted", [True, False])
+def test_stop_by_a_preemption_is_noted(
+    tmp_path: Path, script: Callable[[str, str], list[str]], is_preempted: bool
+) -> None:
+    """The accounting has REQUEUED for it, as for each other stop."""
+    stops = 'touch "$PENSTOCK_FOLDER/stopped"'
+    command = script(stops, "true")
+    at = "2026-11-28T16:00:00" if is_preempted else "None"
+    (tmp_path / "scontrol").write_text(
+        f"#!/bin/sh\necho JobId=7 JobState=RUNNING PreemptTime={at} Restarts=0\n"
+    )
+    ended = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_S)
+    assert ended.returncode == AGAIN, ended
+    (start,) = rank_starts(shell, str(tmp_path / "log.txt"))
+    assert (start.is_preempted, start.ended_us is not None) == (is_preempted, True)
+
+
+def test_notes_that_a_user_forged_are_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    lines = ["no JSON", '{"begun_us": "1"}', '{"srun_ended_us": 5}', '{"begun_us": 1e30}', "[]", "x" * 2**21]
+    Path(f"{log}{SPANS}").write_text("\n".join([*lines, '{"begun_us": 7}', '{"srun_ended_us": 9}']))
+    assert rank_starts(shell, str(log)) == [RankStart(begun_us=7, ended_us=9)]
+    assert rank_starts(shell, str(tmp_path / "none")) == []
 
 
 def test_signal_to_all_processes_leaves_the_watch_of_srun(

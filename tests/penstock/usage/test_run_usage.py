@@ -10,7 +10,7 @@ import pytest
 
 import loader
 from penstock.cli import main
-from penstock.train.launch.launcher import Span
+from penstock.train.launch.launcher import RankStart, Span
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
@@ -87,12 +87,46 @@ JOBS = [
 def test_jobs_of_a_run_have_its_goodput(recorded: RunFolder) -> None:
     usage = slurm_usage(recorded.store, parse_jobs("\n".join(JOBS)), 10**15)
     first, second, other = usage.starts
-    assert (first.run, first.versions, first.failed) == ("big-7", ("photos@3", "text@1"), True)
+    assert (first.run, first.versions, first.failures_us) == (
+        "big-7",
+        ("photos@3", "text@1"),
+        (11_000 * S,),
+    )
     assert (first.parts["new steps"], first.parts["starting"]) == pytest.approx((0.9, 0.1))
     assert (second.parts["new steps"], second.parts["repeated steps"]) == pytest.approx((0.6, 0.3))
     assert (first.asked_gpu_s, second.asked_gpu_s) == (8 * 3600, 0)
-    assert (other.run, other.parts, other.user, other.failed) == ("", {}, "bob", True), "another cluster's 13"
+    assert (other.run, other.parts, other.user) == ("", {}, "bob"), "another cluster's 13"
+    assert (first.failures_us, second.failures_us, other.failures_us) == ((11_000 * S,), (), (31_000 * S,))
     assert not usage.problems
+
+
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_every_failure_inside_an_allocation_counts(folder: RunFolder, is_noted: bool) -> None:
+    """Four starts of one job fail, two of them by a kill that leaves no event; the fifth one ends well.
+
+    The script also notes two starts that no rank reached.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        clock = Clock(patched)
+        for number, end in enumerate(("failed", "saved", "failed", "saved", "ended")):
+            clock.start(folder, "slurm 12", 10_000 + 1_000 * number, (0, 30), end)
+    (job,) = parse_jobs(line(12, "COMPLETED", 10_000, 16_000))
+    noted = [
+        RankStart(begun_us=(10_000 + 1_000 * number) * S, ended_us=(10_500 + 1_000 * number) * S)
+        for number in range(5)
+    ]
+    noted += [RankStart(begun_us=10_600 * S, ended_us=10_610 * S), RankStart(begun_us=10_700 * S)]
+    noted.sort(key=lambda start: start.begun_us)
+    usage = slurm_usage(folder.store, [job], 10**15, (lambda run: noted) if is_noted else None)
+    (start,) = usage.starts
+    assert len(start.failures_us) == (6 if is_noted else 4)
+    row = usage_row("big-7", [start], 0, 10**15)
+    assert (row.starts, row.failures) == (1, len(start.failures_us))
+    assert sum(start.parts.values()) == pytest.approx(1)
+    if is_noted:
+        assert start.parts["unknown"] == pytest.approx((2 * 100) / 6_000), "from the last event to the kill"
+        assert start.parts["back-off"] == pytest.approx((100 + 90 + 500 * 3) / 6_000)
+    assert usage_row("big-7", [start], 0, 12_000 * S).failures < row.failures, "those inside the window count"
 
 
 def test_damaged_record_is_named_and_its_time_unknown(recorded: RunFolder) -> None:
@@ -207,7 +241,7 @@ def test_stop_in_time_is_no_failure(folder: RunFolder, end: str, state: str, fai
             return [span] if run == "big-7" else []
 
     (start,) = launcher_usage(folder.store, Pods(), 10**15).starts  # type: ignore[arg-type]
-    assert (start.failed, start.gpus, start.nodes, start.user) == (failed, 16, 2, "ann")
+    assert (len(start.failures_us), start.gpus, start.nodes, start.user) == (int(failed), 16, 2, "ann")
 
 
 def test_starts_without_a_rank_count_their_gpu_hours(folder: RunFolder) -> None:

@@ -21,7 +21,9 @@ RUN = StartUsage(
     asked_gpu_s=16 * 24 * 3600,
     parts={"new steps": 0.5, "repeated steps": 0.1, "idle": 0.1, "saving": 0.1, "unknown": 0.2},
 )
-OTHER = StartUsage(account="speech", user="bob", begun_us=0, ended_us=10 * H, gpus=4, failed=True)
+OTHER = StartUsage(
+    account="speech", user="bob", begun_us=0, ended_us=10 * H, gpus=4, failures_us=(10 * H - 1,)
+)
 
 
 def test_row_adds_up_what_a_run_and_a_job_used():

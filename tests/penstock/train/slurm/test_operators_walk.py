@@ -150,7 +150,8 @@ def _check_goodput(walk: Walk, lines: list[tuple[int, str, int]]) -> None:
     assert (first["end"], second["end"]) == ("stopped", "ended")
     assert (second["first_step"], second["end_step"]) == (first["end_step"], STEPS)
     (restart,) = body["restarts"]
-    assert (restart["cause"], restart["count"], restart["lost_steps"]) == ("stopped", 1, 0)
+    assert (restart["cause"], restart["count"], restart["lost_steps"]) == ("preempted", 1, 0)
+    assert "stopped, preempted" in text
     for part, node_s in body["parts"].items():
         assert f"{part:<18} {node_s:>14,.1f}" in text
 

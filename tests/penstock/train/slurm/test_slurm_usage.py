@@ -52,3 +52,29 @@ def test_usage_adds_up_to_the_accounting(
     assert body["total"]["allocated"] == pytest.approx(gpu_s / 3600, abs=0.004)
     assert main(["usage", *options, "--by", "dataset"]) == 0
     assert "points@1" in {row["name"] for row in json.loads(capsys.readouterr().out)["rows"]}
+
+
+def test_each_failure_inside_an_allocation_counts_and_its_back_off_has_a_name(
+    slurm_cluster: Slurm,
+    launcher: SlurmJobs,
+    root: str,
+    spec: Callable[..., RunSpec],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A run that fails twice at one step: one line of sacct, two failures, and 10 s between them."""
+    submit(spec("--steps", 20, "--fail-at", 5, nodes="2"), launcher)
+    until(lambda: launcher.status("big-7").state == "ended")
+    until(lambda: not slurm_cluster.told("squeue", "--noheader", "--all").strip())
+    options = ["--root", root, "--cluster", str(tmp_path / "cluster.toml"), "--json"]
+    assert main(["usage", *options, "--since", "1h", "--by", "run"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    (span,) = launcher.spans("big-7")
+    assert span.ended_us is not None
+    assert (span.state, len(span.starts), rows["big-7"]["failures"]) == ("FAILED", 2, 2)
+    assert main(["train", "goodput", "big-7", *options]) == 0
+    body = json.loads(capsys.readouterr().out)
+    first, second = body["starts"]
+    assert 9 <= first["parts"]["back-off"] < 60
+    parts_s = sum(first["parts"].values()) + sum(second["parts"].values())
+    assert parts_s == pytest.approx((span.ended_us - span.begun_us) / 1e6)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise, takewhile
 from typing import Any, NamedTuple
 
-from .launch.launcher import RankStart, Span
+from .launch.launcher import Span
+from .launch.run_log import RankStart
 from .run_folder import Event
 from .windows import WindowSum
 
@@ -81,6 +82,12 @@ class AttemptGoodput:
     def seconds(self) -> float:
         """All of its time."""
         return sum(self.parts.values())
+
+    @property
+    def end_words(self) -> str:
+        """Last event in words for a person, and whether a preemption caused it."""
+        words = self.end.replace("_", " ") or "no rank came up"
+        return f"{words}, preempted" if self.state == PREEMPTED else words
 
     @property
     def share(self) -> float:

@@ -21,7 +21,8 @@ from .goodput import (
     span_goodput,
     starts_in,
 )
-from .launch.launcher import Launcher, RankStart, Span
+from .launch.launcher import Launcher, Span
+from .launch.run_log import RankStart
 from .launch.slurm_job import spans_of
 from .run_folder import Event, RunFolder, runs
 

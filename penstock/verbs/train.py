@@ -27,7 +27,6 @@ from .verb import (
 )
 
 if TYPE_CHECKING:
-    from ..train.goodput import AttemptGoodput
     from ..train.launch.launcher import Launcher
     from ..train.run_folder import RunFolder
     from ..train.run_spec import RunSpec
@@ -266,14 +265,6 @@ def show(arguments: Namespace) -> Answer:
     return body, lines_text(lines), 0
 
 
-def _end(start: "AttemptGoodput") -> str:
-    """Return how a start ended: its last event, and the scheduler's word where that is no plain one."""
-    from ..train.goodput import PREEMPTED
-
-    words = start.end.replace("_", " ") or "no rank came up"
-    return f"{words}, preempted" if start.state == PREEMPTED else words
-
-
 @verb("show where the time of a run went", *_STARTED_RUN)
 def goodput(arguments: Namespace) -> Answer:
     from ..train.goodput import PARTS, RECORDED, UNACCOUNTED, restarts, totals
@@ -287,7 +278,7 @@ def goodput(arguments: Namespace) -> Answer:
     rows = [
         (
             str(one.attempt or "-"),
-            _end(one),
+            one.end_words,
             f"{one.first_step}-{one.end_step}",
             str(one.lost_steps),
             "-" if one.seconds_to_first_step is None else f"{one.seconds_to_first_step:.1f}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ..run_spec import RunSpec
-from .run_log import LogPart
+from .run_log import LogPart, RankStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +29,6 @@ class RunStatus:
 
 NEXT_START = "its next start has the changed file"
 """Words about a run that runs by the file before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStart:
-    """A start of a run's ranks inside a span, by the launcher's own notes."""
-
-    begun_us: int
-    """UTC microseconds of its beginning."""
-    ended_us: int | None = None
-    """UTC microseconds at which all of its ranks had ended; None while they run, and after a lost node."""
-    is_preempted: bool = False
-    """True if a preemption stopped it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ from loader.json_text import parse_json_object
 
 from ...compute.locked_processes import LOG_BYTES
 from ..objects.json_object import LIMIT
-from .launcher import RankStart
 
 SPANS = ".spans"
 """Ending of the file of starts, JSON lines: `begun_us`, `log` (bytes of the log before), on this machine `ended_us`.
@@ -125,6 +124,18 @@ def spans_text(answer: Answer, log: str) -> str:
     """Return the file of starts of a log; "" without one."""
     spans = shlex.quote(f"{log}{SPANS}")
     return answer(["sh", "-c", f"if [ -e {spans} ]; then cat {spans}; fi"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStart:
+    """A start of a run's ranks inside a span, by the launcher's own notes."""
+
+    begun_us: int
+    """UTC microseconds of its beginning."""
+    ended_us: int | None = None
+    """UTC microseconds at which all of its ranks had ended; None while they run, and after a lost node."""
+    is_preempted: bool = False
+    """True if a preemption stopped it."""
 
 
 def rank_starts(answer: Answer, log: str) -> list[RankStart]:

@@ -28,9 +28,10 @@ from ...compute.engines.slurm_why import clock, why_waiting
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..objects.json_object import LIMIT
 from ..run_spec import RunSpec
-from .launcher import NEXT_START, RankStart, RunStatus, Span
+from .launcher import NEXT_START, RunStatus, Span
 from .run_log import (
     LogPart,
+    RankStart,
     exit_status,
     log_part,
     rank_starts,

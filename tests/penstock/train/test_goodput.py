@@ -16,7 +16,8 @@ from penstock.train.goodput import (
     totals,
     with_unaccounted,
 )
-from penstock.train.launch.launcher import RankStart, Span
+from penstock.train.launch.launcher import Span
+from penstock.train.launch.run_log import RankStart
 from penstock.train.run_folder import Event
 from penstock.train.windows import WindowSum
 

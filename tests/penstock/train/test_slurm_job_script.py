@@ -12,8 +12,7 @@ import pytest
 
 import loader
 from penstock.train.launch import script_calls, slurm_job_script
-from penstock.train.launch.launcher import RankStart
-from penstock.train.launch.run_log import SPANS, part_of, rank_starts, times_of, without_ranks
+from penstock.train.launch.run_log import SPANS, RankStart, part_of, rank_starts, times_of, without_ranks
 from penstock.train.launch.slurm_job_script import NodeSettings, batch_script
 from penstock.train.objects.failed_starts import newest_failed_start
 from penstock.train.run import AGAIN

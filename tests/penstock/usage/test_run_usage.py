@@ -10,8 +10,9 @@ import pytest
 
 import loader
 from penstock.cli import main
-from penstock.train.launch.launcher import RankStart, Span
+from penstock.train.launch.launcher import Span
 from penstock.train.launch.local_ranks import LocalRanks
+from penstock.train.launch.run_log import RankStart
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
 from penstock.train.run_usage import launcher_usage, slurm_usage

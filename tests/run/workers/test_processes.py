@@ -39,7 +39,7 @@ def plain(value):
 
 def contents(batch):
     """All of a batch but what the clock says."""
-    counts = {name: value for name, value in batch.stats.items() if not name.endswith("seconds")}
+    counts = {name: value for name, value in batch.stats.items() if not name.endswith(("seconds", "_us"))}
     rest = (
         batch.step,
         batch.ids,

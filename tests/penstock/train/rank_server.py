@@ -1,7 +1,8 @@
 """Ranks of a script as processes: forks of this one, which has imported torch and penstock and opened nothing.
 
 A line of the input is a JSON list of ranks: {"environment": ..., "arguments": [script, ...], "out": FILE}; the answer
-is the list of their process numbers. FILE gets what a rank prints, FILE.status its exit status. All end with the input, or an empty list.
+is the list of their process numbers. FILE gets what a rank prints, FILE.status its exit status. All end with
+the input, or an empty list.
 """
 
 import atexit

@@ -20,7 +20,7 @@ from loader.json_text import parse_json_object
 from loader.storage import Store
 from penstock.compute.pool import Compute
 from penstock.exclusion_records import records, standing
-from penstock.stages import StageRecord, append_record, current_record, fingerprint
+from penstock.stages import StageRecord, current_record, fingerprint
 from resources.alerts import sample_page, version_page
 from resources.compute import ComputeResource
 from resources.storage import RootResource
@@ -28,8 +28,8 @@ from resources.storage import RootResource
 from .report import Metadata, code_block, link, table_metadata, viewer_metadata
 from .reported_samples import Judgement, judge
 from .spec import DatasetSpec
-from .stages import QUARANTINE, VERSION
-from .tables import read_table, write_table
+from .stages import QUARANTINE, VERSION, PipelineStage
+from .tables import read_table
 
 
 def excluded_units(
@@ -247,10 +247,17 @@ def _written(
     root: loader.Root, spec: DatasetSpec, rows: Sequence[Row], version: loader.Version, run_id: str
 ) -> StageRecord | None:
     # Retries while other writers interfere.
-    store = root.store
+    stage = PipelineStage(
+        store=root.store,
+        dataset=spec.name,
+        name=QUARANTINE,
+        partition=PARTITION,
+        run_id=run_id,
+        code_version=CODE_VERSION,
+    )
     while True:
-        before = current_record(store, spec.name, QUARANTINE, PARTITION)
-        known = _rows(store, before)
+        before = stage.current()
+        known = _rows(root.store, before)
         seen = {row["ledger"] for row in known}
         fresh = [row for row in rows if row["ledger"] not in seen]
         whole = [*known, *fresh]
@@ -265,24 +272,12 @@ def _written(
         counts: dict[str, int] = {}
         for row in whole:
             counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
-        record = append_record(
-            store,
-            StageRecord(
-                dataset=spec.name,
-                stage=QUARANTINE,
-                partition=PARTITION,
-                verdict="failed" if reason else "published",
-                reason=reason,
-                run_id=run_id,
-                code_version=CODE_VERSION,
-                fingerprint=fingerprint(CODE_VERSION, sorted({row["ledger"] for row in whole})),
-                files={
-                    QUARANTINE: write_table(
-                        store, spec.name, QUARANTINE, PARTITION, [_columns(row) for row in whole]
-                    )
-                },
-                counts=counts,
-            ),
+        ledgers = sorted({row["ledger"] for row in whole})
+        record = stage.append(
+            fingerprint=fingerprint(CODE_VERSION, ledgers),
+            reason=reason,
+            files={QUARANTINE: stage.write_table(QUARANTINE, [_columns(row) for row in whole])},
+            counts=counts,
         )
         if record.r == (before.r if before else 0) + 1:
             return record

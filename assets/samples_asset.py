@@ -11,7 +11,7 @@ import dagster as dg
 import loader
 from loader.errors import StageNotPublished
 from loader.storage import Store
-from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
+from penstock.stages import StageRecord, fingerprint
 from resources.storage import RootResource
 
 from .assembly import Assembled, assemble, audit, candidate
@@ -22,9 +22,9 @@ from .media.unit import OUTCOMES
 from .quarantine import excluded_units, quarantined_units
 from .report import as_failures, check_and_materialize, check_metadata, samples_metadata
 from .spec import DatasetSpec, Filter
-from .stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, require_published, require_read
+from .stages import MEDIA, RAW_OBJECTS, SAMPLES, UNITS, PipelineStage, require_read
 from .table_columns import samples_columns
-from .tables import CUT_FACTS, facts_of_fields, read_table, write_table
+from .tables import CUT_FACTS, facts_of_fields, read_table
 
 CODE_VERSION = "4"
 CHECK = "accounted_for"
@@ -43,21 +43,30 @@ def samples_stage(
     Raises: StageNotPublished if an earlier stage has not published.
     """
     store = root.store
-    landed = require_published(store, spec.name, RAW_OBJECTS, partition)
-    media = require_published(store, spec.name, MEDIA, partition)
-    units = require_published(store, spec.name, UNITS, partition)
-    features = [require_published(store, spec.name, feature.stage, partition) for feature in spec.features]
+    stage = PipelineStage(
+        store=store,
+        dataset=spec.name,
+        name=SAMPLES,
+        partition=partition,
+        run_id=run_id,
+        code_version=CODE_VERSION,
+    )
+    landed = stage.require(RAW_OBJECTS)
+    media = stage.require(MEDIA)
+    units = stage.require(UNITS)
+    features = [stage.require(feature.stage) for feature in spec.features]
     require_read(media, landed)
     require_read(units, media)
     upstream = [landed, media, units, *features]
     read = [[one.stage, one.r] for one in upstream]
     filters = [one.identity() for one in spec.filters]
     policy = spec.near_duplicates.identity() if spec.near_duplicates else []
+    decides: list[object] = [read, filters, rates(spec), policy]
     bad = _left_out(store, spec, units)
-    data_version = fingerprint(
-        CODE_VERSION, read, filters, rates(spec), policy, *([sorted(bad)] if bad else [])
-    )
-    newest = current_record(store, spec.name, SAMPLES, partition)
+    if bad:  # without exclusions the fingerprints of earlier releases stay
+        decides.append(sorted(bad))
+    data_version = fingerprint(CODE_VERSION, *decides)
+    newest = stage.current()
     committed = _is_committed(root, units)
     if newest is not None and (
         (newest.fingerprint == data_version and not outdated(root, newest))
@@ -76,50 +85,49 @@ def samples_stage(
         find_copies=partial(_find_copies, root, units, _policy(spec, features), raws),
         left_out=bad,
     )
-    replaced, reason = _replaced(units, assembled), audit(spec, assembled)
+    replaced = _replaced(units, assembled)
+    reason = audit(spec, assembled)
     nothing_new = "" if committed else assembled.nothing_new()
     given_up = f"{CHECK}: {reason}" if reason else nothing_new
     if given_up and units.body["parts"]:
         root.abort(units.body["txn"], given_up[:500])
-    record = StageRecord(
-        dataset=spec.name,
-        stage=SAMPLES,
-        partition=partition,
-        verdict="failed" if reason else "published",
-        reason=reason,
-        run_id=run_id,
-        code_version=CODE_VERSION,
+    files = {
+        "objects": stage.write_table("objects", assembled.objects),
+        "lineage": stage.write_table("lineage", lineage(assembled, upstream, data_version, run_id)),
+    }
+    body = _body(spec, units, features, assembled)
+    body["supersede"] |= replaced
+    if nothing_new:
+        body["parts"] = []
+    record = stage.append(
         fingerprint=data_version,
-        files={
-            "objects": write_table(store, spec.name, "objects", partition, assembled.objects),
-            "lineage": write_table(
-                store, spec.name, "lineage", partition, lineage(assembled, upstream, data_version, run_id)
-            ),
-        },
-        upstream=tuple(Upstream(stage=one.stage, partition=partition, r=one.r) for one in upstream),
+        reason=reason,
+        files=files,
+        reads=upstream,
         counts=_counts(assembled) | {"replaced": len(replaced)},
-        body={
-            "txn": units.body["txn"],
-            "labels": units.body["labels"],
-            **{
-                name: units.body[name]
-                for name in ("foreign", "replaces", "keyed_by_place", "columns")
-                if name in units.body
-            },
-            "parts": [] if nothing_new else [part.to_json() for part in assembled.parts],
-            "facts": facts_of_fields(
-                [shard for part in assembled.parts for shard in part.shards],
-                CUT_FACTS,
-                units.body.get("facts", {}),
-                *(record.body.get("facts", {}) for record in features),
-            ),
-            "exclude": dict(assembled.exclude),
-            "supersede": dict(assembled.copies.supersede) | replaced,
-            "compared_with": assembled.copies.compared_with,
-            "made_of": batch_provenance(spec, units, features, assembled.objects),
-        },
+        body=body,
     )
-    return append_record(store, record), list(assembled.objects)
+    return record, list(assembled.objects)
+
+
+def _body(
+    spec: DatasetSpec, units: StageRecord, features: Sequence[StageRecord], assembled: Assembled
+) -> dict[str, Any]:
+    body: dict[str, Any] = {"txn": units.body["txn"], "labels": units.body["labels"]}
+    for name in ("foreign", "replaces", "keyed_by_place", "columns"):
+        if name in units.body:
+            body[name] = units.body[name]
+    shards = [shard for part in assembled.parts for shard in part.shards]
+    facts_of_features = [record.body.get("facts", {}) for record in features]
+    facts = facts_of_fields(shards, CUT_FACTS, units.body.get("facts", {}), *facts_of_features)
+    return body | {
+        "parts": [part.to_json() for part in assembled.parts],
+        "facts": facts,
+        "exclude": dict(assembled.exclude),
+        "supersede": dict(assembled.copies.supersede),
+        "compared_with": assembled.copies.compared_with,
+        "made_of": batch_provenance(spec, units, features, assembled.objects),
+    }
 
 
 def _replaced(units: StageRecord, assembled: Assembled) -> dict[str, str]:

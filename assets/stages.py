@@ -11,13 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.dataset.shards.part import Part
+from loader.dataset.tables.parquet import TableFile
 from loader.errors import AlreadyExists, Corrupt, StageNotPublished
 from loader.storage import RangeReader, Store
-from penstock.stages import StageRecord, check_partition, current_record
+from penstock.stages import StageRecord, Upstream, Verdict, append_record, check_partition, current_record
+
+from .tables import write_table
 
 if TYPE_CHECKING:
     from penstock.compute.job import Job
 
+# The pipeline. A stage works again only if its fingerprint changed. Its record is `published` or `failed`.
+#
+# stage            requires                fingerprint covers                  computes
+# raw_objects      the batch's manifest    manifest, every object's content    SHA-256, type and origin of each object
+# media            raw_objects             raw_objects, limits, options        facts of each decoded object; refusals
+# units            media, raw_objects      media, cut policy, splits           parts of an open transaction; refusals
+# feature_<name>   units                   units, featurizer                   fields and columns of each sample
+# samples          all of these            their records, filters, exclusions  what the batch adds and leaves out
+# version          samples                 samples, gate                       the gate's verdict; then the publication
+#
+# Beside the batches:
+# refresh          feature_<name>          their records, gate                 the gate's verdict on recomputed features
+# quarantine       ledgers of trainings    names of the ledgers                a verdict on each reported sample
+# generations      nothing                 nothing                             which featurizer version owns a name
 RAW_OBJECTS = "raw_objects"
 MEDIA = "media"
 UNITS = "units"
@@ -42,6 +59,77 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
             f"what it names, then materialize [{dataset}, {stage}] again"
         )
     return record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStage:
+    """A stage at work on one partition.
+
+    Every stage does the same: `require` its inputs, compare its fingerprint with the `current` record's, compute, and
+    `append` the result.
+    """
+
+    store: Store
+    """Root's store."""
+    dataset: str
+    """Dataset."""
+    name: str
+    """Stage."""
+    partition: str
+    """Partition key; a batch's in most stages."""
+    run_id: str
+    """Dagster's run id; "" outside runs."""
+    code_version: str
+    """Version of the code that computes the result."""
+
+    def require(self, stage: str) -> StageRecord:
+        """Return another stage's published record of this partition. Raises: StageNotPublished."""
+        return require_published(self.store, self.dataset, stage, self.partition)
+
+    def current(self) -> StageRecord | None:
+        """Return the stage's newest record, or None. Raises: Corrupt."""
+        return current_record(self.store, self.dataset, self.name, self.partition)
+
+    def write_table(self, table: str, rows: Sequence[Mapping[str, Any]]) -> TableFile:
+        """Write rows as a new file, which the record makes current."""
+        return write_table(self.store, self.dataset, table, self.partition, rows)
+
+    def append(
+        self,
+        fingerprint: str,
+        *,
+        verdict: Verdict | None = None,
+        reason: str = "",
+        approved_by: str = "",
+        files: Mapping[str, TableFile] | None = None,
+        reads: Iterable[StageRecord] = (),
+        counts: Mapping[str, int] | None = None,
+        body: Mapping[str, Any] | None = None,
+        after: int | None = None,
+    ) -> StageRecord:
+        """Append the stage's record and return it as stored.
+
+        verdict: None: `failed` if there is a reason. reads: records that the stage read. after: as in `append_record`.
+        """
+        if verdict is None:
+            verdict = "failed" if reason else "published"
+        upstream = [Upstream(stage=read.stage, partition=read.partition, r=read.r) for read in reads]
+        record = StageRecord(
+            dataset=self.dataset,
+            stage=self.name,
+            partition=self.partition,
+            verdict=verdict,
+            run_id=self.run_id,
+            code_version=self.code_version,
+            fingerprint=fingerprint,
+            reason=reason,
+            approved_by=approved_by,
+            files=files or {},
+            upstream=tuple(upstream),
+            counts=counts or {},
+            body=body or {},
+        )
+        return append_record(self.store, record, after=after)
 
 
 def open_transaction(root: "loader.Root", dataset: str, *words: str, gated: bool = False) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 import loader
 from loader.dataset.commit import check_facts
 from loader.storage import Store
-from penstock.stages import StageRecord, append_record, current_record, current_records, read_record
+from penstock.stages import StageRecord, current_record, current_records, read_record
 
 from ..featurizers import Featurizer
-from ..stages import GENERATIONS
+from ..stages import GENERATIONS, PipelineStage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +116,12 @@ def _is_published(root: loader.Root, dataset: str, featurizer: Featurizer, gener
 
 
 def _append(store: Store, dataset: str, featurizer: str, version: str, generation: int) -> None:
-    record = StageRecord(
+    stage = PipelineStage(
+        store=store,
         dataset=dataset,
-        stage=GENERATIONS,
+        name=GENERATIONS,
         partition=featurizer,
-        verdict="published",
         run_id="",
         code_version=version,
-        fingerprint="",
-        body={"generation": generation},
     )
-    append_record(store, record)
+    stage.append(fingerprint="", body={"generation": generation})

@@ -22,12 +22,12 @@ from penstock.compute.local_blocks import Jobs, blocks_of, discard
 from penstock.compute.plain import from_json, from_mapping, to_json
 from penstock.compute.pool import Compute
 from penstock.compute.work import Node, Resources, Work
-from penstock.stages import StageRecord, Upstream, append_record, fingerprint
+from penstock.stages import StageRecord, fingerprint
 
 from ..featurizers import Featurizer
 from ..featurizers.models import ModelFeaturizer, machine_facts
 from ..featurizers.models.weights import weights_store
-from ..stages import check_written
+from ..stages import PipelineStage, check_written
 from ..tables import write_wide_table
 from .compute import (
     RANGE,
@@ -294,7 +294,8 @@ class BatchFeatures:
 
         The verdict is "failed" above max_reject_rate, 0 to 1. Raises: as `store`.
         """
-        of, units, stage = self._of, self._of.units, self._of.stage
+        of = self._of
+        units = of.units
         body = described(of.featurizer, of.names)
         with root.heartbeat(of.txn or units.body["txn"]):
             stored = self.store(inputs)
@@ -302,23 +303,25 @@ class BatchFeatures:
         body |= stored.model | {"shards": stored.shards}
         if of.txn:
             body |= {"taken": stored.parts, "group": of.names.group, "refresh": of.txn}
-        record = StageRecord(
+        stage = PipelineStage(
+            store=of.store,
             dataset=units.dataset,
-            stage=stage,
+            name=of.stage,
             partition=units.partition,
-            verdict="failed" if reason else "published",
-            reason=reason,
             run_id=run_id,
             code_version=f"{CODE_VERSION}/{of.featurizer.version}",
+        )
+        table = write_wide_table(of.store, units.dataset, of.stage, units.partition, stored.table)
+        record = stage.append(
             fingerprint=of.digest,
-            files={stage: write_wide_table(of.store, units.dataset, stage, units.partition, stored.table)},
-            upstream=(Upstream(stage=units.stage, partition=units.partition, r=units.r),),
+            reason=reason,
+            files={of.stage: table},
+            reads=[units],
             counts=stored.counts,
             body=body,
         )
-        published = append_record(of.store, record)
         discard(self._compute, self._job)
-        return published, stored.table
+        return record, stored.table
 
     def _plain(self) -> PlainFeaturizer | None:
         of = self._of

@@ -19,7 +19,7 @@ from loader.dataset.shards.part import ShardFile
 from loader.dataset.tables.parquet import get_table
 from loader.dataset.versions.samples_table import scan_samples
 from loader.errors import EmptyVersion, FieldMismatch, StageNotPublished
-from penstock.stages import StageRecord, Upstream, append_record, current_records, fingerprint
+from penstock.stages import StageRecord, append_record, current_records, fingerprint
 from resources.storage import RootResource
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
@@ -28,7 +28,7 @@ from ..ingest.stored_faults import has_feature_faults
 from ..ingest.units import published_labels
 from ..report import Metadata, table_metadata
 from ..spec import DatasetSpec, Filter, stage_name
-from ..stages import REFRESH
+from ..stages import REFRESH, PipelineStage
 from ..tables import facts_of_fields
 from .refresh import REFRESHED, settled, transaction
 
@@ -285,20 +285,21 @@ def _append_verdict(
     reason: str,
 ) -> StageRecord:
     read = [[one.stage, one.partition, one.r] for one in records]
-    record = StageRecord(
+    stage = PipelineStage(
+        store=root.store,
         dataset=spec.name,
-        stage=REFRESH,
+        name=REFRESH,
         partition=txn,
-        verdict="failed" if reason else "published",
-        reason=reason[:2000],
         run_id=run_id,
         code_version=CODE_VERSION,
+    )
+    return stage.append(
         fingerprint=fingerprint(CODE_VERSION, read, spec.gate.fingerprint()),
-        upstream=tuple(Upstream(stage=one.stage, partition=one.partition, r=one.r) for one in records),
+        reason=reason[:2000],
+        reads=records,
         counts={"batches": len(records), "checks": len(results)},
         body={"checks": [result.to_json() for result in results]},
     )
-    return append_record(root.store, record)
 
 
 CHECK = "refresh_gate"

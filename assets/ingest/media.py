@@ -14,7 +14,7 @@ from loader.storage import Store
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import blocks_of, discard
 from penstock.compute.pool import Compute, Outcome
-from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
+from penstock.stages import StageRecord, fingerprint
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
@@ -24,8 +24,8 @@ from ..media.objects import refusal_row
 from ..media.unit import Unusable, dropped, rejected
 from ..report import as_failures, check_and_materialize, check_metadata, dagster_name, media_metadata
 from ..spec import DatasetSpec
-from ..stages import MEDIA, RAW_OBJECTS, require_published
-from ..tables import read_table, write_table
+from ..stages import MEDIA, RAW_OBJECTS, PipelineStage
+from ..tables import read_table
 from .audit_work import (
     AUDIT,
     Audited,
@@ -67,40 +67,44 @@ def media_stage(
     Raises: StageNotPublished; StoreError and WorkerFailed if code, machine or store fails.
     """
     store = root.store
-    upstream = require_published(store, spec.name, RAW_OBJECTS, partition)
-    takes = [spec.policy.video.hdr, spec.policy.video.deep, *spec.taken_as[:1], *spec.taken_as[2:]]
-    digest = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, rates(spec), takes)
-    newest = current_record(store, spec.name, MEDIA, partition)
+    stage = PipelineStage(
+        store=store,
+        dataset=spec.name,
+        name=MEDIA,
+        partition=partition,
+        run_id=run_id,
+        code_version=CODE_VERSION,
+    )
+    landed = stage.require(RAW_OBJECTS)
+    video = spec.policy.video
+    # All that decides which objects are admitted. taken_as[1], whether samples stay in place, does not.
+    takes = [video.hdr, video.deep, *spec.taken_as[:1], *spec.taken_as[2:]]
+    digest = fingerprint(CODE_VERSION, landed.fingerprint, landed.r, rates(spec), takes)
+    newest = stage.current()
     if newest is not None and newest.fingerprint == digest:
         refused = read_table(store, newest.files["refusals"])
         if not has_stored_faults(refused):
             return newest, read_table(store, newest.files[MEDIA]), refused
-    landed = read_table(store, upstream.files[RAW_OBJECTS])
+    raws = read_table(store, landed.files[RAW_OBJECTS])
     staging = staging_of(store, spec.name, partition, spec.policy)
     of = AuditOf(root=store, partition=partition, fingerprint=digest, staging=staging)
-    admitted, refusals = audit_objects(landing, compute, landed, spec, of, tell)
-    reason = stop_reason(refusals, len(landed), spec)
+    admitted, refusals = audit_objects(landing, compute, raws, spec, of, tell)
+    reason = stop_reason(refusals, len(raws), spec)
     if reason:
         clear_staging(store, spec.name, partition)
-    record = StageRecord(
-        dataset=spec.name,
-        stage=MEDIA,
-        partition=partition,
-        verdict="failed" if reason else "published",
-        reason=reason,
-        run_id=run_id,
-        code_version=CODE_VERSION,
+    record = stage.append(
         fingerprint=digest,
+        reason=reason,
         files={
-            MEDIA: write_table(store, spec.name, MEDIA, partition, admitted),
-            "refusals": write_table(store, spec.name, "refusals", partition, refusals),
+            MEDIA: stage.write_table(MEDIA, admitted),
+            "refusals": stage.write_table("refusals", refusals),
         },
-        upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
-        counts=refusal_counts(refusals) | {"landed": len(landed), "admitted": len(admitted)},
+        reads=[landed],
+        counts=refusal_counts(refusals) | {"landed": len(raws), "admitted": len(admitted)},
     )
-    published = append_record(store, record)
+    # Only now: until the record exists, a repeated run resumes from the job's results.
     discard(compute, _job(landing, spec, of))
-    return published, admitted, refusals
+    return record, admitted, refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from loader.storage import Store
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import Jobs, blocks_of, discard
 from penstock.compute.pool import Compute
-from penstock.stages import StageRecord, append_record, current_record, fingerprint
+from penstock.stages import StageRecord, fingerprint
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
@@ -25,8 +25,7 @@ from ..joined_objects import JoinedObjects
 from ..media.segments import GivenSegments, read_segments
 from ..report import as_failures, data_version, raw_objects_metadata
 from ..sources import LANDING, ORIGINS, Source
-from ..stages import RAW_OBJECTS
-from ..tables import write_table
+from ..stages import RAW_OBJECTS, PipelineStage
 from .hash_work import HASH, Hashed, HashTask, hashed
 
 CODE_VERSION = "4"
@@ -90,16 +89,23 @@ def raw_rows(
 
     Raises: Corrupt for an invalid `_origins.json`; Throttled and Transient; as `hashes`.
     """
-    origins, unread = read_origins(landing), ""
+    origins = read_origins(landing)
+    unread = ""  # why no segments are readable: an error of every video and audio
     try:
         segments = read_segments(landing, {item.key for item in objects})
     except Corrupt as error:
-        segments, unread = GivenSegments(), str(error)
+        segments = GivenSegments()
+        unread = str(error)
     rows = [_row(item, origins.get(item.key, {}), segments) for item in objects]
     readable = [item for item, row in zip(objects, rows, strict=True) if not row["error_code"]]
-    with closing((hashes or partial(_by_threads, landing))(readable)) as contents:  # type: ignore[type-var]
+    if hashes is None:
+        hashes = partial(_by_threads, landing)
+    with closing(hashes(readable)) as contents:  # type: ignore[type-var]
         for row in rows:
-            yield row if row["error_code"] else row | _content(next(contents), unread)
+            if row["error_code"]:
+                yield row
+            else:
+                yield row | _content(next(contents), unread)
 
 
 def _by_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed]:
@@ -115,12 +121,15 @@ def _by_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed
 def _on_cluster(
     compute: Compute, job: Job[HashTask, Hashed], landing: Store, objects: Sequence[RawObject]
 ) -> Iterator[Hashed]:
-    tasks, contents = [_task(landing, item) for item in objects], list[Hashed]()
+    tasks = [_task(landing, item) for item in objects]
+    contents = list[Hashed]()
     for block in blocks_of(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             if outcome.value is None:
-                discard(compute, job)  # so that the next run reads it again
-                reason = outcome.error.summary if outcome.error else ""
+                discard(compute, job)  # otherwise the next run would find the same failure
+                reason = ""
+                if outcome.error is not None:
+                    reason = outcome.error.summary
                 raise StoreError(f"{tasks[number].uri} could not be read to its end: {reason}")
             contents.append(outcome.value)
     yield from contents
@@ -180,45 +189,50 @@ def land(
     """
     manifest = read_manifest(store, check_dataset_name(dataset), partition)
     _check_place(manifest, landing)
-    newest = current_record(store, dataset, RAW_OBJECTS, partition)
+    stage = PipelineStage(
+        store=store,
+        dataset=dataset,
+        name=RAW_OBJECTS,
+        partition=partition,
+        run_id=run_id,
+        code_version=CODE_VERSION,
+    )
+    newest = stage.current()
+    attempt = 0 if newest is None else newest.r
     job = Job(
         store=store,
         work=HASH,
         about=f"{dataset}/{RAW_OBJECTS}/{partition}",
-        fingerprint=fingerprint(manifest.batch, manifest.landing, newest.r if newest else 0),
+        fingerprint=fingerprint(manifest.batch, manifest.landing, attempt),
         stores=[landing],
     )
-    hashes = partial(_on_cluster, compute, job, landing) if isinstance(compute, Jobs) else None
-    if isinstance(landing, JoinedObjects):
-        hashes = None  # a node would open only the first file
+    hashes: Hashes | None = None
+    # A node would open only the first file of a joined object, so this process reads those itself.
+    may_use_nodes = not isinstance(landing, JoinedObjects)
+    if may_use_nodes and compute is not None and isinstance(compute, Jobs):
+        hashes = partial(_on_cluster, compute, job, landing)
     rows = list(raw_rows(landing, manifest.objects, hashes))
-    facts = [
-        [*(row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)), _plain(row["segments"])]
-        for row in rows
-    ]
+    # The fingerprint covers content, so it is compared after the reading.
+    facts = [_content_facts(row) for row in rows]
     digest = fingerprint(CODE_VERSION, manifest.batch, manifest.landing, facts)
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", digest):
         discard(compute, job)
         return newest, rows
-    record = StageRecord(
-        dataset=dataset,
-        stage=RAW_OBJECTS,
-        partition=partition,
-        verdict="published",
-        run_id=run_id,
-        code_version=CODE_VERSION,
+    record = stage.append(
         fingerprint=digest,
-        files={RAW_OBJECTS: write_table(store, dataset, RAW_OBJECTS, partition, rows)},
+        files={RAW_OBJECTS: stage.write_table(RAW_OBJECTS, rows)},
         counts={"landed": len(rows), "nbytes": sum(row["nbytes"] for row in rows)},
         body={"landing": landing.url, "manifest": manifest.path},
     )
-    published = append_record(store, record)
     discard(compute, job)
-    return published, rows
+    return record, rows
 
 
-def _plain(segments: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    return [[str(value) for value in segment.values()] for segment in segments]
+def _content_facts(row: Mapping[str, Any]) -> list[object]:
+    facts: list[object] = [row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)]
+    # Segments as text, because a fingerprint takes no floats.
+    segments = [[str(value) for value in segment.values()] for segment in row["segments"]]
+    return [*facts, segments]
 
 
 def _check_place(manifest: Manifest, landing: Store) -> None:

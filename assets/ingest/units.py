@@ -13,7 +13,7 @@ from loader.storage import Store
 from penstock.class_names import class_names
 from penstock.compute.local_blocks import discard
 from penstock.compute.pool import Compute
-from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
+from penstock.stages import StageRecord, current_record, fingerprint
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
@@ -29,12 +29,12 @@ from ..stages import (
     SAMPLES,
     UNITS,
     BatchSamples,
+    PipelineStage,
     clear_recut,
     open_transaction,
-    require_published,
     require_read,
 )
-from ..tables import read_table, write_table
+from ..tables import read_table
 from .audit_work import clear_staging, staging_of
 from .cut import CutInto, cut_objects, labels_of, new_objects, policy_fingerprint, untrue_reason
 from .limits import DUPLICATE, Tell, log, refusal_counts, refusals_of_copies
@@ -64,24 +64,28 @@ def units_stage(
     Raises: StageNotPublished; StoreError and WorkerFailed if code, machine or store fails.
     """
     store = root.store
-    media = require_published(store, spec.name, MEDIA, partition)
-    digest = fingerprint(
-        CODE_VERSION, media.fingerprint, media.r, policy_fingerprint(spec.policy), _splits(spec)
+    stage = PipelineStage(
+        store=store,
+        dataset=spec.name,
+        name=UNITS,
+        partition=partition,
+        run_id=run_id,
+        code_version=CODE_VERSION,
     )
-    if spec.format:
-        digest = fingerprint(digest, *spec.taken_as)
-    if spec.label_from != "folder":  # earlier releases took folders as labels: their digests stay
-        digest = fingerprint(digest, "no folder labels")
-    newest = current_record(store, spec.name, UNITS, partition)
+    media = stage.require(MEDIA)
+    digest = _fingerprint(spec, media)
+    newest = stage.current()
     if newest is not None and newest.fingerprint == digest and _still_good(root, newest):
         refused = read_table(store, newest.files["refusals"])
         if not has_stored_faults(refused) and not _was_published_with_faults(root, newest):
             return newest, read_table(store, newest.files[UNITS]), refused
-    landed = require_published(store, spec.name, RAW_OBJECTS, partition)
+
+    landed = stage.require(RAW_OBJECTS)
     require_read(media, landed)
     raws = {row["key"]: row for row in read_table(store, landed.files[RAW_OBJECTS])}
     audits = read_table(store, media.files[MEDIA])
-    earlier = newest.r if newest else 0
+    earlier = 0 if newest is None else newest.r
+    # A run that died is continued: the same inputs after the same record open the same transaction.
     txn = open_transaction(root, spec.name, UNITS, partition, digest, str(earlier), gated=True)
     copies = [row for row in read_table(store, media.files["refusals"]) if row["code"] == DUPLICATE]
     with root.heartbeat(txn):
@@ -89,10 +93,47 @@ def units_stage(
         batch = _written(root, landing, compute, spec, txn, audits, raws, provenance, tell)
     refusals = [*batch.refusals, *refusals_of_copies(copies, batch.refusals)]
     reason = untrue_reason(refusals, len(audits) + len(copies), spec.max_untrue_rate)
-    parts, rows = ([], []) if reason else (list(batch.parts), batch.rows)
-    more = {name: value for name in ("foreign", "facts", "columns") if (value := getattr(batch, name))}
+    if reason:
+        batch = replace(batch, parts=[], rows=[])
+    _log_notes(partition, batch, tell)
+    if not batch.parts:
+        root.abort(txn, f"{CHECK}: {reason}"[:500] if reason else "the batch holds nothing new")
+
+    published = stage.append(
+        fingerprint=digest,
+        reason=reason,
+        files={
+            UNITS: stage.write_table(UNITS, batch.rows),
+            "refusals": stage.write_table("refusals", refusals),
+        },
+        reads=[media],
+        counts=_counts(batch, refusals),
+        body=_body(spec, txn, batch),
+        after=earlier,
+    )
+    # Nothing is cleared before the record exists: a repeated run needs it.
+    for job in batch.jobs:
+        discard(compute, job)
+    clear_staging(store, spec.name, partition)
+    if newest is not None and newest.verdict == "published":
+        clear_recut(store, spec.name, partition, newest.body["txn"])
+    # Read back: if another run appended this fingerprint first, its record and tables count.
+    rows = read_table(store, published.files[UNITS])
+    return published, rows, read_table(store, published.files["refusals"])
+
+
+def _fingerprint(spec: DatasetSpec, media: StageRecord) -> str:
+    digest = fingerprint(
+        CODE_VERSION, media.fingerprint, media.r, policy_fingerprint(spec.policy), _splits(spec)
+    )
     if spec.format:
-        more |= {"replaces": batch.replaces, "keyed_by_place": spec.keyed_by_place}
+        digest = fingerprint(digest, *spec.taken_as)
+    if spec.label_from != "folder":  # earlier releases took folders as labels: their digests stay
+        digest = fingerprint(digest, "no folder labels")
+    return digest
+
+
+def _log_notes(partition: str, batch: BatchSamples, tell: Tell) -> None:
     for note in batch.notes:
         tell(f"batch {partition}: {note}")
     if batch.n_known or batch.replaces:
@@ -100,50 +141,35 @@ def units_stage(
             f"batch {partition}: {batch.n_known} samples left out, because the dataset has or had them; "
             f"{len(batch.replaces)} replace earlier ones"
         )
-    if not parts:
-        root.abort(txn, f"{CHECK}: {reason}"[:500] if reason else "the batch holds nothing new")
-    kinds = [] if spec.format else [kind for kind, _ in parts]
-    record = StageRecord(
-        dataset=spec.name,
-        stage=UNITS,
-        partition=partition,
-        verdict="failed" if reason else "published",
-        reason=reason,
-        run_id=run_id,
-        code_version=CODE_VERSION,
-        fingerprint=digest,
-        files={
-            UNITS: write_table(store, spec.name, UNITS, partition, rows),
-            "refusals": write_table(store, spec.name, "refusals", partition, refusals),
-        },
-        upstream=(Upstream(stage=media.stage, partition=partition, r=media.r),),
-        counts=refusal_counts(refusals)
-        | {
-            "units": len(rows),
-            "nbytes": sum(shard.nbytes for _, part in parts for shard in part.shards),
-            "short_shots": batch.short_shots,
-            "published_before": batch.n_known,
-            "replacing": len(batch.replaces),
-        },
-        body={
-            "txn": txn,
-            "labels": list(batch.labels),
-            "parts": [{"kind": kind, "part": part.to_json()} for kind, part in parts],
-            "policy": policy_words(spec.policy, kinds),
-            **more,
-        },
-    )
-    published = append_record(store, record, after=earlier)
-    for job in batch.jobs:
-        discard(compute, job)
-    clear_staging(store, spec.name, partition)
-    if newest is not None and newest.verdict == "published":
-        clear_recut(store, spec.name, partition, newest.body["txn"])
-    return (
-        published,
-        read_table(store, published.files[UNITS]),
-        read_table(store, published.files["refusals"]),
-    )
+
+
+def _counts(batch: BatchSamples, refusals: Sequence[Row]) -> dict[str, int]:
+    return refusal_counts(refusals) | {
+        "units": len(batch.rows),
+        "nbytes": sum(shard.nbytes for _, part in batch.parts for shard in part.shards),
+        "short_shots": batch.short_shots,
+        "published_before": batch.n_known,
+        "replacing": len(batch.replaces),
+    }
+
+
+def _body(spec: DatasetSpec, txn: str, batch: BatchSamples) -> dict[str, Any]:
+    # A format's samples are not cut, so no cut policy applies to them.
+    kinds = [] if spec.format else [kind for kind, _ in batch.parts]
+    body: dict[str, Any] = {
+        "txn": txn,
+        "labels": list(batch.labels),
+        "parts": [{"kind": kind, "part": part.to_json()} for kind, part in batch.parts],
+        "policy": policy_words(spec.policy, kinds),
+    }
+    for name in ("foreign", "facts", "columns"):
+        value = getattr(batch, name)
+        if value:
+            body[name] = value
+    if spec.format:
+        body["replaces"] = batch.replaces
+        body["keyed_by_place"] = spec.keyed_by_place
+    return body
 
 
 def _written(
@@ -160,18 +186,9 @@ def _written(
     published = published_objects(root, spec.name)
     labels = published_labels(root, spec.name)
     if not spec.format:
-        if not spec.label_from:
-            _check_unlabelled(spec.name, labels)
-        fresh, duplicates = new_objects(audits, published)
-        into = CutInto(
-            root=root.store,
-            txn=txn,
-            labels=labels_of(fresh, raws, labels) if spec.label_from == "folder" else labels,
-            provenance=provenance,
-            waiting=staging_of(root.store, spec.name, provenance["partition"], spec.policy),
+        return _cut_media(
+            root, landing, compute, spec, txn, audits, raws, provenance, published, labels, tell
         )
-        cut = cut_objects(landing, compute, spec, fresh, raws, into, tell)
-        return replace(cut, refusals=[*duplicates, *cut.refusals])
     from .formats.batch_samples import write_read, write_walked  # media do not need these modules
     from .formats.missing_notes import missing_notes
 
@@ -179,13 +196,43 @@ def _written(
     if spec.format in read_formats():
         batch = write_read(root, landing, compute, *common, labels)
     else:
-        batch = replace(write_walked(root, landing, compute, *common), labels=labels)
+        batch = write_walked(root, landing, compute, *common)
+        batch = replace(batch, labels=labels)
     source = spec.sources[0]
     if not source.listed:
         return batch
     files = landing.place if isinstance(landing, JoinedObjects) else landing
     missing = missing_notes(files, spec.format, source.choices, raws.keys())
     return replace(batch, notes=[*batch.notes, *missing])
+
+
+def _cut_media(
+    root: "loader.Root",
+    landing: Store,
+    compute: Compute,
+    spec: DatasetSpec,
+    txn: str,
+    audits: Sequence[Row],
+    raws: Mapping[str, Row],
+    provenance: Mapping[str, str],
+    published: Mapping[str, str],
+    labels: Sequence[str],
+    tell: Tell,
+) -> BatchSamples:
+    if not spec.label_from:
+        _check_unlabelled(spec.name, labels)
+    fresh, duplicates = new_objects(audits, published)
+    if spec.label_from == "folder":
+        labels = labels_of(fresh, raws, labels)
+    into = CutInto(
+        root=root.store,
+        txn=txn,
+        labels=labels,
+        provenance=provenance,
+        waiting=staging_of(root.store, spec.name, provenance["partition"], spec.policy),
+    )
+    cut = cut_objects(landing, compute, spec, fresh, raws, into, tell)
+    return replace(cut, refusals=[*duplicates, *cut.refusals])
 
 
 def _check_unlabelled(dataset: str, classes: Sequence[str]) -> None:
@@ -220,40 +267,61 @@ def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part
     Class numbers, fields of a group or column types may have changed, or another batch published the same bytes or
     objects. `record` is of the units or the samples.
     """
-    dataset, labels = record.dataset, record.body["labels"]
+    dataset = record.dataset
+    labels = record.body["labels"]
     known = published_labels(root, dataset)
+    # A batch may lack the newest classes, or add some: what both have must agree.
     shared = min(len(known), len(labels))
     if known[:shared] != list(labels[:shared]):
         return f"it was cut with the classes {list(labels)}, but the newest version has {known}"
-    if reason := _other_groups(root, dataset, parts) or _other_columns(root, record):
+    reason = _other_groups(root, dataset, parts) or _other_columns(root, record)
+    if reason:
         return reason
     published = published_objects(root, dataset)
-    rows = [row for part in parts for row in part_rows(root.store, part)] if published else []
+    rows = list[Row]()
+    if published:  # otherwise the rows cannot clash: do not read them
+        for part in parts:
+            rows += part_rows(root.store, part)
     for row in rows:
         if row["raw_sha256"] in published:
             return f"{row['raw_key']!r} has the same bytes as {published[row['raw_sha256']]}"
-    if "replaces" in record.body and (newest := root.state.newest(dataset)) is not None:
-        from .formats.admission import published_since
+    if "replaces" not in record.body:
+        return ""
+    newest = root.state.newest(dataset)
+    if newest is None:
+        return ""
+    from .formats.admission import published_since
 
-        return published_since(root.open(newest.id), rows, record.body)
-    return ""
+    return published_since(root.open(newest.id), rows, record.body)
 
 
 def _other_groups(root: "loader.Root", dataset: str, parts: Sequence["loader.Part"]) -> str:
     newest = root.state.newest(dataset)
-    groups = root.open(newest.id).manifest["groups"] if newest else {}
-    for shard in (shard for part in parts for shard in part.shards):
-        if shard.group in groups and set(shard.field_nbytes) != set(groups[shard.group]["field_nbytes"]):
-            return f"group {shard.group!r} has {sorted(groups[shard.group]['field_nbytes'])} now"
+    if newest is None:
+        return ""
+    groups = root.open(newest.id).manifest["groups"]
+    for part in parts:
+        for shard in part.shards:
+            if shard.group not in groups:
+                continue
+            fields = groups[shard.group]["field_nbytes"]
+            if set(shard.field_nbytes) != set(fields):
+                return f"group {shard.group!r} has {sorted(fields)} now"
     return ""
 
 
 def _other_columns(root: "loader.Root", record: StageRecord) -> str:
-    newest = root.state.newest(record.dataset) if record.body.get("columns") else None
-    published = root.open(newest.id).manifest["columns"] if newest else {}
-    for name, kind in record.body.get("columns", {}).items():
-        if name in published and published[name]["type"] not in (kind, "null"):
-            return f"the column {name!r} is {published[name]['type']} in the newest version, and {kind} here"
+    columns = record.body.get("columns", {})
+    newest = root.state.newest(record.dataset) if columns else None
+    if newest is None:
+        return ""
+    published = root.open(newest.id).manifest["columns"]
+    for name, kind in columns.items():
+        if name not in published:
+            continue
+        stored = published[name]["type"]
+        if stored not in (kind, "null"):
+            return f"the column {name!r} is {stored} in the newest version, and {kind} here"
     return ""
 
 
@@ -268,7 +336,10 @@ def published_objects(root: "loader.Root", dataset: str) -> dict[str, str]:
 
 def _splits(spec: DatasetSpec) -> list[str]:
     shares = [f"{name}={share}" for name, share in sorted(spec.splits.items())]
-    return [spec.split_by, *shares, *([f"as {spec.rebuild_of}"] if spec.rebuild_of else [])]
+    splits = [spec.split_by, *shares]
+    if spec.rebuild_of:
+        splits.append(f"as {spec.rebuild_of}")
+    return splits
 
 
 def _still_good(root: "loader.Root", record: StageRecord) -> bool:
@@ -278,7 +349,10 @@ def _still_good(root: "loader.Root", record: StageRecord) -> bool:
         return True
     status = root.state.txns[record.body["txn"]].status
     parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
-    return status == "committed" or (status != "aborted" and not clash(root, record, parts))
+    if status == "committed":
+        return True
+    # Collected or not, an aborted transaction never becomes a version.
+    return status != "aborted" and not clash(root, record, parts)
 
 
 def _was_published_with_faults(root: "loader.Root", units: StageRecord) -> bool:

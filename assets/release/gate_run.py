@@ -15,7 +15,7 @@ from loader.dataset.log.state import State
 from loader.dataset.publication_gate import digest_of as change_digest
 from loader.errors import InvalidName, ObjectNotFound, VersionNotFound, VersionRetired
 from penstock.approvals import covering_approval, stops
-from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
+from penstock.stages import StageRecord, current_record, fingerprint
 
 from ..assembly import candidate
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
@@ -23,7 +23,7 @@ from ..drift import blank
 from ..drift.compare import DRIFT_CHECKS, BatchFacts, GateInputs, baseline_of, facts_of
 from ..drift.page import before_of, plotted, render, save, shown_of
 from ..gate_settings import CODE_VERSION, DEFAULTS, EXPECTATIONS, SUITE, Gate
-from ..stages import VERSION
+from ..stages import VERSION, PipelineStage
 
 if TYPE_CHECKING:
     import polars as pl
@@ -64,7 +64,15 @@ def audit_batch(
     StoreError.
     """
     verdict_fingerprint = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
-    newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
+    stage = PipelineStage(
+        store=root.store,
+        dataset=samples.dataset,
+        name=VERSION,
+        partition=samples.partition,
+        run_id=run_id,
+        code_version=CODE_VERSION,
+    )
+    newest = stage.current()
     if (
         newest is not None
         and newest.fingerprint == verdict_fingerprint
@@ -73,15 +81,15 @@ def audit_batch(
         results = tuple(CheckResult.from_json(body) for body in newest.body["checks"])
         return Audit(record=newest, results=results, fresh=False)
     try:
-        return _judged(root, samples, gate, run_id, verdict_fingerprint)
+        return _judged(root, samples, gate, stage, verdict_fingerprint)
     except ObjectNotFound:
         if not _is_given_up(root, samples):
             raise
-    return _collected(root, samples, gate, run_id, verdict_fingerprint)
+    return _collected(root, samples, gate, stage, verdict_fingerprint)
 
 
 def _judged(
-    root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, verdict_fingerprint: str
+    root: loader.Root, samples: StageRecord, gate: Gate, stage: PipelineStage, verdict_fingerprint: str
 ) -> Audit:
     against = compared_with(root, samples.dataset, gate)
     table = candidate(root, samples)
@@ -91,67 +99,66 @@ def _judged(
     content = content_of(samples, table)
     approval = _approval(root, samples, stopping, content)
     passed = not stopping or approval is not None
-    picture = plotted(compared, results) if compared else ""
-    body = {
+    picture = ""
+    if compared is not None:
+        picture = plotted(compared, results)
+    body = _body(samples, results) | {
         "broken": broken,
         "content": content,
         "against": against,
-        "report": _report(root, samples, table, results, compared, picture, run_id),
+        "report": _report(root, samples, table, results, compared, picture, stage.run_id),
         "approval": _overridden(approval, stopping),
     }
-    record = _verdict(samples, results, reason, run_id, verdict_fingerprint, **body)
-    record = replace(record, approved_by=approval.approved_by if approval else "")
     if not passed and not broken:
         # Abort first: a crash after the verdict would leave a batch that can neither be published nor cut again.
         # A check that could not run is retried instead.
         root.abort(samples.body["txn"], f"the gate before a version: {reason}"[:500])
-    record = append_record(root.store, replace(record, verdict="published" if passed else "failed"))
+    record = stage.append(
+        fingerprint=verdict_fingerprint,
+        verdict="published" if passed else "failed",  # an approved verdict keeps its reason
+        reason=reason,
+        approved_by="" if approval is None else approval.approved_by,
+        reads=[samples],
+        counts=_counts(results),
+        body=body,
+    )
     return Audit(record=record, results=results, fresh=True, picture=picture)
 
 
 def _collected(
-    root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, verdict_fingerprint: str
+    root: loader.Root, samples: StageRecord, gate: Gate, stage: PipelineStage, verdict_fingerprint: str
 ) -> Audit:
-    reason = (
-        f"its parts were given up ({root.state.txns[samples.body['txn']].reason}) and collected: cut it again"
-    )
+    given_up = root.state.txns[samples.body["txn"]].reason
+    reason = f"its parts were given up ({given_up}) and collected: cut it again"
     results = tuple(
         CheckResult(name=name, passed=False, explanation=reason, approvable=False) for name in gate.names
     )
-    record = append_record(root.store, _verdict(samples, results, reason, run_id, verdict_fingerprint))
+    record = stage.append(
+        fingerprint=verdict_fingerprint,
+        verdict="failed",
+        reason=reason,
+        reads=[samples],
+        counts=_counts(results),
+        body=_body(samples, results),
+    )
     return Audit(record=record, results=results, fresh=True)
 
 
-def _verdict(
-    samples: StageRecord,
-    results: Sequence[CheckResult],
-    reason: str,
-    run_id: str,
-    verdict_fingerprint: str,
-    **body: Any,
-) -> StageRecord:
-    return StageRecord(
-        dataset=samples.dataset,
-        stage=VERSION,
-        partition=samples.partition,
-        verdict="failed",
-        reason=reason,
-        run_id=run_id,
-        code_version=CODE_VERSION,
-        fingerprint=verdict_fingerprint,
-        upstream=(Upstream(stage=samples.stage, partition=samples.partition, r=samples.r),),
-        counts={"checks": len(results), "failed": sum(result.stops for result in results)},
-        body={
-            "checks": [result.to_json() for result in results],
-            "broken": False,
-            "content": "",
-            "against": [],
-            "report": "",
-            "approval": {},
-            "publishes": digest_of(samples),
-            **body,
-        },
-    )
+def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
+    return {"checks": len(results), "failed": sum(result.stops for result in results)}
+
+
+def _body(samples: StageRecord, results: Sequence[CheckResult]) -> dict[str, Any]:
+    """Return the body of a verdict on a batch that could not be read."""
+    return {
+        "checks": [result.to_json() for result in results],
+        "broken": False,
+        "content": "",
+        "against": [],
+        "report": "",
+        "approval": {},
+        "publishes": digest_of(samples),
+    }
 
 
 def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:

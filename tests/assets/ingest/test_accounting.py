@@ -1,9 +1,10 @@
 """Every landed object is used, rejected or dropped, whatever is wrong with it, and a bad one costs only itself."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -17,7 +18,9 @@ from assets.ingest import raw_objects as landing_stage
 from assets.media.objects import AuditRequest
 from assets.samples_asset import samples_stage
 from assets.spec import DatasetSpec, Feature, Filter
+from assets.stages import UNITS, PipelineStage
 from assets.tables import read_table
+from loader.dataset.tables.parquet import TableFile
 from loader.errors import Fenced, StageNotPublished, StoreError
 from loader.storage import open_store
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
@@ -253,11 +256,15 @@ def test_second_run_writes_nothing(root: loader.Root, trouble: Path, compute: Co
 def test_run_that_died_is_finished_in_its_own_transaction(
     root: loader.Root, landing: Path, compute: Compute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dies(*_: object) -> None:
-        raise StoreError("gone in the middle")
+    def dies_in_units(stage: PipelineStage, table: str, rows: Sequence[Mapping[str, Any]]) -> TableFile:
+        if stage.name == UNITS:
+            raise StoreError("gone in the middle")
+        return write_table(stage, table, rows)
+
+    write_table = PipelineStage.write_table
 
     with monkeypatch.context() as patched:
-        patched.setattr(units, "write_table", dies)
+        patched.setattr(PipelineStage, "write_table", dies_in_units)
         with pytest.raises(StoreError, match="in the middle"):
             ingest(root, landing, compute)
     (begun,) = root.log.refresh().txns

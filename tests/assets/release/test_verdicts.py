@@ -148,11 +148,11 @@ def test_release_that_is_killed_while_it_stops_a_batch(
     batch = cut(root, landing)
     gate = Gate(suite=(*SUITE, WRONG))
 
-    def killed(*args: Any) -> Any:
+    def killed(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("assets.release.gate_run.append_record", killed)
+        patched.setattr("assets.stages.append_record", killed)
         with pytest.raises(KeyboardInterrupt):
             publish_batches(root, "demo", "r", gate)
     assert root.state.txns[samples_of(root, batch).body["txn"]].status == "aborted"

@@ -189,8 +189,9 @@ def _written(
         return _cut_media(
             root, landing, compute, spec, txn, audits, raws, provenance, published, labels, tell
         )
-    from .formats.batch_samples import write_read, write_walked  # media do not need these modules
-    from .formats.missing_notes import missing_notes
+    from .formats.missing_notes import missing_notes  # media do not need these modules
+    from .formats.read_batch import write_read
+    from .formats.walked_batch import write_walked
 
     common = spec, txn, audits, raws, published, provenance
     if spec.format in read_formats():

@@ -12,7 +12,7 @@ import pytest
 
 import loader
 from assets.arrivals.make_batches import discover
-from assets.ingest.formats import batch_samples
+from assets.ingest.formats import read_batch
 from assets.ingest.formats.walked_objects import refused_where_unreadable
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
@@ -92,8 +92,8 @@ def test_object_that_kills_its_reader_costs_itself_alone(
         with h5py.File(place / f"{name}.hdf5", "w") as file:
             file[f"data/{name}/actions"] = np.arange(9)
     sizes = {one.name: one.stat().st_size for one in place.iterdir()}
-    monkeypatch.setattr(batch_samples, "_LEAST_BYTES", 1)
-    monkeypatch.setattr(batch_samples, "DEFAULT_SHARD_BYTES", sizes["a.hdf5"] + sizes["kills.hdf5"])
+    monkeypatch.setattr(read_batch, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(read_batch, "DEFAULT_SHARD_BYTES", sizes["a.hdf5"] + sizes["kills.hdf5"])
     compute = LocalCompute(2)
     try:
         record, refused = units_of(loader.Root(tmp_path / "root"), place, "robomimic", compute)
@@ -116,10 +116,10 @@ def test_parts_have_the_same_bytes_whoever_reads_and_the_groups_of_the_whole_bat
     place = tmp_path / "in"
     for name, fields in (("a", ["txt"]), ("b", ["txt", "json"]), ("c", ["txt"])):
         tar_of(place, name, *fields)
-    found, whole = dict[str, list[object]](), batch_samples.DEFAULT_SHARD_BYTES
+    found, whole = dict[str, list[object]](), read_batch.DEFAULT_SHARD_BYTES
     ways = {"one unit": (whole, InlineCompute()), "here": (1, InlineCompute()), "there": (1, LocalCompute(3))}
     for way, (nbytes, compute) in ways.items():
-        monkeypatch.setattr(batch_samples, "DEFAULT_SHARD_BYTES", nbytes)
+        monkeypatch.setattr(read_batch, "DEFAULT_SHARD_BYTES", nbytes)
         record, refused = units_of(loader.Root(tmp_path / way), place, "webdataset-compressed", compute)
         compute.close()
         parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
@@ -134,10 +134,10 @@ def test_batch_that_was_killed_is_finished_by_whoever_does_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the second reading of a unit, whose fields lie in other groups than it knew."""
-    place, outcomes_of = tmp_path / "in", batch_samples.outcomes_of
+    place, outcomes_of = tmp_path / "in", read_batch.outcomes_of
     for name, fields in (("a", ["txt"]), ("b", ["txt", "json"])):
         tar_of(place, name, *fields)
-    monkeypatch.setattr(batch_samples, "DEFAULT_SHARD_BYTES", 1)
+    monkeypatch.setattr(read_batch, "DEFAULT_SHARD_BYTES", 1)
     nodes = ClusterCompute(Cluster(engine="inline"), InlineCompute(), lambda line: None)
     seen = []
 
@@ -149,7 +149,7 @@ def test_batch_that_was_killed_is_finished_by_whoever_does_it_again(
             yield one
 
     root = loader.Root(tmp_path / "root")
-    monkeypatch.setattr(batch_samples, "outcomes_of", dies)
+    monkeypatch.setattr(read_batch, "outcomes_of", dies)
     with pytest.raises(Killed):
         units_of(root, place, "webdataset-compressed", nodes)
     assert len(list(job_ids(root.store))) == 2

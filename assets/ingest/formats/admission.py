@@ -54,7 +54,8 @@ class Earlier:
     def add(self, row: Row, content: str) -> None:
         """Add one row of the version's key table."""
         if row["live"]:
-            self.live[row["key"]], self.split = content, row["split"]
+            self.live[row["key"]] = content
+            self.split = row["split"]
         else:
             self.removed.append(content)
 
@@ -96,27 +97,34 @@ class Admission:
 
     def admit(self, sample: Sample, earlier: EarlierSamples, has_own_split: bool) -> Sample | None:
         """Return the sample as admitted; None if it is left out. has_own_split: its format names the split."""
-        content, of = content_of(sample.fields, sample.metadata), sample.source["raw_key"]
+        raw_key = sample.source["raw_key"]
+        content = content_of(sample.fields, sample.metadata)
         before = earlier.by_key.get(sample.source["source_key"], Earlier())
-        contents = before.live.values() or before.removed
-        if content in contents or (not before.live and "" in contents):
-            self._leave_out(of)
+        if before.live:
+            is_known = content in before.live.values()
+        else:
+            # A removed sample whose content is unknown stays removed, whatever the object has now.
+            is_known = content in before.removed or "" in before.removed
+        if is_known:
+            self._leave_out(raw_key)
             return None
         self.contents[sample.key] = content
-        self.objects.add(of)
-        if before.live:
-            self.replaces[sample.key] = sorted(before.live)
-            if not has_own_split:
-                sample = replace(sample, source={**sample.source, "split": before.split})
-        return sample
+        self.objects.add(raw_key)
+        if not before.live:
+            return sample
+        self.replaces[sample.key] = sorted(before.live)
+        if has_own_split:
+            return sample
+        # Changed content must not move a sample from the training to the test split.
+        return replace(sample, source={**sample.source, "split": before.split})
 
     def admit_in_place(self, key: str, source: Mapping[str, str], earlier: EarlierSamples) -> bool:
         """Return whether a sample in place is admitted. key: its key in the dataset. source: its provenance."""
-        of, before = source["raw_key"], earlier.by_key.get(source["source_key"], Earlier())
+        before = earlier.by_key.get(source["source_key"], Earlier())
         if before.removed and not before.live:
-            self._leave_out(of)
+            self._leave_out(source["raw_key"])
             return False
-        self.objects.add(of)
+        self.objects.add(source["raw_key"])
         if before.live:
             self.replaces[key] = sorted(before.live)
         return True
@@ -127,28 +135,41 @@ class Admission:
         first_of: key of an object -> key of its first admitted sample. earlier: key of an object -> the dataset's
         samples from only this object.
         """
-        replaced = {key for keys in self.replaces.values() for key in keys}
-        for of, first in first_of.items():
-            had = earlier.get(of, EarlierSamples()).by_key.values()
-            if lost := {key for one in had for key in one.live} - replaced:
-                self.replaces[first] = sorted({*self.replaces.get(first, ()), *lost})
+        # Computed once: what one object's first sample replaces below does not count as replaced for the next object.
+        replaced = set[str]()
+        for keys in self.replaces.values():
+            replaced.update(keys)
+        for raw_key, first in first_of.items():
+            published = set[str]()
+            for samples in earlier.get(raw_key, EarlierSamples()).by_key.values():
+                published.update(samples.live)
+            lost = published - replaced
+            if lost:
+                self.replaces[first] = sorted(lost.union(self.replaces.get(first, ())))
 
     def apply_to(self, batch: BatchSamples, raws: Mapping[str, Row]) -> BatchSamples:
         """Return the batch's samples with this admission. Objects without an admitted sample are refused."""
         refusals = [*batch.refusals]
         for key, n_known in sorted(self.known.items()):
-            if key not in self.objects:
-                why = f"all of its {n_known} samples were published before, or removed from the dataset since"
-                refusals.append(refusal_row(key, raws[key]["sha256"], dropped("dedup", "nothing_new", why)))
-        n_known = sum(self.known.values())
-        return replace(batch, refusals=refusals, replaces=self.replaces, n_known=n_known)
+            if key in self.objects:
+                continue
+            why = f"all of its {n_known} samples were published before, or removed from the dataset since"
+            refusal = dropped("dedup", "nothing_new", why)
+            refusals.append(refusal_row(key, raws[key]["sha256"], refusal))
+        return replace(
+            batch,
+            refusals=refusals,
+            replaces=self.replaces,
+            n_known=sum(self.known.values()),
+        )
 
-    def _leave_out(self, of: str, n_known: int = 1) -> None:
-        self.known[of] = self.known.get(of, 0) + n_known
+    def _leave_out(self, raw_key: str, n_known: int = 1) -> None:
+        self.known[raw_key] = self.known.get(raw_key, 0) + n_known
 
 
 def content_of(fields: Mapping[str, Payload], metadata: Mapping[str, Any]) -> str:
     """Return a hash of a sample's fields and metadata, 32 hex digits: SHA-256 per field, columns as JSON."""
+    # A missing value hashes as a missing column: whether a batch has the column depends on its other samples.
     known = {name: value for name, value in metadata.items() if value is not None}
     hashes = {name: hashlib.sha256(loaded(data)).hexdigest() for name, data in fields.items()}
     text = json.dumps([hashes, known], sort_keys=True, default=str)
@@ -181,20 +202,28 @@ def newest_version(root: loader.Root, spec: "DatasetSpec", raws: Sequence[Row]) 
         return NewestVersion()
     version = root.open(record.id)
     scopes = {raw["key"]: _scope(raw["uri"], raw["key"], spec.keyed_by_place) for raw in raws}
-    keys = _rows(version, frozenset(scopes.values()), spec.keyed_by_place) if scopes else ()
-    rows = sorted(keys, key=itemgetter("partition"))
+    rows = list(_rows(version, frozenset(scopes.values()), spec.keyed_by_place))
+    # Batches are named by date: the first row of an object is of its first publication.
+    rows.sort(key=itemgetter("partition"))
     contents = _contents(root.store, spec.name, {row["partition"] for row in rows})
-    by_scope, first = dict[str, dict[str, Earlier]](), dict[str, str]()
+    by_scope: dict[str, dict[str, Earlier]] = {}
+    first_sha256: dict[str, str] = {}  # by URI
     for row in rows:
-        first.setdefault(row["raw_uri"], row["raw_sha256"])
+        first_sha256.setdefault(row["raw_uri"], row["raw_sha256"])
         samples = by_scope.setdefault(row["scope"], {})
-        samples.setdefault(row["source_key"], Earlier()).add(row, contents.get(row["key"], ""))
-    earlier = {
-        raw["key"]: EarlierSamples(first.get(raw["uri"], ""), by_scope[scopes[raw["key"]]])
-        for raw in raws
-        if scopes[raw["key"]] in by_scope
-    }
-    return NewestVersion(version.id, version.manifest["groups"], version.manifest["columns"], earlier)
+        known = samples.setdefault(row["source_key"], Earlier())
+        known.add(row, contents.get(row["key"], ""))
+    earlier: dict[str, EarlierSamples] = {}
+    for raw in raws:
+        scope = scopes[raw["key"]]
+        if scope in by_scope:
+            earlier[raw["key"]] = EarlierSamples(first_sha256.get(raw["uri"], ""), by_scope[scope])
+    return NewestVersion(
+        id=version.id,
+        groups=version.manifest["groups"],
+        columns=version.manifest["columns"],
+        earlier=earlier,
+    )
 
 
 def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[str, Any]) -> str:
@@ -203,49 +232,72 @@ def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[
     rows: provenance of the samples. body: body of their units record. Costs as `newest_version`. Raises: Corrupt;
     StoreError.
     """
-    by_place, live = body["keyed_by_place"], dict[tuple[str, str], set[str]]()
+    by_place = body["keyed_by_place"]
     scopes = {row["raw_uri"]: _scope(row["raw_uri"], row["raw_key"], by_place) for row in rows}
+    live: dict[tuple[str, str], set[str]] = {}  # (scope, source key) -> keys
+    every = set[str]()
     for published in _rows(version, frozenset(scopes.values()), by_place):
-        if published["live"]:
-            live.setdefault((published["scope"], published["source_key"]), set()).add(published["key"])
-    every = {key for keys in live.values() for key in keys}
+        if not published["live"]:
+            continue
+        identity = published["scope"], published["source_key"]
+        live.setdefault(identity, set()).add(published["key"])
+        every.add(published["key"])
     for row in rows:
-        current = live.get((scopes[row["raw_uri"]], row["source_key"]), set())
+        identity = scopes[row["raw_uri"]], row["source_key"]
         replaces = set(body["replaces"].get(row["key"], ()))
-        of = f"sample {row['source_key']!r} of {row['raw_key']!r}"
-        if came := current - replaces:
-            return f"{version.name} has {min(came)!r} instead: {of}"
-        if went := replaces - every:
-            return f"{version.name} no longer has {min(went)!r}, which it replaces: {of}"
+        sample = f"sample {row['source_key']!r} of {row['raw_key']!r}"
+        added = live.get(identity, set()) - replaces
+        if added:
+            return f"{version.name} has {min(added)!r} instead: {sample}"
+        # A first sample in place may replace samples of other source keys, so any live key counts.
+        removed = replaces - every
+        if removed:
+            return f"{version.name} no longer has {min(removed)!r}, which it replaces: {sample}"
     return ""
 
 
 def _scope(uri: str, key: str, by_place: bool) -> str:
-    return uri.removesuffix(key) if by_place else uri
+    """Return what source keys are unique in: the URI of the source, or of the object."""
+    if by_place:
+        return uri.removesuffix(key)
+    return uri
 
 
 def _rows(version: loader.Version, scopes: frozenset[str], by_place: bool) -> Iterator[Row]:
+    """Yield the version's rows of these scopes, with `scope` and `live`."""
     import pyarrow.compute as pc
 
-    files = [TableFile.from_json(one) for one in version.manifest["samples"] if one["group"] == "keys"]
-    for file, column in zip(files, get_tables(version.store, files, ["raw_uri", "raw_key"]), strict=True):
-        named = column.group_by(["raw_uri", "raw_key"]).aggregate([]).drop_null().to_pylist()
-        scope_of = {one["raw_uri"]: _scope(one["raw_uri"], one["raw_key"], by_place) for one in named}
-        selected = {uri: scope for uri, scope in scope_of.items() if scope in scopes}
+    if not scopes:
+        return
+    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
+    tables = get_tables(version.store, files, ["raw_uri", "raw_key"])
+    for file, objects in zip(files, tables, strict=True):
+        # The two columns of a file decide whether it is read: most files have none of these objects.
+        distinct = objects.group_by(["raw_uri", "raw_key"]).aggregate([]).drop_null()
+        selected: dict[str, str] = {}  # URI -> scope
+        for raw in distinct.to_pylist():
+            scope = _scope(raw["raw_uri"], raw["raw_key"], by_place)
+            if scope in scopes:
+                selected[raw["raw_uri"]] = scope
         if not selected:
             continue
         (table,) = get_tables(version.store, [file], _COLUMNS)
-        table = table.filter(pc.is_in(table["raw_uri"], value_set=pa.array(selected, pa.string())))
+        uris = pa.array(selected, pa.string())
+        table = table.filter(pc.is_in(table["raw_uri"], value_set=uris))
         positions = version.parts.positions(table["part"]).tolist()
-        live = {at: version.parts.live_members(at) for at in set(positions)}
-        for at, row in zip(positions, table.to_pylist(), strict=True):
-            yield row | {"scope": selected[row["raw_uri"]], "live": bool(live[at][row["row"]])}
+        live = {position: version.parts.live_members(position) for position in set(positions)}
+        for position, row in zip(positions, table.to_pylist(), strict=True):
+            row["scope"] = selected[row["raw_uri"]]
+            row["live"] = bool(live[position][row["row"]])
+            yield row
 
 
 def _contents(store: Store, dataset: str, batches: Iterable[str]) -> dict[str, str]:
     contents = dict[str, str]()
     for batch in sorted(batches):
         record = current_record(store, dataset, UNITS, batch)
-        for row in read_table(store, record.files[UNITS]) if record else ():
-            contents[row["key"]] = row.get("content") or ""
+        if record is None:
+            continue
+        for row in read_table(store, record.files[UNITS]):
+            contents[row["key"]] = row.get("content") or ""  # earlier releases stored none
     return contents

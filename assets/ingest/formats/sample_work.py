@@ -55,7 +55,9 @@ class ReadPlace:
         self._importer: Importer = importer
         joined = JoinedObjects(files, format, options) if format in JOINED else None
         self.landing = cast(Store, joined or files)
-        self._files, self._format, self._options = files, format, options
+        self._files = files
+        self._format = format
+        self._options = options
         self.is_partitioned = FORMATS[format].is_partitioned
         self._all: Readable | PenstockError | None = None
         self._keys = frozenset[str]()
@@ -65,25 +67,30 @@ class ReadPlace:
         """JSON values that became no column."""
         if companions(format):
             try:
-                self._all = (
-                    joined.readable()
-                    if joined
-                    else self._importer.find_readable(
-                        files, live_files(files, format, list(list_place(files))), options
-                    )
-                )
-                self._keys = frozenset(info.key for info in self._all.infos)
+                if joined is not None:
+                    readable = joined.readable()
+                else:
+                    live = live_files(files, format, list(list_place(files)))
+                    readable = self._importer.find_readable(files, live, options)
+                self._all = readable
+                self._keys = frozenset(info.key for info in readable.infos)
             except PenstockError as error:
                 if is_fault(error):
                     raise
+                # Raised again for each object, so that each has a refusal with this reason.
                 self._all = error
 
     def readable(self, info: ObjectInfo) -> Readable:
         """Return an object's reader. Raises: Unusable for another format; errors of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
-        readable = self._all or self._importer.find_readable(self._files, [info], self._options)
-        if not (info.key in self._keys if self._all else readable.infos):
+        if self._all is not None:
+            readable = self._all
+            is_readable = info.key in self._keys
+        else:
+            readable = self._importer.find_readable(self._files, [info], self._options)
+            is_readable = bool(readable.infos)
+        if not is_readable:
             raise not_of(self._format)
         if readable.members is not None:
             self.has_members = True
@@ -92,19 +99,23 @@ class ReadPlace:
 
     def has_samples(self, info: ObjectInfo) -> bool:
         """Read an object to its end; return whether it has a sample."""
-        return sum(1 for _ in self.samples(info)) > 0
+        return sum(1 for _ in self.samples(info)) > 0  # counted to the end, where damage may be
 
     def samples(self, info: ObjectInfo, readable: Readable | None = None) -> Iterator[Sample]:
         """Check and yield an object's samples. readable: its reader, if it is open already.
 
         Raises: Unusable; DuplicateKey; errors of the format.
         """
-        readable, seen = readable or self.readable(info), set[bytes]()
+        if readable is None:
+            readable = self.readable(info)
         reader = UnitReader(self._files, readable, self._options, (), [])
-        for sample in reader(ReadUnit(info.key, list(readable.runs(info)))):
-            if (hashed := key_hash(sample.key)) in seen:
+        unit = ReadUnit(info.key, list(readable.runs(info)))
+        key_hashes = set[bytes]()  # shorter than keys: an object may have millions of samples
+        for sample in reader(unit):
+            hashed = key_hash(sample.key)
+            if hashed in key_hashes:
                 raise duplicate_key(sample.key, info.key)
-            seen.add(hashed)
+            key_hashes.add(hashed)
             yield sample
 
 
@@ -127,8 +138,9 @@ def audit_samples(landing: Store, raw: Row, format: str, choices: Mapping[str, A
     return media_row(facts) | {"key": raw["key"], "sha256": raw["sha256"]}
 
 
-_BYTES_PER_S, _COPIED_BYTES_PER_S = 20e6, 50e6
-"""Bytes read, and copied, per second, roughly."""
+# Rough rates, for the estimates by which work is divided.
+_BYTES_PER_S = 20e6
+_COPIED_BYTES_PER_S = 50e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,32 +206,43 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
     """
     place = read_place(task.txn, node.open(task.landing), task.rules.format, task.rules.options)
     place.members = JsonMembers()
-    raws, refusals = list(task.raws), list[Row]()
+    raws = list(task.raws)
+    refusals = list[Row]()
     partitions = Partitions((), task.rules.options.without, task.texts)
     while True:
         result = ReadParts(refusals=refusals)
         with closing(Spilled()) as spilled:
             try:
                 for raw in raws:
-                    before = task.earlier.get(raw["key"], EarlierSamples())
-                    known = {**raw, "first_sha256": before.first_sha256}
-                    for sample in _samples(place, raw, result, partitions):
-                        own = bool(task.rules.own_split(sample.source))
-                        # A JSON document's columns are not content: the document itself is a field.
-                        columns = sample.metadata if place.has_members else {}
-                        content = replace(sample, metadata={}) if columns else sample
-                        if new := result.admission.admit(
-                            _for_dataset(task.rules, known, content), before, own
-                        ):
-                            spilled.add(
-                                replace(new, metadata={**new.metadata, **columns}) if columns else new
-                            )
+                    _spill(task, place, raw, partitions, result, spilled)
             except Unusable as unusable:
                 raws.remove(raw)
                 refusals.append(refusal_row(raw["key"], raw["sha256"], unusable))
                 continue  # start over without this object, because scratch has some of its samples
             result = replace(result, of_json=place.has_members, notes=place.members.notes)
             return replace(result, **_written(task, node, spilled, place.has_members))
+
+
+def _spill(
+    task: ReadTask, place: ReadPlace, raw: Row, partitions: Partitions, result: ReadParts, spilled: Spilled
+) -> None:
+    """Add an object's admitted samples to scratch, and its facts and admission to the result."""
+    earlier = task.earlier.get(raw["key"], EarlierSamples())
+    known = {**raw, "first_sha256": earlier.first_sha256}
+    for sample in _samples(place, raw, result, partitions):
+        has_own_split = bool(task.rules.own_split(sample.source))
+        # A JSON document's columns are not content: the document itself is a field.
+        columns: Mapping[str, Any] = {}
+        if place.has_members:
+            columns = sample.metadata
+        if columns:
+            sample = replace(sample, metadata={})
+        admitted = result.admission.admit(_for_dataset(task.rules, known, sample), earlier, has_own_split)
+        if admitted is None:
+            continue
+        if columns:
+            admitted = replace(admitted, metadata={**admitted.metadata, **columns})
+        spilled.add(admitted)
 
 
 def _samples(place: ReadPlace, raw: Row, result: ReadParts, partitions: Partitions) -> Iterator[Sample]:
@@ -241,8 +264,9 @@ def _written(task: ReadTask, node: Node, spilled: Spilled, any_values: bool) -> 
     kinds = [(list(kind), rows.source_keys[0], rows.objects[0]) for kind, rows in spilled.kinds.items()]
     if not kinds:
         return {}
+    groups = {group: {"field_nbytes": names} for group, names in task.groups.items()}
     try:
-        group_of = spilled.group_of({group: {"field_nbytes": names} for group, names in task.groups.items()})
+        group_of = spilled.group_of(groups)
     except FieldMismatch:  # the submitter raises it too, unless it leaves the object out
         return {"kinds": kinds}
     layout = PartLayout(
@@ -259,10 +283,12 @@ def _written(task: ReadTask, node: Node, spilled: Spilled, any_values: bool) -> 
 
 def _for_dataset(rules: TakingRules, raw: Row, sample: Sample) -> Sample:
     source_key = sample.source.get("source_key", sample.key)
+    longest_name = max(map(len, sample.fields))
+    kind = modality_of(set(sample.fields))
     return replace(
         sample,
-        key=key_in_dataset(raw, source_key, max(map(len, sample.fields))),
-        metadata=metadata_of(rules, raw, sample.metadata, modality_of(set(sample.fields))),
+        key=key_in_dataset(raw, source_key, longest_name),
+        metadata=metadata_of(rules, raw, sample.metadata, kind),
         source={**sample.source, **source_of(rules, raw, source_key, sample.source)},
     )
 
@@ -326,37 +352,53 @@ class CopiedPart:
 
 def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     """Copy a run of samples. Raises: Unusable if an object was replaced; errors of the format; StoreError."""
-    landing, rules = node.open(task.landing), task.rules
+    landing = node.open(task.landing)
+    rules = task.rules
     place = walked_place(task.txn, landing, rules.format, rules.options)
     infos = [landed_info(landing, raw) for raw in task.raws]
     (shard,) = shards_of(infos, len(infos))
     rows = place.rows(shard)[task.run]
-    if task.columns and (table := rows.metadata_table()) is not None:
-        rows.metadata = place.members.as_agreed(table, task.columns)
-    known = list(samples_of(rules, shard, rows, {raw["key"]: raw for raw in task.raws}))
-    (run,) = samples_in([(shard, rows)], [[one.key for one in known]])
-    admission, sources = Admission(), dict[str, Any]()
+    if task.columns:
+        table = rows.metadata_table()
+        if table is not None:
+            rows.metadata = place.members.as_agreed(table, task.columns)
+    raws = {raw["key"]: raw for raw in task.raws}
+    known_samples = list(samples_of(rules, shard, rows, raws))
+    (run,) = samples_in([(shard, rows)], [[known.key for known in known_samples]])
+    admission = Admission()
+    sources: dict[str, Mapping[str, str]] = {}
 
     def samples_of_run() -> Iterator[tuple[Any, ...]]:
-        for fields, known_sample in zip(read_fields(landing, run), known, strict=True):
+        for fields, known in zip(read_fields(landing, run), known_samples, strict=True):
             # A JSON document's columns depend on batch and release, so only the document counts as content.
-            content = {
-                name: value for name, value in known_sample.metadata.items() if name not in task.columns
-            }
-            from_json = {name: value for name, value in known_sample.metadata.items() if name in task.columns}
-            sample = Sample(key=known_sample.key, fields=fields, metadata=content, source=known_sample.source)
-            before = task.earlier.get(known_sample.source["raw_key"], EarlierSamples())
-            if new := admission.admit(sample, before, known_sample.has_own_split):
-                sources[new.key] = new.source
-                yield new.key, new.fields, {**new.metadata, **from_json}, new.source
+            content = {name: value for name, value in known.metadata.items() if name not in task.columns}
+            from_json = {name: value for name, value in known.metadata.items() if name in task.columns}
+            sample = Sample(key=known.key, fields=fields, metadata=content, source=known.source)
+            earlier = task.earlier.get(known.source["raw_key"], EarlierSamples())
+            admitted = admission.admit(sample, earlier, known.has_own_split)
+            if admitted is None:
+                continue
+            sources[admitted.key] = admitted.source
+            yield admitted.key, admitted.fields, {**admitted.metadata, **from_json}, admitted.source
 
+    # One sample is read ahead, because a part without samples cannot be written.
     samples = samples_of_run()
-    if (first := next(samples, None)) is None:
+    first = next(samples, None)
+    if first is None:
         return CopiedPart(part=None, rows=[], admission=admission)
-    every, name = chain([first], samples), f"{task.number:05d}"
-    part = write_part(node.open(task.root), task.txn, every, group=COMMON, groups=task.groups, name=name)
+    part = write_part(
+        node.open(task.root),
+        task.txn,
+        chain([first], samples),
+        group=COMMON,
+        groups=task.groups,
+        name=f"{task.number:05d}",
+    )
+    # Only now: writing the part has filled `sources` and `admission`.
     kind = modality_of(set(rows.fields))
-    units = [unit_row(key, kind, part.id, source, admission.contents[key]) for key, source in sources.items()]
+    units = list[Row]()
+    for key, source in sources.items():
+        units.append(unit_row(key, kind, part.id, source, admission.contents[key]))
     return CopiedPart(part=part.to_json(), rows=units, admission=admission)
 
 

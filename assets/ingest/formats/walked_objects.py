@@ -88,8 +88,10 @@ class WalkedPlace:
 
     def __init__(self, landing: Store, format: str, options: ColumnarOptions) -> None:
         """Open the source. Costs a listing if an index describes all objects."""
-        self.landing, self._options = landing, options
-        self._name, self._format = format, registered_named(format)
+        self.landing = landing
+        self._options = options
+        self._name = format
+        self._format = registered_named(format)
         self._all: FoundObjects | PenstockError | None = None
         self._has_members = False
         self.members = JsonMembers()
@@ -116,8 +118,10 @@ class WalkedPlace:
         """Return an object's reader. Raises: Unusable for another format; errors of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
-        objects = self._all or self._format.find_objects(self.landing, [info])
-        if info.key not in {one.key for one in objects.infos}:
+        objects = self._all
+        if objects is None:
+            objects = self._format.find_objects(self.landing, [info])
+        if info.key not in {described.key for described in objects.infos}:
             raise not_of(self._name)
         self._has_members = self._has_members or objects.members is not None
         return objects.reading(self._options.without, OWN_COLUMNS, self.members)
@@ -129,9 +133,8 @@ class WalkedPlace:
 
     def rows(self, shard: ForeignShard) -> Sequence[Rows]:
         """Return the rows of a shard, in runs with the same fields."""
-        return rows_of(
-            shard, [self.objects_of(one).samples(one) for one in shard.infos], self._options.without
-        )
+        samples = [self.objects_of(info).samples(info) for info in shard.infos]
+        return rows_of(shard, samples, self._options.without)
 
 
 def once_a_batch(
@@ -170,15 +173,28 @@ def samples_of(
     rules: TakingRules, shard: ForeignShard, rows: Rows, raws: Mapping[str, Row]
 ) -> Iterator[KnownSample]:
     """Yield the facts of each row of a shard."""
-    kind, longest = modality_of(set(rows.fields)), max(map(len, rows.fields))
+    kind = modality_of(set(rows.fields))
+    longest_name = max(map(len, rows.fields))
+    # A shard's objects are addressed as if they followed each other.
     starts = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
-    for source_key, of, columns, own, spans in zip(
-        rows.source_keys, rows.objects, rows.each_metadata(), rows.sources, rows.spans(), strict=True
+    for source_key, object_key, columns, own, spans in zip(
+        rows.source_keys,
+        rows.objects,
+        rows.each_metadata(),
+        rows.sources,
+        rows.spans(),  # of each field: (offset in the shard, bytes)
+        strict=True,
     ):
-        raw = raws[of]
+        raw = raws[object_key]
         source = source_of(rules, raw, source_key, own)
         if rules.format != "files":  # the object contains several samples
-            source["raw_start"] = f"byte {int(spans[:, 0].min()) - starts[of]}"
-            source["raw_end"] = f"byte {int(spans.sum(axis=1).max()) - starts[of]}"
-        key = key_in_dataset(raw, source_key, longest)
-        yield KnownSample(key, metadata_of(rules, raw, columns, kind), source, bool(rules.own_split(own)))
+            begin = int(spans[:, 0].min()) - starts[object_key]
+            end = int(spans.sum(axis=1).max()) - starts[object_key]
+            source["raw_start"] = f"byte {begin}"
+            source["raw_end"] = f"byte {end}"
+        yield KnownSample(
+            key=key_in_dataset(raw, source_key, longest_name),
+            metadata=metadata_of(rules, raw, columns, kind),
+            source=source,
+            has_own_split=bool(rules.own_split(own)),
+        )

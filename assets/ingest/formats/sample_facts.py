@@ -66,7 +66,9 @@ class TakingRules:
 
     def own_split(self, source: Mapping[str, str]) -> str:
         """Return the split that the format names, or "". source: the sample's provenance."""
-        return "" if "split" in self.choices["without"] else source.get("split", "")
+        if "split" in self.choices["without"]:
+            return ""
+        return source.get("split", "")
 
     @property
     def options(self) -> ColumnarOptions:
@@ -80,13 +82,15 @@ def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
 
 def metadata_of(rules: TakingRules, raw: Row, columns: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return a sample's metadata. columns: columns from its format."""
-    return {
-        **({"label": raw["label"]} if rules.has_folder_labels else {}),
-        "mime": raw["mime"],
-        **columns,
-        "kind": kind,
-        "licence": raw["licence"],
-    }
+    metadata: dict[str, Any] = {}
+    if rules.has_folder_labels:
+        metadata["label"] = raw["label"]
+    metadata["mime"] = raw["mime"]
+    metadata |= columns
+    # Last, so that no column of the format replaces what the pipeline states itself.
+    metadata["kind"] = kind
+    metadata["licence"] = raw["licence"]
+    return metadata
 
 
 def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, str]) -> dict[str, str]:
@@ -96,9 +100,12 @@ def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, s
 
     own: provenance from the format, whose split is used unless the source leaves `split` out.
     """
-    own_split = rules.own_split(own)
     by_subject = rules.split_by == "subject"
-    identity = raw["label"] if by_subject else raw.get("first_sha256") or raw["sha256"]
+    if by_subject:
+        identity = raw["label"]
+    else:
+        identity = raw.get("first_sha256") or raw["sha256"]
+    split = rules.own_split(own) or split_of(identity, rules.splits, rules.dataset)
     source = {
         "source_key": text_of(source_key),
         "unit_id": fingerprint(raw["sha256"], source_key),
@@ -106,7 +113,7 @@ def source_of(rules: TakingRules, raw: Row, source_key: str, own: Mapping[str, s
         "raw_key": raw["key"],
         "raw_etag": raw["etag"],
         "raw_sha256": raw["sha256"],
-        "split": own_split or split_of(identity, rules.splits, rules.dataset),
+        "split": split,
         **rules.provenance,
     }
     if by_subject and raw["label"]:
@@ -149,6 +156,7 @@ def units_job(
 def outcomes_of(compute: Compute, job: Job[U, R], units: Sequence[U]) -> Iterator[tuple[U, Outcome[R]]]:
     """Yield each unit with its outcome, in order."""
     for block in blocks_of(compute, job, lambda: units):
+        # Not strict: the units go on beyond the block.
         yield from zip(units[block.first :], block.outcomes, strict=False)
 
 

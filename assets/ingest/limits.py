@@ -24,17 +24,20 @@ _LIMITS = (
 )
 """(outcome, field of the spec, description of such objects)."""
 
+_EXAMPLES = 3
+"""Most objects that a reason names."""
+
 
 def refusal_of_copy(row: Mapping[str, Any], of: str, refusals: Mapping[str, Row]) -> Row:
     """Return the refusal of an object with the bytes of `of`: the inherited one, or one as a duplicate.
 
     refusals: key -> refusal, for the audited objects.
     """
-    if (verdict := refusals.get(of)) is None:
-        return refusal_row(
-            row["key"], row["sha256"], dropped("dedup", DUPLICATE, f"the same bytes as {of!r}")
-        )
-    return _inherited(row["key"], verdict)
+    verdict = refusals.get(of)
+    if verdict is not None:
+        return _inherited(row["key"], verdict)
+    duplicate = dropped("dedup", DUPLICATE, f"the same bytes as {of!r}")
+    return refusal_row(row["key"], row["sha256"], duplicate)
 
 
 def refusals_of_copies(before: Sequence[Row], refusals: Sequence[Row]) -> list[Row]:
@@ -43,45 +46,51 @@ def refusals_of_copies(before: Sequence[Row], refusals: Sequence[Row]) -> list[R
     before: the earlier stage's refusals, including duplicates. refusals: the later stage's.
     """
     verdicts = {row["sha256"]: row for row in refusals if row["code"] != DUPLICATE}
-    copies = [row for row in before if row["code"] == DUPLICATE and row["sha256"] in verdicts]
-    return [_inherited(row["key"], verdicts[row["sha256"]]) for row in copies]
+    inherited = list[Row]()
+    for row in before:
+        if row["code"] == DUPLICATE and row["sha256"] in verdicts:
+            inherited.append(_inherited(row["key"], verdicts[row["sha256"]]))
+    return inherited
 
 
 def _inherited(key: str, verdict: Row) -> Row:
-    return {
-        **verdict,
-        "key": key,
-        "reason": f"the same bytes as {verdict['key']!r}: {verdict['reason']}"[:500],
-    }
+    reason = f"the same bytes as {verdict['key']!r}: {verdict['reason']}"
+    return {**verdict, "key": key, "reason": reason[:500]}
 
 
 def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
     """Count objects by outcome: rejected (damaged), not supported, not media, dropped (intact but unwanted)."""
-    return {outcome: sum(1 for row in refusals if row["outcome"] == outcome) for outcome in OUTCOMES}
+    counts: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
+    for row in refusals:
+        if row["outcome"] in counts:  # a release with other outcomes may have stored the row
+            counts[row["outcome"]] += 1
+    return counts
 
 
 def stop_reason(refusals: Sequence[Row], n_landed: int, spec: DatasetSpec) -> str:
     """Return why these refusals stop a batch, or ""."""
-    reasons = []
+    reasons = list[str]()
     for outcome, name, words in _LIMITS:
-        rows, rate = [row for row in refusals if row["outcome"] == outcome], getattr(spec, name)
+        rows = [row for row in refusals if row["outcome"] == outcome]
+        rate = getattr(spec, name)
         if len(rows) <= rate * n_landed:
             continue
-        named = "; ".join(f"{row['key']!r} ({row['code']}: {row['reason']})" for row in rows[:3])
-        more = f"; and {len(rows) - 3} more" if len(rows) > 3 else ""
+        examples = [f"{row['key']!r} ({row['code']}: {row['reason']})" for row in rows[:_EXAMPLES]]
+        if len(rows) > _EXAMPLES:
+            examples.append(f"and {len(rows) - _EXAMPLES} more")
         reasons.append(
-            f"{len(rows)} of {n_landed} objects are {words}, allowed are {rate:.1%} ({name}): {named}{more}"
+            f"{len(rows)} of {n_landed} objects are {words}, allowed are {rate:.1%} ({name}): "
+            f"{'; '.join(examples)}"
         )
     if not reasons:
         return ""
-    return (
-        f"{'. '.join(reasons)}. Repair or move these objects, or raise the limit in the dataset's DatasetSpec"
-    )
+    all_reasons = ". ".join(reasons)
+    return f"{all_reasons}. Repair or move these objects, or raise the limit in the dataset's DatasetSpec"
 
 
 def rates(spec: DatasetSpec) -> list[str]:
     """Return the limits as strings, for fingerprints."""
-    return [str(getattr(spec, name)) for _, name, _ in _LIMITS]
+    return [str(getattr(spec, name)) for _, name, _ in _LIMITS]  # fingerprints take no floats
 
 
 Tell = Callable[[str], object]
@@ -120,27 +129,31 @@ def limits_probed(
 ) -> list[TimeLimit]:
     """Return the limits of objects that are not decoded yet, from their containers. rows: have key and mime."""
     timed = [number for number, row in enumerate(rows) if row["mime"].startswith(_TIMED)]
-    places = [(landing, rows[number]["key"]) for number in timed]
-    works: dict[int, DecodeWork] = {}
+    # In workers, because a damaged container can kill or block its reader.
     outcomes = compute.map(
         declared_work,
-        places,
+        [(landing, rows[number]["key"]) for number in timed],
         timeout_s=min(_PROBE_S, spec.work_timeout_s),
         variables=store_variables(landing),
     )
+    works: dict[int, DecodeWork] = {}
     for number, outcome in zip(timed, outcomes, strict=True):
-        if outcome.value is not None:
-            duration_s, pixels, values = outcome.value
-            works[number] = DecodeWork(duration_s=duration_s, pixels=pixels, values=values)
+        if outcome.value is None:  # the audit finds out what is wrong with the object
+            continue
+        duration_s, pixels, values = outcome.value
+        works[number] = DecodeWork(duration_s=duration_s, pixels=pixels, values=values)
     return [_limit(row["key"], works.get(number), spec, tell) for number, row in enumerate(rows)]
 
 
 def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell) -> list[TimeLimit]:
     """Return the limits of objects, from their media rows."""
-    return [
-        _limit(row["key"], work_of(row) if row["kind"] in ("audio", "video") else None, spec, tell)
-        for row in rows
-    ]
+    limits = list[TimeLimit]()
+    for row in rows:
+        work = None
+        if row["kind"] in ("audio", "video"):
+            work = work_of(row)
+        limits.append(_limit(row["key"], work, spec, tell))
+    return limits
 
 
 def _limit(key: str, work: DecodeWork | None, spec: DatasetSpec, tell: Tell) -> TimeLimit:

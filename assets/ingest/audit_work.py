@@ -63,15 +63,11 @@ class Audited:
 def audit(task: AuditTask, node: Node) -> Audited:
     """Audit an object. Raises: Fault."""
     raw = task.raw
-    if (of := task.format) is not None:
-        from .formats.sample_work import audit_samples  # media do not need these modules
-
-        try:
-            row = audit_samples(node.open(task.landing), raw, of.name, of.choices, of.batch)
-            return Audited(row=row)
-        except Unusable as unusable:
-            return Audited(refusal=refusal_row(raw["key"], raw["sha256"], unusable))
-    staging = ClipStaging(store=node.open(task.root), key=task.staging) if task.staging else None
+    if task.format is not None:
+        return _audited_samples(task.format, raw, node.open(task.landing))
+    staging = None
+    if task.staging:
+        staging = ClipStaging(store=node.open(task.root), key=task.staging)
     request = AuditRequest(
         store=node.open(task.landing),
         key=raw["key"],
@@ -89,8 +85,20 @@ def audit(task: AuditTask, node: Node) -> Audited:
     return Audited(row=result.row, refusal=result.refusal)
 
 
+def _audited_samples(format: SampleFormat, raw: dict[str, Any], landing: Store) -> Audited:
+    from .formats.sample_work import audit_samples  # media do not need these modules
+
+    try:
+        return Audited(row=audit_samples(landing, raw, format.name, format.choices, format.batch))
+    except Unusable as unusable:
+        return Audited(refusal=refusal_row(raw["key"], raw["sha256"], unusable))
+
+
 def _alike(task: AuditTask) -> AuditTask:
-    return replace(task, format=replace(task.format, batch="")) if task.format else task
+    if task.format is None:
+        return task
+    # The batch's id is random: a repeated run must find the results of the last one.
+    return replace(task, format=replace(task.format, batch=""))
 
 
 def _limit_s(task: AuditTask) -> float:
@@ -129,10 +137,11 @@ StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
 
 def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
     """Return the function that gives an object's staging, named after all that decides the clips' bytes."""
-    plain = {name: str(value) for name, value in policy.of("video").items()}
+    plain = {name: str(value) for name, value in policy.of("video").items()}  # no floats in a fingerprint
 
     def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:
-        name = fingerprint(_VERSION, sha256, plain, [repr(segment) for segment in segments])[:32]
+        stated = [repr(segment) for segment in segments]
+        name = fingerprint(_VERSION, sha256, plain, stated)[:32]
         return ClipStaging(store=store, key=f"{_folder(dataset, partition)}{name}")
 
     return staging

@@ -47,20 +47,23 @@ def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[li
 
     published: SHA-256 -> where the dataset has these bytes.
     """
-    fresh, refusals = list[Row](), list[Row]()
+    fresh = list[Row]()
+    refusals = list[Row]()
     for row in audits:
-        if row["sha256"] in published:
-            twice = dropped("dedup", "duplicate", f"the same bytes as {published[row['sha256']]}")
-            refusals.append(refusal_row(row["key"], row["sha256"], twice))
-        else:
+        published_as = published.get(row["sha256"])
+        if published_as is None:
             fresh.append(row)
+        else:
+            duplicate = dropped("dedup", "duplicate", f"the same bytes as {published_as}")
+            refusals.append(refusal_row(row["key"], row["sha256"], duplicate))
     return fresh, refusals
 
 
 def labels_of(audits: Sequence[Row], raws: Mapping[str, Row], known: Sequence[str]) -> list[str]:
     """Return the class names: `known` first, so that numbers keep their meaning, then new ones, sorted."""
     names = {raws[row["key"]]["label"] for row in audits if CUTTERS[row["kind"]].has_label}
-    return [*known, *sorted(names - set(known))]
+    new_names = names - set(known)
+    return [*known, *sorted(new_names)]
 
 
 def cut_objects(
@@ -77,24 +80,29 @@ def cut_objects(
     tell: receives each object whose time limit exceeds the dataset's.
     """
     limits = limits_decoded(audits, spec, tell)
-    tasks = [
-        _task(landing, spec, row, raws[row["key"]], limit, into)
-        for row, limit in zip(audits, limits, strict=True)
-    ]
+    tasks = list[CutTask]()
+    for row, limit in zip(audits, limits, strict=True):
+        tasks.append(_task(landing, spec, row, raws[row["key"]], limit, into))
+    # The transaction's name covers policy and code; labels and objects also depend on the newest version.
+    hashes = [row["sha256"] for row in audits]
     job = Job(
         store=into.root,
         work=CUT,
         about=f"{spec.name}/units/{into.provenance['partition']}",
-        fingerprint=fingerprint(into.txn, list(into.labels), [row["sha256"] for row in audits]),
+        fingerprint=fingerprint(into.txn, list(into.labels), hashes),
         stores=[landing, into.root],
     )
-    parts, rows, refusals, short_shots = list[tuple[str, Part]](), list[Row](), list[Row](), 0
+    parts = list[tuple[str, Part]]()
+    rows = list[Row]()
+    refusals = list[Row]()
+    short_shots = 0
     for block in blocks_of(compute, job, lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             row = audits[number]
             if outcome.error is not None:
-                lost = rejected("cut", outcome.error.code, limits[number].reason(outcome.error))
-                refusals.append(refusal_row(row["key"], row["sha256"], lost))
+                reason = limits[number].reason(outcome.error)
+                refusal = rejected("cut", outcome.error.code, reason)
+                refusals.append(refusal_row(row["key"], row["sha256"], refusal))
             elif outcome.value is not None and outcome.value.refusal is not None:
                 refusals.append(outcome.value.refusal)
         parts += [(kind, written_part(part, into.txn)) for kind, part in block.part.parts]
@@ -102,14 +110,21 @@ def cut_objects(
         refusals += block.part.refusals
         short_shots += block.part.short_shots
     return BatchSamples(
-        parts=parts, rows=rows, refusals=refusals, labels=into.labels, jobs=[job], short_shots=short_shots
+        parts=parts,
+        rows=rows,
+        refusals=refusals,
+        labels=into.labels,
+        jobs=[job],
+        short_shots=short_shots,
     )
 
 
 def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: TimeLimit, into: CutInto) -> CutTask:
     kind: Kind = row["kind"]
     has_folder_labels = spec.label_from == "folder"
-    staging = None if into.waiting is None else into.waiting(row["sha256"], segments_of(raw))
+    staging_key = ""
+    if into.waiting is not None:
+        staging_key = into.waiting(row["sha256"], segments_of(raw)).key
     label = None
     if has_folder_labels and CUTTERS[kind].has_label:
         label = into.labels.index(raw["label"])
@@ -121,19 +136,19 @@ def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: TimeLimi
         audit=row,
         policy=spec.policy,
         words=_plain(spec.policy, kind),
-        staging=staging.key if staging else "",
+        staging=staging_key,
         label=label,
         has_folder_labels=has_folder_labels,
-        source=_source(spec, raw) | {**into.provenance},
+        source=_source(spec, raw) | dict(into.provenance),
         limit_s=limit.seconds,
     )
 
 
 def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
     by_subject = spec.split_by == "subject"
-    identity = str(raw["label"] if by_subject else raw["sha256"])
-    return {
-        **({"subject": identity} if by_subject and raw["label"] else {}),
+    # All samples of a subject, or of an object, are in one split.
+    identity = str(raw["label"]) if by_subject else str(raw["sha256"])
+    source = {
         "source_key": raw["key"],
         "raw_uri": raw["uri"],
         "raw_key": raw["key"],
@@ -141,6 +156,9 @@ def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
         "raw_sha256": raw["sha256"],
         "split": spec.split_of(identity),
     }
+    if by_subject and raw["label"]:
+        source["subject"] = identity
+    return source
 
 
 def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: float) -> str:
@@ -152,10 +170,12 @@ def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: floa
     untrue = [row for row in refusals if row["stage"] == CUT_AUDIT]
     if len(untrue) <= max_untrue_rate * n_objects:
         return ""
-    names = ", ".join(f"{name} ({n})" for name, n in sorted(Counter(row["code"] for row in untrue).items()))
+    counts = Counter(row["code"] for row in untrue)
+    codes = ", ".join(f"{code} ({n})" for code, n in sorted(counts.items()))
+    first = untrue[0]
     return (
-        f"{len(untrue)} of {n_objects} objects differ from their source after the cut: {names}; "
-        f"allowed are {max_untrue_rate:.1%} (max_untrue_rate). First: {untrue[0]['key']!r}: {untrue[0]['reason']}"
+        f"{len(untrue)} of {n_objects} objects differ from their source after the cut: {codes}; "
+        f"allowed are {max_untrue_rate:.1%} (max_untrue_rate). First: {first['key']!r}: {first['reason']}"
     )
 
 
@@ -165,4 +185,4 @@ def policy_fingerprint(policy: CutPolicy) -> str:
 
 
 def _plain(policy: CutPolicy, kind: Kind) -> dict[str, str]:
-    return {name: str(value) for name, value in policy.of(kind).items()}
+    return {name: str(value) for name, value in policy.of(kind).items()}  # fingerprints take no floats

@@ -57,15 +57,30 @@ def write_parts(
 
     layouts: dict[tuple[Kind, tuple[str, ...]], list[CutUnit]] = {}
     for unit in units:
-        layouts.setdefault((unit.kind, field_names(unit)), []).append(unit)
+        layout = unit.kind, field_names(unit)
+        layouts.setdefault(layout, []).append(unit)
     parts = []
-    for place, ((kind, fields), members) in enumerate(sorted(layouts.items())):
+    for number, layout in enumerate(sorted(layouts)):
+        kind, fields = layout
+        members = layouts[layout]
         groups = {**members[0].unit.groups, CAPTION_FIELD: "captions"}
-        samples = ((unit.key, sample_fields(unit), _metadata(unit), _source(unit)) for unit in members)
-        used = {field: group for field, group in groups.items() if field in fields}
-        part = write_part(store, txn, samples, group=kind, groups=used, name=f"{kind}_{name}_{place}")
+        part = write_part(
+            store,
+            txn,
+            _samples(members),
+            group=kind,
+            groups={field: group for field, group in groups.items() if field in fields},
+            name=f"{kind}_{name}_{number}",
+        )
         parts.append((part, members))
     return parts
+
+
+def _samples(
+    units: Sequence[CutUnit],
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any], dict[str, str]]]:
+    for unit in units:  # one by one: only one sample's files are in memory
+        yield unit.key, sample_fields(unit), _metadata(unit), _source(unit)
 
 
 def field_names(unit: CutUnit) -> tuple[str, ...]:
@@ -81,18 +96,23 @@ def field_names(unit: CutUnit) -> tuple[str, ...]:
 
 def sample_fields(unit: CutUnit) -> dict[str, Any]:
     """Return field -> value for a sample, with its files read."""
-    cutter, raw = CUTTERS[unit.kind], unit.raw
-    fields: dict[str, Any] = {
-        name: value.read_bytes() if isinstance(value, Path) else value
-        for name, value in unit.unit.fields.items()
-    }
+    raw = unit.raw
+    fields: dict[str, Any] = {}
+    for name, value in unit.unit.fields.items():
+        if isinstance(value, Path):
+            fields[name] = value.read_bytes()
+        else:
+            fields[name] = value
     facts = {name: raw[name] for name in ("title", "text", "licence", "author", "origin") if raw[name]}
     if unit.has_folder_labels and raw["label"]:
         facts["label"] = raw["label"]
-    fields[cutter.facts] = {**fields.pop("json", {}), "raw": raw["key"], **facts}
+    measured = fields.pop("json", {})
+    # The object's facts win over the cutter's of the same name.
+    fields[CUTTERS[unit.kind].facts] = {**measured, "raw": raw["key"], **facts}
     if unit.label is not None:
         fields["cls"] = unit.label
-    if CAPTION_FIELD not in fields and (caption := raw["text"] or raw["title"]):
+    caption = raw["text"] or raw["title"]
+    if caption and CAPTION_FIELD not in fields:
         fields[CAPTION_FIELD] = caption
     return fields
 
@@ -115,8 +135,12 @@ def _metadata(unit: CutUnit) -> dict[str, Any]:
 
 
 def _source(unit: CutUnit) -> dict[str, str]:
-    place = {"raw_start": unit.unit.start, "raw_end": unit.unit.end} if unit.unit.end else {}
-    return {**unit.source, **place, "unit_id": unit.unit_id}
+    source = dict(unit.source)
+    if unit.unit.end:
+        source["raw_start"] = unit.unit.start
+        source["raw_end"] = unit.unit.end
+    source["unit_id"] = unit.unit_id
+    return source
 
 
 def unit_row(unit: CutUnit, part: Part) -> Row:
@@ -135,12 +159,17 @@ def unit_row(unit: CutUnit, part: Part) -> Row:
 
 def n_short_shots(units: Sequence[CutUnit]) -> int:
     """Count shots, and ends of shots, too short for a clip."""
-    by_object = {unit.raw["key"]: unit.unit.fields.get("json", {}) for unit in units if unit.kind == "video"}
-    return sum(int(facts.get("n_short_shots", 0)) for facts in by_object.values())
+    by_object: dict[str, int] = {}  # each clip has the count of its whole object
+    for unit in units:
+        if unit.kind == "video":
+            facts = unit.unit.fields.get("json", {})
+            by_object[unit.raw["key"]] = int(facts.get("n_short_shots", 0))
+    return sum(by_object.values())
 
 
-_PIXELS_PER_S, _VALUES_PER_S = 20e6, 10e6
-"""Rough pixels and audio samples that a core decodes and encodes per second."""
+# Rough rates at which a core decodes and encodes pixels and audio samples.
+_PIXELS_PER_S = 20e6
+_VALUES_PER_S = 10e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +250,9 @@ class CutParts:
 
 def cut(task: CutTask, node: Node) -> CutUnits:
     """Cut an object into files in `node.scratch`. Raises: Fault."""
-    staging = ClipStaging(store=node.open(task.root), key=task.staging) if task.staging else None
+    staging = None
+    if task.staging:
+        staging = ClipStaging(store=node.open(task.root), key=task.staging)
     request = CutRequest(
         store=node.open(task.landing),
         key=task.raw["key"],
@@ -243,31 +274,45 @@ def cut(task: CutTask, node: Node) -> CutUnits:
 
 def write_cut(block: Block[CutTask], outcomes: Sequence[Outcome[CutUnits]], node: Node) -> CutParts:
     """Write the units of a block as parts."""
-    units, refusals = list[CutUnit](), list[dict[str, Any]]()
+    units = list[CutUnit]()
+    refusals = list[Row]()
     for task, folder, outcome in zip(block.units, block.folders, outcomes, strict=True):
         result = outcome.value
         if result is None or result.kind is None:
             continue
-        if all(_is_own(folder, name) for piece in result.pieces for name in piece.files.values()):
+        names = [name for piece in result.pieces for name in piece.files.values()]
+        if all(_is_own(folder, name) for name in names):
             units += _units(task, folder, result.kind, result.pieces)
         else:
             foreign = rejected("cut", "foreign_file", "its worker named a file that it did not make itself")
             refusals.append(refusal_row(task.raw["key"], task.audit["sha256"], foreign))
     first = block.units[0]
-    written = write_parts(node.open(first.root), first.txn, units, f"{block.number:05d}")
+    parts = list[tuple[Kind, dict[str, Any]]]()
+    rows = list[Row]()
+    for part, members in write_parts(node.open(first.root), first.txn, units, f"{block.number:05d}"):
+        parts.append((members[0].kind, part.to_json()))
+        rows += [unit_row(unit, part) for unit in members]
     return CutParts(
-        parts=[(members[0].kind, part.to_json()) for part, members in written],
-        rows=[unit_row(unit, part) for part, members in written for unit in members],
+        parts=parts,
+        rows=rows,
         refusals=refusals,
         short_shots=n_short_shots(units),
     )
 
 
 def _unit_files(unit: Unit, folder: Path) -> UnitFiles:
-    files = {name: value for name, value in unit.fields.items() if isinstance(value, Path)}
+    files: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for name, value in unit.fields.items():
+        if not isinstance(value, Path):
+            values[name] = value
+        elif value.parent == folder:
+            files[name] = value.name
+        else:
+            files[name] = str(value)  # refused later, by `_is_own`
     return UnitFiles(
-        files={name: file.name if file.parent == folder else str(file) for name, file in files.items()},
-        values={name: value for name, value in unit.fields.items() if name not in files},
+        files=files,
+        values=values,
         start=unit.start,
         end=unit.end,
         metadata=dict(unit.metadata),
@@ -278,14 +323,18 @@ def _unit_files(unit: Unit, folder: Path) -> UnitFiles:
 
 def _units(task: CutTask, folder: Path, kind: Kind, pieces: Sequence[UnitFiles]) -> Iterator[CutUnit]:
     for piece in pieces:
-        request = [piece.request] if piece.request else []
+        # All that decides a unit's bytes, so that a repeated cut gives the same ids.
+        identity: list[object] = [task.audit["sha256"], piece.start, piece.end, task.words]
+        if piece.request:
+            identity.append(piece.request)
+        files = {name: folder / file for name, file in piece.files.items()}
         yield CutUnit(
-            unit_id=fingerprint(task.audit["sha256"], piece.start, piece.end, task.words, *request),
+            unit_id=fingerprint(*identity),
             kind=kind,
             unit=Unit(
                 start=piece.start,
                 end=piece.end,
-                fields={**{name: folder / file for name, file in piece.files.items()}, **piece.values},
+                fields={**files, **piece.values},
                 metadata=piece.metadata,
                 groups=piece.groups,
                 request=piece.request,
@@ -317,17 +366,21 @@ def _limit_s(task: CutTask) -> float:
 
 def _cost_s(task: CutTask) -> float:
     work = work_of(task.audit)
-    pixels = max(work.pixels, (task.audit.get("width_px") or 0) * (task.audit.get("height_px") or 0))
+    width_px = task.audit.get("width_px") or 0
+    height_px = task.audit.get("height_px") or 0
+    pixels = max(work.pixels, width_px * height_px)  # an image may state no number of frames
     return 0.05 + pixels / _PIXELS_PER_S + work.values / _VALUES_PER_S
 
 
 def _nbytes(task: CutTask) -> int:
-    # A video's clips may cover only a share of it.
-    nbytes, video = int(task.raw["nbytes"]), task.policy.video
+    nbytes = int(task.raw["nbytes"])
+    video = task.policy.video
     length_s = task.audit.get("duration_s") or 0.0
     if task.audit["kind"] != "video" or video.max_clips is None or not length_s:
         return nbytes
-    return int(nbytes * min(1.0, video.max_clips * video.clip_s / length_s))
+    # A video's clips may cover only a share of it.
+    share = min(1.0, video.max_clips * video.clip_s / length_s)
+    return int(nbytes * share)
 
 
 CUT = Work(

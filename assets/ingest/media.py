@@ -45,6 +45,8 @@ _SUPERSEDED = ("Changed", "ObjectNotFound")
 """Object was repaired (it lands again) or deleted since, which is no damage."""
 _BYTES_PER_S = 10e6
 """Bytes of an image or text audited per second."""
+_LIMIT_PER_COST = 8
+"""Times that a time limit exceeds the usual time."""
 
 Row = dict[str, Any]
 
@@ -134,9 +136,10 @@ def audit_objects(
     The first of objects with the same bytes is audited; the others share its refusal, or are duplicates. tell: receives
     each object whose time limit exceeds the dataset's.
     """
-    refusals: dict[str, Row] = {}
-    readable, copies = list[Row](), list[Row]()
-    first_with: dict[str, str] = {}
+    refusals: dict[str, Row] = {}  # by key
+    readable = list[Row]()
+    copies = list[Row]()
+    first_with: dict[str, str] = {}  # SHA-256 -> key of the first object
     for row in landed:
         try:
             _check_readable(row, spec)
@@ -144,7 +147,10 @@ def audit_objects(
             refusals[row["key"]] = refusal_row(row["key"], row["sha256"], unusable)
             continue
         is_first = first_with.setdefault(row["sha256"], row["key"]) == row["key"]
-        (readable if is_first else copies).append(row)
+        if is_first:
+            readable.append(row)
+        else:
+            copies.append(row)
     if spec.format:
         from ..joined_objects import JoinedObjects  # media do not need it
 
@@ -153,9 +159,11 @@ def audit_objects(
         limits = [TimeLimit(seconds=spec.max_work_timeout_s)] * len(readable)
     else:
         limits = limits_probed(landing, compute, readable, spec, tell)
-    held = _format_of(spec)
-    tasks = [_task(landing, spec, row, limit, of, held) for row, limit in zip(readable, limits, strict=True)]
-    admitted = []
+    sample_format = _format_of(spec)
+    tasks = list[AuditTask]()
+    for row, limit in zip(readable, limits, strict=True):
+        tasks.append(_task(landing, spec, row, limit, of, sample_format))
+    admitted = list[Row]()
     for block in blocks_of(compute, _job(landing, spec, of), lambda: tasks):
         for number, outcome in enumerate(block.outcomes, block.first):
             audited = _audited(readable[number], limits[number], outcome)
@@ -163,7 +171,9 @@ def audit_objects(
                 refusals[audited.refusal["key"]] = audited.refusal
             elif audited.row is not None:
                 admitted.append(audited.row)
-    refusals |= {row["key"]: refusal_of_copy(row, first_with[row["sha256"]], refusals) for row in copies}
+    # After all audits: a copy has the outcome of the object with its bytes.
+    for row in copies:
+        refusals[row["key"]] = refusal_of_copy(row, first_with[row["sha256"]], refusals)
     return admitted, [refusals[row["key"]] for row in landed if row["key"] in refusals]
 
 
@@ -186,18 +196,29 @@ def _format_of(spec: DatasetSpec) -> SampleFormat | None:
 
 
 def _task(
-    landing: Store, spec: DatasetSpec, row: Row, limit: TimeLimit, of: AuditOf, held: SampleFormat | None
+    landing: Store,
+    spec: DatasetSpec,
+    row: Row,
+    limit: TimeLimit,
+    of: AuditOf,
+    sample_format: SampleFormat | None,
 ) -> AuditTask:
-    staging = None if of.staging is None else of.staging(row["sha256"], segments_of(row))
+    staging_key = ""
+    if of.staging is not None:
+        staging_key = of.staging(row["sha256"], segments_of(row)).key
+    if limit.work is None:
+        cost_s = row["nbytes"] / _BYTES_PER_S
+    else:
+        cost_s = limit.work.limit_s(0.0, math.inf) / _LIMIT_PER_COST
     return AuditTask(
         landing=store_url(landing),
         root=store_url(of.root),
         raw=row,
         policy=spec.policy,
-        staging=staging.key if staging else "",
-        cost_s=row["nbytes"] / _BYTES_PER_S if limit.work is None else limit.work.limit_s(0.0, math.inf) / 8,
+        staging=staging_key,
+        cost_s=cost_s,
         limit_s=limit.seconds,
-        format=held,
+        format=sample_format,
     )
 
 
@@ -213,9 +234,11 @@ def _check_readable(row: Mapping[str, Any], spec: DatasetSpec) -> None:
 def _audited(row: Row, limit: TimeLimit, outcome: Outcome[Audited]) -> Audited:
     if outcome.value is not None:
         return outcome.value
-    error = outcome.error
-    code, reason = (error.code, limit.reason(error)) if error else ("exception", "no result")
-    return Audited(refusal=refusal_row(row["key"], row["sha256"], rejected("probe", code, reason)))
+    if outcome.error is None:
+        refusal = rejected("probe", "exception", "no result")
+    else:
+        refusal = rejected("probe", outcome.error.code, limit.reason(outcome.error))
+    return Audited(refusal=refusal_row(row["key"], row["sha256"], refusal))
 
 
 _CHECK_DESCRIPTION = (

@@ -30,7 +30,7 @@ from ...media.objects import refusal_row
 from ...media.unit import rejected
 from ...spec import DatasetSpec
 from ...stages import BatchSamples, written_part
-from .admission import Admission, newest_version
+from .admission import Admission, EarlierSamples, newest_version
 from .sample_facts import OWN_COLUMNS, Row, TakingRules, not_written, outcomes_of, unit_row, units_job
 from .sample_work import READ, ReadParts, ReadTask
 from .walked_objects import fresh_objects
@@ -61,9 +61,7 @@ def write_read(
     Raises: as `write_walked`.
     """
     infos, refusals = fresh_objects(landing, audits, raws, published)
-    files = landing
-    if isinstance(landing, JoinedObjects):  # workers join files themselves
-        files = landing.place
+    files = landing.place if isinstance(landing, JoinedObjects) else landing  # workers join files themselves
     fresh = [raws[info.key] for info in infos]
     newest = newest_version(root, spec, fresh)
     # A column of folder names has one type in the whole batch, so all keys decide which are text.
@@ -86,42 +84,43 @@ def write_read(
         refusals=refusals,
         newest=newest.id,
     )
-    tasks = list[ReadTask]()
-    for number, members in enumerate(_runs(fresh)):
-        keys = [raw["key"] for raw in members]
-        earlier = {key: newest.earlier[key] for key in keys if key in newest.earlier}
-        tasks.append(replace(task, name=f"{number:05d}", raws=members, earlier=earlier))
     # Class names and columns first: an object that is refused there leaves no field to agree on.
-    units_read = batch.read(tasks)
+    units_read = batch.read(_tasks(task, fresh, newest.earlier))
     names, units_read = batch.agreeing(units_read, labels, newest.groups)
     units_read = batch.in_groups(units_read, newest.groups)
 
     results = [result for _, result in units_read]
     admission = Admission.of_all(result.admission for result in results)
-    parts = list[tuple[str, Part]]()
-    rows = list[Row]()
-    facts: dict[str, Mapping[str, Any]] = {}
-    for result in results:
-        facts.update(result.facts)
-        for body in result.parts:
-            part = written_part(body, txn)
-            fields = {name for shard in part.shards for name in shard.field_nbytes}
-            kind = modality_of(fields)
-            parts.append((kind, part))
-            for row in part_rows(root.store, part):
-                content = admission.contents[row["key"]]
-                rows.append(unit_row(row["key"], kind, part.id, row, content))
+    parts, rows = _written(root.store, txn, results, admission)
     samples = BatchSamples(
         parts=parts,
         rows=rows,
         refusals=refusals,
         labels=names,
-        facts=facts,
+        facts={name: facts for result in results for name, facts in result.facts.items()},
         jobs=batch.jobs,
     )
     if any(result.of_json for result in results):
         samples = _agreed(root.store, samples, results, newest.columns)
     return admission.apply_to(samples, raws)
+
+
+def _written(
+    store: Store, txn: str, results: Sequence[ReadParts], admission: Admission
+) -> tuple[list[tuple[str, Part]], list[Row]]:
+    """Return (kind, part) of what the nodes wrote, and the rows of `units`."""
+    parts = list[tuple[str, Part]]()
+    rows = list[Row]()
+    for result in results:
+        for body in result.parts:
+            part = written_part(body, txn)
+            fields = {name for shard in part.shards for name in shard.field_nbytes}
+            kind = modality_of(fields)
+            parts.append((kind, part))
+            for row in part_rows(store, part):
+                content = admission.contents[row["key"]]
+                rows.append(unit_row(row["key"], kind, part.id, row, content))
+    return parts, rows
 
 
 def _agreed(
@@ -150,6 +149,15 @@ def _agreed(
             part = replace(part, samples=put_table(store, path, agreed, "part-samples"))
         parts.append((kind, part))
     return replace(batch, parts=parts, columns=types, notes=members.lines())
+
+
+def _tasks(task: ReadTask, raws: Sequence[Row], earlier: Mapping[str, EarlierSamples]) -> list[ReadTask]:
+    tasks = list[ReadTask]()
+    for number, members in enumerate(_runs(raws)):
+        keys = [raw["key"] for raw in members]
+        known = {key: earlier[key] for key in keys if key in earlier}
+        tasks.append(replace(task, name=f"{number:05d}", raws=members, earlier=known))
+    return tasks
 
 
 def _runs(raws: Sequence[Row]) -> Iterator[list[Row]]:

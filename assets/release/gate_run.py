@@ -175,12 +175,17 @@ def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate:
     if verdict.body["broken"] or _is_open(verdict):
         return False
     same = verdict.body.get("publishes") == digest_of(samples)
-    return same and (once or verdict.body.get("against") == compared_with(root, verdict.dataset, gate))
+    if not same or once:
+        return same
+    against: object = verdict.body.get("against")
+    return against == compared_with(root, verdict.dataset, gate)
 
 
 def _is_open(verdict: StageRecord) -> bool:
-    # Older releases stored no severities.
-    return not verdict.body.get("approval") and any(stops(one) for one in verdict.body["checks"])
+    # Published though a check stops it: older releases stored no severities.
+    if verdict.body.get("approval"):
+        return False
+    return any(stops(check) for check in verdict.body["checks"])
 
 
 def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
@@ -189,8 +194,11 @@ def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
         return []
     state = root.state
     newest = state.newest(dataset)
-    refs = [*([gate.baseline] if gate.baseline else []), *gate.protected]
-    return [newest.id if newest else "", *(_id_of(state, ref) for ref in refs)]
+    ids = ["" if newest is None else newest.id]
+    if gate.baseline:
+        ids.append(_id_of(state, gate.baseline))
+    ids += [_id_of(state, ref) for ref in gate.protected]
+    return ids
 
 
 def _id_of(state: State, ref: str) -> str:
@@ -203,7 +211,9 @@ def _id_of(state: State, ref: str) -> str:
 def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate) -> bool:
     """Return whether a passed verdict no longer holds or is not the newest. Costs a listing and two GETs."""
     newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
-    return newest is None or newest.r != verdict.r or not _stands(root, samples, verdict, gate, once=False)
+    if newest is None or newest.r != verdict.r:
+        return True
+    return not _stands(root, samples, verdict, gate, once=False)
 
 
 def digest_of(samples: StageRecord) -> str:
@@ -217,11 +227,15 @@ def digest_of(samples: StageRecord) -> str:
 def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
     """Return the SHA-256, in hex, of a batch's shards and rows but for columns that name the attempt. O(rows)."""
     rows = table.drop([name for name in _OF_THE_ATTEMPT if name in table.columns])
-    row_lines = rows.select(sorted(rows.columns)).sort("key").write_ndjson() if len(rows) else ""
-    shards = [
-        [part["n_rows"], sorted([shard["group"], shard["sha256"]] for shard in part["shards"])]
-        for part in samples.body["parts"]
-    ]
+    # Columns and rows in order: a repeated cut may write them in another one.
+    rows = rows.select(sorted(rows.columns))
+    row_lines = ""
+    if len(rows):
+        row_lines = rows.sort("key").write_ndjson()
+    shards = []
+    for part in samples.body["parts"]:
+        hashes = sorted([shard["group"], shard["sha256"]] for shard in part["shards"])
+        shards.append([part["n_rows"], hashes])
     return fingerprint(hashlib.sha256(row_lines.encode()).hexdigest(), shards)
 
 
@@ -248,16 +262,25 @@ def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -
 def _run(
     root: loader.Root, samples: StageRecord, gate: Gate, table: "pl.DataFrame", against: Sequence[str]
 ) -> tuple[tuple[CheckResult, ...], bool, GateInputs | None]:
-    version = root.open(against[0]) if against and against[0] else None
-    baseline = version.samples() if version and gate.checks else None
+    """Return the results, whether a check could not run, and the inputs of the drift checks if they ran."""
+    version = None
+    if against and against[0]:
+        version = root.open(against[0])
+    baseline = None
+    if version and gate.checks:  # a version without live samples is none to compare with
+        baseline = version.samples()
     reports: list[CheckReport] = []
     compared: list[GateInputs] = []
+    # Decodes samples, so only a check that needs the facts computes them, and inside `run_checks`: an error there
+    # fails the check, not the run.
     batch_facts = cache(partial(facts_of, root.store, samples, table))
 
     def suite() -> CheckResult:
-        reports.append(run_expectations(table, gate.suite))
-        broken = {item for item in SUITE if item in reports[0].not_passed}
-        return replace(reports[0].as_check(), approvable=not broken and not reports[0].broken)
+        report = run_expectations(table, gate.suite)
+        reports.append(report)
+        # No person may approve a sample that violates what every dataset needs.
+        broken = any(item in report.not_passed for item in SUITE)
+        return replace(report.as_check(), approvable=not broken and not report.broken)
 
     def drifted(check: Callable[[GateInputs], CheckResult]) -> CheckResult:
         if not compared:
@@ -265,11 +288,14 @@ def _run(
         return check(compared[0])
 
     named: dict[str, Callable[[], CheckResult]] = {EXPECTATIONS: suite}
-    if (limit := gate.blank) is not None:
+    limit = gate.blank
+    if limit is not None:
         named[blank.NAME] = lambda: blank.blank_media(table, batch_facts().media, limit)
     if gate.thresholds:
-        named |= {name: partial(drifted, check) for name, check in DRIFT_CHECKS.items()}
-    named |= {name: partial(check, table, baseline) for name, check in gate.checks.items()}
+        for name, check in DRIFT_CHECKS.items():
+            named[name] = partial(drifted, check)
+    for name, own_check in gate.checks.items():
+        named[name] = partial(own_check, table, baseline)
     results, broken = run_checks(named)
     unevaluated = broken or any(report.broken for report in reports)
     return results, unevaluated, compared[0] if compared else None
@@ -284,26 +310,34 @@ def _report(
     picture: str,
     run_id: str,
 ) -> str:
-    baseline = compared.baseline.version.name if compared and compared.baseline else "none"
-    stopping = [one.name for one in results if one.stops]
+    baseline = None if compared is None else compared.baseline
+    verdict = "passed"
+    stopping = [result.name for result in results if result.stops]
+    if stopping:
+        verdict = f"stopped by {', '.join(stopping)}"
+    n_samples = samples.counts.get("samples", 0)
+    n_landed = samples.counts.get("landed", 0)
     facts = {
         "batch": samples.partition,
-        "verdict": f"stopped by {', '.join(stopping)}" if stopping else "passed",
-        "samples": f"{samples.counts.get('samples', 0)} of {samples.counts.get('landed', 0)} objects",
-        "compared with": baseline,
+        "verdict": verdict,
+        "samples": f"{n_samples} of {n_landed} objects",
+        "compared with": "none" if baseline is None else baseline.version.name,
         "samples record": samples.path,
         "run": run_id,
     }
     shown = shown_of(root, samples, table, results)
-    base = compared.baseline if compared else None
+    before = []
     # Only this dataset's: a takedown deletes the gate pages of the sample's own dataset.
-    before = before_of(root, base, shown) if base and base.version.dataset == samples.dataset else []
+    if baseline is not None and baseline.version.dataset == samples.dataset:
+        before = before_of(root, baseline, shown)
     html = render(f"{samples.dataset} {samples.partition}", facts, results, picture, shown, before)
     return save(root.store, samples.dataset, samples.partition, html)
 
 
 def _compared(root: loader.Root, gate: Gate, now: BatchFacts, newest: loader.Version | None) -> GateInputs:
-    against = root.open(gate.baseline) if gate.baseline else newest
+    against = newest
+    if gate.baseline:
+        against = root.open(gate.baseline)
     return GateInputs(
         now=now,
         baseline=baseline_of(root, against) if against else None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -65,21 +65,24 @@ def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
         batch = read_batch(store, samples.dataset, samples.partition)
     except (InvalidName, ObjectNotFound):  # the batch was made by hand
         return {}
-    used = {row["key"] for row in read_table(store, samples.files["objects"]) if row["outcome"] == "used"}
+    objects = read_table(store, samples.files["objects"])
+    used = {row["key"] for row in objects if row["outcome"] == "used"}
+    # 0: the source states no time.
     times = sorted(item.arrived_us for item in batch.objects if item.arrived_us and item.key in used)
     if not times:
         return {}
     return {
         "n": len(times),
         "first": times[0],
-        "p05": _quantile(times, 5),
+        "p05": _quantile(times, 5),  # early arrival, long lag: becomes the 95th percentile
         "median": _quantile(times, 50),
         "last": times[-1],
     }
 
 
 def _quantile(times: Sequence[int], percent: int) -> int:
-    return times[max(0, -(-percent * len(times) // 100) - 1)]
+    rank = -(-percent * len(times) // 100)  # nearest rank, from 1: rounded up, in whole numbers
+    return times[max(0, rank - 1)]
 
 
 def lag_of(root: loader.Root, record: VersionRecord) -> Lag | None:
@@ -91,7 +94,8 @@ def lag_of(root: loader.Root, record: VersionRecord) -> Lag | None:
     arrivals_us = producer.get(PRODUCER)
     if not arrivals_us:
         return None
-    return _lag(record, str(producer.get("batch", "")), arrivals_us, _committed_us(root.store, record))
+    batch = str(producer.get("batch", ""))
+    return _lag(record, batch, arrivals_us, _committed_us(root.store, record))
 
 
 def _lag(record: VersionRecord, batch: str, arrivals_us: Mapping[str, int], at_us: int) -> Lag:
@@ -131,29 +135,40 @@ def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
     """Return the lags of the published batches, with a plot of the newest versions; {} if unknown."""
     history = lags(root, release.version.dataset)
     names = {version.name for version in release.versions}
-    now = [one for one in history if one.version in names]
-    shown: Metadata = {}
-    if now:
-        numbers: dict[str, Any] = {
-            "lag_min_s": min(one.min_s for one in now),
-            "lag_median_s": _median([(one.median_s, one.n) for one in now]),
-            "lag_p95_s": max(one.p95_s for one in now),
-            "lag_max_s": max(one.max_s for one in now),
-        }
-        rows = [
-            (one.version, one.batch, one.n, *map(words, (one.min_s, one.median_s, one.p95_s, one.max_s)))
-            for one in now
-        ]
-        header = ("version", "batch", "objects", "min", "median", "p95", "max")
-        shown |= {name: dg.MetadataValue.float(value) for name, value in numbers.items()}
-        shown["lag"] = dg.MetadataValue.md(markdown_table(header, rows))
-    picture = plots.lags({int(one.version.rpartition("@")[2]): (one.median_s, one.p95_s) for one in history})
-    return shown | ({"lag_plot": dg.MetadataValue.md(picture)} if picture else {})
+    shown = _release_metadata([lag for lag in history if lag.version in names])
+    series: dict[int, tuple[float, float]] = {}
+    for lag in history:
+        number = int(lag.version.rpartition("@")[2])
+        series[number] = (lag.median_s, lag.p95_s)
+    plot = plots.lags(series)
+    if plot:
+        shown["lag_plot"] = dg.MetadataValue.md(plot)
+    return shown
+
+
+def _release_metadata(history: Sequence[Lag]) -> Metadata:
+    if not history:
+        return {}
+    numbers = {
+        "lag_min_s": min(lag.min_s for lag in history),
+        "lag_median_s": _median([(lag.median_s, lag.n) for lag in history]),
+        "lag_p95_s": max(lag.p95_s for lag in history),  # the slowest batch's: percentiles do not add up
+        "lag_max_s": max(lag.max_s for lag in history),
+    }
+    rows = []
+    for lag in history:
+        times = [words(seconds) for seconds in (lag.min_s, lag.median_s, lag.p95_s, lag.max_s)]
+        rows.append((lag.version, lag.batch, lag.n, *times))
+    header = ("version", "batch", "objects", "min", "median", "p95", "max")
+    shown: Metadata = {name: dg.MetadataValue.float(seconds) for name, seconds in numbers.items()}
+    shown["lag"] = dg.MetadataValue.md(markdown_table(header, rows))
+    return shown
 
 
 def _median(values: Sequence[tuple[float, int]]) -> float:
     # The median of the batches' medians, weighted by objects.
-    ordered, half = sorted(values), sum(n for _, n in values) / 2
+    ordered = sorted(values)
+    half = sum(n for _, n in values) / 2
     counted = 0
     for value, n in ordered:
         counted += n
@@ -165,6 +180,7 @@ def _median(values: Sequence[tuple[float, int]]) -> float:
 def words(seconds: float) -> str:
     """Return a readable duration: 42 s, 3.5 min, 7.0 h, 12.0 d."""
     for unit, scale in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        # From two of a unit on: 1.9 h are more exact as 114 min.
         if seconds >= 2 * scale:
             return f"{seconds / scale:.1f} {unit}"
     return f"{seconds:.1f} s"

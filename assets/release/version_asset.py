@@ -1,21 +1,17 @@
 """The asset `version`: publishes batches whose verdict is `published`."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 
 import loader
 from loader.dataset.log.state import State
-from loader.dataset.tables.parquet import parse_table, table_bytes
 from loader.dataset.versions.version import open_record
-from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, StageNotPublished, StoreError
-from loader.storage import Store
+from loader.errors import Conflict, StageNotPublished
 from penstock.approvals import beyond_approval, stops
-from penstock.stages import StageRecord, current_record, existing_records, newest_listed, settled_path
+from penstock.stages import StageRecord, current_record, existing_records, newest_listed
 from penstock.text import markdown_text
 from penstock.upkeep.exclusion import obey
 from resources.storage import RootResource
@@ -30,6 +26,7 @@ from ..spec import DatasetSpec
 from ..stages import SAMPLES, VERSION, request_recut, require_published
 from .gate_run import Audit, audit_batch, overtaken
 from .lag import PRODUCER, arrivals, freshness_of, lag_metadata
+from .settled_batches import note_settled, read_settled
 from .version_page import card_metadata, published_in, version_links
 
 ATTEMPTS = 8
@@ -61,7 +58,8 @@ def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GAT
 
     Passed ones are checked again before publication.
     """
-    records, state = _cut(root, dataset).values(), root.state
+    records = _cut(root, dataset).values()
+    state = root.state
     waiting = [record for record in records if _is_waiting(state, record)]
     return [audit_batch(root, record, gate, run_id, once=True) for record in waiting]
 
@@ -81,18 +79,20 @@ def publish_batches(
     """
     obey(root, dataset)
     audits = audit_waiting(root, dataset, run_id, gate)
-    if failed := release_stop_reason(audits):
-        raise StageNotPublished(failed)
+    stop = release_stop_reason(audits)
+    if stop:
+        raise StageNotPublished(stop)
     return _publish_passed(root, dataset, run_id, audits, gate, spec)
 
 
 def release_stop_reason(audits: list[Audit]) -> str:
     """Return why nothing may be published (a batch newly failed, or all failed before), or ""."""
     failed = [audit.record for audit in audits if not audit.passed]
-    if not failed or (
-        not any(audit.fresh for audit in audits if not audit.passed) and len(failed) < len(audits)
-    ):
+    if not failed:
         return ""
+    newly_failed = any(audit.fresh for audit in audits if not audit.passed)
+    if not newly_failed and len(failed) < len(audits):
+        return ""  # a batch that failed before does not stop the others again
     named = "; ".join(f"batch {record.partition} ({record.path}): {record.reason}" for record in failed)
     approval = ""
     if any(not beyond_approval(record) for record in failed):
@@ -109,11 +109,10 @@ def _publish_passed(
     records = _cut(root, dataset)
     failed = {audit.record.partition for audit in audits if not audit.passed}
     failed |= {name for name, record in records.items() if record.verdict != "published"}
-    held_back = tuple(sorted(failed))
-    if held_back and not any(audit.passed for audit in audits):
-        raise StageNotPublished(_refusal(root, dataset, held_back[0]))
-    unfit: dict[str, str] = {}
-    versions: dict[str, loader.Version] = {}
+    if failed and not any(audit.passed for audit in audits):
+        raise StageNotPublished(_refusal(root, dataset, min(failed)))
+    unfit: dict[str, str] = {}  # batch -> reason
+    versions: dict[str, loader.Version] = {}  # batch -> its version
     for position, audit in enumerate(audits):
         if not audit.passed:
             continue
@@ -123,12 +122,12 @@ def _publish_passed(
         if record is None:
             unfit[name] = f"batch {name}: its samples record is gone"
             continue
-        done = _publish_batch(root, record, audit, run_id, gate, spec)
-        audits[position] = done.audit
-        if done.reason:
-            unfit[record.partition] = done.reason
-        elif done.version is not None:
-            versions[record.partition] = done.version
+        batch = _publish_batch(root, record, audit, run_id, gate, spec)
+        audits[position] = batch.audit  # the caller shows the newest audit of each batch
+        if batch.reason:
+            unfit[record.partition] = batch.reason
+        elif batch.version is not None:
+            versions[record.partition] = batch.version
     if unfit and not versions:
         raise StageNotPublished(f"nothing was published: {'; '.join(unfit.values())}")
     if versions:
@@ -139,7 +138,7 @@ def _publish_passed(
     return Release(
         version=root.open(newest.id),
         published=tuple(versions),
-        held_back=tuple(sorted({*held_back, *unfit})),
+        held_back=tuple(sorted(failed.union(unfit))),
         versions=tuple(versions.values()),
     )
 
@@ -147,15 +146,18 @@ def _publish_passed(
 def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
     # Leaves out settled batches. A batch without a version is read once more: a listing may lag, and a failure may
     # have replaced the record.
-    listed, state = newest_listed(root.store, dataset, SAMPLES), root.state
+    listed = newest_listed(root.store, dataset, SAMPLES)
+    state = root.state
     known = read_settled(root.store, dataset)
+    # A store without etags cannot show that a record is the same: such records are always read.
     unknown = {
         name: info for name, info in listed.items() if not info.etag or known.get(info.key) != info.etag
     }
     records = existing_records(root.store, unknown)
     settled: dict[str, str] = {}
     for name, record in records.items():
-        if _is_published(state, record) or (record.verdict == "published" and not record.body["parts"]):
+        adds_nothing = record.verdict == "published" and not record.body["parts"]
+        if _is_published(state, record) or adds_nothing:
             if unknown[name].etag:
                 settled[record.path] = unknown[name].etag
         else:
@@ -166,12 +168,16 @@ def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
 
 
 def _is_published(state: State, record: StageRecord) -> bool:
+    if record.verdict != "published":
+        return False
     transaction = state.txns.get(record.body.get("txn", ""))
-    return record.verdict == "published" and transaction is not None and transaction.status == "committed"
+    return transaction is not None and transaction.status == "committed"
 
 
 def _is_waiting(state: State, record: StageRecord) -> bool:
-    return record.verdict == "published" and bool(record.body["parts"]) and not _is_published(state, record)
+    if record.verdict != "published" or not record.body["parts"]:
+        return False
+    return not _is_published(state, record)
 
 
 def _unfit(root: loader.Root, record: StageRecord) -> str:
@@ -186,7 +192,8 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
             f"[{record.dataset}, units], its features and samples again"
         )
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
-    if reason := clash(root, record, parts):
+    reason = clash(root, record, parts)
+    if reason:
         request_recut(root.store, record.dataset, record.partition, record.body["txn"])
         return (
             f"batch {record.partition}: a version was published since it was cut ({reason}); the discovery sensor "
@@ -208,11 +215,11 @@ def _publish_batch(
     root: loader.Root, record: StageRecord, audit: Audit, run_id: str, gate: Gate, spec: DatasetSpec | None
 ) -> _PublishedBatch:
     for attempt in range(1, ATTEMPTS + 1):
-        if known := root.state.committed(record.body["txn"]):  # another release published it
+        known = root.state.committed(record.body["txn"])
+        if known is not None:  # another release published it
             return _PublishedBatch(audit=audit, version=root.open(known.id))
-        if reason := _unfit(root, record):
-            return _PublishedBatch(audit=audit, reason=reason)
-        if reason := _cut_again(record, audit.record):
+        reason = _unfit(root, record) or _cut_again(record, audit.record)
+        if reason:
             return _PublishedBatch(audit=audit, reason=reason)
         if samples_stage.outdated(root, record):
             if spec is None:
@@ -221,14 +228,18 @@ def _publish_batch(
             if record.verdict != "published" or not record.body["parts"]:
                 return _PublishedBatch(audit=audit, reason=record.reason)  # only duplicates are left
         current = audit_batch(root, record, gate, run_id)
-        audit = audit if current.record == audit.record else current  # the new audit has its plot
+        if current.record != audit.record:  # else keep the audit that has the plot: a stored verdict has none
+            audit = current
         if not audit.passed:
             return _PublishedBatch(audit=audit, reason=audit.record.reason)
         try:
             return _PublishedBatch(audit=audit, version=_publish(root, record, audit.record, run_id))
         except Conflict:
-            first = samples_stage.outdated(root, record) or overtaken(root, record, audit.record, gate)
-            if attempt == ATTEMPTS or not first:
+            # Another release published first: compare again. Any other conflict would come back.
+            was_overtaken = samples_stage.outdated(root, record) or overtaken(
+                root, record, audit.record, gate
+            )
+            if attempt == ATTEMPTS or not was_overtaken:
                 raise
     raise AssertionError("unreachable")
 
@@ -241,11 +252,12 @@ def _not_compared(record: StageRecord) -> str:
 
 
 def _cut_again(record: StageRecord, verdict: StageRecord) -> str:
-    if verdict.upstream[0].r == record.r:
+    audited = verdict.upstream[0]
+    if audited.r == record.r:
         return ""
     return (
         f"batch {record.partition} was cut again while it was audited (its samples record is {record.r}, the "
-        f"verdict is of {verdict.upstream[0].r}): run the release again"
+        f"verdict is of {audited.r}): run the release again"
     )
 
 
@@ -272,7 +284,8 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
     }
     checks = {one["name"]: _word(one) for one in verdict.body["checks"]}
     producer["gate"] = {"report": str(verdict.body.get("report", "")), "checks": checks}
-    if approval := verdict.body.get("approval"):
+    approval = verdict.body.get("approval")
+    if approval:
         producer["approval"] = approval
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
     return root.publish(
@@ -290,7 +303,9 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
 
 
 def _word(check: Mapping[str, Any]) -> str:
-    return "failed" if stops(check) else "passed" if check["passed"] is True else "warned"
+    if stops(check):
+        return "failed"
+    return "passed" if check["passed"] is True else "warned"
 
 
 _CHECK_SAYS = (
@@ -303,28 +318,28 @@ VersionEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = None) -> dg.AssetsDefinition:
     """Return the asset [dataset, version] with the gate's checks. spec: see `publish_batches`."""
     key = dg.AssetKey([dataset, VERSION])
+    check_specs = list[dg.AssetCheckSpec]()
+    for name in gate.names:
+        description = f"{gate.text_of(name)} {_CHECK_SAYS}"
+        check_specs.append(dg.AssetCheckSpec(name, asset=key, blocking=True, description=description))
 
     @dg.asset(
         key=key,
         deps=[dg.AssetKey([dataset, SAMPLES])],
         kinds={"webdataset", "parquet"},
         freshness_policy=freshness_of(spec),
-        check_specs=[
-            dg.AssetCheckSpec(
-                name, asset=key, blocking=True, description=f"{gate.text_of(name)} {_CHECK_SAYS}"
-            )
-            for name in gate.names
-        ],
+        check_specs=check_specs,
         description="An immutable version of the dataset, from batches that passed their checks.",
     )
     def version(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[VersionEvent]:
         with root.opened() as opened:
             obey(opened, dataset)
             audits = audit_waiting(opened, dataset, context.run.run_id, gate)
-            refused, release = release_stop_reason(audits), None
+            stop = release_stop_reason(audits)
+            release = None
             try:
-                if refused:
-                    raise StageNotPublished(refused)
+                if stop:
+                    raise StageNotPublished(stop)
                 release = _publish_passed(opened, dataset, context.run.run_id, audits, gate, spec)
             except StageNotPublished as error:
                 raise dg.Failure(str(error), allow_retries=False) from error
@@ -332,7 +347,8 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
                 # The checks only display results: the records are already written.
                 yield from _check_events(gate, audits, opened.url, stopping=release is None)
             shown = version_metadata(release, sizes(opened, dataset))
-            shown |= version_links(release, spec) | lag_metadata(opened, release)
+            shown |= version_links(release, spec)
+            shown |= lag_metadata(opened, release)
             shown |= exclusions_metadata(excluded_by_reason(opened.store, dataset))
             for published in release.versions:
                 context.log_event(published_in(published))
@@ -350,57 +366,25 @@ def _check_events(
     # A held-back batch is only a warning if others go ahead: an error would fail the run that publishes them.
     for position, name in enumerate(gate.names):
         verdicts = [(audit.record, audit.results[position]) for audit in audits]
-        wrong = [result for _, result in verdicts if not result.passed]
-        stops = stopping and any(result.stops for result in wrong)
-        severity = dg.AssetCheckSeverity.ERROR if stops else dg.AssetCheckSeverity.WARN
+        failed = [(record, result) for record, result in verdicts if not result.passed]
+        severity = dg.AssetCheckSeverity.WARN
+        if stopping and any(result.stops for _, result in failed):
+            severity = dg.AssetCheckSeverity.ERROR
         metadata: Metadata = {"batches": dg.MetadataValue.int(len(verdicts))}
-        failed = [
-            f"{record.partition}: {result.explanation}" for record, result in verdicts if not result.passed
-        ]
         if failed:
-            metadata["failed"] = dg.MetadataValue.text("; ".join(failed))
+            explanations = [f"{record.partition}: {result.explanation}" for record, result in failed]
+            metadata["failed"] = dg.MetadataValue.text("; ".join(explanations))
         for record, result in verdicts:
             explanation = f"{markdown_text(result.explanation)}\n\n{result.table_markdown}"
             metadata[f"batch {record.partition}"] = dg.MetadataValue.md(explanation)
-            if report := record.body.get("report"):
+            report = record.body.get("report")
+            if report:
                 metadata[f"report {record.partition}"] = dg.MetadataValue.path(f"{url}/{report}")
             if result.value is not None:
                 # the newest batch's: Dagster plots it over the runs
                 metadata["value"] = dg.MetadataValue.float(result.value)
         if name == "drift":
-            pictures = {f"plot {one.record.partition}": one.picture for one in audits if one.picture}
-            metadata |= {key: dg.MetadataValue.md(image) for key, image in pictures.items()}
-        yield dg.AssetCheckResult(check_name=name, passed=not wrong, severity=severity, metadata=metadata)
-
-
-# A cache of batches with nothing left to publish: tables/<dataset>/version/settled.parquet, with the path and etag of
-# their samples records. It may be lost. A takedown changes a record's etag, which invalidates its entry.
-NOTED_AT_ONCE = 64
-"""Fewest new entries worth a write."""
-_KIND = "settled-batches"
-_SCHEMA = pa.schema([("path", pa.string()), ("etag", pa.string())])
-_log = logging.getLogger(__name__)
-
-
-def read_settled(store: Store, dataset: str) -> dict[str, str]:
-    """Return record path -> etag; {} if no readable table exists."""
-    path = settled_path(dataset)
-    try:
-        table = parse_table(store.get(path).data, path).select(_SCHEMA.names).cast(_SCHEMA)
-        return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    except ObjectNotFound:
-        return {}
-    except (Corrupt, FormatTooNew, KeyError, ValueError, pa.ArrowException) as error:
-        _log.warning("%s/%s is unreadable; records are read again: %s", store.url, path, error)
-        return {}
-
-
-def note_settled(store: Store, dataset: str, known: Mapping[str, str], settled: Mapping[str, str]) -> None:
-    """Add the settled records if there are enough. Concurrent writers may lose some."""
-    if len(settled) >= NOTED_AT_ONCE:
-        rows = {**known, **settled}
-        table = pa.table([list(rows), list(rows.values())], schema=_SCHEMA)
-        try:
-            store.put(settled_path(dataset), table_bytes(table, _KIND))
-        except StoreError as error:
-            _log.warning("settled batches were not noted, and are read again: %s", error)
+            for audit in audits:
+                if audit.picture:
+                    metadata[f"plot {audit.record.partition}"] = dg.MetadataValue.md(audit.picture)
+        yield dg.AssetCheckResult(check_name=name, passed=not failed, severity=severity, metadata=metadata)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 MAX_SHEET_BYTES = 40_000
 """Most bytes of an image, before base64, in Dagster's event log."""
-_WIDTHS_PX = (640, 480, 360, 240)
+_MOST_SHEETS = 3
+_WIDTHS_PX = (640, 480, 360, 240)  # tried in turn, until the image is small enough
 
 
 def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
@@ -43,13 +44,13 @@ def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
         "card": dg.MetadataValue.md(card_markdown(document)),
         "card_html": dg.MetadataValue.path(f"{root.url}/{folder}/card.html"),
     }
-    picture = plots.counts(_distributions(document))
-    if picture:
-        shown["distributions"] = dg.MetadataValue.md(picture)
-    return shown | {
-        f"examples {kind}": dg.MetadataValue.md(f"![{kind} examples](data:image/jpeg;base64,{body})")
-        for kind, body in sheets.items()
-    }
+    plot = plots.counts(_distributions(document))
+    if plot:
+        shown["distributions"] = dg.MetadataValue.md(plot)
+    for kind, body in sheets.items():
+        image = f"![{kind} examples](data:image/jpeg;base64,{body})"
+        shown[f"examples {kind}"] = dg.MetadataValue.md(image)
+    return shown
 
 
 def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
@@ -68,12 +69,15 @@ def card_markdown(document: Mapping[str, Any]) -> str:
     splits = list(document["splits"])
     rows = []
     for kind in document["kinds"]:
-        hours = "" if kind["hours"] is None else f"{kind['hours']:.2f}"
+        hours = ""  # of images and text
+        if kind["hours"] is not None:
+            hours = f"{kind['hours']:.2f}"
         counts = [f"{kind['splits'].get(split, 0):,}" for split in splits]
         rows.append([kind["name"], f"{kind['samples']:,}", *counts, hours])
     blocks = [f"**{markdown_text(text)}**" for text in document["warnings"]]
     blocks.append(table(["kind", "samples", *splits, "hours"], rows, right=1))
-    if left_out := document["excluded_samples"]:
+    left_out = document["excluded_samples"]
+    if left_out:
         blocks.append(f"{left_out:,} samples are left out.")
     return "\n\n".join(blocks)
 
@@ -91,8 +95,8 @@ def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 def _sheets(root: loader.Root, version: loader.Version, document: Mapping[str, Any]) -> dict[str, str]:
     folder = card_folder(version.dataset, version.number, version.id)
-    sheets = {}
-    for name in sorted(document["pictures"].values())[:3]:
+    sheets: dict[str, str] = {}
+    for name in sorted(document["pictures"].values())[:_MOST_SHEETS]:
         small = _small(root.store.get(f"{folder}/{name}").data)
         if small:
             kind = name.removeprefix("examples-").removesuffix(".jpg")
@@ -106,9 +110,10 @@ def _small(sheet: bytes) -> bytes:
     with Image.open(io.BytesIO(sheet), formats=("JPEG",)) as picture:
         picture.load()
         for width_px in _WIDTHS_PX:
-            size = (width_px, max(1, round(picture.height * width_px / picture.width)))
+            height_px = max(1, round(picture.height * width_px / picture.width))
+            resized = picture.resize((width_px, height_px), Image.Resampling.LANCZOS)
             sink = io.BytesIO()
-            picture.resize(size, Image.Resampling.LANCZOS).save(sink, "JPEG", quality=75, optimize=True)
+            resized.save(sink, "JPEG", quality=75, optimize=True)
             if sink.tell() <= MAX_SHEET_BYTES:
                 return sink.getvalue()
     return b""
@@ -116,23 +121,18 @@ def _small(sheet: bytes) -> bytes:
 
 def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Metadata:
     """Return the batches, runs, commands and columns of a version. spec: for its featurizers' columns."""
+    rows = []
+    for batch, published in zip(release.published, release.versions, strict=True):
+        page = version_page(published.dataset, published.number)
+        run_id = published.manifest["producer"].get("cut_by_run_id", "")
+        rows.append((link(published.name, page), _batch_link(published, batch), _run_link(str(run_id))))
     version = release.version
-    rows = [
-        (
-            link(published.name, version_page(published.dataset, published.number)),
-            _batch_link(published, batch),
-            _run_link(str(published.manifest["producer"].get("cut_by_run_id", ""))),
-        )
-        for batch, published in zip(release.published, release.versions, strict=True)
-    ]
-    return (
-        {
-            "made_of": table_metadata(("version", "batch", "made by"), rows, "nothing new"),
-            "to_the_samples": dg.MetadataValue.md(_to_the_samples(version)),
-        }
-        | viewer_metadata(version_page(version.dataset, version.number))
-        | version_columns(version.dataset, version.samples(), spec)
-    )
+    shown: Metadata = {
+        "made_of": table_metadata(("version", "batch", "made by"), rows, "nothing new"),
+        "to_the_samples": dg.MetadataValue.md(_to_the_samples(version)),
+    }
+    shown |= viewer_metadata(version_page(version.dataset, version.number))
+    return shown | version_columns(version.dataset, version.samples(), spec)
 
 
 def published_in(version: loader.Version) -> dg.AssetObservation:
@@ -157,13 +157,17 @@ def _batch_link(version: loader.Version, batch: str) -> Markdown:
 
 
 def _run_link(run_id: str) -> Markdown:
-    return Markdown(f"[{markdown_text(run_id[:8])}](/runs/{quote(run_id, safe='')})" if run_id else "")
+    if not run_id:
+        return Markdown("")
+    short = markdown_text(run_id[:8])  # as Dagster's pages shorten it
+    return Markdown(f"[{short}](/runs/{quote(run_id, safe='')})")
 
 
 def _to_the_samples(version: loader.Version) -> str:
     url = version.store.url
     commands = [f"penstock show {version.name} --root {url}"]
     if version.number > 1:
-        commands.append(f"penstock diff {version.dataset}@{version.number - 1} {version.name} --root {url}")
+        before = f"{version.dataset}@{version.number - 1}"
+        commands.append(f"penstock diff {before} {version.name} --root {url}")
     python = f'loader.Root("{url}").open("{version.id}").samples().collect()'
     return f"{code_block('sh', *commands)}\n{code_block('python', python)}"

@@ -11,7 +11,8 @@ import pytest
 import loader
 from assets.gate_settings import GATE
 from assets.release.gate_run import Audit
-from assets.release.version_asset import NOTED_AT_ONCE, _publish_passed, audit_waiting, publish_batches
+from assets.release.settled_batches import NOTED_AT_ONCE
+from assets.release.version_asset import _publish_passed, audit_waiting, publish_batches
 from benchmarks.scale import publish
 from loader.dataset.versions.version import open_record
 from loader.errors import Forbidden, StageNotPublished

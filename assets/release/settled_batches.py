@@ -1,0 +1,48 @@
+"""Cache of batches with nothing left to publish: tables/<dataset>/version/settled.parquet.
+
+It holds path and etag of their samples records, and may be lost. A takedown changes a record's etag, which invalidates
+its entry.
+"""
+
+import logging
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from loader.dataset.tables.parquet import parse_table, table_bytes
+from loader.errors import Corrupt, FormatTooNew, ObjectNotFound, StoreError
+from loader.storage import Store
+from penstock.stages import settled_path
+
+NOTED_AT_ONCE = 64
+"""Fewest new entries worth a write."""
+_KIND = "settled-batches"
+_SCHEMA = pa.schema([("path", pa.string()), ("etag", pa.string())])
+_log = logging.getLogger(__name__)
+
+
+def read_settled(store: Store, dataset: str) -> dict[str, str]:
+    """Return record path -> etag; {} if no readable table exists."""
+    path = settled_path(dataset)
+    try:
+        table = parse_table(store.get(path).data, path)
+        table = table.select(_SCHEMA.names).cast(_SCHEMA)
+        paths, etags = (column.to_pylist() for column in table.columns)
+        return dict(zip(paths, etags, strict=True))
+    except ObjectNotFound:
+        return {}
+    except (Corrupt, FormatTooNew, KeyError, ValueError, pa.ArrowException) as error:
+        _log.warning("%s/%s is unreadable; records are read again: %s", store.url, path, error)
+        return {}
+
+
+def note_settled(store: Store, dataset: str, known: Mapping[str, str], settled: Mapping[str, str]) -> None:
+    """Add the settled records if there are enough. Concurrent writers may lose some."""
+    if len(settled) < NOTED_AT_ONCE:
+        return
+    rows = {**known, **settled}
+    table = pa.table([list(rows), list(rows.values())], schema=_SCHEMA)
+    try:
+        store.put(settled_path(dataset), table_bytes(table, _KIND))
+    except StoreError as error:
+        _log.warning("settled batches were not noted, and are read again: %s", error)

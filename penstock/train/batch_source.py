@@ -34,8 +34,6 @@ class BatchSource(Protocol):
 
     def __iter__(self) -> "Iterator[loader.Batch]": ...
 
-    def __next__(self) -> "loader.Batch": ...
-
     def metrics(self) -> dict[str, float]:
         """Return metrics as `Loader.metrics` does."""
 
@@ -60,23 +58,23 @@ class DatasetBatches:
         self.end: int | None = dataset.end
         self.step: int = dataset.step
         self._batches, self._dataset = batches, dataset
-        self._iterator: Iterator[loader.Batch] | None = None
         self._metrics = Metrics(self.plan.source_names)
-        self._delivered_s: float | None = None
 
     def __iter__(self) -> "Iterator[loader.Batch]":
-        return self
-
-    def __next__(self) -> "loader.Batch":
-        if self._iterator is None:
-            self._iterator = iter(self._batches)
-        asked_s = perf_counter()
-        batch = next(self._iterator)
-        batch.wait_s = perf_counter() - asked_s  # a worker of a DataLoader waits beside the training
-        self._count(batch, None if self._delivered_s is None else asked_s - self._delivered_s)
-        self.step = batch.step + 1
-        self._delivered_s = perf_counter()
-        return batch
+        """Yield the batches. A DataLoader's worker processes end with this iterator."""
+        iterator = iter(self._batches)
+        delivered_s: float | None = None
+        while True:
+            asked_s = perf_counter()
+            batch = next(iterator, None)
+            if batch is None:
+                return
+            batch.wait_s = perf_counter() - asked_s  # a worker of a DataLoader waits beside the training
+            busy_s = None if delivered_s is None else asked_s - delivered_s
+            self._count(batch, busy_s)
+            self.step = batch.step + 1
+            delivered_s = perf_counter()
+            yield batch
 
     def _count(self, batch: "loader.Batch", busy_s: float | None) -> None:
         for stage, name in MAKING.items():

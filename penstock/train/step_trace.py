@@ -54,13 +54,14 @@ class StepTrace:
 
     def batches(self, batches: BatchSource) -> Iterator["loader.Batch"]:
         """Yield the batches; profile from the first step's request to the end of the last step."""
+        iterator = iter(batches)
         while True:
             step = batches.step
             if step >= self._end:
                 self.close(step)
             elif step >= self._first and self._profiler is None and not self._is_over:
                 self._start(step)
-            batch = next(batches, None) if self._profiler is None else self._waited_for(batches)
+            batch = next(iterator, None) if self._profiler is None else self._waited_for(iterator)
             if batch is None:
                 return
             yield batch
@@ -79,7 +80,7 @@ class StepTrace:
             self._is_over = True
             _log.warning("steps from %d on are not profiled: %s", step, error)
 
-    def _waited_for(self, batches: BatchSource) -> "loader.Batch | None":
+    def _waited_for(self, batches: Iterator["loader.Batch"]) -> "loader.Batch | None":
         from torch.profiler import record_function
 
         asked_us = time_ns() / 1000

@@ -1,5 +1,7 @@
 """`Run.steps` over each iterable of batches that the documentation offers to a script."""
 
+import gc
+import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -23,11 +25,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # t
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Without a launcher's environment or a GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
+    yield
+    gc.collect()
+    for process in multiprocessing.active_children():  # a StatefulDataLoader keeps them as long as itself
+        process.kill()
+        process.join()
 
 
 def a_plan(root: str) -> loader.Plan:
@@ -85,13 +92,22 @@ def run_steps(root: str, source: Any, leave_after: int | None = None) -> dict[in
 @pytest.mark.parametrize("name", SOURCES)
 def test_source_stops_and_goes_on_at_its_step(root: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "EVERY_S", 0.0)
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match=str(AGAIN)):
         run_steps(root, SOURCES[name](root), leave_after=2)
-    assert stop.value.code == AGAIN
     assert Checkpoints(root, "points").steps() == [3]
     rest = run_steps(root, SOURCES[name](root))
     assert rest == {step: digest for step, digest in digests(root).items() if step >= 3}
     assert Checkpoints(root, "points").steps() == [3, STEPS]
+
+
+def test_workers_of_a_dataloader_end_with_the_loop_that_a_stop_leaves(root: str) -> None:
+    source = SOURCES["DataLoader with workers"](root)
+    run = Run.joined(name="points", checkpoints=root, record=root)
+    with suppress(SystemExit), run:
+        for _ in run.steps(source):
+            assert len(multiprocessing.active_children()) == 2
+            run.ask_to_stop()
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from loader.dataset.log.marker import FOLDERS, MARKER
+
 GIT_S = 10.0
 """Seconds that git has."""
 MOST_FILES = 5_000
@@ -65,19 +67,39 @@ def code_files(root: Path) -> dict[str, str]:
 
 
 def listed_paths(root: Path) -> Iterable[str]:
-    """Return the paths below a folder that git does not ignore; without git, all outside of hidden folders."""
+    """Return the paths below a folder that git does not ignore; without git, all outside of hidden folders.
+
+    What penstock stores in a root below the folder is no code: each start and each checkpoint changes it.
+    """
     listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if not listed:
         return _walked(root)
-    return listed.rstrip("\0").split("\0")
+    paths = listed.rstrip("\0").split("\0")
+    return _outside_of_roots(paths)
+
+
+def _outside_of_roots(paths: list[str]) -> list[str]:
+    stored = list[str]()
+    for path in paths:
+        if os.path.basename(path) == MARKER:
+            root = path.removesuffix(MARKER)
+            stored.append(path)
+            stored.extend(f"{root}{prefix}" for prefix in FOLDERS)
+    prefixes = tuple(stored)
+    return [path for path in paths if not path.startswith(prefixes)]
 
 
 def _walked(root: Path) -> Iterator[str]:
-    """Yield the paths below a folder, but none below a hidden folder or one of compiled code."""
+    """Yield the paths below a folder, but none below a hidden folder, one of compiled code, or one of a root."""
     for folder, names, files in os.walk(root):
+        is_root = MARKER in files
         # os.walk goes into the folders that stay in this list.
         names[:] = [name for name in names if not name.startswith((".", "__pycache__"))]
+        if is_root:
+            names[:] = [name for name in names if f"{name}/" not in FOLDERS]
         for name in files:
+            if is_root and name == MARKER:
+                continue
             path = os.path.join(folder, name)
             yield os.path.relpath(path, root)
 

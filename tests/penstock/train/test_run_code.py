@@ -84,6 +84,17 @@ def test_folder_without_git_has_all_its_files(tmp_path: Path) -> None:
     assert commit(tmp_path) == ""
 
 
+@pytest.mark.parametrize("with_git", [True, False])
+def test_objects_of_a_root_are_no_code(tmp_path: Path, with_git: bool) -> None:
+    if with_git:
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    with loader.Root(str(tmp_path / "data")) as root, root.write("points") as writer:
+        writer.add("0", {"x.json": b"{}"})
+    for name in ("train.py", "data/prepare.py"):
+        (tmp_path / name).write_text("x")
+    assert sorted(code_files(tmp_path)) == ["data/prepare.py", "train.py"]
+
+
 def test_folder_of_very_many_files_is_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.train.code.code_files.MOST_FILES", 2)
     for number in range(3):

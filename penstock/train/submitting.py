@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from loader.dataset.log.marker import MARKER
 from loader.dataset.root import Root
-from loader.errors import Conflict, Corrupt, EngineUnreachable, InvalidCluster, InvalidSpec
+from loader.errors import Conflict, Corrupt, EngineUnreachable, InvalidCluster, InvalidSpec, NotARoot
+from loader.storage import is_there
 
 from ..compute.cluster import Cluster
 from ..units import utc_us
@@ -186,14 +188,25 @@ def resume(spec: RunSpec, launcher: Launcher, nodes: int | None = None, *, moved
         raise
 
 
-def stop(folder: RunFolder) -> None:
-    """Ask a run to save and end. Raises: RunNotFound."""
+def stop(folder: RunFolder, launcher: Launcher | None = None) -> str:
+    """Ask a run to save and end; return what it does, in words. A run that waits leaves its queue.
+
+    launcher: None for a run that no launcher of penstock started.
+
+    Raises: RunNotFound; EngineUnreachable.
+    """
     folder.check_exists()
     folder.ask_to_stop(user_name())
+    if launcher is None or _status(folder, launcher).state != "waiting":
+        return "saves and ends after its step"
+    launcher.withdraw(folder.run)
+    return "waited, and left the queue"
 
 
-def cancel(folder: RunFolder, launcher: Launcher) -> None:
-    """Kill a run for good. Raises: RunNotFound; EngineUnreachable; Conflict if another launcher starts it.
+def cancel(folder: RunFolder, launcher: Launcher) -> str:
+    """Kill a run for good; return where it would go on, in words.
+
+    Raises: RunNotFound; EngineUnreachable; Conflict if another launcher starts it.
 
     The request to stop is stored first: a scheduler that forgets the cancel starts ranks that make no step.
     """
@@ -201,6 +214,11 @@ def cancel(folder: RunFolder, launcher: Launcher) -> None:
     check_launcher(folder, launcher)
     stop(folder)
     launcher.cancel(folder.run)
+    # Ranks may have saved on the scheduler's SIGTERM.
+    saved = [event.step for event in folder.events() if event.name == "saved"]
+    if saved:
+        return f"goes on after step {max(saved)}, its newest recorded checkpoint"
+    return "begins at step 0, unless a checkpoint is not recorded: no save is in its record"
 
 
 def summary(folder: RunFolder, launcher: Launcher | None) -> RunSummary:
@@ -270,8 +288,13 @@ def _accounted(launcher: Launcher, run: str) -> list[Span]:
 
 
 def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
-    """Return all runs of a record, each with its newest events only. Raises: EngineUnreachable; StoreError."""
+    """Return all runs of a record, each with its newest events only.
+
+    Raises: NotARoot for a place without runs that is no root, such as a typo; EngineUnreachable; StoreError.
+    """
     listed = briefs(root.store)
+    if not listed and not is_there(root.store, MARKER):
+        raise NotARoot(f"{root.url} is no root, and has no runs: check --root")
     statuses = launcher.statuses([brief.run for brief in listed])
     return [
         RunSummary(

@@ -406,27 +406,24 @@ def wait(arguments: Namespace) -> Answer:
     return body, f"{folder.run} ended with status {status}", status
 
 
-@verb("let a run save and end", _RUN)
+@verb("let a run save and end", *_STARTED_RUN)
 def stop(arguments: Namespace) -> Answer:
     """Ask a run to save and end for good."""
     from ..train.submitting import stop as stop_run
 
-    folder = _folder(arguments)
-    stop_run(folder)
-    return (
-        {"run": folder.run},
-        f"{folder.run} saves and ends after its step; penstock train resume continues it",
-        0,
-    )
+    folder, _, launcher = _started(arguments)
+    words = stop_run(folder, launcher)
+    return {"run": folder.run}, f"{folder.run} {words}; penstock train resume continues it", 0
 
 
-@verb("kill a run, without a checkpoint", *_STARTED_RUN)
+@verb("kill a run at once", *_STARTED_RUN)
 def cancel(arguments: Namespace) -> Answer:
     from ..train.submitting import cancel as cancel_run
 
     folder, launcher = _launched(arguments)
-    cancel_run(folder, launcher)
-    return {"run": folder.run}, f"{folder.run} was ended; penstock train resume continues it", 0
+    words = cancel_run(folder, launcher)
+    text = f"{folder.run} was ended; penstock train resume continues it: it {words}"
+    return {"run": folder.run}, text, 0
 
 
 VERB = Verb(

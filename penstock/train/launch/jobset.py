@@ -142,6 +142,12 @@ class JobSets:
                 raise EngineUnreachable(f"pods of {name} do not end; cancel again")
             time.sleep(ASK_S)
 
+    def withdraw(self, run: str) -> None:
+        """See `Launcher.withdraw`."""
+        jobset = self._api.jobset(self._name(run))
+        if jobset is not None and jobset["spec"].get("suspend"):
+            self._api.delete_jobset(jobset["metadata"]["name"], jobset["metadata"]["uid"])
+
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`: the pods' times.
 

@@ -97,7 +97,11 @@ class Launcher(Protocol):
         ...
 
     def cancel(self, run: str) -> None:
-        """End a run for good, without a checkpoint; return when its last process has ended."""
+        """End a run for good; return when its last process has ended. It may save on a scheduler's SIGTERM."""
+        ...
+
+    def withdraw(self, run: str) -> None:
+        """Take a run that waits out of the queue; a run that has begun meanwhile goes on."""
         ...
 
     def spans(self, run: str) -> list[Span]:

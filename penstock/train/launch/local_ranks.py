@@ -172,6 +172,9 @@ class LocalRanks:
                 raise EngineUnreachable(f"{pid or self._ranks(run)} of {run} does not end; cancel again")
             time.sleep(0.05)
 
+    def withdraw(self, run: str) -> None:
+        """See `Launcher.withdraw`: nothing waits here."""
+
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`."""
         results: list[Span] = []

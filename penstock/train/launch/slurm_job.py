@@ -141,6 +141,10 @@ class SlurmJobs:
         """See `Launcher.cancel`."""
         self._queue.cancel(self._name(run))
 
+    def withdraw(self, run: str) -> None:
+        """See `Launcher.withdraw`."""
+        self._queue.answer(["scancel", "--state=PENDING", f"--name={self._name(run)}"])
+
     def spans(self, run: str) -> list[Span]:
         """See `Launcher.spans`."""
         return spans_of(accounted_jobs(self._queue.answer, name=self._name(run)), self.rank_starts(run))

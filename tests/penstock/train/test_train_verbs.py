@@ -23,7 +23,7 @@ from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.objects.failed_starts import FailedStart, put_failed_start
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec, read_spec
-from penstock.train.submitting import resume, submit
+from penstock.train.submitting import cancel, resume, stop, submit
 from penstock.train.windows import ROW, window_bytes
 
 Penstock = Callable[..., tuple[int, str, str]]
@@ -406,3 +406,50 @@ def test_reason_of_the_last_failure_is_shown(folder: RunFolder, penstock: Pensto
     folder.put_event(2, 3, "saved", 95, {}, 600 * S)
     assert "last failure" not in penstock("ls")[1]
     assert "last failure" not in penstock("why", "big-7")[1]
+
+
+QUEUED = """\
+import re, shlex, sys
+words = shlex.split(sys.argv[1])
+mark = (re.findall(r"[|][0-9a-f]{{16}}[|]", sys.argv[1]) or ["|"])[0]
+done = open({log!r}).read()
+open({log!r}, "a").write(" ".join(words) + "\\n")
+if "squeue" in words and "scancel" not in done:
+    facts = ["12", "PENDING", "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5]
+    values = [*facts, "Resources", {name!r}, ""]
+    print(mark.join(values) + mark)
+"""
+
+
+def test_run_that_waits_leaves_the_queue_when_it_is_stopped(tmp_path: Path) -> None:
+    log, root = tmp_path / "log", str(tmp_path / "root")
+    log.touch()
+    prefix = json.dumps([sys.executable, str(tmp_path / "login.py")])
+    (tmp_path / "slurm.toml").write_text(f'engine = "slurm"\nsubmit = {prefix}\nlogs = "{tmp_path}"\n')
+    launcher = SlurmJobs(root, read_cluster(tmp_path / "slurm.toml"))
+    (tmp_path / "login.py").write_text(QUEUED.format(log=str(log), name=launcher._name("big-7")))
+    folder = RunFolder(loader.Root(root).store, "big-7")
+    folder.put_spec(RunSpec(run="big-7", command=("true",), record=root), "ann")
+    assert stop(folder, launcher) == "waited, and left the queue"
+    assert folder.is_to_stop()
+    cancels = [line for line in log.read_text().splitlines() if line.startswith("scancel")]
+    assert cancels == [f"scancel --state=PENDING --name={launcher._name('big-7')}"]
+    assert stop(folder, launcher) == "saves and ends after its step", "nothing waits any more"
+
+
+def test_place_that_is_no_root_is_no_empty_list(
+    folder: RunFolder, tmp_path: Path, penstock: Penstock
+) -> None:
+    status, output, errors = penstock("ls", "--root", str(tmp_path / "typo"), root=False)
+    assert (status != 0, output) == (True, "")
+    assert "typo is no root, and has no runs: check --root" in errors
+    loader.Root(tmp_path / "empty").create()
+    assert penstock("ls", "--root", str(tmp_path / "empty"), root=False)[:2] == (0, "no runs\n")
+
+
+def test_cancelled_run_says_where_it_goes_on(folder: RunFolder) -> None:
+    folder.put_event(2, 3, "saved", 80, {})
+    assert (
+        cancel(folder, LocalRanks(folder.store.url))
+        == "goes on after step 80, its newest recorded checkpoint"
+    )

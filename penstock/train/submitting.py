@@ -1,14 +1,15 @@
 """Submit a run, find it again, stop it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loader.dataset.log.marker import MARKER
 from loader.dataset.root import Root
 from loader.errors import Conflict, Corrupt, EngineUnreachable, InvalidCluster, InvalidSpec, NotARoot
-from loader.storage import is_there
+from loader.storage import ObjectInfo, Store, is_there
 
+from ..checkpoints.ranks import several
 from ..compute.cluster import Cluster
 from ..units import utc_us
 from ..usage.sacct import NO_ACCOUNTING
@@ -20,10 +21,9 @@ from .launch.run_launcher import check_launcher, claim, is_same, launcher_name, 
 from .launch.run_places import check_places, create_places
 from .launch.slurm_job import SlurmJobs
 from .launched import user_name
-from .objects.failed_starts import FailedStart, newest_failed_start
+from .objects.failed_starts import FailedStart, is_failed_start, newest_failed_start, read_failed_start
 from .objects.spec_changes import FieldChange, SpecChange, check_change, differences
-from .run_briefs import briefs
-from .run_folder import Event, RunFolder
+from .run_folder import AT_ONCE, ATTEMPT, EVENT, FOLDER, Event, RunFolder, named_objects, window_keys
 from .run_spec import RunSpec, check_without_secrets
 
 LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
@@ -309,3 +309,106 @@ def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
         )
         for brief in listed
     ]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunBrief:
+    """A run as one listing and its newest events have it."""
+
+    run: str
+    """Name."""
+    attempts: list[int] = field(default_factory=list)
+    """Numbers of its starts."""
+    events: list[Event] = field(default_factory=list)
+    """Newest event, behind the newest with a step if it has none."""
+    window_step: int = 0
+    """Steps done by its newest window."""
+    stopping: bool = False
+    """True if a person asked it to stop."""
+    problem: str = ""
+    """Damage in its record; "" for none."""
+    failed: FailedStart | None = None
+    """Newest failed start; None without one."""
+
+
+class _Newest:
+    """Objects of a run to read: its newest event, its newest event with a step, its newest failed start."""
+
+    def __init__(self) -> None:
+        self.events: dict[bool, tuple[tuple[int, int], ObjectInfo]] = {}
+        self.end: ObjectInfo | None = None
+
+    def add_event(self, numbers: tuple[int, int], info: ObjectInfo) -> None:
+        kinds = {False}
+        if numbers[1] > 0:  # the first event of a start comes before its steps
+            kinds.add(True)
+        for has_step in kinds:
+            earlier = self.events.get(has_step)
+            if earlier is None or earlier[0] < numbers:
+                self.events[has_step] = numbers, info
+
+    def add_end(self, info: ObjectInfo) -> None:
+        if self.end is None or self.end.key < info.key:
+            self.end = info
+
+
+def briefs(store: Store) -> list[RunBrief]:
+    """Return all runs of a record: one listing, and at most three requests for each run."""
+    by_run: dict[str, RunBrief] = {}
+    newest: dict[str, _Newest] = {}
+    for run, info in named_objects(store):
+        if not run:
+            continue
+        brief = by_run.setdefault(run, RunBrief(run=run))
+        objects = newest.setdefault(run, _Newest())
+        _add(brief, objects, info)
+    runs = sorted(by_run)
+
+    def fill(run: str) -> None:
+        _fill(store, by_run[run], newest[run])
+
+    for _ in several(fill, runs, at_once=AT_ONCE):
+        pass
+    return [by_run[run] for run in runs]
+
+
+def _add(brief: RunBrief, objects: _Newest, info: ObjectInfo) -> None:
+    """Add what the key of an object has."""
+    name = info.key.removeprefix(f"{FOLDER}{brief.run}/")
+    kind, _, file = name.rpartition("/")
+    if name == "stop":
+        brief.stopping = True
+    elif is_failed_start(info):
+        objects.add_end(info)
+    elif kind == "windows":
+        for key in window_keys([info]):
+            brief.window_step = max(brief.window_step, key.end_step)
+    elif kind == "attempts":
+        match = ATTEMPT.fullmatch(file)
+        if match:
+            brief.attempts.append(int(match[1]))
+    elif kind == "events":
+        match = EVENT.fullmatch(file)
+        if match:
+            attempt = int(match[1])
+            number = int(match[2])
+            objects.add_event((attempt, number), info)
+
+
+def _fill(store: Store, brief: RunBrief, objects: _Newest) -> None:
+    """Read the newest objects of a run. One damaged record hides no other run."""
+    folder = RunFolder(store, brief.run)
+    keys = dict(objects.events.values())
+    for numbers in sorted(keys):
+        try:
+            event = folder.event(numbers, keys[numbers])
+        except Corrupt as error:
+            brief.problem = str(error)
+        else:
+            brief.events.append(event)
+    if objects.end is None:
+        return
+    try:
+        brief.failed = read_failed_start(store, objects.end)
+    except Corrupt as error:
+        brief.problem = str(error)

@@ -21,9 +21,8 @@ from penstock.train import run_folder, windows
 from penstock.train.launch.launcher import RunStatus
 from penstock.train.record import RunRecord
 from penstock.train.replay_run import nodes_at
-from penstock.train.run_briefs import briefs
 from penstock.train.run_folder import RunFolder, runs
-from penstock.train.submitting import summaries, summary
+from penstock.train.submitting import briefs, summaries, summary
 from penstock.train.windows import ROW, TABLE, window_bytes
 from penstock.verbs.train import _newest
 from tests.servers.patience import PATIENCE_S

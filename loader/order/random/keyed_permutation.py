@@ -28,13 +28,17 @@ MIX_2 = 0x94D049BB133111EB
 
 def framed(value: int | str) -> bytes:
     """Return one encoded field of a key: u32 little-endian length, then `i` + decimal or `s` + UTF-8."""
-    body = b"s" + value.encode("utf-8") if isinstance(value, str) else b"i%d" % value
+    if isinstance(value, str):
+        body = b"s" + value.encode("utf-8")
+    else:
+        body = b"i%d" % value
     return struct.pack("<I", len(body)) + body
 
 
 def hash_fields(*fields: int | str) -> int:
     """Return 64 bits of blake2b (digest size 8, read little-endian) over the framed fields."""
-    digest = hashlib.blake2b(b"".join(framed(field) for field in fields), digest_size=8).digest()
+    message = b"".join(framed(field) for field in fields)
+    digest = hashlib.blake2b(message, digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
@@ -57,7 +61,9 @@ def sub(k: int, a: int) -> int:
 
 def sub_array(k: int | U64, a: int | U64) -> U64:
     """Return `sub` elementwise, broadcasting; at least one argument is a uint64 array of rank 1 or more."""
-    step = ((a + 1) * GOLDEN) & MASK if isinstance(a, int) else (a + 1) * GOLDEN
+    step = (a + 1) * GOLDEN
+    if isinstance(step, int):
+        step &= MASK  # numpy refuses an int beyond 64 bits; arrays wrap by themselves
     return _mix_in_place(np.asarray(step + k, dtype=np.uint64))
 
 
@@ -94,7 +100,8 @@ def perm(k: int | U64, n: int | I64, x: I64) -> I64:
         return _feistel(k, n, x)
     if isinstance(k, int):
         hashes = sub_array(k, np.arange(n, dtype=np.uint64))
-        return np.argsort(hashes, kind="stable")[x].astype(np.int64, copy=False)
+        table = np.argsort(hashes, kind="stable")  # [n]: the whole permutation
+        return table[x].astype(np.int64, copy=False)
     out = np.empty(x.shape, dtype=np.int64)
     for first in range(0, len(x), _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
@@ -103,6 +110,7 @@ def perm(k: int | U64, n: int | I64, x: I64) -> I64:
 
 
 def _each_its_size(k: U64, n: I64, x: I64) -> I64:
+    """Return `perm` with a key and a size per element; a size above `ARGSORT_MAX` takes the network."""
     out = np.zeros(x.shape, dtype=np.int64)  # the result where n = 1
     large = np.flatnonzero(n > ARGSORT_MAX)
     if large.size:
@@ -118,26 +126,38 @@ def _sorted_rows(k: U64, n: int | I64, x: I64) -> I64:
     """Return `argsort_stable(sub(k, 0..n-1))[x]` with one key per row: the column of the row's x-th smallest hash."""
     # Hashes in a row are distinct, so their values are sorted, several times faster than positions. Shorter rows are
     # padded with the largest values.
-    columns = np.arange(np.max(n), dtype=np.uint64)[None, :]
-    hashes = sub_array(k[:, None], columns)
+    columns = np.arange(np.max(n), dtype=np.uint64)[None, :]  # [1, longest]
+    hashes = sub_array(k[:, None], columns)  # [rows, longest]
     if not isinstance(n, int):
         hashes[columns >= n[:, None].astype(np.uint64)] = MASK
-    ranked = np.sort(hashes, axis=1)[np.arange(len(x)), x]
+    rows = np.arange(len(x))
+    ranked = np.sort(hashes, axis=1)[rows, x]  # [rows]: the x-th smallest hash
     index = np.argmax(hashes == ranked[:, None], axis=1)
     return np.asarray(index, dtype=np.int64)
 
 
 def _feistel(k: int | U64, n: int | I64, x: I64) -> I64:
-    root = isqrt(n - 1) if isinstance(n, int) else _root(n - 1)
-    a = root + 1  # ceil(sqrt(n))
-    sizes = _unsigned(a), _unsigned(-(-n // a))
+    """Return `perm` by the network. The rectangle holds fewer than n + a values: few have to walk."""
+    root: int | I64
+    if isinstance(n, int):
+        root = isqrt(n - 1)
+    else:
+        root = _root(n - 1)
+    ceil_root = root + 1  # ceil(sqrt(n))
+    a = _unsigned(ceil_root)
+    b = _unsigned(-(-n // ceil_root))
     bound = _unsigned(n)
-    keys = [sub(k, r) if isinstance(k, int) else sub_array(k, r) for r in range(FEISTEL_ROUNDS)]
-    out = _rounds(keys, *sizes, x.astype(np.uint64))
+
+    keys: list[int | U64]
+    if isinstance(k, int):
+        keys = [sub(k, r) for r in range(FEISTEL_ROUNDS)]
+    else:
+        keys = [sub_array(k, r) for r in range(FEISTEL_ROUNDS)]
+    out = _rounds(keys, a, b, x.astype(np.uint64))
     over = np.flatnonzero(out >= bound)
-    while over.size:
-        keys_there = [at(key, over) for key in keys]
-        out[over] = _rounds(keys_there, at(sizes[0], over), at(sizes[1], over), out[over])
+    while over.size:  # walk along the cycle
+        keys_over = [at(key, over) for key in keys]
+        out[over] = _rounds(keys_over, at(a, over), at(b, over), out[over])
         over = over[out[over] >= at(bound, over)]
     return out.astype(np.int64)
 
@@ -145,35 +165,45 @@ def _feistel(k: int | U64, n: int | I64, x: I64) -> I64:
 def unperm(k: int, n: int, y: I64) -> I64:
     """Return the x that `perm` maps to y (int64): n > `ARGSORT_MAX`, one key."""
     a = isqrt(n - 1) + 1
-    b, keys = -(-n // a), [sub(k, r) for r in range(FEISTEL_ROUNDS)]
+    b = -(-n // a)
+    keys = [sub(k, r) for r in range(FEISTEL_ROUNDS)]
     out = y.astype(np.uint64)
     over = np.arange(len(y))
     while over.size:  # walk back along the cycle
         quotient: U64 = np.floor_divide(out[over], b)
         right: U64 = out[over] - quotient * b
         for r in range(FEISTEL_ROUNDS)[::-1]:
+            # uint64 has no negative values: a - hash % a stands for -hash.
             if r % 2 == 0:
-                quotient = (quotient + (a - sub_array(keys[r], right) % a)) % a
+                back = a - sub_array(keys[r], right) % a
+                quotient = (quotient + back) % a
             else:
-                right = (right + (b - sub_array(keys[r], quotient) % b)) % b
+                back = b - sub_array(keys[r], quotient) % b
+                right = (right + back) % b
         out[over] = quotient * b + right
         over = over[out[over] >= n]
     return out.astype(np.int64)
 
 
 def _unsigned(value: int | I64) -> int | U64:
-    return value if isinstance(value, int) else value.astype(np.uint64)
+    if isinstance(value, int):
+        return value
+    return value.astype(np.uint64)
 
 
 def _root(n: I64) -> I64:
-    root: I64 = np.sqrt(n).astype(np.int64)
+    """Return floor(sqrt(n)) of each value (int64 [m])."""
+    root: I64 = np.sqrt(n).astype(np.int64)  # a double has 53 bits: off by one at most
     root -= root * root > n
     root += (root + 1) * (root + 1) <= n
     return root
 
 
 def at(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
-    return value if isinstance(value, int) else value[rows]
+    """Return the values of these rows; a number counts for all rows."""
+    if isinstance(value, int):
+        return value
+    return value[rows]
 
 
 def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U64:

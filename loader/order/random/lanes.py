@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,8 @@ class LaneShape:
             ("lanes", self.lanes, MAX_LANES),
             ("h", self.rounds_h, MAX_LANES),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+            is_int = isinstance(value, int) and not isinstance(value, bool)  # bool is an int in Python
+            if not is_int or not 1 <= value <= high:
                 raise InvalidPlan(f"{name} = {value!r}: a whole number from 1 to {high} is needed")
         if self.lanes & (self.lanes - 1):
             raise InvalidPlan(f"lanes = {self.lanes}: a power of two is needed, such as {DEFAULT_LANES}")
@@ -88,32 +89,38 @@ def frozen_shape(
 
     Raises InvalidPlan for values out of range.
     """
-    lanes = None if lanes is None else whole("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
+    if lanes is not None:
+        lanes = whole("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
     if decoded is not None and chunk is None and lanes is None:
         chunk, lanes = _of_chunks(n, *decoded)
     if chunk is not None:
         chunk = whole("chunk", chunk, 1, MAX_CHUNK)
     else:
-        chunk = min(CHUNK_BYTES // max(1, mean_sample_bytes), n // CHUNKS_MIN)
-        chunk = 1 << (chunk.bit_length() - 1) if chunk >= 2 else 1
+        samples_per_request = CHUNK_BYTES // max(1, mean_sample_bytes)
+        most = max(1, min(samples_per_request, n // CHUNKS_MIN))
+        chunk = 1 << (most.bit_length() - 1)  # the power of two at or below
     if chunk == 1 and (lanes is None or lanes == 1):
         return LaneShape(n=n, chunk=1, lanes=1, rounds_h=1)  # a full shuffle
-    lanes = DEFAULT_LANES if lanes is None else lanes
+    if lanes is None:
+        lanes = DEFAULT_LANES
     return LaneShape(n=n, chunk=chunk, lanes=lanes, rounds_h=DEFAULT_ROUNDS_H)
 
 
 def fits_live(n: int, rows: int, nbytes: int) -> bool:
     """Return whether all chunks of n samples may be decoded at once. rows, nbytes: samples and bytes per chunk."""
-    return -(-n // rows) * nbytes <= LIVE_CHUNK_BYTES
+    chunks = -(-n // rows)  # rounded up
+    return chunks * nbytes <= LIVE_CHUNK_BYTES
 
 
 def _of_chunks(n: int, rows: int, nbytes: int) -> tuple[int | None, int | None]:
     """Return chunk and lanes that keep few decoded chunks in memory; (None, None) for the usual rule."""
     if rows == 1 or fits_live(n, rows, nbytes):
         return None, None
-    chunk = min(MAX_CHUNK, 1 << (rows - 1).bit_length())
+    chunk = min(MAX_CHUNK, 1 << (rows - 1).bit_length())  # the power of two at or above
+    # A chunk of the order touches up to chunk / rows + 1 stored chunks; D * h of them are live at once.
     lanes = LIVE_CHUNK_BYTES * rows // (DEFAULT_ROUNDS_H * nbytes * (chunk + rows))
-    return chunk, 1 << (min(max(lanes, 1), DEFAULT_LANES).bit_length() - 1)
+    lanes = min(max(lanes, 1), DEFAULT_LANES)
+    return chunk, 1 << (lanes.bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,12 +194,14 @@ class Epochs(NamedTuple):
         return Epochs._make(at(one, rows) for one in self)
 
 
-_of_shape, _of_keys = attrgetter(*Epochs._fields[:6]), attrgetter(*Epochs._fields[6:])
+_of_shape = attrgetter(*Epochs._fields[:6])
+_of_keys = attrgetter(*Epochs._fields[6:])
 
 
 def locate(shape: LaneShape, seed: int, name: str, epoch: int, positions: I64) -> I64:
     """Return view ordinals (int64, same length) at in-epoch positions (int64 [any], 0 <= position < shape.n)."""
-    return _located(Epochs(*_of_shape(shape), *_of_keys(epoch_keys(seed, name, epoch))), positions)
+    keys = epoch_keys(seed, name, epoch)
+    return _located(Epochs(*_of_shape(shape), *_of_keys(keys)), positions)
 
 
 def locate_each(seed: int, epochs: Sequence[tuple[LaneShape, str, int]], which: I64, positions: I64) -> I64:
@@ -202,13 +211,20 @@ def locate_each(seed: int, epochs: Sequence[tuple[LaneShape, str, int]], which: 
     which: int64, index into `epochs` for each position.
     """
     if len(epochs) == 1:
-        return locate(epochs[0][0], seed, *epochs[0][1:], positions)
-    shapes = np.array([_of_shape(shape) for shape, _, _ in epochs], np.int64)
-    keys = np.array([_of_keys(epoch_keys(seed, name, epoch)) for _, name, epoch in epochs], np.uint64)
-    alike = (shapes == shapes[0]).all(axis=0).tolist()
-    columns = zip(shapes.T, alike, strict=True)
-    of_shape = [int(column[0]) if same else column[which] for column, same in columns]
-    return _located(Epochs(*of_shape, *(column[which] for column in keys.T)), positions)
+        shape, name, epoch = epochs[0]
+        return locate(shape, seed, name, epoch, positions)
+    shapes = np.array([_of_shape(shape) for shape, _, _ in epochs], np.int64)  # [epochs, 6]
+    keys = np.array(
+        [_of_keys(epoch_keys(seed, name, epoch)) for _, name, epoch in epochs], np.uint64
+    )  # [epochs, 9]
+    is_alike = (shapes == shapes[0]).all(axis=0)  # [6]: numbers that all epochs share
+    numbers: list[Any] = []  # int | int64 [positions]
+    for column, alike in zip(shapes.T, is_alike.tolist(), strict=True):
+        if alike:  # a number is much faster than an array: numpy divides by it with multiplications
+            numbers.append(int(column[0]))
+        else:
+            numbers.append(column[which])
+    return _located(Epochs(*numbers, *(column[which] for column in keys.T)), positions)
 
 
 def _located(epochs: Epochs, positions: I64) -> I64:
@@ -219,13 +235,16 @@ def _located(epochs: Epochs, positions: I64) -> I64:
         ordinal = _tail(epochs, positions - epochs.body)
     else:
         ordinal = np.empty(positions.shape, dtype=np.int64)
-        body, tail = epochs.part(~in_tail), epochs.part(in_tail)
-        ordinal[~in_tail] = _body(body, positions[~in_tail])
+        in_body = ~in_tail
+        body = epochs.part(in_body)
+        tail = epochs.part(in_tail)
+        ordinal[in_body] = _body(body, positions[in_body])
         ordinal[in_tail] = _tail(tail, positions[in_tail] - tail.body)
     return _rotated(ordinal, epochs.rot, epochs.n)  # otherwise the short last chunk would always come last
 
 
 def _rotated(values: I64, key: int | U64, n: int | I64) -> I64:
+    """Return `(values + key) mod n`; 0 <= values < n. Changes `values` in place."""
     if isinstance(key, int):
         values += key % n
     else:
@@ -235,28 +254,39 @@ def _rotated(values: I64, key: int | U64, n: int | I64) -> I64:
 
 
 def _body(epochs: Epochs, i: I64) -> I64:
+    """Return the ordinals, not yet rotated, at positions before the tail."""
     chunks = epochs.n // epochs.chunk
     j, y = _deal(epochs, epochs.chunk, epochs.chunk_rounds, epochs.r, i)
-    m = perm(epochs.p, chunks, j)
-    return m * epochs.chunk + perm(sub_array(epochs.q, m.astype(np.uint64)), epochs.chunk, y)
+    m = perm(epochs.p, chunks, j)  # the chunk read as number j
+    chunk_keys = sub_array(epochs.q, m.astype(np.uint64))
+    return m * epochs.chunk + perm(chunk_keys, epochs.chunk, y)
 
 
 def _tail(epochs: Epochs, i: I64) -> I64:
-    # The same lanes read it, except its last few positions, which a plain permutation orders. All ordinals are rotated.
+    """Return the ordinals, not yet rotated, at positions that count from the tail's beginning.
+
+    The same lanes read the tail, one small chunk each, except its last few positions, which a plain permutation orders.
+    """
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body
     chunk = tail // slots
     body = slots * chunk
-    z = np.empty(i.shape, dtype=np.int64)
-    rest = i >= body
-    if not rest.all():
-        dealt, size = epochs.part(~rest), at(chunk, ~rest)
-        j, y = _deal(dealt, size, 1, dealt.r2, i[~rest])
-        m = perm(dealt.p2, at(slots, ~rest), j)
-        z[~rest] = m * size + perm(sub_array(dealt.q2, m.astype(np.uint64)), size, y)
-    first = at(body, rest)
-    z[rest] = first + perm(at(epochs.t, rest), at(tail - body, rest), i[rest] - first)
+    z = np.empty(i.shape, dtype=np.int64)  # the sample's number among those that the body leaves over
+    in_rest = i >= body
+    in_lanes = ~in_rest
+    if in_lanes.any():
+        dealt = epochs.part(in_lanes)
+        size = at(chunk, in_lanes)
+        j, y = _deal(dealt, size, 1, dealt.r2, i[in_lanes])
+        m = perm(dealt.p2, at(slots, in_lanes), j)
+        chunk_keys = sub_array(dealt.q2, m.astype(np.uint64))
+        z[in_lanes] = m * size + perm(chunk_keys, size, y)
+    first = at(body, in_rest)
+    rest_size = at(tail - body, in_rest)
+    z[in_rest] = first + perm(at(epochs.t, in_rest), rest_size, i[in_rest] - first)
     z = _rotated(z, epochs.rot2, tail)
+
+    # The left-over samples lie in the chunks that come last in the order of chunks.
     j = epochs.body // epochs.chunk + z // epochs.chunk
     full_chunks = epochs.n // epochs.chunk
     chunk_of = j.copy()  # the short chunk, number full_chunks, stays in its position
@@ -267,18 +297,22 @@ def _tail(epochs: Epochs, i: I64) -> I64:
 
 def _deal(shape: Epochs, chunk: int | I64, rounds: int | I64, key_r: int | U64, i: I64) -> tuple[I64, I64]:
     """Deal positions to lanes; return (j, y): the lane's j-th chunk in reading order, and the sample in it."""
-    lanes, h = shape.lanes, shape.rounds_h
+    lanes = shape.lanes
+    h = shape.rounds_h
     u: I64 = np.floor_divide(i, lanes)
-    d = i - u * lanes
-    tau = u // h
-    round_keys = sub_array(sub_array(key_r, d.astype(np.uint64)), tau.astype(np.uint64))
+    d = i - u * lanes  # the lane; `i % lanes` would divide a second time
+    tau = u // h  # the lane's round, in which each of its h slots reads one sample
+    lane_keys = sub_array(key_r, d.astype(np.uint64))
+    round_keys = sub_array(lane_keys, tau.astype(np.uint64))
     lane = perm(round_keys, h, u - tau * h)
     x = (tau + (lane * lanes + d) * chunk // (lanes * h)) % (rounds * chunk)
     kappa: I64 = np.floor_divide(x, chunk)
-    return d + lanes * (kappa * h + lane), x - kappa * chunk
+    chunk_number = d + lanes * (kappa * h + lane)
+    return chunk_number, x - kappa * chunk
 
 
 def unpermuted(k: int, n: int, y: int) -> int:
+    """Return the x that `perm` maps to y."""
     if n == 1:
         return 0
     if n <= ARGSORT_MAX:
@@ -301,24 +335,30 @@ def unpermuted(k: int, n: int, y: int) -> int:
 
 def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int) -> int:
     """Return the in-epoch position at which `locate` returns this view ordinal."""
-    keys, n, chunk = epoch_keys(seed, name, epoch), shape.n, shape.chunk
+    keys = epoch_keys(seed, name, epoch)
+    n = shape.n
+    chunk = shape.chunk
     slots = shape.lanes * shape.rounds_h
     m, within = divmod((ordinal - keys.rot) % n, chunk)
-    full_chunks, read = n // chunk, shape.body // chunk
-    j = unpermuted(keys.p, full_chunks, m) if m < full_chunks else m
-    if j < read:
-        return _undealt(
-            shape, chunk, shape.chunk_rounds, keys.r, j, unpermuted(sub(keys.q, m), chunk, within)
-        )
+    full_chunks = n // chunk
+    body_chunks = shape.body // chunk
+    j = m  # the short chunk, number full_chunks, stays in its position
+    if m < full_chunks:
+        j = unpermuted(keys.p, full_chunks, m)
+    if j < body_chunks:
+        y = unpermuted(sub(keys.q, m), chunk, within)
+        return _undealt(shape, chunk, shape.chunk_rounds, keys.r, j, y)
+
     tail = n - shape.body
-    z = ((j - read) * chunk + within - keys.rot2) % tail
+    z = ((j - body_chunks) * chunk + within - keys.rot2) % tail
     size = tail // slots
-    if z >= size * slots:
-        first = size * slots
+    first = size * slots  # from here on a plain permutation
+    if z >= first:
         return shape.body + first + unpermuted(keys.t, tail - first, z - first)
     m, within = divmod(z, size)
     y = unpermuted(sub(keys.q2, m), size, within)
-    return shape.body + _undealt(shape, size, 1, keys.r2, unpermuted(keys.p2, slots, m), y)
+    j = unpermuted(keys.p2, slots, m)
+    return shape.body + _undealt(shape, size, 1, keys.r2, j, y)
 
 
 def positions_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinals: I64) -> I64:
@@ -332,9 +372,13 @@ def positions_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinals: I
 
 
 def _undealt(shape: LaneShape, chunk: int, rounds: int, key_r: int, j: int, y: int) -> int:
-    lanes, h = shape.lanes, shape.rounds_h
+    """Return the position that `_deal` maps to (j, y)."""
+    lanes = shape.lanes
+    h = shape.rounds_h
     number, d = divmod(j, lanes)
     kappa, lane = divmod(number, h)
     stagger = (lane * lanes + d) * chunk // (lanes * h)
     tau = (kappa * chunk + y - stagger) % (rounds * chunk)
-    return (tau * h + unpermuted(sub(sub(key_r, d), tau), h, lane)) * lanes + d
+    round_key = sub(sub(key_r, d), tau)
+    u = tau * h + unpermuted(round_key, h, lane)
+    return u * lanes + d

@@ -59,14 +59,14 @@ class Stage:
     def after(self, start: int, n: int, delta: int) -> "Stage":
         """Return the stage that a growth begins at position start >= self.start: n samples, `delta` of them new."""
         if start <= self.origin:  # this stage's mixed epoch has not ended
-            remaining, epoch = self.origin - start, self.epoch
+            begun = 0
         else:
-            begun = -(-(start - self.origin) // self.n)
-            remaining, epoch = self.origin + begun * self.n - start, self.epoch + begun
-        remaining = remaining if n else 0
-        return Stage(
-            start=start, origin=start + (remaining + delta if remaining else 0), epoch=epoch, n=n, delta=delta
-        )
+            begun = -(-(start - self.origin) // self.n)  # epochs begun since origin: rounded up
+        remaining = self.origin + begun * self.n - start  # positions to the end of the current epoch
+        origin = start
+        if remaining and n:  # the rest of the epoch is mixed with the new samples
+            origin += remaining + delta
+        return Stage(start=start, origin=origin, epoch=self.epoch + begun, n=n, delta=delta)
 
     def new_among(self, j: int) -> int:
         return j * self.delta // max(1, self.origin - self.start)
@@ -78,7 +78,8 @@ class Stage:
     def new_before(self, j: I64) -> I64:
         """Return the number of delta samples in the first j (int64 [m]) positions from start; j <= origin - start."""
         total = self.origin - self.start
-        if int(j.max(initial=0)) * self.delta < 2**63:
+        largest_product = int(j.max(initial=0)) * self.delta
+        if largest_product < 2**63:  # int64 does not overflow
             return j * self.delta // max(1, total)
         return np.array([self.new_among(stage) for stage in j.tolist()], np.int64)
 
@@ -93,24 +94,33 @@ class GrownStream:
 
         is_delta is True for the stage's delta view, whose positions count only its own samples.
         """
-        position = position.copy()
-        number, epoch, inside = (np.zeros_like(position) for _ in range(3))
+        position = position.copy()  # counts in the stream of the stage at hand
+        number = np.zeros_like(position)
+        epoch = np.zeros_like(position)
+        inside = np.zeros_like(position)
         of_delta = np.zeros(len(position), np.bool_)
-        remaining = np.ones(len(position), np.bool_)
-        for at in range(
-            bisect_right(self.stages, int(position.max()), key=lambda entry: entry.start) - 1, -1, -1
-        ):
+        is_open = np.ones(len(position), np.bool_)  # [m]: positions that no stage has placed so far
+        # From the last stage that any position reaches down to the first: an earlier stage's position in a mixed
+        # stretch is the later one's, less the new samples before it.
+        last = bisect_right(self.stages, int(position.max()), key=lambda entry: entry.start) - 1
+        for at in range(last, -1, -1):
             stage = self.stages[at]
-            here = np.flatnonzero(remaining & (position >= stage.origin))
-            passes, inside[here] = np.divmod(position[here] - stage.origin, stage.n)
-            number[here], epoch[here], remaining[here] = at, stage.epoch + passes, False
-            mixed = np.flatnonzero(remaining & (position >= stage.start))
+            whole = np.flatnonzero(is_open & (position >= stage.origin))  # rows of the whole view
+            passes, inside[whole] = np.divmod(position[whole] - stage.origin, stage.n)
+            number[whole] = at
+            epoch[whole] = stage.epoch + passes
+            is_open[whole] = False
+
+            mixed = np.flatnonzero(is_open & (position >= stage.start))  # rows of [start, origin)
             j = position[mixed] - stage.start
             new = stage.new_before(j)
             is_new = stage.new_before(j + 1) > new
-            here = mixed[is_new]
-            number[here], epoch[here], inside[here] = at, stage.epoch - 1, new[is_new]
-            of_delta[here], remaining[here] = True, False
+            delta = mixed[is_new]  # rows of the delta view
+            number[delta] = at
+            epoch[delta] = stage.epoch - 1
+            inside[delta] = new[is_new]
+            of_delta[delta] = True
+            is_open[delta] = False
             position[mixed[~is_new]] -= new[~is_new]
         return number, of_delta, epoch, inside
 
@@ -130,8 +140,9 @@ class GrownStream:
         for later in self.stages[number + 1 :]:
             if position < later.start:
                 break
-            kept, mixed = position - later.start, range(later.origin - later.start)
-            j = bisect_right(mixed, kept, key=later.kept_among)
+            former = position - later.start  # number among the previous stage's samples in the mixed stretch
+            mixed = range(later.origin - later.start)
+            j = bisect_right(mixed, former, key=later.kept_among)
             if j == len(mixed):
                 return None
             position = later.start + j
@@ -145,13 +156,17 @@ class GrownStream:
         """Return the last position of the first epoch of a stage's view or delta view; None if unused."""
         stage = self.stages[number]
         if of_delta:  # only planned while it is mixed in
-            first, last = stage.start, self.epoch_start(stage.epoch) - 1
+            first = stage.start
+            last = self.epoch_start(stage.epoch) - 1
         else:
             following = self.stages[number + 1 : number + 2]
             if following and following[0].epoch == stage.epoch:
                 return None  # the source grows again before this view begins
-            first, last = stage.origin, self.epoch_start(stage.epoch + 1) - 1
-        return last if last >= first else None  # its samples may be gone before it begins
+            first = stage.origin
+            last = self.epoch_start(stage.epoch + 1) - 1
+        if last < first:  # its samples were removed before it begins
+            return None
+        return last
 
 
 def grown_streams(
@@ -173,7 +188,8 @@ def grown_streams(
         for name in streams[stage.source]:
             first = Stage(start=0, origin=0, epoch=0, n=sizes.get((name, 0, False), 0))
             own = stages.setdefault(name, [first])
-            n, delta = (sizes.get((name, stage.number, of_delta), 0) for of_delta in (False, True))
+            n = sizes.get((name, stage.number, False), 0)
+            delta = sizes.get((name, stage.number, True), 0)
             own.append(own[-1].after(used.get(name, 0), n, delta))
     return {name: GrownStream(tuple(own)) for name, own in stages.items()}
 
@@ -187,10 +203,10 @@ def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I
     for growth in growths[number:]:
         if growth.step > step:
             break
-        before = np.searchsorted(growth.removed, ordinals)
-        here = before < len(growth.removed)
-        here[here] = growth.removed[before[here]] == ordinals[here]
-        is_removed |= here
+        before = np.searchsorted(growth.removed, ordinals)  # [m]: removed samples below each ordinal
+        is_match = before < len(growth.removed)  # beyond the last one nothing can match
+        is_match[is_match] = growth.removed[before[is_match]] == ordinals[is_match]
+        is_removed |= is_match
         ordinals = ordinals - before  # ordinals in the next version; arbitrary for removed samples
     return is_removed
 
@@ -204,7 +220,9 @@ def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> I
     for growth in reversed(growths[:number]):
         survivors = growth.removed - np.arange(len(growth.removed))  # live samples before each removed one
         earlier = ordinals + np.searchsorted(survivors, ordinals, side="right")
-        ordinals = np.where((ordinals >= 0) & (ordinals < growth.first), earlier, -1)
+        # The others came with this growth or a later one.
+        is_earlier = (ordinals >= 0) & (ordinals < growth.first)
+        ordinals = np.where(is_earlier, earlier, -1)
         yield growth.number - 1, ordinals
 
 
@@ -213,8 +231,10 @@ def origins(growths: Sequence[Growth], number: int, ordinals: I64) -> tuple[I64,
 
     Both name the sample permanently in a plan. number: growth of the view. ordinals: its version ordinals (int64).
     """
-    came, there = np.full(len(ordinals), number, np.int64), ordinals.copy()
-    for at, earlier in earlier_ordinals(growths, number, ordinals):
-        known = earlier >= 0
-        came[known], there[known] = at, earlier[known]
-    return came, there
+    origin = np.full(len(ordinals), number, np.int64)
+    ordinal = ordinals.copy()
+    for at, earlier in earlier_ordinals(growths, number, ordinals):  # from the newest version to the oldest
+        exists = earlier >= 0
+        origin[exists] = at
+        ordinal[exists] = earlier[exists]
+    return origin, ordinal

@@ -50,15 +50,17 @@ class Quarantine:
     _tables: Mapping[tuple[str, int], tuple[I64, I64]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        since: dict[tuple[str, int], dict[int, int]] = {}
+        since: dict[tuple[str, int], dict[int, int]] = {}  # (source, growth) -> ordinal -> first step
         for entry in self.lists:
-            of_version = since.setdefault((entry.source, entry.growth), {})
+            first_steps = since.setdefault((entry.source, entry.growth), {})
             for ordinal, _ in entry.samples:
-                of_version[ordinal] = min(entry.start_step, of_version.get(ordinal, entry.start_step))
+                earliest = first_steps.get(ordinal, entry.start_step)
+                first_steps[ordinal] = min(entry.start_step, earliest)
         tables = {}
-        for name, of_version in since.items():
-            ordinals = np.array(sorted(of_version), np.int64)
-            tables[name] = ordinals, np.array([of_version[o] for o in ordinals.tolist()], np.int64)
+        for name, first_steps in since.items():
+            ordinals = sorted(first_steps)
+            steps = [first_steps[ordinal] for ordinal in ordinals]
+            tables[name] = (np.array(ordinals, np.int64), np.array(steps, np.int64))
         object.__setattr__(self, "_tables", tables)
 
     def holds(self, source: str, step: int, ordinals: I64, growth: int = 0) -> NDArray[np.bool_]:
@@ -69,19 +71,21 @@ class Quarantine:
         if (source, growth) not in self._tables:
             return np.zeros(len(ordinals), np.bool_)
         listed, since = self._tables[source, growth]
-        at = np.minimum(np.searchsorted(listed, ordinals), len(listed) - 1)
-        held: NDArray[np.bool_] = (listed[at] == ordinals) & (since[at] <= step)
-        return held
+        at = np.searchsorted(listed, ordinals)
+        at = np.minimum(at, len(listed) - 1)  # ordinals above the last one match nothing
+        is_held: NDArray[np.bool_] = (listed[at] == ordinals) & (since[at] <= step)
+        return is_held
 
     def with_more(self, more: Iterable[QuarantineList]) -> "Quarantine":
         samples: dict[tuple[int, str, int], set[tuple[int, str]]] = {}
         for entry in (*self.lists, *more):
-            samples.setdefault((entry.start_step, entry.source, entry.growth), set()).update(entry.samples)
-        lists = (
-            QuarantineList(start_step=start, source=source, samples=tuple(sorted(ordinals)), growth=growth)
-            for (start, source, growth), ordinals in sorted(samples.items())
-            if ordinals
-        )
+            applies = (entry.start_step, entry.source, entry.growth)
+            samples.setdefault(applies, set()).update(entry.samples)
+        lists = []
+        for (start, source, growth), pairs in sorted(samples.items()):
+            if pairs:
+                ordered = tuple(sorted(pairs))
+                lists.append(QuarantineList(start_step=start, source=source, samples=ordered, growth=growth))
         return Quarantine(tuple(lists))
 
     def to_json(
@@ -96,7 +100,10 @@ class Quarantine:
 
 
 def quarantine_of(value: object, views: Mapping[str, OrderView]) -> Quarantine:
-    stretches = [(0, value)] if isinstance(value, Mapping) else value or []
+    if isinstance(value, Mapping):
+        stretches: object = [(0, value)]
+    else:
+        stretches = value or []
     if not isinstance(stretches, Sequence) or isinstance(stretches, str):
         raise InvalidPlan(f"quarantine = {value!r}: {{source name: [sample keys]}} is needed")
     keys: dict[tuple[int, str], list[Iterable[str]]] = {}

@@ -7,7 +7,7 @@ nothing repeats. With `boundary="mask"` an epoch is ceil(N/B) whole batches.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
@@ -20,7 +20,8 @@ from ..errors import InvalidPlan
 from .random.keyed_permutation import I64
 from .random.plan_hash import MAX_GLOBAL_BATCH, whole
 
-FILL, MASK = "fill", "mask"
+FILL = "fill"
+MASK = "mask"
 
 
 def check_boundary(boundary: object, sources: Mapping[str, object], segments: int, bucketed: bool) -> None:
@@ -51,8 +52,9 @@ def whole_epochs(n: int, batch: int, step: int) -> tuple[I64, I64]:
 
     Positions from n on are padding. O(batch).
     """
-    epoch, own = divmod(step, epoch_steps(n, batch))
-    return np.full(batch, epoch, np.int64), np.arange(own * batch, (own + 1) * batch, dtype=np.int64)
+    epoch, step_in_epoch = divmod(step, epoch_steps(n, batch))
+    first = step_in_epoch * batch
+    return np.full(batch, epoch, np.int64), np.arange(first, first + batch, dtype=np.int64)
 
 
 MAX_TOTAL_WEIGHT = 2**16
@@ -74,8 +76,14 @@ class MixtureSegment:
     """Slots per step, or None for the stream's batch."""
 
     def to_json(self) -> dict[str, object]:
-        out = {"start_step": self.start_step, "weights": dict(self.weights), "base": dict(self.base)}
-        return out if self.batch is None else {**out, "batch": self.batch}
+        out: dict[str, object] = {
+            "start_step": self.start_step,
+            "weights": dict(self.weights),
+            "base": dict(self.base),
+        }
+        if self.batch is not None:
+            out["batch"] = self.batch
+        return out
 
 
 def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
@@ -98,7 +106,9 @@ def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
     total = sum(whole.values())
     if total > MAX_TOTAL_WEIGHT:
         near = {name: value * MAX_TOTAL_WEIGHT // total for name, value in whole.items()}
-        hint = f"; close to yours: {near}" if all(near.values()) and len(near) <= 8 else ""
+        hint = ""
+        if all(near.values()) and len(near) <= 8:
+            hint = f"; close to yours: {near}"
         raise InvalidPlan(
             f"weights {_brief(whole)} sum to {total} after division by their gcd: at most "
             f"{MAX_TOTAL_WEIGHT} is accepted; round them to coarser numbers{hint}"
@@ -110,7 +120,10 @@ def _fraction(name: str, weight: Weight) -> Fraction:
     try:
         if isinstance(weight, bool):
             raise TypeError
-        exact = Fraction(weight) if isinstance(weight, int | Fraction) else Fraction(str(weight))
+        if isinstance(weight, int | Fraction):
+            exact = Fraction(weight)
+        else:
+            exact = Fraction(str(weight))  # 0.1 means 1/10, not the double next to it
     except (TypeError, ValueError, ZeroDivisionError):
         raise InvalidPlan(
             f"source {name!r}: weight {weight!r} is not a finite number; "
@@ -144,6 +157,8 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
     total = sum(quotas)
     table = np.empty(total, dtype=np.int64)
     rank = np.empty(total, dtype=np.int64)
+    # The candidate with the smallest (count + 1)/q is due. Two heaps make it O(W log sources): a source waits until its
+    # exact share exceeds its count, so that none runs ahead.
     counts = [0] * len(quotas)
     waiting = [(1, k) for k, q in enumerate(quotas) if q]  # (first t at which k is a candidate, k)
     heapify(waiting)
@@ -153,10 +168,13 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
             _, k = heappop(waiting)
             heappush(ready, (((counts[k] + 1) << 64) // quotas[k], k))
         _, k = heappop(ready)
-        table[t - 1], rank[t - 1] = k, counts[k]
+        table[t - 1] = k
+        rank[t - 1] = counts[k]
         counts[k] += 1
-        heappush(waiting, (counts[k] * total // quotas[k] + 1, k))
-    table.flags.writeable = rank.flags.writeable = False
+        next_turn = counts[k] * total // quotas[k] + 1
+        heappush(waiting, (next_turn, k))
+    table.flags.writeable = False  # the cache returns the same arrays to every caller
+    rank.flags.writeable = False
     return table, rank
 
 
@@ -170,15 +188,15 @@ def stream_slots(
     """
     quotas = tuple(segment.weights.get(name, 0) for name in names)
     table, rank = quota_table(quotas)
+    # Whole cycles of the table before the step are counted as Python integers, which cannot overflow.
     cycle, first = divmod((step - segment.start_step) * global_batch, len(table))
     offset = np.arange(first, first + steps * global_batch, dtype=np.int64)
-    turn = offset // len(table)
-    r = offset - turn * len(table)
+    turn = offset // len(table)  # [B]: further cycles since `first`'s
+    r = offset - turn * len(table)  # [B]: index into the table
     k = table[r]
     quota = np.array(quotas, dtype=np.int64)
-    before = np.array(
-        [segment.base.get(name, 0) + cycle * q for name, q in zip(names, quotas, strict=True)], dtype=np.int64
-    )
+    used = [segment.base.get(name, 0) + cycle * q for name, q in zip(names, quotas, strict=True)]
+    before = np.array(used, dtype=np.int64)  # [sources]: samples used before this cycle
     return k, before[k] + turn * quota[k] + rank[r]
 
 
@@ -189,11 +207,12 @@ def used_before(
     table, _ = quota_table(quotas)
     cycle, rest = divmod((step - segment.start_step) * global_batch, len(table))
     begun = np.bincount(table[:rest], minlength=len(quotas))
-    used = {
-        name: segment.base.get(name, 0) + cycle * q + int(extra)
-        for name, q, extra in zip(names, quotas, begun, strict=True)
-    }
-    return {name: count for name, count in used.items() if count}
+    used: dict[str, int] = {}
+    for name, q, extra in zip(names, quotas, begun, strict=True):
+        count = segment.base.get(name, 0) + cycle * q + int(extra)
+        if count:
+            used[name] = count
+    return used
 
 
 def step_of(
@@ -229,7 +248,9 @@ class Stream:
         return self.segments[bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1]
 
     def batch_in(self, segment: MixtureSegment) -> int:
-        return self.batch if segment.batch is None else segment.batch
+        if segment.batch is None:
+            return self.batch
+        return segment.batch
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -262,8 +283,10 @@ def chain_segments(
         before = segments[-1]
         base = used_before(before, names, start, before.batch or global_batch)
         batch = (batches or {}).get(start, global_batch)
-        own = None if batch == global_batch else batch
-        segments.append(MixtureSegment(start_step=start, weights=weights, base=base, batch=own))
+        segment = MixtureSegment(start_step=start, weights=weights, base=base)
+        if batch != global_batch:
+            segment = replace(segment, batch=batch)
+        segments.append(segment)
     return tuple(segments)
 
 
@@ -285,7 +308,8 @@ def steps_of(name: str, changes: object, checked: Callable[[str, Any], T]) -> li
     if not isinstance(changes, Sequence) or isinstance(changes, str):
         return [(0, checked(name, changes))]
     ramp: list[tuple[int, T]] = []
-    low = high = 0  # the first entry is at step 0
+    low = 0
+    high = 0  # the first entry is at step 0
     for number, entry in enumerate(changes):
         try:
             start, value = entry
@@ -293,7 +317,8 @@ def steps_of(name: str, changes: object, checked: Callable[[str, Any], T]) -> li
             raise InvalidPlan(f"{name} entry {entry!r}: (step, number) is needed") from None
         start = whole(f"{name} entry {number}: step", start, low, high)
         value = checked(f"{name} from step {start}", value)
-        low, high = start + 1, 2**53
+        low = start + 1
+        high = 2**53
         if not ramp or ramp[-1][1] != value:
             ramp.append((start, value))
     if not ramp:
@@ -307,4 +332,7 @@ def in_force(steps: Sequence[tuple[int, T]], step: int) -> T:
 
 
 def cut_at(steps: Sequence[tuple[int, T]], starts: Iterable[int]) -> list[tuple[int, T]]:
-    return [(start, in_force(steps, start)) for start in sorted({*(start for start, _ in steps), *starts})]
+    """Return the schedule with an entry at each of its own starts and at `starts`, in order."""
+    all_starts = {start for start, _ in steps}
+    all_starts.update(starts)
+    return [(start, in_force(steps, start)) for start in sorted(all_starts)]

@@ -271,7 +271,7 @@ def _tail(epochs: Epochs, i: I64) -> I64:
     tail = epochs.n - epochs.body
     chunk = tail // slots
     body = slots * chunk
-    z = np.empty(i.shape, dtype=np.int64)  # the sample's number among those that the body leaves over
+    z = np.empty(i.shape, dtype=np.int64)  # the sample's number among the tail's
     in_rest = i >= body
     in_lanes = ~in_rest
     if in_lanes.any():
@@ -286,7 +286,7 @@ def _tail(epochs: Epochs, i: I64) -> I64:
     z[in_rest] = first + perm(at(epochs.t, in_rest), rest_size, i[in_rest] - first)
     z = _rotated(z, epochs.rot2, tail)
 
-    # The left-over samples lie in the chunks that come last in the order of chunks.
+    # The tail's samples lie in the chunks that come last in the order of chunks.
     j = epochs.body // epochs.chunk + z // epochs.chunk
     full_chunks = epochs.n // epochs.chunk
     chunk_of = j.copy()  # the short chunk, number full_chunks, stays in its position

@@ -69,7 +69,7 @@ def code_files(root: Path) -> dict[str, str]:
 def listed_paths(root: Path) -> Iterable[str]:
     """Return the paths below a folder that git does not ignore; without git, all outside of hidden folders.
 
-    What penstock stores in a root below the folder is no code: each start and each checkpoint changes it.
+    The objects of a root below the folder are no code: each start and each checkpoint changes it.
     """
     listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if not listed:

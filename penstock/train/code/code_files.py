@@ -16,6 +16,8 @@ MOST_FILES = 5_000
 """More files are no folder of code."""
 LARGE_BYTES = 2**20
 """Larger files are no code: they are left out."""
+STORED_FOLDERS = {prefix.rstrip("/") for prefix in FOLDERS}
+"""Folders of a root's objects."""
 
 
 def script_folder() -> Path:
@@ -69,39 +71,39 @@ def code_files(root: Path) -> dict[str, str]:
 def listed_paths(root: Path) -> Iterable[str]:
     """Return the paths below a folder that git does not ignore; without git, all outside of hidden folders.
 
-    The objects of a root below the folder are no code: each start and each checkpoint changes it.
+    Objects that penstock stores in a root below the folder are no code: each start and each checkpoint changes some.
     """
     listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if not listed:
         return _walked(root)
     paths = listed.rstrip("\0").split("\0")
-    return _outside_of_roots(paths)
-
-
-def _outside_of_roots(paths: list[str]) -> list[str]:
-    stored = list[str]()
-    for path in paths:
-        if os.path.basename(path) == MARKER:
-            root = path.removesuffix(MARKER)
-            stored.append(path)
-            stored.extend(f"{root}{prefix}" for prefix in FOLDERS)
+    stored = []
+    markers = [path for path in paths if os.path.basename(path) == MARKER]
+    for path in markers:
+        place = path.removesuffix(MARKER)
+        stored.append(path)
+        stored.extend(place + folder for folder in FOLDERS)
     prefixes = tuple(stored)
     return [path for path in paths if not path.startswith(prefixes)]
 
 
 def _walked(root: Path) -> Iterator[str]:
-    """Yield the paths below a folder, but none below a hidden folder, one of compiled code, or one of a root."""
+    """Yield the paths below a folder, but none below a hidden folder, one of compiled code, or of a root's objects."""
     for folder, names, files in os.walk(root):
-        is_root = MARKER in files
+        no_code = set()
+        for name in names:
+            if name.startswith((".", "__pycache__")):
+                no_code.add(name)
+        if MARKER in files:
+            files.remove(MARKER)
+            no_code.update(STORED_FOLDERS)
         # os.walk goes into the folders that stay in this list.
-        names[:] = [name for name in names if not name.startswith((".", "__pycache__"))]
-        if is_root:
-            names[:] = [name for name in names if f"{name}/" not in FOLDERS]
+        names[:] = sorted(set(names) - no_code)
         for name in files:
-            if is_root and name == MARKER:
-                continue
             path = os.path.join(folder, name)
-            yield os.path.relpath(path, root)
+            # git's paths are relative, too.
+            relative = os.path.relpath(path, root)
+            yield relative
 
 
 def file_sha256(path: Path) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.servers.patience import PATIENCE_S, until
 from tests.servers.ports import free_port
-from tests.servers.processes import command_of, end, environment_of, parent_of
+from tests.servers.processes import command_line_of, command_of, end, environment_of, parent_of
 from tests.servers.slurm_accounts import Accounts
 
 CONF = """\
@@ -163,6 +163,11 @@ class Slurm:
                 if all(mark in environment for mark in marks):
                     found.add(int(entry))
         return found
+
+    def scripts(self) -> set[int]:
+        """Return the processes of batch scripts, without their subshells: these have the same command line."""
+        with_script = {pid for pid in self.processes() if b"slurm_script" in command_line_of(pid)}
+        return {pid for pid in with_script if command_of(parent_of(pid)) == "slurmstepd"}
 
     def end_jobs(self) -> None:
         """End all jobs at once, and wait until Slurm lists none."""

@@ -179,9 +179,8 @@ class Proof:
 
     def kill_the_script(self) -> bool:
         """SIGKILL to the job's batch script."""
-        scripts = [pid for pid in self._processes() if b"slurm_script" in command_line_of(pid)]
-        first = min(scripts)  # its subshells have the same command line, and higher numbers
-        os.kill(first, signal.SIGKILL)
+        (script,) = self.cluster.scripts()
+        os.kill(script, signal.SIGKILL)
         return True
 
     def damage_the_newest_checkpoint(self) -> bool:

@@ -22,7 +22,6 @@ from penstock.train.run_spec import RunSpec
 from penstock.train.submitting import cancel, resume, submit
 from tests.penstock.train.slurm.test_slurm_runs import kill_toys, states, wait_for
 from tests.servers.patience import until
-from tests.servers.processes import command_line_of
 from tests.servers.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
@@ -237,8 +236,8 @@ def test_run_whose_batch_script_is_killed_goes_on(
     submit(toy(600, ranks_per_node=2), launcher)
     wait_for(launcher, "began 0", 4)
     job = job_of(launcher)
-    scripts = [pid for pid in slurm_cluster.processes() if b"slurm_script" in command_line_of(pid)]
-    os.kill(min(scripts), signal.SIGKILL)  # its subshells have higher numbers
+    (script,) = slurm_cluster.scripts()
+    os.kill(script, signal.SIGKILL)
     wait_for(launcher, "began 1", 4)
     assert job_of(launcher) == job
     assert launcher.logs("big-7").count("the batch script was killed; the job goes back to the queue") == 1

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from loader.errors import InvalidStore
-from loader.storage import Store
+from loader.dataset.log.marker import BEFORE_A_ROOT, MARKER, PROBES
+from loader.errors import InvalidStore, NotARoot
+from loader.storage import Store, is_there
 from loader.storage.mirror import primary_of
 from loader.storage.spec import Opened, bucket_and_prefix
 
@@ -49,6 +50,19 @@ ENDPOINTS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
 """URL scheme -> function of (URL, options), which returns the server's URL."""
 _OF_SERVER = ("endpoint_url", "account_name", "account_host")
 """Options of fsspec that locate a server; penstock's options have the same names."""
+
+
+def check_root_or_records(store: Store, what: str) -> None:
+    """Raise NotARoot if a place is no root, and has no record of a training: it may be misspelt.
+
+    Earlier releases kept such records in places that are no roots. what: what the caller did not find, "runs".
+    """
+    if is_there(store, MARKER):
+        return
+    for prefix in BEFORE_A_ROOT:
+        if prefix != PROBES and next(iter(store.list(prefix)), None) is not None:
+            return
+    raise NotARoot(f"{store.url} is no root, and has no {what}: check --root")
 
 
 def check_apart(root: Store, place: Store, why: str) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from loader.dataset.log.marker import MARKER
 from loader.dataset.root import Root
-from loader.errors import Conflict, Corrupt, EngineUnreachable, InvalidCluster, InvalidSpec, NotARoot
-from loader.storage import ObjectInfo, Store, is_there
+from loader.errors import Conflict, Corrupt, EngineUnreachable, InvalidCluster, InvalidSpec
+from loader.storage import ObjectInfo, Store
 
 from ..checkpoints.ranks import several
 from ..compute.cluster import Cluster
+from ..places import check_root_or_records
 from ..units import utc_us
 from ..usage.sacct import NO_ACCOUNTING
 from .goodput import AttemptGoodput, goodput, matched, recorded_allocations, with_unaccounted
@@ -293,8 +293,8 @@ def summaries(root: Root, launcher: Launcher) -> list[RunSummary]:
     Raises: NotARoot for a place without runs that is no root, such as a typo; EngineUnreachable; StoreError.
     """
     listed = briefs(root.store)
-    if not listed and not is_there(root.store, MARKER):
-        raise NotARoot(f"{root.url} is no root, and has no runs: check --root")
+    if not listed:
+        check_root_or_records(root.store, "runs")
     statuses = launcher.statuses([brief.run for brief in listed])
     return [
         RunSummary(

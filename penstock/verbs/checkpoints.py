@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import InvalidRuntime
 
+from ..places import check_root_or_records
 from ..progress import progress
 from ..text import lines_text
 from ..units import second, size
@@ -28,6 +29,8 @@ def ls(arguments: Namespace) -> Answer:
 
     store = loader.Root(arguments.root).store
     rows = list(listed_steps(store, arguments.run))
+    if not rows:
+        check_root_or_records(store, "checkpoints")
     body = [_row(one) for one in rows]
     cells = [
         (

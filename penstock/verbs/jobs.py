@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import Corrupt, Forbidden, InvalidRuntime, ObjectNotFound
 
+from ..places import check_root_or_records
 from ..text import line_text, lines_text
 from ..units import parse_length
 from .verb import Answer, Table, Verb, argument, read_by, verb
@@ -34,6 +35,8 @@ def ls(arguments: Namespace) -> Answer:
                 body.append(_summary(folder, description))
         except (Corrupt, Forbidden) as error:
             damaged.append(f"{error}; penstock jobs clear {id_} deletes it")
+    if not body and not damaged:
+        check_root_or_records(store, "jobs")
     rows = [
         (
             row["id"],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import loader
 from loader.errors import InvalidStore, PenstockError
 
+from ..places import check_root_or_records
 from ..units import utc_us
 from .verb import Answer, Table, Verb, argument, cluster_argument, cluster_of, flag, repeated, show, verb
 
@@ -78,6 +79,7 @@ def suspects(arguments: Namespace) -> Answer:
     from ..train.submitting import launcher_of
 
     root, now_us = loader.Root(arguments.root), utc_us()
+    check_root_or_records(root.store, "runs")
     cluster = cluster_of(arguments)
     spans = None if cluster is None else launcher_of(root.url, cluster).spans
     signs = read_signs(root.store, now_us, spans, partial(loss_differences, root))
@@ -129,6 +131,7 @@ def watch(arguments: Namespace) -> Answer:
 
     cluster, control = _watched_cluster(arguments)
     root = loader.Root(arguments.root)
+    check_root_or_records(root.store, "runs")
     prover = NodeProver(cluster, [root.url, *arguments.data])
     spans = launcher_of(root.url, cluster).spans
     losses = partial(loss_differences, root)

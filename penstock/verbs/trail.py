@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import loader
 from loader.errors import Corrupt, FormatTooNew, PenstockError
 
+from ..places import check_root_or_records
 from ..progress import progress
 from ..text import lines_text
 from ..units import second
@@ -40,6 +41,8 @@ def ls(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     store = primary_of(root.store)
     body = [_summary(root, run) for run in ([arguments.run] if arguments.run else trail_runs(store))]
+    if not body:
+        check_root_or_records(store, "trails")
     cells = [
         (
             *(row["run"], row["steps"], _cell(row["first"]), _cell(row["last"]), row["ranks"]),

@@ -2,6 +2,7 @@
 
 import sys
 from argparse import ArgumentTypeError, Namespace
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -328,6 +329,7 @@ def starved(arguments: Namespace) -> Answer:
     from ..train.starved import starvation
 
     folder = _folder(arguments)
+    folder.check_exists()
     keys = folder.window_keys(arguments.attempt)
     windows = folder.windows([key for key in keys if key.attempt == keys[-1].attempt])
     if not windows:
@@ -348,8 +350,9 @@ def why(arguments: Namespace) -> Answer:
 
 
 @verb(
-    "show the last lines that a run wrote",
+    "show what a run wrote: from the first failure of its newest start on, or its last lines",
     *_STARTED_RUN,
+    flag("--all", "print all that it wrote"),
     argument("--rank R", "only the lines of this rank", type=_number),
     one_of(
         argument("--attempt N", "only what this start wrote (see show)", type=_number),
@@ -357,36 +360,38 @@ def why(arguments: Namespace) -> Answer:
     ),
 )
 def logs(arguments: Namespace) -> Answer:
-    folder, launcher = _launched(arguments)
-    if arguments.follow:
-        return _follow(folder, launcher, arguments)
-    start = None
-    if arguments.attempt is not None:
-        attempts = folder.attempts()
-        if arguments.attempt not in attempts:
-            raise InvalidRuntime(
-                f"--attempt {arguments.attempt}; accepted: {', '.join(map(str, attempts)) or 'none yet'}, the "
-                f"starts of {folder.run} in which ranks came up (penstock train show)"
-            )
-        start = attempts[arguments.attempt]["restarts"]
-        same = [number for number, facts in attempts.items() if facts["restarts"] == start]
-        if same[-1] != arguments.attempt:  # of another JobSet of the run
-            raise InvalidRuntime(
-                f"--attempt {arguments.attempt}: attempt {same[-1]} has {start} restarts before it, too, and only its "
-                "output is there"
-            )
-    text = launcher.logs(folder.run, arguments.rank, start)
-    return {"run": folder.run, "text": text}, text or "nothing was written", 0
-
-
-def _follow(folder: "RunFolder", launcher: "Launcher", arguments: Namespace) -> Answer:
+    """Show a run's output. Exit with 2 if output that should be there is missing."""
     from ..train.launch.run_end import followed
+    from ..train.launch.shown_log import attempt_start, check_folder, empty_log_words, shown_log, whole_log
 
+    folder, launcher = _launched(arguments)
+    run = folder.run
+    if arguments.follow:
+        check_folder(launcher, run)  # else a run that waits would be followed for ever
+        begin = 0 if arguments.all else None
+        if _print(followed(folder, launcher, arguments.rank, begin), arguments):
+            empty_log_words(launcher, run)  # raises if output should be there
+        return {}, f"penstock: {run} has ended", 0
+    start = attempt_start(folder, arguments.attempt)
+    if arguments.all:
+        is_empty = _print(whole_log(launcher, run, arguments.rank, start), arguments)
+        return {}, empty_log_words(launcher, run) if is_empty else "", 0
+    shown = shown_log(launcher, run, arguments.rank, start)
+    body = {"run": run, "note": shown.note, "text": shown.text}
+    if not shown.text:
+        return body, empty_log_words(launcher, run), 0
+    return body, "\n".join(filter(None, [shown.note, shown.text])), 0
+
+
+def _print(texts: Iterator[str], arguments: Namespace) -> bool:
+    """Print texts as they come; return whether there was none. Raises: InvalidRuntime with --json."""
     if arguments.json:
-        raise InvalidRuntime("--follow prints text as it comes; leave out --json")
-    for text in followed(folder, launcher, arguments.rank):
+        raise InvalidRuntime("--follow and --all print text as it comes; leave out --json")
+    is_empty = True
+    for text in texts:
+        is_empty = False
         print(terminal_text(text), end="", flush=True)
-    return {}, f"penstock: {folder.run} has ended", 0
+    return is_empty
 
 
 @verb(

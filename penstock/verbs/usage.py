@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import loader
 from loader.errors import InvalidRuntime
 
+from ..places import check_root_or_records
 from ..text import line_text
 from ..units import parse_length, parse_size, size, utc_us
 from .verb import Answer, Table, argument, cluster_argument, cluster_of, flag, read_by, repeated, verb
@@ -115,6 +116,7 @@ def _record(arguments: Namespace, since_us: int, until_us: int) -> "UsageRecord"
     from ..usage.sacct import accounted_jobs
 
     root, cluster = loader.Root(arguments.root), cluster_of(arguments)
+    check_root_or_records(root.store, "runs")
     if cluster is not None and cluster.engine == "slurm":
         jobs = accounted_jobs(_answer(cluster), since_us=since_us)
         return slurm_usage(root.store, jobs, until_us, SlurmJobs(root.url, cluster).rank_starts)

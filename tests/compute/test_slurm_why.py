@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,7 +14,7 @@ from penstock.compute.engines.slurm_listing import (
     queued_jobs,
     resources_of,
 )
-from penstock.compute.engines.slurm_why import limit_behind, why_waiting
+from penstock.compute.engines.slurm_why import UNLIMITED, limit_behind, why_waiting
 from tests.compute.slurm_answers import printed
 
 NONE = "cpu=N(2),mem=N(0),node=N(1),billing=N(2),gres/gpu=N(2)"
@@ -302,3 +303,37 @@ def test_grace_of_a_preemption_is_read(config, qos, words) -> None:
     said = preemption_words(answer(**more), job(""), 60)
     assert words in said
     assert bool(said) == bool(words)
+
+
+YEAR_S = 365 * 86_400
+
+
+@pytest.mark.parametrize("reason", ["Resources", "AssocGrpGRES"])
+def test_job_without_a_time_limit_names_no_end(reason: str) -> None:
+    def unlimited(number: int) -> tuple[object, ...]:
+        cells = list(row(number, "cpu=8,node=3,gres/gpu=8", NOW_S + YEAR_S))
+        cells[9] = UNLIMITED
+        return tuple(cells)
+
+    def words(*running: tuple[object, ...], expected_s: int = NOW_S + YEAR_S) -> str:
+        def cluster(command: Sequence[str]) -> str:
+            if "squeue" in command:
+                return printed(command, *running)
+            if "--states=idle" in command:
+                return printed(command, ("idle", 1, "n1"))
+            return answer()(command)
+
+        return why_waiting(cluster, job(reason, start_s=expected_s), NOW_S)
+
+    text = words(unlimited(5))
+    share = "8 GPUs" if reason == "AssocGrpGRES" else "3 nodes"
+    assert f"No end is known: job 5 ({share}) has no time limit." in text
+    assert "Next to end" not in text
+    assert "expects" not in text
+    assert f"job 5 ({share}) has no time limit, nor has 1 other." in words(unlimited(5), unlimited(6))
+    limited = row(8, "cpu=8,node=3,gres/gpu=8", NOW_S + 600)
+    text = words(unlimited(5), limited, expected_s=NOW_S + 600)
+    assert f"Next to end: job 8 ({share}), by" in text
+    if reason == "Resources":
+        assert "Slurm expects to begin it by" in text
+        assert "1 of the 8 nodes is idle: n1." in text

@@ -181,6 +181,8 @@ _OF_PARTITION = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", 
 _CLOCK = re.compile(r"(?:[0-9]+-)?[0-9]+(?::[0-9]+)*")
 _REASON_LENGTH = 200
 """Most characters that are shown of the reason why a node is out of service."""
+UNLIMITED = "UNLIMITED"
+"""Slurm's time limit of a job without one."""
 _IDLE = ("idle", "idle~")
 """Slurm's words for nodes that a job may have now; the second one is powered down until a job needs it."""
 
@@ -202,8 +204,7 @@ def why_waiting(answer: Answer, job: QueuedJob, now_s: float | None = None) -> s
     elif word in _FULL:
         running = queued_jobs(answer, "--states=RUNNING", f"--partition={job.partition}")
         sentences.append(_next_end(running, "node", now_s))
-        if job.start_s is not None and job.start_s > now_s:
-            sentences.append(f"Slurm expects to begin it by {clock(job.start_s, now_s)}.")
+        sentences.append(_expected(job, running, now_s))
         sentences.append(_idle(answer, job))
     waited = f"waits {_length(now_s - job.submitted_s)}: " if job.submitted_s else "waits: "
     lines = [waited + " ".join(filter(None, sentences)), _drained(answer, job)]
@@ -284,23 +285,44 @@ def _is_longer(asked: str, limit: str) -> bool:
     """Return whether a time limit is above another one, both in Slurm's words."""
     if not _CLOCK.fullmatch(limit):
         return False
-    if asked == "UNLIMITED":
+    if asked == UNLIMITED:
         return True
     return _CLOCK.fullmatch(asked) is not None and clock_seconds(asked) > clock_seconds(limit)
 
 
 def _next_end(running: Iterable[QueuedJob], resource: str, now_s: float) -> str:
     """Return which running job ends first by its time limit."""
-    ends = [
-        (job.end_s, job)
-        for job in running
-        if job.end_s is not None and (resource == "jobs" or job.resources.get(resource))
-    ]
-    if not ends:
+    holders = [job for job in running if resource == "jobs" or job.resources.get(resource)]
+    unlimited = [job for job in holders if job.limit == UNLIMITED]
+    # Slurm prints an end a year away for a job without a limit.
+    ends = [(job.end_s, job) for job in holders if job.end_s is not None and job.limit != UNLIMITED]
+    if ends:
+        end_s, first = min(ends, key=lambda pair: pair[0])
+        return f"Next to end: job {_with_share(first, resource)}, by {clock(end_s, now_s)}."
+    if not unlimited:
         return ""
-    end_s, job = min(ends, key=lambda pair: pair[0])
-    share = "" if resource == "jobs" else f" ({job.resources[resource]:,} {_unit(resource)})"
-    return f"Next to end: job {job.job_id}{share}, by {clock(end_s, now_s)}."
+    words = f"job {_with_share(unlimited[0], resource)} has no time limit"
+    others = len(unlimited) - 1
+    if others:
+        words += f", nor {'has 1 other' if others == 1 else f'have {others} others'}"
+    return f"No end is known: {words}."
+
+
+def _with_share(job: QueuedJob, resource: str) -> str:
+    """Return a job's number, and what it has of a resource."""
+    if resource == "jobs":
+        return job.job_id
+    return f"{job.job_id} ({job.resources[resource]:,} {_unit(resource)})"
+
+
+def _expected(job: QueuedJob, running: Iterable[QueuedJob], now_s: float) -> str:
+    """Return when Slurm expects to begin a job; "" if that waits for the end of a job without a time limit."""
+    if job.start_s is None or job.start_s <= now_s:
+        return ""
+    for other in running:
+        if other.limit == UNLIMITED and other.end_s is not None and job.start_s >= other.end_s:
+            return ""
+    return f"Slurm expects to begin it by {clock(job.start_s, now_s)}."
 
 
 def _fitting(limit: SlurmLimit, job: QueuedJob) -> str:
@@ -319,7 +341,10 @@ def _idle(answer: Answer, job: QueuedJob) -> str:
     idle = [(int(count), names) for state, count, names in rows if state in _IDLE and count.isdigit()]
     total = sum(count for count, _ in idle)
     names = ",".join(names for _, names in idle)
-    return f"{total} of the {job.nodes} nodes are idle: {names}." if total else "No node is idle."
+    if not total:
+        return "No node is idle."
+    verb = "is" if total == 1 else "are"
+    return f"{total} of the {job.nodes} nodes {verb} idle: {names}."
 
 
 def _drained(answer: Answer, job: QueuedJob) -> str:

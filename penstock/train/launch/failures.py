@@ -28,6 +28,10 @@ MOST_BYTES = 16 * 2**20
 """Bytes of a log that are searched for a failure: tracebacks of thousands of ranks."""
 _ERROR = re.compile(r"(?!\s|[WE][0-9]{4} |torch\.distributed\.elastic\.).*(?:Error|Exception)")
 """Last line of a traceback, and none of torchrun's report."""
+_ERROR_LINE = re.compile(r"[\w.]*(?:Error|Exception)(?::|$)")
+"""A line that begins with the name of an error: metrics such as "val Error 0.1" are none."""
+_CHAINS = ("During handling of the above exception", "The above exception was the direct cause")
+"""Python's words between two tracebacks of one failure."""
 _RANK_END = re.compile(r"srun: error: [^:]+: tasks? [^:]+: (.+)")
 """Slurm's line for ranks that ended, or that it ended."""
 _MEMORY = re.compile(
@@ -142,6 +146,43 @@ def _recorded_step(folder: RunFolder) -> int:
     return max([*(event.step for event in events if event.attempt == newest), *windows], default=-1)
 
 
+@dataclass(slots=True)
+class _Traceback:
+    """A rank's traceback in a log."""
+
+    begin: int
+    """Line at which it begins, or the first of a chain of tracebacks."""
+    lines: list[str]
+    """Its lines without the rank's name."""
+    end: int = 0
+    """Its last line."""
+
+
+def _tracebacks(text: str) -> tuple[list[str], list[_Traceback]]:
+    """Return lines without the ranks' names, and each rank's last traceback, the earliest end first."""
+    lines = list[str]()
+    begun = dict[str | None, _Traceback]()
+    ended = dict[str | None, _Traceback]()
+    last_words = dict[str | None, str]()
+    for number, whole in enumerate(text.splitlines()):
+        name = _RANK.match(whole)
+        assert name is not None
+        rank = name[1] or name[2] or name[3]
+        line = whole[name.end() :]
+        if line.startswith("Traceback "):
+            is_chained = last_words.get(rank, "").startswith(_CHAINS) and rank in ended
+            begun[rank] = _Traceback(ended[rank].begin if is_chained else number, [])
+        if rank in begun:
+            begun[rank].lines.append(line)
+            if is_error(line):
+                ended[rank] = begun.pop(rank)
+                ended[rank].end = number
+        if line.strip():
+            last_words[rank] = line
+        lines.append(line)
+    return lines, sorted(ended.values(), key=lambda traceback: traceback.end)
+
+
 def last_failure(log: str, begin: int = 0) -> RankFailure:
     """Return the earliest traceback in a log, or its last lines. begin: bytes before this start.
 
@@ -152,24 +193,10 @@ def last_failure(log: str, begin: int = 0) -> RankFailure:
     with open(log, "rb") as file:
         file.seek(max(begin, os.fstat(file.fileno()).st_size - MOST_BYTES))
         text = file.read().decode(errors="replace")
-    lines = list[str]()
-    tracebacks = dict[str | None, list[str]]()
-    failures = dict[str | None, tuple[int, list[str]]]()
-    for whole in text.splitlines():
-        name = _RANK.match(whole)
-        assert name is not None
-        rank = name[1] or name[2] or name[3]
-        line = whole[name.end() :]
-        if line.startswith("Traceback "):
-            tracebacks[rank] = []
-        if rank in tracebacks:
-            tracebacks[rank].append(line)
-            if is_error(line):
-                failures[rank] = len(lines), tracebacks.pop(rank)
-        lines.append(line)
+    lines, tracebacks = _tracebacks(text)
     memory = [line for line in lines if _MEMORY.match(line)]
-    if failures:
-        _, traceback = min(failures.values(), key=lambda failure: failure[0])
+    if tracebacks:
+        traceback = tracebacks[0].lines
         line = memory[0] if memory else traceback[-1]
         return RankFailure(line, _bounded([*memory[:1], *traceback]))
     ending = _bounded(lines[-LAST_LINES:])
@@ -177,6 +204,21 @@ def last_failure(log: str, begin: int = 0) -> RankFailure:
         return RankFailure(errors[-1], ending)
     ends = [*memory, *filter(_RANK_END.match, lines)]
     return RankFailure(ends[0] if ends else (lines or [""])[-1], ending)
+
+
+def first_failure(text: str) -> int | None:
+    """Return the line at which the first failure in an output begins, counted from 0; None without a failure.
+
+    It is the traceback that `last_failure` names, or Slurm's line before it. Without both, it is the first line of an
+    error, or Slurm's line on the end of a rank.
+    """
+    lines, tracebacks = _tracebacks(text)
+    begins = [traceback.begin for traceback in tracebacks[:1]]
+    begins += [number for number, line in enumerate(lines) if _MEMORY.match(line)][:1]
+    if not begins:
+        for pattern in (_ERROR_LINE, _RANK_END):
+            begins += [number for number, line in enumerate(lines) if pattern.match(line)][:1]
+    return min(begins, default=None)
 
 
 def _bounded(lines: list[str]) -> str:

@@ -91,7 +91,7 @@ class JobSets:
                 is_changed = jobset["metadata"].get("annotations", {}).get(FILE) not in (None, spec.digest)
                 if not has_ended and not is_changed:
                     return self._place(jobset)
-                if not has_ended and not jobset["spec"].get("suspend"):
+                if not has_ended and not self._waits(jobset):
                     return (
                         f"{self._place(jobset)}; it goes on with the file before: stop the run, and resume it with the "
                         "changed one"
@@ -101,6 +101,13 @@ class JobSets:
                 raise EngineUnreachable(f"an earlier JobSet {name} does not go; submit again")
             time.sleep(ASK_S)
         return self._place(body)
+
+    def _waits(self, jobset: Json) -> bool:
+        """Return whether a JobSet waits in its queue, or for nodes: no pod of it has begun."""
+        if jobset["spec"].get("suspend"):
+            return True
+        pods = self._api.jobset_pods(jobset["metadata"]["name"])
+        return all(pod["status"].get("phase") == "Pending" for pod in pods)
 
     def status(self, run: str) -> RunStatus:
         """See `Launcher.status`. Costs two requests."""
@@ -203,7 +210,17 @@ class JobSets:
             return rank_lines(text, local)
         return "\n".join(filter(None, [text.rstrip("\n"), *map(how_ended, pods)]))[-LOG_BYTES:]
 
-    def log_part(self, run: str, begin: int | None) -> LogPart:
+    def log_range(self, run: str, start: int | None = None) -> None:
+        """See `Launcher.log_range`."""
+
+    def label(self, run: str, rank: int) -> int | None:
+        """See `Launcher.label`: torchrun names every rank."""
+        return rank
+
+    def missing_log(self, run: str) -> None:
+        """See `Launcher.missing_log`."""
+
+    def log_part(self, run: str, begin: int | None, end: int | None = None) -> LogPart:
         """See `Launcher.log_part`. Each pod has a log of its own."""
         raise InvalidRuntime(
             f"the pods of {run} have a log each: kubectl logs -f --all-containers -l "

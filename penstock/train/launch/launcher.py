@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ..run_spec import RunSpec
-from .run_log import LogPart, RankStart
+from .run_log import LogPart, MissingLog, RankStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +117,24 @@ class Launcher(Protocol):
         """
         ...
 
-    def log_part(self, run: str, begin: int | None) -> LogPart:
-        """Return what the run wrote from a byte of its log on. begin: None for the last 64 KiB.
+    def log_part(self, run: str, begin: int | None, end: int | None = None) -> LogPart:
+        """Return what the run wrote from a byte of its log on. begin: None for the last 64 KiB. end: byte after it.
 
         Raises: InvalidRuntime if the log is no single file.
         """
+        ...
+
+    def log_range(self, run: str, start: int | None = None) -> tuple[int, int | None] | None:
+        """Return the first byte of a start in the run's log, and the byte after its last; None for no single file.
+
+        start: restarts before it; None for the newest.
+        """
+        ...
+
+    def label(self, run: str, rank: int) -> int | None:
+        """Return the rank whose name begins its lines; None if the lines of the only rank have no name."""
+        ...
+
+    def missing_log(self, run: str) -> MissingLog | None:
+        """Return what is missing of the run's output; None if it can be read, or is in no file."""
         ...

@@ -31,7 +31,19 @@ from ..run_spec import RunSpec
 from . import local_loop
 from .launcher import NEXT_START, RunStatus, Span
 from .node_start import torchrun
-from .run_log import RANKS, SPANS, LogPart, exit_status, log_part, run_text, times_of
+from .run_log import (
+    RANKS,
+    SPANS,
+    LogPart,
+    MissingLog,
+    exit_status,
+    log_part,
+    missing_log,
+    newest_part,
+    part_of,
+    run_text,
+    times_of,
+)
 
 END_S = 10.0
 """Seconds that a cancelled run has before SIGKILL."""
@@ -187,19 +199,37 @@ class LocalRanks:
 
     def logs(self, run: str, rank: int | None = None, start: int | None = None) -> str:
         """See `Launcher.logs`."""
-        if rank == 0:
-            spec = RunFolder(Root(self._record).store, run).stored_spec()
-            if spec is not None and spec.ranks_per_node == 1:
-                rank = None  # lines of a single rank have no name
+        if rank is not None:
+            rank = self.label(run, rank)
         if not self._processes.exists(self._name(run), "log"):
             return ""
         return run_text(SlurmQueue().answer, str(self._path(run, "log")), rank, start)
 
-    def log_part(self, run: str, begin: int | None) -> LogPart:
+    def log_part(self, run: str, begin: int | None, end: int | None = None) -> LogPart:
         """See `Launcher.log_part`."""
         if not self._processes.exists(self._name(run), "log"):
             return LogPart("", 0)
-        return log_part(SlurmQueue().answer, str(self._path(run, "log")), begin)
+        return log_part(SlurmQueue().answer, str(self._path(run, "log")), begin, end)
+
+    def log_range(self, run: str, start: int | None = None) -> tuple[int, int | None]:
+        """See `Launcher.log_range`."""
+        if not self._processes.exists(self._name(run), "log"):
+            return 0, None
+        log = str(self._path(run, "log"))
+        if start is None:
+            return newest_part(SlurmQueue().answer, log)
+        return part_of(SlurmQueue().answer, log, start)
+
+    def label(self, run: str, rank: int) -> int | None:
+        """See `Launcher.label`."""
+        if rank != 0:
+            return rank
+        spec = RunFolder(Root(self._record).store, run).stored_spec()
+        return None if spec is not None and spec.ranks_per_node == 1 else rank
+
+    def missing_log(self, run: str) -> MissingLog | None:
+        """See `Launcher.missing_log`."""
+        return missing_log(SlurmQueue().answer, str(self._path(run, "log")))
 
     def _starts_lines(self, run: str) -> list[str]:
         """Return the lines of the run's file of starts; none without one."""

@@ -90,9 +90,15 @@ def _exit_status(folder: RunFolder, status: RunStatus) -> int:
     return 0 if is_whole else 1
 
 
-def followed(folder: RunFolder, launcher: Launcher, rank: int | None = None) -> Iterator[str]:
-    """Yield what a run writes, from the last 64 KiB on, until it has ended. rank: only its lines, without its name."""
-    begin: int | None = None
+def followed(
+    folder: RunFolder, launcher: Launcher, rank: int | None = None, begin: int | None = None
+) -> Iterator[str]:
+    """Yield what a run writes, until it has ended. rank: only its lines, without its name.
+
+    begin: byte of its log to begin at; None for the last 64 KiB.
+    """
+    if rank is not None:
+        rank = launcher.label(folder.run, rank)
     rest = ""
     while True:
         has_ended = launcher.status(folder.run).state in ("ended", "unknown")  # before the last part is read
@@ -100,15 +106,15 @@ def followed(folder: RunFolder, launcher: Launcher, rank: int | None = None) -> 
         while part.text:
             begin = part.end
             lines, _, rest = (rest + part.text).rpartition("\n")
-            yield from _shown(lines, rank)
+            yield from shown_lines(lines, rank)
             part = launcher.log_part(folder.run, begin)
         if has_ended:
-            yield from _shown(rest, rank)
+            yield from shown_lines(rest, rank)
             return
         time.sleep(ASK_S)
 
 
-def _shown(lines: str, rank: int | None) -> Iterator[str]:
+def shown_lines(lines: str, rank: int | None) -> Iterator[str]:
     """Yield lines, or only a rank's, with a line's end; nothing if there is none."""
     text = lines if rank is None else rank_lines(lines, rank)
     if text:

@@ -66,22 +66,23 @@ PART_BYTES = 2**20
 """Most bytes of a log that one request reads while a person follows it."""
 
 
-def log_part(answer: Answer, log: str, begin: int | None) -> LogPart:
-    """Return what a log has from a byte on. begin: None for the last 64 KiB."""
+def log_part(answer: Answer, log: str, begin: int | None, end: int | None = None) -> LogPart:
+    """Return what a log has from a byte on. begin: None for the last 64 KiB. end: byte after the part; None for all."""
     file = shlex.quote(log)
+    bound = "" if end is None else f"if [ $size -gt {end} ]; then size={end}; fi; "
     first = f"$((size > {LOG_BYTES} ? size - {LOG_BYTES} : 0))" if begin is None else str(begin)
     text = answer(
         [
             "sh",
             "-c",
-            f"size=$(stat -c %s {file} 2> /dev/null || echo 0); begin={first}; "
+            f"size=$(stat -c %s {file} 2> /dev/null || echo 0); {bound}begin={first}; "
             f"rest=$((size - begin)); if [ $rest -gt {PART_BYTES} ]; then rest={PART_BYTES}; fi; "
             "if [ $rest -lt 0 ]; then rest=0; fi; echo $((begin + rest)); "
             f"if [ $rest -gt 0 ]; then tail -c +$((begin + 1)) {file} | head -c $rest; fi",
         ]
     )
-    end, _, part = text.partition("\n")
-    return LogPart(part, int(end))
+    end_text, _, part = text.partition("\n")
+    return LogPart(part, int(end_text))
 
 
 def exit_status(lines: Iterable[str]) -> int | None:
@@ -118,6 +119,52 @@ def part_of(answer: Answer, log: str, start: int | None) -> tuple[int, int | Non
             f"the log has no start with {start} restarts before it; it has {len(begins)} starts"
         )
     return begin, end
+
+
+def newest_part(answer: Answer, log: str) -> tuple[int, int | None]:
+    """Return the bytes of a log that its newest start wrote, as `part_of`; the whole log without notes of starts."""
+    lines = spans_text(answer, log).splitlines()
+    begins = [times.get("log") for times in times_of(lines) if "begun_us" in times]
+    newest = begins[-1] if begins else 0
+    return (newest if type(newest) is int and newest >= 0 else 0), None
+
+
+class MissingLog(NamedTuple):
+    """Why an output cannot be read."""
+
+    words: str
+    """Words for the missing file or folder, with its path and machine."""
+    is_folder: bool
+    """True if it is the folder of a cluster's outputs."""
+
+
+def missing_log(answer: Answer, log: str, key: str = "") -> MissingLog | None:
+    """Return what is missing of a log; None if it can be read. key: setting that names its folder, as "logs"."""
+    file = shlex.quote(log)
+    folder, _, _ = log.rpartition("/")
+    quoted = shlex.quote(folder or "/")
+    text = answer(
+        [
+            "sh",
+            "-c",
+            f"if [ -f {file} ] && [ -r {file} ]; then echo readable; elif [ -e {file} ]; then echo unreadable; "
+            f"elif [ -d {quoted} ] && [ -x {quoted} ]; then echo file; elif [ -d {quoted} ]; then echo closed; "
+            "else echo folder; fi; uname -n; id -un",
+        ]
+    )
+    kind, _, rest = text.partition("\n")
+    host, _, user = rest.strip().partition("\n")
+    setting = f" ({key} in the cluster's file)" if key else ""
+    match kind.strip():
+        case "folder":
+            return MissingLog(f"{folder}{setting} is no folder on {host}", is_folder=bool(key))
+        case "closed":
+            return MissingLog(f"{user} may not enter {folder}{setting} on {host}", is_folder=bool(key))
+        case "unreadable":
+            return MissingLog(f"{user} cannot read {log} on {host}", is_folder=False)
+        case "file":
+            return MissingLog(f"{log} is not there on {host}", is_folder=False)
+    return None
 
 
 def spans_text(answer: Answer, log: str) -> str:

@@ -31,9 +31,13 @@ from ..run_spec import RunSpec
 from .launcher import NEXT_START, RunStatus, Span
 from .run_log import (
     LogPart,
+    MissingLog,
     RankStart,
     exit_status,
     log_part,
+    missing_log,
+    newest_part,
+    part_of,
     rank_starts,
     run_text,
     spans_text,
@@ -163,9 +167,23 @@ class SlurmJobs:
         """See `Launcher.logs`."""
         return run_text(self._queue.answer, self._log(run), rank, start)
 
-    def log_part(self, run: str, begin: int | None) -> LogPart:
+    def log_part(self, run: str, begin: int | None, end: int | None = None) -> LogPart:
         """See `Launcher.log_part`."""
-        return log_part(self._queue.answer, self._log(run), begin)
+        return log_part(self._queue.answer, self._log(run), begin, end)
+
+    def log_range(self, run: str, start: int | None = None) -> tuple[int, int | None]:
+        """See `Launcher.log_range`."""
+        if start is None:
+            return newest_part(self._queue.answer, self._log(run))
+        return part_of(self._queue.answer, self._log(run), start)
+
+    def label(self, run: str, rank: int) -> int | None:
+        """See `Launcher.label`: srun names every rank."""
+        return rank
+
+    def missing_log(self, run: str) -> MissingLog | None:
+        """See `Launcher.missing_log`."""
+        return missing_log(self._queue.answer, self._log(run), "logs")
 
     def _jobs(self, run: str) -> list[QueuedJob]:
         """Return the jobs of a run that wait or run, the oldest first."""

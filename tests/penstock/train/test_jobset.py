@@ -125,6 +125,27 @@ def test_pods_that_do_not_fit_are_named(root: str, server: Server, launcher: Job
     launcher.cancel("big-7")
 
 
+def test_waiting_jobset_is_replaced_by_one_of_the_nodes_that_are_named(
+    root: str, server: Server, launcher: JobSets
+) -> None:
+    run, name = replace(sleeper(root), nodes="1-3"), object_name(loader.Root(root).url, "big-7")
+
+    def nodes() -> int:
+        (job,) = server.cluster.jobsets[name]["spec"]["replicatedJobs"]
+        return int(job["template"]["spec"]["completions"])
+
+    submit(run, launcher)
+    assert nodes() == 3
+    assert "the file before" not in resume(run, launcher, 2)
+    assert nodes() == 2, "it waited in the queue"
+    server.cluster.free = 0
+    server.cluster.admit(name)
+    until(lambda: launcher.status("big-7").reason.startswith("Unschedulable"))
+    assert "the file before" not in submit(run, launcher, 1)
+    assert nodes() == 1, "it waited for nodes"
+    launcher.cancel("big-7")
+
+
 def test_role_of_submitters_allows_what_runs_and_data_jobs_ask(
     root: str, server: Server, launcher: JobSets
 ) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from penstock.train.launch.slurm_job import SlurmJobs
 from penstock.train.objects.spec_changes import differences
 from penstock.train.run_folder import RunFolder
 from penstock.train.run_spec import RunSpec
-from penstock.train.submitting import submit
+from penstock.train.submitting import resume, submit
 from tests.servers.patience import until
 
 FREE = [
@@ -208,3 +208,17 @@ def test_running_job_is_followed_by_one_with_the_changed_file(
     assert [job[0] for job in queue.jobs.values()] == ["RUNNING", "CANCELLED", "PENDING"]
     assert launcher.status("big-7").state == "running"
     assert launcher.why("big-7") == ""
+
+
+@pytest.mark.parametrize("again", [submit, resume])
+def test_waiting_job_is_replaced_by_one_of_the_nodes_that_are_named(
+    record: str, slurm: tuple[SlurmJobs, Queue], again: Callable[..., str]
+) -> None:
+    launcher, queue = slurm
+    run = spec(record, nodes="2-4")
+    submit(run, launcher)
+    assert again(run, launcher, 3).endswith("Slurm job 8")
+    assert [job[0] for job in queue.jobs.values()] == ["CANCELLED", "PENDING"]
+    assert "Slurm job 8" in again(run, launcher, 3)
+    assert len(queue.jobs) == 2, "it is found"
+    assert folder_of(record).spec_changes() == [], "the file has the range as before"

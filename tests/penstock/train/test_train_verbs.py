@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import os
+import re
 import shlex
 import sys
 import threading
@@ -16,6 +18,7 @@ import loader
 from loader.errors import Conflict, InvalidSpec
 from penstock.cli import main
 from penstock.compute.cluster import read_cluster
+from penstock.train.launch.failures import first_failure
 from penstock.train.launch.jobset import _ended_us
 from penstock.train.launch.local_ranks import LocalRanks
 from penstock.train.launch.run_log import rank_lines
@@ -139,6 +142,133 @@ def test_lines_of_a_single_rank_have_no_name(folder: RunFolder, penstock: Pensto
     log.write_text("100: loss 7\n[rank0]: Traceback of torch\n")
     assert penstock("logs", "big-7", "--rank", "0")[1] == log.read_text() + "\n"
     assert "nothing was written" in penstock("logs", "big-7", "--rank", "1")[1]
+
+
+FAILED = """\
+0: step 1
+1: step 1
+1: Traceback (most recent call last):
+0: Traceback (most recent call last):
+1:   File "train.py", line 1
+1: KeyError: 'cell'
+0:   File "train.py", line 9
+1: \n1: During handling of the above exception, another exception occurred:
+1: \n1: Traceback (most recent call last):
+1: ValueError: no such cell
+0: RuntimeError: Connection closed by peer
+srun: error: n1: task 1: Exited with exit code 1
+"""
+
+
+@pytest.fixture
+def log(folder: RunFolder) -> Path:
+    """The log of a submitted run with two ranks, in which two starts are noted."""
+    folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url, ranks_per_node=2))
+    path = LocalRanks(folder.store.url)._path("big-7", "log")
+    path.parent.mkdir(exist_ok=True)
+    first = "0: step 0\n0: OSError: an earlier failure\n"
+    path.write_text(first + FAILED)
+    spans = [{"begun_us": 1, "log": 0}, {"begun_us": 3, "log": len(first)}]
+    Path(f"{path}.spans").write_text("".join(json.dumps(one) + "\n" for one in spans))
+    return path
+
+
+def test_logs_begin_at_the_first_failure_of_the_newest_start(log: Path, penstock: Penstock) -> None:
+    status, text, _ = penstock("logs", "big-7")
+    note, _, rest = text.partition("\n")
+    assert status == 0
+    assert note == (
+        "penstock: the output of the newest start from its first failure on, without 2 lines before it; --all prints "
+        "them"
+    )
+    assert rest == FAILED.partition("1: step 1\n")[2] + "\n"
+    assert json.loads(penstock("logs", "big-7", "--json")[1]) == {
+        "run": "big-7",
+        "note": note,
+        "text": rest[:-1],
+    }
+
+    assert penstock("logs", "big-7", "--all")[1].rstrip("\n") == log.read_text().rstrip("\n")
+    assert penstock("logs", "big-7", "--all", "--follow")[1].startswith("0: step 0\n")
+    text = penstock("logs", "big-7", "--attempt", "1")[1]
+    assert "of this start from its first failure on, without 1 lines" in text
+    assert text.endswith("0: OSError: an earlier failure\n\n")
+    assert penstock("logs", "big-7", "--all", "--attempt", "1")[1].count("\n") == 3
+
+    text = penstock("logs", "big-7", "--rank", "0")[1]
+    assert text.splitlines()[1:3] == ["Traceback (most recent call last):", '  File "train.py", line 9']
+    assert "cell" not in text
+    assert penstock("logs", "big-7", "--all", "--rank", "1")[1].startswith("step 1\nTraceback")
+    assert penstock("logs", "big-7", "--all", "--json")[0] != 0
+
+
+def test_long_output_after_a_failure_has_its_begin_and_its_end(log: Path, penstock: Penstock) -> None:
+    with log.open("a") as file:
+        file.write("0: step\n" * 30_000)
+        file.write("0: the last line\n")
+    text = penstock("logs", "big-7")[1]
+    assert len(text) < 70_000
+    assert re.search("without 2 lines before it and [0-9,]+ characters in its middle; --all", text)
+    assert "1: KeyError: 'cell'" in text
+    assert text.endswith("0: the last line\n\n")
+
+
+def test_start_without_a_failure_prints_the_last_lines(log: Path, penstock: Penstock) -> None:
+    size = log.stat().st_size
+    with log.open("a") as file:
+        file.write("0: validation Error 0.3\n0: step 2\n")
+    with Path(f"{log}.spans").open("a") as file:
+        file.write(json.dumps({"begun_us": 5, "log": size}) + "\n")
+    assert penstock("logs", "big-7")[1] == log.read_text() + "\n"
+
+
+def test_memory_and_ends_of_ranks_are_failures() -> None:
+    killed = "0: step 1\nsrun: error: n1: task 1: Killed\n0: step 2\n"
+    assert first_failure(killed) == 1
+    assert first_failure(f"slurmstepd: error: Detected 1 oom_kill event\n{FAILED}") == 0
+    assert first_failure("step 1\ntorch.OutOfMemoryError: CUDA\nOSError: 2\n") == 1
+    assert first_failure("step 1\n") is None
+
+
+def test_missing_output_names_its_place(folder: RunFolder, penstock: Penstock, tmp_path: Path) -> None:
+    folder.put_spec(RunSpec(run="big-7", command=("true",), record=folder.store.url))
+    status, _, errors = penstock("logs", "big-7")
+    assert (status != 0, "does not know it: it was never started there" in errors) == (True, True)
+    (tmp_path / "login.py").write_text(QUEUE_AND_SHELL)
+    prefix = json.dumps([sys.executable, str(tmp_path / "login.py")])
+    cluster = tmp_path / "slurm.toml"
+    logs = tmp_path / "lgs"
+    cluster.write_text(f'engine = "slurm"\nsubmit = {prefix}\nlogs = "{logs}"\n')
+    words = ("logs", "big-7", "--cluster", str(cluster))
+    for more in ((), ("--all",), ("--follow",)):
+        status, output, errors = penstock(*words, *more)
+        assert (status != 0, output) == (True, "")
+        assert f"{logs} (logs in the cluster's file) is no folder on {os.uname().nodename}" in errors
+    logs.mkdir()
+    status, output, _ = penstock(*words)
+    assert (status, "it waits (Priority" in output) == (0, True)
+    (tmp_path / "login.py").write_text(QUEUE_AND_SHELL.replace("PENDING", "RUNNING"))
+    status, _, errors = penstock(*words)
+    name = SlurmJobs(folder.store.url, read_cluster(cluster))._name("big-7")
+    assert (status != 0, f"{logs}/{name}.txt is not there on" in errors) == (True, True)
+    (logs / f"{name}.txt").touch()
+    assert penstock(*words)[:2] == (0, "nothing was written\n")
+
+
+QUEUE_AND_SHELL = """\
+import os, re, shlex, sys
+words = shlex.split(sys.argv[1])
+if "squeue" in words:
+    mark = re.findall(r"[|][0-9a-f]{16}[|]", sys.argv[1])[0]
+    name = next(word for word in words if word.startswith("--name=")).removeprefix("--name=")
+    values = ["12", "PENDING", "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, "Priority", name, ""]
+    print(mark.join(values) + mark)
+elif words[0] == "scontrol":
+    print("ClusterName = c1")
+else:
+    os.execvp(words[0], words)
+"""
+"""A login node with one job, and a shell."""
 
 
 def test_lines_of_a_rank_are_without_its_name() -> None:
@@ -437,14 +567,44 @@ def test_run_that_waits_leaves_the_queue_when_it_is_stopped(tmp_path: Path) -> N
     assert stop(folder, launcher) == "saves and ends after its step", "nothing waits any more"
 
 
+LISTS = [
+    ("train ls", "runs", "no runs"),
+    ("checkpoints ls", "checkpoints", "has no checkpoints"),
+    ("trail ls", "trails", "has no trails"),
+    ("jobs ls", "jobs", "no jobs"),
+    ("usage", "runs", "total"),
+    ("usage --forecast", "runs", "too little history"),
+    ("node suspects", "runs", "no suspects"),
+]
+
+
+@pytest.mark.parametrize(("verb", "names", "nothing"), LISTS, ids=[verb for verb, _, _ in LISTS])
 def test_place_that_is_no_root_is_no_empty_list(
-    folder: RunFolder, tmp_path: Path, penstock: Penstock
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, names: str, nothing: str
 ) -> None:
-    status, output, errors = penstock("ls", "--root", str(tmp_path / "typo"), root=False)
+    def answer(name: str) -> tuple[int, str, str]:
+        status = main([*verb.split(), "--root", str(tmp_path / name)])
+        return status, *capsys.readouterr()
+
+    status, output, errors = answer("typo")
     assert (status != 0, output) == (True, "")
-    assert "typo is no root, and has no runs: check --root" in errors
+    assert f"typo is no root, and has no {names}: check --root" in errors
+    assert not (tmp_path / "typo").exists()
     loader.Root(tmp_path / "empty").create()
-    assert penstock("ls", "--root", str(tmp_path / "empty"), root=False)[:2] == (0, "no runs\n")
+    status, output, _ = answer("empty")
+    assert (status, nothing in output) == (0, True)
+    record = tmp_path / "earlier" / "follows" / "big-7.json"  # a release before roots of trainings wrote it
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    status, output, _ = answer("earlier")
+    assert (status, nothing in output) == (0, True)
+
+
+def test_starved_refuses_a_run_that_is_not_there(folder: RunFolder, penstock: Penstock) -> None:
+    status, output, errors = penstock("starved", "big-8")
+    assert (status != 0, output) == (True, "")
+    assert "has no run 'big-8'" in errors
+    assert penstock("starved", "big-7")[:2] == (0, "big-7 has no window yet: it stores one a minute\n")
 
 
 def test_cancelled_run_says_where_it_goes_on(folder: RunFolder) -> None:

@@ -1,0 +1,162 @@
+"""Read the output of a run for `penstock train logs`: from its first failure on, or all of it."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from loader.errors import InvalidRuntime
+
+from ...compute.locked_processes import LOG_BYTES
+from ..run_folder import RunFolder
+from .failures import MOST_BYTES, first_failure
+from .launcher import Launcher
+from .run_end import shown_lines
+from .run_log import MissingLog, rank_lines
+
+
+class ShownLog(NamedTuple):
+    """Part of a run's output."""
+
+    note: str
+    """Words for the lines that are left out, and how to see them; "" without a failure."""
+    text: str
+    """About 64 KiB at most."""
+
+
+def attempt_start(folder: RunFolder, attempt: int | None) -> int | None:
+    """Return the restarts before a start by its number; None for None. Raises: InvalidRuntime."""
+    if attempt is None:
+        return None
+    attempts = folder.attempts()
+    if attempt not in attempts:
+        accepted = ", ".join(map(str, attempts)) or "none yet"
+        raise InvalidRuntime(
+            f"--attempt {attempt}; accepted: {accepted}, the starts of {folder.run} in which ranks came up (penstock "
+            "train show)"
+        )
+    start: int = attempts[attempt]["restarts"]
+    same = [number for number, facts in attempts.items() if facts["restarts"] == start]
+    if same[-1] != attempt:  # of another JobSet of the run
+        raise InvalidRuntime(
+            f"--attempt {attempt}: attempt {same[-1]} has {start} restarts before it, too, and only its output is there"
+        )
+    return start
+
+
+def shown_log(launcher: Launcher, run: str, rank: int | None = None, start: int | None = None) -> ShownLog:
+    """Return a start's output from its first failure on; the last 64 KiB of the log if it has none.
+
+    rank: only this rank's lines. start: restarts before it; None for the newest. Raises: as `Launcher.logs`.
+    """
+    text, is_cut = _start_lines(launcher, run, rank, start)
+    number = first_failure(text)
+    if number is None:
+        last_lines = launcher.logs(run, rank, start)
+        return ShownLog("", last_lines)
+    lines = text.splitlines(keepends=True)
+    from_failure = "".join(lines[number:])
+    shown, n_left_out = _ends(from_failure)
+    which = "this start"
+    if start is None:
+        which = "the newest start"
+    before = f"{number:,} lines before it"
+    if is_cut:
+        before = f"more than {before}"
+    note = f"penstock: the output of {which} from its first failure on, without {before}"
+    if n_left_out:
+        note += f" and {n_left_out:,} characters in its middle"
+    return ShownLog(f"{note}; --all prints them", shown)
+
+
+def _start_lines(launcher: Launcher, run: str, rank: int | None, start: int | None) -> tuple[str, bool]:
+    """Return the lines of a start, or of a rank in it, and whether earlier ones are left out."""
+    bounds = launcher.log_range(run, start)
+    if bounds is None:
+        text = launcher.logs(run, rank, start)
+        return text, False
+    text, is_cut = _start_text(launcher, run, *bounds)
+    label = _label(launcher, run, rank)
+    if label is not None:
+        text = rank_lines(text, label)
+    return text, is_cut
+
+
+def _label(launcher: Launcher, run: str, rank: int | None) -> int | None:
+    if rank is None:
+        return None
+    return launcher.label(run, rank)
+
+
+def _start_text(launcher: Launcher, run: str, begin: int, end: int | None) -> tuple[str, bool]:
+    """Return at most the last 16 MiB of a part of a log, and whether it is longer."""
+    if end is None:
+        end = launcher.log_part(run, None).end
+    first = max(begin, end - MOST_BYTES)
+    parts = list[str]()
+    at = first
+    while at < end:
+        part = launcher.log_part(run, at, end)
+        if not part.text:  # the file has become shorter
+            break
+        parts.append(part.text)
+        at = part.end
+    return "".join(parts), first > begin
+
+
+def _ends(text: str) -> tuple[str, int]:
+    """Return a text without the middle if it is longer than 64 KiB, and how many characters that has."""
+    if len(text) <= LOG_BYTES:
+        return text, 0
+    half = LOG_BYTES // 2
+    head = text[:half].rpartition("\n")[0] or text[:half]
+    tail = text[-half:].partition("\n")[2] or text[-half:]
+    n_left_out = len(text) - len(head) - len(tail)
+    return f"{head}\n...\n{tail}", n_left_out
+
+
+def whole_log(
+    launcher: Launcher, run: str, rank: int | None = None, start: int | None = None
+) -> Iterator[str]:
+    """Yield all that a run has written, or a start. rank: only this rank's lines. Raises: as `Launcher.logs`."""
+    bounds = launcher.log_range(run, start)
+    if bounds is None:
+        yield from shown_lines(launcher.logs(run, rank, start), None)
+        return
+    begin, end = bounds
+    if start is None:
+        begin, end = 0, None
+    label = _label(launcher, run, rank)
+    rest = ""
+    part = launcher.log_part(run, begin, end)
+    while part.text:
+        lines, _, rest = (rest + part.text).rpartition("\n")
+        yield from shown_lines(lines, label)
+        part = launcher.log_part(run, part.end, end)
+    yield from shown_lines(rest, label)
+
+
+def check_folder(launcher: Launcher, run: str) -> MissingLog | None:
+    """Return what is missing of a run's output. Raises: InvalidRuntime if it is the folder of a cluster's outputs."""
+    missing = launcher.missing_log(run)
+    if missing is not None and missing.is_folder:
+        raise InvalidRuntime(
+            f"the output of {run} cannot be read: {missing.words}; create it, or correct its path"
+        )
+    return missing
+
+
+def empty_log_words(launcher: Launcher, run: str) -> str:
+    """Return why a run without output has none, in words. Raises: InvalidRuntime if output should be there."""
+    missing = check_folder(launcher, run)
+    if missing is None and launcher.log_range(run) is not None:
+        return "nothing was written"
+    status = launcher.status(run)
+    if status.state == "waiting":
+        return f"{run} has written nothing yet: it waits ({status.reason or status.place})"
+    if status.state == "unknown":
+        words = f"{run} has no output, and {launcher.name()} does not know it: it was never started there"
+        if missing is not None:
+            words += f"; {missing.words}"
+        raise InvalidRuntime(words)
+    if missing is not None:
+        raise InvalidRuntime(f"{run} is {status.state}, and its output cannot be read: {missing.words}")
+    return "nothing was written"

@@ -27,9 +27,13 @@ def test_child_that_has_ended_keeps_its_number() -> None:
 
 
 def test_child_that_does_not_obey_is_killed() -> None:
-    process = child("sh", "-c", "trap '' TERM; echo; sleep 1000 & wait; sleep 1000")
-    assert not has_ended(process)
-    assert end_group(process, 0.1) == -signal.SIGKILL
+    script = "trap '' TERM; echo; sleep 1000 & wait; sleep 1000"
+    process = subprocess.Popen(["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout as output:
+        assert output.readline() == b"\n"  # it ignores the signal from here on
+        assert not has_ended(process)
+        assert end_group(process, 0.1) == -signal.SIGKILL
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from .launch.jobset import JobSets
 from .launch.launcher import Launcher, RunStatus, Span
 from .launch.local_ranks import LocalRanks
 from .launch.run_launcher import check_launcher, claim, is_same, launcher_name, withdraw
+from .launch.run_log import OWN
 from .launch.run_places import check_places, create_places
 from .launch.slurm_job import SlurmJobs
 from .launched import user_name
@@ -32,6 +33,8 @@ LAUNCHERS: Mapping[str, Callable[[str, Cluster], Launcher]] = {
     "slurm": SlurmJobs,
 }
 """Engine of a cluster's file -> launcher of the runs of a record."""
+OVER = "it is over"
+"""Last words of a launcher that gives a run up."""
 GOES_ON = ("saved", "stopped", "ended")
 """Events after which an earlier failure is over."""
 
@@ -82,6 +85,11 @@ class RunSummary:
     @property
     def failure(self) -> str:
         """Why its last start failed, as one line; "" if it has gone on since."""
+        own = self.status.reason.removeprefix(OWN)
+        is_own = self.status.state == "ended" and own != self.status.reason
+        # A start without Python stores no reason; one that ended the run has stored more than its launcher wrote.
+        if is_own and (self.failed is None or (not self.failed.is_over and own.endswith(OVER))):
+            return f"last failure: {own}"
         if self.failed is None:
             return ""
         for event in self.events:

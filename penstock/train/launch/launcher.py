@@ -20,7 +20,7 @@ class RunStatus:
     place: str = ""
     """Words by which a person finds it: 'Slurm job 12 in partition long'."""
     reason: str = ""
-    """Why it waits, in the scheduler's words; "" while it runs."""
+    """Why it waits, in the scheduler's words; why it ended, if its launcher wrote that; "" while it runs."""
     exit_status: int | None = None
     """Exit status of a run that ended, if the launcher has it."""
     is_ending: bool = False

@@ -129,6 +129,32 @@ def newest_part(answer: Answer, log: str) -> tuple[int, int | None]:
     return (newest if type(newest) is int and newest >= 0 else 0), None
 
 
+OWN = "penstock: "
+"""Begin of the launcher's own lines in a log."""
+_LAST_WORDS = f"""\
+for log; do
+    words=
+    case $(tail -n 1 "$log{SPANS}" 2> /dev/null) in
+        *'"status": 0}}') ;; # its newest start ended well
+        *)
+            begin=$(grep -a -o '"log": [0-9]*' "$log{SPANS}" 2> /dev/null | tail -n 1 | tr -dc 0-9)
+            words=$(
+                tail -c "+$((${{begin:-0}} + 1))" "$log" 2> /dev/null |
+                    tail -c {LOG_BYTES} | grep -a '^{OWN}' | tail -n 1
+            )
+            ;;
+    esac
+    printf '%s\\n' "$words"
+done
+"""
+
+
+def last_words(answer: Answer, logs: Sequence[str]) -> dict[str, str]:
+    """Return log -> the launcher's last line in its newest start; "" without one, or if that start ended well."""
+    lines = answer(["sh", "-c", _LAST_WORDS, "sh", *logs]).split("\n")
+    return dict(zip(logs, lines, strict=False))
+
+
 class MissingLog(NamedTuple):
     """Why an output cannot be read."""
 

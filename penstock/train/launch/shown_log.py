@@ -28,16 +28,20 @@ def attempt_start(folder: RunFolder, attempt: int | None) -> int | None:
         return None
     attempts = folder.attempts()
     if attempt not in attempts:
-        accepted = ", ".join(map(str, attempts)) or "none yet"
+        numbers = map(str, attempts)
+        accepted = ", ".join(numbers) or "none yet"
         raise InvalidRuntime(
             f"--attempt {attempt}; accepted: {accepted}, the starts of {folder.run} in which ranks came up (penstock "
             "train show)"
         )
     start: int = attempts[attempt]["restarts"]
-    same = [number for number, facts in attempts.items() if facts["restarts"] == start]
-    if same[-1] != attempt:  # of another JobSet of the run
+    newest = attempt
+    for number, facts in attempts.items():
+        if facts["restarts"] == start:
+            newest = number
+    if newest != attempt:  # of another JobSet of the run
         raise InvalidRuntime(
-            f"--attempt {attempt}: attempt {same[-1]} has {start} restarts before it, too, and only its output is there"
+            f"--attempt {attempt}: attempt {newest} has {start} restarts before it, too, and only its output is there"
         )
     return start
 
@@ -53,7 +57,8 @@ def shown_log(launcher: Launcher, run: str, rank: int | None = None, start: int 
         last_lines = launcher.logs(run, rank, start)
         return ShownLog("", last_lines)
     lines = text.splitlines(keepends=True)
-    from_failure = "".join(lines[number:])
+    rest = lines[number:]
+    from_failure = "".join(rest)
     shown, n_left_out = _ends(from_failure)
     which = "this start"
     if start is None:
@@ -64,7 +69,8 @@ def shown_log(launcher: Launcher, run: str, rank: int | None = None, start: int 
     note = f"penstock: the output of {which} from its first failure on, without {before}"
     if n_left_out:
         note += f" and {n_left_out:,} characters in its middle"
-    return ShownLog(f"{note}; --all prints them", shown)
+    note += "; --all prints them"
+    return ShownLog(note, shown)
 
 
 def _start_lines(launcher: Launcher, run: str, rank: int | None, start: int | None) -> tuple[str, bool]:
@@ -89,8 +95,10 @@ def _label(launcher: Launcher, run: str, rank: int | None) -> int | None:
 def _start_text(launcher: Launcher, run: str, begin: int, end: int | None) -> tuple[str, bool]:
     """Return at most the last 16 MiB of a part of a log, and whether it is longer."""
     if end is None:
-        end = launcher.log_part(run, None).end
-    first = max(begin, end - MOST_BYTES)
+        last = launcher.log_part(run, None)
+        end = last.end
+    earliest = end - MOST_BYTES
+    first = max(begin, earliest)
     parts = list[str]()
     at = first
     while at < end:
@@ -99,18 +107,30 @@ def _start_text(launcher: Launcher, run: str, begin: int, end: int | None) -> tu
             break
         parts.append(part.text)
         at = part.end
-    return "".join(parts), first > begin
+    text = "".join(parts)
+    is_cut = first > begin
+    return text, is_cut
 
 
 def _ends(text: str) -> tuple[str, int]:
     """Return a text without the middle if it is longer than 64 KiB, and how many characters that has."""
-    if len(text) <= LOG_BYTES:
+    length = len(text)
+    if length <= LOG_BYTES:
         return text, 0
     half = LOG_BYTES // 2
-    head = text[:half].rpartition("\n")[0] or text[:half]
-    tail = text[-half:].partition("\n")[2] or text[-half:]
-    n_left_out = len(text) - len(head) - len(tail)
-    return f"{head}\n...\n{tail}", n_left_out
+    first_half = text[:half]
+    second_half = text[-half:]
+    head, _, _ = first_half.rpartition("\n")
+    _, _, tail = second_half.partition("\n")
+    if not head:  # one long line
+        head = first_half
+    if not tail:
+        tail = second_half
+    n_left_out = length
+    n_left_out -= len(head)
+    n_left_out -= len(tail)
+    shown = f"{head}\n...\n{tail}"
+    return shown, n_left_out
 
 
 def whole_log(
@@ -119,16 +139,19 @@ def whole_log(
     """Yield all that a run has written, or a start. rank: only this rank's lines. Raises: as `Launcher.logs`."""
     bounds = launcher.log_range(run, start)
     if bounds is None:
-        yield from shown_lines(launcher.logs(run, rank, start), None)
+        text = launcher.logs(run, rank, start)
+        yield from shown_lines(text, None)
         return
     begin, end = bounds
     if start is None:
-        begin, end = 0, None
+        begin = 0
+        end = None
     label = _label(launcher, run, rank)
     rest = ""
     part = launcher.log_part(run, begin, end)
     while part.text:
-        lines, _, rest = (rest + part.text).rpartition("\n")
+        text = rest + part.text
+        lines, _, rest = text.rpartition("\n")
         yield from shown_lines(lines, label)
         part = launcher.log_part(run, part.end, end)
     yield from shown_lines(rest, label)
@@ -137,26 +160,32 @@ def whole_log(
 def check_folder(launcher: Launcher, run: str) -> MissingLog | None:
     """Return what is missing of a run's output. Raises: InvalidRuntime if it is the folder of a cluster's outputs."""
     missing = launcher.missing_log(run)
-    if missing is not None and missing.is_folder:
-        raise InvalidRuntime(
-            f"the output of {run} cannot be read: {missing.words}; create it, or correct its path"
-        )
+    if missing is None:
+        return None
+    if missing.is_folder:
+        words = f"the output of {run} cannot be read: {missing.words}"
+        words += "; create it, or correct its path"
+        raise InvalidRuntime(words)
     return missing
 
 
 def empty_log_words(launcher: Launcher, run: str) -> str:
     """Return why a run without output has none, in words. Raises: InvalidRuntime if output should be there."""
     missing = check_folder(launcher, run)
-    if missing is None and launcher.log_range(run) is not None:
+    bounds = launcher.log_range(run)
+    if missing is None and bounds is not None:
         return "nothing was written"
     status = launcher.status(run)
     if status.state == "waiting":
-        return f"{run} has written nothing yet: it waits ({status.reason or status.place})"
+        reason = status.reason or status.place
+        return f"{run} has written nothing yet: it waits ({reason})"
     if status.state == "unknown":
-        words = f"{run} has no output, and {launcher.name()} does not know it: it was never started there"
+        name = launcher.name()
+        words = f"{run} has no output, and {name} does not know it: it was never started there"
         if missing is not None:
             words += f"; {missing.words}"
         raise InvalidRuntime(words)
     if missing is not None:
-        raise InvalidRuntime(f"{run} is {status.state}, and its output cannot be read: {missing.words}")
+        words = f"{run} is {status.state}, and its output cannot be read: {missing.words}"
+        raise InvalidRuntime(words)
     return "nothing was written"

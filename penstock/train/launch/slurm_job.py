@@ -25,6 +25,7 @@ from ...compute.engines.slurm_listing import (
     preemption_words,
 )
 from ...compute.engines.slurm_why import clock, why_waiting
+from ...text import line_text
 from ...usage.sacct import AccountedJob, accounted_jobs
 from ..objects.json_object import LIMIT
 from ..run_spec import RunSpec
@@ -34,6 +35,7 @@ from .run_log import (
     MissingLog,
     RankStart,
     exit_status,
+    last_words,
     log_part,
     missing_log,
     newest_part,
@@ -130,7 +132,25 @@ class SlurmJobs:
         forgotten = {self._name(run): list[AccountedJob]() for run, jobs in listed.items() if not jobs}
         for start in self._starts([*forgotten]):
             forgotten[start.name].append(start)
-        return {run: _status(jobs, forgotten.get(self._name(run), [])) for run, jobs in listed.items()}
+        statuses = {run: _status(jobs, forgotten.get(self._name(run), [])) for run, jobs in listed.items()}
+        words = self._last_words([run for run, status in statuses.items() if status.state == "ended"])
+        return {
+            run: replace(status, reason=words.get(run, status.reason)) for run, status in statuses.items()
+        }
+
+    def _last_words(self, runs: Sequence[str]) -> dict[str, str]:
+        """Return the script's last line for each run that ended; none if their logs cannot be read."""
+        if not self._cluster.logs:
+            return {}
+        runs_by_log = {self._log(run): run for run in runs}
+        words = dict[str, str]()
+        try:
+            for group in command_groups([*runs_by_log]):
+                for log, line in last_words(self._queue.answer, group).items():
+                    words[runs_by_log[log]] = line_text(line)
+        except EngineUnreachable as error:
+            _log.warning("why runs ended is not read: %s", error)
+        return words
 
     def why(self, run: str) -> str:
         """See `Launcher.why`. Releases jobs that Slurm holds for ever."""

@@ -255,13 +255,41 @@ def test_missing_output_names_its_place(folder: RunFolder, penstock: Penstock, t
     assert penstock(*words)[:2] == (0, "nothing was written\n")
 
 
+def test_end_without_a_record_is_named_by_the_log(
+    folder: RunFolder, penstock: Penstock, tmp_path: Path
+) -> None:
+    words = "the ranks ended with 1 twice, and Python did not start: see venv; it is over"
+    run = "big-8"
+    spec = RunSpec(run=run, command=("true",), record=folder.store.url)
+    RunFolder(folder.store, run).put_spec(spec)
+    (tmp_path / "login.py").write_text(QUEUE_AND_SHELL.replace("PENDING", "FAILED"))
+    prefix = json.dumps([sys.executable, str(tmp_path / "login.py")])
+    cluster = tmp_path / "slurm.toml"
+    cluster.write_text(f'engine = "slurm"\nsubmit = {prefix}\nlogs = "{tmp_path}"\n')
+    log = tmp_path / f"{SlurmJobs(folder.store.url, read_cluster(cluster))._name(run)}.txt"
+    before = "penstock: failed with status 1; it restarts in 60 s\n"
+    log.write_text(f"{before}penstock: {words}\nslurmstepd: done\n")
+    spans = Path(f"{log}.spans")
+    spans.write_text(f'{{"begun_us": 1, "log": {len(before)}}}\n{{"exit_us": 3, "status": 1}}\n')
+    for verb in (("ls",), ("why", run), ("show", run)):
+        status, text, _ = penstock(*verb, "--cluster", str(cluster))
+        assert (status, f"last failure: {words}" in text) == (0, True), text
+    with spans.open("a") as file:
+        file.write(f'{{"begun_us": 4, "log": {log.stat().st_size}}}\n')
+    assert "last failure" not in penstock("why", run, "--cluster", str(cluster))[1], "of an earlier start"
+    log.write_text(f"penstock: {words}\n")
+    spans.write_text('{"begun_us": 1, "log": 0}\n{"exit_us": 3, "status": 0}\n')
+    assert "last failure" not in penstock("why", run, "--cluster", str(cluster))[1], "it ended well"
+
+
 QUEUE_AND_SHELL = """\
 import os, re, shlex, sys
 words = shlex.split(sys.argv[1])
 if "squeue" in words:
     mark = re.findall(r"[|][0-9a-f]{16}[|]", sys.argv[1])[0]
     name = next(word for word in words if word.startswith("--name=")).removeprefix("--name=")
-    values = ["12", "PENDING", "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, "Priority", name, ""]
+    values = ["12", "PENDING", "vision", "ann", "7", "low", "batch", "1", "cpu=1", *["N/A"] * 5, "Priority"]
+    values += [name.rpartition(",")[2], ""]
     print(mark.join(values) + mark)
 elif words[0] == "scontrol":
     print("ClusterName = c1")

@@ -185,7 +185,7 @@ def test_list_of_runs_asks_slurm_twice(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Once squeue for those that it lists, once sacct for the others."""
+    """Once squeue for those that it lists, once sacct for the others; and once a shell, for why runs ended."""
     names, asked, answer = [f"run-{number}" for number in range(4)], Counter[str](), SlurmQueue.answer
     for name in names:
         submit(toy(600, run=name, nodes="1"), launcher)
@@ -194,13 +194,13 @@ def test_list_of_runs_asks_slurm_twice(
     folder.put_spec(toy(1, run="run-9"))
 
     def counted(queue: SlurmQueue, command: Sequence[str]) -> str:
-        asked[next(word for word in command if word in ("squeue", "sacct"))] += 1
+        asked[next(word for word in command if word in ("squeue", "sacct", "sh"))] += 1
         return answer(queue, command)
 
     monkeypatch.setattr(SlurmQueue, "answer", counted)
     assert main(["train", "ls", "--root", root, "--cluster", str(tmp_path / "cluster.toml")]) == 0
     listed = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:])
-    assert asked == {"squeue": 1, "sacct": 1}
+    assert asked == {"squeue": 1, "sacct": 1, "sh": 1}
     assert listed.pop("run-9") == "unknown"
     assert listed.pop("run-1") == "ended"
     assert set(listed.values()) <= {"running", "waiting"}

@@ -66,7 +66,8 @@ def shown_log(launcher: Launcher, run: str, rank: int | None = None, start: int 
     before = f"{number:,} lines before it"
     if is_cut:
         before = f"more than {before}"
-    note = f"penstock: the output of {which} from its first failure on, without {before}"
+    note = f"penstock: the output of {which} from its first failure on"
+    note += f", without {before}"
     if n_left_out:
         note += f" and {n_left_out:,} characters in its middle"
     note += "; --all prints them"
@@ -181,11 +182,13 @@ def empty_log_words(launcher: Launcher, run: str) -> str:
         return f"{run} has written nothing yet: it waits ({reason})"
     if status.state == "unknown":
         name = launcher.name()
-        words = f"{run} has no output, and {name} does not know it: it was never started there"
+        words = f"{run} has no output, and {name} does not know it"
+        words += ": it was never started there"
         if missing is not None:
             words += f"; {missing.words}"
         raise InvalidRuntime(words)
     if missing is not None:
-        words = f"{run} is {status.state}, and its output cannot be read: {missing.words}"
+        words = f"{run} is {status.state}, and its output cannot be read"
+        words += f": {missing.words}"
         raise InvalidRuntime(words)
     return "nothing was written"

@@ -162,6 +162,8 @@ class MissingLog(NamedTuple):
     """Words for the missing file or folder, with its path and machine."""
     is_folder: bool
     """True if it is the folder of a cluster's outputs."""
+    is_absent: bool = False
+    """True if the folder is there and the file is not."""
 
 
 def missing_log(answer: Answer, log: str, key: str = "") -> MissingLog | None:
@@ -189,7 +191,7 @@ def missing_log(answer: Answer, log: str, key: str = "") -> MissingLog | None:
         case "unreadable":
             return MissingLog(f"{user} cannot read {log} on {host}", is_folder=False)
         case "file":
-            return MissingLog(f"{log} is not there on {host}", is_folder=False)
+            return MissingLog(f"{log} is not there on {host}", is_folder=False, is_absent=True)
     return None
 
 

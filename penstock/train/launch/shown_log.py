@@ -187,8 +187,14 @@ def empty_log_words(launcher: Launcher, run: str) -> str:
         if missing is not None:
             words += f"; {missing.words}"
         raise InvalidRuntime(words)
-    if missing is not None:
-        words = f"{run} is {status.state}, and its output cannot be read"
+    if missing is None:
+        return "nothing was written"
+    has_ended = status.state == "ended"
+    if has_ended and missing.is_absent:
+        # It was cancelled while it waited.
+        words = "nothing was written"
         words += f": {missing.words}"
-        raise InvalidRuntime(words)
-    return "nothing was written"
+        return words
+    words = f"{run} is {status.state}, and its output cannot be read"
+    words += f": {missing.words}"
+    raise InvalidRuntime(words)

@@ -251,6 +251,9 @@ def test_missing_output_names_its_place(folder: RunFolder, penstock: Penstock, t
     status, _, errors = penstock(*words)
     name = SlurmJobs(folder.store.url, read_cluster(cluster))._name("big-7")
     assert (status != 0, f"{logs}/{name}.txt is not there on" in errors) == (True, True)
+    (tmp_path / "login.py").write_text(QUEUE_AND_SHELL.replace("PENDING", "CANCELLED"))
+    status, output, _ = penstock(*words)
+    assert (status, f"nothing was written: {logs}/{name}.txt is not there on" in output) == (0, True)
     (logs / f"{name}.txt").touch()
     assert penstock(*words)[:2] == (0, "nothing was written\n")
 

@@ -63,13 +63,18 @@ def shown_log(launcher: Launcher, run: str, rank: int | None = None, start: int 
     which = "this start"
     if start is None:
         which = "the newest start"
-    before = f"{number:,} lines before it"
+    left_out = list[str]()
+    lines_before = "1 line" if number == 1 else f"{number:,} lines"
     if is_cut:
-        before = f"more than {before}"
-    note = f"penstock: the output of {which} from its first failure on"
-    note += f", without {before}"
+        left_out.append(f"more than {lines_before} before it")
+    elif number:
+        left_out.append(f"{lines_before} before it")
     if n_left_out:
-        note += f" and {n_left_out:,} characters in its middle"
+        left_out.append(f"{n_left_out:,} characters in its middle")
+    if not left_out:
+        return ShownLog("", shown)
+    note = f"penstock: the output of {which} from its first failure on"
+    note += f", without {' and '.join(left_out)}"
     note += "; --all prints them"
     return ShownLog(note, shown)
 

@@ -191,7 +191,7 @@ def test_logs_begin_at_the_first_failure_of_the_newest_start(log: Path, penstock
     assert penstock("logs", "big-7", "--all")[1].rstrip("\n") == log.read_text().rstrip("\n")
     assert penstock("logs", "big-7", "--all", "--follow")[1].startswith("0: step 0\n")
     text = penstock("logs", "big-7", "--attempt", "1")[1]
-    assert "of this start from its first failure on, without 1 lines" in text
+    assert "of this start from its first failure on, without 1 line before it; --all" in text
     assert text.endswith("0: OSError: an earlier failure\n\n")
     assert penstock("logs", "big-7", "--all", "--attempt", "1")[1].count("\n") == 3
 
@@ -200,6 +200,13 @@ def test_logs_begin_at_the_first_failure_of_the_newest_start(log: Path, penstock
     assert "cell" not in text
     assert penstock("logs", "big-7", "--all", "--rank", "1")[1].startswith("step 1\nTraceback")
     assert penstock("logs", "big-7", "--all", "--json")[0] != 0
+
+
+def test_output_that_begins_with_the_failure_has_no_note(log: Path, penstock: Penstock) -> None:
+    text = "0: OSError: no file\n0: the last line\n"
+    log.write_text(text)
+    Path(f"{log}.spans").write_text("")
+    assert penstock("logs", "big-7")[1] == f"{text}\n"
 
 
 def test_long_output_after_a_failure_has_its_begin_and_its_end(log: Path, penstock: Penstock) -> None:

@@ -63,20 +63,28 @@ def shown_log(launcher: Launcher, run: str, rank: int | None = None, start: int 
     which = "this start"
     if start is None:
         which = "the newest start"
-    left_out = list[str]()
-    lines_before = "1 line" if number == 1 else f"{number:,} lines"
-    if is_cut:
-        left_out.append(f"more than {lines_before} before it")
-    elif number:
-        left_out.append(f"{lines_before} before it")
-    if n_left_out:
-        left_out.append(f"{n_left_out:,} characters in its middle")
+    left_out = _words(number, is_cut, n_left_out)
     if not left_out:
         return ShownLog("", shown)
     note = f"penstock: the output of {which} from its first failure on"
-    note += f", without {' and '.join(left_out)}"
+    note += f", without {left_out}"
     note += "; --all prints them"
     return ShownLog(note, shown)
+
+
+def _words(n_lines: int, is_cut: bool, n_characters: int) -> str:
+    """Return what was left out before a failure and after it, in words; "" for nothing."""
+    words = []
+    lines = "lines"
+    if n_lines == 1:
+        lines = "line"
+    if is_cut:
+        words.append(f"more than {n_lines:,} {lines} before it")
+    elif n_lines:
+        words.append(f"{n_lines:,} {lines} before it")
+    if n_characters:
+        words.append(f"{n_characters:,} characters in its middle")
+    return " and ".join(words)
 
 
 def _start_lines(launcher: Launcher, run: str, rank: int | None, start: int | None) -> tuple[str, bool]:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 import loader
 from loader.errors import InvalidRuntime
@@ -30,11 +29,13 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
+    of_others = {process.pid for process in multiprocessing.active_children()}
     yield
     gc.collect()
     for process in multiprocessing.active_children():  # a StatefulDataLoader keeps them as long as itself
-        process.kill()
-        process.join()
+        if process.pid not in of_others:
+            process.kill()
+            process.join()
 
 
 def a_plan(root: str) -> loader.Plan:
@@ -44,6 +45,14 @@ def a_plan(root: str) -> loader.Plan:
 def digests(root: str) -> dict[int, int]:
     with loader.Loader(a_plan(root), 0, 1, framework="numpy", workers=0) as batches:
         return {step: batches.batch_at(step).digest for step in range(STEPS)}
+
+
+def stateful_data_loader(root: str) -> Any:
+    from torchdata.stateful_dataloader import StatefulDataLoader  # no part of the environment that pip brings
+
+    return StatefulDataLoader(
+        loader.torch_dataset(a_plan(root), 0, 1, steps=STEPS), batch_size=None, num_workers=2
+    )
 
 
 SOURCES: dict[str, Callable[[str], Any]] = {
@@ -60,13 +69,16 @@ SOURCES: dict[str, Callable[[str], Any]] = {
     "DataLoader with workers": lambda root: DataLoader(
         loader.torch_dataset(a_plan(root), 0, 1, steps=STEPS), batch_size=None, num_workers=2
     ),
-    "StatefulDataLoader": lambda root: StatefulDataLoader(
-        loader.torch_dataset(a_plan(root), 0, 1, steps=STEPS), batch_size=None, num_workers=2
-    ),
+    "StatefulDataLoader": stateful_data_loader,
     "on": lambda root: loader.on(
         DataLoader(loader.torch_dataset(a_plan(root), 0, 1, steps=STEPS), batch_size=None), "cpu"
     ),
 }
+
+
+NAMES = [
+    pytest.param(name, marks=pytest.mark.server) if name == "StatefulDataLoader" else name for name in SOURCES
+]
 
 
 def add_version(root: str) -> None:
@@ -89,7 +101,7 @@ def run_steps(root: str, source: Any, leave_after: int | None = None) -> dict[in
     return digest_of_step
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", NAMES)
 def test_source_stops_and_goes_on_at_its_step(root: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "EVERY_S", 0.0)
     with pytest.raises(SystemExit, match=str(AGAIN)):
@@ -110,7 +122,7 @@ def test_workers_of_a_dataloader_end_with_the_loop_that_a_stop_leaves(root: str)
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", NAMES)
 def test_windows_of_a_source_have_its_samples(root: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "EVERY_S", 0.0)
     run_steps(root, SOURCES[name](root))

@@ -130,7 +130,7 @@ def test_submits_at_one_moment_start_one_gang(root: str, launcher: LocalRanks, t
         f"process {launcher_pid(launcher)} of this machine"
     }
     starts = Path(f"{launcher._path('big-7', 'log')}{SPANS}")
-    until(starts.exists, lambda: launcher.logs("big-7"))
+    until(lambda: starts.exists() and starts.read_text().endswith("\n"), lambda: launcher.logs("big-7"))
     assert [list(json.loads(line)) for line in starts.read_text().splitlines()] == [["begun_us", "log"]]
 
 

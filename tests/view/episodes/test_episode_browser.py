@@ -160,7 +160,8 @@ def test_values_language_and_windows_follow_the_cursor(viewer, episode):
     viewer.page.wait_for("windows, steps 0 to 8")
     viewer.page.value_of("document.querySelector('#runs details').open = true")
     viewer.page.click("step 0")
-    viewer.at("/r/big/0/" + viewer.page.value_of("location.pathname").rpartition("/")[2])
+    there = f"location.pathname.startsWith({PREFIX + '/r/big/0/'!r})"
+    viewer.page.wait_until("the browser is at step 0", lambda: viewer.page.value_of(there))
     assert viewer.page.problems == []
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import secrets
 import sys
 import threading
 import time
@@ -44,12 +45,13 @@ def test_world_is_the_same_each_time():
 def test_world_ignores_the_other_threads_of_its_process():
     done = threading.Event()
 
-    def read_clocks():
+    def read_clocks_and_draw():
         while not done.is_set():
             time.time()
             time.monotonic()
+            secrets.token_hex()
 
-    thread = threading.Thread(target=read_clocks)
+    thread = threading.Thread(target=read_clocks_and_draw)
     thread.start()
     try:
         first, second = (campaign.world_of(4).world.bucket.bytes() for _ in range(2))

@@ -57,7 +57,7 @@ def executors() -> Iterator[tuple[Any, str]]:
 def _but_for(
     others: Set[int | None], real: Callable[..., Any], of_world: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return a clock that ticks for a world. Threads that ran before it have the real one: they take no turns."""
+    """Return a clock, or a chance, of a world. Threads that ran before it have the real one: they take no turns."""
     return lambda *given: (real if threading.get_ident() in others else of_world)(*given)
 
 
@@ -77,7 +77,7 @@ def determined(world: Any) -> Iterator[None]:
         *((time, name, _but_for(others, getattr(time, name), of_world)) for name, of_world in clocks),
         (clients, "_boot", world.boot),
         (time, "sleep", lambda _: world.slept()),
-        (secrets, "token_hex", lambda nbytes=32: world.token(nbytes)),
+        (secrets, "token_hex", _but_for(others, secrets.token_hex, lambda nbytes=32: world.token(nbytes))),
         (leases, "_Pulse", world.pulse),
         (leases, "new_holder", world.holder),
         (leases, "renew_in_background", world.renew),

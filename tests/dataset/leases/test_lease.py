@@ -203,7 +203,7 @@ def test_where_no_thread_could_be_started_the_next_to_open_starts_one(store, at_
 
 
 def test_renewal_goes_on_beside_a_program_that_was_killed_in_this_process(store, lease, at_once):
-    """As tests end programs at a request: the thread is shared with those that live on."""
+    """Tests kill a program this way at one of its requests. Other programs of the process share the thread."""
     death = Death(2, die=stop)
     dead = Lease(death.of(store))
     dead.add(IDS[0])

@@ -146,7 +146,7 @@ def test_node_that_flips_reads_is_drained_with_evidence(
 
 
 SLOW_S = 0.05
-"""Seconds by which the reads of one node take longer: several times those of the others."""
+"""Seconds added to each read of one node, several times what a read takes on the others."""
 
 
 def test_node_that_reads_slowly_is_alerted_and_drained_and_no_other(

@@ -185,7 +185,7 @@ def test_list_of_runs_asks_slurm_twice(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Once squeue for those that it lists, once sacct for the others; and once a shell, for why runs ended."""
+    """One squeue for the jobs that it lists, one sacct for the others, and one shell for why runs ended."""
     names, asked, answer = [f"run-{number}" for number in range(4)], Counter[str](), SlurmQueue.answer
     for name in names:
         submit(toy(600, run=name, nodes="1"), launcher)

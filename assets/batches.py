@@ -29,7 +29,6 @@ Refused = tuple[str, str]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestBatch:
     key: str
-    """Batch key."""
     standing: Standing
     """One of `STANDINGS`."""
     objects: int

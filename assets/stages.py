@@ -72,9 +72,7 @@ class PipelineStage:
     store: Store
     """Root's store."""
     dataset: str
-    """Dataset."""
     name: str
-    """Stage."""
     partition: str
     """Partition key; a batch's in most stages."""
     run_id: str

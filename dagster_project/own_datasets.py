@@ -51,7 +51,6 @@ class OwnDataset:
     """A spec from a file outside this repository."""
 
     spec: DatasetSpec
-    """Spec of the dataset."""
     name: str
     """Stem of its file."""
     file: str

@@ -41,7 +41,6 @@ class Rate:
     seconds: float
     """Seconds per batch."""
     samples_per_second: float | None
-    """Samples per second."""
     bytes_per_second: float | None
     """Stored bytes per second."""
 

@@ -29,9 +29,7 @@ class ExcludedSample:
     """An excluded sample with its provenance. Unknown facts are ""."""
 
     key: str
-    """Sample key."""
     unit_id: str = ""
-    """Unit id."""
     raw_uri: str = ""
     """URI of its raw object."""
     raw_sha256: str = ""
@@ -57,7 +55,6 @@ class Exclusion:
     version: str
     """Version in which the person saw the samples, such as `photos@3`."""
     version_id: str
-    """Id of that version."""
     at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
     """Time of the record, UTC microseconds."""
     name: str = field(default_factory=lambda: secrets.token_hex(8))

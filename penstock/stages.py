@@ -45,9 +45,7 @@ class StageRecord:
     """One run of a stage for a partition."""
 
     dataset: str
-    """Dataset."""
     stage: str
-    """Stage."""
     partition: str
     """Partition key."""
     verdict: Verdict
@@ -55,7 +53,6 @@ class StageRecord:
     run_id: str
     """Dagster's run id."""
     code_version: str
-    """Version of its code."""
     fingerprint: str
     """SHA-256 (hex) of the inputs; equal values mean equal results."""
     reason: str = ""

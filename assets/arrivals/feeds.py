@@ -234,7 +234,6 @@ class ReceivedMessages:
     """Messages that one tick has read."""
 
     source: MessageSource
-    """Source of the messages."""
     messages: list[Message] = field(default_factory=list)
     """Messages in the order of reading."""
     uris: dict[str, list[str]] = field(default_factory=dict)

@@ -239,7 +239,6 @@ class TickDataset:
     store: Store
     """Root's store."""
     name: str
-    """Name of the dataset."""
     limits: BatchLimits
     """Batch sizes."""
     denies: Sequence[Deny] = ()
@@ -260,7 +259,6 @@ class SourceTick:
     dataset: TickDataset
     """Dataset to advance."""
     source: Source
-    """Source."""
     place: Store
     """Source's store, opened."""
     progress: Progress

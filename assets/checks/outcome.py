@@ -23,7 +23,6 @@ class CheckResult:
     """
 
     name: str
-    """Name of the check."""
     passed: bool
     """True if the check passed."""
     severity: "Severity | AssetCheckSeverity" = "error"

@@ -219,7 +219,6 @@ class GateInputs:
     """Inputs of the drift gate."""
 
     now: BatchFacts
-    """Facts of the batch."""
     baseline: Baseline | None
     """Batches of the newest version; None before the first."""
     newest: loader.Version | None

@@ -64,7 +64,6 @@ class SampleRange:
     kind: str
     """Kind of the part's samples."""
     featurizer: Featurizer
-    """Featurizer."""
     start: int = 0
     """First row."""
     stop: int

@@ -100,7 +100,6 @@ class PartTask:
     kind: str
     """Kind of the part's samples."""
     featurizer: PlainFeaturizer
-    """Featurizer."""
     names: FeatureNames
     """Names of its fields."""
     removed: list[int]
@@ -211,7 +210,6 @@ class FeatureInput:
     kind: str
     """Kind of the part's samples."""
     part: loader.Part
-    """Part."""
     removed: frozenset[int] = frozenset()
     """Rows that no version contains any more; they get no features."""
 
@@ -225,11 +223,9 @@ class FeaturesOf:
     reader: RangeReader
     """Reader of the parts' shards."""
     featurizer: Featurizer
-    """Featurizer."""
     names: FeatureNames
     """Names of its fields."""
     stage: str
-    """Stage of the features."""
     units: StageRecord
     """Record of the batch's units."""
     digest: str

@@ -21,7 +21,6 @@ class SampleFormat:
     """A format whose raw objects contain samples."""
 
     name: str
-    """Name of the format."""
     choices: dict[str, Any]
     """Reader options, in the form of `Options.to_json`."""
     batch: str

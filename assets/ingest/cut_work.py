@@ -32,7 +32,6 @@ class CutUnit:
     kind: Kind
     """Kind of media."""
     unit: Unit
-    """Cut unit."""
     raw: Mapping[str, Any]
     """Its row of `raw_objects`."""
     audit: Mapping[str, Any]
@@ -187,7 +186,6 @@ class CutTask:
     audit: dict[str, Any]
     """Object's row of `media`."""
     policy: CutPolicy
-    """Cut policy."""
     words: dict[str, str]
     """Policy as text, part of the units' ids."""
     staging: str
@@ -211,15 +209,10 @@ class UnitFiles:
     values: dict[str, Any]
     """Field -> JSON value, for fields without a file."""
     start: str
-    """As `Unit.start`."""
     end: str
-    """As `Unit.end`."""
     metadata: dict[str, Any]
-    """As `Unit.metadata`."""
     groups: dict[str, str]
-    """As `Unit.groups`."""
     request: str
-    """As `Unit.request`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

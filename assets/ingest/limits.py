@@ -110,7 +110,6 @@ class TimeLimit:
     """Time limit of one object."""
 
     seconds: float
-    """Time limit in seconds."""
     work: DecodeWork | None = None
     """Estimated work; None if unknown."""
 

@@ -21,7 +21,6 @@ class ClipStaging:
     """Location of an object's clips between its audit and its cut."""
 
     store: Store
-    """Store of the clips."""
     key: str
     """Key prefix, derived from everything that determines the clips' bytes."""
 

@@ -44,7 +44,6 @@ class AuditRequest:
     kinds: tuple[Kind, ...] = MEDIA_KINDS
     """Kinds that the dataset accepts."""
     policy: CutPolicy = field(default_factory=CutPolicy)
-    """Cut policy."""
     segments: tuple[Segment, ...] = ()
     """Given segments of the object."""
     staging: ClipStaging | None = None

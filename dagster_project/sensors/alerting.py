@@ -206,13 +206,11 @@ class UnattendedJob:
     """An unfinished cluster job. A process that monitors it writes to its folder every ten minutes."""
 
     folder: "JobFolder"
-    """Folder of the job."""
     about: str
     """Name of the job."""
     unattended_s: float
     """Seconds since a monitor wrote."""
     n_blocks: int
-    """Blocks in all."""
     n_done: int
     """Finished blocks."""
 

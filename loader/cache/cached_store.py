@@ -21,7 +21,6 @@ class PageCache(Protocol):
     """A cache of pages by name (`pages.page_name`)."""
 
     page_bytes: int
-    """Bytes of a page."""
     count: Callable[[str, int], None]
     """(counter name, amount) -> None: counts hits, misses and so on."""
 

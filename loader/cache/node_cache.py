@@ -36,9 +36,7 @@ class PageFile(NamedTuple):
     """One file in `pages/`, as scanned."""
 
     name: str
-    """Page name."""
     path: str
-    """File path."""
     nbytes: int
     """File size."""
     used_ns: int

@@ -49,7 +49,6 @@ class Pending:
     prefix: str
     """Folder of its files in the root."""
     change: Change
-    """The change."""
     producer: Mapping[str, Any]
     """Facts about the run that made it."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

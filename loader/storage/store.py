@@ -33,7 +33,6 @@ class Blob(NamedTuple):
     """Bytes read, with their object's change token."""
 
     data: bytes
-    """The bytes."""
     etag: str
     """Change token of the object (`ObjectInfo.etag`)."""
 

@@ -211,7 +211,6 @@ class SampleScan:
     licences: NameTally
     """Samples by licence."""
     raw: RawObjects
-    """Raw objects."""
     layouts: Layouts
     """Parts' layouts."""
     facts: dict[int, dict[str, Any]]

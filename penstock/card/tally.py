@@ -63,11 +63,8 @@ class Numbers:
     total: float
     """Sum."""
     minimum: float
-    """Minimum."""
     mean: float
-    """Mean."""
     maximum: float
-    """Maximum."""
     p5: float
     """5 % quantile, within 0.5 %."""
     p50: float

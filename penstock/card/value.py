@@ -23,7 +23,6 @@ class CardKind:
     """One kind's samples; classes are in natural order, with empty ones between others."""
 
     name: str
-    """Kind name."""
     modality: str
     """image, video, audio, text or other."""
     samples: int
@@ -63,7 +62,6 @@ class Group:
     """Fields stored together."""
 
     name: str
-    """Group name."""
     nbytes: int
     """Bytes of its shards, excluded samples included."""
     rows: int
@@ -81,7 +79,6 @@ class CardColumn:
     """A column of the samples table."""
 
     name: str
-    """Column name."""
     type: str
     """As in the manifest."""
     numbers: Numbers | None = None
@@ -97,7 +94,6 @@ class Check:
     """A gate check over all batches."""
 
     name: str
-    """Check name."""
     batches: int
     """Batches that passed."""
     failed: int
@@ -177,7 +173,6 @@ class Card:
     samples: int
     """Live samples."""
     excluded_samples: int
-    """Excluded samples."""
     excluded: Counts
     """By reason."""
     kinds: tuple[CardKind, ...]

@@ -55,7 +55,6 @@ class Checkpoint:
     world_size: int
     """Ranks that saved it."""
     index: StoredObject
-    """Index object."""
     parts: Sequence[StoredObject]
     """Objects with tensors and values."""
     plan: str | None = None

@@ -42,7 +42,6 @@ class PlannedSteps:
     plan: str
     """Hash; "" if not named."""
     first: int
-    """First step."""
     end: int
     """Step after the last."""
     without: NDArray[np.int64] | None = None

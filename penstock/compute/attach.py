@@ -43,15 +43,12 @@ class JobState:
     """A job's state."""
 
     id: str
-    """Id of the job."""
     about: str
     """Job name."""
     n_blocks: int
-    """Blocks."""
     n_done: int
     """Finished blocks."""
     n_units: int
-    """Units."""
     units_done: int
     """Units in finished blocks."""
     attempt: int

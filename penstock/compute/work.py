@@ -79,7 +79,6 @@ class StoredPlace:
     """A store's URL and options. Nodes find credentials in their own environment."""
 
     url: str
-    """URL."""
     options: dict[str, Any]
     """Options, without secrets."""
 

@@ -64,7 +64,6 @@ class WorkUnit:
 
 class ExportSample(NamedTuple):
     key: str
-    """Sample key."""
     fields: dict[str, bytes]
     """Field name -> bytes, sorted by name."""
     columns: dict[str, Any]

@@ -40,7 +40,6 @@ Places = list[ByteRange | None]
 
 class LeafValues(NamedTuple):
     fields: dict[str, ByteRange]
-    """Field -> byte range."""
     metadata: dict[str, Any]
     """Column -> value."""
 

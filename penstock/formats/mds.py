@@ -75,7 +75,6 @@ _DTYPES = {
 
 class MdsColumn(NamedTuple):
     name: str
-    """Column name."""
     encoding: str
     """Without an array's dtype and shape."""
     size: int

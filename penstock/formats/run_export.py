@@ -52,7 +52,6 @@ class ObjectCopy(NamedTuple):
     """Objects of a registered shard to copy."""
 
     objects: Sequence[PlacedObject]
-    """The objects."""
     ordinals: Int64s
     """Exported samples' live ordinals: int64."""
     keys: frozenset[str] | None = None

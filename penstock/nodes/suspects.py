@@ -136,7 +136,6 @@ class LossDifference:
     nodes: tuple[str, ...]
     """Nodes of the run."""
     replay_nodes: tuple[str, ...]
-    """Nodes of the replay."""
     text: str
     """Both values."""
 
@@ -168,7 +167,6 @@ class NodeSigns:
     losses: Sequence[LossDifference] = ()
     """Differences of replays."""
     checks: Sequence[FailedCheck] = ()
-    """Checks that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

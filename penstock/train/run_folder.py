@@ -68,7 +68,6 @@ class Event:
     attempt: int
     """Number of the start."""
     number: int
-    """Number of the event in it."""
     name: str
     """Kind: ranks_up, restored, first_batch, saved, stopped, ended."""
     at_us: int
@@ -353,7 +352,6 @@ class WindowKey(NamedTuple):
     end_step: int
     """Step after the window."""
     key: str
-    """Its key."""
     nbytes: int
     """Its size."""
 

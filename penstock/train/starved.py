@@ -53,7 +53,6 @@ class SlowSampleWait:
     node: str
     """Node of the rank."""
     rank: int
-    """Rank."""
     source: str
     """Source of the plan."""
     key: str

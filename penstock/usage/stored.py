@@ -43,7 +43,6 @@ class StoredRow:
     """Bytes of one version, dataset or owner."""
 
     name: str
-    """Its name."""
     versions: int
     """Number of its versions."""
     nbytes: int

@@ -69,7 +69,6 @@ class RawObjectRecord(JsonRecord):
     """A sample's raw object."""
 
     uri: str
-    """URI of the object."""
     nbytes: int = 0
     """Size in bytes."""
     reason: str = ""

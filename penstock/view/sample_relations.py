@@ -179,7 +179,6 @@ class ColumnEdit(JsonRecord):
     annotation: str
     """Annotation name."""
     author: str
-    """Author."""
     at: str
     """UTC."""
 

@@ -47,7 +47,6 @@ class ShownValue(JsonRecord):
     marks: tuple[Mark, ...]
     """Warnings."""
     boxes: tuple[TokenBox, ...] = ()
-    """Tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,6 @@ class PlannedSample(JsonRecord):
     source: str
     """Name in the plan."""
     key: str
-    """Sample key."""
     version: str
     """Name; "" without stored bytes."""
     ordinal: int

@@ -190,7 +190,6 @@ class ReadParts:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Field -> facts from the format."""
     refusals: list[Row] = field(default_factory=list)
-    """Rows of `refusals`."""
     of_json: bool = False
     """True if JSON documents become columns."""
     notes: dict[str, tuple[int, str]] = field(default_factory=dict)

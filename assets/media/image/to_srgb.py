@@ -46,7 +46,6 @@ class RgbSpace:
     blue: Point
     """Blue primary."""
     white: Point = D65
-    """White point."""
     gamma: float | None = None
     """Gamma of the transfer curve; None for sRGB's curve."""
 

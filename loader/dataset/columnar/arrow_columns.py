@@ -92,7 +92,6 @@ class Column(NamedTuple):
 
 class RowValue(NamedTuple):
     column: Column
-    """Column of the value."""
     name: str
     """Field, metadata column or provenance."""
     value: Any

@@ -68,7 +68,6 @@ class ReadSample(NamedTuple):
     key: str
     """Key: any text. Forbidden characters are escaped later."""
     fields: Mapping[str, bytes]
-    """Field -> bytes."""
     metadata: Mapping[str, Any] = _NONE
     """Metadata column -> value."""
     source: Mapping[str, str] = _NONE

@@ -38,7 +38,6 @@ class ColumnSelection:
     """The selected columns of a source."""
 
     key: str
-    """Column of keys."""
     columns: frozenset[str] | None = None
     """Columns besides the key; None for all."""
 

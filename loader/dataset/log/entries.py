@@ -34,7 +34,6 @@ class Entry:
     at_us: int
     """Time of writing, UTC microseconds; informational only."""
     kind: str
-    """Entry kind."""
     body: Mapping[str, object]
     """The kind's own fields."""
     data: bytes

@@ -98,7 +98,6 @@ class Share(NamedTuple):
     """One shard's samples, as a range of the order that `FieldPlaces.shares` returns."""
 
     shard: Shard
-    """The shard."""
     start: int
     """Position of the first sample."""
     stop: int
@@ -128,7 +127,6 @@ class SamplePlaces:
     """n samples of several versions, and the place of each requested field."""
 
     versions: Sequence["Version"]
-    """Versions of the samples."""
     of: Int64s
     """int64 [n]: number of the sample's version in `versions`."""
     part: Int64s
@@ -191,7 +189,6 @@ class SampleAt(NamedTuple):
     """One sample of a `SamplePlaces`."""
 
     places: SamplePlaces
-    """The places."""
     number: int
     """Number of the sample in `places`."""
 
@@ -211,7 +208,6 @@ Layout = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
 class RowStretch(NamedTuple):
     rows: IndexRows
-    """The rows."""
     path: str
     """Shard path."""
 

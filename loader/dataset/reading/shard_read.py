@@ -29,7 +29,6 @@ class ShardRead(NamedTuple):
     first: Callable[[], SampleAddress]
     """Returns the address of the first sample."""
     path: str
-    """Shard path."""
     span: ByteRange
     """Range from the first requested byte to the last."""
     fetch_s: float

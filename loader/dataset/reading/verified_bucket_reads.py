@@ -41,7 +41,6 @@ class FieldPart(NamedTuple):
     """A part of a field's payload, as its packet or piece table describes it."""
 
     offset: int
-    """Offset in the field."""
     nbytes: int
     """Number of bytes."""
     crc32c: int
@@ -52,7 +51,6 @@ class PartsOfField(NamedTuple):
     """Parts of one field to read."""
 
     address: SampleAddress
-    """Sample address."""
     field: str
     """Field name."""
     runs: Sequence[Sequence[FieldPart]]

@@ -204,7 +204,6 @@ class OpenShards(NamedTuple):
     reading_of: ReadingOf
     """Returns the `Reading` for a version's shards."""
     places: SamplePlaces
-    """Places of the samples in the shards."""
 
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
         at, shards = self.places.fields[field], list[_ShardReads]()

@@ -47,7 +47,6 @@ class SampleAddress:
     """One sample of one version, with the address of each requested field."""
 
     key: str
-    """Sample key."""
     version: str
     """Version name, such as "photos@3"."""
     version_id: str

@@ -61,7 +61,6 @@ class IndexRows:
     first_row: int
     """Number of the first row."""
     keys: list[str]
-    """Key of each row."""
     places: Int64s
     """int64 [rows, fields, 3]: offset, nbytes and CRC-32C, fields by name."""
     offset: dict[str, Int64s]

@@ -284,7 +284,6 @@ class PageHashes:
     digests: bytes
     """32 bytes per page."""
     page_bytes: int
-    """Bytes of a page."""
     nbytes: int
     """Bytes of the shard."""
 

@@ -25,7 +25,6 @@ BUCKETS = 256
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     key: str
-    """Sample key."""
     fields: Mapping[str, Payload]
     """Field -> encoded bytes."""
     metadata: Mapping[str, Any]

@@ -30,7 +30,6 @@ class PacketSpan:
     """Packets of an episode, in decode order."""
 
     bodies: Sequence[bytes]
-    """Bytes of each packet."""
     pts: Sequence[int]
     """Tick at which each frame is shown; the first is 0."""
     key: Sequence[bool]

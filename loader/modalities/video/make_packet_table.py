@@ -32,7 +32,6 @@ class RunPackets:
     """Contiguous packets, in decode order."""
 
     bodies: Sequence[bytes]
-    """Bytes of each packet."""
     pts: Sequence[int]
     """Tick at which each packet's frame is shown."""
     dts: Sequence[int]

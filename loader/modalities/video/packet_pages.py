@@ -37,7 +37,6 @@ class PacketPage(NamedTuple):
     """One page's packets."""
 
     table: PacketTable
-    """Packets of the page."""
     timeline: Timeline
     """Timestamps of the page."""
 

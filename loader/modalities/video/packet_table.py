@@ -114,7 +114,6 @@ class PacketTable:
     crc32c: npt.NDArray[np.uint32]
     """uint32: CRC-32C of the packet's bytes."""
     facts: StreamFacts
-    """Facts of the stream."""
 
     def __len__(self) -> int:
         return len(self.pts)

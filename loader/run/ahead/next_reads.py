@@ -93,7 +93,6 @@ class ObjectPage(NamedTuple):
     store: CachedStore
     """Store that the page is read from."""
     key: str
-    """Object key."""
     number: int
     """The page's number in the object."""
 
@@ -239,7 +238,6 @@ class Ranges(NamedTuple):
     key: str
     """Object key."""
     spans: Sequence[ByteRange]
-    """The ranges."""
     blobs: "Future[Blobs]"
     """Data of the ranges, once read."""
 

@@ -32,7 +32,6 @@ class OnDevice(NamedTuple):
     step: int
     """Global step."""
     batch: Batch
-    """The batch."""
     crcs: Checksums
     """Field -> CRC-32C of its values on the host; None unless the run log records the step."""
     copy: Copy

@@ -43,7 +43,6 @@ class SourceKind:
 
 class LocatedSamples(NamedTuple):
     kind: SourceKind
-    """Kind of the sources."""
     source: I64
     """int64 [n]: index of the source in the plan."""
     rows: I64

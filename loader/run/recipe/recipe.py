@@ -137,7 +137,6 @@ class Recipe:
     """Everything that decides the content of a rank's batch, except which samples are planned."""
 
     plan: Plan
-    """The plan."""
     world: World
     """Rank and world size."""
     decode: Decode

@@ -227,7 +227,6 @@ class PickledError:
     name: str
     """Name of its type."""
     text: str
-    """Its text."""
     trace: str
     """Its traceback, as text."""
 

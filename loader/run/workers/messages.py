@@ -33,7 +33,6 @@ class MessageKind(IntEnum):
 
 class WorkerMessage(NamedTuple):
     kind: int
-    """Kind of the message."""
     task: int = -1
     """Number of the task, chosen by the trainer."""
     step: int = -1

@@ -45,11 +45,9 @@ _NEEDED = ("loader.cache", "loader.modalities", "loader.run.ahead", "loader.stor
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsTask:
     number: int
-    """Number of the task."""
     steps: range
     """Steps to make."""
     future: Future[MadeBatches]
-    """Future of their batches."""
     segment: MemorySegment | None
     """Segment for the batches; None if the worker creates one."""
 

@@ -45,7 +45,6 @@ class Fingerprint:
 @dataclass(frozen=True, slots=True)
 class _ScriptValue:
     place: ValuePlace
-    """Place of the value."""
     fingerprint: Fingerprint
     """Fingerprint at the first batch."""
 

@@ -51,7 +51,6 @@ class Place(NamedTuple):
     host: str
     """Host name or address."""
     port: int
-    """Port."""
     tls: ssl.SSLContext | None
     """TLS settings, or None."""
 

@@ -42,7 +42,6 @@ class LogChannel(NamedTuple):
 
 class LogMessage(NamedTuple):
     channel: LogChannel
-    """Its channel."""
     log_time: int
     """Unix nanoseconds."""
     data: bytes

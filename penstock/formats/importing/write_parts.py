@@ -69,9 +69,7 @@ class WrittenParts(NamedTuple):
 
 class WrittenUnit(NamedTuple, Generic[Unit]):
     unit: Unit
-    """The unit."""
     written: WrittenParts
-    """Its parts."""
 
     @property
     def parts(self) -> list[Part]:

@@ -40,9 +40,7 @@ class EpisodeUnit(WorkUnit):
     """Episodes of one file of rows."""
 
     episodes: Sequence[PlannedEpisode]
-    """The episodes."""
     survey: Survey
-    """Survey of all episodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,7 +141,6 @@ class OpenVideo(NamedTuple):
     what: str
     """File and episode, for errors."""
     file: ObjectFile
-    """The file."""
     video: tuple[Any, Any]
     """Container and video stream."""
     span: PacketSpan

@@ -24,7 +24,6 @@ class ForeignSample(NamedTuple):
     key: str
     """Any text; registration escapes it."""
     fields: Mapping[str, ByteRange]
-    """Field -> byte range."""
     metadata: Mapping[str, Any] = NO_METADATA
     """Column -> value."""
     source: Mapping[str, str] = NO_METADATA

@@ -157,7 +157,6 @@ class SampleRow(NamedTuple):
     row: int
     """Row in the part."""
     key: str
-    """Sample key."""
     value: str
     """Requested column's value, or ""."""
 

@@ -134,11 +134,9 @@ class IndexFiles:
     """Index and seal of a group in a registered shard, in memory."""
 
     index: bytes
-    """Index bytes."""
     seal_path: str
     """Relative to the root; "" if none."""
     seal: bytes
-    """Seal bytes."""
     field_nbytes: dict[str, int]
     """Field -> total bytes."""
 

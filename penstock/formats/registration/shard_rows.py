@@ -58,7 +58,6 @@ class Repeated(Sequence[Any]):
     """One value, repeated."""
 
     value: Any
-    """The value."""
     n: int
     """Number of rows."""
 
@@ -75,7 +74,6 @@ class MetadataRows(Sequence[Mapping[str, Any]]):
     """A table's rows as mappings."""
 
     table: pa.Table
-    """The table."""
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

@@ -56,9 +56,7 @@ class Migration:
     """A migration's copy settings."""
 
     source: Store
-    """Source store."""
     target: Store
-    """Target store."""
     pace: Pace
     """Rate limits for all machines together."""
     at_once: int

@@ -209,9 +209,7 @@ class Clients:
     """The clients seen in one collector pass."""
 
     signs: Signs
-    """Their signs."""
     leases: Sequence[LeaseRecord]
-    """All leases."""
     unfinished: Sequence[ObjectInfo]
     """Unfinished files outside `data/`."""
     silence_us: int

@@ -93,7 +93,6 @@ class CollectionReport:
     silent: Sequence[str]
     """Open transactions of dead writers; aborted if `applied`."""
     swept: SweepResult
-    """Result of the sweep."""
 
     def price_usd(self, price: float | None) -> float:
         """Return US dollars per GiB and month: the given price, or the provider's."""

@@ -129,7 +129,6 @@ class Sides:
     """One key's objects on both sides, and its journal record."""
 
     key: str
-    """Key."""
     source: ObjectInfo | None = None
     """Source's object, or None."""
     target: ObjectInfo | None = None

@@ -222,7 +222,6 @@ class RootReport:
     nothing_leased: list[str] = field(default_factory=list)
     """Keys of leases on versions that the log lacks."""
     problems: list[Problem] = field(default_factory=list)
-    """All problems."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -36,7 +36,6 @@ class Problem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardProblems:
     problems: list[Problem]
-    """All problems."""
     unverified_nbytes: int
     """Bytes that were read but have no known checksum."""
 

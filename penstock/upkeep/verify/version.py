@@ -44,7 +44,6 @@ class VerifyReport:
     unverified_nbytes: int = 0
     """Registered bytes that were read but have no known checksum; 0 unless `full`."""
     problems: list[Problem] = field(default_factory=list)
-    """All problems."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -65,7 +65,6 @@ class Camera:
     """A video, or an array of images."""
 
     n_frames: int
-    """Frames."""
     size: tuple[int, int]
     """(width, height) in px."""
     codec: str

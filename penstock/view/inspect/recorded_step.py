@@ -25,7 +25,6 @@ class RecordedPart(JsonRecord):
     """One delivery of a rank's part of a step."""
 
     rank: int
-    """Rank."""
     world_size: int
     """Number of ranks."""
     digest: int

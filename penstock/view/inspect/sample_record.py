@@ -47,7 +47,6 @@ class SampleRecord(JsonRecord):
     n_samples: int
     """Live samples of the version."""
     key: str
-    """Sample key."""
     part: str
     """Part id."""
     row: int

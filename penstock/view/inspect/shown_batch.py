@@ -42,7 +42,6 @@ class ShownBatch:
     step: int
     """Global step."""
     rank: int
-    """Rank."""
     world_size: int
     """Number of ranks."""
     first_slot: int

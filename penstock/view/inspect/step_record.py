@@ -59,7 +59,6 @@ class StepRecord(JsonRecord):
     step: int
     """Global step."""
     rank: int
-    """Rank."""
     world_size: int
     """Number of ranks."""
     batch_size: int

@@ -53,13 +53,10 @@ class StepWindow(JsonRecord):
     training: str
     """Run name or plan hash."""
     first: int
-    """First step."""
     last: int
-    """Last step."""
     unrecorded: tuple[int, ...]
     """Steps in neither run log nor metrics: perhaps not trained, with slots as planned."""
     n_slots: int
-    """All steps' slots."""
     n_padding: int
     """Slots without a sample."""
     n_samples: int
@@ -71,7 +68,6 @@ class StepWindow(JsonRecord):
     sources: tuple[WindowSource, ...]
     """By name."""
     buckets: Mapping[str, int]
-    """Bucket -> steps."""
     n_substituted: int
     """Slots with a substitute, recorded or for a quarantined sample."""
     substituted: tuple[WindowSample, ...]

@@ -122,13 +122,10 @@ class VersionPageRecord(JsonRecord):
     dataset: str
     """Dataset name."""
     number: int
-    """Version number."""
     version_id: str
-    """Version id."""
     n_samples: int
     """Live samples."""
     n_excluded: int
-    """Excluded."""
     fields: tuple[str, ...]
     """Field names."""
     created_us: int
@@ -324,7 +321,6 @@ def difference(a: "loader.Version", b: "loader.Version") -> Difference:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionLine(JsonRecord):
     number: int
-    """Version number."""
     retired: bool
     """True if it is retired."""
 

@@ -96,7 +96,6 @@ class TokenBox:
     """A token."""
 
     id: int
-    """Token id."""
     text: str
     """Special token's name, or text with visible whitespace, or ""."""
     special: bool
@@ -129,7 +128,6 @@ class Kind:
     """Functions for a kind of value, deterministic; all but `fits` require one that fits."""
 
     name: str
-    """Name in KINDS."""
     fits: Callable[[Any, Facts], bool]
     """Returns whether a value is of this kind; must not raise."""
     lines: Callable[[Any, Facts], tuple[str, ...]]

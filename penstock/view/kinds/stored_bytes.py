@@ -108,7 +108,6 @@ KindOf = Callable[[object, Facts], Kind]
 
 class DecodedValue(NamedTuple):
     value: Any
-    """The value."""
     facts: Facts
     """Facts, also the file's, such as its rate."""
     lines: tuple[str, ...] = ()

@@ -48,7 +48,6 @@ class MetricsFile:
     """Metrics and digests by step."""
 
     name: str
-    """File name."""
     frame: "pl.DataFrame" = field(repr=False)
     """By ascending step (Int64): one Float64 column per metric, null if missing."""
     digests: Mapping[int, str] = field(repr=False)

@@ -31,7 +31,6 @@ class StepPart(NamedTuple):
     step: int
     """Global step."""
     rank: int
-    """Rank."""
     world_size: int
     """Number of ranks."""
 

@@ -101,7 +101,6 @@ class VersionPage(PageAddress):
     dataset: str
     """Dataset name."""
     number: int
-    """Version number."""
     where: str = ""
     """SQL filter, or ""."""
     sort: str = ""

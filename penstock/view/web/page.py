@@ -162,7 +162,6 @@ class Page:
     record: Any
     """Record to show."""
     title: str
-    """Page title."""
     more: Mapping[str, Any] | None = None
     """Other template values."""
 

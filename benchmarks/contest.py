@@ -28,6 +28,23 @@ SITE: list[Path] = []
 """A folder with the packages of all peers, in place of their environments; or nothing."""
 
 
+BEFORE = "before"
+"""Peer: penstock itself, as another checkout has it."""
+
+CHECKOUTS: dict[str, Path] = {}
+"""Peer -> folder that its process starts in, and so imports from."""
+
+
+def compare_with(checkout: Path) -> None:
+    """Add the penstock of another checkout to the peers.
+
+    Raises: PeerError, if the folder holds no penstock or no native module of it.
+    """
+    if not list(checkout.glob("loader/native/_native*.so")):
+        raise PeerError(f"{checkout}: no loader/native/_native*.so; run `make setup` there first")
+    CHECKOUTS[BEFORE] = checkout.resolve()
+
+
 def use_site(folder: Path) -> None:
     """Have all contestants run by this Python, with the packages of the folder before its own."""
     SITE[:] = [folder]
@@ -57,9 +74,10 @@ class Runner:
         if failed := failure_of(peer):
             raise PeerError(failed)
         self._log = log.open("ab")
+        peer_module = "penstock" if peer == BEFORE else peer
         self._process = subprocess.Popen(
-            [python_of(peer), "-m", module, peer],
-            cwd=ROOT,
+            [python_of(peer), "-m", module, peer_module],
+            cwd=CHECKOUTS.get(peer, ROOT),  # `python -m` imports from here first
             env=os.environ | ONE_THREAD,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

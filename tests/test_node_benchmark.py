@@ -120,6 +120,34 @@ def test_packages_of_peers_come_from_a_folder(monkeypatch: pytest.MonkeyPatch, t
     assert bench.failed == {"webdataset": "ImportError: from the folder"}
 
 
+def test_earlier_checkout_is_one_more_contestant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(contest, "CHECKOUTS", {})
+    with pytest.raises(contest.PeerError, match="run `make setup` there first"):
+        contest.compare_with(tmp_path)
+    peers = tmp_path / "benchmarks" / "peers"
+    peers.mkdir(parents=True)
+    (tmp_path / "loader" / "native").mkdir(parents=True)
+    (tmp_path / "loader" / "native" / "_native.abi3.so").touch()
+    (peers / "__init__.py").touch()
+    (peers / "penstock.py").write_text('raise ImportError("the earlier one")\n')
+    for module in ("__init__", "contestant", "clips", "meter", "photos", "data", "rows"):
+        copy = tmp_path / "benchmarks" / f"{module}.py"
+        copy.write_bytes((ROOT / "benchmarks" / f"{module}.py").read_bytes())
+    contest.compare_with(tmp_path)
+    bench = Bench(tmp_path, [contest.BEFORE])
+    assert bench.failed == {contest.BEFORE: "ImportError: the earlier one"}
+
+
+def test_speeds_are_compared_with_those_of_an_earlier_checkout() -> None:
+    turns = {
+        DEFAULT: [turn(900, first_s=0.5), turn(1100, first_s=0.5)],
+        f"{contest.BEFORE}, {AS_IT_COMES}": [turn(1000, first_s=0.5), turn(1000, first_s=0.5)],
+    }
+    table = measure.Table(row=ROWS["crops"], workers=4, turns=turns, failed={})
+    assert "| penstock, as it comes | 1.000 (0.900-1.100) |" in page.full(table)
+    assert page.changes(TABLE) == []
+
+
 def test_trainer_counts_what_its_device_loses(tmp_path: Path) -> None:
     contestant = Trainer(penstock)
     bench = Bench(tmp_path, [], scale=0.004)

@@ -53,6 +53,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--site", type=Path, help="packages of all peers, as `pip install --target` lays them out"
     )
+    options.add_argument(
+        "--before",
+        type=Path,
+        help="a checkout of an earlier penstock: take turns with it, as one more contestant",
+    )
     options.add_argument("--note", default="", help="a sentence about the machine, such as: busy")
     options.add_argument("--out", type=Path, help="write all tables here, as Markdown")
     options.add_argument("--lines", type=Path, help="write every turn here, as a line of JSON each")
@@ -65,9 +70,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    given = parser().parse_args()
+    options = parser()
+    given = options.parse_args()
+    if given.before and given.page:
+        options.error("--before compares two checkouts; --page records one. Give one of them")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is ended and deleted
     peers = given.peers.split(",")
+    if given.before:
+        contest.compare_with(given.before)
+        peers.append(contest.BEFORE)
     if given.site:
         contest.use_site(given.site)
     elif given.wheels:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import sections
+from ..contest import BEFORE
 from ..page import MIB, Turns, fastest, is_of, rate, ratios, shown, theirs_of
 from ..rows import AS_IT_COMES, LIMIT, OURS
 from ..sections import END
@@ -95,7 +96,22 @@ def full(table: Table) -> list[str]:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"| {name} | left out: {why} | | | | | |" for name, why in table.failed.items()]
-    return [*lines, "", f"Limit: {table.row.limit}", ""]
+    return [*lines, "", f"Limit: {table.row.limit}", "", *changes(table)]
+
+
+def changes(table: Table) -> list[str]:
+    """Return a table of penstock's contestants against the same of another checkout, or nothing without one."""
+    lines = []
+    for earlier in table.turns:
+        if not is_of(earlier, BEFORE):
+            continue
+        ours = earlier.replace(BEFORE, OURS, 1)
+        if ours in table.turns:
+            speeds = ratios(table.turns, ours, earlier)
+            lines.append(f"| {ours} | {shown(speeds, 3)} |")
+    if not lines:
+        return []
+    return ["| contestant | speed, as a ratio to the checkout before |", "| --- | --- |", *lines, ""]
 
 
 def in_order(turns: Turns) -> list[str]:

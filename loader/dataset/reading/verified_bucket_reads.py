@@ -11,7 +11,7 @@ from ...errors import Corrupt
 from ...storage import RangeReader
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
-from .places import Int64s, SamplePlaces
+from .sample_places import Int64s, SamplePlaces
 from .shard_read import AddressOf, OnRead, Reading, ReadingOf, ShardRead, extent
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
@@ -125,7 +125,7 @@ def read_places(
                 at.nbytes[of_shard].tolist(),
                 crcs,
             )
-            by_shard.setdefault((shard.of, shard.path), []).extend(zip(*columns, strict=True))
+            by_shard.setdefault((shard.version, shard.path), []).extend(zip(*columns, strict=True))
     return _read_shards(reading_of, by_shard, places.address, run, learn)
 
 

@@ -21,7 +21,7 @@ from ...storage.requests import count_request
 from ..shards.address import UNKNOWN_CRC, SampleAddress
 from ..shards.bitmap import Bools
 from ..shards.shard import crc32c
-from .places import Int64s, SamplePlaces
+from .sample_places import Int64s, SamplePlaces
 from .shard_read import Reading, ReadingOf, ShardRead
 from .verified_bucket_reads import read_places
 
@@ -148,7 +148,7 @@ def _report_faults(gatherable: Gatherable, sources: Sources, field: str, wrong: 
             data = memoryview(os.pread(descriptor, nbytes, begin))
         place, checksum = at.address(field, number), crc32c(data)
         if checksum != place.crc32c != UNKNOWN_CRC:
-            gatherable.reading_of(at.shards[int(at.shard[number])].of).fault(place, checksum)
+            gatherable.reading_of(at.shards[int(at.shard[number])].version).fault(place, checksum)
 
 
 def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[FieldRead]:
@@ -216,7 +216,7 @@ class OpenShards(NamedTuple):
             ends = np.maximum.reduceat(begin + nbytes, starts).tolist()
             totals = np.add.reduceat(nbytes, starts).tolist()
             for (shard, first, stop), low, end, total in zip(shares, lows, ends, totals, strict=True):
-                start, rows, reading = perf_counter(), slice(first, stop), self.reading_of(shard.of)
+                start, rows, reading = perf_counter(), slice(first, stop), self.reading_of(shard.version)
                 address = partial(self.places.address, int(ordered[first]))
                 file = reading.opened(shard.path, begin[rows], nbytes[rows], address, field)
                 if file is None:

@@ -76,7 +76,7 @@ def by_path(located: LocatedSamples) -> dict[int, dict[str, Extents]]:
     extents_of: dict[int, dict[str, list[Extents]]] = {}
     for at in located.places.fields.values():
         for shard, rows_of_shard in at.by_shard():
-            paths = extents_of.setdefault(located.kind.sources[shard.of], {})
+            paths = extents_of.setdefault(located.kind.sources[shard.version], {})
             paths.setdefault(shard.path, []).append(
                 Extents(at.offset[rows_of_shard], at.nbytes[rows_of_shard])
             )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dataset.reading.places import Int64s
+from ...dataset.reading.sample_places import Int64s
 from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, InvalidRuntime, MissingDependency
 from ...order.random.keyed_permutation import I64

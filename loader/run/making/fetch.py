@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...cache.spec import CacheSpec, NodeCache
-from ...dataset.reading.places import SamplePlaces
+from ...dataset.reading.sample_places import SamplePlaces
 from ...dataset.reading.shard_read import Reading, ReadingOf
 from ...dataset.reading.verified_bucket_reads import (
     Map,

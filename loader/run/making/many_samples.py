@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...dataset.reading.places import SamplePlaces
+from ...dataset.reading.sample_places import SamplePlaces
 from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, draws, placing

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dataset.reading.places import Lookup, SamplePlaces, layout_of
+from ...dataset.reading.places import Lookup, layout_of
+from ...dataset.reading.sample_places import SamplePlaces
 from ...dataset.reading.verified_bucket_reads import Map
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime, PenstockError
@@ -290,7 +291,7 @@ class Locate:
         out = []
         try:
             for kind, of, numbers, rows in self._by_kind(slots, np.arange(len(slots))):
-                places = kind.lookup.held_places(numbers, self._stored(kind, slots.ordinal[rows]))
+                places = kind.lookup.cached_places(numbers, self._stored(kind, slots.ordinal[rows]))
                 if places is None:
                     return None
                 out.append(LocatedSamples(kind, of, rows, places, self._anchor_rows(kind, slots, rows)))

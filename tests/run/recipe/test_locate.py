@@ -96,7 +96,7 @@ def test_versions_listed_twice_are_joined_once(views):
     alone = [(plain, fewer)[one % 2].address(ordinals[i : i + 1], ["txt"])[0] for i, one in enumerate(of)]
     assert found.addresses() == alone
     assert len(lookup._parts.first) == len(plain.parts) + len(fewer.parts) + 1
-    assert {shard.of for shard, _ in found.fields["txt"].by_shard()} == {0, 1, 2}
+    assert {shard.version for shard, _ in found.fields["txt"].by_shard()} == {0, 1, 2}
 
 
 def calls_of(function):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import loader
-from loader.order.slots import slot_identities
+from loader.order.digests import slot_identities
 from penstock.train.goodput import PARTS, goodput, matched, totals
 from penstock.train.launch.launcher import Span
 from penstock.train.launch.slurm_job import spans_of

@@ -13,12 +13,12 @@ from ..json_text import DamagedJson, parse_json
 from ..keywords import PLAN_WORDS, explains
 from ..order.content import MixtureSource
 from ..order.content import source as _source
-from ..order.mixture import GlobalBatch, Weight
 from ..order.plan import Plan, Schedule, make_plan
 from ..order.sources.bucket import BucketBy, Number
 from ..order.sources.packing import PackBy, pack
 from ..order.sources.quarantine import QuarantineKeys
 from ..order.sources.views import OrderView, SyntheticView, synthetic
+from ..order.weights import GlobalBatch, Weight
 
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part

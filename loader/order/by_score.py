@@ -11,9 +11,9 @@ from math import gcd, lcm
 
 from ..errors import InvalidPlan
 from .content import MixtureSource, split_view
-from .mixture import Weight
 from .sources.bucket import Number, bucket, edge_ranges, first_few
 from .sources.views import OrderView
+from .weights import Weight
 
 RESOLUTION = 4096
 """Largest sum of a view's integer shares; leaves room for other sources."""

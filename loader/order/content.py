@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
 from .interleave import MAX_BUCKETS, Interleaving, Starts, Turn, bucket_source, interleave
-from .mixture import FILL, MASK, MixtureSegment, Stream, Weight, check_boundary, epoch_steps
+from .mixture import FILL, MASK, MixtureSegment, Stream, check_boundary, epoch_steps
 from .random.keyed_permutation import key
 from .random.lanes import LaneShape, fits_live, frozen_shape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
@@ -16,6 +16,7 @@ from .sources.growth import GrownStream, Growth, Stage, delta_name, grown_stream
 from .sources.packing import Packing
 from .sources.quarantine import Quarantine
 from .sources.views import OrderView
+from .weights import Weight
 
 PLAN_FORMAT = 1  # version of the plan's JSON
 ORDER_VERSION = 1  # version of the formulas: raised if any batch changes; old formulas stay

@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
 from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource, bucketed_segments, interleave_parts
 from .grow import growths_again
-from .mixture import chain_segments, cut_at, in_force
+from .mixture import chain_segments
 from .plan import Plan, segment_starts
 from .random.lanes import MAX_SAMPLES, LaneShape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
@@ -15,6 +15,7 @@ from .sources.growth import Growth
 from .sources.packing import Packing
 from .sources.quarantine import Quarantine, QuarantineList
 from .sources.views import OrderView
+from .weights import cut_at, in_force
 
 
 def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderView]) -> Plan:

@@ -16,11 +16,12 @@ from .content import (
     split_view,
 )
 from .interleave import Interleaving, bucket_source
-from .mixture import MASK, cut_at, in_force
+from .mixture import MASK
 from .random.plan_hash import whole
 from .sources.bucket import BucketBy, first_few, size_ramp
 from .sources.growth import Growth, delta_name, whole_name
 from .sources.views import Delta, OrderView, delta_since
+from .weights import cut_at, in_force
 
 
 def grown_content(

@@ -10,7 +10,8 @@ from fractions import Fraction
 from math import lcm
 
 from ..errors import InvalidPlan
-from .mixture import MAX_TOTAL_WEIGHT, MixtureSegment, Stream, chain_segments, integer_weights, stream_slots
+from .mixture import MixtureSegment, Stream, chain_segments, stream_slots
+from .weights import MAX_TOTAL_WEIGHT, integer_weights
 
 MAX_BUCKETS = 4096  # each gets at least 1 of 65536 steps: more buckets would make their shares too coarse
 

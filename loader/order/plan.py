@@ -22,7 +22,7 @@ from .content import (
     source,
     split_sources,
 )
-from .mixture import FILL, GlobalBatch, Weight, chain_segments, cut_at, in_force, integer_weights, ramp_of
+from .mixture import FILL, chain_segments
 from .random.plan_hash import plan_json, whole
 from .slots import Slots, Stacked
 from .sources.bucket import BucketBy, bucket, size_ramp
@@ -32,6 +32,7 @@ from .sources.quarantine import Quarantine, QuarantineKeys, QuarantineList, list
 from .sources.views import OrderView, synthetic
 from .state import check_state, state_at
 from .substitutes import planned_slots, planned_stack
+from .weights import GlobalBatch, Weight, cut_at, in_force, integer_weights, ramp_of
 
 if TYPE_CHECKING:
     from .occurrences import Occurrence, Substituted

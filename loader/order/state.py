@@ -13,8 +13,8 @@ from typing import Any
 
 from ..errors import FormatTooNew, PlanMismatch
 from .content import ORDER_VERSION, PlanContent, PlannedSource
+from .digests import planned_digest
 from .random.plan_hash import content_hash
-from .slots import planned_digest
 from .substitutes import planned_slots
 
 STATE_FORMAT = 1

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from ..errors import InvalidPlan
 from .content import PlanContent
 from .random.keyed_permutation import I64
-from .slots import Slots, Stacked, ordinals_at, places, stacked_slots
+from .slots import Slots, Stacked, ordinals_at, stacked_slots
 from .sources.growth import earlier_ordinals, removed_since
 from .sources.window_view import stored_ordinals
+from .stream_order import epoch_positions
 
 MAX_ATTEMPTS = 8  # the run stops after these: eight corrupt samples in a row are no accident
 
@@ -38,7 +39,7 @@ def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> t
     planned = list(plan.sources.values())[source]
     # The arithmetic of a whole step, on arrays of length 1.
     stream = np.array([plan.source_names.index(planned.stream)], np.int64)
-    _, epoch, in_epoch = places(plan, stream, np.array([position], np.int64))
+    _, epoch, in_epoch = epoch_positions(plan, stream, np.array([position], np.int64))
     own = ordinals_at(plan.seed, [planned], np.zeros(1, np.int64), epoch, in_epoch)
     view_ordinal = planned.substitute_of(plan.seed, int(own[0]), int(epoch[0]), int(in_epoch[0]), attempt)
     ordinals = planned.view.version_ordinals(np.array([view_ordinal], dtype=np.int64))

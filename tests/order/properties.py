@@ -18,6 +18,7 @@ from loader.order.sources import packing as pack_table
 from loader.order.sources.views import Delta
 from loader.order.sources.views import synthetic as synthetic_view
 from loader.order.substitutes import substitute
+from loader.order.weights import integer_weights
 
 
 def shape_of(n, chunk, lane_count, h):
@@ -98,7 +99,7 @@ def over_epochs(shape, positions, epochs, seed):
 
 def counts_stay_within_one(weights, prefix):
     """Every prefix of the stream holds each source within 1 of its exact share."""
-    quotas = mixture.integer_weights(weights)
+    quotas = integer_weights(weights)
     names = sorted(weights)
     segment = mixture.MixtureSegment(start_step=0, weights=quotas, base={})
     k, position = mixture.stream_slots(segment, names, 0, prefix)

@@ -8,8 +8,8 @@ import google_crc32c
 import numpy as np
 
 import loader
+from loader.order.digests import identity_hash
 from loader.order.random.keyed_permutation import hash_fields, sub
-from loader.order.slots import identity_hash
 from loader.order.substitutes import substitute
 
 MODULUS = 2**64

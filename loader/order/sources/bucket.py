@@ -8,8 +8,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 from ...errors import InvalidPlan
-from ..mixture import GlobalBatch, in_force, steps_of
 from ..random.plan_hash import MAX_GLOBAL_BATCH, whole
+from ..weights import GlobalBatch, in_force, steps_of
 
 _SHAPE = re.compile(r"w([0-9]+)h([0-9]+)(?:f([0-9]+))?")  # width, height in px, frames
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ...dataset.reading.sample_places import Int64s
 from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, InvalidRuntime, MissingDependency
+from ...order.digests import delivered_hashes, slot_identities
 from ...order.random.keyed_permutation import I64
-from ...order.slots import delivered_hashes, slot_identities
 from ..recipe.rank_slots import LocatedSamples, RankSlots
 from ..recipe.recipe import Recipe
 from .batch import MAKING, Batch, Keys, SlotIds, StepMetrics, fields_nbytes

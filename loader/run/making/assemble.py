@@ -12,7 +12,8 @@ from ...cache.spec import CacheSpec, PageMemory
 from ...dataset.reading.verified_bucket_reads import Map
 from ...errors import Corrupt
 from ...modalities import Decoder
-from ...order.slots import Slots, delivered_digest, slot_identities
+from ...order.digests import delivered_digest, slot_identities
+from ...order.slots import Slots
 from ...order.substitutes import substitutes
 from ...storage.requests import counted, patient
 from ..batch.batch import Batch, StepMetrics

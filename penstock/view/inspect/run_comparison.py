@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import PenstockError
-from loader.order.slots import Slots, rank_slice, slot_identities
+from loader.order.digests import slot_identities
+from loader.order.slots import Slots, rank_slice
 from loader.run.trail.read_trail import RunTrail
 from loader.run.trail.step_rows import NOTE
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 import loader
 from loader.errors import InvalidRuntime
-from loader.order.slots import Slots, slot_identities
+from loader.order.digests import slot_identities
+from loader.order.slots import Slots
 
 from ..json_record import JsonRecord
 from ..replays.training import Training

@@ -15,16 +15,17 @@ from pathlib import Path
 import numpy as np
 
 from loader.order.content import ORDER_VERSION, source
-from loader.order.mixture import integer_weights, quota_table
+from loader.order.digests import delivered_digest, planned_digest, slot_identities
+from loader.order.mixture import quota_table
 from loader.order.plan import make_plan
 from loader.order.random.generators import sample_rng_key
 from loader.order.random.keyed_permutation import key, mix64, perm, sub
 from loader.order.random.lanes import LaneShape, locate
-from loader.order.slots import delivered_digest, planned_digest, slot_identities
 from loader.order.sources.bucket import bucket
 from loader.order.sources.packing import PackedView, pack, pack_documents
 from loader.order.sources.views import synthetic
 from loader.order.substitutes import substitute
+from loader.order.weights import integer_weights
 
 HERE = Path(__file__).parent
 KEYS = [

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan, PlanMismatch
 from loader.order.content import source
+from loader.order.digests import planned_digest
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
-from loader.order.slots import planned_digest, rank_slice
+from loader.order.slots import rank_slice
 from loader.order.sources.bucket import bucket
 from loader.order.sources.views import synthetic
 from loader.order.substitutes import substitute

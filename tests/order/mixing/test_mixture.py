@@ -10,6 +10,7 @@ from loader.order import mixture
 from loader.order.content import source
 from loader.order.plan import make_plan
 from loader.order.sources.views import synthetic
+from loader.order.weights import integer_weights
 
 WEIGHTS = st.dictionaries(
     st.text(st.characters(codec="utf-8", max_codepoint=500), min_size=1, max_size=3),
@@ -23,7 +24,7 @@ WEIGHTS = st.dictionaries(
 @given(weights=WEIGHTS)
 def test_table_is_the_reference(reference, weights):
     names = sorted(weights)
-    quotas = mixture.integer_weights(weights)
+    quotas = integer_weights(weights)
     table, rank = mixture.quota_table(tuple(quotas.get(name, 0) for name in names))
     got = [(names[k], r) for k, r in zip(table.tolist(), rank.tolist(), strict=True)]
     assert got == reference.table(weights)
@@ -54,7 +55,7 @@ def test_largest_tables_are_within_one_too(properties, weights):
     ],
 )
 def test_weights_become_reduced_integers(weights, want):
-    assert mixture.integer_weights(weights) == want
+    assert integer_weights(weights) == want
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_weights_become_reduced_integers(weights, want):
 )
 def test_weights_that_are_refused(weights, says):
     with pytest.raises(InvalidPlan, match=says):
-        mixture.integer_weights(weights)
+        integer_weights(weights)
 
 
 def test_tables_are_shared_and_cannot_be_written():
@@ -99,7 +100,7 @@ def test_streams_over_segments_are_the_reference(reference, batch, cuts, first, 
         at += gap
         starts.append((at, weights))
     names = sorted({name for _, weights in starts for name in weights})
-    whole = [(start, mixture.integer_weights(weights)) for start, weights in starts]
+    whole = [(start, integer_weights(weights)) for start, weights in starts]
     segments = mixture.chain_segments(whole, names, batch)
     here = [segment for segment in segments if segment.start_step <= step][-1]
     k, position = mixture.stream_slots(here, names, step, batch)

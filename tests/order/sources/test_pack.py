@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, EmptyView, InvalidPlan, PlanMismatch
 from loader.order.content import source
+from loader.order.digests import planned_digest
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
-from loader.order.slots import planned_digest, rank_slice
+from loader.order.slots import rank_slice
 from loader.order.sources import packing as pack_table
 from loader.order.sources.packing import Packing, pack
 from loader.order.sources.views import synthetic

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loader.order.digests import delivered_digest, planned_digest, slot_identities
 from loader.order.plan import make_plan
 from loader.order.random.generators import sample_rng_key
-from loader.order.slots import delivered_digest, planned_digest, slot_identities
 from loader.order.sources.views import synthetic
 
 

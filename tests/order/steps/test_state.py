@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from loader.errors import FormatTooNew, InvalidRuntime, PlanMismatch
 from loader.order.content import source
+from loader.order.digests import planned_digest
 from loader.order.plan import make_plan
-from loader.order.slots import planned_digest, rank_slice
+from loader.order.slots import rank_slice
 from loader.order.sources.views import synthetic
 
 

@@ -1,0 +1,84 @@
+"""Hash the samples of a step: as planned, for a run's state, and as delivered, for a proof over all ranks."""
+
+import hashlib
+import struct
+from functools import lru_cache
+
+import numpy as np
+
+from .content import PlanContent
+from .random.keyed_permutation import I64, U64, hash_fields, sub_array
+from .slots import Slots
+
+_PADDING = np.uint64(2**64 - 1)  # ordinal of a padded slot
+
+
+@lru_cache(maxsize=4096)
+def identity_hash(identity: str) -> int:
+    """Return a 64-bit hash of a version's id (`view.identity`), framed like the fields of `key`."""
+    return hash_fields("identity", identity)
+
+
+def slot_identities(plan: PlanContent, slots: Slots) -> U64:
+    """Return uint64 [B]: each slot's hash of (version id, version ordinal), for `delivered_digest`."""
+    ordinals = slots.ordinal.astype(np.uint64)
+    return sub_array(_version_hashes(plan, slots), ordinals)
+
+
+def planned_digest(
+    step: int,
+    slots: Slots,
+    plan: PlanContent,
+) -> str:
+    """Return a hash of a step's planned identities in canonical order, as 16 hex digits. Reads nothing.
+
+    blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all little-endian; a
+    padded slot has ordinal 2^64 - 1.
+    """
+    ordinals = slots.ordinal.astype(np.uint64)
+    pairs = np.empty((len(slots), 2), dtype="<u8")  # little-endian on every machine
+    pairs[:, 0] = _version_hashes(plan, slots)
+    pairs[:, 1] = np.where(slots.valid, ordinals, _PADDING)
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(struct.pack("<Q", step))
+    digest.update(pairs.tobytes())
+    return digest.hexdigest()
+
+
+def delivered_digest(
+    step: int,
+    slot_numbers: I64,
+    identities: U64,
+    crcs: I64,
+) -> int:
+    """Return this rank's digest of the data it read: the sum of its slots' hashes modulo 2^64.
+
+    slot_numbers: int64 [n], canonical slot numbers in [0, B).
+    identities: uint64 [n], identities of the delivered samples (a substitute has its own).
+    crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63. The sum over all ranks, modulo 2^64, is the same for
+    every world size.
+    """
+    steps = np.full(len(slot_numbers), step, np.uint64)
+    hashes = delivered_hashes(steps, slot_numbers, identities, crcs)
+    total = hashes.sum(dtype=np.uint64)  # a sum, so that the ranks' digests add up in any order
+    return int(total)
+
+
+def delivered_hashes(
+    steps: U64,
+    slot_numbers: I64,
+    identities: U64,
+    crcs: I64,
+) -> U64:
+    """Return uint64 [n]: the slot hashes that `delivered_digest` sums. steps: uint64 [n], each slot's step."""
+    hashed = sub_array(hash_fields("delivered"), steps)
+    hashed = sub_array(hashed, slot_numbers.astype(np.uint64))
+    hashed = sub_array(hashed, identities.astype(np.uint64))
+    return sub_array(hashed, crcs.astype(np.uint64))
+
+
+def _version_hashes(plan: PlanContent, slots: Slots) -> U64:
+    """Return uint64 [B]: the `identity_hash` of each slot's version."""
+    hashes = [identity_hash(source.view.identity) for source in plan.sources.values()]
+    by_source = np.array(hashes, dtype=np.uint64)
+    return by_source[slots.source]

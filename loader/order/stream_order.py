@@ -1,0 +1,184 @@
+"""L2, L3: list all slots of one or several steps in stream order, each with its source, epoch and position in it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .content import PlanContent, PlannedSource
+from .mixture import MASK, MixtureSegment, Stream, stream_slots, whole_epochs
+from .random.keyed_permutation import I64
+
+
+class StreamSlots(NamedTuple):
+    """All slots of several steps, in stream order: step after step, not yet sorted by group."""
+
+    source: I64
+    """int64 [m]: index into plan.source_names."""
+    position: I64
+    """int64 [m]: i_k in the source's endless stream."""
+    epoch: I64
+    """int64 [m]."""
+    position_in_epoch: I64
+    """int64 [m]: N or more at padding."""
+    batches: list[int]
+    """Slots of each step; they sum to m."""
+
+
+class SegmentSteps(NamedTuple):
+    """Consecutive steps of a stream within one of its segments."""
+
+    stream: Stream
+    """The plan's only stream, or a bucket's."""
+    segment: MixtureSegment
+    """Weights in force at all of these steps."""
+    first_step: int
+    """Number of the first step among the stream's own steps."""
+    n_steps: int
+    """1 or more."""
+
+    @property
+    def batch(self) -> int:
+        return self.stream.batch_in(self.segment)
+
+
+def slots_in_stream_order(plan: PlanContent, steps: Sequence[int]) -> StreamSlots:
+    stretches = _segment_steps(plan, steps)
+    batches: list[int] = []
+    for stretch in stretches:
+        batches += [stretch.batch] * stretch.n_steps
+    if plan.boundary == MASK:
+        return _padded_epochs(plan, steps, batches)
+
+    names = plan.source_names
+    sources = []  # per stretch, int64 [slots of its steps]
+    positions = []
+    for stretch in stretches:
+        stream_names = stretch.stream.names
+        source, position = stream_slots(
+            stretch.segment,
+            stream_names,
+            stretch.first_step,
+            stretch.batch,
+            stretch.n_steps,
+        )
+        if stream_names != names:  # buckets, or views of sources that grow
+            numbers = [names.index(name) for name in stream_names]
+            number_in_plan = np.array(numbers, np.int64)
+            source = number_in_plan[source]
+        sources.append(source)
+        positions.append(position)
+    if len(stretches) > 1:  # the usual single stretch needs no copy
+        source = np.concatenate(sources)
+        position = np.concatenate(positions)
+
+    view, epoch, position_in_epoch = epoch_positions(plan, source, position)
+    return StreamSlots(
+        source=view,
+        position=position,
+        epoch=epoch,
+        position_in_epoch=position_in_epoch,
+        batches=batches,
+    )
+
+
+def _segment_steps(
+    plan: PlanContent,
+    steps: Sequence[int],
+) -> list[SegmentSteps]:
+    """Return the parts of these steps that lie in one segment of one stream, in order."""
+    first_step = steps[0]
+    last_step = steps[-1]
+    plan.checked_step(first_step)
+    plan.checked_step(last_step)
+    if plan.buckets is None:
+        stream = plan.turn(first_step).stream
+        segment = stream.segment_at(first_step)
+        is_one_segment = segment is stream.segment_at(last_step)
+        is_gapless = last_step - first_step + 1 == len(steps)
+        if is_one_segment and is_gapless:  # the usual case, without a loop over the steps
+            all_steps = SegmentSteps(stream, segment, first_step, len(steps))
+            return [all_steps]
+        stream_steps = [(stream, step) for step in steps]
+    else:
+        turns = [plan.turn(step) for step in steps]
+        stream_steps = [(turn.stream, turn.step) for turn in turns]
+
+    stretches: list[SegmentSteps] = []
+    for stream, step in stream_steps:
+        segment = stream.segment_at(step)
+        if stretches:
+            last = stretches[-1]
+            is_same_segment = last.stream is stream and last.segment is segment
+            next_step = last.first_step + last.n_steps
+            if is_same_segment and step == next_step:
+                stretches[-1] = last._replace(n_steps=last.n_steps + 1)
+                continue
+        stretches.append(SegmentSteps(stream, segment, step, 1))
+    return stretches
+
+
+def _padded_epochs(
+    plan: PlanContent,
+    steps: Sequence[int],
+    batches: list[int],
+) -> StreamSlots:
+    """Return the slots of steps under "mask", where the last batch of an epoch is filled with padding."""
+    only_source = next(iter(plan.sources.values()))  # "mask" accepts a single source
+    n = only_source.shape.n
+    epochs = []
+    positions_in_epoch = []
+    for batch, step in zip(batches, steps, strict=True):
+        step_epoch, step_positions = whole_epochs(n, batch, step)
+        epochs.append(step_epoch)
+        positions_in_epoch.append(step_positions)
+    epoch = np.concatenate(epochs)
+    position_in_epoch = np.concatenate(positions_in_epoch)
+    return StreamSlots(
+        source=np.zeros(len(epoch), np.int64),
+        position=epoch * n + position_in_epoch,
+        epoch=epoch,
+        position_in_epoch=position_in_epoch,
+        batches=batches,
+    )
+
+
+def epoch_positions(
+    plan: PlanContent,
+    stream: I64,
+    position: I64,
+) -> tuple[I64, I64, I64]:
+    """Return (source, epoch, position in the epoch) of stream positions, int64 [m] each.
+
+    stream: int64 [m], index of the stream's first view in `plan.source_names`. The returned source is the index of the
+    view at the position: another one if the source grew.
+    """
+    planned = list(plan.sources.values())
+    n = epoch_lengths(planned)[stream]  # [m]: samples in an epoch of each slot's source
+    source = stream.copy()
+    epoch = position // n
+    position_in_epoch = position - epoch * n  # `position % n` would divide a second time
+    if not plan.grown_streams:
+        return source, epoch, position_in_epoch
+
+    streams_with_slots = np.flatnonzero(np.bincount(stream))
+    for number in streams_with_slots.tolist():
+        name = plan.source_names[number]
+        grown = plan.grown_streams.get(name)
+        if grown is None:
+            continue
+        rows = np.flatnonzero(stream == number)  # [r]: this stream's slots
+        growth, is_delta, grown_epoch, grown_position = grown.places(position[rows])
+        epoch[rows] = grown_epoch
+        position_in_epoch[rows] = grown_position
+        slot_views = zip(growth.tolist(), is_delta.tolist(), strict=True)  # [r]
+        for view_growth, view_is_delta in set(slot_views):
+            is_growth = growth == view_growth
+            is_kind = is_delta == view_is_delta
+            view_rows = rows[is_growth & is_kind]
+            source[view_rows] = plan.view_index[name, view_growth, view_is_delta]
+    return source, epoch, position_in_epoch
+
+
+def epoch_lengths(planned: Sequence[PlannedSource]) -> I64:
+    return np.array([source.shape.n for source in planned], np.int64)

@@ -1,0 +1,182 @@
+"""Read a mixture as the user writes it: weights as exact integers, and schedules of values by step (ramps)."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from math import gcd, lcm
+from typing import Any, TypeVar
+
+from ..errors import InvalidPlan
+from .random.plan_hash import MAX_GLOBAL_BATCH, whole
+
+MAX_TOTAL_WEIGHT = 2**16
+
+Weight = int | float | str | Fraction
+
+GlobalBatch = int | Sequence[tuple[int, int]]
+"""Slots per optimizer step over all ranks: a number, or [(first step, number), ...]."""
+
+T = TypeVar("T")
+
+
+def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
+    """Return the weights as the order uses them: integers, reduced by their gcd, zeros left out, sorted by name.
+
+    A float, a Fraction or a decimal string ("0.7", "1/3") is read as its printed decimal, and rounded to the nearest
+    fraction with a denominator of at most 2^16.
+
+    Raises InvalidPlan if a weight is not a number, is negative, or rounds to 0; if all are zero; if the sum exceeds
+    2^16.
+    """
+    fractions: dict[str, Fraction] = {}
+    for name in sorted(weights):
+        fraction = _fraction(name, weights[name])
+        if fraction:
+            fractions[name] = fraction
+    if not fractions:
+        raise InvalidPlan(f"weights {dict(weights)!r}: at least one source needs a weight above 0")
+
+    integers = smallest_integers(fractions)
+    total = sum(integers.values())
+    if total <= MAX_TOTAL_WEIGHT:
+        return integers
+
+    near = {}
+    for name, value in integers.items():
+        near[name] = value * MAX_TOTAL_WEIGHT // total
+    hint = ""
+    is_short = len(near) <= 8
+    if is_short and all(near.values()):  # a weight of 0 would leave its source out
+        hint = f"; close to yours: {near}"
+    shown = _first_weights(integers)
+    raise InvalidPlan(
+        f"weights {shown} sum to {total} after division by their gcd: at most "
+        f"{MAX_TOTAL_WEIGHT} is accepted; round them to coarser numbers{hint}"
+    )
+
+
+def smallest_integers(shares: Mapping[str, Fraction]) -> dict[str, int]:
+    """Return the smallest positive integers in the ratio of these positive shares."""
+    denominators = [share.denominator for share in shares.values()]
+    scale = lcm(*denominators)
+    integers = {}
+    for name, share in shares.items():
+        integers[name] = int(share * scale)
+    divisor = gcd(*integers.values())
+    for name in integers:
+        integers[name] //= divisor
+    return integers
+
+
+def _fraction(name: str, weight: Weight) -> Fraction:
+    try:
+        exact = exact_fraction(weight)
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise InvalidPlan(
+            f"source {name!r}: weight {weight!r} is not a finite number; "
+            "an int, a Fraction, a float or a decimal string is accepted"
+        ) from None
+    if exact < 0:
+        raise InvalidPlan(f"source {name!r}: weight {weight!r} is negative; 0 leaves the source out")
+    near = exact.limit_denominator(MAX_TOTAL_WEIGHT)
+    if exact and not near:
+        raise InvalidPlan(
+            f"source {name!r}: weight {weight!r} rounds to 0 at a resolution of 1/{MAX_TOTAL_WEIGHT}; "
+            "give whole-number weights, or 0 to leave the source out"
+        )
+    return near
+
+
+def exact_fraction(weight: Weight) -> Fraction:
+    """Return a weight as its printed decimal. Raises TypeError, ValueError or ZeroDivisionError if it is no number."""
+    if isinstance(weight, bool):
+        raise TypeError("a truth value is no weight")
+    if isinstance(weight, int | Fraction):
+        return Fraction(weight)
+    text = str(weight)  # 0.1 means 1/10, not the double next to it
+    return Fraction(text)
+
+
+def _first_weights(weights: Mapping[str, int]) -> str:
+    """Return the weights as text, at most eight of them."""
+    shown: list[str] = []
+    for name, value in weights.items():
+        if len(shown) == 8:
+            shown.append("...")
+            break
+        shown.append(f"{name}: {value}")
+    text = ", ".join(shown)
+    return "{" + text + "}"
+
+
+def ramp_of(value: object) -> list[tuple[int, int]]:
+    """Return (start step, slots) pairs of a global batch, from step 0 on."""
+
+    def checked_batch(name: str, slots: Any) -> int:
+        return whole(name, slots, 1, MAX_GLOBAL_BATCH)
+
+    return steps_of("global_batch", value, checked_batch)
+
+
+def steps_of(
+    name: str,
+    changes: object,
+    checked: Callable[[str, Any], T],
+) -> list[tuple[int, T]]:
+    """Return (start step, value) pairs from step 0 on, without entries that change nothing.
+
+    changes: one value, or [(step, value), ...]. checked: (name for messages, value) -> the validated value.
+    """
+    if isinstance(changes, str) or not isinstance(changes, Sequence):
+        value = checked(name, changes)
+        return [(0, value)]
+
+    schedule: list[tuple[int, T]] = []
+    low = 0
+    high = 0  # the first entry is at step 0
+    for number, entry in enumerate(changes):
+        try:
+            start, value = entry
+        except (TypeError, ValueError):
+            raise InvalidPlan(f"{name} entry {entry!r}: (step, number) is needed") from None
+        start = whole(
+            f"{name} entry {number}: step",
+            start,
+            low,
+            high,
+        )
+        value = checked(f"{name} from step {start}", value)
+        low = start + 1
+        high = 2**53
+        if schedule:
+            _, former_value = schedule[-1]
+            if value == former_value:
+                continue
+        schedule.append((start, value))
+    if not schedule:
+        raise InvalidPlan(f"{name} = {changes!r}: a number, or [(0, number), (step, number), ...], is needed")
+    return schedule
+
+
+def in_force(
+    schedule: Sequence[tuple[int, T]],
+    step: int,
+) -> T:
+    """Return the value at a step, from an ascending schedule that starts at step 0."""
+    begun = bisect_right(schedule, step, key=lambda entry: entry[0])
+    _, value = schedule[begun - 1]
+    return value
+
+
+def cut_at(
+    schedule: Sequence[tuple[int, T]],
+    starts: Iterable[int],
+) -> list[tuple[int, T]]:
+    """Return the schedule with an entry at each of its own starts and at `starts`, in order."""
+    own_starts = [start for start, _ in schedule]
+    all_starts = {*own_starts, *starts}
+    out = []
+    for start in sorted(all_starts):
+        value = in_force(schedule, start)
+        out.append((start, value))
+    return out

@@ -104,6 +104,8 @@ class Crops:
             raise ValueError("two JPEGs have the same head; crops of them could not be told apart")
 
     def __call__(self, batch: Sequence[Any]) -> list[int | None]:
+        if getattr(batch, "is_cuda", False):  # a tensor on the device
+            batch = batch.cpu()
         return [self._sample(np.asarray(one)) for one in batch]
 
     def _sample(self, made: Photo) -> int | None:

@@ -5,13 +5,16 @@ would stand still there in silence. So `auto` compares them with the values at t
 and twice a second afterwards. Values are compared by a hash of their pickles, because most objects define no `==`.
 """
 
+import copyreg
 import hashlib
+import io
 import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ...errors import Unpicklable
@@ -192,10 +195,34 @@ class _FingerprintPickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         refuse_gpu(value)
-        if not isinstance(value, BY_IDENTITY) or value is _address:
+        if value is _address:
+            return NotImplemented
+        if isinstance(value, MappingProxyType):
+            return dict, (dict(value),)
+        if not isinstance(value, BY_IDENTITY) and not _is_opaque(value):
             return NotImplemented
         self.identified.append(value)
         return _address, (id(value),)
+
+
+def _is_opaque(value: object) -> bool:
+    """Return whether a value is the same only if it is the same object, because no pickle holds what is in it.
+
+    Compiled parsers and decoders are such values: a `struct.Struct`, a decompressor, a lookup in a database. Each
+    process imports its own. Files and iterators are no such values: their positions move as they are read.
+    """
+    kind = type(value)
+    if kind in copyreg.dispatch_table:  # such as a regular expression
+        return False
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
+        return False
+    if kind.__module__ == "builtins" or isinstance(value, io.IOBase) or hasattr(kind, "__next__"):
+        return False
+    try:
+        value.__reduce_ex__(5)
+    except TypeError:  # "cannot pickle 'X' object"
+        return True
+    return False
 
 
 def _address(number: int) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import _lru_cache_wrapper, lru_cache
 from mmap import PROT_READ, mmap
 from multiprocessing import current_process
+from struct import Struct
 from types import FunctionType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -172,6 +173,8 @@ def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
             # cloudpickle sends a cached function by name.
             if isinstance(value, _lru_cache_wrapper) and value.__module__ == "__main__":
                 return _with_cache, (value.__wrapped__, value.cache_parameters())
+            if isinstance(value, Struct):  # no pickler knows it
+                return Struct, (value.format,)
             return super().reducer_override(value)
 
     ByValue(into, 5).dump(value)

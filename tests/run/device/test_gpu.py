@@ -204,7 +204,7 @@ print("here", flush=True)
 
 def test_training_may_end_and_fork_without_closing(plan):
     url = plan.sources["photos"].view.version.store.url
-    done = python(
-        "-W", "ignore", "-c", SCRIPT, url, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    )
+    folders = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    done = python("-W", "ignore", "-c", SCRIPT, url, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "here\n", "")

@@ -14,7 +14,7 @@ from loader.run.workers import startup_message
 from tests.servers.processes import python
 
 GUARDLESS = """
-import enum, functools, sys
+import enum, functools, struct, sys
 from dataclasses import dataclass
 import loader
 import beside
@@ -39,9 +39,11 @@ class Scale:
     def __call__(self, sample, rng):
         if sample["cls"] == FAILS:
             raise Bad(f"at {sample['cls']}")
-        return {"x": self.by * offset(sample["cls"]), "box": Box(sample["cls"]), "colour": Colour.RED,
+        number = HEAD.unpack(HEAD.pack(sample["cls"]))[0]
+        return {"x": self.by * offset(number), "box": Box(sample["cls"]), "colour": Colour.RED,
                 "beside": beside.Named(sample["cls"])}
 
+HEAD = struct.Struct("<I")
 OFFSET, FAILS = 5, int(sys.argv[3])
 @functools.lru_cache(maxsize=8)
 def offset(number):

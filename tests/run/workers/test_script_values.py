@@ -2,9 +2,12 @@
 
 import functools
 import re
+import sqlite3
+import struct
 import threading
+import zlib
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -140,6 +143,30 @@ def test_value_that_cannot_be_compared_is_an_obstacle(monkeypatch, value):
     else:
         assert obstacle.startswith("the global LEVEL of")
         assert "cannot be compared with a later one" in obstacle
+
+
+@pytest.mark.parametrize(
+    ("value", "another"),
+    [
+        (struct.Struct("<I"), struct.Struct("<I")),
+        (sqlite3.connect(":memory:"), sqlite3.connect(":memory:")),
+        ([zlib.decompressobj()], [zlib.decompressobj()]),
+        (MappingProxyType({"level": 1}), MappingProxyType({"level": 2})),
+        (re.compile("a"), re.compile("b")),
+    ],
+)
+def test_value_without_a_pickle_is_the_same_object(monkeypatch, value, another):
+    monkeypatch.setitem(globals(), "LEVEL", value)
+    values = values_of(by_level)
+    assert (values.obstacle(), values.change()) == (None, None)
+    monkeypatch.setitem(globals(), "LEVEL", another)
+    assert values.change().startswith("the global LEVEL of")
+
+
+def test_value_that_moves_as_it_is_read_is_an_obstacle(tmp_path):
+    with (tmp_path / "rows").open("w") as file:
+        for value in (file, struct.iter_unpack("<I", b""), {"level": 1}.items()):
+            assert script_values.fingerprint(value).obstacle.startswith("TypeError: cannot pickle")
 
 
 MOVES = """

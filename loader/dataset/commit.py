@@ -1,41 +1,35 @@
 """Turn a change into a version: check it against the newest version, write a manifest, append to the log.
 
-`publication_gate.py` refuses what may not be published. The log calls `build` with the newest state, again if another
-writer commits first (a rebase).
+The entry of the log is the commit. A crash before it leaves only files that no version names; `penstock gc sweep`
+removes them. A crash after it leaves the version; a retry of the transaction returns that version. If another writer
+appends first, the log calls `_CommitAttempts.build` again with its newest state (a rebase).
 
-A manifest's lists stay short: a publish merges small neighbouring tables, like a log-structured merge tree. Up to 7
-tables of each of four sizes remain, and larger ones never merge: a few dozen after ten thousand publishes.
+`publication_gate.py` refuses what may not be published. `compaction.py` keeps a manifest's lists short.
 """
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from ..errors import Corrupt, Denied, EmptyVersion, InvalidSample
+from ..errors import Denied, EmptyVersion, InvalidSample
 from ..storage import Store
 from .apply_denies import Applied, apply_denies
+from .compaction import MergeCache, compact_lists
 from .log.entries import canonical
 from .log.log import Log
 from .log.rules import CommitBody
-from .log.state import State
-from .names import hashes_of
+from .log.state import State, VersionRecord
 from .publication_gate import Check, PassedVerdict, annotated_columns, check_publication
-from .shards.key_hashes import covered, put_hashes
-from .shards.part import SHARDS_ROW_GROUP_ROWS
 from .tables.annotations import Entry, cells
-from .tables.columns import concat, fit_types, is_annotation, type_named
+from .tables.columns import type_named
 from .tables.manifest import Change, child, merged_columns
-from .tables.parquet import TableFile, get_tables, integers, put_named_table
-from .tables.stats import STATS_SCHEMA, WHOLE, WHOLE_SCHEMA, column_stats, merge_to_rows
+from .tables.parquet import put_named_table
+from .tables.stats import WHOLE, WHOLE_SCHEMA, column_stats
 from .versions.version import Version, open_record
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +37,6 @@ class Pending:
     """A change with uploaded files, ready for its log entry."""
 
     dataset: str
-    """Dataset name."""
     txn: str
     """Transaction name."""
     prefix: str
@@ -61,297 +54,274 @@ class Pending:
     """Creation time in the manifest, UTC microseconds; None: now."""
 
 
-TEXT_FACTS, LIST_FACTS = ("tokenizer", "tokenizer_sha256", "unit"), ("dims", "labels")
-"""Names of field facts that docs/format.md defines; writers may add others."""
-
-
-def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the producer, checked. Raises: InvalidSample if canonical JSON cannot hold a value."""
-    try:
-        canonical(dict(producer or {}))
-    except (TypeError, UnicodeEncodeError) as error:
-        raise InvalidSample(
-            f"producer={producer!r}: {error}; use strings, integers, booleans, lists and objects"
-        ) from error
-    return dict(producer or {})
-
-
-def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
-    """Return facts about fields, checked. Raises: InvalidSample unless `Root.publish` accepts them."""
-    by_field = {name: dict(field_facts) for name, field_facts in (facts or {}).items()}
-    check_producer(by_field)
-    for name, field_facts in by_field.items():
-        for fact, value in field_facts.items():
-            is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
-            if (fact in LIST_FACTS and not is_list) or (fact in TEXT_FACTS and not isinstance(value, str)):
-                kind = "a list of texts" if fact in LIST_FACTS else "a text"
-                raise InvalidSample(f"facts of {name!r}: {fact} = {value!r:.200}; {kind} is needed")
-    return by_field
-
-
-def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
+def commit(
+    store: Store,
+    log: Log,
+    pending: Pending,
+    *checks: Check,
+) -> Version:
     """Publish a change that passes every check, without samples that a takedown denies.
 
     Raises: Fenced; StageNotPublished if the transaction is gated, without a passed verdict; Conflict, DuplicateKey,
     FieldMismatch if the change does not fit the newest version; as `apply_denies`.
     """
-    applied: dict[tuple[str, int], Applied] = {}
-    done: Done = {}
-    written: dict[str, bytes] = {}  # manifests by SHA-256: the committed one need not be read back
+    attempts = _CommitAttempts(store, pending, checks)
+    record = log.commit(pending.txn, attempts.build)
+    data = attempts.manifests.get(record.sha256)
+    if data is None:
+        # An earlier attempt committed this transaction, so only the store has its manifest.
+        return open_record(store, record)
+    return open_record(store, record, json.loads(data))
 
-    def build(state: State) -> CommitBody:
+
+class _CommitAttempts:
+    """Builds the commit of one transaction, once for each state of the log that it meets.
+
+    Uploads of one attempt serve the next: a rebase repeats only what depends on the new parent.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pending: Pending,
+        checks: Sequence[Check],
+    ) -> None:
+        self._store = store
+        self._pending = pending
+        self._checks = checks
+        self._applied: dict[tuple[str, int], Applied] = {}
+        """(parent id or "", last takedown) -> the change that fits them."""
+        self._merges: MergeCache = {}
+        self.manifests: dict[str, bytes] = {}
+        """SHA-256 -> uploaded manifest. The committed one need not be read back."""
+
+    def build(self, state: State) -> CommitBody:
+        """Return the commit on the newest version of a state, with its files uploaded."""
+        pending = self._pending
         newest = state.newest(pending.dataset)
-        parent = open_record(store, newest) if newest else None
-        check_publication(state, pending.txn, pending.verdict, parent, checks)
-        base = (newest.id if newest else "", state.last_deny)
-        if base not in applied:
-            applied_denies = Applied(before=None, change=pending.change)
-            if state.denies:
-                applied_denies = apply_denies(
-                    store, state, pending.txn, pending.dataset, parent, pending.change
-                )
-            applied[base] = replace(applied_denies, change=pending.complete(parent, applied_denies.change))
-        body = _manifest(parent, applied[base], pending, state.last_deny)
-        if body["n_live"] <= 0:
-            if applied[base].n_dropped:
-                raise Denied(
-                    f"takedowns cover every sample of {pending.dataset}: the next version is empty. Log entries "
-                    f"{[deny.n for deny in state.denies]} of {store.url} name them"
-                )
-            raise EmptyVersion(
-                f"the next version of {pending.dataset} would have no live samples; keep at least one"
-            )
-        data = canonical(compacted(store, pending.prefix, body, done))
+        parent = None
+        if newest is not None:
+            parent = open_record(self._store, newest)
+
+        # 1. Refuse. A crash here leaves the files that the caller uploaded before the commit.
+        check_publication(
+            state,
+            pending.txn,
+            pending.verdict,
+            parent,
+            self._checks,
+        )
+
+        # 2. Fit the change to the parent. A crash from here on may leave redacted tables and statistics too.
+        applied = self._fit_change(state, newest, parent)
+
+        # 3. Write the manifest in memory; a version without samples is refused before anything else is uploaded.
+        manifest = _next_manifest(
+            parent,
+            applied,
+            pending,
+            state.last_deny,
+        )
+        if manifest["n_live"] <= 0:
+            raise self._no_live_samples(state, applied)
+
+        # 4. Upload merged tables, then the manifest that names them. Both have names of their own content, so
+        #    another attempt overwrites nothing. No version names them before step 5.
+        manifest = compact_lists(
+            self._store,
+            pending.prefix,
+            manifest,
+            self._merges,
+        )
+        data = canonical(manifest)
         sha256 = hashlib.sha256(data).hexdigest()
         path = f"{pending.prefix}/manifest-{sha256[:16]}.json"
-        store.put_if_absent(path, data)
-        written[sha256] = data
+        self._store.put_if_absent(path, data)
+        self.manifests[sha256] = data
+
+        # 5. The log appends this body by one conditional request: the version exists, or it does not.
+        verdict_path = ""
+        if pending.verdict is not None:
+            verdict_path = pending.verdict.path
         return CommitBody(
             id=f"v-{sha256}",
             manifest=path,
             sha256=sha256,
-            parent=body["parent"],
-            denies=body["denies"],
-            verdict=pending.verdict.path if pending.verdict else "",
+            parent=manifest["parent"],
+            denies=manifest["denies"],
+            verdict=verdict_path,
         )
 
-    record = log.commit(pending.txn, build)
-    if record.sha256 not in written:  # an earlier attempt committed it
-        return open_record(store, record)
-    return open_record(store, record, json.loads(written[record.sha256]))
+    def _fit_change(
+        self,
+        state: State,
+        newest: VersionRecord | None,
+        parent: Version | None,
+    ) -> Applied:
+        """Return the change with the log's takedowns applied, completed for its parent."""
+        parent_id = ""
+        if newest is not None:
+            parent_id = newest.id
+        base = (parent_id, state.last_deny)
+        if base in self._applied:
+            return self._applied[base]
+
+        pending = self._pending
+        applied = Applied(before=None, change=pending.change)
+        if state.denies:
+            applied = apply_denies(
+                self._store,
+                state,
+                pending.txn,
+                pending.dataset,
+                parent,
+                pending.change,
+            )
+        complete_change = pending.complete(parent, applied.change)
+        self._applied[base] = replace(applied, change=complete_change)
+        return self._applied[base]
+
+    def _no_live_samples(self, state: State, applied: Applied) -> Denied | EmptyVersion:
+        dataset = self._pending.dataset
+        if not applied.n_dropped:
+            return EmptyVersion(
+                f"the next version of {dataset} would have no live samples; keep at least one"
+            )
+        entries = [deny.n for deny in state.denies]
+        return Denied(
+            f"takedowns cover every sample of {dataset}: the next version is empty. "
+            f"Log entries {entries} of {self._store.url} name them"
+        )
 
 
-def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies: int) -> dict[str, Any]:
-    dropped = {"taken_down": applied.n_dropped} if applied.n_dropped else {}
+def _next_manifest(
+    parent: Version | None,
+    applied: Applied,
+    pending: Pending,
+    last_deny: int,
+) -> dict[str, Any]:
+    """Return the manifest of a change on its parent, with the lists as they are before compaction."""
+    base: Mapping[str, Any] | None = None
+    parent_id = None
+    if parent is not None:
+        base = parent.manifest
+        parent_id = parent.id
+    producer = dict(pending.producer)
+    if applied.n_dropped:
+        producer["taken_down"] = applied.n_dropped
 
-    def on(under: Mapping[str, Any] | None, change: Change) -> dict[str, Any]:
-        return child(
-            under,
+    changes = [applied.change]
+    if applied.before is not None:
+        # A change has one table of exclusions: the parent's denied samples need a change of their own.
+        changes = [applied.before, applied.change]
+    manifest: dict[str, Any] = {}
+    for change in changes:
+        manifest = child(
+            base,
             change,
             dataset=pending.dataset,
-            parent_id=parent.id if parent else None,
+            parent_id=parent_id,
             txn=pending.txn,
-            denies=denies,
-            producer={**pending.producer, **dropped},
+            denies=last_deny,
+            producer=producer,
             facts=pending.facts,
             created_us=pending.created_us,
         )
+        base = manifest
+    return manifest
 
-    under = parent.manifest if parent else None
-    return on(on(under, applied.before) if applied.before else under, applied.change)
 
-
-def with_statistics(parent: Version | None, prefix: str, change: Change) -> Change:
+def with_statistics(
+    parent: Version | None,
+    prefix: str,
+    change: Change,
+) -> Change:
     """Return an annotation with its columns' statistics after a rebase on `parent`, uploaded under `prefix`.
 
     Raises: FieldMismatch.
     """
     assert parent is not None, "an annotation is of samples that a version has"
-    ours = [file.to_json() for file in change.samples]
     columns = merged_columns(parent.manifest["columns"], change.samples)
-    stats = annotation_stats(parent.store, parent.manifest["samples"], ours, columns)
-    return replace(change, stats=put_named_table(parent.store, prefix, stats, "stats"))
+    stats = annotation_stats(
+        parent.store,
+        parent.manifest["samples"],
+        [file.to_json() for file in change.samples],
+        columns,
+    )
+    return replace(
+        change,
+        stats=put_named_table(
+            parent.store,
+            prefix,
+            stats,
+            "stats",
+        ),
+    )
 
 
 def annotation_stats(
-    store: Store, before: Sequence[Entry], ours: Sequence[Entry], columns: Mapping[str, Any]
+    store: Store,
+    before: Sequence[Entry],
+    annotation: Sequence[Entry],
+    columns: Mapping[str, Any],
 ) -> pa.Table:
+    """Return statistics of the annotated columns over all cells, one row per column.
+
+    before: entries of the samples table under the annotation. columns: the manifest's columns, annotation included.
+    """
     rows = []
-    for name in annotated_columns(ours):
-        there = any(name in entry["columns"] for entry in before)
-        cell_frame = cells(store, [*before, *ours], name)
-        table = pa.table({name: cell_frame[name].to_arrow().cast(type_named(columns[name]["type"]))})
-        rows.append({**column_stats(table).to_pylist()[0], WHOLE: there})
+    for name in annotated_columns(annotation):
+        column_type = type_named(columns[name]["type"])
+        cell_frame = cells(store, [*before, *annotation], name)
+        table = pa.table({name: cell_frame[name].to_arrow().cast(column_type)})
+        row = column_stats(table).to_pylist()[0]
+        # The row replaces earlier ones, if any: it counts the cells that the annotation left unchanged too.
+        row[WHOLE] = any(name in entry["columns"] for entry in before)
+        rows.append(row)
     return pa.Table.from_pylist(rows, schema=WHOLE_SCHEMA)
 
 
-FAN_IN = 8
-SIZES = tuple(32 * 2**10 * FAN_IN**level for level in range(4))
-"""Upper size limits of levels 0 to 3, in bytes. Larger tables never merge."""
-RUN_GROUPS = ("keys", "metadata")
-"""Column groups of the samples table that every publish of parts writes."""
-MOST_BYTES = 4 * SIZES[-1]
-
-File = Mapping[str, Any]
-Merge = Callable[[Store, str, Sequence[File], Mapping[str, Any]], dict[str, Any]]
-Done = dict[tuple[str, ...], dict[str, Any]]
-"""SHA-256 of the merged tables -> the table that replaces them."""
+TEXT_FACTS = ("tokenizer", "tokenizer_sha256", "unit")
+LIST_FACTS = ("dims", "labels")
+"""Names of field facts that docs/format.md defines; writers may add others."""
 
 
-def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done) -> dict[str, Any]:
-    """Return the manifest with short lists. Merged tables are written under `prefix`.
-
-    Usually reads and writes nothing; amortised, about one table per list and publish. Raises: Corrupt; ObjectNotFound.
-    """
-    out = {**manifest, "key_hashes": _all_hashes(store, prefix, manifest)}
-    for name, merge in (
-        ("shards", _merge_shards),
-        ("exclusions", _merge_exclusions),
-        ("key_hashes", _merge_hashes),
-    ):
-        out[name] = _shortened(store, prefix, out[name], merge, out, done)
-    return {**out, **_shortened_runs(store, prefix, out, done)}
+def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the producer, checked. Raises: InvalidSample if canonical JSON cannot hold a value."""
+    checked = dict(producer or {})
+    try:
+        canonical(checked)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InvalidSample(
+            f"producer={producer!r}: {error}; use strings, integers, booleans, lists and objects"
+        ) from error
+    return checked
 
 
-def to_merge(nbytes: Sequence[int]) -> slice:
-    """Return the neighbouring tables to merge; an empty slice if there are none."""
-    n = len(nbytes)
-    for level, below in enumerate(SIZES):
-        start = n
-        while start and nbytes[start - 1] < below:
-            start -= 1
-        if n - start > (FAN_IN - 1) * (level + 1):
-            end = start
-            while end < n and sum(nbytes[start : end + 1]) <= MOST_BYTES:
-                end += 1
-            return slice(start, end)
-    return slice(n, n)
+def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
+    """Return facts about fields, checked. Raises: InvalidSample unless `Root.publish` accepts them."""
+    facts_by_field: dict[str, dict[str, Any]] = {}
+    for field_name, field_facts in (facts or {}).items():
+        facts_by_field[field_name] = dict(field_facts)
+    check_producer(facts_by_field)
+    for field_name, checked_facts in facts_by_field.items():
+        for fact, value in checked_facts.items():
+            _check_fact(field_name, fact, value)
+    return facts_by_field
 
 
-def _shortened(
-    store: Store, prefix: str, files: Sequence[File], merge: Merge, manifest: Mapping[str, Any], done: Done
-) -> list[File]:
-    which = to_merge([file["nbytes"] for file in files])
-    old = files[which]
-    if not old:
-        return list(files)
-    key = tuple(file["sha256"] for file in old)
-    if key not in done:
-        done[key] = merge(store, prefix, old, manifest)
-    return [*files[: which.start], done[key], *files[which.stop :]]
-
-
-def _shortened_runs(
-    store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
-) -> dict[str, list[File]]:
-    """Return the lists of samples and stats with neighbouring runs merged; later column groups stay."""
-    samples, stats = list(manifest["samples"]), list(manifest["stats"])
-    counted: dict[str, list[File]] = {}
-    for file in stats:
-        counted.setdefault(_folder(file), []).append(file)
-    runs, sizes = _runs(samples), []
-    for run in runs:
-        own = counted.get(_folder(next(iter(run.values()))), [])
-        if own:
-            run["stats"] = own[0]
-        nbytes = sum(file["nbytes"] for file in run.values())
-        # Earlier releases merged into the publisher's own folder. It does not record whose statistics
-        # are whose, so these runs stay unmerged, like large tables.
-        sizes.append(nbytes if len(own) < 2 else max(nbytes, SIZES[-1]))
-    old = runs[to_merge(sizes)]
-    merged: dict[str, File] = {}
-    for kind in dict.fromkeys(kind for run in old for kind in run):
-        of_kind = [run[kind] for run in old if kind in run]
-        key = tuple(file["sha256"] for file in of_kind)
-        if key not in done:
-            merge = _merge_stats if kind == "stats" else _merge_samples
-            done[key] = merge(store, f"{prefix}-merged", of_kind, manifest)
-        merged[kind] = done[key]
-    removed = [file["path"] for run in old for file in run.values()]
-    short = _replaced(samples, removed, [merged[group] for group in RUN_GROUPS if group in merged])
-    _check_order(samples, short, [run["keys"]["path"] for run in old if "keys" in run], merged)
-    return {
-        "samples": short,
-        "stats": _replaced(stats, removed, [merged["stats"]] if "stats" in merged else []),
-    }
-
-
-def _runs(samples: Sequence[File]) -> list[dict[str, File]]:
-    runs: list[dict[str, File]] = []
-    seen: set[str] = set()
-    for file in samples:
-        if file["group"] in RUN_GROUPS and not is_annotation(file):
-            if not runs or file["group"] in runs[-1]:
-                runs.append({})
-            runs[-1][file["group"]] = file
-        elif not seen.isdisjoint(file["columns"]):
-            runs.clear()
-        seen.update(file["columns"])
-    return runs
-
-
-def _folder(file: File) -> str:
-    return str(file["path"].rpartition("/")[0])
-
-
-def _replaced(files: Sequence[File], removed: Sequence[str], merged: Sequence[File]) -> list[File]:
-    at = next((number for number, file in enumerate(files) if file["path"] in removed), len(files))
-    return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in removed)]
-
-
-def _check_order(
-    before: Sequence[File], after: Sequence[File], removed: Sequence[str], merged: Mapping[str, File]
+def _check_fact(
+    field_name: str,
+    fact: str,
+    value: object,
 ) -> None:
-    was, now = ([file["path"] for file in files if file["group"] == "keys"] for files in (before, after))
-    stands_for = {merged["keys"]["path"]: removed} if "keys" in merged else {}
-    paths = [path for one in now for path in stands_for.get(one, (one,))]
-    if paths != was:
-        raise Corrupt(
-            f"{stands_for} would put the keys tables {was} out of the order of the parts; nothing was published. This "
-            "is a defect of penstock: report it with the manifest of the newest version"
-        )
-
-
-def _tables(store: Store, files: Sequence[File]) -> list[pa.Table]:
-    return list(get_tables(store, [TableFile.from_json(dict(file)) for file in files]))
-
-
-def _merge_shards(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
-    # Columns that an earlier release's table lacks are null for its shards.
-    table = pa.concat_tables(_tables(store, files), promote_options="default")
-    return put_named_table(store, prefix, table, "shards", SHARDS_ROW_GROUP_ROWS).to_json()
-
-
-def _merge_exclusions(
-    store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]
-) -> dict[str, Any]:
-    table = pa.concat_tables(_tables(store, files))
-    return put_named_table(store, prefix, table, "exclusions").to_json()
-
-
-def _merge_stats(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
-    rows = merge_to_rows(row for table in _tables(store, files) for row in table.to_pylist())
-    table = pa.Table.from_pylist(rows, schema=STATS_SCHEMA)
-    return put_named_table(store, prefix, table, "stats").to_json()
-
-
-def _merge_hashes(store: Store, prefix: str, files: Sequence[File], _: Mapping[str, Any]) -> dict[str, Any]:
-    return put_hashes(store, prefix, np.concatenate([integers(t["hash"]) for t in _tables(store, files)]))
-
-
-def _merge_samples(
-    store: Store, prefix: str, files: Sequence[File], manifest: Mapping[str, Any]
-) -> dict[str, Any]:
-    kinds = {name: body["type"] for name, body in manifest["columns"].items() if body["type"] != "null"}
-    kind = f"samples-{files[0]['group']}"
-    table = concat([fit_types(table, kinds) for table in _tables(store, files)], "the samples table")
-    file = put_named_table(store, prefix, table, kind)
-    columns = sorted(set(table.column_names) - {"part", "row"})
-    return {**file.to_json(), "group": files[0]["group"], "columns": columns}
-
-
-def _all_hashes(store: Store, prefix: str, manifest: Mapping[str, Any]) -> list[File]:
-    if covered(manifest):
-        return list(manifest["key_hashes"])
-    files = [TableFile.from_json(file) for file in manifest["samples"] if file["group"] == "keys"]
-    return [put_hashes(store, prefix, hashes_of(table["key"])) for table in get_tables(store, files, ["key"])]
+    if fact in LIST_FACTS:
+        kind = "a list of texts"
+        is_valid = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    elif fact in TEXT_FACTS:
+        kind = "a text"
+        is_valid = isinstance(value, str)
+    else:
+        return
+    if not is_valid:
+        raise InvalidSample(f"facts of {field_name!r}: {fact} = {value!r:.200}; {kind} is needed")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset import commit, publication_gate
+from loader.dataset import commit, compaction, publication_gate
 from loader.dataset.labels import join as key_match
 from loader.dataset.tables import annotations as edits
 from loader.dataset.tables import stats
@@ -139,7 +139,7 @@ def statistics_of_the_version_it_was_made_from(patch):
 
 def runs_are_merged_across(patch):
     """What the tables of the runs say comes before what an annotation says of all of them."""
-    real = commit._shortened_runs
+    real = compaction._shorten_runs
 
     def shortened(store, prefix, manifest, done):
         base = [file for file in manifest["samples"] if not edits.is_annotation(file)]
@@ -147,7 +147,7 @@ def runs_are_merged_across(patch):
         found = real(store, prefix, {**manifest, "samples": base}, done)
         return {**found, "samples": [*found["samples"], *later]}
 
-    patch.setattr(commit, "_shortened_runs", shortened)
+    patch.setattr(compaction, "_shorten_runs", shortened)
 
 
 def nobody_is_refused(patch):

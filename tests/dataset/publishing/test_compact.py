@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import loader
 from benchmarks.scale import publish
-from loader.dataset import commit
-from loader.dataset.commit import FAN_IN, MOST_BYTES, SIZES, to_merge
+from loader.dataset import compaction
+from loader.dataset.compaction import FAN_IN, MOST_BYTES, SIZES, choose_merge
 from loader.dataset.publication_gate import NewKeys
 from loader.dataset.writing.run_tables import RunKeys
 from loader.errors import DuplicateKey
@@ -24,11 +24,11 @@ LISTS = ("shards", "samples", "stats", "exclusions", "key_hashes")
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from([3000, 9000, 60_000, 500_000, 3_000_000, 20_000_000]), max_size=200))
 def test_lists_stay_short_and_rows_are_rewritten_a_few_times(sizes):
-    """A publish at a time, merged as `compacted` does; a merged table is as large as what it is made of."""
+    """A publish at a time, merged as `compact_lists` does; a merged table is as large as what it is made of."""
     files, written = [], 0
     for nbytes in sizes:
         files.append(nbytes)
-        which = to_merge(files)
+        which = choose_merge(files)
         if merged := files[which]:
             assert len(merged) > 1
             assert sum(merged) <= MOST_BYTES
@@ -48,7 +48,7 @@ def test_ten_thousand_publishes_leave_some_tens_of_tables(nbytes):
     files = []
     for _ in range(10_000):
         files.append(nbytes)
-        which = to_merge(files)
+        which = choose_merge(files)
         files[which] = [sum(files[which])] if files[which] else []
     assert sum(one < SIZES[-1] for one in files) <= 4 * FAN_IN
     assert len(files) <= 4 * FAN_IN + 10_000 * nbytes // SIZES[-1]
@@ -82,9 +82,9 @@ def grow(root, runs, properties):
 def test_merged_tables_hold_what_the_many_held(url, properties, monkeypatch, most_bytes):
     """most_bytes: below it the oldest of many are merged alone, and the newer ones stay behind them."""
     many, few = loader.Root(f"{url}/many"), loader.Root(f"{url}/few")
-    monkeypatch.setattr(commit, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(compaction, "MOST_BYTES", most_bytes)
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "to_merge", lambda nbytes: slice(0, 0))
+        patch.setattr(compaction, "choose_merge", lambda nbytes: slice(0, 0))
         expected = grow(many, 16, properties)
     found = grow(few, 16, properties)
     long, short = many.open("d").manifest, few.open("d").manifest

@@ -59,14 +59,14 @@ def test_clock_that_is_a_year_off_changes_nothing_but_the_times(actors, monkeypa
 
 def merged_on_the_first_parent(patch):
     """The merged list of the first try, whatever was published meanwhile."""
-    real, first = publish.compacted, {}
+    real, first = publish.compact_lists, {}
 
     def compacted(store, prefix, body, done):
         made = real(store, prefix, body, done)
         kept = first.setdefault(prefix, made)
         return {**made, "shards": kept["shards"]}
 
-    patch.setattr(publish, "compacted", compacted)
+    patch.setattr(publish, "compact_lists", compacted)
 
 
 def test_planted_bug_is_found(actors, monkeypatch):

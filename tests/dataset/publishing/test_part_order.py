@@ -9,8 +9,8 @@ import pytest
 import loader
 from benchmarks.scale import publish
 from loader.api.explain import provenance
-from loader.dataset import commit
-from loader.dataset.commit import compacted
+from loader.dataset import compaction
+from loader.dataset.compaction import compact_lists
 from loader.dataset.tables.parquet import TableFile, get_table, put_named_table
 from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt
@@ -34,8 +34,8 @@ def in_order(version):
 def test_keys_stay_in_the_order_of_the_parts(url, monkeypatch, at_scale):
     """Publishes of any size, with groups, labels, exclusions and better copies between them. Merges take the oldest of
     too many tables, so that those of the publish itself stay beside what it merged."""
-    monkeypatch.setattr(commit, "SIZES", (14_000, 20_000))
-    monkeypatch.setattr(commit, "MOST_BYTES", 40_000)
+    monkeypatch.setattr(compaction, "SIZES", (14_000, 20_000))
+    monkeypatch.setattr(compaction, "MOST_BYTES", 40_000)
     for seed in range(at_scale(1, 4)):
         published_at_random(loader.Root(f"{url}-{seed}"), seed)
 
@@ -70,10 +70,10 @@ def published_at_random(root, seed):
 
 def test_merge_out_of_the_order_of_parts_is_refused(root, monkeypatch):
     """Whatever puts it there: nothing is published."""
-    monkeypatch.setattr(commit, "to_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 3 else 0))
+    monkeypatch.setattr(compaction, "choose_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 3 else 0))
     monkeypatch.setattr(
-        commit,
-        "_replaced",
+        compaction,
+        "_replace_tables",
         lambda files, gone, merged: [*(file for file in files if file["path"] not in gone), *merged],
     )
     for run in range(3):
@@ -92,10 +92,10 @@ def shared_folders(version):
 
 def as_earlier_releases_merged(patch):
     """Into the publisher's own folder, in which its own run may stay as it is."""
-    patch.setattr(commit, "SIZES", (14_000, 20_000))
-    patch.setattr(commit, "MOST_BYTES", 40_000)
+    patch.setattr(compaction, "SIZES", (14_000, 20_000))
+    patch.setattr(compaction, "MOST_BYTES", 40_000)
     for name in ("_merge_samples", "_merge_stats"):
-        patch.setattr(commit, name, _beside(getattr(commit, name)))
+        patch.setattr(compaction, name, _beside(getattr(compaction, name)))
 
 
 def _beside(merge):
@@ -123,7 +123,7 @@ def test_runs_that_share_a_folder_are_left_alone(root, monkeypatch):
 
 def disorder(store, prefix, body, done):
     """As an earlier release left it: a table of several runs before one that lies among them."""
-    body = compacted(store, prefix, body, done)
+    body = compact_lists(store, prefix, body, done)
     if body["parent"] and len(body["shards"]) == 4:
         keys, rest = (
             [file for file in body["samples"] if (file["group"] == "keys") is is_keys]
@@ -138,7 +138,7 @@ def disorder(store, prefix, body, done):
 
 def test_what_an_earlier_release_put_out_of_order_is_read_in_order(root, monkeypatch, caplog):
     """By whoever asks for samples; verify names it, and a child is read as well."""
-    monkeypatch.setattr("loader.dataset.commit.compacted", disorder)
+    monkeypatch.setattr("loader.dataset.commit.compact_lists", disorder)
     for run in range(4):
         with root.write("d", part_samples=2) as writer:
             for i in range(3):
@@ -173,7 +173,7 @@ def test_keys_that_are_not_those_of_the_parts_are_refused(root, monkeypatch):
         keys = [file for file in body["samples"] if file["group"] == "keys"]
         return {**body, "samples": [keys[0]] * len(keys)}
 
-    monkeypatch.setattr("loader.dataset.commit.compacted", twice)
+    monkeypatch.setattr("loader.dataset.commit.compact_lists", twice)
     for run in range(2):
         with root.write("d") as writer:
             writer.add(f"k{run}", {"x": b"1"})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset import commit, publication_gate
+from loader.dataset import commit, compaction, publication_gate
 from loader.dataset.names import hashes_of
 from loader.dataset.shards import key_hashes
 from loader.dataset.shards.key_hashes import known, put_hashes
@@ -96,7 +96,7 @@ def test_table_of_other_hashes_with_the_checksum_of_the_first_is_refused(url):
 def test_dataset_of_an_older_release_gets_its_hashes(root, monkeypatch, properties):
     """Its manifests have none: keys are compared, and the next publish leaves the hashes of all."""
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "compacted", lambda store, prefix, body, done: older(body))
+        patch.setattr(commit, "compact_lists", lambda store, prefix, body, done: older(body))
         for run in range(3):
             with root.write("d") as writer:
                 writer.add(f"k{run}", {"x": b"1"})
@@ -118,7 +118,7 @@ def older(body):
 
 def test_two_keys_of_one_hash_are_two_keys(root, monkeypatch):
     """A hash that is there proves nothing."""
-    for module in (commit, publication_gate, run_tables):
+    for module in (compaction, publication_gate, run_tables):
         monkeypatch.setattr(module, "hashes_of", lambda keys: np.zeros(len(keys), np.int64))
     for key in ("a", "b", "c"):
         with root.write("d") as writer:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset import commit, extension
+from loader.dataset import compaction, extension
 from loader.dataset.extension import Extension
 from loader.dataset.labels.annotate import Annotating, write_annotation
 from loader.dataset.log.denies import Target
@@ -78,12 +78,12 @@ def test_run_without_apply_changes_nothing(kit, root):
 def test_statistics_of_runs_that_share_a_folder(kit, root, monkeypatch, annotated):
     """An earlier release merged the first two runs into the folder of the last one, or of an annotation: both are
     counted again, each of its own."""
-    merges = commit._merge_samples, commit._merge_stats
+    merges = compaction._merge_samples, compaction._merge_stats
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "to_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 3 else 0))
+        patch.setattr(compaction, "choose_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 3 else 0))
         for merge_ in merges:
             patch.setattr(
-                commit,
+                compaction,
                 merge_.__name__,
                 lambda store, prefix, *args, merge_=merge_: merge_(
                     store, prefix.removesuffix("-merged"), *args
@@ -92,7 +92,7 @@ def test_statistics_of_runs_that_share_a_folder(kit, root, monkeypatch, annotate
         for run in range(3 if annotated else 4):
             kit.write(root, "photos", {f"{run}-a": SECRET if run in (1, 3) else "bob", f"{run}-b": "dave"})
         if annotated:
-            patch.setattr(commit, "to_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 2 else 0))
+            patch.setattr(compaction, "choose_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 2 else 0))
             rows = [{"key": f"{run}-{which}", "label": "cat"} for run in range(3) for which in "ab"]
             root.annotate("photos", "labels", rows, author="ann")
     files = root.open("photos").manifest["samples"]

@@ -290,8 +290,9 @@ def names_below(root: str | None, prefix: str, *, versions: bool) -> list[str]:
     Reads only the log: `loader.Root` imports slowly. Raises: OSError; ValueError; errors of a damaged log.
     """
     from loader.dataset.log.entries import entry_key, parse
+    from loader.dataset.log.fold import fold_all
     from loader.dataset.log.snapshots import load_state
-    from loader.dataset.log.state import State, fold_all
+    from loader.dataset.log.state import State
 
     folder = _local(root or os.environ["PENSTOCK_ROOT"])
     hints = sorted((folder / "log").glob("state-*.json"))

@@ -6,7 +6,7 @@ version. Others decide too:
 - `assets/release/gate_run.py`, `audit_batch`: runs the pipeline's checks on a batch, and writes the verdict.
 - `log/rules.py`, `decide_commit`: appends no commit of a gated transaction that names no verdict. It also stops a
   takedown's rewrite, which only removes samples and does not come here.
-- `log/state.py`, `fold`: every reader rejects a log with such a commit.
+- `log/fold.py`, `fold`: every reader rejects a log with such a commit.
 """
 
 import hashlib

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 
 from ..dataset.log.entries import DAMAGED
-from ..dataset.log.marker import create_root_if_empty
+from ..dataset.log.marker import Marker
 from ..dataset.root import Root
 from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidRuntime, StoreError, TooManyCorrupt
 from ..json_text import parse_json_object
@@ -67,7 +67,7 @@ class Ledger:
         self._prefix = f"{_folder(plan.hash)}{world.rank}-of-{world.world_size}/"
         self._writer: ThreadPoolExecutor | None = None
         self._pending: list[Future[None]] = []
-        self._settled = set[str]()  # URLs of stores that are roots, or hold other things
+        self._markers = {store.url: Marker(store) for store in stores.values()}
 
     def name(self, substitutions: Sequence[Substitution]) -> str:
         urls = sorted({self._stores[entry.source].url for entry in substitutions})
@@ -114,9 +114,7 @@ class Ledger:
         lines = [json.dumps(entry.to_json(), ensure_ascii=False, separators=(",", ":")) for entry in attempts]
         store = self._stores[first.source]
         try:
-            if store.url not in self._settled:
-                create_root_if_empty(store)
-                self._settled.add(store.url)
+            self._markers[store.url].create_if_empty()
             store.put_if_absent(key, "".join(line + "\n" for line in lines).encode())
         except AlreadyExists:
             pass  # the same substitution with another error text, such as an address

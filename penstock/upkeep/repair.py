@@ -26,10 +26,11 @@ from loader.dataset.log.entries import (
     linked,
     parse,
 )
+from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import root_id
 from loader.dataset.log.snapshots import HINT_EVERY
-from loader.dataset.log.state import State, fold, fold_all
+from loader.dataset.log.state import State
 from loader.dataset.names import check_stated
 from loader.errors import Conflict, Corrupt, FormatTooNew, ObjectNotFound, Transient
 from loader.storage import Store

@@ -1,9 +1,9 @@
 """Append: the one primitive that changes a root.
 
-A writer that has read the log up to entry n creates entry n+1 by one create-only PUT with a nonce. If the key exists,
-it reads that entry, decides again and tries the next number. After any error it rereads the key; its own nonce there
-means success. It lists before it creates: entries after the end prove that one was lost, and a new one would cut off
-the later ones.
+Only one store operation has to be atomic: the create-only PUT of entry n+1, by a writer that has read the log up to n.
+A version, a takedown or a move exists from that PUT on, and not before. Everything that a change needs (shards, tables,
+manifest) is stored under names of its own before, and nothing reads it until an entry names it. So a writer may die at
+any request: it leaves unnamed objects, which the collector deletes, or a whole entry. `append` lists its steps.
 """
 
 import hashlib
@@ -13,9 +13,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import repeat
 from typing import Literal
 
 from ...errors import (
@@ -33,9 +33,10 @@ from ...errors import (
 from ...storage.requests import retry_corrupt
 from ...storage.store import Objects, Store, list_from
 from .entries import FOLDER, Entry, entry_key, entry_number, gaps, linked, missing, parse, seal
+from .fold import fold, fold_all
 from .rules import Done
 from .snapshots import HINT_EVERY, state_checksum
-from .state import State, fold, fold_all
+from .state import State
 
 # The first probe asks for one entry, so that a reader who is up to date pays one request; each full batch
 # doubles the next, so that a reader 10,000 entries behind waits for 630 round trips and not for 10,000.
@@ -44,19 +45,26 @@ _BEHIND_ENTRIES = f"{FOLDER}:"  # sorts after every digit, and before hints
 _log = logging.getLogger(__name__)
 
 
-def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None = None) -> Iterator[Entry]:
+def read_tail(
+    store: Objects,
+    after: int,
+    n_ahead: int = 1,
+    *,
+    prev: str | None = None,
+) -> Iterator[Entry]:
     """Yield entries after+1, after+2 ... in order, up to the first that does not exist.
 
     A damaged or unverified last entry is read twice, because later entries hash its bytes.
 
-        coming: number of entries already requested (`threads.Together`).
+        n_ahead: number of entries already requested (`threads.Together`).
         prev: sha256 of entry `after`; None skips the check of the first entry.
 
     Raises: Corrupt if an entry is missing, damaged, or changed between reads; FormatTooNew; StoreError.
     """
+    # One entry behind: only the end of the log shows which entry is the last.
     last: Entry | None = None
     try:
-        for entry in _entries(store, after, coming):
+        for entry in _entries(store, after, n_ahead):
             if last is not None:
                 yield last
             last = linked(store, entry, prev)
@@ -65,45 +73,75 @@ def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None =
         if last is not None:
             yield last
         raise
+    if last is not None and not last.checksum:
+        # Neither a checksum nor a later entry's `prev` covers it: a bit that flipped on the way would be sealed into
+        # the chain by the next append.
+        _check_same_bytes(store, last)
     if last is not None:
-        yield last if last.checksum else _the_same_again(store, last)
+        yield last
 
 
-def _the_same_again(store: Objects, entry: Entry) -> Entry:
-    again = hashlib.sha256(store.get(entry_key(entry.n)).data).hexdigest()
-    if again != entry.sha256:
+def _check_same_bytes(store: Objects, entry: Entry) -> None:
+    key = entry_key(entry.n)
+    data = store.get(key).data
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 != entry.sha256:
         raise Corrupt(
-            f"log entry {entry_key(entry.n)} was read twice, with sha256 {entry.sha256} and then {again}: it was "
+            f"log entry {key} was read twice, with sha256 {entry.sha256} and then {sha256}: it was "
             "damaged on its way; do the same again"
         )
-    return entry
 
 
-def _entries(store: Objects, after: int, coming: int) -> Iterator[Entry]:
-    batch = coming
+Answer = Entry | PenstockError | None
+"""An entry, an error to raise when the entry's turn comes, or None if the entry does not exist."""
+
+
+def _entries(store: Objects, after: int, n_ahead: int) -> Iterator[Entry]:
+    is_requested = True
+    batch_size = n_ahead
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-log") as threads:  # started on demand
         while True:
-            numbers = range(after + 1, after + 1 + batch)
-            if batch == coming:
-                entries = [_get(store, n) for n in numbers]
+            numbers = range(after + 1, after + 1 + batch_size)
+            if is_requested:
+                answers = [_get(store, n) for n in numbers]
             else:
+                # A copy of the context for each thread: counts and limits of requests are context variables.
                 contexts = [copy_context() for _ in numbers]
-                entries = list(threads.map(lambda n, own: own.run(_get, store, n), numbers, contexts))
-            for n, got in zip(numbers, entries, strict=True):
-                later_exists = any(
-                    later is not None and not isinstance(later, StoreError) for later in entries[n - after :]
-                )
-                if got is None and later_exists:
-                    got = _get(store, n)  # perhaps created between our reads of n and of the later entry
-                    if got is None:
+                answers = list(threads.map(_get_in, contexts, repeat(store), numbers))
+
+            for index, n in enumerate(numbers):
+                answer = answers[index]
+                if answer is None and _any_exists(answers[index + 1 :]):
+                    answer = _get(store, n)  # perhaps created between our reads of n and of the later entry
+                    if answer is None:
                         raise Corrupt(missing(n, n))
-                if got is None:
+                if answer is None:
                     return
-                if not isinstance(got, Entry):
-                    raise got
-                yield got
-            after += batch
-            batch, coming = min(2 * batch, READ_AHEAD), 0
+                if not isinstance(answer, Entry):
+                    raise answer
+                yield answer
+            after += batch_size
+            batch_size = min(2 * batch_size, READ_AHEAD)
+            is_requested = False
+
+
+def _any_exists(answers: Sequence[Answer]) -> bool:
+    # A damaged entry exists too; a StoreError proves nothing.
+    return any(answer is not None and not isinstance(answer, StoreError) for answer in answers)
+
+
+def _get_in(context: Context, store: Objects, n: int) -> Answer:
+    return context.run(_get, store, n)
+
+
+def _get(store: Objects, n: int) -> Answer:
+    key = entry_key(n)
+    try:
+        return retry_corrupt(lambda: parse(n, store.get(key).data))
+    except ObjectNotFound:
+        return None
+    except PenstockError as error:
+        return error
 
 
 def check_end(store: Store, n: int) -> None:
@@ -111,35 +149,30 @@ def check_end(store: Store, n: int) -> None:
 
     Raises: Corrupt, naming the missing entries; StoreError.
     """
+    later: list[int] = []
     try:
-        behind = list_from(store, FOLDER, entry_key(n))
-        keys = [info.key for info in takewhile(lambda info: info.key < _BEHIND_ENTRIES, behind)]
+        for info in list_from(store, FOLDER, entry_key(n)):
+            if info.key >= _BEHIND_ENTRIES:
+                break
+            number = entry_number(info.key)
+            if number is not None:
+                later.append(number)
     except Forbidden as error:
         _log.warning(
             "the log of %s cannot be listed (%s): a missing entry may look like its end", store.url, error
         )
         return
-    later = [number for number in map(entry_number, keys) if number is not None]
     for first, last in gaps([n, *later]):
         # Listings are not snapshots: they may show a concurrent writer's second entry but not its first.
         if _get(store, first) is None:
             raise Corrupt(missing(first, last))
 
 
-def _get(store: Objects, n: int) -> Entry | PenstockError | None:
-    """Return the entry, None if it is missing, or an error, raised when its turn comes."""
-    try:
-        return retry_corrupt(lambda: parse(n, store.get(entry_key(n)).data))
-    except ObjectNotFound:
-        return None
-    except PenstockError as e:
-        return e
-
-
 Verdict = Literal["won", "lost", "absent"]
 Decide = Callable[[State], Mapping[str, object] | Done[object]]
 TRIES = 6  # per append, for writes that fail although no other writer has the key
-_BACKOFF_S, _BACKOFF_MAX_S = 0.004, 1.0
+_BACKOFF_S = 0.004
+_BACKOFF_MAX_S = 1.0
 # The operating system's randomness: a training script may seed `random` alike in every process, and then
 # all of them would back off by the same times.
 _jitter = random.SystemRandom()
@@ -164,7 +197,9 @@ def settle(ours: Entry, tail: Sequence[Entry]) -> Verdict:
     """
     if not tail:
         return "absent"
-    return "won" if tail[0].nonce == ours.nonce else "lost"
+    if tail[0].nonce == ours.nonce:
+        return "won"
+    return "lost"
 
 
 def append(store: Store, state: State, decide: Decide) -> AppendResult:
@@ -173,32 +208,65 @@ def append(store: Store, state: State, decide: Decide) -> AppendResult:
     Raises: as `decide` and `read_tail`; Corrupt, before anything is written, if readers would reject the body;
     StoreError, with a note about what is certain.
     """
-    nonce = secrets.token_hex(16)  # the same for all tries: only one of them can succeed
-    lost = absent = 0
+    # One nonce for all tries. Two tries never both succeed: a try for the next number follows only if another writer
+    # has this number, and a create-only write that arrives late finds the key in use.
+    nonce = secrets.token_hex(16)
+    n_lost = 0
+    n_absent = 0
     while True:
+        # 1. Decide on the state that was read. A repeated change ends here: the log already has it.
         decision = decide(state)
         if isinstance(decision, Done):
             return AppendResult(state=state, entry=None, value=decision.value)
-        due = state_checksum(state) if state.n - state.vouched >= HINT_EVERY else ""
-        ours = seal(state.n + 1, state.prev, nonce, time.time_ns() // 1000, decision, state=due)
-        after = fold(state, ours)
-        if lost == absent == 0:
+
+        # 2. Fold our own entry as every reader will. An error up to here leaves nothing in the log.
+        ours = _next_entry(state, nonce, decision)
+        state_after = fold(state, ours)
+
+        # 3. List what comes after n, once. If entry n+1 was lost, a new one in its place would cut off all later ones,
+        #    and the lost one could not be restored.
+        if n_lost == n_absent == 0:
             _check_end(store, state.n)
+
+        # 4. Create entry n+1: from here on the change is history, whatever becomes of this process.
         failure = _create(store, ours)
         if failure is None:
-            return AppendResult(state=after, entry=ours, before=state)
-        tail, after = _read_again(store, state, ours, failure)
+            return AppendResult(state=state_after, entry=ours, before=state)
+
+        # 5. After any error, read the key: only the log shows whose entry has it. Even AlreadyExists may come from our
+        #    own write, if its response was lost and the client sent the request again.
+        tail, state_read = _read_again(store, state, ours, failure)
         verdict = settle(ours, tail)
         if verdict == "won":
             return AppendResult(state=fold(state, tail[0]), entry=tail[0], before=state)
         if isinstance(failure, Forbidden | InvalidStore | ForkedStore):
-            raise failure
-        state = after
-        # Losing to other writers is progress and unlimited; failing while the key stays free is limited.
-        lost, absent = (lost + 1, 0) if verdict == "lost" else (lost, absent + 1)
-        if absent >= TRIES:
+            raise failure  # no further try can succeed
+
+        # 6. Decide again on the newer state. Losing to other writers is progress, and unlimited; failing while the key
+        #    stays free is limited.
+        if verdict == "lost":
+            n_lost += 1
+            n_absent = 0
+        else:
+            n_absent += 1
+        if n_absent >= TRIES:
             raise _gave_up(ours, failure)
-        _pause(lost + absent)
+        _pause(n_lost + n_absent)
+        state = state_read
+
+
+def _next_entry(state: State, nonce: str, body: Mapping[str, object]) -> Entry:
+    checksum = ""
+    if state.n - state.vouched >= HINT_EVERY:
+        checksum = state_checksum(state)  # O(transactions), so only with every 256th entry
+    return seal(
+        state.n + 1,
+        state.prev,
+        nonce,
+        at_us=time.time_ns() // 1000,
+        body=body,
+        state=checksum,
+    )
 
 
 def _check_end(store: Store, n: int) -> None:
@@ -211,12 +279,19 @@ def _check_end(store: Store, n: int) -> None:
 def _create(store: Store, entry: Entry) -> StoreError | None:
     try:
         store.put_if_absent(entry_key(entry.n), entry.data)
-    except StoreError as e:
-        return e
+    except StoreError as error:
+        return error
     return None
 
 
-def _read_again(store: Store, state: State, ours: Entry, failure: StoreError) -> tuple[list[Entry], State]:
+def _read_again(
+    store: Store,
+    state: State,
+    ours: Entry,
+    failure: StoreError,
+) -> tuple[list[Entry], State]:
+    """Return (entries after `state`, state after them)."""
+
     def read() -> tuple[list[Entry], State]:
         tail = list(read_tail(store, state.n, prev=state.prev))
         return tail, fold_all(state, tail)
@@ -224,9 +299,10 @@ def _read_again(store: Store, state: State, ours: Entry, failure: StoreError) ->
     for attempt in range(TRIES):
         try:
             return retry_corrupt(read)
-        except StoreError as e:
-            unknown = e
+        except StoreError as error:
+            unknown = error
         _pause(attempt)
+    # The entry may be there or not. The caller may repeat the change: the log names each transaction once.
     unknown.add_note(
         f"it is not known whether log entry {entry_key(ours.n)} ({ours.kind}) was written, after: {failure}; "
         "do the same again: a transaction is committed once"
@@ -235,11 +311,14 @@ def _read_again(store: Store, state: State, ours: Entry, failure: StoreError) ->
 
 
 def _gave_up(ours: Entry, failure: StoreError) -> StoreError:
+    key = entry_key(ours.n)
     if isinstance(failure, AlreadyExists):  # a store that reports a conflict although the key is free
-        return Transient(f"the store refused log entry {entry_key(ours.n)} {TRIES} times: {failure}")
-    failure.add_note(f"log entry {entry_key(ours.n)} ({ours.kind}) was not there after {TRIES} tries")
+        return Transient(f"the store refused log entry {key} {TRIES} times: {failure}")
+    failure.add_note(f"log entry {key} ({ours.kind}) was not there after {TRIES} tries")
     return failure
 
 
-def _pause(times: int) -> None:
-    time.sleep(_jitter.uniform(0, min(_BACKOFF_MAX_S, _BACKOFF_S * 2 ** min(times, 20))))
+def _pause(n_tries: int) -> None:
+    doublings = min(n_tries, 20)  # beyond, the power only grows
+    longest_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2**doublings)
+    time.sleep(_jitter.uniform(0, longest_s))

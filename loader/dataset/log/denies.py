@@ -41,7 +41,8 @@ class Target:
 
     def __post_init__(self) -> None:
         if self.kind not in TESTED:
-            raise InvalidName(f"a takedown of kind {self.kind!r}; accepted: {', '.join(sorted(TESTED))}")
+            accepted = ", ".join(sorted(TESTED))
+            raise InvalidName(f"a takedown of kind {self.kind!r}; accepted: {accepted}")
         check_words(f"{self.kind} to take down", self.value)
         check_words("dataset", self.dataset)
         if not self.value.strip():
@@ -57,13 +58,21 @@ def names_of_files(key: str, uri: str, files: Iterable[str]) -> list[str]:
 
     key, uri: the object's. files: keys in the same location.
     """
-    place = uri.removesuffix(key)
-    return [name for file in files for name in (file, f"{place}{file}")]
+    location = uri.removesuffix(key)
+    names: list[str] = []
+    for file in files:
+        names += [file, f"{location}{file}"]
+    return names
 
 
 def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
     message = "\0".join((kind, dataset, value)).encode()
     return hmac.digest(bytes.fromhex(salt), message, "sha256").hex()
+
+
+def hashes(salt: str, targets: Sequence[Target]) -> list[str]:
+    distinct = {keyed_hash(salt, target.kind, target.dataset, target.value) for target in targets}
+    return sorted(distinct)
 
 
 class DenyList:
@@ -74,20 +83,30 @@ class DenyList:
         # (salt, kind) -> hash -> entry: if several takedowns deny one value, the first is reported.
         self._entries: dict[tuple[str, str], dict[str, int]] = {}
         for deny in denies:
+            scope = deny.scope.split()
             for kind in TESTED:
-                known = self._entries.setdefault((deny.salt, kind), {})
-                for hashed in deny.hashes if kind in deny.scope.split() else ():
-                    known.setdefault(hashed, deny.n)
+                entries = self._entries.setdefault((deny.salt, kind), {})
+                if kind in scope:
+                    for value_hash in deny.hashes:
+                        entries.setdefault(value_hash, deny.n)
 
     @property
     def columns(self) -> list[str]:
-        return sorted({name for names in TESTED.values() for name in names})
+        names: set[str] = set()
+        for kind_columns in TESTED.values():
+            names.update(kind_columns)
+        return sorted(names)
 
     def entry_of(self, kind: str, value: str) -> int:
-        for (salt, of), known in self._entries.items():
-            for dataset in ("", self._dataset) if of == kind and known else ():
-                if entry_n := known.get(keyed_hash(salt, kind, dataset, value)):
-                    return entry_n
+        """Return the number of the log entry that denies the value, 0 if there is none."""
+        for (salt, hashed_kind), entries in self._entries.items():
+            # Without entries there is nothing to compare, and a hash costs more than everything else here.
+            if hashed_kind != kind or not entries:
+                continue
+            for dataset in ("", self._dataset):
+                entry = entries.get(keyed_hash(salt, kind, dataset, value))
+                if entry is not None:
+                    return entry
         return 0
 
     def entries(self, keys: pa.Table) -> Int64s:
@@ -95,22 +114,36 @@ class DenyList:
 
         keys: a table with some of `columns`.
         """
-        out = np.zeros(keys.num_rows, np.int64)
+        denying_entries = np.zeros(keys.num_rows, np.int64)
         for kind, names in TESTED.items():
             for name in names:
-                if name in keys.column_names and pa.types.is_string(keys.schema.field(name).type):
-                    self._mark(out, kind, keys[name])
-        return out
+                if name not in keys.column_names:
+                    continue
+                if pa.types.is_string(keys.schema.field(name).type):
+                    self._mark(denying_entries, kind, keys[name])
+        return denying_entries
 
-    def _mark(self, out: Int64s, kind: str, column: pa.ChunkedArray) -> None:
+    def _mark(self, denying_entries: Int64s, kind: str, column: pa.ChunkedArray) -> None:
+        """Set the entries of rows that no earlier column denies."""
         import pyarrow.compute as pc  # 40 ms, saved for a log without takedowns
 
         values = pc.unique(column).drop_null()
-        marks = np.array([self.entry_of(kind, value) for value in values.to_pylist()], np.int64)
-        if marks.any():
-            at = pc.index_in(column, value_set=values).fill_null(len(values)).to_numpy()
-            entry = np.append(marks, 0)[at]
-            np.copyto(out, entry, where=out == 0)
+        numbers = [self.entry_of(kind, value) for value in values.to_pylist()]
+        if not any(numbers):
+            return
+        value_entries = np.array(
+            [*numbers, 0], np.int64
+        )  # [distinct values + 1]: the last is for rows of null
+        value_indices = pc.index_in(column, value_set=values)
+        row_entries = value_entries[value_indices.fill_null(len(values)).to_numpy()]  # [rows]
+        np.copyto(denying_entries, row_entries, where=denying_entries == 0)
+
+
+_TRIES = 1000  # a key of one letter has 36 placeholders
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_ALPHABETS = (_LETTERS, f"{_LETTERS}{_LETTERS[:26].upper()}-~+=,;!@#$&()[]^")
+"""Characters of placeholders; the first alphabet with a free key is used."""
+_DIGEST_BYTES = 32
 
 
 def placeholder(salt: str, key: str, used: set[str]) -> str:
@@ -119,32 +152,29 @@ def placeholder(salt: str, key: str, used: set[str]) -> str:
     It has as many bytes and its '/' at the same positions, so that no byte of a shard moves. Raises: InvalidKey if
     every key of that length is in use.
     """
-    raw = key.encode()
-    for characters in _CHARACTERS:
+    key_bytes = key.encode()
+    n_bytes = len(key_bytes)
+    for alphabet in _ALPHABETS:
         for attempt in range(_TRIES):
-            letters = _stream(salt, f"{attempt}\0{key}", len(raw), characters)
-            candidate = "".join("/" if byte == ord("/") else letters[at] for at, byte in enumerate(raw))
+            characters = _pseudorandom(salt, f"{attempt}\0{key}", n_bytes, alphabet)
+            for at, byte in enumerate(key_bytes):
+                if byte == ord("/"):
+                    characters[at] = "/"
+            candidate = "".join(characters)
             if candidate != key and candidate not in used:
                 return candidate
     raise InvalidKey(
-        f"of the keys of {len(raw)} bytes in one part none is free as a placeholder for a takedown; publish the "
+        f"of the keys of {n_bytes} bytes in one part none is free as a placeholder for a takedown; publish the "
         "samples anew under longer keys, and retire the versions that have these"
     )
 
 
-_TRIES = 1000  # a key of one letter has 36 placeholders
-_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
-_CHARACTERS = (_LETTERS, f"{_LETTERS}{_LETTERS[:26].upper()}-~+=,;!@#$&()[]^")
-"""Alphabets for placeholders; the first with a free key is used."""
-
-
-def _stream(salt: str, message: str, n: int, characters: str) -> str:
-    blocks = (
-        hmac.digest(bytes.fromhex(salt), f"key\0{block}\0{message}".encode(), "sha256")
-        for block in range(-(-n // 32))
-    )
-    return "".join(characters[byte % len(characters)] for block in blocks for byte in block)[:n]
-
-
-def hashes(salt: str, targets: Sequence[Target]) -> list[str]:
-    return sorted({keyed_hash(salt, one.kind, one.dataset, one.value) for one in targets})
+def _pseudorandom(salt: str, message: str, n: int, alphabet: str) -> list[str]:
+    """Return n characters that follow from `message`, by HMAC in counter mode."""
+    salt_bytes = bytes.fromhex(salt)
+    n_blocks = -(-n // _DIGEST_BYTES)
+    stream = b""
+    for block in range(n_blocks):
+        block_message = f"key\0{block}\0{message}".encode()
+        stream += hmac.digest(salt_bytes, block_message, "sha256")
+    return [alphabet[byte % len(alphabet)] for byte in stream[:n]]

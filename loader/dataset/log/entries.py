@@ -65,12 +65,16 @@ def entry_key(n: int) -> str:
 def entry_number(key: str) -> int | None:
     """Return the entry number in a store key; None for other keys."""
     match = _KEY.fullmatch(key)
-    return int(match[1]) if match else None
+    if match is None:
+        return None
+    return int(match[1])
 
 
 def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield (first, last) for each gap between these ascending entry numbers."""
-    return ((before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1)
+    for before, after in pairwise(numbers):
+        if after - before > 1:
+            yield before + 1, after - 1
 
 
 def missing(first: int, last: int) -> str:
@@ -83,7 +87,15 @@ def missing(first: int, last: int) -> str:
     )
 
 
-def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], *, state: str = "") -> Entry:
+def seal(
+    n: int,
+    prev: str,
+    nonce: str,
+    at_us: int,
+    body: Mapping[str, object],
+    *,
+    state: str = "",
+) -> Entry:
     """Return entry n, which follows the entry with sha256 `prev`. body: "kind" and its fields. state: as `Entry.state`.
 
     Raises: Corrupt if a reader would reject the body; TypeError if it is not canonical JSON.
@@ -93,59 +105,58 @@ def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], 
         raise Corrupt(
             f"a log entry's body may not set {sorted(reserved)}: the log writes those fields itself"
         )
-    envelope = {"format": FORMAT, "n": n, "nonce": nonce, "prev": prev, "at_us": at_us}
-    value = {**body, **envelope, **({"state": state} if state else {})}
-    return parse(n, canonical({**value, "checksum": checksum_of(value)}))
+    value: dict[str, object] = {
+        **body,
+        "format": FORMAT,
+        "n": n,
+        "nonce": nonce,
+        "prev": prev,
+        "at_us": at_us,
+    }
+    if state:
+        value["state"] = state
+    value["checksum"] = checksum_of(value)
+    data = canonical(value)
+    return parse(n, data)  # what a reader would reject is not written
 
 
 def checksum_of(value: Mapping[str, object]) -> str:
     """Return the SHA-256 hex of `value`'s canonical JSON without `checksum`. Raises: TypeError; UnicodeEncodeError."""
-    return hashlib.sha256(canonical({k: v for k, v in value.items() if k != "checksum"})).hexdigest()
+    content = {name: item for name, item in value.items() if name != "checksum"}
+    return hashlib.sha256(canonical(content)).hexdigest()
 
 
 def parse(n: int, data: bytes) -> Entry:
+    """Return entry n from its stored bytes. Raises: Corrupt; FormatTooNew."""
     where = f"log entry {entry_key(n)}"
     try:
         value = json.loads(data)
-    except (ValueError, RecursionError) as e:
-        raise Corrupt(f"{where} is not JSON ({e}); entries are never edited, restore it from a mirror") from e
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(
+            f"{where} is not JSON ({error}); entries are never edited, restore it from a mirror"
+        ) from error
     if not isinstance(value, dict):
         raise Corrupt(f"{where} holds a {type(value).__name__}, not a JSON object")
-    written_by, kind = value.get("format"), value.get("kind")
-    if type(written_by) is int and written_by > FORMAT:
+    # The format comes before every other check: a newer release may change what they check.
+    _check_format(where, value)
+    if not _is_canonical(value, data):
+        raise Corrupt(f"{where} is not canonical JSON (sorted keys, no spaces, no floats): it was edited")
+    return _entry(n, where, value, data)
+
+
+def _check_format(where: str, value: Mapping[str, object]) -> None:
+    format_number = value.get("format")
+    if type(format_number) is int and format_number > FORMAT:
         raise FormatTooNew(
-            f"{where} has format {written_by}, this package reads up to {FORMAT}; upgrade penstock"
+            f"{where} has format {format_number}, this package reads up to {FORMAT}; upgrade penstock"
         )
-    if type(written_by) is not int or written_by < 1:
-        raise Corrupt(f"{where} has format {written_by!r}, expected an integer from 1 to {FORMAT}")
+    if type(format_number) is not int or format_number < 1:
+        raise Corrupt(f"{where} has format {format_number!r}, expected an integer from 1 to {FORMAT}")
+    kind = value.get("kind")
     if not isinstance(kind, str):
         raise Corrupt(f"{where} has kind {kind!r}, expected one of {sorted(KINDS)}")
     if kind not in KINDS:
         raise FormatTooNew(f"{where} is of the unknown kind {kind!r}; a newer penstock wrote it, upgrade")
-    if not _is_canonical(value, data):
-        raise Corrupt(f"{where} is not canonical JSON (sorted keys, no spaces, no floats): it was edited")
-    if type(value.get("n")) is not int or value["n"] != n:
-        raise Corrupt(f"{where} has n = {value.get('n')!r}: it was copied or renamed")
-    nonce, prev, at_us = value.get("nonce"), value.get("prev"), value.get("at_us")
-    if not (isinstance(nonce, str) and nonce and isinstance(prev, str) and type(at_us) is int):
-        raise Corrupt(f"{where} lacks nonce (text), prev (text) or at_us (integer)")
-    checksum, state = value.get("checksum", ""), value.get("state", "")
-    if checksum != "" and checksum != checksum_of(value):
-        raise Corrupt(f"{where} differs from its checksum: it was damaged after it was written")
-    if not isinstance(state, str):
-        raise Corrupt(f"{where} has state {state!r}, expected text")
-    return Entry(
-        n=n,
-        nonce=nonce,
-        prev=prev,
-        at_us=at_us,
-        kind=kind,
-        body={name: item for name, item in value.items() if name not in _ENVELOPE},
-        data=data,
-        sha256=hashlib.sha256(data).hexdigest(),
-        checksum=checksum,
-        state=state,
-    )
 
 
 def _is_canonical(value: object, data: bytes) -> bool:
@@ -155,19 +166,57 @@ def _is_canonical(value: object, data: bytes) -> bool:
         return False
 
 
+def _entry(n: int, where: str, value: Mapping[str, Any], data: bytes) -> Entry:
+    stored_n = value.get("n")
+    if type(stored_n) is not int or stored_n != n:
+        raise Corrupt(f"{where} has n = {stored_n!r}: it was copied or renamed")
+
+    nonce = value.get("nonce")
+    prev = value.get("prev")
+    at_us = value.get("at_us")
+    incomplete = f"{where} lacks nonce (text), prev (text) or at_us (integer)"
+    if not isinstance(nonce, str) or not nonce:
+        raise Corrupt(incomplete)
+    if not isinstance(prev, str) or type(at_us) is not int:
+        raise Corrupt(incomplete)
+
+    # Entries of earlier releases have no checksum: only the next entry's `prev` covers them.
+    checksum = value.get("checksum", "")
+    if checksum != "" and checksum != checksum_of(value):
+        raise Corrupt(f"{where} differs from its checksum: it was damaged after it was written")
+    state = value.get("state", "")
+    if not isinstance(state, str):
+        raise Corrupt(f"{where} has state {state!r}, expected text")
+
+    return Entry(
+        n=n,
+        nonce=nonce,
+        prev=prev,
+        at_us=at_us,
+        kind=value["kind"],
+        body={name: item for name, item in value.items() if name not in _ENVELOPE},
+        data=data,
+        sha256=hashlib.sha256(data).hexdigest(),
+        checksum=checksum,
+        state=state,
+    )
+
+
 def edited(entries: Sequence[Entry]) -> list[int]:
     """Return the numbers of consecutive entries that were edited after they were written, derived from the hash chain.
 
     The fewest edits that explain all broken links are returned. The last entry is checked only by its `prev`.
     """
     numbers: list[int] = []
-    for entry, right in pairwise(entries):
+    for i, (entry, right) in enumerate(pairwise(entries)):
         if right.follows == entry.sha256 or entry.n in numbers:
             continue
-        i = right.n - entries[0].n
-        after = entries[i + 1] if i + 1 < len(entries) else None
-        # The next link is broken too: `right` has a wrong prev and a wrong hash, so one edit explains both.
-        numbers.append(right.n if after is not None and after.prev != right.sha256 else entry.n)
+        after_right = entries[i + 2 : i + 3]
+        if after_right and after_right[0].prev != right.sha256:
+            # The next link is broken too: `right` has a wrong prev and a wrong hash, so one edit explains both.
+            numbers.append(right.n)
+        else:
+            numbers.append(entry.n)
     return numbers
 
 
@@ -194,7 +243,7 @@ class Link:
     """Human-readable findings."""
 
     def dump(self) -> bytes:
-        value = {
+        value: dict[str, object] = {
             "format": REPAIR_FORMAT,
             "n": self.n,
             "was": self.was,
@@ -203,7 +252,8 @@ class Link:
             "by": self.by,
             "why": self.why,
         }
-        return canonical({**value, "checksum": checksum_of(value)})
+        value["checksum"] = checksum_of(value)
+        return canonical(value)
 
 
 def link_key(n: int) -> str:
@@ -218,17 +268,23 @@ def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
     if prev is None or entry.prev == prev:
         return entry
     try:
-        record = _parse(store.get(link_key(entry.n)).data)
+        data = store.get(link_key(entry.n)).data
     except ObjectNotFound:
         return entry
-    fits = (record.get("n"), record.get("was"), record.get("prev")) == (entry.n, entry.prev, prev)
-    return replace(entry, prev_means=prev) if fits else entry
+    record = _parse_link(data)
+    is_of_entry = record.get("n") == entry.n and record.get("was") == entry.prev
+    if is_of_entry and record.get("prev") == prev:
+        return replace(entry, prev_means=prev)
+    return entry
 
 
-def _parse(data: bytes) -> Mapping[str, Any]:
+def _parse_link(data: bytes) -> Mapping[str, Any]:
+    """Return a repair record; an empty mapping if it is damaged, which repairs nothing."""
     try:
         value = parse_json_object(data)
-        sound = canonical(value) == data and value["checksum"] == checksum_of(value)
+        is_intact = canonical(value) == data and value["checksum"] == checksum_of(value)
     except DAMAGED:
         return {}
-    return value if sound and value.get("format") == REPAIR_FORMAT else {}
+    if not is_intact or value.get("format") != REPAIR_FORMAT:
+        return {}
+    return value

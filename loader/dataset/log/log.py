@@ -16,10 +16,11 @@ from . import rules
 from .append import AppendResult, Decide, append, check_end, read_tail
 from .denies import Target
 from .entries import Entry, edited, entry_key
+from .fold import fold_all
 from .marker import check_primary
 from .rules import CommitBody, Done
-from .snapshots import HINT_EVERY, belongs, listed, newest_hint, write_hint
-from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord, fold_all
+from .snapshots import HINT_EVERY, belongs, list_log, newest_hint, write_hint
+from .state import Deny, Primary, Ref, RefKind, State, Txn, VersionRecord
 
 _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory and the number of mapping copies
 
@@ -37,7 +38,9 @@ class Log:
         check: Callable[[], None] = lambda: None,
         writable: Callable[[], None] = lambda: None,
     ) -> None:
-        self._store, self._check, self._writable = store, check, writable
+        self._store = store
+        self._check = check
+        self._writable = writable
         self._lock = lock()
         self._known: State | None = None
         self._earlier: State | None = None
@@ -64,36 +67,59 @@ class Log:
 
         Raises: Corrupt if the history is damaged or edited; FormatTooNew; StoreError.
         """
+        missing_hint: State | None = None
         with self._lock:
             try:
                 if self._known is None:
-                    self._known, missing = retry_corrupt(self._open)
+                    state, missing_hint = retry_corrupt(self._open)
                 else:
-                    missing, known = None, self._known
-                    self._known, _ = retry_corrupt(lambda: _catch_up(known, self._behind(known)))
+                    known = self._known
+                    state, _ = retry_corrupt(lambda: self._follow(known))
             except Corrupt as error:
                 raise CorruptLog(f"{self._store.url}: {error}; {_to_do(self._store.url)}") from error
-            state = self._known
-        if missing is not None:
-            write_hint(self._store, missing)  # the hint is damaged, or its writer died before writing it
+            self._known = state
+        if missing_hint is not None:
+            # The stored hint is damaged, or its writer died between the entry and the hint. Written outside the lock:
+            # it may be large, and no reader waits for it.
+            write_hint(self._store, missing_hint)
         return state
 
     def _open(self) -> tuple[State, State | None]:
-        earlier, self._earlier = self._earlier, None
+        """Return (state, state of a hint to write or None)."""
+        # `_earlier` is tried once: after a Corrupt, `retry_corrupt` opens the log without it.
+        earlier = self._earlier
+        self._earlier = None
         if earlier is not None and earlier.n:
             self._check()
             if belongs(self._store, earlier):
-                return _catch_up(earlier, self._behind(earlier))[0], None
-        with in_background(listed, self._store) as listing:
+                state, _ = self._follow(earlier)
+                return state, None
+
+        # 1. List. Only an estimate of what to request at once: a listing may be incomplete, so it proves no end.
+        with in_background(list_log, self._store) as future:
             self._check()
-            listing_result = listing.result()
-        with Together(self._store, listing_result.keys) as store:
-            start, kept = newest_hint(store, listing_result.hints)
-            coming = listing_result.coming if start.n == listing_result.after else 1
-            state, at_hint = _catch_up(start, read_tail(store, start.n, coming, prev=start.prev))
-        if state.n < listing_result.last or is_local(self._store):  # a disk's listing omits entries
+            listing = future.result()
+
+        # 2. Request the newest hint and all entries after it together, and fold them from the newest valid hint on.
+        with Together(self._store, listing.keys) as store:
+            start, newest_kept = newest_hint(store, listing.hints)
+            n_ahead = 1  # after an older hint, what was requested together does not come next
+            if start.n == listing.newest_hint:
+                n_ahead = listing.n_ahead
+            entries = read_tail(store, start.n, n_ahead, prev=start.prev)
+            state, at_hint = _fold_chunks(start, entries)
+
+        # 3. The tail ends at the first number without an entry. If an entry was lost there, later ones still exist.
+        if state.n < listing.last or is_local(self._store):  # a disk's listing has hints only
             check_end(self._store, state.n)
-        return state, at_hint if at_hint is not None and at_hint.n > kept else None
+
+        if at_hint is None or at_hint.n <= newest_kept:
+            return state, None
+        return state, at_hint
+
+    def _follow(self, state: State) -> tuple[State, State | None]:
+        entries = read_tail(self._store, state.n, prev=state.prev)
+        return _fold_chunks(state, entries)
 
     def verify(self) -> State:
         """Read the whole log without hints.
@@ -101,17 +127,23 @@ class Log:
         Raises: Corrupt, which names every edited or missing entry; else as `refresh`.
         """
         try:
-            state = _catch_up(State(), read_tail(self._store, 0, prev=""))[0]
-        except Corrupt as e:
-            links: list[Entry] = []
-            with suppress(Corrupt):  # an unparsable entry ends the chain
-                for entry in read_tail(self._store, 0, prev=""):
-                    links.append(replace(entry, body={}, data=b""))  # noqa: PERF401 - kept up to the error
-            if names := [entry_key(n) for n in edited(links)]:
-                e.add_note(f"edited after they were written, by the chain of hashes: {', '.join(names)}")
+            state, _ = _fold_chunks(State(), read_tail(self._store, 0, prev=""))
+        except Corrupt as error:
+            names = [entry_key(n) for n in edited(self._readable_links())]
+            if names:
+                error.add_note(f"edited after they were written, by the chain of hashes: {', '.join(names)}")
             raise
         check_end(self._store, state.n)
         return state
+
+    def _readable_links(self) -> list[Entry]:
+        """Return the entries up to the first that cannot be parsed, without their bodies."""
+        links: list[Entry] = []
+        with suppress(Corrupt):
+            for entry in read_tail(self._store, 0, prev=""):
+                link = replace(entry, body={}, data=b"")
+                links.append(link)
+        return links
 
     def append(self, decide: Decide) -> AppendResult:
         """Append the entry that `decide` asks for: {"kind": ..., its fields}.
@@ -128,19 +160,25 @@ class Log:
             return decide(state)
 
         outcome = append(self._store, self.refresh(), decide_here)
-        state = outcome.state
         with self._lock:
-            if self._known is None or state.n > self._known.n:
-                self._known = state
-        if outcome.entry is not None and outcome.entry.state and outcome.before is not None:
+            # Another thread may have read further meanwhile: the known state never goes back.
+            if self._known is None or outcome.state.n > self._known.n:
+                self._known = outcome.state
+
+        # The entry comes before the hint that it vouches for: a hint without that entry is ignored, and if the writer
+        # dies here, the next one to open the log writes the hint.
+        has_checksum = outcome.entry is not None and bool(outcome.entry.state)
+        if has_checksum and outcome.before is not None:
             write_hint(self._store, outcome.before)
         return outcome
 
-    def _behind(self, state: State) -> Iterator[Entry]:
-        return read_tail(self._store, state.n, prev=state.prev)
-
     def begin(
-        self, dataset: str, parent: str | None = LATEST, txn: str | None = None, *, gated: bool = False
+        self,
+        dataset: str,
+        parent: str | None = LATEST,
+        txn: str | None = None,
+        *,
+        gated: bool = False,
     ) -> Txn:
         """Begin a transaction on a parent version.
 
@@ -149,14 +187,24 @@ class Log:
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Fenced; Conflict; as `append`.
         """
+        # Drawn once, before the tries: a begin that is decided again is the same transaction.
         name = txn or secrets.token_hex(16)
 
         def decide(state: State) -> Mapping[str, object] | Done[object]:
-            newest = state.newest(dataset) if parent == LATEST else None
-            pinned = (newest.id if newest else None) if parent == LATEST else parent
-            return rules.decide_begin(state, name, dataset, pinned, gated=gated)
+            pinned = parent
+            if parent == LATEST:
+                newest = state.newest(dataset)
+                pinned = newest.id if newest else None
+            return rules.decide_begin(
+                state,
+                name,
+                dataset,
+                pinned,
+                gated=gated,
+            )
 
-        return self.append(decide).state.txns[name]
+        outcome = self.append(decide)
+        return outcome.state.txns[name]
 
     def commit(self, txn: str, build: Callable[[State], CommitBody]) -> VersionRecord:
         """Commit `txn` and return its version. A committed transaction returns the version that it has.
@@ -166,6 +214,8 @@ class Log:
 
         Raises: TransactionNotFound; Fenced; Conflict; as `build` and `append`.
         """
+        # Kept between tries: a manifest stays valid if the entry that came first is neither a version of the dataset
+        # nor a takedown. No entry names a manifest that was uploaded in vain.
         body: CommitBody | None = None
 
         def decide(state: State) -> Mapping[str, object] | Done[object]:
@@ -173,7 +223,8 @@ class Log:
             decision, body = rules.commit_or_build(state, txn, body, build)
             return decision
 
-        record = self.append(decide).state.committed(txn)
+        outcome = self.append(decide)
+        record = outcome.state.committed(txn)
         if record is None:
             raise Corrupt(f"the log holds the commit of transaction {txn} and no version of it")
         return record
@@ -183,12 +234,14 @@ class Log:
 
         Raises: TransactionNotFound; Conflict if it was committed; as `append`.
         """
-        return self.append(lambda state: rules.decide_abort(state, txn, reason)).state.txns[txn]
+        outcome = self.append(lambda state: rules.decide_abort(state, txn, reason))
+        return outcome.state.txns[txn]
 
     def retire(self, dataset: str, number: int, reason: str) -> VersionRecord:
         """Retire a version. Repeating it changes nothing. Raises: VersionNotFound; as `append`."""
-        state = self.append(lambda state: rules.decide_retire(state, dataset, number, reason)).state
-        return state.versions(dataset)[number - 1]
+        outcome = self.append(lambda state: rules.decide_retire(state, dataset, number, reason))
+        versions = outcome.state.versions(dataset)
+        return versions[number - 1]
 
     def deny(self, targets: Sequence[Target], reason: str, by: str) -> Deny:
         """Take down the samples of `targets` for good: every later commit applies it.
@@ -196,14 +249,17 @@ class Log:
         Raises: InvalidName; as `append`.
         """
         outcome = self.append(lambda state: rules.decide_deny(state, targets, reason, by))
-        return outcome.value if isinstance(outcome.value, Deny) else outcome.state.denies[-1]
+        if isinstance(outcome.value, Deny):  # an existing entry denies all of them
+            return outcome.value
+        return outcome.state.denies[-1]
 
     def mirror(self, url: str, upto: int) -> int:
         """Record that a mirror has the log up to entry `upto`; return the newest entry's number.
 
         Raises: as `append`.
         """
-        return self.append(lambda state: rules.decide_mirror(state, url, upto)).state.n
+        outcome = self.append(lambda state: rules.decide_mirror(state, url, upto))
+        return outcome.state.n
 
     def move(self, url: str) -> Primary:
         """Close this root: its history continues only at `url` (`upkeep.migrate.promote`).
@@ -212,7 +268,8 @@ class Log:
 
         Raises: as `append`.
         """
-        moved = self.append(lambda _: rules.decide_primary(url, self._store.url)).state.primary
+        outcome = self.append(lambda _: rules.decide_primary(url, self._store.url))
+        moved = outcome.state.primary
         assert moved is not None
         return moved
 
@@ -225,15 +282,34 @@ class Log:
 
     def release(self, dataset: str, number: int, by: str) -> bool:
         """Release a hold; False if `by` holds none. Raises: VersionNotFound; as `append`."""
-        return self.append(lambda state: rules.decide_release(state, dataset, number, by)).entry is not None
+        outcome = self.append(lambda state: rules.decide_release(state, dataset, number, by))
+        return outcome.entry is not None
 
-    def ref(self, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None = None) -> Ref:
+    def ref(
+        self,
+        dataset: str,
+        name: str,
+        ref_kind: RefKind,
+        number: int,
+        was: int | None = None,
+    ) -> Ref:
         """Make `name` refer to version `number`. A tag never moves; an alias moves if it still names version `was`.
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Conflict; as `append`.
         """
-        state = self.append(lambda s: rules.decide_ref(s, dataset, name, ref_kind, number, was)).state
-        return state.refs[dataset, name]
+
+        def decide(state: State) -> Mapping[str, object] | Done[object]:
+            return rules.decide_ref(
+                state,
+                dataset,
+                name,
+                ref_kind,
+                number,
+                was,
+            )
+
+        outcome = self.append(decide)
+        return outcome.state.refs[dataset, name]
 
 
 def _to_do(url: str) -> str:
@@ -243,12 +319,17 @@ def _to_do(url: str) -> str:
     )
 
 
-def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
+def _fold_chunks(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
     """Return (state after all entries, state before the last entry that has a state checksum)."""
-    at_hint = None
+    at_hint: State | None = None
     while chunk := list(islice(entries, _CHUNK)):
-        whole = max((i for i, entry in enumerate(chunk) if entry.state), default=-1)
-        if whole >= 0:
-            state = at_hint = fold_all(state, chunk[:whole])
-        state = fold_all(state, chunk[max(whole, 0) :])
+        last_checksum = -1  # index of the chunk's last entry that has one
+        for i, entry in enumerate(chunk):
+            if entry.state:
+                last_checksum = i
+        if last_checksum >= 0:
+            state = fold_all(state, chunk[:last_checksum])
+            at_hint = state
+            chunk = chunk[last_checksum:]
+        state = fold_all(state, chunk)
     return state, at_hint

@@ -31,21 +31,36 @@ MIRROR_OF = "mirror_of"
 PRIMARY = "primary"
 """Key in a moved root's marker: token of the entry that moved it here."""
 FOLDERS = (
-    *("cards/", "checkpoints/", "collect/", "data/", "exclusions/", "follows/", "foreign/", "gates/"),
-    *("heartbeats/", "jobs/", "leases/", "ledgers/", "lists/", "log/", "migrations/", "nodes/", "norms/"),
-    *(
-        "packs/",
-        "places/",
-        "plans/",
-        "reports/",
-        "seals/",
-        "stages/",
-        "swept/",
-        "tables/",
-        "takedowns/",
-        "trails/",
-    ),
-    *("trainings/", "views/", "windows/"),
+    "cards/",
+    "checkpoints/",
+    "collect/",
+    "data/",
+    "exclusions/",
+    "follows/",
+    "foreign/",
+    "gates/",
+    "heartbeats/",
+    "jobs/",
+    "leases/",
+    "ledgers/",
+    "lists/",
+    "log/",
+    "migrations/",
+    "nodes/",
+    "norms/",
+    "packs/",
+    "places/",
+    "plans/",
+    "reports/",
+    "seals/",
+    "stages/",
+    "swept/",
+    "tables/",
+    "takedowns/",
+    "trails/",
+    "trainings/",
+    "views/",
+    "windows/",
 )
 """Prefixes of all objects of a root except its marker, ascending."""
 PROBES = "heartbeats/probe-"
@@ -64,39 +79,44 @@ class Marker:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._good: Mapping[str, Any] | None = None
-        self._of_primary: Mapping[str, Any] | None = None
-        self._is_settled = False  # True once `create_if_empty` has done what it can
+        self._valid: Mapping[str, Any] | None = None
+        self._primary: Mapping[str, Any] | None = None  # marker of the store that receives writes
+        self._creation_tried = False  # True once `create_if_empty` has done what it can
 
     def check(self) -> None:
-        if self._good is None:
-            self._good = check_root(self._store)
+        if self._valid is None:
+            self._valid = check_root(self._store)
 
     def create(self) -> None:
-        if self._good is None:
-            self._good = create_root(self._store)
+        if self._valid is None:
+            self._valid = create_root(self._store)
         self.writable()
 
     def create_if_empty(self) -> None:
-        if self._good is None and not self._is_settled:
+        """Make the store a root if it is empty. After one success it costs no request, whatever the store holds."""
+        if self._valid is None and not self._creation_tried:
             create_root_if_empty(self._store)
-            self._is_settled = True
+            self._creation_tried = True
 
     @property
     def mirror_of(self) -> str | None:
-        if self._of_primary is None:
+        """URL of the primary if the root is a mirror, else None."""
+        if self._primary is None:
             if isinstance(self._store, MirroredStore):
-                self._of_primary = check_root(self._store.writable())
+                self._primary = check_root(self._store.writable())
             else:
                 self.check()
-                self._of_primary = self._good
-        primary = (self._of_primary or {}).get(MIRROR_OF)
-        return None if primary is None else str(primary)
+                self._primary = self._valid
+        if self._primary is None or self._primary.get(MIRROR_OF) is None:
+            return None
+        return str(self._primary[MIRROR_OF])
 
     def writable(self) -> None:
         """Check that the root accepts writes. Raises: Conflict if it is a mirror: only its primary accepts writes."""
         if self.mirror_of is not None:
-            self._good = self._of_primary = None  # it may have become the primary meanwhile
+            # It may have become the primary meanwhile: read its marker again.
+            self._valid = None
+            self._primary = None
         primary = self.mirror_of
         if primary is not None:
             raise Conflict(
@@ -107,11 +127,14 @@ class Marker:
 
 def is_primary(store: Store, state: State) -> bool:
     """Return whether the history of `state` continues in this store. One request if the root was moved."""
-    store = primary_of(store)  # only the primary receives writes, and it may have changed
+    marker = check_root(primary_of(store))  # only the primary receives writes, and it may have changed
+    if MIRROR_OF in marker:
+        return False
     if state.primary is None:
-        return MIRROR_OF not in check_root(store)
-    marker = check_root(store)
-    return MIRROR_OF not in marker and marker.get(PRIMARY) == state.primary.token
+        return True
+    # The entry that moved the root names a token, and only the root that it was moved to has that in its marker: a
+    # copy of the log, or the former primary, never passes for it.
+    return bool(marker.get(PRIMARY) == state.primary.token)
 
 
 def check_primary(store: Store, state: State) -> None:
@@ -148,7 +171,8 @@ def check_root_twice(store: Store) -> Mapping[str, Any]:
 
     Raises: Transient if the reads differ; as `check_root`.
     """
-    first, second = check_root(store), check_root(store)
+    first = check_root(store)
+    second = check_root(store)
     if first != second:
         raise Transient(
             f"{store.url}/{MARKER} gave other bytes when it was read again; nothing was written: do the same again"
@@ -160,10 +184,12 @@ def _bytes_of_marker(store: Store) -> bytes:
     try:
         return store.get(MARKER).data
     except ObjectNotFound:
-        there = next(iter(store.list("")), None)
-        what = f"it holds other things ({there.key} ...)" if there else "nothing is there"
+        content = "nothing is there"
+        for info in store.list(""):
+            content = f"it holds other things ({info.key} ...)"
+            break
         raise NotARoot(
-            f"{store.url} is not a penstock root: it has no {MARKER}, {what}. Check the path; a root is made by the "
+            f"{store.url} is not a penstock root: it has no {MARKER}, {content}. Check the path; a root is made by the "
             "first root.write() into an empty place"
         ) from None
 
@@ -195,12 +221,19 @@ def create_root(store: Store) -> Mapping[str, Any]:
     marker = find_root(store)
     if marker is not None:
         return marker
+    # 1. Prove what the whole log rests on. A failure leaves at most a probe, which does not make the location a root.
     prove_create_only(store)
-    marker = {"format": FORMAT, "id": secrets.token_hex(16), "created_us": time.time_ns() // 1000}
+    # 2. Create the marker, once: of several processes that create the root at once, all use the first one's id.
+    marker = {
+        "format": FORMAT,
+        "id": secrets.token_hex(16),
+        "created_us": time.time_ns() // 1000,
+    }
     try:
         store.put_if_absent(MARKER, canonical(marker))
     except AlreadyExists:
         logger.debug("another process created the root %s", store.url)
+    # 3. Read it back: the stored marker counts, not ours.
     return check_root(store)
 
 
@@ -212,8 +245,9 @@ def find_root(store: Store) -> Mapping[str, Any] | None:
     try:
         return check_root(store)
     except NotARoot:
-        if any(not there.key.startswith(BEFORE_A_ROOT) for there in store.list("")):
-            return check_root(store)  # another process may have created it just now
+        for info in store.list(""):
+            if not info.key.startswith(BEFORE_A_ROOT):
+                return check_root(store)  # another process may have created it just now
         return None
 
 

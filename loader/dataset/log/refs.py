@@ -27,23 +27,25 @@ def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
     try:
         yield
     except VersionNotFound as error:
-        if not (lag := _lag(store, marker, state)):
+        lag = _lag(store, marker, state)
+        if not lag:
             raise
         raise VersionNotFound(f"{error}; {lag}", dataset=error.dataset) from None
 
 
 def _lag(store: Store, marker: Marker, state: State) -> str:
     if isinstance(store, MirroredStore):
-        # (the marker may come from a mirror that is read because it is near)
+        # The marker decides nothing here: it may come from a mirror that is read because it is near.
         if store.primary_is_up:
             return ""
-        mirrors = ", ".join(one.url for one in store.stores[1:])
+        mirrors = ", ".join(mirror.url for mirror in store.stores[1:])
         return (
             f"{store.url} does not answer, and its log is read from a mirror ({mirrors}), which has it up to entry "
             f"{state.n}: what is newer is there again when {store.url} is; then penstock migrate run MIRROR --root "
             f"{store.url} copies it"
         )
-    if (primary := marker.mirror_of) is None:
+    primary = marker.mirror_of
+    if primary is None:
         return ""
     return (
         f"{store.url} is a mirror of {primary}, copied up to log entry {state.n}: what is newer comes by penstock "
@@ -71,7 +73,9 @@ class ParsedRef:
     """Beginning of a version id, or None."""
 
     def __str__(self) -> str:
-        return self.id_prefix or f"{self.dataset}@{self.name or self.number}"
+        if self.id_prefix:
+            return self.id_prefix
+        return f"{self.dataset}@{self.name or self.number}"
 
 
 def parse_ref(text: str) -> ParsedRef:
@@ -104,8 +108,13 @@ def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> Ver
 
     Raises: InvalidName; VersionNotFound, which lists the existing names; VersionRetired, with the reason.
     """
-    parsed = ref if isinstance(ref, ParsedRef) else parse_ref(ref)
-    record = _by_id(state, parsed) if parsed.id_prefix else _by_name(state, parsed)
+    parsed = ref
+    if not isinstance(parsed, ParsedRef):
+        parsed = parse_ref(parsed)
+    if parsed.id_prefix:
+        record = _by_id(state, parsed.id_prefix)
+    else:
+        record = _by_name(state, parsed)
     if record.retired is not None and not retired:
         raise VersionRetired(
             f"{parsed} is {record.name} ({record.id}), retired: {record.retired}; "
@@ -119,22 +128,31 @@ def what_there_is(state: State, dataset: str) -> str:
     """Return a line such as 'photos has versions 1..12 (retired 3), tags 2026.11.20, aliases prod'."""
     versions = state.versions(dataset)
     if not versions:
-        return f"datasets here: {_listed(sorted(state.datasets))}"
-    retired = [str(v.number) for v in versions if v.retired is not None]
-    names = {
-        kind: sorted(r.name for r in state.refs.values() if (r.dataset, r.ref_kind) == (dataset, kind))
-        for kind in ("tag", "alias")
-    }
-    return (
-        f"{dataset} has {'version 1' if len(versions) == 1 else f'versions 1..{len(versions)}'}"
-        f"{f' (retired {_listed(retired)})' if retired else ''}, "
-        f"tags {_listed(names['tag'])}, aliases {_listed(names['alias'])}"
-    )
+        return f"datasets here: {_enumerate(sorted(state.datasets))}"
+
+    numbers = "version 1"
+    if len(versions) > 1:
+        numbers = f"versions 1..{len(versions)}"
+    retired = [str(version.number) for version in versions if version.retired is not None]
+    if retired:
+        numbers += f" (retired {_enumerate(retired)})"
+
+    names: dict[str, list[str]] = {"tag": [], "alias": []}
+    for ref in state.refs.values():
+        if ref.dataset == dataset:
+            names[ref.ref_kind].append(ref.name)
+    tags = _enumerate(sorted(names["tag"]))
+    aliases = _enumerate(sorted(names["alias"]))
+    return f"{dataset} has {numbers}, tags {tags}, aliases {aliases}"
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more if names else "none"
+def _enumerate(names: list[str]) -> str:
+    if not names:
+        return "none"
+    text = ", ".join(names[:_SHOWN])
+    if len(names) > _SHOWN:
+        text += f" and {len(names) - _SHOWN} more"
+    return text
 
 
 def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
@@ -152,23 +170,30 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
                 f"every version of {dataset} was retired: {what_there_is(state, dataset)}", dataset=dataset
             )
         return newest
+
+    number = parsed.number or 0
     ref = state.refs.get((dataset, parsed.name or ""))
-    record = state.version(dataset, ref.number if ref else parsed.number or 0)
+    if ref is not None:
+        number = ref.number
+    record = state.version(dataset, number)
     if record is None:
-        names = [LATEST, *(name for of, name in state.refs if of == dataset)]
-        near = did_you_mean(parsed.name, names) if parsed.name else ""
+        near = ""
+        if parsed.name:
+            names = [name for ref_dataset, name in state.refs if ref_dataset == dataset]
+            near = did_you_mean(parsed.name, [LATEST, *names])
         raise VersionNotFound(f"no {parsed}{near or ':'} {what_there_is(state, dataset)}", dataset=dataset)
     return record
 
 
-def _by_id(state: State, parsed: ParsedRef) -> VersionRecord:
-    prefix = parsed.id_prefix or ""
-    ids = sorted(i for i in state.ids if i.startswith(prefix))
+def _by_id(state: State, prefix: str) -> VersionRecord:
+    ids = sorted(version_id for version_id in state.ids if version_id.startswith(prefix))
     if len(ids) > 1:
         raise VersionNotFound(
-            f"{prefix} begins {len(ids)} version ids: {_listed(ids)}; type more of it", dataset=""
+            f"{prefix} begins {len(ids)} version ids: {_enumerate(ids)}; type more of it", dataset=""
         )
-    record = state.by_id(ids[0]) if ids else None
+    record = None
+    if ids:
+        record = state.by_id(ids[0])
     if record is None:
         raise VersionNotFound(f"no version {prefix}: {what_there_is(state, '')}", dataset="")
     return record

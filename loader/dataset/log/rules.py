@@ -1,6 +1,8 @@
 """Rules for appending to a log in `state`: the writer's side, as pure functions.
 
 Each function returns the body of the entry to append, returns `Done(value)` if the log already has it, or raises.
+`append` calls it again on each newer state, so that nothing is appended on the ground of an old one. `fold.py` checks
+the same rules for readers.
 """
 
 import re
@@ -70,14 +72,20 @@ class CommitBody:
     """Path of a gated transaction's verdict, or ""."""
 
     def __post_init__(self) -> None:
-        if not _SHA256.fullmatch(self.sha256) or self.id != f"v-{self.sha256}":
+        is_sha256 = _SHA256.fullmatch(self.sha256) is not None
+        if not is_sha256 or self.id != f"v-{self.sha256}":
             raise InvalidName(
                 f"a commit of id {self.id!r}, sha256 {self.sha256!r}; expected 64 hex, and 'v-' with the same 64 hex"
             )
 
 
 def decide_begin(
-    state: State, txn: str, dataset: str, parent: str | None, *, gated: bool = False
+    state: State,
+    txn: str,
+    dataset: str,
+    parent: str | None,
+    *,
+    gated: bool = False,
 ) -> Body | Done[Txn]:
     """Begin `txn` on the version id `parent`. Repeating it returns the same transaction.
 
@@ -86,47 +94,68 @@ def decide_begin(
     """
     check_dataset_name(dataset)
     known = state.txns.get(txn)
-    if known is None:
-        check_transaction_name(txn)
-    else:
-        if known.dataset != dataset:
-            raise Conflict(f"transaction {txn} was begun for {known.dataset}, not for {dataset}: use another")
-        if known.status == "aborted":
-            raise _fenced(known)
-        if gated and not known.gated:
-            raise Conflict(f"transaction {txn} was begun without a gate: take another, as a new run does")
+    if known is not None:
+        _check_same_begin(known, dataset, gated=gated)
         return Done(known)
+    check_transaction_name(txn)
     if parent is not None:
         record = state.by_id(parent)
         if record is None or record.dataset != dataset:
             raise VersionNotFound(f"{parent} is no version of {dataset}: {what_there_is(state, dataset)}")
         _refuse_retired(state, record)
-    # A separate kind, so that packages without gates refuse to read it instead of bypassing the gate.
-    return {"kind": "gated" if gated else "begin", "txn": txn, "dataset": dataset, "parent": parent}
+    kind = "begin"
+    if gated:
+        kind = "gated"  # a separate kind, so that packages without gates refuse to read it instead of bypassing it
+    return {
+        "kind": kind,
+        "txn": txn,
+        "dataset": dataset,
+        "parent": parent,
+    }
+
+
+def _check_same_begin(known: Txn, dataset: str, *, gated: bool) -> None:
+    if known.dataset != dataset:
+        raise Conflict(
+            f"transaction {known.txn} was begun for {known.dataset}, not for {dataset}: use another"
+        )
+    if known.status == "aborted":
+        raise _fenced(known)
+    if gated and not known.gated:
+        raise Conflict(f"transaction {known.txn} was begun without a gate: take another, as a new run does")
 
 
 def decide_commit(
-    state: State, txn: str, body: CommitBody | None
+    state: State,
+    txn: str,
+    body: CommitBody | None,
 ) -> Body | Done[VersionRecord] | Rebase | ApplyDenies:
     """Commit `txn` with the manifest `body`; None asks for the base to build on. Repeating it returns the version.
 
     Raises: TransactionNotFound; Fenced if aborted; StageNotPublished if gated without a verdict; Conflict if the id is
     another version's.
     """
-    known = not_aborted(state, txn)
+    known = not_aborted(state, txn)  # after an abort the collector deletes its files
     committed = state.committed(txn)
     if committed is not None:
         return Done(committed)
+
+    # The manifest fits one state only. The entry that came first decides what is rebuilt.
     newest = state.newest(known.dataset)
-    if body is None or body.parent != (newest.id if newest else None):
+    newest_id = None
+    if newest is not None:
+        newest_id = newest.id
+    if body is None or body.parent != newest_id:
         return Rebase(newest)
     if body.denies != state.last_deny:
-        return ApplyDenies(tuple(d for d in state.denies if d.n > body.denies))
+        newer = [deny for deny in state.denies if deny.n > body.denies]
+        return ApplyDenies(tuple(newer))
+
     refuse_ungated(known, body.verdict)
     same = state.by_id(body.id)
     if same is not None:
         raise Conflict(f"{body.id} is already {same.name}: a manifest names its transaction and parent")
-    return {
+    entry: dict[str, object] = {
         "kind": "commit",
         "txn": txn,
         "dataset": known.dataset,
@@ -136,12 +165,17 @@ def decide_commit(
         "sha256": body.sha256,
         "parent": body.parent,
         "denies": body.denies,
-        **({"verdict": body.verdict} if body.verdict else {}),
     }
+    if body.verdict:
+        entry["verdict"] = body.verdict
+    return entry
 
 
 def commit_or_build(
-    state: State, txn: str, body: CommitBody | None, build: Callable[[State], CommitBody]
+    state: State,
+    txn: str,
+    body: CommitBody | None,
+    build: Callable[[State], CommitBody],
 ) -> tuple[Body | Done[VersionRecord], CommitBody | None]:
     """Return (decision of `decide_commit`, its manifest). Calls `build(state)` if `body` does not fit this state.
 
@@ -165,10 +199,16 @@ def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
         )
     if known.status == "aborted":
         return Done(known)
-    return {"kind": "abort", "txn": txn, "reason": check_words("reason", reason)}
+    check_words("reason", reason)
+    return {"kind": "abort", "txn": txn, "reason": reason}
 
 
-def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body | Done[VersionRecord]:
+def decide_retire(
+    state: State,
+    dataset: str,
+    number: int,
+    reason: str,
+) -> Body | Done[VersionRecord]:
     """Retire a version. Repeating it keeps the first reason.
 
     Raises: VersionNotFound; InvalidName for an invalid reason.
@@ -176,11 +216,17 @@ def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body 
     record = _version(state, dataset, number)
     if record.retired is not None:
         return Done(record)
-    return {"kind": "retire", **_named(record), "reason": check_stated("reason", reason)}
+    check_stated("reason", reason)
+    return {"kind": "retire", **_identity(record), "reason": reason}
 
 
 def decide_ref(
-    state: State, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None
+    state: State,
+    dataset: str,
+    name: str,
+    ref_kind: RefKind,
+    number: int,
+    was: int | None,
 ) -> Body | Done[Ref]:
     """Let `name` refer to version `number`.
 
@@ -193,17 +239,25 @@ def decide_ref(
         raise InvalidName(f"{name!r} as {ref_kind!r}: a name is a 'tag' (never moves) or an 'alias' (moves)")
     record = _version(state, dataset, number)
     known = state.refs.get((dataset, name))
-    if known is not None and (known.ref_kind, known.number) == (ref_kind, number):
-        return Done(known)
-    if known is not None and "tag" in (known.ref_kind, ref_kind):
+    number_now = None
+    if known is not None:
+        number_now = known.number
+        if known.ref_kind == ref_kind and known.number == number:
+            return Done(known)
+        if "tag" in (known.ref_kind, ref_kind):
+            raise Conflict(
+                f"{dataset}@{name} is a {known.ref_kind} of version {known.number}; tags cannot move and a name "
+                "keeps its kind: choose another name"
+            )
+    if was != number_now:
+        is_now = "does not exist"
+        if number_now is not None:
+            is_now = f"names version {number_now}"
+        expected = "new"
+        if was is not None:
+            expected = f"version {was}"
         raise Conflict(
-            f"{dataset}@{name} is a {known.ref_kind} of version {known.number}; tags cannot move and a name "
-            "keeps its kind: choose another name"
-        )
-    if was != (known.number if known else None):
-        is_now = f"names version {known.number}" if known else "does not exist"
-        raise Conflict(
-            f"{dataset}@{name} {is_now}, not {'new' if was is None else f'version {was}'} as it was when the "
+            f"{dataset}@{name} {is_now}, not {expected} as it was when the "
             f"move to {number} was decided; look again, then repeat it"
         )
     _refuse_retired(state, record)
@@ -217,7 +271,12 @@ def decide_ref(
     }
 
 
-def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -> Body | Done[Deny]:
+def decide_deny(
+    state: State,
+    targets: Sequence[Target],
+    reason: str,
+    by: str,
+) -> Body | Done[Deny]:
     """Take down the samples of `targets` for good. An existing entry that denies them all is returned.
 
     Raises: InvalidName if targets, reason or author are missing, or if reason or author contains a denied name.
@@ -227,22 +286,42 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
     check_stated("reason", reason)
     check_stated("name of who asked for it", by)
     for target in targets:
-        if len(target.value) > 2 and (target.value in reason or target.value in by):
+        is_named = target.value in reason or target.value in by
+        # One or two characters stand in any text by chance.
+        if is_named and len(target.value) > 2:
             raise InvalidName(
                 f"the reason or name given holds the {target.kind} itself, and the log is never rewritten; use a "
                 "ticket's number"
             )
-    salt = state.denies[-1].salt if state.denies else ""
-    salt = salt or secrets.token_hex(16)
-    asked = hashes(salt, targets)
+
+    # One salt for the whole log: each further one costs every writer one more hash per value.
+    salt = ""
+    if state.denies:
+        salt = state.denies[-1].salt
+    if not salt:
+        salt = secrets.token_hex(16)
+    target_hashes = hashes(salt, targets)
     for deny in state.denies:
-        if deny.salt == salt and set(asked) <= set(deny.hashes):
+        if deny.salt == salt and set(target_hashes) <= set(deny.hashes):
             return Done(deny)
-    scope = " ".join(sorted({target.kind for target in targets}))
-    return {"kind": "deny", "salt": salt, "hashes": asked, "scope": scope, "reason": reason, "by": by}
+    kinds = sorted({target.kind for target in targets})
+    return {
+        "kind": "deny",
+        "salt": salt,
+        "hashes": target_hashes,
+        "scope": " ".join(kinds),
+        "reason": reason,
+        "by": by,
+    }
 
 
-def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> Body | Done[Hold]:
+def decide_hold(
+    state: State,
+    dataset: str,
+    number: int,
+    by: str,
+    why: str,
+) -> Body | Done[Hold]:
     """Hold a version that is not retired. Repeating it keeps the first reason.
 
     Raises: VersionNotFound; VersionRetired; InvalidName if `by` or `why` is missing.
@@ -250,27 +329,38 @@ def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> B
     record = _version(state, dataset, number)
     check_stated("name of who holds it", by)
     check_stated("reason", why)
-    known = _held(state, record, by)
-    if known:
-        return Done(known[0])
-    _refuse_retired(state, record)
-    return {"kind": "hold", "action": "place", **_named(record), "by": by, "why": why}
+    known = _hold_by(state, record, by)
+    if known is not None:
+        return Done(known)
+    _refuse_retired(state, record)  # a collector may be deleting it
+    return {"kind": "hold", "action": "place", **_identity(record), "by": by, "why": why}
 
 
-def decide_release(state: State, dataset: str, number: int, by: str) -> Body | Done[None]:
+def decide_release(
+    state: State,
+    dataset: str,
+    number: int,
+    by: str,
+) -> Body | Done[None]:
     """Release the hold of `by` on a version, retired or not; `Done` if there is none. Raises: VersionNotFound."""
     record = _version(state, dataset, number)
-    if not _held(state, record, by):
+    if _hold_by(state, record, by) is None:
         return Done(None)
-    return {"kind": "hold", "action": "release", **_named(record), "by": by}
+    return {"kind": "hold", "action": "release", **_identity(record), "by": by}
 
 
 def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
     """Record that the mirror at `url` has the log up to `upto`; `Done` if only mirror entries followed since."""
-    copied_upto = [_upto(one) for one in state.mirrors if one["url"] == url]
-    since = max(copied_upto, default=-1)
-    if copied_upto and sum(since < one_n <= upto for one_n in map(_n, state.mirrors)) >= upto - since:
-        return Done(None)
+    copied_upto = [_integer(mirror, "upto") for mirror in state.mirrors if mirror["url"] == url]
+    if copied_upto:
+        # Without this, two mirrors that record themselves by turns would each see a newer entry for ever.
+        n_since = upto - max(copied_upto)
+        n_mirror_entries = 0
+        for mirror in state.mirrors:
+            if max(copied_upto) < _integer(mirror, "n") <= upto:
+                n_mirror_entries += 1
+        if n_mirror_entries >= n_since:
+            return Done(None)
     return {"kind": "mirror", "url": url, "upto": upto}
 
 
@@ -279,23 +369,29 @@ def decide_primary(url: str, was: str, *, gone: bool = False) -> Body:
 
     gone: the former root is unreachable.
     """
-    body = {"kind": "primary", "url": url, "was": was, "token": secrets.token_hex(16)}
-    return {**body, "gone": True} if gone else body
+    body: dict[str, object] = {
+        "kind": "primary",
+        "url": url,
+        "was": was,
+        "token": secrets.token_hex(16),
+    }
+    if gone:
+        body["gone"] = True
+    return body
 
 
-def _upto(mirror: Mapping[str, object]) -> int:
-    return int(str(mirror["upto"]))
+def _integer(mirror: Mapping[str, object], name: str) -> int:
+    return int(str(mirror[name]))
 
 
-def _n(mirror: Mapping[str, object]) -> int:
-    return int(str(mirror["n"]))
+def _hold_by(state: State, record: VersionRecord, by: str) -> Hold | None:
+    for hold in state.holds_of(record.dataset, record.number):
+        if hold.by == by:
+            return hold
+    return None
 
 
-def _held(state: State, record: VersionRecord, by: str) -> list[Hold]:
-    return [one for one in state.holds_of(record.dataset, record.number) if one.by == by]
-
-
-def _named(record: VersionRecord) -> dict[str, object]:
+def _identity(record: VersionRecord) -> dict[str, object]:
     return {"dataset": record.dataset, "number": record.number, "id": record.id}
 
 

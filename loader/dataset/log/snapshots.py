@@ -1,14 +1,15 @@
 """Hints: `log/state-<n>.json` stores the folded state after entry n, every 256 entries, so that opening is cheap.
 
-If a hint is missing, stale, damaged or forged, more entries are read: entry n + 1 must contain the state's checksum and
-follow the same entry n. Any process may write hints.
+A hint is no part of the chain of hashes, so no reader trusts it by itself. A reader uses it only if entry n + 1 contains
+the same checksum of the state, and follows the same entry n. So any process may write hints. If one is missing, stale,
+damaged or forged, more entries are read.
 """
 
 import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain, islice
 from typing import Any
@@ -21,13 +22,14 @@ from .entries import entry_key, parse
 from .state import Deny, Hold, Primary, Ref, State, Txn, VersionRecord
 
 HINT_EVERY = 256
-FORMAT, FORMAT_MOVED = 1, 2
-"""Hint formats: normal, and for a moved root, whose hints older packages must not use."""
-MOST_COMING = 4 * HINT_EVERY
+FORMAT = 1
+FORMAT_MOVED = 2
+"""Format of a moved root's hints, which older packages must not use: they would append to the root that was left."""
+MOST_AHEAD = 4 * HINT_EVERY
 """Most entries requested at once in a log without hints."""
 _FOLDER = "log/"
 _PREFIX = f"{_FOLDER}state-"
-_TRIED = 8  # newest hints tried before the log is read from its first entry
+_TRIES = 8  # newest hints tried before the log is read from its first entry
 _log = logging.getLogger(__name__)
 
 
@@ -38,21 +40,31 @@ def hint_key(n: int) -> str:
 def dump_state(state: State) -> bytes:
     """Return the state as canonical JSON {"checksum", "format", "state"}; the checksum covers the state."""
     data = _state_json(state)
-    written_by = FORMAT if state.primary is None else FORMAT_MOVED
-    return _head(hashlib.sha256(data).hexdigest(), written_by) + data + b"}"
+    checksum = hashlib.sha256(data).hexdigest()
+    format_number = FORMAT
+    if state.primary is not None:
+        format_number = FORMAT_MOVED
+    return _head(checksum, format_number) + data + b"}"
 
 
 def state_checksum(state: State) -> str:
     """Return the SHA-256 hex of the state's JSON in a hint, which entry n + 1 holds. O(transactions)."""
-    return hashlib.sha256(_state_json(state)).hexdigest()
+    data = _state_json(state)
+    return hashlib.sha256(data).hexdigest()
 
 
 def _state_json(state: State) -> bytes:
+    versions = chain.from_iterable(state.datasets.values())
+    txns = _plain(state.txns.values(), Txn)
+    for txn in txns:
+        # Logs without gates keep the bytes, and so the checksums, of releases that had none.
+        if not txn["gated"]:
+            del txn["gated"]
     body = {
         "n": state.n,
         "prev": state.prev,
-        "txns": [_without_false(row) for row in _plain(state.txns.values(), Txn)],
-        "versions": _plain(chain.from_iterable(state.datasets.values()), VersionRecord),
+        "txns": txns,
+        "versions": _plain(versions, VersionRecord),
         "refs": _plain(state.refs.values(), Ref),
         "denies": _plain(state.denies, Deny),
         "holds": _plain(state.holds, Hold),
@@ -60,63 +72,87 @@ def _state_json(state: State) -> bytes:
     }
     if state.primary is not None:
         body["primary"] = asdict(state.primary)
+
     # Not `canonical`: all values come from canonical entries, and there may be 100,000 rows.
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    text = json.dumps(
+        body,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+    return text.encode()
 
 
-def _head(checksum: str, written_by: int) -> bytes:
-    return f'{{"checksum":"{checksum}","format":{written_by},"state":'.encode()
+def _head(checksum: str, format_number: int) -> bytes:
+    return f'{{"checksum":"{checksum}","format":{format_number},"state":'.encode()
 
 
 def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
-    names = [f.name for f in fields(kind)]
+    # `asdict` copies each value deeply, which takes six times as long.
+    names = [field.name for field in fields(kind)]
     return [{name: getattr(row, name) for name in names} for row in rows]
-
-
-def _without_false(txn: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in txn.items() if name != "gated" or value}
 
 
 def load_state(data: bytes) -> State:
     """Return the state that `dump_state` wrote. Raises: ValueError for other bytes; FormatTooNew."""
-    return _state_and_checksum(data)[0]
+    state, _ = _state_and_checksum(data)
+    return state
 
 
 def _state_and_checksum(data: bytes) -> tuple[State, str]:
     try:
         whole = json.loads(data)
-        written_by, checksum = whole["format"], whole["checksum"]
-        if type(written_by) is int and written_by > FORMAT_MOVED:
-            raise FormatTooNew(f"format {written_by}, this package reads up to {FORMAT_MOVED}")
-        head = _head(checksum, written_by)
-        if not data.startswith(head) or hashlib.sha256(data[len(head) : -1]).hexdigest() != checksum:
+        format_number = whole["format"]
+        checksum = whole["checksum"]
+        if type(format_number) is int and format_number > FORMAT_MOVED:
+            raise FormatTooNew(f"format {format_number}, this package reads up to {FORMAT_MOVED}")
+        # The checksum covers the stored bytes of the state: dumping it again would cost as much as parsing it.
+        head = _head(checksum, format_number)
+        stored_state = data[len(head) : -1]
+        if not data.startswith(head) or hashlib.sha256(stored_state).hexdigest() != checksum:
             raise ValueError("its checksum does not hold")
         return _load(whole["state"]), checksum
     except (KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f"not a folded state: {type(e).__name__} {e}") from e
 
 
-def _load(body: dict[str, Any]) -> State:
-    datasets: dict[str, list[VersionRecord]] = {}
+def _load(body: Mapping[str, Any]) -> State:
+    versions: dict[str, list[VersionRecord]] = {}
+    ids: dict[str, tuple[str, int]] = {}
     for row in body["versions"]:
-        datasets.setdefault(row["dataset"], []).append(VersionRecord(**row))
-    refs = [Ref(**row) for row in body["refs"]]
+        record = VersionRecord(**row)
+        versions.setdefault(record.dataset, []).append(record)
+        ids[record.id] = (record.dataset, record.number)
+
+    refs: dict[tuple[str, str], Ref] = {}
+    for row in body["refs"]:
+        ref = Ref(**row)
+        refs[ref.dataset, ref.name] = ref
+
+    denies: list[Deny] = []
+    for row in body["denies"]:
+        hashes = tuple(row["hashes"])
+        denies.append(Deny(**{**row, "hashes": hashes}))
+
+    primary = None
+    if "primary" in body:
+        primary = Primary(**body["primary"])
     return State(
         n=body["n"],
         prev=body["prev"],
         txns={row["txn"]: Txn(**row) for row in body["txns"]},
-        datasets={name: tuple(versions) for name, versions in datasets.items()},
-        ids={v.id: (v.dataset, v.number) for versions in datasets.values() for v in versions},
-        refs={(r.dataset, r.name): r for r in refs},
-        denies=tuple(Deny(**{**row, "hashes": tuple(row["hashes"])}) for row in body["denies"]),
+        datasets={name: tuple(records) for name, records in versions.items()},
+        ids=ids,
+        refs=refs,
+        denies=tuple(denies),
         holds=tuple(Hold(**row) for row in body["holds"]),
         mirrors=tuple(body["mirrors"]),
-        primary=Primary(**body["primary"]) if "primary" in body else None,
+        primary=primary,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class LogListing:
     """A listing of `log/`, used only to decide how much to request at once."""
 
     hints: tuple[int, ...]
@@ -125,74 +161,96 @@ class Listed:
     """Number of the newest entry; 0 if none is listed."""
 
     @property
-    def after(self) -> int:
-        return self.hints[-1] if self.hints else 0
+    def newest_hint(self) -> int:
+        if not self.hints:
+            return 0
+        return self.hints[-1]
 
     @property
-    def coming(self) -> int:
-        """Number of entries to request at once after `after`: the listed ones and one more."""
-        return min(max(self.last - self.after, 0) + 1, MOST_COMING)
+    def n_ahead(self) -> int:
+        """Number of entries to request at once after the newest hint: the listed ones and one more."""
+        n_listed = max(self.last - self.newest_hint, 0)
+        return min(n_listed + 1, MOST_AHEAD)
 
     @property
     def keys(self) -> Iterator[str]:
+        """Keys of the newest hint and of the entries to request with it."""
         if self.hints:
-            yield hint_key(self.after)
-        yield from map(entry_key, range(self.after + 1, self.after + 1 + self.coming))
+            yield hint_key(self.newest_hint)
+        first = self.newest_hint + 1
+        for n in range(first, first + self.n_ahead):
+            yield entry_key(n)
 
 
-def listed(store: Store) -> Listed:
+def list_log(store: Store) -> LogListing:
     """Return the log's listing; an empty one if the store refuses to list.
 
     On a disk only hints are listed, one per 256 entries: a file's `stat` costs as much as reading it.
     """
+    prefix = _FOLDER
+    if is_local(store):
+        prefix = _PREFIX
     try:
-        names = [info.key for info in store.list(_PREFIX if is_local(store) else _FOLDER)]
+        keys = [info.key for info in store.list(prefix)]
     except StoreError as e:  # credentials that may read but not list
         _log.warning("the log of %s cannot be listed (%s): reading the whole log", store.url, e)
-        names = []
-    return Listed(hints=tuple(_numbers(names, _PREFIX)), last=max(_numbers(names, _FOLDER), default=0))
+        keys = []
+    hints = _numbers(keys, _PREFIX)
+    entries = _numbers(keys, _FOLDER)
+    return LogListing(
+        hints=tuple(hints),
+        last=max(entries, default=0),
+    )
 
 
 def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
     name = re.compile(f"{prefix}([0-9]{{12}})\\.json")
-    return sorted(int(match[1]) for key in keys if (match := name.fullmatch(key)))
+    matches = map(name.fullmatch, keys)
+    return sorted(int(match[1]) for match in matches if match is not None)
 
 
 def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
-    """Return (newest valid state, number of the newest hint to keep); (State(), 0) if no hint is valid."""
-    kept = 0
-    for n in islice(reversed(hints), _TRIED):
+    """Return (newest valid state, number of the newest hint to keep); (State(), 0) if no hint is valid.
+
+    A valid hint is kept, and one of a newer format: a newer penstock uses it. The caller replaces any other.
+    """
+    newest_kept = 0
+    for n in islice(reversed(hints), _TRIES):
+        key = hint_key(n)
         try:
-            state, checksum = _state_and_checksum(store.get(hint_key(n)).data)
+            data = store.get(key).data
+            state, checksum = _state_and_checksum(data)
             if state.n == n and _vouched(store, n, checksum):
-                return state, max(kept, n)
-            _log.warning(
-                "%s in %s differs from its checksum in the next entry: ignored", hint_key(n), store.url
-            )
+                return state, max(newest_kept, n)
+            _log.warning("%s in %s differs from its checksum in the next entry: ignored", key, store.url)
         except FormatTooNew as e:
-            kept = max(kept, n)
-            _log.warning("%s in %s cannot be used (%s): ignored", hint_key(n), store.url, e)
+            newest_kept = max(newest_kept, n)
+            _log.warning("%s in %s cannot be used (%s): ignored", key, store.url, e)
         except (ValueError, StoreError) as e:
-            _log.warning("%s in %s cannot be used (%s): ignored", hint_key(n), store.url, e)
-    return State(), kept
+            _log.warning("%s in %s cannot be used (%s): ignored", key, store.url, e)
+    return State(), newest_kept
 
 
 def _vouched(store: Together, n: int, checksum: str) -> bool:
     """Return whether entry n + 1 exists and holds this checksum of the state before it."""
     try:
-        return parse(n + 1, store.peek(entry_key(n + 1)).data).state == checksum
+        data = store.peek(entry_key(n + 1)).data  # `peek`: the entry is folded next, without another request
     except ObjectNotFound:
         return False
+    return parse(n + 1, data).state == checksum
 
 
 def belongs(store: Objects, state: State) -> bool:
+    """Return whether the stored entry `state.n` is the one that `state` was folded from."""
     try:
-        return hashlib.sha256(store.get(entry_key(state.n)).data).hexdigest() == state.prev
+        data = store.get(entry_key(state.n)).data
     except ObjectNotFound:
         return False
+    return hashlib.sha256(data).hexdigest() == state.prev
 
 
 def write_hint(store: Store, state: State) -> None:
+    """Write the hint of `state`. A failure is only logged: readers do without."""
     try:
         store.put(hint_key(state.n), dump_state(state))
     except StoreError as e:
@@ -200,5 +258,7 @@ def write_hint(store: Store, state: State) -> None:
 
 
 def old_hints(store: Store, keep: int = 4) -> list[ObjectInfo]:
-    there = [info for info in store.list(_PREFIX) if _numbers([info.key], _PREFIX)]
-    return there[: max(len(there) - keep, 0)]
+    """Return all hints but the newest `keep`, for the collector."""
+    hints = [info for info in store.list(_PREFIX) if _numbers([info.key], _PREFIX)]
+    n_old = max(len(hints) - keep, 0)
+    return hints[:n_old]

@@ -159,7 +159,7 @@ def close_former(source: Store, state: State, target: Store) -> None:
     if state.primary is None or stored.get(PRIMARY) == state.primary.token:
         return  # it is the source itself, or the source was made a primary by hand
     last = _common_entries(source, target)
-    moves = [entry.body["token"] for entry in read_tail(target, 0, coming=1) if entry.kind == "primary"]
+    moves = [entry.body["token"] for entry in read_tail(target, 0) if entry.kind == "primary"]
     if not moves or moves[-1] == stored.get(PRIMARY):  # by its own log, it accepts writes
         data = read_twice(source, entry_key(last + 1))
         if parse(last + 1, data).kind != "primary":

@@ -7,8 +7,9 @@ from itertools import islice
 
 from loader.dataset.log.append import read_tail
 from loader.dataset.log.entries import Entry, edited, entry_key, gaps, missing
+from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.snapshots import HINT_EVERY, hint_key, load_state, state_checksum
-from loader.dataset.log.state import State, fold, fold_all
+from loader.dataset.log.state import State
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store, is_there
 

@@ -10,10 +10,11 @@ import pytest
 import loader
 from loader.dataset.log.append import read_tail
 from loader.dataset.log.entries import canonical, checksum_of, entry_key, parse
+from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.log import Log
 from loader.dataset.log.marker import MARKER, check_root
 from loader.dataset.log.snapshots import HINT_EVERY, dump_state, hint_key, load_state
-from loader.dataset.log.state import State, fold, fold_all
+from loader.dataset.log.state import State
 from loader.errors import Corrupt, PenstockError, Transient
 from loader.storage import open_store
 from penstock.upkeep.migrate.run import make_primary

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.dataset.log.entries import Entry, canonical, parse, seal
+from loader.dataset.log.fold import fold, fold_all
 from loader.dataset.log.log import Log
 from loader.dataset.log.rules import Done
 from loader.dataset.log.snapshots import dump_state, load_state
-from loader.dataset.log.state import State, fold, fold_all
+from loader.dataset.log.state import State
 from loader.errors import Corrupt, FormatTooNew
 from loader.storage import open_store
 from tests.dataset.log.histories import after, all_entries, deny, history, publish

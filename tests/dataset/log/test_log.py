@@ -9,8 +9,8 @@ import pytest
 
 from loader.dataset.log.denies import Target
 from loader.dataset.log.entries import canonical, entry_key
+from loader.dataset.log.fold import fold
 from loader.dataset.log.log import Log
-from loader.dataset.log.state import fold
 from loader.errors import (
     Conflict,
     Corrupt,

@@ -9,7 +9,7 @@ import pytest
 
 from loader.dataset.log.entries import canonical, entry_key
 from loader.dataset.log.log import Log
-from loader.dataset.log.snapshots import HINT_EVERY, Listed, dump_state, hint_key, listed, old_hints
+from loader.dataset.log.snapshots import HINT_EVERY, LogListing, dump_state, hint_key, list_log, old_hints
 from loader.errors import Forbidden, Transient
 from loader.storage import open_store
 
@@ -98,7 +98,7 @@ def test_file_that_is_no_hint_is_none_and_takes_the_place_of_none(store):
     for key in [*named, *(f"log/state-{name}" for name in odd)]:
         store.put(key, b"x")
     assert [info.key for info in old_hints(store)] == named[:1]
-    assert listed(store.store) == Listed(hints=(256, 512, 768, 1024, 1280), last=0)
+    assert list_log(store.store) == LogListing(hints=(256, 512, 768, 1024, 1280), last=0)
 
 
 def test_600_entries_fold_alike_with_and_without_hints(store):

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
-from loader.dataset.log import state as folding
+from loader.dataset.log import fold as folding
 from loader.dataset.log.rules import CommitBody, Done, commit_or_build, decide_commit
 from loader.dataset.log.state import State
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from loader.dataset.log.append import settle
 from loader.dataset.log.entries import Entry, parse, seal
+from loader.dataset.log.fold import fold
 from loader.dataset.log.rules import CommitBody, Done, commit_or_build
-from loader.dataset.log.state import State, fold
+from loader.dataset.log.state import State
 from loader.errors import Corrupt, PenstockError
 
 Append = Callable[[State, CommitBody | None], tuple[Mapping[str, object] | Done[object], CommitBody | None]]

@@ -8,9 +8,10 @@ import pytest
 import loader
 from loader.dataset.commit import Pending, commit
 from loader.dataset.log.entries import KINDS, canonical, seal
+from loader.dataset.log.fold import fold
 from loader.dataset.log.rules import CommitBody, decide_begin
 from loader.dataset.log.snapshots import dump_state, load_state
-from loader.dataset.log.state import State, fold
+from loader.dataset.log.state import State
 from loader.dataset.publication_gate import digest_of
 from loader.dataset.shards.part import ShardFile
 from loader.dataset.tables.manifest import Change

@@ -1,0 +1,434 @@
+"""Fold a log's entries into its state.
+
+The fold checks the chain and each rule again, so that every reader detects an edited or truncated history, whatever
+wrote it. The rules here are the readers' side of `rules.py`: a commit that a writer may not append is a log that no
+reader accepts.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NoReturn
+
+from ...errors import Corrupt
+from .entries import Entry, entry_key
+from .state import Deny, Hold, Primary, Ref, RefKind, State, Txn, VersionRecord, newest_live
+
+
+def fold(state: State, entry: Entry) -> State:
+    """Return the state after `entry`. Raises: Corrupt if it breaks the chain or a rule."""
+    return fold_all(state, (entry,))
+
+
+def fold_all(state: State, entries: Iterable[Entry]) -> State:
+    """Return the state after all of `entries`; copies the mappings once per call."""
+    draft = _Draft(state)
+    for entry in entries:
+        draft.add(entry)
+    if draft.n == state.n:
+        return state
+    return draft.state()
+
+
+class _Draft:
+    """A state while entries are being folded into it."""
+
+    def __init__(self, state: State) -> None:
+        self.n = state.n
+        self.prev = state.prev
+        self.txns = dict(state.txns)
+        self.ids = dict(state.ids)
+        self.refs = dict(state.refs)
+        self.denies = list(state.denies)
+        self.holds = list(state.holds)
+        self.mirrors = list(state.mirrors)
+        self.primary = state.primary
+        self.vouched = state.vouched
+        # A dataset's versions become a list with its first new entry: appending to a tuple would copy all of them.
+        self._unchanged = state.datasets
+        self._changed: dict[str, list[VersionRecord]] = {}
+
+    def state(self) -> State:
+        datasets = dict(self._unchanged)
+        for name, versions in self._changed.items():
+            # `versions` below creates an empty list, but a dataset exists only once it has a version.
+            if versions:
+                datasets[name] = tuple(versions)
+        return State(
+            n=self.n,
+            prev=self.prev,
+            txns=self.txns,
+            datasets=datasets,
+            ids=self.ids,
+            refs=self.refs,
+            denies=tuple(self.denies),
+            holds=tuple(self.holds),
+            mirrors=tuple(self.mirrors),
+            primary=self.primary,
+            vouched=self.vouched,
+        )
+
+    def versions(self, dataset: str) -> list[VersionRecord]:
+        if dataset not in self._changed:
+            self._changed[dataset] = list(self._unchanged.get(dataset, ()))
+        return self._changed[dataset]
+
+    def add(self, entry: Entry) -> None:
+        # The chain comes first: the rules hold for this history only, not for an entry that follows another one.
+        if entry.n != self.n + 1:
+            key = entry_key(entry.n)
+            raise Corrupt(f"log entry {key} was folded after entry {self.n}: one is missing")
+        if entry.follows != self.prev:
+            key = entry_key(entry.n)
+            expected = entry.prev or "none"
+            actual = self.prev or "none"
+            raise Corrupt(
+                f"log entry {key} was written after an entry with sha256 "
+                f"{expected}, but entry {self.n} has {actual}: one of the two was "
+                "edited, or damaged on its way; `penstock verify` names it, `penstock repair` mends it"
+            )
+
+        fold_kind = _FOLDS[entry.kind]
+        fold_kind(self, entry)
+
+        # `entry.state` is the checksum of the state before this entry.
+        if entry.state:
+            self.vouched = self.n
+        self.n = entry.n
+        self.prev = entry.sha256
+
+
+def _name(entry: Entry) -> str:
+    return f"log entry {entry_key(entry.n)} ({entry.kind})"
+
+
+def _refuse(entry: Entry, why: str) -> NoReturn:
+    raise Corrupt(f"{_name(entry)} breaks a rule of the log: {why}")
+
+
+def _text(entry: Entry, name: str) -> str:
+    value = entry.body.get(name)
+    if not isinstance(value, str):
+        raise Corrupt(f"{_name(entry)} has {name} {value!r}, expected text")
+    return value
+
+
+def _optional_text(entry: Entry, name: str) -> str | None:
+    if entry.body.get(name) is None:
+        return None
+    return _text(entry, name)
+
+
+def _integer(entry: Entry, name: str) -> int:
+    value = entry.body.get(name)
+    # `type`, because a bool is an instance of int.
+    if type(value) is not int or value < 0:
+        raise Corrupt(f"{_name(entry)} has {name} {value!r}, expected an integer >= 0")
+    return value
+
+
+def _begin(draft: _Draft, entry: Entry) -> None:
+    txn = _text(entry, "txn")
+    dataset = _text(entry, "dataset")
+    parent = _optional_text(entry, "parent")
+    if txn in draft.txns:
+        known = draft.txns[txn]
+        _refuse(
+            entry,
+            f"transaction {txn} was begun before, at entry {known.n}",
+        )
+    if parent is not None:
+        parent_dataset, number = draft.ids.get(parent, ("", 0))
+        if parent_dataset != dataset:
+            _refuse(
+                entry,
+                f"parent {parent} is no version of {dataset}",
+            )
+        record = draft.versions(dataset)[number - 1]
+        if record.retired is not None:
+            _refuse(entry, f"parent {record.name} was retired")
+    draft.txns[txn] = Txn(
+        txn=txn,
+        dataset=dataset,
+        parent=parent,
+        status="open",
+        n=entry.n,
+        gated=entry.kind == "gated",
+    )
+
+
+def _commit(draft: _Draft, entry: Entry) -> None:
+    record = VersionRecord(
+        dataset=_text(entry, "dataset"),
+        number=_integer(entry, "number"),
+        id=_text(entry, "id"),
+        manifest=_text(entry, "manifest"),
+        sha256=_text(entry, "sha256"),
+        parent=_optional_text(entry, "parent"),
+        txn=_text(entry, "txn"),
+        denies=_integer(entry, "denies"),
+        n=entry.n,
+    )
+    if record.txn not in draft.txns:
+        _refuse(entry, f"transaction {record.txn} was never begun")
+    _check_commit(draft, entry, record)
+
+    versions = draft.versions(record.dataset)
+    versions.append(record)
+    draft.ids[record.id] = (record.dataset, record.number)
+    txn = draft.txns[record.txn]
+    draft.txns[record.txn] = replace(
+        txn,
+        status="committed",
+        number=record.number,
+    )
+
+
+def _check_commit(draft: _Draft, entry: Entry, record: VersionRecord) -> None:
+    txn = draft.txns[record.txn]
+    if txn.status != "open":
+        _refuse(
+            entry,
+            f"transaction {txn.txn} is {txn.status}, not open",
+        )
+    if txn.gated and not _optional_text(entry, "verdict"):
+        _refuse(entry, f"transaction {txn.txn} is gated, and it names no verdict")
+    if txn.dataset != record.dataset:
+        _refuse(
+            entry,
+            f"transaction {txn.txn} belongs to {txn.dataset}, not {record.dataset}",
+        )
+
+    versions = draft.versions(record.dataset)
+    next_number = len(versions) + 1
+    if record.number != next_number:
+        _refuse(
+            entry,
+            f"number {record.number}, expected {next_number}",
+        )
+
+    # The parent must be the newest version: otherwise the samples of a concurrent commit would be missing in this one.
+    newest = newest_live(versions)
+    newest_id = None
+    if newest is not None:
+        newest_id = newest.id
+    if record.parent != newest_id:
+        _refuse(
+            entry,
+            f"parent {record.parent}, but the newest version was {newest_id}",
+        )
+
+    # Every takedown must be applied: otherwise a change that was written before one would bring its samples back.
+    last_deny = 0
+    if draft.denies:
+        last_deny = draft.denies[-1].n
+    if record.denies != last_deny:
+        _refuse(
+            entry,
+            f"applied takedowns up to entry {record.denies}, expected {last_deny}",
+        )
+
+    if record.id != f"v-{record.sha256}":
+        _refuse(
+            entry,
+            f"id {record.id} does not belong to a manifest with sha256 {record.sha256}",
+        )
+    if record.id in draft.ids:
+        dataset, number = draft.ids[record.id]
+        _refuse(
+            entry,
+            f"id {record.id} belongs to {dataset}@{number}",
+        )
+
+
+def _abort(draft: _Draft, entry: Entry) -> None:
+    name = _text(entry, "txn")
+    txn = draft.txns.get(name)
+    if txn is None:
+        _refuse(entry, f"transaction {name} is never begun, not open")
+    if txn.status != "open":
+        _refuse(
+            entry,
+            f"transaction {name} is {txn.status}, not open",
+        )
+    draft.txns[name] = replace(
+        txn,
+        status="aborted",
+        reason=_text(entry, "reason"),
+    )
+
+
+def _version_by_number(draft: _Draft, entry: Entry) -> VersionRecord | None:
+    number = _integer(entry, "number")
+    dataset = _text(entry, "dataset")
+    versions = draft.versions(dataset)
+    if not 1 <= number <= len(versions):
+        return None
+    return versions[number - 1]
+
+
+def _version_by_id(draft: _Draft, entry: Entry) -> VersionRecord:
+    record = _version_by_number(draft, entry)
+    if record is None or record.id != _text(entry, "id"):
+        dataset = entry.body["dataset"]
+        number = entry.body["number"]
+        _refuse(
+            entry,
+            f"{dataset} has no version {number} with that id",
+        )
+    return record
+
+
+def _retire(draft: _Draft, entry: Entry) -> None:
+    record = _version_by_id(draft, entry)
+    if record.retired is not None:
+        _refuse(entry, f"{record.name} was retired before")
+    reason = _text(entry, "reason")
+    versions = draft.versions(record.dataset)
+    versions[record.number - 1] = replace(record, retired=reason)
+
+
+def _ref(draft: _Draft, entry: Entry) -> None:
+    record = _version_by_number(draft, entry)
+    name = _text(entry, "name")
+    kind = _text(entry, "ref_kind")
+    if record is None or record.retired is not None:
+        dataset = entry.body["dataset"]
+        number = entry.body["number"]
+        _refuse(
+            entry,
+            f"{dataset} has no live version {number} to name",
+        )
+    if kind not in ("tag", "alias"):
+        _refuse(entry, f"ref_kind {kind!r}, expected 'tag' or 'alias'")
+
+    before = draft.refs.get((record.dataset, name))
+    number_before = None
+    if before is not None:
+        number_before = before.number
+        if before.ref_kind == "tag" or kind == "tag":
+            _refuse(
+                entry,
+                f"{before.ref_kind} {name} of {before.dataset}@{before.number} cannot become a {kind}",
+            )
+
+    # `was` makes the move conditional: if two writers move an alias at once, the second one's entry is refused.
+    was = entry.body.get("was")
+    if was != number_before:
+        _refuse(
+            entry,
+            f"{name} named {number_before}, not {was!r}",
+        )
+    ref_kind: RefKind = "tag" if kind == "tag" else "alias"  # mypy does not narrow `kind` by `in`
+    draft.refs[record.dataset, name] = Ref(
+        dataset=record.dataset,
+        name=name,
+        ref_kind=ref_kind,
+        number=record.number,
+    )
+
+
+def _deny(draft: _Draft, entry: Entry) -> None:
+    hashes = entry.body.get("hashes")
+    if not isinstance(hashes, list) or not hashes:
+        _refuse(entry, "hashes is not a list of text with at least one item")
+    if not all(isinstance(item, str) for item in hashes):
+        _refuse(entry, "hashes is not a list of text with at least one item")
+    deny = Deny(
+        n=entry.n,
+        hashes=tuple(hashes),
+        scope=_text(entry, "scope"),
+        # Earlier releases wrote none of these.
+        salt=_optional_text(entry, "salt") or "",
+        reason=_optional_text(entry, "reason") or "",
+        by=_optional_text(entry, "by") or "",
+    )
+    draft.denies.append(deny)
+
+
+def _hold(draft: _Draft, entry: Entry) -> None:
+    record = _version_by_id(draft, entry)
+    by = _text(entry, "by")
+    action = _text(entry, "action")
+    if action == "place":
+        if record.retired is not None:
+            _refuse(entry, f"{record.name} was retired: a collector may be deleting it")
+        hold = Hold(
+            n=entry.n,
+            dataset=record.dataset,
+            number=record.number,
+            by=by,
+            why=_text(entry, "why"),
+        )
+        draft.holds.append(hold)
+    elif action == "release":
+        others: list[Hold] = []
+        for hold in draft.holds:
+            is_of_version = hold.dataset == record.dataset and hold.number == record.number
+            if not (is_of_version and hold.by == by):
+                others.append(hold)
+        if len(others) == len(draft.holds):
+            _refuse(
+                entry,
+                f"{by!r} does not hold {record.name}",
+            )
+        draft.holds = others
+    else:
+        _refuse(entry, f"action {action!r}, expected 'place' or 'release'")
+
+
+def _mirror(draft: _Draft, entry: Entry) -> None:
+    _text(entry, "url")
+    upto = _integer(entry, "upto")
+    if upto >= entry.n:
+        _refuse(
+            entry,
+            f"it reports a copy up to entry {upto}, which comes later",
+        )
+    mirror = {**entry.body, "n": entry.n}
+    draft.mirrors.append(mirror)
+
+
+def _primary(draft: _Draft, entry: Entry) -> None:
+    url = _text(entry, "url")
+    was = _text(entry, "was")
+    token = _text(entry, "token")
+    is_gone = entry.body.get("gone", False)
+    if not url or not token or type(is_gone) is not bool:
+        _refuse(
+            entry,
+            f"url {url!r}, token {token!r}, gone {is_gone!r}: text that is not empty, and true or false",
+        )
+    if draft.primary is not None and draft.primary.token == token:
+        _refuse(entry, f"its token belongs to entry {draft.primary.n}")
+    draft.primary = Primary(
+        n=entry.n,
+        url=url,
+        was=was,
+        token=token,
+        gone=is_gone,
+    )
+
+    # From now on the new primary is no mirror, and the former primary is one, unless it is unreachable.
+    draft.mirrors = [mirror for mirror in draft.mirrors if mirror["url"] != url]
+    if not is_gone:
+        former = {
+            "kind": "mirror",
+            "url": was,
+            "upto": entry.n - 1,
+            "n": entry.n,
+        }
+        draft.mirrors.append(former)
+
+
+_FOLDS: dict[str, Callable[[_Draft, Entry], None]] = {
+    "begin": _begin,
+    "gated": _begin,
+    "commit": _commit,
+    "abort": _abort,
+    "retire": _retire,
+    "ref": _ref,
+    "deny": _deny,
+    "hold": _hold,
+    "mirror": _mirror,
+    "primary": _primary,
+}

@@ -173,7 +173,7 @@ def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
             # cloudpickle sends a cached function by name.
             if isinstance(value, _lru_cache_wrapper) and value.__module__ == "__main__":
                 return _with_cache, (value.__wrapped__, value.cache_parameters())
-            if isinstance(value, Struct):  # no pickler knows it
+            if isinstance(value, Struct):  # cannot be pickled
                 return Struct, (value.format,)
             return super().reducer_override(value)
 

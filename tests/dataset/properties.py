@@ -11,7 +11,7 @@ import pyarrow as pa
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards import bitmap, parts_table
 from loader.dataset.shards.index import IndexFile, IndexPlace
-from loader.dataset.shards.parts_table import ShardRows
+from loader.dataset.shards.numbered_rows import ShardRows
 from loader.dataset.tables.parquet import table_bytes
 from loader.dataset.writing import spill
 from loader.dataset.writing.part_writer import PartWriter, group_chooser, make_sample

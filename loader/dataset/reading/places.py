@@ -15,7 +15,8 @@ import numpy as np
 
 from ...storage.threads import lock
 from ..shards.bitmap import Bools, SelectTable
-from ..shards.index import ROW_GROUP_ROWS, IndexRows
+from ..shards.index import ROW_GROUP_ROWS
+from ..shards.index_rows import IndexRows
 from ..shards.parts_table import PartsTable, locate
 from .sample_places import FieldPlaces, Int64s, SamplePlaces, Shard, run_starts
 

@@ -7,9 +7,6 @@ from typing import Any, Protocol
 UNKNOWN_CRC = -1
 """Stands for an unknown CRC-32C, as of registered bytes before sealing."""
 
-_SAMPLE = ("key", "version", "version_id", "part", "row", "ordinal")
-_PLACE = ("group", "path", "offset", "nbytes")
-
 
 class Described(Protocol):
     def describe(self, field: str | None = None) -> str:
@@ -17,11 +14,15 @@ class Described(Protocol):
 
 
 def crc_text(crc: int) -> str:
-    return "" if crc == UNKNOWN_CRC else f"{crc:08x}"
+    if crc == UNKNOWN_CRC:
+        return ""
+    return f"{crc:08x}"
 
 
 def crc_of(text: str) -> int:
-    return int(text, 16) if text else UNKNOWN_CRC
+    if not text:
+        return UNKNOWN_CRC
+    return int(text, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,26 @@ class FieldAddress:
     """Number of bytes."""
     crc32c: int
     """CRC-32C of the bytes; `UNKNOWN_CRC` if not computed yet."""
+
+    def _to_json(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "path": self.path,
+            "offset": self.offset,
+            "nbytes": self.nbytes,
+            "crc32c": crc_text(self.crc32c),
+        }
+
+    @staticmethod
+    def _from_json(field: str, body: Mapping[str, Any]) -> "FieldAddress":
+        return FieldAddress(
+            field=field,
+            group=body["group"],
+            path=body["path"],
+            offset=body["offset"],
+            nbytes=body["nbytes"],
+            crc32c=crc_of(body["crc32c"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,26 +84,34 @@ class SampleAddress:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON: key, version, version_id, part, row, ordinal, and each field's address."""
         return {
-            **{name: getattr(self, name) for name in _SAMPLE},
-            "fields": {
-                name: {**{of: getattr(place, of) for of in _PLACE}, "crc32c": crc_text(place.crc32c)}
-                for name, place in self.fields.items()
-            },
+            "key": self.key,
+            "version": self.version,
+            "version_id": self.version_id,
+            "part": self.part,
+            "row": self.row,
+            "ordinal": self.ordinal,
+            "fields": {name: address._to_json() for name, address in self.fields.items()},
         }
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "SampleAddress":
-        fields = {
-            name: FieldAddress(field=name, **{of: place[of] for of in _PLACE}, crc32c=crc_of(place["crc32c"]))
-            for name, place in body["fields"].items()
-        }
-        return SampleAddress(**{name: body[name] for name in _SAMPLE}, fields=fields)
+        fields = {name: FieldAddress._from_json(name, field) for name, field in body["fields"].items()}
+        return SampleAddress(
+            key=body["key"],
+            version=body["version"],
+            version_id=body["version_id"],
+            part=body["part"],
+            row=body["row"],
+            ordinal=body["ordinal"],
+            fields=fields,
+        )
 
     def describe(self, field: str | None = None) -> str:
         if field is None or field not in self.fields:
             return f"{self.version}/{self.part} row {self.row} sample {self.key!r}"
-        at = self.fields[field]
+        address = self.fields[field]
+        end = address.offset + address.nbytes
         return (
-            f"{self.version}/{self.part} {at.group}[{at.offset}:{at.offset + at.nbytes}] sample {self.key!r} "
-            f"field {field!r} ({at.path})"
+            f"{self.version}/{self.part} {address.group}[{address.offset}:{end}] sample {self.key!r} "
+            f"field {field!r} ({address.path})"
         )

@@ -6,7 +6,8 @@ precede the rows.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -34,13 +35,14 @@ from ..tables.parquet import (
     part_hashes,
     row_group_extent,
 )
-from .address import UNKNOWN_CRC, FieldAddress
-from .shard import PAGE_BYTES, Crcs, PageHashes, crc32c, read_seal, seal_path
+from .address import UNKNOWN_CRC
+from .index_rows import COLUMNS, IndexRows, field_names, index_rows
+from .seals import Crcs, read_seal, seal_path
+from .shard import PAGE_BYTES, PageHashes, crc32c
 
 ROW_GROUP_ROWS = 2048
 
 Int64s = npt.NDArray[np.int64]
-_COLUMNS = ("offset", "nbytes", "crc32c")
 
 # Errors that reading a damaged file may raise: Arrow's, `Window`'s, and those for names and values.
 _UNREADABLE = (
@@ -54,46 +56,22 @@ _UNREADABLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRows:
-    """Rows [first_row, first_row + len(keys)) of one index."""
-
-    first_row: int
-    """Number of the first row."""
-    keys: list[str]
-    places: Int64s
-    """int64 [rows, fields, 3]: offset, nbytes and CRC-32C, fields by name."""
-    offset: dict[str, Int64s]
-    """Field -> int64 [rows], a column of `places`."""
-    nbytes: dict[str, Int64s]
-    """Field -> int64 [rows], a column of `places`."""
-    crc32c: dict[str, Int64s]
-    """Field -> int64 [rows], a column of `places`."""
-    sealed: bool = True
-    """False for registered bytes that are not sealed."""
-
-    def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
-        """Return a field's address for row `first_row + local` of the shard at `path`."""
-        return FieldAddress(
-            field=field,
-            group=group,
-            path=path,
-            offset=int(self.offset[field][local]),
-            nbytes=int(self.nbytes[field][local]),
-            crc32c=int(self.crc32c[field][local]),
-        )
-
-
-def index_bytes(keys: list[str] | pa.Array, fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
+def index_bytes(
+    keys: list[str] | pa.Array,
+    fields: dict[str, Int64s],
+    pages: bytes = b"",
+) -> bytes:
     """Return the index file. fields: field -> int64 [rows, 3]: offset, nbytes, crc32c. pages: page hashes."""
-    columns: dict[str, pa.Array] = {
-        "key": keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string())
-    }
+    if isinstance(keys, list):
+        keys = pa.array(keys, pa.string())
+    columns: dict[str, pa.Array] = {"key": keys}
     encoding = {"key": "DELTA_BYTE_ARRAY"}
     for field in sorted(fields):
-        for position, what in enumerate(_COLUMNS):
-            columns[f"{field}_{what}"] = pa.array(np.ascontiguousarray(fields[field][:, position]))
-            encoding[f"{field}_{what}"] = "DELTA_BINARY_PACKED"
+        for position, what in enumerate(COLUMNS):
+            name = f"{field}_{what}"
+            values = np.ascontiguousarray(fields[field][:, position])
+            columns[name] = pa.array(values)
+            encoding[name] = "DELTA_BINARY_PACKED"
     return hashed_table_bytes(
         pa.table(columns),
         "index",
@@ -126,20 +104,26 @@ class IndexPlace:
 
     @staticmethod
     def of(shard: Mapping[str, Any]) -> "IndexPlace":
+        footer_sha256 = shard.get("index_footer_sha256")
         return IndexPlace(
             path=shard["index_path"],
             nbytes=shard["index_nbytes"],
             crc32c=shard["index_crc32c"],
             footer_crc32c=shard["index_footer_crc32c"],
-            footer_sha256=shard.get("index_footer_sha256") or "",
+            footer_sha256=footer_sha256 or "",
             pages_nbytes=shard.get("index_pages_nbytes") or 0,
-            seal=seal_path(shard["path"], shard.get("index_footer_sha256")),
+            seal=seal_path(shard["path"], footer_sha256),
         )
 
     @staticmethod
-    def measure(path: str, data: bytes, pages_nbytes: int = 0) -> "IndexPlace":
+    def measure(
+        path: str,
+        data: bytes,
+        pages_nbytes: int = 0,
+    ) -> "IndexPlace":
         """Return the place. pages_nbytes: size of the page hashes before the rows."""
-        footer = data[len(data) - footer_nbytes(data) :]
+        footer_start = len(data) - footer_nbytes(data)
+        footer = data[footer_start:]
         return IndexPlace(
             path=path,
             nbytes=len(data),
@@ -161,41 +145,67 @@ class IndexPlace:
 
     @property
     def start(self) -> int:
-        behind = MAGIC_BYTES + self.pages_nbytes if self.footer_sha256 else 0
-        return max(0, min(behind, self.nbytes - TAIL_BYTES))
+        """First byte to read of an index that is read whole: the page hashes before the rows are left out."""
+        rows_start = 0
+        if self.footer_sha256:
+            rows_start = MAGIC_BYTES + self.pages_nbytes
+        tail_start = self.nbytes - TAIL_BYTES
+        return max(0, min(rows_start, tail_start))
 
 
 class IndexFile:
     """An open index. Keeps only the footer, or a small index whole. Thread-safe. whole: read all rows at once."""
 
-    def __init__(self, store: Store, place: IndexPlace, *, whole: bool = False) -> None:
-        self._store, self._path, self._nbytes, self._place = store, place.path, place.nbytes, place
+    def __init__(
+        self,
+        store: Store,
+        place: IndexPlace,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self._store = store
+        self._place = place
+        self._path = place.path
+        self._nbytes = place.nbytes
         self._etag: str | None = None
         whole = whole or place.nbytes - place.start <= WHOLE_BELOW_BYTES
-        reader, held, self._hashes = retry_corrupt(partial(self._open, whole))
-        rows = [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
-        # A row's group is its number divided by the group size, so every group except the last must be full.
-        if any(n != ROW_GROUP_ROWS for n in rows[:-1]) or any(n > ROW_GROUP_ROWS for n in rows[-1:]):
-            raise Corrupt(
-                f"{self.name} has row groups of {sorted(set(rows))} rows; all but the last have {ROW_GROUP_ROWS}"
-            )
+        reader, data, self._hashes = retry_corrupt(partial(self._open, whole))
+
         self._metadata = reader.metadata
         self._facts = reader.schema_arrow.metadata or {}
-        self._held = held if whole else b""
-        self.held_bytes = len(held) if whole else 4 * footer_nbytes(held)  # about the parsed footer's size
-        self._first_row = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+        self._fields = field_names(reader.schema_arrow.names)
+        self._first_row = self._first_rows()  # of each row group, then the number of rows
         self.n_rows = int(self._first_row[-1])
-        self._fields = sorted(
-            name.removesuffix("_offset") for name in reader.schema_arrow.names if name.endswith("_offset")
-        )
+
+        if whole:
+            self._data = data
+            self.held_bytes = len(data)
+        else:
+            self._data = b""
+            self.held_bytes = 4 * footer_nbytes(data)  # about the parsed footer's size
+        if place.seal:
+            self.held_bytes += 8 * self.n_rows * len(self._fields)
         self._lock = lock()
         self._seal: Crcs | None = None
         self._looked_for_seal = False
-        self.held_bytes += 8 * self.n_rows * len(self._fields) if place.seal else 0
 
     @property
     def name(self) -> str:
         return f"{self._store.url}/{self._path}"
+
+    def _first_rows(self) -> Int64s:
+        metadata = self._metadata
+        group_rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        # A row's group is its number divided by the group size, so every group except the last must be full.
+        is_full = all(n == ROW_GROUP_ROWS for n in group_rows[:-1])
+        if not is_full or max(group_rows, default=0) > ROW_GROUP_ROWS:
+            sizes = sorted(set(group_rows))
+            raise Corrupt(
+                f"{self.name} has row groups of {sizes} rows; all but the last have {ROW_GROUP_ROWS}"
+            )
+        first_rows = np.zeros(len(group_rows) + 1, np.int64)
+        np.cumsum(group_rows, dtype=np.int64, out=first_rows[1:])
+        return first_rows
 
     def row_group_of(self, row: int) -> int:
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
@@ -206,15 +216,19 @@ class IndexFile:
         If checksums are unknown, the first call requests the index's seal.
         """
         rows = retry_corrupt(partial(self._read_unchecked, group))
-        unknown = rows.places[:, :, 2] == UNKNOWN_CRC if self._place.seal else np.zeros(0, bool)
-        if not unknown.any():
+        if not self._place.seal:
+            return rows
+        is_unknown = rows.places[:, :, 2] == UNKNOWN_CRC  # [rows, fields]
+        if not is_unknown.any():
             return rows
         seal = self._known_by_seal()
         if seal is None:
             return replace(rows, sealed=False)
-        here = slice(rows.first_row, rows.first_row + len(rows.keys))
+        end_row = rows.first_row + len(rows.keys)
         for number, (field, crcs) in enumerate(rows.crc32c.items()):
-            crcs[unknown[:, number]] = seal[field][here][unknown[:, number]]
+            unknown = is_unknown[:, number]
+            seal_crcs = seal[field][rows.first_row : end_row]
+            crcs[unknown] = seal_crcs[unknown]
         return rows
 
     def _known_by_seal(self) -> Crcs | None:
@@ -225,17 +239,14 @@ class IndexFile:
             return self._seal
 
     def column(self, name: str) -> Int64s:
-        try:
+        with _corrupt_if_unreadable(f"{self.name}, column {name}"):
             reader = pq.ParquetFile(
-                Window(self._nbytes, self._place.start, self._held),
+                Window(self._nbytes, self._place.start, self._data),
                 page_checksum_verification=True,
                 pre_buffer=False,
             )
-            return integers(reader.read(columns=[name], use_threads=False)[name])
-        except _UNREADABLE as error:
-            if is_of_the_machine(error):
-                raise
-            raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
+            table = reader.read(columns=[name], use_threads=False)
+            return integers(table[name])
 
     def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
         """Return the page hashes of the shard, whose size is given; None for earlier releases."""
@@ -246,28 +257,29 @@ class IndexFile:
     def _read_page_hashes(self, hashes: PartHashes, shard_nbytes: int) -> PageHashes:
         data = self._read(MAGIC_BYTES, hashes.front_nbytes)
         self._check_sha256("its hashes of pages have", data, hashes.front, "its footer")
-        return PageHashes.of(data, int(self._facts[b"penstock.page_bytes"]), shard_nbytes, self.name)
+        page_bytes = int(self._facts[b"penstock.page_bytes"])
+        return PageHashes.of(data, page_bytes, shard_nbytes, self.name)
 
     def _read_unchecked(self, group: int) -> IndexRows:
-        if self._held:
-            first, held = self._place.start, self._held
+        if self._data:
+            start = self._place.start
+            data = self._data
         else:
-            first, end = row_group_extent(self._metadata, group)
-            held = self._read(first, end - first)
-            self._check_row_group(self._hashes, group, held)
-        try:
+            start, end = row_group_extent(self._metadata, group)
+            data = self._read(start, end - start)
+            self._check_row_group(self._hashes, group, data)
+
+        first_row = int(self._first_row[group])
+        with _corrupt_if_unreadable(f"{self.name}, row group {group}"):
             reader = pq.ParquetFile(
-                Window(self._nbytes, first, held),
+                Window(self._nbytes, start, data),
                 metadata=self._metadata,
                 page_checksum_verification=True,
                 pre_buffer=False,
             )
-            rows = _rows(reader.read_row_group(group, use_threads=False), int(self._first_row[group]))
-        except _UNREADABLE as error:
-            if is_of_the_machine(error):
-                raise
-            raise Corrupt(f"{self.name}, row group {group}: {error}; restore it from a mirror") from error
-        expected = int(self._first_row[group + 1]) - rows.first_row
+            table = reader.read_row_group(group, use_threads=False)
+            rows = index_rows(table, first_row)
+        expected = int(self._first_row[group + 1]) - first_row
         if len(rows.keys) != expected:
             raise Corrupt(
                 f"{self.name}, row group {group} has {len(rows.keys)} rows, in its footer {expected}"
@@ -275,90 +287,104 @@ class IndexFile:
         return rows
 
     def _open(self, whole: bool) -> tuple[pq.ParquetFile, bytes, PartHashes | None]:
-        held = self._read_whole() if whole else self._read_footer()
-        start = self._nbytes - len(held)
-        try:
-            reader = pq.ParquetFile(Window(self._nbytes, start, held), pre_buffer=False)
+        """Return (parsed footer, the bytes that were read, hashes of the row groups in newer releases)."""
+        if whole:
+            data = self._read_whole()
+        else:
+            data = self._read_footer()
+        data_start = self._nbytes - len(data)
+        with _corrupt_if_unreadable(f"{self.name} is not a readable index"):
+            reader = pq.ParquetFile(Window(self._nbytes, data_start, data), pre_buffer=False)
             check_schema_version(reader.schema_arrow, self.name)
-            hashes = part_hashes(reader.metadata) if self._place.footer_sha256 else None
-            for group in range(reader.metadata.num_row_groups) if whole else ():
-                first, end = row_group_extent(reader.metadata, group)
-                self._check_row_group(hashes, group, held[first - start : end - start])
-        except _UNREADABLE as error:
-            if is_of_the_machine(error):
-                raise
-            raise Corrupt(
-                f"{self.name} is not a readable index: {error}; restore it from a mirror"
-            ) from error
-        return reader, held, hashes
+            metadata = reader.metadata
+            hashes = None
+            if self._place.footer_sha256:
+                hashes = part_hashes(metadata)
+            if whole:
+                for group in range(metadata.num_row_groups):
+                    start, end = row_group_extent(metadata, group)
+                    group_data = data[start - data_start : end - data_start]
+                    self._check_row_group(hashes, group, group_data)
+        return reader, data, hashes
 
     def _read_whole(self) -> bytes:
-        held = self._read(self._place.start, self._nbytes - self._place.start)
+        start = self._place.start
+        data = self._read(start, self._nbytes - start)
         if self._place.footer_sha256:
-            self._check_footer(held)
+            self._check_footer(data)
         else:
-            self._check("", crc32c(held), self._place.crc32c)
-        return held
+            self._check_crc("its ", data, self._place.crc32c)
+        return data
 
     def _read_footer(self) -> bytes:
-        held = self._read(self._nbytes - TAIL_BYTES, TAIL_BYTES)
-        footer = footer_nbytes(held)
+        data = self._read(self._nbytes - TAIL_BYTES, TAIL_BYTES)
+        nbytes = footer_nbytes(data)
         # A footer takes about 110 bytes per column and row group: at 100,000 rows it exceeds the tail.
-        if TAIL_BYTES < footer <= self._nbytes:
-            held = self._read(self._nbytes - footer, footer - TAIL_BYTES) + held
-        self._check_footer(held)
-        return held
+        if TAIL_BYTES < nbytes <= self._nbytes:
+            front = self._read(self._nbytes - nbytes, nbytes - TAIL_BYTES)
+            data = front + data
+        self._check_footer(data)
+        return data
 
-    def _check_footer(self, held: bytes) -> None:
-        footer = held[-footer_nbytes(held) :]
+    def _check_footer(self, data: bytes) -> None:
+        nbytes = footer_nbytes(data)
+        footer = data[-nbytes:]
         if self._place.footer_sha256:
             self._check_sha256("its footer has", footer, self._place.footer_sha256, "the shards table")
         else:
-            self._check("the footer's ", crc32c(footer), self._place.footer_crc32c)
+            self._check_crc("the footer's ", footer, self._place.footer_crc32c)
 
-    def _check_row_group(self, hashes: PartHashes | None, group: int, data: bytes) -> None:
+    def _check_row_group(
+        self,
+        hashes: PartHashes | None,
+        group: int,
+        data: bytes,
+    ) -> None:
         if hashes is not None:
             self._check_sha256(f"row group {group} has", data, hashes.row_groups[group], "its footer")
 
-    def _check_sha256(self, what: str, data: bytes, expected: str, said_by: str) -> None:
+    def _check_sha256(
+        self,
+        what: str,
+        data: bytes,
+        expected: str,
+        source: str,
+    ) -> None:
         sha256 = hashlib.sha256(data).hexdigest()
         if sha256 != expected:
             raise Corrupt(
-                f"{self.name}: {what} SHA-256 {sha256}, in {said_by} {expected}: it was replaced or damaged; restore "
+                f"{self.name}: {what} SHA-256 {sha256}, in {source} {expected}: it was replaced or damaged; restore "
                 "it from a mirror"
             )
 
-    def _check(self, what: str, checksum: int, expected: int) -> None:
+    def _check_crc(
+        self,
+        what: str,
+        data: bytes,
+        expected: int,
+    ) -> None:
+        checksum = crc32c(data)
         if checksum != expected:
             raise Corrupt(
-                f"{self.name}: {what or 'its '}CRC-32C is {checksum:08x}, in the shards table {expected:08x}; restore "
+                f"{self.name}: {what}CRC-32C is {checksum:08x}, in the shards table {expected:08x}; restore "
                 "it from a mirror"
             )
 
     def _read(self, offset: int, nbytes: int) -> bytes:
+        # The first read's ETag applies to all others: the index may not be replaced meanwhile.
         blob = self._store.get_range(self._path, offset, nbytes, etag=self._etag)
         self._etag = blob.etag
         return blob.data
 
 
-def _rows(table: pa.Table, first_row: int) -> IndexRows:
-    fields = sorted(name.removesuffix("_offset") for name in table.column_names if name.endswith("_offset"))
-
-    def column(field: str, what: str) -> Int64s:
-        values = table[f"{field}_{what}"]
-        if values.type != pa.int64() or values.null_count:
-            raise TypeError(f"column {field}_{what} is not int64 without nulls")
-        return integers(values)
-
-    places = np.empty((table.num_rows, len(fields), 3), np.int64)
-    for number, field in enumerate(fields):
-        for what, name in enumerate(_COLUMNS):
-            places[:, number, what] = column(field, name)
-    offset, nbytes, crcs = (
-        {field: places[:, number, what] for number, field in enumerate(fields)}
-        for what in range(len(_COLUMNS))
-    )
-    return IndexRows(first_row, table["key"].to_pylist(), places, offset, nbytes, crcs)
+@contextmanager
+def _corrupt_if_unreadable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except _UNREADABLE as error:
+        if is_of_the_machine(error):
+            raise
+        raise Corrupt(f"{what}: {error}; restore it from a mirror") from error
 
 
 MAX_OPEN_FILES = 4096
@@ -368,26 +394,32 @@ class IndexCache:
     """Least-recently-used cache of row groups, bounded in bytes; shared by a reader's threads."""
 
     def __init__(self, store: Store, capacity_bytes: int = 256 * 2**20) -> None:
-        self._store, self._groups = store, ByteLru(capacity_bytes)
+        self._store = store
+        self._groups = ByteLru(capacity_bytes)
         self._lock = lock()
         self._files: OrderedDict[str, IndexFile] = OrderedDict()
         self._file_bytes = 0
 
     def held(self, place: IndexPlace, row: int) -> IndexRows | None:
-        group: IndexRows | None = self._groups.get((place.path, row // ROW_GROUP_ROWS))
+        number = row // ROW_GROUP_ROWS
+        group: IndexRows | None = self._groups.get((place.path, number))
         return group
 
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
         """Return the row group around `row` of an index; threads share one read."""
         group = self.held(place, row)
-        if group is None:
-            key = (place.path, row // ROW_GROUP_ROWS)
-            with self._groups.turns.of(key):
-                group = self.held(place, row)
-                if group is None:
-                    group = self._file(place).read_group(key[1])
-                    # Key strings dominate: about 80 bytes each, plus 24 bytes per field.
-                    self._groups.put(key, group, len(group.keys) * (80 + 24 * len(group.offset)))
+        if group is not None:
+            return group
+
+        number = row // ROW_GROUP_ROWS
+        key = (place.path, number)
+        with self._groups.turns.of(key):
+            group = self.held(place, row)  # another thread may have read it meanwhile
+            if group is None:
+                group = self._file(place).read_group(number)
+                # Key strings dominate: about 80 bytes each, plus 24 bytes per field.
+                row_nbytes = 80 + 24 * len(group.offset)
+                self._groups.put(key, group, len(group.keys) * row_nbytes)
         return group
 
     def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
@@ -400,11 +432,13 @@ class IndexCache:
             if file is None:
                 file = IndexFile(self._store, place)
                 with self._lock:
-                    self._files[place.path] = file
-                    self._file_bytes += file.held_bytes
-                    while (
-                        len(self._files) > MAX_OPEN_FILES
-                        or self._file_bytes > self._groups.capacity_bytes // 4
-                    ):
-                        self._file_bytes -= self._files.popitem(last=False)[1].held_bytes
+                    self._add(place.path, file)
             return file
+
+    def _add(self, path: str, file: IndexFile) -> None:
+        self._files[path] = file
+        self._file_bytes += file.held_bytes
+        most_file_bytes = self._groups.capacity_bytes // 4
+        while len(self._files) > MAX_OPEN_FILES or self._file_bytes > most_file_bytes:
+            _, oldest = self._files.popitem(last=False)
+            self._file_bytes -= oldest.held_bytes

@@ -4,8 +4,10 @@ A table has one ascending int64 column of 63-bit hashes; its footer has each row
 costs one row group.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,10 +33,8 @@ from ..tables.parquet import (
     put_named,
 )
 from ..tables.table_rows import check_sha256
+from .bitmap import Bools, Int64s
 from .shard import crc32c
-
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 KIND = "key-hashes"
 ROW_GROUP_ROWS = 4096
@@ -44,67 +44,126 @@ MAX_GAP_BYTES = 128 * 2**10
 """Largest gap, in bytes, between row groups read together: a round trip costs more than these bytes."""
 
 
-def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
+def put_hashes(
+    store: Store,
+    prefix: str,
+    hashes: Int64s,
+) -> dict[str, Any]:
     """Write a table of these hashes (in any order) under `prefix`, and return its manifest entry."""
+    is_ascending = (hashes[1:] >= hashes[:-1]).all()
+    if not is_ascending:
+        hashes = np.sort(hashes)
     data = hashed_table_bytes(
-        pa.table({"hash": pa.array(hashes if _ascend(hashes) else np.sort(hashes))}),
+        pa.table({"hash": pa.array(hashes)}),
         KIND,
         row_group_rows=ROW_GROUP_ROWS,
         use_dictionary=False,
         column_encoding={"hash": "DELTA_BINARY_PACKED"},
     )
-    footer = data[len(data) - footer_nbytes(data) :]
-    body = put_named(store, prefix, KIND, data, len(hashes)).to_json()
-    sha256 = footer_sha256_of(data)
-    return {**body, "footer_nbytes": len(footer), "footer_crc32c": crc32c(footer), "footer_sha256": sha256}
-
-
-def _ascend(hashes: Int64s) -> bool:
-    return bool((hashes[1:] >= hashes[:-1]).all())
+    file = put_named(store, prefix, KIND, data, len(hashes))
+    nbytes = footer_nbytes(data)
+    footer = data[len(data) - nbytes :]
+    return {
+        **file.to_json(),
+        "footer_nbytes": nbytes,
+        "footer_crc32c": crc32c(footer),
+        "footer_sha256": footer_sha256_of(data),
+    }
 
 
 def covered(manifest: Mapping[str, Any]) -> bool:
     """Return whether the manifest's hash tables cover all keys. Older releases wrote none."""
-    return sum(int(file["n_rows"]) for file in manifest.get("key_hashes", ())) == int(manifest["n_rows"])
+    files = manifest.get("key_hashes", ())
+    n_hashes = sum(int(file["n_rows"]) for file in files)
+    return n_hashes == int(manifest["n_rows"])
 
 
-def known(store: Store, files: Sequence[Mapping[str, Any]], hashes: Int64s) -> list[Bools]:
+def known(
+    store: Store,
+    files: Sequence[Mapping[str, Any]],
+    hashes: Int64s,
+) -> list[Bools]:
     """Return one bool [n] per table: whether it has each of these ascending hashes.
 
     A small table costs one request; a large one costs its footer and one request per stretch of row groups.
     `READ_AHEAD` tables are read at a time.
     """
-    with ThreadPoolExecutor(
-        max(1, min(len(files), READ_AHEAD)), thread_name_prefix="penstock-hashes"
-    ) as pool:
-        return list(pool.map(lambda file: _known(store, file, hashes), files))
+    n_threads = max(1, min(len(files), READ_AHEAD))
+    with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-hashes") as pool:
+        return list(pool.map(partial(_known, store, hashes), files))
 
 
-def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
-    if file["nbytes"] <= WHOLE_BELOW_BYTES:
-        return among(hashes, integers(get_table(store, TableFile.from_json(dict(file)))["hash"]))
-    name, path = f"{store.url}/{file['path']}", file["path"]
-    start = file["nbytes"] - max(file["footer_nbytes"], TAIL_BYTES)
-    blob = store.get_range(path, start, file["nbytes"] - start)
-    _check_footer(blob.data[-file["footer_nbytes"] :], file, name)
-    known_hashes = np.zeros(len(hashes), bool)
-    try:
-        reader = pq.ParquetFile(Window(file["nbytes"], start, blob.data), pre_buffer=False)
-        check_schema_version(reader.schema_arrow, name)
-        hashes_of_groups = part_hashes(reader.metadata).row_groups if "footer_sha256" in file else None
-        columns = [reader.metadata.row_group(g).column(0) for g in range(reader.metadata.num_row_groups)]
-        groups = _groups(np.array([column.statistics.min for column in columns], np.int64), hashes)
-        spans = [ByteRange(chunk_start(columns[g]), columns[g].total_compressed_size) for g in groups]
-        blobs = store.get_ranges(path, spans, etag=blob.etag, max_gap=MAX_GAP_BYTES) if spans else []
-        for group, span, piece in zip(groups, spans, blobs, strict=True):
-            if hashes_of_groups:
-                check_sha256(f"row group {group}", piece.data, hashes_of_groups[group], "its footer", name)
-            window = Window(file["nbytes"], span.offset, piece.data)
-            parquet = pq.ParquetFile(
-                window, metadata=reader.metadata, page_checksum_verification=True, pre_buffer=False
+def _known(
+    store: Store,
+    hashes: Int64s,
+    file: Mapping[str, Any],
+) -> Bools:
+    if file["nbytes"] > WHOLE_BELOW_BYTES:
+        return _known_by_row_groups(store, hashes, file)
+    table = get_table(store, TableFile.from_json(dict(file)))
+    return among(hashes, integers(table["hash"]))
+
+
+def _known_by_row_groups(
+    store: Store,
+    hashes: Int64s,
+    file: Mapping[str, Any],
+) -> Bools:
+    path = file["path"]
+    name = f"{store.url}/{path}"
+    nbytes = file["nbytes"]
+    start = nbytes - max(file["footer_nbytes"], TAIL_BYTES)
+    tail = store.get_range(path, start, nbytes - start)
+    # Before parsing: a damaged footer can crash the process.
+    _check_footer(tail.data[-file["footer_nbytes"] :], file, name)
+
+    is_known = np.zeros(len(hashes), bool)
+    with _corrupt_if_unreadable(name):
+        footer = pq.ParquetFile(Window(nbytes, start, tail.data), pre_buffer=False)
+        check_schema_version(footer.schema_arrow, name)
+        metadata = footer.metadata
+        group_sha256s: Sequence[str] = ()
+        if "footer_sha256" in file:
+            group_sha256s = part_hashes(metadata).row_groups
+
+        columns = [metadata.row_group(group).column(0) for group in range(metadata.num_row_groups)]
+        smallest = np.array([column.statistics.min for column in columns], np.int64)
+        groups = _groups_with(hashes, smallest)
+        if not groups:
+            return is_known
+        spans = [_span(columns[group]) for group in groups]
+        blobs = store.get_ranges(path, spans, etag=tail.etag, max_gap=MAX_GAP_BYTES)
+        for group, span, blob in zip(groups, spans, blobs, strict=True):
+            if group_sha256s:
+                what = f"row group {group}"
+                check_sha256(what, blob.data, group_sha256s[group], "its footer", name)
+            reader = pq.ParquetFile(
+                Window(nbytes, span.offset, blob.data),
+                metadata=metadata,
+                page_checksum_verification=True,
+                pre_buffer=False,
             )
-            known_hashes |= among(hashes, integers(parquet.read_row_group(group, use_threads=False)["hash"]))
-    except PenstockError:
+            table = reader.read_row_group(group, use_threads=False)
+            is_known |= among(hashes, integers(table["hash"]))
+    return is_known
+
+
+def _groups_with(hashes: Int64s, smallest: Int64s) -> list[int]:
+    """Return the row groups that may have one of these hashes. smallest: int64 [row groups], ascending."""
+    group = np.searchsorted(smallest, hashes, side="right") - 1  # -1: below every hash of the table
+    groups: list[int] = np.unique(group[group >= 0]).tolist()
+    return groups
+
+
+def _span(column: pq.ColumnChunkMetaData) -> ByteRange:
+    return ByteRange(chunk_start(column), column.total_compressed_size)
+
+
+@contextmanager
+def _corrupt_if_unreadable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except PenstockError:  # some are OSErrors
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:
         if is_of_the_machine(error):
@@ -112,29 +171,31 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
         raise Corrupt(
             f"{name} is not a readable table of hashes: {error}; restore it from a mirror"
         ) from error
-    return known_hashes
 
 
-def _check_footer(footer: bytes, file: Mapping[str, Any], name: str) -> None:
+def _check_footer(
+    footer: bytes,
+    file: Mapping[str, Any],
+    name: str,
+) -> None:
     if "footer_sha256" in file:
         check_sha256("its footer", footer, file["footer_sha256"], "the manifest", name)
-    elif (checksum := crc32c(footer)) != file["footer_crc32c"]:
+        return
+    checksum = crc32c(footer)
+    expected = file["footer_crc32c"]
+    if checksum != expected:
         raise Corrupt(
-            f"{name}: the footer's CRC-32C is {checksum:08x}, in the manifest {file['footer_crc32c']:08x}; restore it "
-            "from a mirror"
+            f"{name}: the footer's CRC-32C is {checksum:08x}, in the manifest {expected:08x}; "
+            "restore it from a mirror"
         )
-
-
-def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
-    at = np.searchsorted(smallest, hashes, side="right") - 1
-    groups: list[int] = np.unique(at[at >= 0]).tolist()
-    return groups
 
 
 def among(hashes: Int64s, table: Int64s) -> Bools:
     """Return bool [n]: whether each hash is in the ascending table."""
     if not len(table):
         return np.zeros(len(hashes), bool)
-    at = np.minimum(np.searchsorted(table, hashes), len(table) - 1)
-    same: Bools = table[at] == hashes
-    return same
+    position = np.searchsorted(table, hashes)
+    # Behind the last row no hash is equal, so the last row may stand for it.
+    position = np.minimum(position, len(table) - 1)
+    is_equal: Bools = table[position] == hashes
+    return is_equal

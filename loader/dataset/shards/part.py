@@ -82,24 +82,46 @@ class Part:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON, without columns that an earlier release's shards lack."""
-        shards = [
-            {name: value for name in ShardFile.__slots__ if (value := getattr(shard, name)) is not None}
-            for shard in self.shards
-        ]
-        samples = self.samples.to_json() if self.samples else None
-        return {"id": self.id, "txn": self.txn, "n_rows": self.n_rows, "shards": shards, "samples": samples}
+        samples = None
+        if self.samples is not None:
+            samples = self.samples.to_json()
+        return {
+            "id": self.id,
+            "txn": self.txn,
+            "n_rows": self.n_rows,
+            "shards": [_shard_json(shard) for shard in self.shards],
+            "samples": samples,
+        }
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "Part":
         """Return the part that `to_json` wrote. Raises: InvalidSample if the body is not a part."""
         try:
-            shards = tuple(ShardFile(**shard) for shard in body["shards"])
-            samples = TableFile.from_json(body["samples"]) if body["samples"] else None
-            return Part(id=body["id"], txn=body["txn"], n_rows=body["n_rows"], shards=shards, samples=samples)
+            samples = None
+            if body["samples"]:
+                samples = TableFile.from_json(body["samples"])
+            return Part(
+                id=body["id"],
+                txn=body["txn"],
+                n_rows=body["n_rows"],
+                shards=tuple(ShardFile(**shard) for shard in body["shards"]),
+                samples=samples,
+            )
         except (KeyError, TypeError) as error:
             raise InvalidSample(f"not a part: {error}; pass what Part.to_json() gave") from error
 
 
+def _shard_json(shard: ShardFile) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    for name in ShardFile.__slots__:
+        value = getattr(shard, name)
+        if value is not None:
+            body[name] = value
+    return body
+
+
 def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist() if part.samples else []
+    if part.samples is None:
+        return []
+    rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist()
     return rows

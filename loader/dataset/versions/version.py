@@ -18,7 +18,8 @@ from ..reading.sample_places import SamplePlaces
 from ..reading.sha256_store import VerifiedStore
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexCache, IndexPlace
-from ..shards.parts_table import PartsTable, ShardRows
+from ..shards.numbered_rows import ShardRows
+from ..shards.parts_table import PartsTable
 from ..shards.shard import PageHashes
 from ..tables.manifest import manifest_of
 from ..tables.parquet import TableFile, get_table_bytes, parse_table

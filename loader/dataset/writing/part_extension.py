@@ -17,7 +17,8 @@ from ...storage import RangeReader, Store
 from ..names import check_field, check_group
 from ..reading.verified_bucket_reads import read_fields
 from ..shards.address import SampleAddress
-from ..shards.index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
+from ..shards.index import ROW_GROUP_ROWS, IndexFile, IndexPlace
+from ..shards.index_rows import IndexRows
 from ..shards.part import Part, ShardFile
 from ..tables.columns import check_metadata, metadata_table
 from ..tables.parquet import get_table, put_table

@@ -12,7 +12,7 @@ from loader.dataset.columnar.parquet_chunks import Chunks
 from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import IndexPlace, index_bytes
 from loader.dataset.shards.part import Part, ShardFile
-from loader.dataset.shards.shard import put_seal, seal_bytes, seal_path
+from loader.dataset.shards.seals import put_seal, seal_bytes, seal_path
 from loader.dataset.tables import columns
 from loader.dataset.tables.foreign_objects import ForeignObject, etag_to_keep
 from loader.dataset.tables.parquet import footer_sha256_of

@@ -9,7 +9,8 @@ import numpy as np
 from loader import Version
 from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import IndexFile, IndexPlace
-from loader.dataset.shards.shard import SEALS, Crcs, crc32c, put_seal, seal_bytes
+from loader.dataset.shards.seals import SEALS, Crcs, put_seal, seal_bytes
+from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.foreign_objects import is_foreign, place_of
 from loader.errors import Changed, InvalidRuntime, ObjectNotFound
 from loader.storage import ByteRange

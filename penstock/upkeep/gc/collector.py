@@ -20,7 +20,7 @@ from loader.dataset.leases import FOLDER as LEASES
 from loader.dataset.leases import Leases
 from loader.dataset.log.marker import is_primary
 from loader.dataset.log.state import State, VersionRecord
-from loader.dataset.shards.shard import SEALS
+from loader.dataset.shards.seals import SEALS
 from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFound
 from loader.storage.external_shards import FOREIGN as FOREIGN_FOLDER
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from loader.dataset.leases import LeaseRecord
 from loader.dataset.log.state import State, Txn, VersionRecord
-from loader.dataset.shards.shard import seal_path
+from loader.dataset.shards.seals import seal_path
 from loader.dataset.tables.manifest import read_manifest, table_references
 from loader.dataset.tables.parquet import TableFile, get_table
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound

@@ -20,7 +20,7 @@ from loader.dataset.leases import Leases
 from loader.dataset.log.marker import PROBES
 from loader.dataset.log.snapshots import old_hints
 from loader.dataset.log.state import State, VersionRecord
-from loader.dataset.shards.shard import SEALS
+from loader.dataset.shards.seals import SEALS
 from loader.errors import Forbidden, StoreError, Throttled, Transient
 from loader.storage import Store
 from loader.storage.disk.unlisted_files import delete_in_place, is_unfinished, list_in_place

@@ -11,7 +11,7 @@ from loader import Root
 from loader.cache.cached_store import VERIFIED
 from loader.cache.pages import HEADER_BYTES, MARKER, page_name
 from loader.dataset.log.marker import root_id
-from loader.dataset.shards.shard import SEALS
+from loader.dataset.shards.seals import SEALS
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
 from loader.storage.cloud.azure import azure_config

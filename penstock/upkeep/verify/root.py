@@ -18,7 +18,8 @@ from loader.dataset.log.marker import check_root
 from loader.dataset.log.snapshots import hint_key
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.norm import parse_norm
-from loader.dataset.shards.shard import crc32c, parse_seal
+from loader.dataset.shards.seals import parse_seal
+from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.manifest import differences, read_manifest, references, table_references
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list

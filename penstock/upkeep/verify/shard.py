@@ -13,7 +13,8 @@ from google_crc32c import extend
 from loader import Version
 from loader.dataset.names import member_name
 from loader.dataset.shards.address import UNKNOWN_CRC
-from loader.dataset.shards.index import IndexFile, IndexPlace, IndexRows
+from loader.dataset.shards.index import IndexFile, IndexPlace
+from loader.dataset.shards.index_rows import IndexRows
 from loader.dataset.shards.shard import crc32c, member_header
 from loader.dataset.tables.foreign_objects import is_foreign
 from loader.errors import Corrupt, PenstockError

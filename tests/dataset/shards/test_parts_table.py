@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.shards.parts_table import PartsTable, ShardRows
+from loader.dataset.shards.numbered_rows import ShardRows
+from loader.dataset.shards.parts_table import PartsTable
 from loader.dataset.tables.parquet import table_bytes
 from loader.errors import Corrupt
 
@@ -51,13 +52,13 @@ def check_parts(files, layout, added):
 
 
 def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):
-    monkeypatch.setattr("loader.dataset.shards.parts_table.KEPT_ROWS", 10)
+    monkeypatch.setattr("loader.dataset.shards.numbered_rows.CACHE_ROWS", 10)
     table = shards([f"p{i}" for i in range(50)], ["g"] * 50)
     rows = ShardRows([("t", table_bytes(table, "shards", row_group_rows=4))])
     assert len(rows) == 50
     for at in (0, 49, 3, 4, 49, 0):
         assert rows.row(at)["part"] == f"p{at}"
-        assert sum(one.num_rows for one in rows._kept.values()) <= 10
+        assert sum(one.num_rows for one in rows._cache.values()) <= 10
     assert rows.columns("path")["path"].to_pylist() == table["path"].to_pylist()
     with pytest.raises(Corrupt, match="t is not a readable shards table"):
         ShardRows([("t", b"PAR1 nothing PAR1")])

@@ -29,7 +29,7 @@ import loader
 from fuzz.place_case import OPTIONS
 from fuzz.places import PLACE_FORMATS, objects_of
 from loader.dataset.root import root_over
-from loader.dataset.shards.shard import SEALS
+from loader.dataset.shards.seals import SEALS
 from loader.dataset.tables.columns import fits
 from loader.errors import LossyExport, PenstockError
 from loader.storage import open_store

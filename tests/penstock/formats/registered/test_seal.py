@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import loader
 from loader.dataset.reading.verified_bucket_reads import read_fields
 from loader.dataset.shards.index import IndexFile, IndexPlace
-from loader.dataset.shards.shard import SEALS, parse_seal, seal_bytes, seal_path
+from loader.dataset.shards.seals import SEALS, parse_seal, seal_bytes, seal_path
 from loader.dataset.tables.parquet import parse_table, table_bytes, table_facts
 from loader.errors import Corrupt
 from loader.storage import open_store

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.dataset.shards.shard import SEALS
+from loader.dataset.shards.seals import SEALS
 from loader.native import python
 from loader.storage import open_store
 from penstock.formats.archives import tar_headers

@@ -1,0 +1,112 @@
+"""Write and read seals: the checksums of registered bytes.
+
+seals/<sha256>.parquet      <field>_crc32c, int64: CRC-32C of each field, one row per index row; -1: unknown
+"""
+
+import hashlib
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...errors import AlreadyExists, Corrupt, ObjectNotFound
+from ...storage import Store
+from ...storage.external_shards import FOREIGN
+from ...storage.requests import retry_corrupt
+from ..tables.parquet import integers, parse_stored, table_bytes, table_facts
+
+Crcs = Mapping[str, NDArray[np.int64]]
+"""Field -> int64 [rows of the index], CRC-32Cs."""
+SEALS = "seals/"
+_CRC = "_crc32c"
+_AGAIN = "Restore it from a mirror, or delete it and run penstock seal again"
+
+
+def seal_path(shard_path: str, index_footer_sha256: str | None) -> str:
+    """Return the path of an index's seal; "" for the root's own shards."""
+    if not shard_path.startswith(FOREIGN) or not index_footer_sha256:
+        return ""
+    identity = f"{index_footer_sha256} {shard_path}"
+    sha256 = hashlib.sha256(identity.encode()).hexdigest()
+    return f"{SEALS}{sha256}.parquet"
+
+
+def seal_bytes(path: str, crcs: Crcs) -> bytes:
+    columns: dict[str, pa.Array] = {}
+    for field in sorted(crcs):
+        columns[f"{field}{_CRC}"] = pa.array(crcs[field])
+    facts = {
+        "path": path,
+        "content_sha256": _content_sha256(crcs),
+    }
+    return table_bytes(pa.table(columns), "seal", facts=facts)
+
+
+def put_seal(
+    store: Store,
+    path: str,
+    data: bytes,
+) -> None:
+    try:
+        store.put_if_absent(path, data)
+    except AlreadyExists:
+        return
+
+
+def read_seal(
+    store: Store,
+    path: str,
+    fields: list[str],
+    n_rows: int,
+) -> Crcs | None:
+    """Return the seal's checksums for an index with these sorted fields, or None. One request."""
+    name = f"{store.url}/{path}"
+    try:
+        crcs = retry_corrupt(partial(_read, store, path))
+    except ObjectNotFound:
+        return None
+    seal_fields = sorted(crcs)
+    has_other_rows = any(len(column) != n_rows for column in crcs.values())
+    if seal_fields != fields or has_other_rows:
+        raise Corrupt(
+            f"{name} has the fields {seal_fields}, its index {fields} in {n_rows} rows: it is another's. {_AGAIN}"
+        )
+    return crcs
+
+
+def _read(store: Store, path: str) -> Crcs:
+    data = store.get(path).data
+    return parse_seal(data, path, f"{store.url}/{path}")
+
+
+def parse_seal(
+    data: bytes,
+    path: str,
+    name: str,
+) -> Crcs:
+    table = parse_stored(data, path, name)
+    crcs: dict[str, NDArray[np.int64]] = {}
+    try:
+        for column in table.column_names:
+            field = column.removesuffix(_CRC)
+            crcs[field] = integers(table[column])
+    except TypeError as error:
+        raise Corrupt(f"{name} is no seal: {error}. {_AGAIN}") from error
+    content_sha256 = _content_sha256(crcs)
+    if content_sha256 != table_facts(table).get("content_sha256"):
+        raise Corrupt(
+            f"{name}: the SHA-256 of its checksums is {content_sha256}, unlike the stored one: it was damaged. {_AGAIN}"
+        )
+    return crcs
+
+
+def _content_sha256(crcs: Crcs) -> str:
+    digest = hashlib.sha256()
+    for field in sorted(crcs):
+        values = np.asarray(crcs[field], "<i8")
+        head = f"{field} {len(values)} "
+        digest.update(head.encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
-from ..shards.index import IndexRows
+from ..shards.index_rows import IndexRows
 
 if TYPE_CHECKING:
     from ..versions.version import Version

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import InvalidRuntime
 from .content import PlanContent, PlannedSource
 from .random.keyed_permutation import I64
-from .random.lanes import positions_of
+from .random.lane_inverse import positions_of
 from .slots import slot_of
 from .sources.growth import earlier_ordinals
 from .sources.packing import PackedView

@@ -13,38 +13,71 @@ Words = Sequence[tuple[int, int]]
 """The two key words of each sample's Philox generator."""
 
 
-def sample_words(seed: int, source: str, epoch: int, ordinals: np.ndarray) -> Words:
+def sample_words(
+    seed: int,
+    source: str,
+    epoch: int,
+    ordinals: np.ndarray,
+) -> Words:
     """Return the generator keys for a transform. ordinals: int64 [n], version ordinals.
 
     The words are key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1).
     """
-    return _words((seed, source, "augment", epoch), ordinals, ())
+    head = (seed, source, "augment", epoch)
+    return _words(head, ordinals, ())
 
 
-def field_words(seed: int, source: str, epoch: int, ordinals: np.ndarray, field: str) -> Words:
+def field_words(
+    seed: int,
+    source: str,
+    epoch: int,
+    ordinals: np.ndarray,
+    field: str,
+) -> Words:
     """Return the generator keys for a field's decoder. ordinals: int64 [n], version ordinals.
 
     The words are key("decode", version_ordinal, field, 0) and key("decode", version_ordinal, field, 1).
     """
-    return _words((seed, source, "decode", epoch), ordinals, (field,))
+    head = (seed, source, "decode", epoch)
+    return _words(head, ordinals, (field,))
 
 
-def sample_rng_key(seed: int, source: str, epoch: int, version_ordinal: int) -> np.random.Generator:
-    return _generator(sample_words(seed, source, epoch, np.array([version_ordinal], np.int64)))
+def sample_rng_key(
+    seed: int,
+    source: str,
+    epoch: int,
+    version_ordinal: int,
+) -> np.random.Generator:
+    ordinals = np.array([version_ordinal], np.int64)
+    words = sample_words(seed, source, epoch, ordinals)
+    return _generator(words)
 
 
 def field_rng_key(
-    seed: int, source: str, epoch: int, version_ordinal: int, field: str
+    seed: int,
+    source: str,
+    epoch: int,
+    version_ordinal: int,
+    field: str,
 ) -> np.random.Generator:
-    return _generator(field_words(seed, source, epoch, np.array([version_ordinal], np.int64), field))
+    ordinals = np.array([version_ordinal], np.int64)
+    words = field_words(seed, source, epoch, ordinals, field)
+    return _generator(words)
 
 
-def _words(before: Sequence[int | str], ordinals: np.ndarray, behind: Sequence[str]) -> Words:
-    head, tail = b"".join(map(framed, before)), b"".join(map(framed, behind))
-    first, second = np.empty((2, len(ordinals)), np.uint64)
-    hash_numbers(head, ordinals, tail + framed(0), first)
-    hash_numbers(head, ordinals, tail + framed(1), second)
-    return list(zip(first.tolist(), second.tolist(), strict=True))
+def _words(
+    head: Sequence[int | str],
+    ordinals: np.ndarray,
+    tail: Sequence[str],
+) -> Words:
+    """Return both words of each ordinal. head, tail: fields of the key before the ordinal, and behind it."""
+    head_bytes = b"".join(framed(field) for field in head)
+    tail_bytes = b"".join(framed(field) for field in tail)
+    words = np.empty((2, len(ordinals)), np.uint64)
+    for number in (0, 1):
+        hash_numbers(head_bytes, ordinals, tail_bytes + framed(number), words[number])
+    first, second = words.tolist()
+    return list(zip(first, second, strict=True))
 
 
 def _generator(words: Words) -> np.random.Generator:

@@ -12,13 +12,17 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from math import isqrt
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
+Keys: TypeAlias = int | U64
+"""One key for all elements, or a key per element."""
+Sizes: TypeAlias = int | I64
+"""One size for all elements, or a size per element."""
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: splitmix64's increment
@@ -32,7 +36,8 @@ def framed(value: int | str) -> bytes:
         body = b"s" + value.encode("utf-8")
     else:
         body = b"i%d" % value
-    return struct.pack("<I", len(body)) + body
+    length = struct.pack("<I", len(body))
+    return length + body
 
 
 def hash_fields(*fields: int | str) -> int:
@@ -49,8 +54,10 @@ def key(seed: int, source: str, purpose: str, epoch: int, *ids: int | str) -> in
 
 def mix64(z: int) -> int:
     """Return z mixed by the splitmix64 finaliser, a bijection of [0, 2^64)."""
-    z = ((z ^ (z >> 30)) * MIX_1) & MASK
-    z = ((z ^ (z >> 27)) * MIX_2) & MASK
+    z ^= z >> 30
+    z = (z * MIX_1) & MASK
+    z ^= z >> 27
+    z = (z * MIX_2) & MASK
     return z ^ (z >> 31)
 
 
@@ -59,17 +66,19 @@ def sub(k: int, a: int) -> int:
     return mix64((k + (a + 1) * GOLDEN) & MASK)
 
 
-def sub_array(k: int | U64, a: int | U64) -> U64:
+def sub_array(k: Keys, a: Keys) -> U64:
     """Return `sub` elementwise, broadcasting; at least one argument is a uint64 array of rank 1 or more."""
     step = (a + 1) * GOLDEN
     if isinstance(step, int):
         step &= MASK  # numpy refuses an int beyond 64 bits; arrays wrap by themselves
-    return _mix_in_place(np.asarray(step + k, dtype=np.uint64))
+    state = np.asarray(step + k, dtype=np.uint64)
+    return _mix_in_place(state)
 
 
 def _mix_in_place(z: U64) -> U64:
+    """Return `mix64` of each value, in the memory of the argument."""
     z ^= z >> 30
-    z *= MIX_1
+    z *= MIX_1  # uint64 products wrap at 2^64, as the mask does in `mix64`
     z ^= z >> 27
     z *= MIX_2
     z ^= z >> 31
@@ -83,7 +92,11 @@ FEISTEL_ROUNDS = 8  # 6 fail the pair-difference test at n = 8, 16, 64
 _ROWS_AT_ONCE = 8192  # bounds the memory of the per-row sort to ROWS * 128 * 8 bytes = 8 MiB
 
 
-def perm(k: int | U64, n: int | I64, x: I64) -> I64:
+def perm(
+    k: Keys,
+    n: Sizes,
+    x: I64,
+) -> I64:
     """Return the images of x under the permutation of [0, n) with key k.
 
     k: one key (int) or a key per element (uint64 [len(x)]).
@@ -93,135 +106,223 @@ def perm(k: int | U64, n: int | I64, x: I64) -> I64:
     """
     if not isinstance(n, int):
         assert not isinstance(k, int)
-        return _each_its_size(k, n, x)
-    if n == 1 or not x.size:
+        return _perm_each(k, n, x)
+    if n == 1 or x.size == 0:
         return np.zeros(x.shape, dtype=np.int64)
     if n > ARGSORT_MAX:
         return _feistel(k, n, x)
+
     if isinstance(k, int):
-        hashes = sub_array(k, np.arange(n, dtype=np.uint64))
+        columns = np.arange(n, dtype=np.uint64)
+        hashes = sub_array(k, columns)
         table = np.argsort(hashes, kind="stable")  # [n]: the whole permutation
         return table[x].astype(np.int64, copy=False)
-    out = np.empty(x.shape, dtype=np.int64)
+
+    image = np.empty(x.shape, dtype=np.int64)
     for first in range(0, len(x), _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
-        out[rows] = _sorted_rows(k[rows], n, x[rows])
-    return out
+        image[rows] = _sorted_rows(k[rows], n, x[rows])
+    return image
 
 
-def _each_its_size(k: U64, n: I64, x: I64) -> I64:
+def _perm_each(
+    k: U64,
+    n: I64,
+    x: I64,
+) -> I64:
     """Return `perm` with a key and a size per element; a size above `ARGSORT_MAX` takes the network."""
-    out = np.zeros(x.shape, dtype=np.int64)  # the result where n = 1
+    image = np.zeros(x.shape, dtype=np.int64)  # where n = 1, zero is the image
+
     large = np.flatnonzero(n > ARGSORT_MAX)
     if large.size:
-        out[large] = _feistel(k[large], n[large], x[large])
+        image[large] = _feistel(k[large], n[large], x[large])
+
     small = np.flatnonzero((n > 1) & (n <= ARGSORT_MAX))
     for first in range(0, len(small), _ROWS_AT_ONCE):
         rows = small[first : first + _ROWS_AT_ONCE]
-        out[rows] = _sorted_rows(k[rows], n[rows], x[rows])
-    return out
+        image[rows] = _sorted_rows(k[rows], n[rows], x[rows])
+    return image
 
 
-def _sorted_rows(k: U64, n: int | I64, x: I64) -> I64:
+def _sorted_rows(
+    k: U64,
+    n: Sizes,
+    x: I64,
+) -> I64:
     """Return `argsort_stable(sub(k, 0..n-1))[x]` with one key per row: the column of the row's x-th smallest hash."""
-    # Hashes in a row are distinct, so their values are sorted, several times faster than positions. Shorter rows are
-    # padded with the largest values.
-    columns = np.arange(np.max(n), dtype=np.uint64)[None, :]  # [1, longest]
-    hashes = sub_array(k[:, None], columns)  # [rows, longest]
+    longest = np.max(n)
+    columns = np.arange(longest, dtype=np.uint64)
+    key_column = k[:, None]  # [rows, 1]
+    hashes = sub_array(key_column, columns)  # [rows, longest]
     if not isinstance(n, int):
-        hashes[columns >= n[:, None].astype(np.uint64)] = MASK
-    rows = np.arange(len(x))
-    ranked = np.sort(hashes, axis=1)[rows, x]  # [rows]: the x-th smallest hash
-    index = np.argmax(hashes == ranked[:, None], axis=1)
+        row_length = n.astype(np.uint64)
+        is_padding = columns >= row_length[:, None]
+        hashes[is_padding] = MASK  # the largest value, which sorts behind the row's own hashes
+
+    # Hashes in a row are distinct. So sorting the values is enough, which is several times faster than argsort.
+    ascending = np.sort(hashes, axis=1)
+    row = np.arange(len(x))
+    ranked = ascending[row, x]  # [rows]: each row's x-th smallest hash
+    del ascending  # with a second matrix in memory the next comparison takes 8 % longer
+    is_ranked = hashes == ranked[:, None]
+    index = np.argmax(is_ranked, axis=1)  # [rows]: the column that holds it
     return np.asarray(index, dtype=np.int64)
 
 
-def _feistel(k: int | U64, n: int | I64, x: I64) -> I64:
+def _feistel(
+    k: Keys,
+    n: Sizes,
+    x: I64,
+) -> I64:
     """Return `perm` by the network. The rectangle holds fewer than n + a values: few have to walk."""
-    root: int | I64
+    a: Keys
+    b: Keys
+    bound: Keys
     if isinstance(n, int):
-        root = isqrt(n - 1)
+        a, b = _sides(n)
+        bound = n
     else:
-        root = _root(n - 1)
-    ceil_root = root + 1  # ceil(sqrt(n))
-    a = _unsigned(ceil_root)
-    b = _unsigned(-(-n // ceil_root))
-    bound = _unsigned(n)
+        a, b = _sides_each(n)
+        bound = n.astype(np.uint64)
 
-    keys: list[int | U64]
+    keys: list[Keys]
     if isinstance(k, int):
         keys = [sub(k, r) for r in range(FEISTEL_ROUNDS)]
     else:
         keys = [sub_array(k, r) for r in range(FEISTEL_ROUNDS)]
+
     out = _rounds(keys, a, b, x.astype(np.uint64))
     over = np.flatnonzero(out >= bound)
     while over.size:  # walk along the cycle
-        keys_over = [at(key, over) for key in keys]
-        out[over] = _rounds(keys_over, at(a, over), at(b, over), out[over])
-        over = over[out[over] >= at(bound, over)]
+        keys_over = [select_rows(round_keys, over) for round_keys in keys]
+        a_over = select_rows(a, over)
+        b_over = select_rows(b, over)
+        image = _rounds(keys_over, a_over, b_over, out[over])
+        out[over] = image
+        is_over = image >= select_rows(bound, over)
+        over = over[is_over]
     return out.astype(np.int64)
 
 
-def unperm(k: int, n: int, y: I64) -> I64:
-    """Return the x that `perm` maps to y (int64): n > `ARGSORT_MAX`, one key."""
-    a = isqrt(n - 1) + 1
+def _sides(n: int) -> tuple[int, int]:
+    """Return (a, b) of the smallest rectangle with a = ceil(sqrt(n)) rows that holds n values; n > 1."""
+    a = isqrt(n - 1) + 1  # ceil(sqrt(n))
+    b = -(-n // a)  # rounded up
+    return a, b
+
+
+def _sides_each(n: I64) -> tuple[U64, U64]:
+    """Return `_sides` of each size."""
+    a = _root(n - 1) + 1
     b = -(-n // a)
-    keys = [sub(k, r) for r in range(FEISTEL_ROUNDS)]
-    out = y.astype(np.uint64)
-    over = np.arange(len(y))
-    while over.size:  # walk back along the cycle
-        quotient: U64 = np.floor_divide(out[over], b)
-        right: U64 = out[over] - quotient * b
-        for r in range(FEISTEL_ROUNDS)[::-1]:
-            # uint64 has no negative values: a - hash % a stands for -hash.
-            if r % 2 == 0:
-                back = a - sub_array(keys[r], right) % a
-                quotient = (quotient + back) % a
-            else:
-                back = b - sub_array(keys[r], quotient) % b
-                right = (right + back) % b
-        out[over] = quotient * b + right
-        over = over[out[over] >= n]
-    return out.astype(np.int64)
-
-
-def _unsigned(value: int | I64) -> int | U64:
-    if isinstance(value, int):
-        return value
-    return value.astype(np.uint64)
+    return a.astype(np.uint64), b.astype(np.uint64)
 
 
 def _root(n: I64) -> I64:
     """Return floor(sqrt(n)) of each value (int64 [m])."""
     root: I64 = np.sqrt(n).astype(np.int64)  # a double has 53 bits: off by one at most
     root -= root * root > n
-    root += (root + 1) * (root + 1) <= n
+    above = root + 1
+    root += above * above <= n
     return root
 
 
-def at(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
+def select_rows(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
     """Return the values of these rows; a number counts for all rows."""
     if isinstance(value, int):
         return value
     return value[rows]
 
 
-def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U64:
+def _rounds(
+    keys: Sequence[Keys],
+    a: Keys,
+    b: Keys,
+    x: U64,
+) -> U64:
     """Return x after the network over [0, a*b): even rounds change the quotient, odd rounds the remainder."""
     quotient: U64 = np.floor_divide(x, b)
-    right: U64 = x - quotient * b
+    remainder: U64 = x - quotient * b  # numpy divides faster than it computes mod
     for r, k in enumerate(keys):
         if r % 2 == 0:
-            quotient = _add_mod(quotient, sub_array(k, right), a)
+            hashes = sub_array(k, remainder)
+            quotient = _add_mod(quotient, hashes, a)
         else:
-            right = _add_mod(right, sub_array(k, quotient), b)
-    out: U64 = np.multiply(quotient, b) + right
-    return out
+            hashes = sub_array(k, quotient)
+            remainder = _add_mod(remainder, hashes, b)
+    image: U64 = np.multiply(quotient, b) + remainder
+    return image
 
 
-def _add_mod(value: U64, addend: U64, modulus: int | U64) -> U64:
+def _add_mod(
+    value: U64,
+    addend: U64,
+    modulus: Keys,
+) -> U64:
     """Return `(value + addend) mod modulus` without overflow; 0 <= value < modulus."""
-    total = addend - addend // modulus * modulus  # numpy divides by a scalar much faster than it computes mod
-    total += value
-    total -= (total >= modulus) * np.asarray(modulus, np.uint64)
+    multiple = addend // modulus * modulus  # numpy divides by a scalar much faster than it computes mod
+    total = addend - multiple
+    total += value  # below 2 * modulus
+    is_over = total >= modulus
+    total -= is_over * np.asarray(modulus, np.uint64)  # bool * int would be int64, which uint64 does not take
     return total
+
+
+def unperm(
+    k: int,
+    n: int,
+    y: I64,
+) -> I64:
+    """Return the x that `perm` maps to y (int64): n > `ARGSORT_MAX`, one key."""
+    a, b = _sides(n)
+    keys = [sub(k, r) for r in range(FEISTEL_ROUNDS)]
+    out = y.astype(np.uint64)
+    over = np.arange(len(y))
+    while over.size:  # walk back along the cycle
+        image = out[over]
+        quotient: U64 = np.floor_divide(image, b)
+        remainder: U64 = image - quotient * b
+        for r in range(FEISTEL_ROUNDS)[::-1]:
+            # uint64 has no negative values: a - hash % a stands for -hash.
+            if r % 2 == 0:
+                hashes = sub_array(keys[r], remainder)
+                back = a - hashes % a
+                quotient = (quotient + back) % a
+            else:
+                hashes = sub_array(keys[r], quotient)
+                back = b - hashes % b
+                remainder = (remainder + back) % b
+        former = quotient * b + remainder
+        out[over] = former
+        over = over[former >= n]
+    return out.astype(np.int64)
+
+
+def unperm_one(
+    k: int,
+    n: int,
+    y: int,
+) -> int:
+    """Return the x that `perm` maps to y, for any n: faster than arrays for a few values."""
+    if n == 1:
+        return 0
+    if n <= ARGSORT_MAX:
+        own_hash = sub(k, y)
+        rank = 0
+        for other in range(n):
+            if sub(k, other) < own_hash:
+                rank += 1
+        return rank
+
+    a, b = _sides(n)
+    keys = [sub(k, r) for r in range(FEISTEL_ROUNDS)]
+    while True:  # walk back along the cycle
+        quotient, remainder = divmod(y, b)
+        for r in reversed(range(FEISTEL_ROUNDS)):
+            if r % 2 == 0:
+                quotient = (quotient - sub(keys[r], remainder)) % a
+            else:
+                remainder = (remainder - sub(keys[r], quotient)) % b
+        y = quotient * b + remainder
+        if y < n:
+            return y

@@ -8,7 +8,6 @@ Formulas: docs/order.md, "Lanes".
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isqrt
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -16,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
-from .keyed_permutation import ARGSORT_MAX, FEISTEL_ROUNDS, I64, U64, at, key, perm, sub, sub_array, unperm
+from .keyed_permutation import (
+    I64,
+    Keys,
+    Sizes,
+    key,
+    perm,
+    select_rows,
+    sub_array,
+)
 from .plan_hash import whole
 
 LIVE_CHUNK_BYTES = 2**31
@@ -28,8 +35,6 @@ CHUNKS_MIN = 65_536  # fewest chunks per source: fewer shuffle too coarsely
 MAX_SAMPLES = 2**53
 MAX_CHUNK = 2**30
 MAX_LANES = 2**16
-FEW = 8
-"""Number of ordinals below which computing them one by one is faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,32 +51,45 @@ class LaneShape:
     """h: chunks that a lane reads side by side."""
 
     def __post_init__(self) -> None:
-        for name, value, high in (
-            ("n", self.n, MAX_SAMPLES),
-            ("chunk", self.chunk, MAX_CHUNK),
-            ("lanes", self.lanes, MAX_LANES),
-            ("h", self.rounds_h, MAX_LANES),
-        ):
-            is_int = isinstance(value, int) and not isinstance(value, bool)  # bool is an int in Python
-            if not is_int or not 1 <= value <= high:
-                raise InvalidPlan(f"{name} = {value!r}: a whole number from 1 to {high} is needed")
-        if self.lanes & (self.lanes - 1):
+        _check_count("n", self.n, MAX_SAMPLES)
+        _check_count("chunk", self.chunk, MAX_CHUNK)
+        _check_count("lanes", self.lanes, MAX_LANES)
+        _check_count("h", self.rounds_h, MAX_LANES)
+        is_power_of_two = self.lanes & (self.lanes - 1) == 0
+        if not is_power_of_two:
             raise InvalidPlan(f"lanes = {self.lanes}: a power of two is needed, such as {DEFAULT_LANES}")
+
+    @property
+    def slots(self) -> int:
+        """Slots of all lanes: D*h."""
+        return self.lanes * self.rounds_h
 
     @property
     def chunk_rounds(self) -> int:
         """K: chunks that each slot of a lane reads in an epoch."""
-        return self.n // self.chunk // (self.lanes * self.rounds_h)
+        full_chunks = self.n // self.chunk
+        return full_chunks // self.slots
 
     @property
     def body(self) -> int:
         """Positions in an epoch before its tail."""
-        return self.lanes * self.rounds_h * self.chunk_rounds * self.chunk
+        return self.slots * self.chunk_rounds * self.chunk
 
     @property
     def live_samples(self) -> int:
         """Samples in the chunks read at once (D*h*c, or the whole source)."""
-        return min(self.n, self.lanes * self.rounds_h * self.chunk)
+        return min(self.n, self.slots * self.chunk)
+
+
+def _check_count(
+    name: str,
+    value: Any,
+    high: int,
+) -> None:
+    """Raise InvalidPlan unless value is an int from 1 to high; numpy's integers are refused."""
+    is_int = isinstance(value, int) and not isinstance(value, bool)  # bool is an int in Python
+    if not is_int or not 1 <= value <= high:
+        raise InvalidPlan(f"{name} = {value!r}: a whole number from 1 to {high} is needed")
 
 
 def frozen_shape(
@@ -92,35 +110,63 @@ def frozen_shape(
     if lanes is not None:
         lanes = whole("lanes", lanes, 1, MAX_LANES)  # accepts numpy's integers
     if decoded is not None and chunk is None and lanes is None:
-        chunk, lanes = _of_chunks(n, *decoded)
+        rows, nbytes = decoded
+        chunk, lanes = _shape_of_decoded_chunks(n, rows, nbytes)
+
     if chunk is not None:
         chunk = whole("chunk", chunk, 1, MAX_CHUNK)
     else:
         samples_per_request = CHUNK_BYTES // max(1, mean_sample_bytes)
-        most = max(1, min(samples_per_request, n // CHUNKS_MIN))
-        chunk = 1 << (most.bit_length() - 1)  # the power of two at or below
+        most = min(samples_per_request, n // CHUNKS_MIN)
+        chunk = _power_of_two_up_to(max(1, most))
+
     if chunk == 1 and (lanes is None or lanes == 1):
-        return LaneShape(n=n, chunk=1, lanes=1, rounds_h=1)  # a full shuffle
+        return LaneShape(
+            n=n,
+            chunk=1,
+            lanes=1,
+            rounds_h=1,
+        )  # a full shuffle
     if lanes is None:
         lanes = DEFAULT_LANES
-    return LaneShape(n=n, chunk=chunk, lanes=lanes, rounds_h=DEFAULT_ROUNDS_H)
+    return LaneShape(
+        n=n,
+        chunk=chunk,
+        lanes=lanes,
+        rounds_h=DEFAULT_ROUNDS_H,
+    )
 
 
-def fits_live(n: int, rows: int, nbytes: int) -> bool:
+def fits_live(
+    n: int,
+    rows: int,
+    nbytes: int,
+) -> bool:
     """Return whether all chunks of n samples may be decoded at once. rows, nbytes: samples and bytes per chunk."""
     chunks = -(-n // rows)  # rounded up
     return chunks * nbytes <= LIVE_CHUNK_BYTES
 
 
-def _of_chunks(n: int, rows: int, nbytes: int) -> tuple[int | None, int | None]:
+def _shape_of_decoded_chunks(
+    n: int,
+    rows: int,
+    nbytes: int,
+) -> tuple[int | None, int | None]:
     """Return chunk and lanes that keep few decoded chunks in memory; (None, None) for the usual rule."""
     if rows == 1 or fits_live(n, rows, nbytes):
         return None, None
-    chunk = min(MAX_CHUNK, 1 << (rows - 1).bit_length())  # the power of two at or above
+    power_of_two_from_rows = 1 << (rows - 1).bit_length()
+    chunk = min(MAX_CHUNK, power_of_two_from_rows)
     # A chunk of the order touches up to chunk / rows + 1 stored chunks; D * h of them are live at once.
-    lanes = LIVE_CHUNK_BYTES * rows // (DEFAULT_ROUNDS_H * nbytes * (chunk + rows))
+    lane_bytes = DEFAULT_ROUNDS_H * nbytes * (chunk + rows)  # times rows
+    lanes = LIVE_CHUNK_BYTES * rows // lane_bytes
     lanes = min(max(lanes, 1), DEFAULT_LANES)
-    return chunk, 1 << (lanes.bit_length() - 1)
+    return chunk, _power_of_two_up_to(lanes)
+
+
+def _power_of_two_up_to(value: int) -> int:
+    """Return the largest power of two that is at most value; value >= 1."""
+    return 1 << (value.bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,64 +193,71 @@ class EpochKeys:
     """Rotation of the tail."""
 
 
+_PURPOSES = ("R", "P", "Q", "R2", "P2", "Q2", "T", "rot", "rot2")
+"""As docs/order.md names the keys; an attribute of `EpochKeys` has the lower-case name."""
+
+
 @lru_cache(maxsize=1024)
-def epoch_keys(seed: int, name: str, epoch: int) -> EpochKeys:
-    purposes = ("R", "P", "Q", "R2", "P2", "Q2", "T", "rot", "rot2")
-    return EpochKeys(**{purpose.lower(): key(seed, name, purpose, epoch) for purpose in purposes})
+def epoch_keys(
+    seed: int,
+    name: str,
+    epoch: int,
+) -> EpochKeys:
+    keys: dict[str, int] = {}
+    for purpose in _PURPOSES:
+        keys[purpose.lower()] = key(seed, name, purpose, epoch)
+    return EpochKeys(**keys)
 
 
 class Epochs(NamedTuple):
-    """`LaneShape` numbers and keys, for positions in one or several epochs.
+    """`LaneShape` numbers and `EpochKeys`, by their names, for positions in one or several epochs.
 
-    Each is a single number if it is the same for all positions, else an array.
+    Each is a single number if it is the same for all positions, else an array [positions].
     """
 
-    n: int | I64
-    """Number of samples."""
-    chunk: int | I64
-    """As in `LaneShape`."""
-    lanes: int | I64
-    """As in `LaneShape`."""
-    rounds_h: int | I64
-    """As in `LaneShape`."""
-    chunk_rounds: int | I64
-    """As in `LaneShape`."""
-    body: int | I64
-    """As in `LaneShape`."""
-    r: int | U64
-    """As in `EpochKeys`."""
-    p: int | U64
-    """As in `EpochKeys`."""
-    q: int | U64
-    """As in `EpochKeys`."""
-    r2: int | U64
-    """As in `EpochKeys`."""
-    p2: int | U64
-    """As in `EpochKeys`."""
-    q2: int | U64
-    """As in `EpochKeys`."""
-    t: int | U64
-    """As in `EpochKeys`."""
-    rot: int | U64
-    """As in `EpochKeys`."""
-    rot2: int | U64
-    """As in `EpochKeys`."""
+    n: Sizes
+    chunk: Sizes
+    lanes: Sizes
+    rounds_h: Sizes
+    chunk_rounds: Sizes
+    body: Sizes
+    r: Keys
+    p: Keys
+    q: Keys
+    r2: Keys
+    p2: Keys
+    q2: Keys
+    t: Keys
+    rot: Keys
+    rot2: Keys
 
     def part(self, rows: NDArray[np.bool_]) -> "Epochs":
-        return Epochs._make(at(one, rows) for one in self)
+        return Epochs._make(select_rows(numbers, rows) for numbers in self)
 
 
-_of_shape = attrgetter(*Epochs._fields[:6])
-_of_keys = attrgetter(*Epochs._fields[6:])
+_shape_numbers = attrgetter(*Epochs._fields[:6])
+_key_numbers = attrgetter(*Epochs._fields[6:])
 
 
-def locate(shape: LaneShape, seed: int, name: str, epoch: int, positions: I64) -> I64:
+def locate(
+    shape: LaneShape,
+    seed: int,
+    name: str,
+    epoch: int,
+    positions: I64,
+) -> I64:
     """Return view ordinals (int64, same length) at in-epoch positions (int64 [any], 0 <= position < shape.n)."""
     keys = epoch_keys(seed, name, epoch)
-    return _located(Epochs(*_of_shape(shape), *_of_keys(keys)), positions)
+    numbers = Epochs(*_shape_numbers(shape), *_key_numbers(keys))
+    return _locate(numbers, positions)
 
 
-def locate_each(seed: int, epochs: Sequence[tuple[LaneShape, str, int]], which: I64, positions: I64) -> I64:
+def locate_each(
+    seed: int,
+    epochs: Sequence[tuple[LaneShape, str, int]],
+    which: I64,
+    positions: I64,
+) -> I64:
     """Return view ordinals as `locate` does, for positions in several epochs of any sources.
 
     epochs: (shape, name, epoch) of each.
@@ -213,21 +266,28 @@ def locate_each(seed: int, epochs: Sequence[tuple[LaneShape, str, int]], which: 
     if len(epochs) == 1:
         shape, name, epoch = epochs[0]
         return locate(shape, seed, name, epoch, positions)
-    shapes = np.array([_of_shape(shape) for shape, _, _ in epochs], np.int64)  # [epochs, 6]
-    keys = np.array(
-        [_of_keys(epoch_keys(seed, name, epoch)) for _, name, epoch in epochs], np.uint64
-    )  # [epochs, 9]
-    is_alike = (shapes == shapes[0]).all(axis=0)  # [6]: numbers that all epochs share
-    numbers: list[Any] = []  # int | int64 [positions]
-    for column, alike in zip(shapes.T, is_alike.tolist(), strict=True):
+
+    shape_rows = []
+    key_rows = []
+    for shape, name, epoch in epochs:
+        keys = epoch_keys(seed, name, epoch)
+        shape_rows.append(_shape_numbers(shape))
+        key_rows.append(_key_numbers(keys))
+    shape_table = np.array(shape_rows, np.int64)  # [epochs, 6]
+    key_table = np.array(key_rows, np.uint64)  # [epochs, 9]
+
+    is_alike = (shape_table == shape_table[0]).all(axis=0)  # [6]: numbers that all epochs share
+    numbers: list[Any] = []  # int | int64 [positions], then uint64 [positions]
+    for column, alike in zip(shape_table.T, is_alike.tolist(), strict=True):
         if alike:  # a number is much faster than an array: numpy divides by it with multiplications
             numbers.append(int(column[0]))
         else:
             numbers.append(column[which])
-    return _located(Epochs(*numbers, *(column[which] for column in keys.T)), positions)
+    numbers += [column[which] for column in key_table.T]
+    return _locate(Epochs._make(numbers), positions)
 
 
-def _located(epochs: Epochs, positions: I64) -> I64:
+def _locate(epochs: Epochs, positions: I64) -> I64:
     in_tail = positions >= epochs.body
     if not in_tail.any():
         ordinal = _body(epochs, positions)
@@ -236,30 +296,42 @@ def _located(epochs: Epochs, positions: I64) -> I64:
     else:
         ordinal = np.empty(positions.shape, dtype=np.int64)
         in_body = ~in_tail
-        body = epochs.part(in_body)
+        ordinal[in_body] = _body(epochs.part(in_body), positions[in_body])
         tail = epochs.part(in_tail)
-        ordinal[in_body] = _body(body, positions[in_body])
         ordinal[in_tail] = _tail(tail, positions[in_tail] - tail.body)
-    return _rotated(ordinal, epochs.rot, epochs.n)  # otherwise the short last chunk would always come last
+    return _rotate(ordinal, epochs.rot, epochs.n)  # otherwise the short last chunk would always come last
 
 
-def _rotated(values: I64, key: int | U64, n: int | I64) -> I64:
+def _rotate(
+    values: I64,
+    key: Keys,
+    n: Sizes,
+) -> I64:
     """Return `(values + key) mod n`; 0 <= values < n. Changes `values` in place."""
     if isinstance(key, int):
         values += key % n
     else:
-        values += (key % np.asarray(n, np.uint64)).astype(np.int64)
+        shift = key % np.asarray(n, np.uint64)  # keys reach 2^64: int64 only below n
+        values += shift.astype(np.int64)
     values -= (values >= n) * n
     return values
 
 
 def _body(epochs: Epochs, i: I64) -> I64:
     """Return the ordinals, not yet rotated, at positions before the tail."""
-    chunks = epochs.n // epochs.chunk
-    j, y = _deal(epochs, epochs.chunk, epochs.chunk_rounds, epochs.r, i)
-    m = perm(epochs.p, chunks, j)  # the chunk read as number j
+    chunk = epochs.chunk
+    full_chunks = epochs.n // chunk
+    j, y = _deal(
+        epochs,
+        i,
+        chunk=chunk,
+        rounds=epochs.chunk_rounds,
+        key_r=epochs.r,
+    )
+    m = perm(epochs.p, full_chunks, j)  # the chunk read as number j
     chunk_keys = sub_array(epochs.q, m.astype(np.uint64))
-    return m * epochs.chunk + perm(chunk_keys, epochs.chunk, y)
+    within = perm(chunk_keys, chunk, y)
+    return m * chunk + within
 
 
 def _tail(epochs: Epochs, i: I64) -> I64:
@@ -269,34 +341,57 @@ def _tail(epochs: Epochs, i: I64) -> I64:
     """
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body
-    chunk = tail // slots
-    body = slots * chunk
+    size = tail // slots  # of a small chunk
+    rest_start = slots * size
     z = np.empty(i.shape, dtype=np.int64)  # the sample's number among the tail's
-    in_rest = i >= body
+
+    in_rest = i >= rest_start
     in_lanes = ~in_rest
     if in_lanes.any():
         dealt = epochs.part(in_lanes)
-        size = at(chunk, in_lanes)
-        j, y = _deal(dealt, size, 1, dealt.r2, i[in_lanes])
-        m = perm(dealt.p2, at(slots, in_lanes), j)
+        dealt_size = select_rows(size, in_lanes)
+        j, y = _deal(
+            dealt,
+            i[in_lanes],
+            chunk=dealt_size,
+            rounds=1,
+            key_r=dealt.r2,
+        )
+        m = perm(dealt.p2, select_rows(slots, in_lanes), j)
         chunk_keys = sub_array(dealt.q2, m.astype(np.uint64))
-        z[in_lanes] = m * size + perm(chunk_keys, size, y)
-    first = at(body, in_rest)
-    rest_size = at(tail - body, in_rest)
-    z[in_rest] = first + perm(at(epochs.t, in_rest), rest_size, i[in_rest] - first)
-    z = _rotated(z, epochs.rot2, tail)
+        z[in_lanes] = m * dealt_size + perm(chunk_keys, dealt_size, y)
+
+    first = select_rows(rest_start, in_rest)
+    rest_keys = select_rows(epochs.t, in_rest)
+    rest_size = select_rows(tail - rest_start, in_rest)
+    rest_positions = i[in_rest] - first
+    z[in_rest] = first + perm(rest_keys, rest_size, rest_positions)
+    z = _rotate(z, epochs.rot2, tail)
 
     # The tail's samples lie in the chunks that come last in the order of chunks.
-    j = epochs.body // epochs.chunk + z // epochs.chunk
-    full_chunks = epochs.n // epochs.chunk
-    chunk_of = j.copy()  # the short chunk, number full_chunks, stays in its position
-    full = j < full_chunks
-    chunk_of[full] = perm(at(epochs.p, full), at(full_chunks, full), j[full])
-    return chunk_of * epochs.chunk + z % epochs.chunk
+    chunk = epochs.chunk
+    body_chunks = epochs.body // chunk
+    full_chunks = epochs.n // chunk
+    j = body_chunks + z // chunk
+    m = j.copy()  # the short chunk, number full_chunks, stays in its position
+    is_full = j < full_chunks
+    order_keys = select_rows(epochs.p, is_full)
+    m[is_full] = perm(order_keys, select_rows(full_chunks, is_full), j[is_full])
+    return m * chunk + z % chunk
 
 
-def _deal(shape: Epochs, chunk: int | I64, rounds: int | I64, key_r: int | U64, i: I64) -> tuple[I64, I64]:
-    """Deal positions to lanes; return (j, y): the lane's j-th chunk in reading order, and the sample in it."""
+def _deal(
+    shape: Epochs,
+    i: I64,
+    *,
+    chunk: Sizes,
+    rounds: Sizes,
+    key_r: Keys,
+) -> tuple[I64, I64]:
+    """Deal positions to lanes; return (j, y): the lane's j-th chunk in reading order, and the sample in it.
+
+    rounds: chunks that a slot reads. Letters are as in docs/order.md, "Lanes".
+    """
     lanes = shape.lanes
     h = shape.rounds_h
     u: I64 = np.floor_divide(i, lanes)
@@ -304,81 +399,12 @@ def _deal(shape: Epochs, chunk: int | I64, rounds: int | I64, key_r: int | U64, 
     tau = u // h  # the lane's round, in which each of its h slots reads one sample
     lane_keys = sub_array(key_r, d.astype(np.uint64))
     round_keys = sub_array(lane_keys, tau.astype(np.uint64))
-    lane = perm(round_keys, h, u - tau * h)
-    x = (tau + (lane * lanes + d) * chunk // (lanes * h)) % (rounds * chunk)
+    slot = perm(round_keys, h, u - tau * h)
+
+    # numpy reuses the memory of large arrays without a name: the stagger as a name of its own costs 8 %.
+    x = (slot * lanes + d) * chunk // (lanes * h)  # the stagger: slots begin their chunks at a level rate
+    x += tau
+    x %= rounds * chunk  # the slot's sample in its sequence of chunks
     kappa: I64 = np.floor_divide(x, chunk)
-    chunk_number = d + lanes * (kappa * h + lane)
-    return chunk_number, x - kappa * chunk
-
-
-def unpermuted(k: int, n: int, y: int) -> int:
-    """Return the x that `perm` maps to y."""
-    if n == 1:
-        return 0
-    if n <= ARGSORT_MAX:
-        key = sub(k, y)
-        return sum(sub(k, other) < key for other in range(n))
-    a = isqrt(n - 1) + 1
-    b = -(-n // a)
-    keys = [sub(k, r) for r in range(FEISTEL_ROUNDS)]
-    while True:  # walk back along the cycle
-        quotient, right = divmod(y, b)
-        for r in reversed(range(FEISTEL_ROUNDS)):
-            if r % 2 == 0:
-                quotient = (quotient - sub(keys[r], right)) % a
-            else:
-                right = (right - sub(keys[r], quotient)) % b
-        y = quotient * b + right
-        if y < n:
-            return y
-
-
-def position_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinal: int) -> int:
-    """Return the in-epoch position at which `locate` returns this view ordinal."""
-    keys = epoch_keys(seed, name, epoch)
-    n = shape.n
-    chunk = shape.chunk
-    slots = shape.lanes * shape.rounds_h
-    m, within = divmod((ordinal - keys.rot) % n, chunk)
-    full_chunks = n // chunk
-    body_chunks = shape.body // chunk
-    j = m  # the short chunk, number full_chunks, stays in its position
-    if m < full_chunks:
-        j = unpermuted(keys.p, full_chunks, m)
-    if j < body_chunks:
-        y = unpermuted(sub(keys.q, m), chunk, within)
-        return _undealt(shape, chunk, shape.chunk_rounds, keys.r, j, y)
-
-    tail = n - shape.body
-    z = ((j - body_chunks) * chunk + within - keys.rot2) % tail
-    size = tail // slots
-    first = size * slots  # from here on a plain permutation
-    if z >= first:
-        return shape.body + first + unpermuted(keys.t, tail - first, z - first)
-    m, within = divmod(z, size)
-    y = unpermuted(sub(keys.q2, m), size, within)
-    j = unpermuted(keys.p2, slots, m)
-    return shape.body + _undealt(shape, size, 1, keys.r2, j, y)
-
-
-def positions_of(shape: LaneShape, seed: int, name: str, epoch: int, ordinals: I64) -> I64:
-    """Return `position_of` of each view ordinal (int64)."""
-    is_shuffle = shape.chunk == shape.lanes == shape.rounds_h == 1 and shape.n > ARGSORT_MAX
-    if not is_shuffle or len(ordinals) < FEW:
-        each = [position_of(shape, seed, name, epoch, ordinal) for ordinal in ordinals.tolist()]
-        return np.array(each, np.int64)
-    keys = epoch_keys(seed, name, epoch)
-    return unperm(keys.p, shape.n, (ordinals - keys.rot % shape.n) % shape.n)
-
-
-def _undealt(shape: LaneShape, chunk: int, rounds: int, key_r: int, j: int, y: int) -> int:
-    """Return the position that `_deal` maps to (j, y)."""
-    lanes = shape.lanes
-    h = shape.rounds_h
-    number, d = divmod(j, lanes)
-    kappa, lane = divmod(number, h)
-    stagger = (lane * lanes + d) * chunk // (lanes * h)
-    tau = (kappa * chunk + y - stagger) % (rounds * chunk)
-    round_key = sub(sub(key_r, d), tau)
-    u = tau * h + unpermuted(round_key, h, lane)
-    return u * lanes + d
+    j = d + lanes * (kappa * h + slot)
+    return j, x - kappa * chunk

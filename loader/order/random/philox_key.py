@@ -19,19 +19,25 @@ from numpy.random.bit_generator import ISeedSequence
 
 logger = logging.getLogger(__name__)
 
-_POINTERS, _REST = struct.Struct("@PP"), struct.Struct("@i4QiI2Q4Q")
-"""Layout of numpy's Philox state: counter and key addresses; buffer position, buffer, half-word flag, half, key,
-counter.
-"""
-_BEGUN, _COUNTER = (4, 0, 0, 0, 0, 0, 0), (0, 0, 0, 0)
-_NBYTES, _KEY_AT, _COUNTER_AT = _POINTERS.size + _REST.size, 64, 80
+_POINTERS = struct.Struct("@PP")
+"""Beginning of numpy's Philox state: addresses of the counter and the key."""
+_REST = struct.Struct("@i4QiI2Q4Q")
+"""The fields behind them: buffer position, buffer, half-word flag, half, key, counter."""
+_NBYTES = _POINTERS.size + _REST.size
+_KEY_AT = 64
+"""Offset of the key in the state, in bytes."""
+_COUNTER_AT = 80
+"""Offset of the counter."""
+_EMPTY_BUFFER = (4, 0, 0, 0, 0, 0, 0)
+"""Buffer position to half. The position is behind the buffer's four words: the first draw fills it."""
+_COUNTER = (0, 0, 0, 0)
 
 
 class PhiloxKey(ISeedSequence):
     """A Philox key in the form of numpy's seed sequence; `Philox(key=...)` takes twice as long."""
 
     def __init__(self, first: int, second: int) -> None:
-        self.words = first, second
+        self.words = (first, second)
 
     def generate_state(self, n_words: int, dtype: Any = np.uint64) -> np.ndarray[Any, Any]:
         assert (n_words, np.dtype(dtype)) == (2, np.uint64)
@@ -44,20 +50,22 @@ class _Reused:
     def __init__(self) -> None:
         self._key = PhiloxKey(0, 0)
         self._bits = _philox(self._key)
-        self._generator = generator = np.random.Generator(self._bits)
         self._memory = _memory_of(self._bits)
-        # A caller may keep the generator, its bit generator or its seed sequence.
-        self._references = getrefcount(generator), getrefcount(self._bits), getrefcount(self._key)
+        # A caller may keep the generator, its bit generator or its seed sequence. They are counted here and in `begin`
+        # under the same names: one more local name in only one of them would be one more reference.
+        generator = np.random.Generator(self._bits)
+        self._generator = generator
+        self._references = (getrefcount(generator), getrefcount(self._bits), getrefcount(self._key))
 
     def begin(self, first: int, second: int) -> np.random.Generator | None:
         """Return the generator, reset to this key; None while a caller keeps it."""
         generator = self._generator  # counts as kept from here on: a signal handler may draw in this thread
         # Compared one by one: a sum would hide a kept generator, whose state with another seed sequence drops the key.
-        held = getrefcount(generator), getrefcount(self._bits), getrefcount(self._key)
-        if held != self._references:
+        references = (getrefcount(generator), getrefcount(self._bits), getrefcount(self._key))
+        if references != self._references:
             return None
-        self._key.words = first, second
-        _REST.pack_into(self._memory, _POINTERS.size, *_BEGUN, first, second, *_COUNTER)
+        self._key.words = (first, second)
+        _REST.pack_into(self._memory, _POINTERS.size, *_EMPTY_BUFFER, first, second, *_COUNTER)
         return generator
 
 
@@ -71,33 +79,25 @@ _of_thread = _OfThread()
 def generator_of(first: int, second: int) -> np.random.Generator:
     """Return a Philox generator for one caller only."""
     reused = _of_thread.reused
-    generator = None if reused is None else reused.begin(first, second)
-    if generator is None and _has_known_layout():
-        reused = _of_thread.reused = _Reused()
+    if reused is not None:
         generator = reused.begin(first, second)
-    return np.random.Generator(_philox(PhiloxKey(first, second))) if generator is None else generator
+        if generator is not None:
+            return generator
+
+    if _has_known_layout():
+        reused = _Reused()
+        _of_thread.reused = reused
+        generator = reused.begin(first, second)
+        if generator is not None:  # None if a signal handler kept it in between
+            return generator
+
+    key = PhiloxKey(first, second)
+    return np.random.Generator(_philox(key))
 
 
 @cache
 def _has_known_layout() -> bool:
-    bits = _philox(PhiloxKey(5, 6))
-    address = bits.ctypes.state_address
-    begun = (address + _COUNTER_AT, address + _KEY_AT, *_BEGUN, 5, 6, *_COUNTER)
-    drawn = (*begun[:2], 2, 7, 8, 9, 10, 1, 11, 15, 16, 1, 2, 3, 4)
-    snapshots = []
-    if id(bits) < address <= id(bits) + type(bits).__basicsize__ - _NBYTES:
-        memory = _memory_of(bits)
-        snapshots.append((*_POINTERS.unpack_from(memory), *_REST.unpack_from(memory, _POINTERS.size)))
-        bits.state = {
-            "bit_generator": "Philox",
-            "state": {"counter": np.arange(1, 5, dtype=np.uint64), "key": np.array([15, 16], np.uint64)},
-            "buffer": np.arange(7, 11, dtype=np.uint64),
-            "buffer_pos": 2,
-            "has_uint32": 1,
-            "uinteger": 11,
-        }
-        snapshots.append((*_POINTERS.unpack_from(memory), *_REST.unpack_from(memory, _POINTERS.size)))
-    if snapshots == [begun, drawn]:
+    if _layout_matches():
         return True
     logger.warning(
         "numpy %s has an unknown memory layout of Philox: each sample gets a new generator, which "
@@ -107,6 +107,42 @@ def _has_known_layout() -> bool:
     return False
 
 
+def _layout_matches() -> bool:
+    """Return whether two states with known values lie in memory as `_POINTERS` and `_REST` describe them."""
+    bits = _philox(PhiloxKey(5, 6))
+    address = bits.ctypes.state_address
+    last_address = id(bits) + type(bits).__basicsize__ - _NBYTES
+    lies_in_object = id(bits) < address <= last_address
+    if not lies_in_object:  # to read the memory could end the process
+        return False
+
+    memory = _memory_of(bits)
+    pointers = (address + _COUNTER_AT, address + _KEY_AT)
+    if _state_in(memory) != (*pointers, *_EMPTY_BUFFER, 5, 6, *_COUNTER):
+        return False
+
+    # Each field gets a value of its own, so that no two can change places.
+    bits.state = {
+        "bit_generator": "Philox",
+        "state": {
+            "counter": np.arange(1, 5, dtype=np.uint64),
+            "key": np.array([15, 16], np.uint64),
+        },
+        "buffer": np.arange(7, 11, dtype=np.uint64),
+        "buffer_pos": 2,
+        "has_uint32": 1,
+        "uinteger": 11,
+    }
+    buffer = (2, 7, 8, 9, 10, 1, 11)
+    return _state_in(memory) == (*pointers, *buffer, 15, 16, 1, 2, 3, 4)
+
+
+def _state_in(memory: memoryview) -> tuple[int, ...]:
+    pointers = _POINTERS.unpack_from(memory)
+    rest = _REST.unpack_from(memory, _POINTERS.size)
+    return pointers + rest
+
+
 def _philox(key: PhiloxKey) -> np.random.Philox:
     return np.random.Philox(key)  # type: ignore[arg-type]  # any ISeedSequence
 
@@ -114,4 +150,6 @@ def _philox(key: PhiloxKey) -> np.random.Philox:
 def _memory_of(bits: np.random.Philox) -> memoryview:
     import ctypes
 
-    return memoryview((ctypes.c_char * _NBYTES).from_address(bits.ctypes.state_address)).cast("B")
+    address = bits.ctypes.state_address
+    state = (ctypes.c_char * _NBYTES).from_address(address)
+    return memoryview(state).cast("B")

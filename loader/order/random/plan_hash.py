@@ -9,9 +9,17 @@ from ...json_text import canonical_json
 MAX_GLOBAL_BATCH = 2**31
 
 
-def whole(name: str, value: object, low: int, high: int) -> int:
+def whole(
+    name: str,
+    value: object,
+    low: int,
+    high: int,
+) -> int:
     """Return value as an int. Raises InvalidPlan if it is not in [low, high]."""
-    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    number: int | None = None
+    is_bool = isinstance(value, bool)  # Python counts True as 1
+    if hasattr(value, "__index__") and not is_bool:  # accepts numpy's integers
+        number = value.__index__()
     if number is None or not low <= number <= high:
         raise InvalidPlan(f"{name} = {value!r}: a whole number from {low} to {high} is needed")
     return int(number)
@@ -26,4 +34,6 @@ def plan_json(content: dict[str, Any]) -> bytes:
 
 
 def content_hash(prefix: str, content: dict[str, Any]) -> str:
-    return f"{prefix}-{hashlib.sha256(plan_json(content)).hexdigest()}"
+    body = plan_json(content)
+    digest = hashlib.sha256(body).hexdigest()
+    return f"{prefix}-{digest}"

@@ -111,7 +111,7 @@ def test_generator_that_is_kept_without_its_key_goes_on_as_it_would():
         assert draws(rng) == draws(expected)
 
 
-@pytest.mark.parametrize("line", range(8))
+@pytest.mark.parametrize("line", range(11))
 def test_generator_is_whole_if_another_is_made_between_two_lines(line):
     """As a handler of a signal may do, in the same thread."""
     lines, kept = [], []

@@ -1,12 +1,13 @@
-"""Positions of ordinals: the inverses in `lanes` undo `keyed_permutation.perm` and `lanes.locate`."""
+"""Positions of ordinals: `unperm`, `unperm_one` and `lane_inverse` undo `keyed_permutation.perm` and `lanes.locate`."""
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loader.order.random.keyed_permutation import ARGSORT_MAX, perm, unperm
-from loader.order.random.lanes import LaneShape, locate, position_of, positions_of, unpermuted
+from loader.order.random.keyed_permutation import ARGSORT_MAX, perm, unperm, unperm_one
+from loader.order.random.lane_inverse import position_of, positions_of
+from loader.order.random.lanes import LaneShape, locate
 
 SHAPES = st.builds(
     LaneShape,
@@ -20,14 +21,14 @@ SHAPES = st.builds(
 @pytest.mark.parametrize("n", [1, 2, 7, 127, 128, 129, 500, 1024])
 def test_every_value_is_sent_back(n):
     sent = perm(11, n, np.arange(n)).tolist()
-    assert [unpermuted(11, n, y) for y in sent] == list(range(n))
+    assert [unperm_one(11, n, y) for y in sent] == list(range(n))
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.integers(0, 2**64 - 1), st.integers(1, 2**53), st.data())
 def test_any_value_is_sent_back(k, n, data):
     x = data.draw(st.integers(0, n - 1))
-    assert unpermuted(k, n, int(perm(k, n, np.array([x]))[0])) == x
+    assert unperm_one(k, n, int(perm(k, n, np.array([x]))[0])) == x
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)

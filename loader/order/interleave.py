@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import lcm
 
 from ..errors import InvalidPlan
-from .mixture import MixtureSegment, Stream, chain_segments, stream_slots
+from .mixture import Stream, chain_segments, stream_slots
 from .weights import MAX_TOTAL_WEIGHT, integer_weights
 
 MAX_BUCKETS = 4096  # each gets at least 1 of 65536 steps: more buckets would make their shares too coarse
@@ -47,21 +47,30 @@ class Interleaving:
     """Label, ascending -> mixture of its sources (`bucket_source`)."""
 
     def turn(self, step: int) -> Turn:
-        index, own = stream_slots(self.turns.segment_at(step), self.turns.names, step, 1)
-        label = self.turns.names[int(index[0])]
-        return Turn(bucket=label, stream=self.streams[label], step=int(own[0]))
+        segment = self.turns.segment_at(step)
+        label_index, own_step = stream_slots(segment, self.turns.names, step, 1)  # int64 [1] each
+        label = self.turns.names[int(label_index[0])]
+        return Turn(
+            bucket=label,
+            stream=self.streams[label],
+            step=int(own_step[0]),
+        )
 
     def used_before(self, step: int) -> dict[str, int]:
         """Return a source's bucket (`bucket_source`) -> its samples before a step, zeros left out."""
         used: dict[str, int] = {}
-        for label, own in self.turns.used_before(step).items():
+        own_steps = self.turns.used_before(step)
+        for label, own in own_steps.items():
             used |= self.streams[label].used_before(own)
         return used
 
     def to_json(self) -> dict[str, object]:
+        edges = None
+        if self.edges is not None:
+            edges = list(self.edges)
         return {
             "by": self.by,
-            "edges": None if self.edges is None else list(self.edges),
+            "edges": edges,
             **self.dealt_json(self.streams),
         }
 
@@ -70,20 +79,22 @@ class Interleaving:
 
         before: include only segments that start before this step; None includes all.
         """
-        begun = [
-            (segment, batch)
-            for segment, batch in zip(self.turns.segments, self.batches, strict=True)
-            if before is None or segment.start_step < before
-        ]
-        batch = {label: self.batches[0][label] for label in self.streams if label in labels}
-        out: dict[str, object] = {"batch": batch, "turns": [segment.to_json() for segment, _ in begun]}
-        ramp, now = [], batch
-        for segment, sizes in begun:
-            changed = {label: sizes[label] for label in now if sizes[label] != now[label]}
+        turns: list[dict[str, object]] = []
+        ramp: list[dict[str, object]] = []
+        first_batch = {label: self.batches[0][label] for label in self.streams if label in labels}
+        batch = first_batch
+        for segment, sizes in zip(self.turns.segments, self.batches, strict=True):
+            if before is not None and segment.start_step >= before:
+                continue
+            turns.append(segment.to_json())
+            changed = {label: sizes[label] for label in batch if sizes[label] != batch[label]}
             if changed:
                 ramp.append({"start_step": segment.start_step, "batch": changed})
-                now = now | changed
-        return {**out, "ramp": ramp} if ramp else out
+                batch = batch | changed
+        out: dict[str, object] = {"batch": first_batch, "turns": turns}
+        if ramp:
+            out["ramp"] = ramp
+        return out
 
 
 def bucket_source(source: str, label: str) -> str:
@@ -104,70 +115,116 @@ def interleave(
     sizes: label -> source -> samples, for each segment.
     batches: label -> slots per batch, for each segment.
     """
-    labels = tuple(sorted({label for held in sizes for label in held}))
-    dealt = [
-        (start, turn_shares(weights, held, batch))
-        for (start, weights), held, batch in zip(starts, sizes, batches, strict=True)
-    ]
-    turns = Stream(names=labels, batch=1, segments=chain_segments(dealt, labels, 1))
+    labels: set[str] = set()
+    for segment_sizes in sizes:
+        labels.update(segment_sizes)
+    names = tuple(sorted(labels))
+
+    shares = []
+    for (start, weights), segment_sizes, batch in zip(starts, sizes, batches, strict=True):
+        segment_shares = turn_shares(weights, segment_sizes, batch)
+        shares.append((start, segment_shares))
+    turns = Stream(
+        names=names,
+        batch=1,
+        segments=chain_segments(shares, names, 1),
+    )
+
+    streams = {}
+    for label in names:
+        label_sizes = [segment_sizes.get(label, {}) for segment_sizes in sizes]
+        label_batches = [batch[label] for batch in batches]
+        streams[label] = _bucket_stream(
+            label,
+            label_sizes,
+            starts,
+            turns,
+            label_batches,
+        )
     return Interleaving(
         by=by,
         edges=edges,
         turns=turns,
         batches=tuple(batches),
-        streams={
-            label: _stream(
-                label, [held.get(label, {}) for held in sizes], starts, turns, [one[label] for one in batches]
-            )
-            for label in labels
-        },
+        streams=streams,
     )
 
 
-def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, int]) -> dict[str, int]:
+def turn_shares(
+    weights: Mapping[str, int],
+    sizes: Sizes,
+    batch: Mapping[str, int],
+) -> dict[str, int]:
     """Return label -> its share of the steps, as integers whose sum is at most 65536.
 
     A source proceeds through its buckets evenly. Bucket b gets `sum over sources of weight * n(source, b) / n(source)`
     slots, divided by `batch[b]`. Shares that need a larger sum are rounded up, so no bucket is left out.
     """
-    totals = {source: sum(sizes[label].get(source, 0) for label in sizes) for source in weights}
-    exact = {
-        label: sum(
-            (
-                Fraction(weights[source] * n, totals[source])
-                for source, n in held.items()
-                if source in weights
-            ),
-            start=Fraction(0),
-        )
-        / batch[label]
-        for label, held in sizes.items()
-    }
-    exact = {label: share for label, share in exact.items() if share}
-    scale = lcm(*(share.denominator for share in exact.values()))
-    total = sum(exact.values()) * scale
-    whole = {label: int(share * scale) for label, share in exact.items()}
+    totals = dict.fromkeys(weights, 0)  # source -> its samples in all buckets
+    for samples in sizes.values():
+        for source, n in samples.items():
+            if source in weights:
+                totals[source] += n
+
+    shares: dict[str, Fraction] = {}
+    for label, samples in sizes.items():
+        slots = Fraction(0)
+        for source, n in samples.items():
+            if source in weights:
+                slots += Fraction(weights[source] * n, totals[source])
+        if slots:
+            shares[label] = slots / batch[label]
+
+    denominators = [share.denominator for share in shares.values()]
+    scale = lcm(*denominators)
+    integers = {label: int(share * scale) for label, share in shares.items()}
     try:
-        return integer_weights(whole)
+        return integer_weights(integers)
     except InvalidPlan:  # the ratio is too fine for one table
-        room = MAX_TOTAL_WEIGHT - len(whole)
-        return integer_weights({label: int(-(-share * room // total)) for label, share in whole.items()})
+        total = sum(integers.values())
+        room = MAX_TOTAL_WEIGHT - len(integers)  # rounding up adds less than 1 to each share
+        rounded = {}
+        for label, share in integers.items():
+            rounded[label] = -(-share * room // total)
+        return integer_weights(rounded)
 
 
-def _stream(
-    label: str, sizes: Sequence[Mapping[str, int]], starts: Starts, turns: Stream, batches: Sequence[int]
+def _bucket_stream(
+    label: str,
+    sizes: Sequence[Mapping[str, int]],
+    starts: Starts,
+    turns: Stream,
+    batches: Sequence[int],
 ) -> Stream:
     """Return the mixture inside a bucket, with one segment per plan segment in which its sources have a weight."""
-    names = tuple(sorted({bucket_source(source, label) for held in sizes for source in held}))
-    own: list[tuple[int, dict[str, int]]] = []
-    slots: list[tuple[int, int]] = []
-    for turn, (_, weights), held, batch in zip(turns.segments, starts, sizes, batches, strict=True):
-        mixed = {bucket_source(source, label): weights[source] for source in held if source in weights}
+    names: set[str] = set()
+    own_starts: list[tuple[int, dict[str, int]]] = []  # (first step of the bucket's own, weights)
+    own_batches: list[tuple[int, int]] = []  # (first step of the bucket's own, slots)
+    for turn, (_, weights), samples, batch in zip(turns.segments, starts, sizes, batches, strict=True):
+        mixed: dict[str, int] = {}
+        for source in samples:
+            name = bucket_source(source, label)
+            names.add(name)
+            if source in weights:
+                mixed[name] = weights[source]
         if mixed:
-            own.append((turn.base.get(label, 0), integer_weights(mixed)))
-            slots.append((turn.base.get(label, 0), batch))
-    if not own:  # its sources are in the plan with weight 0
-        own, slots = [(0, {})], [(0, batches[0])]
-    first = slots[0][1]
-    segments: tuple[MixtureSegment, ...] = chain_segments(own, names, first, dict(slots))
-    return Stream(names=names, batch=first, segments=segments)
+            own_step = turn.base.get(label, 0)  # the bucket's steps before this segment
+            own_starts.append((own_step, integer_weights(mixed)))
+            own_batches.append((own_step, batch))
+    if not own_starts:  # its sources are in the plan with weight 0
+        own_starts.append((0, {}))
+        own_batches.append((0, batches[0]))
+
+    sorted_names = tuple(sorted(names))
+    _, first_batch = own_batches[0]
+    segments = chain_segments(
+        own_starts,
+        sorted_names,
+        first_batch,
+        dict(own_batches),
+    )
+    return Stream(
+        names=sorted_names,
+        batch=first_batch,
+        segments=segments,
+    )

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from .slots import slot_of
 from .sources.growth import earlier_ordinals
 from .sources.packing import PackedView
 from .sources.window_view import WindowView, stored_ordinals
-from .substitutes import MAX_ATTEMPTS, held_back, substitute, substitutes
+from .substitutes import MAX_ATTEMPTS, exclusion_mask, substitute, substitutes
 
 
 class Occurrence(NamedTuple):
@@ -61,6 +61,25 @@ class Substituted(Protocol):
         """Key of the substitute."""
 
 
+class _Use(NamedTuple):
+    """A stream position whose slot holds the sample."""
+
+    step: int
+    epoch: int
+    position: int
+    attempt: int
+
+
+class _EpochPosition(NamedTuple):
+    """A sample's position in one epoch."""
+
+    view_ordinal: int
+    epoch: int
+    position: int
+    """i_k in the source's endless stream."""
+    position_in_epoch: int
+
+
 def occurrences(
     plan: PlanContent,
     source: str,
@@ -77,127 +96,70 @@ def occurrences(
     Costs a millisecond or two per epoch at any N. Packing adds a pass over the table of pieces;
     substitutes for a quarantined or removed sample add a tenth.
     """
-    views = [planned for name, planned in plan.sources.items() if source in (planned.source, name)]
-    if not views:
-        names = ", ".join(dict.fromkeys(planned.source for planned in plan.sources.values()))
-        raise InvalidRuntime(f"source = {source!r}: the plan has {names}")
+    views = _source_views(plan, source)
     before = plan.checked_step(before)
-    there = {planned.name: _view_ordinals(planned, key, ordinal) for planned in views}
-    if all(ordinals is None for ordinals in there.values()):
-        raise InvalidRuntime(
-            f"key = {key!r}: no view of source {source!r} has a sample of this key; "
-            + (
-                "of a packed source keys are the documents', not the sequences' of `batch.ids`"
-                if any(isinstance(planned.view, PackedView) for planned in views)
-                else "keys are what `batch.ids` and `View.keys` give"
-            )
-        )
-    occurrences: dict[tuple[int, int], Occurrence] = {}
-    for planned in views:
-        chosen = there[planned.name]
-        held = (
-            (*_own(plan, planned, chosen, before), *_stood_in(plan, planned, chosen, before))
-            if chosen
-            else ()
-        )
-        for step, epoch, position, attempt in held:
-            slot, _ = slot_of(plan, step, plan.source_names.index(planned.name), position)
-            occurrences[step, slot] = Occurrence(step, slot, epoch, attempt)
-    last: dict[tuple[int, int], Substituted] = {}
-    for entry in sorted(substitutions, key=lambda entry: entry.attempt):
-        if (
-            entry.attempt
-            and entry.step < before
-            and source in (plan.sources[entry.source].source, entry.source)
-        ):
-            last[entry.step, entry.slot] = entry
-    for place, entry in last.items():
-        occurrences.pop(place, None)
-        if _is_substitute(plan, entry, key, there[entry.source]):
-            occurrences[place] = Occurrence(entry.step, entry.slot, entry.epoch, entry.attempt)
-    return [occurrences[place] for place in sorted(occurrences)]
+    ordinals_by_view: dict[str, list[int] | None] = {}
+    for view in views:
+        ordinals_by_view[view.name] = _view_ordinals(view, key, ordinal)
+    if all(ordinals is None for ordinals in ordinals_by_view.values()):
+        is_packed = any(isinstance(view.view, PackedView) for view in views)
+        raise _unknown_key(source, key, is_packed)
 
-
-def _is_substitute(plan: PlanContent, entry: Substituted, key: str, chosen: Sequence[int] | None) -> bool:
-    """Return whether an entry's substitute is the sample; a windowed source's entries name the episode only."""
-    if not isinstance(plan.sources[entry.source].view, WindowView):
-        return entry.substitute == key
-    if entry.substitute not in (key, key.rpartition("@")[0]):
-        return False
-    index = plan.source_names.index(entry.source)
-    return substitute(plan, index, entry.position, entry.attempt)[0] in (chosen or ())
-
-
-class _Place(NamedTuple):
-    step: int
-    epoch: int
-    position: int
-    attempt: int = 0
-
-
-def _own(plan: PlanContent, source: PlannedSource, chosen: Sequence[int], before: int) -> Iterator[_Place]:
-    for view_ordinal, epoch, position, _ in _positions(plan, source, chosen, before):
-        step = plan.step_of(source.name, position)
-        if step is not None and step < before and not _is_held(plan, source, step, view_ordinal):
-            yield _Place(step, epoch, position)
-
-
-def _is_held(plan: PlanContent, source: PlannedSource, step: int, view_ordinal: int) -> bool:
-    if plan.pack is not None:
-        return False
-    ordinal = source.view.version_ordinals(np.array([view_ordinal], np.int64))
-    return bool(held_back(plan, plan.source_names.index(source.name), step, ordinal)[0])
-
-
-def _stood_in(
-    plan: PlanContent, source: PlannedSource, chosen: Collection[int], before: int
-) -> Iterator[_Place]:
-    """Yield the slots in which a view's samples are planned substitutes; none with packing."""
-    index, chosen = plan.source_names.index(source.name), frozenset(chosen)
-    held = () if plan.pack is not None else _ever_held(plan, source).tolist()
-    others = [entry for ordinal in held for entry in _entries(source, ordinal)]
-    for other, epoch, position, inside in _positions(plan, source, others, before):
-        attempts = range(1, MAX_ATTEMPTS + 1)
-        drawn = (source.substitute_of(plan.seed, other, epoch, inside, attempt) for attempt in attempts)
-        if chosen.isdisjoint(drawn):  # the cheapest test, and nearly always true
+    # As planned.
+    out: dict[tuple[int, int], Occurrence] = {}  # (step, slot) -> occurrence
+    for view in views:
+        ordinals = ordinals_by_view[view.name]
+        if not ordinals:
             continue
-        step = plan.step_of(source.name, position)
-        if step is not None and step < before and _is_held(plan, source, step, other):
-            attempt, drawn_now, _ = next(substitutes(plan, step, index, position), (0, -1, -1))
-            if drawn_now in chosen:
-                yield _Place(step, epoch, position, attempt)
+        source_index = plan.source_names.index(view.name)
+        own_uses = _own_uses(plan, view, ordinals, before)
+        substitute_uses = _substitute_uses(plan, view, ordinals, before)
+        for use in chain(own_uses, substitute_uses):
+            slot, _ = slot_of(plan, use.step, source_index, use.position)
+            out[use.step, slot] = Occurrence(use.step, slot, use.epoch, use.attempt)
+
+    # As the run substituted: its last substitute of a slot replaces what was planned there.
+    last = _last_substitutions(plan, source, substitutions, before)
+    for step_and_slot, entry in last.items():
+        out.pop(step_and_slot, None)
+        if _is_substitute(plan, entry, key, ordinals_by_view[entry.source]):
+            out[step_and_slot] = Occurrence(entry.step, entry.slot, entry.epoch, entry.attempt)
+    return [out[step_and_slot] for step_and_slot in sorted(out)]
 
 
-def _ever_held(plan: PlanContent, source: PlannedSource) -> I64:
-    growths = plan.growths_of(source.source)
-    ordinals_held = [np.empty(0, np.int64)]
-    for growth in growths[source.growth :]:
-        for number, ordinals in earlier_ordinals(growths, growth.number - 1, growth.removed):
-            if number == source.growth:
-                ordinals_held.append(ordinals[ordinals >= 0])
-    for listed in plan.quarantine.lists:
-        if listed.source == source.source and listed.growth <= source.growth:
-            ordinals = np.array([ordinal for ordinal, _ in listed.samples], np.int64)
-            for growth in growths[
-                listed.growth : source.growth
-            ]:  # convert to ordinals in the next growth's version
-                ordinals = ordinals[~np.isin(ordinals, growth.removed)]
-                ordinals = ordinals - np.searchsorted(growth.removed, ordinals)
-            ordinals_held.append(ordinals)
-    return np.unique(np.concatenate(ordinals_held))
+def _source_views(plan: PlanContent, source: str) -> list[PlannedSource]:
+    views = []
+    for name, planned in plan.sources.items():
+        if source in (planned.source, name):
+            views.append(planned)
+    if not views:
+        known = dict.fromkeys(planned.source for planned in plan.sources.values())
+        names = ", ".join(known)
+        raise InvalidRuntime(f"source = {source!r}: the plan has {names}")
+    return views
 
 
-def _view_ordinals(source: PlannedSource, key: str, known: int | None) -> list[int] | None:
+def _unknown_key(source: str, key: str, is_packed: bool) -> InvalidRuntime:
+    if is_packed:
+        hint = "packed sources are keyed by document, not by the sequences that `batch.ids` names"
+    else:
+        hint = "keys are what `batch.ids` and `View.keys` give"
+    return InvalidRuntime(f"key = {key!r}: no view of source {source!r} has a sample of this key; {hint}")
+
+
+def _view_ordinals(
+    source: PlannedSource,
+    key: str,
+    known: int | None,
+) -> list[int] | None:
     """Return the view ordinals of a key, several if sequences share a document; None if there are none.
 
     A key of a windowed view is an episode's, or a window's.
     """
     if isinstance(source.view, WindowView):
         return source.view.windows_at(key)
-    here = (
-        known is not None and len(source.view) > 0 and known <= _version_ordinal(source, len(source.view) - 1)
-    )
-    if known is not None and here and source.view.keys(np.array([known], np.int64)) == [key]:
+
+    if known is not None and _has_key_at(source, known, key):  # saves the search for the key
         ordinal = known
     else:
         (ordinal,) = source.view.ordinals([key]).tolist()
@@ -205,12 +167,29 @@ def _view_ordinals(source: PlannedSource, key: str, known: int | None) -> list[i
         return None
     if isinstance(source.view, PackedView):
         return source.view.table.sequences_of(ordinal)
-    return list(_entries(source, ordinal)) or None
+    entries = _entries(source, ordinal)
+    if not entries:
+        return None
+    return list(entries)
+
+
+def _has_key_at(source: PlannedSource, ordinal: int, key: str) -> bool:
+    n = len(source.view)
+    if n == 0:
+        return False
+    last_ordinal = _version_ordinal(source, n - 1)
+    if ordinal > last_ordinal:  # the ordinal may be another version's
+        return False
+    keys = source.view.keys(np.array([ordinal], np.int64))
+    return keys == [key]
 
 
 def _entries(source: PlannedSource, ordinal: int) -> range:
+    """Return the view ordinals of a version ordinal; a list's view may repeat a sample."""
+    view_ordinals = range(len(source.view))
     # View ordinals keep the version's order.
-    first = stop = bisect_left(range(len(source.view)), ordinal, key=lambda x: _version_ordinal(source, x))
+    first = bisect_left(view_ordinals, ordinal, key=lambda entry: _version_ordinal(source, entry))
+    stop = first
     while stop < len(source.view) and _version_ordinal(source, stop) == ordinal:
         stop += 1
     return range(first, stop)
@@ -218,29 +197,196 @@ def _entries(source: PlannedSource, ordinal: int) -> range:
 
 def _version_ordinal(source: PlannedSource, view_ordinal: int) -> int:
     ordinals = source.view.version_ordinals(np.array([view_ordinal], np.int64))
-    return int(stored_ordinals(source.view, ordinals)[0])
+    stored = stored_ordinals(source.view, ordinals)
+    return int(stored[0])
+
+
+def _own_uses(
+    plan: PlanContent,
+    source: PlannedSource,
+    ordinals: Sequence[int],
+    before: int,
+) -> Iterator[_Use]:
+    """Yield the positions before a step whose own sample is one of these view ordinals."""
+    for view_ordinal, epoch, position, _ in _positions(plan, source, ordinals, before):
+        step = plan.step_of(source.name, position)
+        if step is None or step >= before:
+            continue
+        if not _is_excluded(plan, source, step, view_ordinal):
+            yield _Use(step, epoch, position, attempt=0)
+
+
+def _is_excluded(
+    plan: PlanContent,
+    source: PlannedSource,
+    step: int,
+    view_ordinal: int,
+) -> bool:
+    if plan.pack is not None:  # packed sequences keep their slots, with documents masked
+        return False
+    ordinal = source.view.version_ordinals(np.array([view_ordinal], np.int64))
+    source_index = plan.source_names.index(source.name)
+    is_excluded = exclusion_mask(plan, source_index, step, ordinal)
+    return bool(is_excluded[0])
+
+
+def _substitute_uses(
+    plan: PlanContent,
+    source: PlannedSource,
+    ordinals: Collection[int],
+    before: int,
+) -> Iterator[_Use]:
+    """Yield the positions for which one of these view ordinals is the planned substitute; none with packing."""
+    if plan.pack is not None:
+        return
+    wanted_ordinals = frozenset(ordinals)
+    source_index = plan.source_names.index(source.name)
+    excluded: list[int] = []  # view ordinals of samples that need a substitute at some step
+    for ordinal in _ever_excluded(plan, source).tolist():
+        excluded += _entries(source, ordinal)
+
+    for own, epoch, position, position_in_epoch in _positions(plan, source, excluded, before):
+        drawn = (
+            source.substitute_of(
+                plan.seed,
+                own,
+                epoch,
+                position_in_epoch,
+                attempt,
+            )
+            for attempt in range(1, MAX_ATTEMPTS + 1)
+        )
+        if wanted_ordinals.isdisjoint(drawn):  # the cheapest test, and nearly always true
+            continue
+        step = plan.step_of(source.name, position)
+        if step is None or step >= before:
+            continue
+        if not _is_excluded(plan, source, step, own):
+            continue
+        candidates = substitutes(plan, step, source_index, position)
+        first = next(candidates, None)
+        if first is None:  # all are excluded: the plan has no such step
+            continue
+        attempt, view_ordinal, _ = first
+        if view_ordinal in wanted_ordinals:
+            yield _Use(step, epoch, position, attempt)
+
+
+def _ever_excluded(plan: PlanContent, source: PlannedSource) -> I64:
+    """Return the version ordinals, ascending, of a view's samples that some step excludes."""
+    growths = plan.growths_of(source.source)
+    parts = [np.empty(0, np.int64)]
+
+    # Removed by a later growth: its list has the ordinals of the version before it.
+    for growth in growths[source.growth :]:
+        for number, ordinals in earlier_ordinals(growths, growth.number - 1, growth.removed):
+            if number == source.growth:
+                exists = ordinals >= 0
+                parts.append(ordinals[exists])
+
+    # Quarantined: a list of an earlier version names samples that may lie elsewhere in this one.
+    for listed in plan.quarantine.lists:
+        if listed.source != source.source or listed.growth > source.growth:
+            continue
+        ordinals = np.array([ordinal for ordinal, _ in listed.samples], np.int64)
+        later_growths = growths[listed.growth : source.growth]
+        for growth in later_growths:
+            is_removed = np.isin(ordinals, growth.removed)
+            survivors = ordinals[~is_removed]
+            removed_below = np.searchsorted(growth.removed, survivors)
+            ordinals = survivors - removed_below  # ordinals in this growth's version
+        parts.append(ordinals)
+    return np.unique(np.concatenate(parts))
 
 
 def _positions(
-    plan: PlanContent, source: PlannedSource, chosen: Sequence[int], before: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """Yield samples' places before a step, one per epoch: (view ordinal, epoch, stream position, position in it)."""
-    ordinals = np.array(chosen, np.int64)
-    used, stream = plan.used_before(before).get(source.stream, 0), plan.stream_of(source.stream)
+    plan: PlanContent,
+    source: PlannedSource,
+    view_ordinals: Sequence[int],
+    before: int,
+) -> Iterator[_EpochPosition]:
+    """Yield the samples' positions that are used before a step, epoch after epoch."""
+    ordinals = np.array(view_ordinals, np.int64)
+    used_by_stream = plan.used_before(before)
+    used = used_by_stream.get(source.stream, 0)
+    stream = plan.stream_of(source.stream)
     stage = stream.stages[source.growth]
-    for epoch in (stage.epoch - 1,) if source.delta else count(stage.epoch):
-        if stage.start + (epoch - stage.epoch) * stage.n >= used:
+    epochs: Iterable[int] = count(stage.epoch)
+    if source.delta:  # mixed into one epoch, the one before the stage's first whole epoch
+        epochs = [stage.epoch - 1]
+
+    for epoch in epochs:
+        earliest = stage.start + (epoch - stage.epoch) * stage.n
+        if earliest >= used:
             return
-        places = getattr(source.view, "places", None) if epoch == 0 else None  # set for a list's view
-        if places is None:
-            inside_of = positions_of(source.shape, plan.seed, source.name, epoch, ordinals)
+        first_epoch_positions = None
+        if epoch == 0:
+            first_epoch_positions = getattr(
+                source.view, "places", None
+            )  # a list's view has its own order first
+        if first_epoch_positions is None:
+            in_epoch = positions_of(
+                source.shape,
+                plan.seed,
+                source.name,
+                epoch,
+                ordinals,
+            )
         else:
-            inside_of = np.asarray(places)[ordinals]
+            in_epoch = np.asarray(first_epoch_positions)[ordinals]
+
         is_over = True  # from the next epoch on the source is read under a later view
-        for view_ordinal, inside in zip(chosen, inside_of.tolist(), strict=True):
-            position = stream.position_of(source.growth, source.delta, epoch, inside)
-            is_over &= position is None
-            if position is not None and position < used:
-                yield view_ordinal, epoch, position, inside
+        for view_ordinal, position_in_epoch in zip(view_ordinals, in_epoch.tolist(), strict=True):
+            position = stream.position_of(
+                source.growth,
+                source.delta,
+                epoch,
+                position_in_epoch,
+            )
+            if position is None:
+                continue
+            is_over = False
+            if position < used:
+                yield _EpochPosition(view_ordinal, epoch, position, position_in_epoch)
         if is_over:
             return
+
+
+def _last_substitutions(
+    plan: PlanContent,
+    source: str,
+    substitutions: Iterable[Substituted],
+    before: int,
+) -> dict[tuple[int, int], Substituted]:
+    """Return (step, slot) -> the entry of the source with the highest attempt, for slots before a step."""
+    last: dict[tuple[int, int], Substituted] = {}
+    by_attempt = sorted(substitutions, key=lambda entry: entry.attempt)
+    for entry in by_attempt:
+        if entry.attempt == 0:  # a masked document
+            continue
+        if entry.step >= before:
+            continue
+        planned = plan.sources[entry.source]
+        if source in (planned.source, entry.source):
+            last[entry.step, entry.slot] = entry
+    return last
+
+
+def _is_substitute(
+    plan: PlanContent,
+    entry: Substituted,
+    key: str,
+    ordinals: Sequence[int] | None,
+) -> bool:
+    """Return whether an entry's substitute is the sample; a windowed source's entries name the episode only."""
+    planned = plan.sources[entry.source]
+    if not isinstance(planned.view, WindowView):
+        return entry.substitute == key
+    episode, _, _ = key.rpartition("@")
+    if entry.substitute not in (key, episode):
+        return False
+    if not ordinals:
+        return False
+    source_index = plan.source_names.index(entry.source)
+    view_ordinal, _ = substitute(plan, source_index, entry.position, entry.attempt)
+    return view_ordinal in ordinals

@@ -113,9 +113,7 @@ def test_documents_are_found_in_their_sequences(properties):
         ]
         assert made.steps_of("docs", key, before=12) == wanted
         assert bool(wanted) == bool(tokens[document])
-    with pytest.raises(
-        InvalidRuntime, match="of a packed source keys are the documents', not the sequences'"
-    ):
+    with pytest.raises(InvalidRuntime, match="packed sources are keyed by document, not by the sequences"):
         made.steps_of("docs", made.batch_ids(0)[0][1], before=12)
 
 

@@ -11,9 +11,9 @@ from ..dataset.versions.view import View
 from ..errors import Corrupt, Denied, InvalidPlan, ObjectNotFound, PlanMismatch, VersionRetired
 from ..json_text import DamagedJson, parse_json
 from ..keywords import PLAN_WORDS, explains
-from ..order.content import MixtureSource
-from ..order.content import source as _source
 from ..order.plan import Plan, Schedule, make_plan
+from ..order.planned_source import MixtureSource
+from ..order.planned_source import source as _source
 from ..order.sources.bucket import BucketBy, Number
 from ..order.sources.packing import PackBy, pack
 from ..order.sources.quarantine import QuarantineKeys

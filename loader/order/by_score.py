@@ -7,13 +7,13 @@ A sample in a band of weight 2 is drawn twice as often as one of weight 1.
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import gcd, lcm
 
 from ..errors import InvalidPlan
-from .content import MixtureSource, split_view
+from .bucket_sources import split_view
+from .planned_source import MixtureSource
 from .sources.bucket import Number, bucket, edge_ranges, first_few
 from .sources.views import OrderView
-from .weights import Weight
+from .weights import Weight, exact_fraction, smallest_integers
 
 RESOLUTION = 4096
 """Largest sum of a view's integer shares; leaves room for other sources."""
@@ -42,69 +42,81 @@ def by_score(
     Raises: InvalidPlan if a sample has no band, if weights do not match the bands, or if no band is left;
     FieldNotFound.
     """
-    asked = bucket(by, edges=edges)
-    bands = split_view(name, view, asked.by, asked.edges)
-    weight_of = _weights(by, weights, asked.edges, bands)
-    drawn = {label: _number(by, label, weight_of[label]) * len(band) for label, band in bands.items()}
-    shares = _whole({label: value for label, value in drawn.items() if value})
-    if not shares:
-        raise InvalidPlan(
-            f"by_score({by!r}): no band with samples has a weight above 0; bands are {first_few(list(bands))}"
-        )
+    bucket_by = bucket(by, edges=edges)
+    bands = split_view(name, view, bucket_by.by, bucket_by.edges)
+    band_weights = _band_weights(by, weights, bucket_by.edges, bands)
+
+    draws: dict[str, Fraction] = {}  # band -> samples times weight, zeros left out
+    for label, band in bands.items():
+        weight = _exact_weight(by, label, band_weights[label])
+        if weight and len(band):
+            draws[label] = weight * len(band)
+    if not draws:
+        labels = first_few(list(bands))
+        raise InvalidPlan(f"by_score({by!r}): no band with samples has a weight above 0; bands are {labels}")
+
+    shares = coarse_integers(draws)
     total = sum(shares.values())
-    return {
-        f"{name}:{label}": MixtureSource(bands[label], _number(by, "share", share) * Fraction(n, total))
-        for label, n in shares.items()
-    }
+    exact_share = _exact_weight(by, "share", share)
+    sources = {}
+    for label, band_share in shares.items():
+        weight = exact_share * Fraction(band_share, total)
+        sources[f"{name}:{label}"] = MixtureSource(bands[label], weight)
+    return sources
 
 
-def _weights(
+def _band_weights(
     by: str,
     weights: Mapping[str, Weight] | Sequence[Weight],
     edges: Sequence[str] | None,
     bands: Mapping[str, OrderView],
 ) -> Mapping[str, Weight]:
+    """Return band -> weight. Raises InvalidPlan unless each band has one."""
     if edges is not None:
         labels = list(edge_ranges(edges))
-        if isinstance(weights, Mapping | str) or len(weights) != len(labels):
+        is_list = not isinstance(weights, Mapping | str)
+        if not is_list or len(weights) != len(labels):
             raise InvalidPlan(
                 f"by_score({by!r}, weights={weights!r}): with {len(edges)} edges a list of {len(labels)} weights "
                 "is needed"
             )
         return dict(zip(labels, weights, strict=True))
+
     if not isinstance(weights, Mapping):
         raise InvalidPlan(
             f"by_score({by!r}, weights={weights!r}): a mapping of each value to its weight is needed, or edges="
         )
-    weight_of = {str(value): weight for value, weight in weights.items()}
-    if weight_of.keys() != bands.keys():
+    band_weights = {str(value): weight for value, weight in weights.items()}
+    if band_weights.keys() != bands.keys():
+        weighted = first_few(sorted(band_weights))
+        values = first_few(sorted(bands))
         raise InvalidPlan(
-            f"by_score({by!r}): weights are for {first_few(sorted(weight_of))}, the values are "
-            f"{first_few(sorted(bands))}; give each a weight, 0 to leave it out"
+            f"by_score({by!r}): weights are for {weighted}, the values are {values}; give each a weight, 0 to leave "
+            "it out"
         )
-    return weight_of
+    return band_weights
 
 
-def _number(by: str, label: str, weight: Weight) -> Fraction:
+def _exact_weight(by: str, label: str, weight: Weight) -> Fraction:
     try:
-        if isinstance(weight, bool):
-            raise TypeError
-        exact = weight if isinstance(weight, Fraction) else Fraction(str(weight))
+        exact: Fraction | None = exact_fraction(weight)
     except (TypeError, ValueError, ZeroDivisionError):
-        exact = Fraction(-1)
-    if exact < 0:
+        exact = None
+    if exact is None or exact < 0:
         raise InvalidPlan(
             f"by_score({by!r}): the weight of {label!r} is {weight!r}; a finite number is needed, 0 or above"
         )
     return exact
 
 
-def _whole(shares: Mapping[str, Fraction]) -> dict[str, int]:
-    scale = lcm(*(share.denominator for share in shares.values()))
-    exact = {label: int(share * scale) for label, share in shares.items()}
-    divisor = gcd(*exact.values())
-    exact = {label: n // max(1, divisor) for label, n in exact.items()}
+def coarse_integers(draws: Mapping[str, Fraction]) -> dict[str, int]:
+    """Return integers in the ratio of these numbers, rounded if their sum exceeds RESOLUTION."""
+    exact = smallest_integers(draws)
     total = sum(exact.values())
     if total <= RESOLUTION:
         return exact
-    return {label: max(1, round(Fraction(n * RESOLUTION, total))) for label, n in exact.items()}
+    coarse = {}
+    for label, share in exact.items():
+        nearest = round(Fraction(share * RESOLUTION, total))
+        coarse[label] = max(1, nearest)  # no band with a weight is left out
+    return coarse

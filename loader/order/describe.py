@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidRuntime
-from .content import ORDER_VERSION, PlanContent, PlannedSource
+from .content import ORDER_VERSION, PlanContent
 from .mixture import MASK, epoch_steps
+from .planned_source import PlannedSource
 from .slots import rank_slice
 from .sources.growth import Growth
 from .sources.packing import PackedView

@@ -5,10 +5,12 @@ from types import UnionType
 from typing import Any
 
 from ..errors import FormatTooNew, InvalidPlan, PlanMismatch
-from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource, bucketed_segments, interleave_parts
+from .bucket_sources import bucketed_segments, interleave_parts
+from .content import ORDER_VERSION, PLAN_FORMAT
 from .grow import growths_again
 from .mixture import chain_segments
 from .plan import Plan, segment_starts
+from .planned_source import PlannedSource
 from .random.lanes import MAX_SAMPLES, LaneShape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
 from .sources.growth import Growth

@@ -5,18 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import EmptyView, InvalidPlan
-from .content import (
-    MixtureSource,
-    PlanContent,
-    PlannedSource,
-    bucket_labels,
-    bucketed_segments,
-    interleave_parts,
-    plan_source,
-    split_view,
-)
+from .bucket_sources import bucket_labels, bucketed_segments, interleave_parts, split_view
+from .content import PlanContent
 from .interleave import Interleaving, bucket_source
 from .mixture import MASK
+from .planned_source import MixtureSource, PlannedSource, plan_source
 from .random.plan_hash import whole
 from .sources.bucket import BucketBy, first_few, size_ramp
 from .sources.growth import Growth, delta_name, whole_name

@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ..errors import InvalidRuntime
-from .content import PlanContent, PlannedSource
+from .content import PlanContent
+from .planned_source import PlannedSource
 from .random.keyed_permutation import I64
 from .random.lane_inverse import positions_of
 from .slots import slot_of
@@ -247,7 +248,7 @@ def _substitute_uses(
 
     for own, epoch, position, position_in_epoch in _positions(plan, source, excluded, before):
         drawn = (
-            source.substitute_of(
+            source.draw_substitute(
                 plan.seed,
                 own,
                 epoch,

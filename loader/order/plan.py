@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import InvalidPlan
-from .content import (
-    MixtureSource,
-    PlanContent,
-    PlannedSource,
-    bucket_labels,
-    bucketed_segments,
-    interleave_parts,
-    plan_source,
-    source,
-    split_sources,
-)
+from .bucket_sources import bucket_labels, bucketed_segments, interleave_parts, split_sources
+from .content import PlanContent
 from .mixture import FILL, chain_segments
+from .planned_source import MixtureSource, PlannedSource, plan_source, source
 from .random.plan_hash import plan_json, whole
 from .slots import Slots, Stacked
 from .sources.bucket import BucketBy, bucket, size_ramp

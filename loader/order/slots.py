@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidRuntime
-from .content import PlanContent, PlannedSource
+from .content import PlanContent
+from .planned_source import PlannedSource
 from .random.keyed_permutation import I64
 from .random.lanes import locate_each
 from .stream_order import StreamSlots, epoch_lengths, slots_in_stream_order

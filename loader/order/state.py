@@ -9,12 +9,16 @@ source that grew is a source, and `past` has "grown": [...begun...]. With both, 
 entry, as "views".
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import FormatTooNew, PlanMismatch
-from .content import ORDER_VERSION, PlanContent, PlannedSource
+from .content import ORDER_VERSION, PlanContent
 from .digests import planned_digest
+from .mixture import MixtureSegment
+from .planned_source import PlannedSource
 from .random.plan_hash import content_hash
+from .sources.growth import Growth
 from .substitutes import planned_slots
 
 STATE_FORMAT = 1
@@ -36,58 +40,120 @@ def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
     It lists only sources with a weight in a segment that began before `step`: others have decided nothing yet.
     """
     step = plan.checked_step(step)
-    digest = planned_digest(step - 1, planned_slots(plan, step - 1), plan) if step else ""
-    return {"format": STATE_FORMAT, "step": step, "digest": digest, **_past(plan, step)}
+    digest = ""
+    if step:
+        digest = _digest_of_step(plan, step - 1)
+    return {
+        "format": STATE_FORMAT,
+        "step": step,
+        "digest": digest,
+        **_past(plan, step),
+    }
 
 
 def _past(plan: PlanContent, step: int) -> dict[str, Any]:
-    begun = [segment for segment in plan.segments if segment.start_step < step]
-    names = {name for segment in begun for name in segment.weights}
+    """Return the state's "plan", "segments" and "past": what decided the steps before this one."""
+    segments = [segment for segment in plan.segments if segment.start_step < step]
+    names = _weighted_sources(segments)
     grown = [growth for growth in plan.grown if growth.step < step and growth.source in names]
-    views = {(source.source, source.number) for source in grown} | {(name, 0) for name in names}
-    used = [source for source in plan.sources.values() if (source.source, source.growth) in views]
-    decided: dict[str, Any] = {
+    sources = _views_read(plan, names, grown)
+
+    past: dict[str, Any] = {
         "order": ORDER_VERSION,
         "seed": plan.seed,
         "global_batch": plan.global_batch,
         "boundary": plan.boundary,
     }
     if plan.buckets is not None:
-        labels = {source.bucket for source in used if source.bucket is not None}
-        decided["bucket_by"] = plan.buckets.dealt_json(labels, step)
+        labels = {source.bucket for source in sources if source.bucket is not None}
+        past["bucket_by"] = plan.buckets.dealt_json(labels, step)
     if plan.pack is not None:
-        decided["pack"] = plan.pack.to_json()
+        past["pack"] = plan.pack.to_json()
     if grown:
-        decided["grown"] = plan.grown_json(grown)
-        for entry, growth in zip(decided["grown"], grown, strict=True):
-            if plan.buckets is not None:
-                own = [
-                    source
-                    for source in used
-                    if (source.source, source.growth) == (growth.source, growth.number)
-                ]
-                entry["views"] = content_hash("g", {source.name: _facts(source) for source in own})[
-                    :_SHORT_ID
-                ]
-    if listed := plan.quarantine.to_json(step, (source.source for source in used)):
-        decided["quarantine"] = content_hash("q", {"lists": listed})[:_SHORT_ID]
-    segments = [segment.to_json() for segment in begun]
-    hashed = {**decided, "segments": segments, "sources": {source.name: _facts(source) for source in used}}
-    short = {
-        source.name: [source.view_id[:_SHORT_ID], *_facts(source)[1:]]
-        for source in used
-        if plan.buckets is None or not source.growth
+        past["grown"] = _grown_json(plan, grown, sources)
+    lists = plan.quarantine.to_json(step, (source.source for source in sources))
+    if lists:
+        past["quarantine"] = _short_hash("q", {"lists": lists})
+
+    segments_json = [segment.to_json() for segment in segments]
+    facts = {source.name: _facts(source) for source in sources}
+    hashed = {
+        **past,
+        "segments": segments_json,
+        "sources": facts,
     }
+    short_facts = {}
+    for source in sources:
+        if (
+            plan.buckets is not None and source.growth
+        ):  # its growth's entry has the hash, for all buckets at once
+            continue
+        view_id, *shape = facts[source.name]
+        short_facts[source.name] = [str(view_id)[:_SHORT_ID], *shape]
     return {
         "plan": content_hash("past", hashed),
-        "segments": segments,
-        "past": {**decided, "sources": short},
+        "segments": segments_json,
+        "past": {**past, "sources": short_facts},
     }
+
+
+def _weighted_sources(segments: Sequence[MixtureSegment]) -> set[str]:
+    names: set[str] = set()
+    for segment in segments:
+        names.update(segment.weights)
+    return names
+
+
+def _views_read(
+    plan: PlanContent,
+    names: set[str],
+    grown: Sequence[Growth],
+) -> list[PlannedSource]:
+    """Return the views of these sources: of the first version, and of each growth."""
+    versions = {(name, 0) for name in names}
+    for growth in grown:
+        versions.add((growth.source, growth.number))
+    views = plan.sources.values()
+    return [source for source in views if (source.source, source.growth) in versions]
+
+
+def _grown_json(
+    plan: PlanContent,
+    grown: Sequence[Growth],
+    sources: Sequence[PlannedSource],
+) -> list[dict[str, Any]]:
+    entries = plan.grown_json(grown)
+    if plan.buckets is None:
+        return entries
+    for entry, growth in zip(entries, grown, strict=True):
+        facts = {}
+        for source in sources:
+            is_growth = source.source == growth.source and source.growth == growth.number
+            if is_growth:
+                facts[source.name] = _facts(source)
+        entry["views"] = _short_hash("g", facts)
+    return entries
 
 
 def _facts(source: PlannedSource) -> list[str | int]:
+    """Return what a source's order depends on, as `_SOURCE_FIELDS` names it."""
     shape = source.shape
-    return [source.view_id, shape.n, shape.chunk, shape.lanes, shape.rounds_h]
+    return [
+        source.view_id,
+        shape.n,
+        shape.chunk,
+        shape.lanes,
+        shape.rounds_h,
+    ]
+
+
+def _short_hash(prefix: str, content: dict[str, Any]) -> str:
+    return content_hash(prefix, content)[:_SHORT_ID]
+
+
+def _digest_of_step(plan: PlanContent, step: int) -> str:
+    slots = planned_slots(plan, step)
+    return planned_digest(step, slots, plan)
 
 
 def check_state(plan: PlanContent, state: object) -> int:
@@ -102,10 +168,9 @@ def check_state(plan: PlanContent, state: object) -> int:
     differences = _differences(saved["past"], own["past"])
     differences += _segment_differences(saved["segments"], own["segments"])
     if differences:
+        listed = "; ".join(differences)
         raise PlanMismatch(
-            f"the state was saved at step {step} of a plan with another past: "
-            + "; ".join(differences)
-            + ". "
+            f"the state was saved at step {step} of a plan with another past: {listed}. "
             "Later segments and quarantine lists may be changed; for anything earlier open the plan that the run "
             "began with, or start a new run at step 0"
         )
@@ -114,7 +179,9 @@ def check_state(plan: PlanContent, state: object) -> int:
             f"the state's past is {saved['plan']!r}, this plan's is {own['plan']!r} at step {step}, though "
             "the fields that it lists agree: a view's full id differs, or the state was edited"
         )
-    if step and saved["digest"] != planned_digest(step - 1, planned_slots(plan, step - 1), plan):
+    if step == 0:
+        return step
+    if saved["digest"] != _digest_of_step(plan, step - 1):
         raise PlanMismatch(
             f"the state's digest of step {step - 1} is {saved['digest']!r}, this plan's batch has another: "
             "the view's samples, or the order's code, differ from the run that saved it"
@@ -125,60 +192,88 @@ def check_state(plan: PlanContent, state: object) -> int:
 def _well_formed(state: object) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise PlanMismatch(f"a state is a dict from state_dict(), got {type(state).__name__}")
+
+    # A newer package's state first: its fields may have changed.
     form = state.get("format")
     if isinstance(form, int) and form > STATE_FORMAT:
         raise FormatTooNew(
             f"the state has format {form}; this package reads up to {STATE_FORMAT}: upgrade penstock-data"
         )
+    order_version = None
     past = state.get("past")
-    if isinstance(past, dict) and isinstance(past.get("order"), int) and past["order"] > ORDER_VERSION:
+    if isinstance(past, dict):
+        order_version = past.get("order")
+    if isinstance(order_version, int) and order_version > ORDER_VERSION:
         raise FormatTooNew(
-            f"the state was saved under order version {past['order']}; this package has up to "
+            f"the state was saved under order version {order_version}; this package has up to "
             f"{ORDER_VERSION}: upgrade penstock-data"
         )
-    wrong = [
-        name
-        for name, kind in _KINDS.items()
-        if not isinstance(state.get(name), kind) or isinstance(state.get(name), bool)
-    ]
+
+    wrong = []
+    for name, kind in _KINDS.items():
+        value = state.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            wrong.append(name)
     if wrong or form != STATE_FORMAT:
+        named = ", ".join(wrong or ["format"])
+        fields = sorted(map(str, state))
         raise PlanMismatch(
-            f"not a state of format {STATE_FORMAT}: {', '.join(wrong or ['format'])} missing or of the wrong "
-            f"kind; it has {sorted(map(str, state))}. Pass what state_dict() returned, unchanged"
+            f"not a state of format {STATE_FORMAT}: {named} missing or of the wrong kind; it has {fields}. Pass what "
+            "state_dict() returned, unchanged"
         )
     return state
 
 
 def _differences(saved: dict[str, Any], own: dict[str, Any]) -> list[str]:
-    names = [name for name in {**own, **saved} if name != "sources"]
-    differing = [
-        _pair(name, saved.get(name), own.get(name)) for name in names if saved.get(name) != own.get(name)
-    ]
-    theirs = saved.get("sources")
-    if not isinstance(theirs, dict):
-        return [*differing, "sources are missing from the state"]
-    for name in sorted(theirs.keys() | own["sources"].keys()):
-        there, here = theirs.get(name), own["sources"].get(name)
-        if there == here:
+    """Return a sentence for each field of the past, and of its sources, that differs."""
+    differences = []
+    for name in {**own, **saved}:
+        if name == "sources":
             continue
-        if not isinstance(there, list) or here is None or len(there) != len(here):
-            differing.append(_pair(f"source {name!r}", there, here))
-            continue
-        for field, a, b in zip(_SOURCE_FIELDS, there, here, strict=True):
-            if a != b:
-                differing.append(_pair(f"source {name!r} {field}", a, b))
-    return differing
+        saved_value = saved.get(name)
+        own_value = own.get(name)
+        if saved_value != own_value:
+            differences.append(_difference(name, saved_value, own_value))
+
+    saved_sources = saved.get("sources")
+    own_sources = own["sources"]
+    if not isinstance(saved_sources, dict):
+        return [*differences, "sources are missing from the state"]
+    for name in sorted(saved_sources.keys() | own_sources.keys()):
+        saved_source = saved_sources.get(name)
+        own_source = own_sources.get(name)
+        differences += _source_differences(name, saved_source, own_source)
+    return differences
+
+
+def _source_differences(
+    name: str,
+    saved: object,
+    own: list[object] | None,
+) -> list[str]:
+    if saved == own:
+        return []
+    whole_source = [_difference(f"source {name!r}", saved, own)]
+    if own is None or not isinstance(saved, list):
+        return whole_source
+    if len(saved) != len(own):
+        return whole_source
+    differences = []
+    for field, saved_value, own_value in zip(_SOURCE_FIELDS, saved, own, strict=True):
+        if saved_value != own_value:
+            differences.append(_difference(f"source {name!r} {field}", saved_value, own_value))
+    return differences
 
 
 def _segment_differences(saved: list[Any], own: list[Any]) -> list[str]:
     if len(saved) != len(own):
         return [f"{len(saved)} segment(s) had begun in the state, {len(own)} in this plan"]
-    return [
-        _pair(f"segments[{number}]", there, here)
-        for number, (there, here) in enumerate(zip(saved, own, strict=True))
-        if there != here
-    ]
+    differences = []
+    for number, saved_segment in enumerate(saved):
+        if saved_segment != own[number]:
+            differences.append(_difference(f"segments[{number}]", saved_segment, own[number]))
+    return differences
 
 
-def _pair(name: str, saved: object, own: object) -> str:
+def _difference(name: str, saved: object, own: object) -> str:
     return f"{name}: {saved!r} in the state, {own!r} in this plan"

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .content import PlanContent, PlannedSource
+from .content import PlanContent
 from .mixture import MASK, MixtureSegment, Stream, stream_slots, whole_epochs
+from .planned_source import PlannedSource
 from .random.keyed_permutation import I64
 
 

@@ -114,7 +114,7 @@ def substitute(
         position_in_epoch,
     )
 
-    view_ordinal = planned.substitute_of(
+    view_ordinal = planned.draw_substitute(
         plan.seed,
         int(own[0]),
         int(epoch[0]),

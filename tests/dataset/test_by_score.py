@@ -59,7 +59,7 @@ def test_values_are_bands_without_edges(version):
 )
 def test_shares_are_those_of_samples_times_weights(bands):
     exact = {f"b{i}": Fraction(n * weight) for i, (n, weight) in enumerate(bands) if weight}
-    found = by_score._whole(exact)
+    found = by_score.coarse_integers(exact)
     assert found.keys() == exact.keys()
     assert min(found.values()) > 0
     assert sum(found.values()) <= by_score.RESOLUTION + len(found)
@@ -68,7 +68,7 @@ def test_shares_are_those_of_samples_times_weights(bands):
         assert abs(got - wanted) <= Fraction(len(found) + 1, by_score.RESOLUTION)
     small = {label: share for label, share in exact.items() if share < 50}
     if small and sum(small.values()) <= by_score.RESOLUTION:
-        whole = by_score._whole(small)
+        whole = by_score.coarse_integers(small)
         assert all(Fraction(whole[a], whole[b]) == small[a] / small[b] for a in small for b in small)
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import InvalidRuntime
-from loader.order.content import source
 from loader.order.plan import make_plan
+from loader.order.planned_source import source
 from loader.order.sources.bucket import bucket
 from loader.order.sources.views import synthetic
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import loader
 from loader.errors import BatchTooLarge, EmptyView, FormatTooNew, InvalidPlan, InvalidRuntime, PlanMismatch
-from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
+from loader.order.planned_source import source
 from loader.order.random.plan_hash import plan_json
 from loader.order.sources.views import SyntheticView, synthetic
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from loader.order.content import ORDER_VERSION, source
+from loader.order.content import ORDER_VERSION
 from loader.order.digests import delivered_digest, planned_digest, slot_identities
 from loader.order.mixture import quota_table
 from loader.order.plan import make_plan
+from loader.order.planned_source import source
 from loader.order.random.generators import sample_rng_key
 from loader.order.random.keyed_permutation import key, mix64, perm, sub
 from loader.order.random.lanes import LaneShape, locate

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, InvalidPlan, PlanMismatch
-from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
+from loader.order.planned_source import source
 from loader.order.sources.bucket import bucket, size_ramp
 from loader.order.sources.views import SyntheticView, synthetic
 from loader.run.recipe.world import micro_count, micros_before

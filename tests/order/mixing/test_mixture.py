@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan
 from loader.order import mixture
-from loader.order.content import source
 from loader.order.plan import make_plan
+from loader.order.planned_source import source
 from loader.order.sources.views import synthetic
 from loader.order.weights import integer_weights
 

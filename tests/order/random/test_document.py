@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from loader.order.content import source
 from loader.order.plan import make_plan
+from loader.order.planned_source import source
 from loader.order.random import keyed_permutation
 from loader.order.sources.views import synthetic
 

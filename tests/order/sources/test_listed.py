@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import EmptyView, InvalidPlan
-from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
+from loader.order.planned_source import source
 from loader.order.slots import rank_slice
 from loader.order.sources.bucket import bucket
 from loader.order.sources.packing import pack

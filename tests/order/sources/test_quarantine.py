@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from loader.errors import InvalidPlan, PlanMismatch
 from loader.order import plan
-from loader.order.content import source
 from loader.order.from_json import plan_from_json
 from loader.order.plan import make_plan
+from loader.order.planned_source import source
 from loader.order.sources.packing import pack
 from loader.order.sources.views import synthetic
 from loader.order.sources.views import synthetic as synthetic_view

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import FormatTooNew, InvalidRuntime, PlanMismatch
-from loader.order.content import source
+from loader.order.planned_source import source
 from loader.order.digests import planned_digest
 from loader.order.plan import make_plan
 from loader.order.slots import rank_slice

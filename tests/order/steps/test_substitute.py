@@ -1,8 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.order.content import source
 from loader.order.plan import make_plan
+from loader.order.planned_source import source
 from loader.order.sources.views import synthetic
 from loader.order.substitutes import MAX_ATTEMPTS, substitute
 

@@ -123,9 +123,12 @@ def test_windows_are_what_a_search_finds(
             assert batch["arm.joint.npy"][0, place] == pytest.approx(float(value), abs=1e-9)
             age = time - state[at]
             assert batch["arm.joint.npy.age_ns"][0, place] == age
+            distance = age
+            if rule == "nearest":  # may pick a later value, whose age is below 0
+                distance = abs(age)
             outside = not anchor[0] <= time <= anchor[-1] or time < state[0]
             assert batch["arm.joint.npy.is_pad"][0, place] == (
-                outside or (max_age is not None and age > max_age)
+                outside or (max_age is not None and distance > max_age)
             )
 
 

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.errors import FormatTooNew, InvalidRuntime, PlanMismatch
-from loader.order.planned_source import source
 from loader.order.digests import planned_digest
 from loader.order.plan import make_plan
+from loader.order.planned_source import source
 from loader.order.slots import rank_slice
 from loader.order.sources.views import synthetic
 

@@ -244,7 +244,7 @@ def _table(data: bytes, where: str, names: list[str]) -> "pa.Table":
     """Return columns of a stored window, of the types and without the gaps that `window_bytes` writes."""
     import pyarrow as pa
 
-    from loader.dataset.tables.parquet import parse_small_table
+    from loader.dataset.tables.small_tables import parse_small_table
 
     table = parse_small_table(data, where, names)
     try:

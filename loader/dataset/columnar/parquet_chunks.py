@@ -12,7 +12,7 @@ from ...errors import Corrupt, InvalidSample
 from ...storage import ByteRange, ObjectInfo
 from ...storage.threads import ByteLru, begins_anew
 from ..shards.shard import crc32c
-from ..tables.parquet import TAIL_BYTES, Window, chunk_start
+from ..tables.parquet_ranges import TAIL_BYTES, Window, chunk_start
 from .arrow_columns import Column, TableRows, arrow_errors, joined
 from .choices import ColumnarOptions, features_of
 

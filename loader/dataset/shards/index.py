@@ -6,8 +6,7 @@ precede the rows.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,23 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt
-from ...modalities.fields import is_of_the_machine
 from ...storage import Store
 from ...storage.requests import retry_corrupt
 from ...storage.threads import ByteLru, lock
 from ..tables.parquet import (
     MAGIC_BYTES,
-    TAIL_BYTES,
-    WHOLE_BELOW_BYTES,
     PartHashes,
-    Window,
     check_schema_version,
-    footer_nbytes,
+    corrupt_if_unreadable,
     hashed_table_bytes,
     integers,
     part_hashes,
-    row_group_extent,
 )
+from ..tables.parquet_ranges import TAIL_BYTES, WHOLE_BELOW_BYTES, Window, footer_nbytes, row_group_extent
 from .address import UNKNOWN_CRC
 from .index_rows import COLUMNS, IndexRows, field_names, index_rows
 from .seals import Crcs, read_seal, seal_path
@@ -239,7 +234,7 @@ class IndexFile:
             return self._seal
 
     def column(self, name: str) -> Int64s:
-        with _corrupt_if_unreadable(f"{self.name}, column {name}"):
+        with corrupt_if_unreadable(f"{self.name}, column {name}", _UNREADABLE):
             reader = pq.ParquetFile(
                 Window(self._nbytes, self._place.start, self._data),
                 page_checksum_verification=True,
@@ -270,7 +265,7 @@ class IndexFile:
             self._check_row_group(self._hashes, group, data)
 
         first_row = int(self._first_row[group])
-        with _corrupt_if_unreadable(f"{self.name}, row group {group}"):
+        with corrupt_if_unreadable(f"{self.name}, row group {group}", _UNREADABLE):
             reader = pq.ParquetFile(
                 Window(self._nbytes, start, data),
                 metadata=self._metadata,
@@ -293,7 +288,7 @@ class IndexFile:
         else:
             data = self._read_footer()
         data_start = self._nbytes - len(data)
-        with _corrupt_if_unreadable(f"{self.name} is not a readable index"):
+        with corrupt_if_unreadable(f"{self.name} is not a readable index", _UNREADABLE):
             reader = pq.ParquetFile(Window(self._nbytes, data_start, data), pre_buffer=False)
             check_schema_version(reader.schema_arrow, self.name)
             metadata = reader.metadata
@@ -375,16 +370,6 @@ class IndexFile:
         blob = self._store.get_range(self._path, offset, nbytes, etag=self._etag)
         self._etag = blob.etag
         return blob.data
-
-
-@contextmanager
-def _corrupt_if_unreadable(what: str) -> Iterator[None]:
-    try:
-        yield
-    except _UNREADABLE as error:
-        if is_of_the_machine(error):
-            raise
-        raise Corrupt(f"{what}: {error}; restore it from a mirror") from error
 
 
 MAX_OPEN_FILES = 4096

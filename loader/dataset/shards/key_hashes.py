@@ -4,9 +4,8 @@ A table has one ascending int64 column of 63-bit hashes; its footer has each row
 costs one row group.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,17 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...errors import Corrupt, PenstockError
-from ...modalities.fields import is_of_the_machine
+from ...errors import Corrupt
 from ...storage import ByteRange, Store
 from ..tables.parquet import (
     READ_AHEAD,
-    TAIL_BYTES,
     TableFile,
-    Window,
     check_schema_version,
-    chunk_start,
-    footer_nbytes,
+    corrupt_if_unreadable,
     footer_sha256_of,
     get_table,
     hashed_table_bytes,
@@ -32,9 +27,13 @@ from ..tables.parquet import (
     part_hashes,
     put_named,
 )
+from ..tables.parquet_ranges import TAIL_BYTES, Window, chunk_start, footer_nbytes
 from ..tables.table_rows import check_sha256
 from .bitmap import Bools, Int64s
 from .shard import crc32c
+
+_UNREADABLE = (pa.ArrowException, OSError, KeyError, TypeError, AttributeError)
+"""Errors of a damaged file; a row group without statistics raises AttributeError."""
 
 KIND = "key-hashes"
 ROW_GROUP_ROWS = 4096
@@ -118,7 +117,7 @@ def _known_by_row_groups(
     _check_footer(tail.data[-file["footer_nbytes"] :], file, name)
 
     is_known = np.zeros(len(hashes), bool)
-    with _corrupt_if_unreadable(name):
+    with corrupt_if_unreadable(f"{name} is not a readable table of hashes", _UNREADABLE):
         footer = pq.ParquetFile(Window(nbytes, start, tail.data), pre_buffer=False)
         check_schema_version(footer.schema_arrow, name)
         metadata = footer.metadata
@@ -157,20 +156,6 @@ def _groups_with(hashes: Int64s, smallest: Int64s) -> list[int]:
 
 def _span(column: pq.ColumnChunkMetaData) -> ByteRange:
     return ByteRange(chunk_start(column), column.total_compressed_size)
-
-
-@contextmanager
-def _corrupt_if_unreadable(name: str) -> Iterator[None]:
-    try:
-        yield
-    except PenstockError:  # some are OSErrors
-        raise
-    except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:
-        if is_of_the_machine(error):
-            raise
-        raise Corrupt(
-            f"{name} is not a readable table of hashes: {error}; restore it from a mirror"
-        ) from error
 
 
 def _check_footer(

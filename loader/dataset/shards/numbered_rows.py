@@ -2,17 +2,15 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...errors import Corrupt, PenstockError
-from ...modalities.fields import is_of_the_machine
 from ...storage.threads import lock
-from ..tables.parquet import check_schema_version
+from ..tables.parquet import UNREADABLE, check_schema_version, corrupt_if_unreadable
 
 CACHE_ROWS = 2**17
 """Most cached decoded rows, about 300 bytes each."""
@@ -71,7 +69,9 @@ class ShardRows:
 
     def tables(self, *names: str) -> Iterator[pa.Table]:
         """Yield the result of `columns` by row group: a whole column takes three times the memory."""
-        columns = list(names) or None
+        columns = None
+        if names:
+            columns = list(names)
         for number, group in self._groups:
             name = self._names[number]
             # A Parquet reader is not thread-safe.
@@ -137,13 +137,8 @@ def _open(name: str, data: bytes) -> pq.ParquetFile:
     return file
 
 
-@contextmanager
-def _corrupt_if_unreadable(name: str) -> Iterator[None]:
-    try:
-        yield
-    except PenstockError:  # some are OSErrors
-        raise
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        if is_of_the_machine(error):
-            raise
-        raise Corrupt(f"{name} is not a readable shards table: {error}; restore it from a mirror") from error
+def _corrupt_if_unreadable(name: str) -> AbstractContextManager[None]:
+    return corrupt_if_unreadable(
+        f"{name} is not a readable shards table",
+        errors=(*UNREADABLE, KeyError),
+    )

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime
-from ..tables.parquet import changes, codes, integers, take_rows, text
+from ..tables.parquet import changes, codes, integers, take_rows, text, texts
 from .bitmap import Bools, Int64s, SelectTable, pack, unpack
 from .numbered_rows import ShardRows
 
@@ -135,7 +135,7 @@ class PartsTable:
         elif isinstance(parts, pa.Array):
             ids = pa.chunked_array([parts])
         else:
-            ids = pa.chunked_array([_texts(parts)])
+            ids = pa.chunked_array([texts(parts)])
         index = pc.index_in(ids, value_set=self.ids)
         if index.null_count:
             unknown_ids = ids.filter(index.is_null())
@@ -304,17 +304,6 @@ def _name_changes(shards: ShardRows) -> Bools:
         last = names[-1].as_py()
         start = end
     return out
-
-
-def _texts(values: Sequence[str]) -> pa.Array:
-    """Return strings as an array; `pa.array` would import pandas (0.4 s)."""
-    data = [value.encode() for value in values]
-    offsets = np.cumsum([0, *map(len, data)]).astype(np.int32)
-    return pa.StringArray.from_buffers(
-        len(data),
-        pa.py_buffer(offsets),
-        pa.py_buffer(b"".join(data)),
-    )
 
 
 def locate(

@@ -13,6 +13,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -21,11 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...errors import Corrupt, FormatTooNew
+from ...errors import Corrupt, FormatTooNew, PenstockError
 from ...modalities.fields import is_of_the_machine
 from ...storage import Store
 from ...storage.requests import retry_corrupt
 from ...storage.store import Objects
+from .parquet_ranges import footer_nbytes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 T = TypeVar("T", pa.Array, pa.Table)
@@ -35,11 +37,16 @@ def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
     """Return int64 [n], read-only if it shares the column's memory. Raises: TypeError for other types, or nulls."""
     if not pa.types.is_integer(column.type) or column.null_count:
         raise TypeError(f"a column of {column.type} with {column.null_count} nulls; integers are needed")
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    chunks = [column]
+    if isinstance(column, pa.ChunkedArray):
+        chunks = column.chunks
     arrays = [np.from_dlpack(chunk) for chunk in chunks if len(chunk)]
-    return (arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, np.int64), *arrays])).astype(
-        np.int64, copy=False
-    )
+    if len(arrays) == 1:
+        values = arrays[0]
+    else:
+        empty = np.empty(0, np.int64)  # `concatenate` needs an array
+        values = np.concatenate([empty, *arrays])
+    return values.astype(np.int64, copy=False)
 
 
 def codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
@@ -54,21 +61,33 @@ def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return bool [n]: whether each value differs from the one before; the first is True."""
     import pyarrow.compute as pc  # 40 ms, saved at startup
 
+    differs = pc.not_equal(column[1:], column[:-1])
     out = np.ones(len(column), bool)
-    out[1:] = integers(pc.cast(pc.not_equal(column[1:], column[:-1]), pa.int8()))
+    out[1:] = integers(pc.cast(differs, pa.int8()))  # NumPy reads no array of bits
     return out
 
 
 def take_rows(values: T, positions: Int64s) -> T:
-    return values.take(
-        pa.Int64Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
+    indices = pa.Int64Array.from_buffers(
+        pa.int64(),
+        len(positions),
+        [None, pa.py_buffer(positions)],
     )
+    return values.take(indices)
 
 
 def text(value: str) -> pa.StringScalar:
-    data = value.encode()
-    ends = np.array([0, len(data)], np.int32)
-    return pa.StringArray.from_buffers(1, pa.py_buffer(ends), pa.py_buffer(data))[0]
+    return texts([value])[0]
+
+
+def texts(values: Sequence[str]) -> pa.StringArray:
+    data = [value.encode() for value in values]
+    offsets = np.cumsum([0, *map(len, data)]).astype(np.int32)
+    return pa.StringArray.from_buffers(
+        len(data),
+        pa.py_buffer(offsets),
+        pa.py_buffer(b"".join(data)),
+    )
 
 
 SCHEMA_VERSION = 1
@@ -81,6 +100,25 @@ READ_AHEAD = 16
 """Tables fetched together; all are in memory at once."""
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
 """Errors raised for a file that is damaged or not Parquet."""
+
+
+@contextmanager
+def corrupt_if_unreadable(
+    what: str,
+    errors: tuple[type[Exception], ...] = UNREADABLE,
+) -> Iterator[None]:
+    """Raise these errors as Corrupt. what: words before the error.
+
+    Errors of the machine (out of memory, a disk that fails) pass unchanged.
+    """
+    try:
+        yield
+    except PenstockError:  # some are OSErrors or ValueErrors
+        raise
+    except errors as error:
+        if is_of_the_machine(error):
+            raise
+        raise Corrupt(f"{what}: {error}; restore it from a mirror") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +135,25 @@ class TableFile:
     """Footer SHA-256, hex; "" for a table that is always read whole."""
 
     def to_json(self) -> dict[str, Any]:
-        body = {"path": self.path, "nbytes": self.nbytes, "sha256": self.sha256, "n_rows": self.n_rows}
-        return {**body, "footer_sha256": self.footer_sha256} if self.footer_sha256 else body
+        body = {
+            "path": self.path,
+            "nbytes": self.nbytes,
+            "sha256": self.sha256,
+            "n_rows": self.n_rows,
+        }
+        if self.footer_sha256:
+            body["footer_sha256"] = self.footer_sha256
+        return body
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "TableFile":
-        known = {name: body[name] for name in ("path", "nbytes", "sha256", "n_rows")}
-        return TableFile(**known, footer_sha256=body.get("footer_sha256", ""))
+        return TableFile(
+            path=body["path"],
+            nbytes=body["nbytes"],
+            sha256=body["sha256"],
+            n_rows=body["n_rows"],
+            footer_sha256=body.get("footer_sha256", ""),
+        )
 
 
 def table_bytes(
@@ -117,7 +167,7 @@ def table_bytes(
     """Return the table as Parquet (zstd, page checksums), with `kind` and the schema version in its metadata."""
     sink = io.BytesIO()
     pq.write_table(
-        table.replace_schema_metadata(_named(kind, facts)),
+        table.replace_schema_metadata(_schema_metadata(kind, facts)),
         sink,
         row_group_size=row_group_rows,
         compression="zstd",
@@ -128,26 +178,45 @@ def table_bytes(
     return sink.getvalue()
 
 
-def _named(kind: str, facts: Mapping[str, str] | None) -> dict[str, str]:
-    named = {"table": kind, "schema": str(SCHEMA_VERSION), **(facts or {})}
+def _schema_metadata(kind: str, facts: Mapping[str, str] | None) -> dict[str, str]:
+    named = {
+        "table": kind,
+        "schema": str(SCHEMA_VERSION),
+        **(facts or {}),
+    }
     return {f"penstock.{name}": value for name, value in named.items()}
 
 
 def put_table(
-    store: Store, path: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
+    store: Store,
+    path: str,
+    table: pa.Table,
+    kind: str,
+    row_group_rows: int = ROW_GROUP_ROWS,
 ) -> TableFile:
     data, footer_sha256 = _stored(table, kind, row_group_rows)
-    return replace(put_bytes(store, path, data, table.num_rows), footer_sha256=footer_sha256)
+    file = put_bytes(store, path, data, table.num_rows)
+    return replace(file, footer_sha256=footer_sha256)
 
 
 def put_named_table(
-    store: Store, prefix: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
+    store: Store,
+    prefix: str,
+    table: pa.Table,
+    kind: str,
+    row_group_rows: int = ROW_GROUP_ROWS,
 ) -> TableFile:
     data, footer_sha256 = _stored(table, kind, row_group_rows)
-    return replace(put_named(store, prefix, kind, data, table.num_rows), footer_sha256=footer_sha256)
+    file = put_named(store, prefix, kind, data, table.num_rows)
+    return replace(file, footer_sha256=footer_sha256)
 
 
-def _stored(table: pa.Table, kind: str, row_group_rows: int) -> tuple[bytes, str]:
+def _stored(
+    table: pa.Table,
+    kind: str,
+    row_group_rows: int,
+) -> tuple[bytes, str]:
+    """Return (the table's bytes, its footer's SHA-256, or "" for a table that is always read whole)."""
     if not kind.startswith(SAMPLES) or table.num_rows < HASHED_FROM_ROWS:
         return table_bytes(table, kind, row_group_rows=row_group_rows), ""
     data = hashed_table_bytes(table, kind, row_group_rows=row_group_rows)
@@ -155,16 +224,35 @@ def _stored(table: pa.Table, kind: str, row_group_rows: int) -> tuple[bytes, str
 
 
 def footer_sha256_of(data: bytes) -> str:
-    return hashlib.sha256(data[len(data) - footer_nbytes(data) :]).hexdigest()
+    footer_start = len(data) - footer_nbytes(data)
+    return hashlib.sha256(data[footer_start:]).hexdigest()
 
 
-def put_named(store: Store, prefix: str, kind: str, data: bytes, n_rows: int) -> TableFile:
-    return put_bytes(store, f"{prefix}/{kind}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data, n_rows)
+def put_named(
+    store: Store,
+    prefix: str,
+    kind: str,
+    data: bytes,
+    n_rows: int,
+) -> TableFile:
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = f"{prefix}/{kind}-{sha256[:16]}.parquet"
+    return put_bytes(store, path, data, n_rows)
 
 
-def put_bytes(store: Store, path: str, data: bytes, n_rows: int) -> TableFile:
+def put_bytes(
+    store: Store,
+    path: str,
+    data: bytes,
+    n_rows: int,
+) -> TableFile:
     store.put_if_absent(path, data)
-    return TableFile(path=path, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest(), n_rows=n_rows)
+    return TableFile(
+        path=path,
+        nbytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        n_rows=n_rows,
+    )
 
 
 def get_table_bytes(store: Objects, file: TableFile) -> bytes:
@@ -183,25 +271,42 @@ def _table_bytes(store: Objects, file: TableFile) -> bytes:
     return data
 
 
-def get_table(store: Objects, file: TableFile, columns: list[str] | None = None) -> pa.Table:
-    return parse_table(get_table_bytes(store, file), f"{store.url}/{file.path}", columns)
+def get_table(
+    store: Objects,
+    file: TableFile,
+    columns: list[str] | None = None,
+) -> pa.Table:
+    data = get_table_bytes(store, file)
+    return parse_table(data, f"{store.url}/{file.path}", columns)
 
 
 def get_tables(
-    store: Store, files: Sequence[TableFile], columns: list[str] | None = None
+    store: Store,
+    files: Sequence[TableFile],
+    columns: list[str] | None = None,
 ) -> Iterator[pa.Table]:
+    read = partial(get_table, store, columns=columns)
     if len(files) < 2:
-        yield from (get_table(store, file, columns) for file in files)
+        yield from map(read, files)  # without a thread
         return
-    with ThreadPoolExecutor(min(len(files), READ_AHEAD), thread_name_prefix="penstock-table") as pool:
+    n_threads = min(len(files), READ_AHEAD)
+    with ThreadPoolExecutor(n_threads, thread_name_prefix="penstock-table") as pool:
         for start in range(0, len(files), READ_AHEAD):
             batch = files[start : start + READ_AHEAD]
-            yield from pool.map(lambda file: get_table(store, file, columns), batch)
+            yield from pool.map(read, batch)
 
 
-def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
+def parse_table(
+    data: bytes,
+    name: str,
+    columns: list[str] | None = None,
+) -> pa.Table:
     try:
-        reader = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True, pre_buffer=False)
+        reader = pq.ParquetFile(
+            io.BytesIO(data),
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
         check_schema_version(reader.schema_arrow, name)
         return reader.read(columns=columns, use_threads=False)
     except FormatTooNew:
@@ -212,73 +317,11 @@ def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.
         raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
 
 
-MOST_SMALL_ROWS, MOST_SMALL_TEXT, MOST_SMALL_BYTES = 200_000, 4096, 2**28
-"""Most rows, bytes of a text, and uncompressed bytes of a small table."""
-
-
-def parse_small_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Return a table of texts and numbers from an untrusted writer; rows and texts are bounded.
-
-    A file of 710 bytes can hold 200 GB of one repeated text. So texts are read as dictionaries, and checked before they
-    are copied for each row. Raises: Corrupt; FormatTooNew.
-    """
-    try:
-        metadata = pq.read_metadata(io.BytesIO(data))
-        groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-        nbytes = sum(group.total_byte_size for group in groups)
-        if metadata.num_rows > MOST_SMALL_ROWS or nbytes > MOST_SMALL_BYTES:
-            raise Corrupt(
-                f"{name} has {metadata.num_rows:,} rows and {nbytes:,} bytes; accepted: at most "
-                f"{MOST_SMALL_ROWS:,} rows and {MOST_SMALL_BYTES:,} bytes"
-            )
-        texts = [field.name for field in metadata.schema.to_arrow_schema() if not _is_number(field, name)]
-        reader = pq.ParquetFile(
-            io.BytesIO(data),
-            metadata=metadata,
-            page_checksum_verification=True,
-            pre_buffer=False,
-            read_dictionary=texts,
-        )
-        check_schema_version(reader.schema_arrow, name)
-        table = reader.read(columns=columns, use_threads=False)
-        most_bytes = MOST_SMALL_BYTES
-        for place, field in enumerate(table.schema):
-            if not _is_number(field, name):
-                text_column, most_bytes = _short_texts(table.column(place), name, most_bytes)
-                table = table.set_column(place, field.name, text_column)
-        table.validate(full=True)
-    except (Corrupt, FormatTooNew):
-        raise
-    except (*UNREADABLE, KeyError) as error:
-        if is_of_the_machine(error):
-            raise
-        raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
-    return table
-
-
-def _is_number(field: pa.Field, name: str) -> bool:
-    if pa.types.is_nested(field.type):
-        raise Corrupt(f"{name} has a column of {field.type}; accepted: texts and numbers")
-    return bool(pa.types.is_primitive(field.type))
-
-
-def _short_texts(column: pa.ChunkedArray, name: str, most_bytes: int) -> tuple[pa.ChunkedArray, int]:
-    """Return the column as texts, and the number of bytes left for further columns."""
-    import pyarrow.compute as pc  # 40 ms, saved at startup
-
-    if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
-        raise Corrupt(f"{name} has a column of {column.type}; accepted: texts and numbers")
-    for chunk in column.chunks:
-        lengths = pc.binary_length(chunk.dictionary)
-        if (pc.max(lengths).as_py() or 0) > MOST_SMALL_TEXT:
-            raise Corrupt(f"{name} has a text of more than {MOST_SMALL_TEXT:,} bytes")
-        most_bytes -= pc.sum(lengths.take(chunk.indices)).as_py() or 0
-    if most_bytes < 0:
-        raise Corrupt(f"{name} has texts of more than {MOST_SMALL_BYTES:,} bytes in all")
-    return column.cast(pa.string()), most_bytes
-
-
-def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
+def parse_stored(
+    data: bytes,
+    path: str,
+    name: str,
+) -> pa.Table:
     """Return the table as `parse_table` does; Corrupt if its fact `path` names another path.
 
     Older tables lack this fact.
@@ -294,14 +337,19 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
 
 
 def table_facts(table: pa.Table) -> dict[str, str]:
-    facts = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     prefix = "penstock."
-    return {name[len(prefix) :]: value for name, value in facts.items() if name.startswith(prefix)}
+    facts = {}
+    for key, value in (table.schema.metadata or {}).items():
+        name = key.decode()
+        if name.startswith(prefix):
+            facts[name.removeprefix(prefix)] = value.decode()
+    return facts
 
 
 def check_schema_version(schema: pa.Schema, name: str) -> None:
     """Raise FormatTooNew if a newer penstock wrote the table."""
-    version = int((schema.metadata or {}).get(b"penstock.schema", b"0"))
+    metadata = schema.metadata or {}
+    version = int(metadata.get(b"penstock.schema", b"0"))
     if version > SCHEMA_VERSION:
         raise FormatTooNew(
             f"{name} has table schema {version}; this penstock reads up to {SCHEMA_VERSION}. "
@@ -310,7 +358,8 @@ def check_schema_version(schema: pa.Schema, name: str) -> None:
 
 
 MAGIC_BYTES = 4
-_GROUPS, _FRONT = "penstock.row_groups_sha256", "penstock.front_sha256"
+_GROUPS = "penstock.row_groups_sha256"
+_FRONT = "penstock.front_sha256"
 _FRONT_NBYTES = "penstock.front_nbytes"
 
 
@@ -326,9 +375,16 @@ class PartHashes:
     """Bytes of the front."""
 
 
-def hashed_table_bytes(table: pa.Table, kind: str, *, row_group_rows: int, **how: Any) -> bytes:
+def hashed_table_bytes(
+    table: pa.Table,
+    kind: str,
+    *,
+    row_group_rows: int,
+    **how: Any,
+) -> bytes:
     """Return the table's bytes with front and hashes. how: as for `hashed_bytes`."""
-    groups = (table.slice(first, row_group_rows) for first in range(0, table.num_rows, row_group_rows))
+    first_rows = range(0, table.num_rows, row_group_rows)
+    groups = (table.slice(first_row, row_group_rows) for first_row in first_rows)
     return hashed_bytes(groups, table.schema, kind, **how)
 
 
@@ -342,17 +398,27 @@ def hashed_bytes(
     **options: Any,
 ) -> bytes:
     """Return the bytes of a hashed table with these row groups, requested one at a time."""
-    schema, hashes, out = schema.with_metadata(_named(kind, facts)), list[str](), io.BytesIO()
+    schema = schema.with_metadata(_schema_metadata(kind, facts))
+    hashes: list[str] = []
+    out = io.BytesIO()
     sink = pa.PythonFile(out, mode="w")  # it counts all bytes written, including the front
     with pq.ParquetWriter(
-        sink, schema, compression="zstd", write_page_checksum=True, store_schema=True, **options
+        sink,
+        schema,
+        compression="zstd",
+        write_page_checksum=True,
+        store_schema=True,
+        **options,
     ) as writer:
         sink.write(front)
         for group in groups:
             start = out.tell()
-            fits = group if group.schema == schema else group.cast(schema)
-            writer.write_table(fits, row_group_size=group.num_rows)
-            hashes.append(hashlib.sha256(out.getbuffer()[start:]).hexdigest())
+            if group.schema != schema:
+                group = group.cast(schema)
+            writer.write_table(group, row_group_size=group.num_rows)
+            group_bytes = out.getbuffer()[start:]
+            hashes.append(hashlib.sha256(group_bytes).hexdigest())
+            group_bytes.release()  # with a view of it, BytesIO does not grow
         writer.add_key_value_metadata(
             {
                 _GROUPS: " ".join(hashes),
@@ -374,52 +440,3 @@ def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
     if len(hashes.row_groups) != metadata.num_row_groups:
         raise ValueError(f"{len(hashes.row_groups)} hashes of {metadata.num_row_groups} row groups")
     return hashes
-
-
-def footer_nbytes(tail: bytes) -> int:
-    """Return the size of a footer, including its length and magic, from the file's last bytes."""
-    return int.from_bytes(tail[-8:-4], "little") + 8
-
-
-def row_group_extent(metadata: pq.FileMetaData, group: int) -> tuple[int, int]:
-    columns = [metadata.row_group(group).column(c) for c in range(metadata.num_columns)]
-    first = min(chunk_start(column) for column in columns)
-    return first, max(chunk_start(column) + column.total_compressed_size for column in columns)
-
-
-def chunk_start(column: pq.ColumnChunkMetaData) -> int:
-    pages = (column.data_page_offset, column.dictionary_page_offset)
-    return min(int(page) for page in pages if page is not None)
-
-
-WHOLE_BELOW_BYTES = 512 * 2**10
-"""Bytes below which a table or an index is read whole."""
-TAIL_BYTES = 64 * 2**10
-
-
-class Window(io.RawIOBase):
-    """A read-only file that holds only [start, start + len(data)); reading elsewhere raises."""
-
-    def __init__(self, nbytes: int, start: int, data: bytes) -> None:
-        self._nbytes, self._start, self._data, self._at = nbytes, start, data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._nbytes}[whence]
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        end = self._nbytes if size is None or size < 0 else min(self._at + size, self._nbytes)
-        low, high = self._at - self._start, end - self._start
-        if low < 0 or high > len(self._data):
-            raise OSError(f"bytes [{self._at}:{end}] of a file lie outside the part that its footer promised")
-        self._at = end
-        return self._data[low:high]

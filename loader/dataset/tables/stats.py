@@ -4,17 +4,19 @@ Counts, sums and histogram bins add up; minima, maxima and bottom-k sketches mer
 column, its row covers the whole column and replaces earlier rows.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from ..names import hashes_of
 
-Float64s = np.ndarray[Any, np.dtype[np.float64]]
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
 
 BINS_PER_DECADE = 8
 BOTTOM_K = 256
@@ -46,8 +48,12 @@ WHOLE_SCHEMA = STATS_SCHEMA.append(pa.field(WHOLE, pa.bool_()))
 
 def column_stats(table: pa.Table, skip: frozenset[str] = frozenset({"part", "row"})) -> pa.Table:
     """Return one row per column of `table` except `skip`."""
-    stats = RunStats(smallest(hashes_of(table["key"])) if "key" in table.column_names else [])
-    stats.add(table.select([name for name in table.column_names if name not in skip]))
+    sketch: list[int] = []
+    if "key" in table.column_names:
+        sketch = smallest(hashes_of(table["key"]))
+    names = [name for name in table.column_names if name not in skip]
+    stats = RunStats(sketch)
+    stats.add(table.select(names))
     return stats.table()
 
 
@@ -60,13 +66,18 @@ class RunStats:
 
     def add(self, table: pa.Table) -> None:
         for name in table.column_names:
-            self._columns.setdefault(name, _ColumnStats(str(table[name].type))).add(name, table[name])
+            values = table[name]
+            if name not in self._columns:
+                self._columns[name] = _ColumnStats(str(values.type))
+            self._columns[name].add(name, values)
 
     def table(self) -> pa.Table:
-        rows = [
-            {"column": name, **one.row(), **({"bottom_k": self._bottom_k} if name == "key" else {})}
-            for name, one in self._columns.items()
-        ]
+        rows = []
+        for name, column in self._columns.items():
+            row = {"column": name, **column.row()}
+            if name == "key":
+                row["bottom_k"] = self._bottom_k
+            rows.append(row)
         return pa.Table.from_pylist(rows, schema=STATS_SCHEMA)
 
 
@@ -85,54 +96,81 @@ class _ColumnStats:
 
     def add(self, name: str, values: pa.ChunkedArray) -> None:
         kind = values.type
-        if not self.n and (pa.types.is_string(kind) or pa.types.is_boolean(kind)) and name != "key":
-            self.categorical, self.counts = True, {}
+        is_categorical = pa.types.is_string(kind) or pa.types.is_boolean(kind)
+        if self.n == 0 and is_categorical and name != "key":
+            self.categorical = True
+            self.counts = {}
         self.n += len(values)
         self.nulls += values.null_count
+
         if pa.types.is_floating(kind) or pa.types.is_integer(kind):
             numbers = values.drop_null().to_numpy().astype(np.float64)
-            self.numbers = [*(self.numbers or ()), numbers]
+            if self.numbers is None:
+                self.numbers = []
+            self.numbers.append(numbers)
         elif self.counts is not None:
-            counted = pc.value_counts(values.drop_null())
-            for item in counted[: MAX_CATEGORIES + 1]:
-                value = str(item["values"].as_py())
-                self.counts[value] = self.counts.get(value, 0) + item["counts"].as_py()
-            self.counts = None if len(self.counts) > MAX_CATEGORIES else self.counts
+            self.counts = _counts(values, self.counts)
 
     def row(self) -> dict[str, Any]:
-        row: dict[str, Any] = {"type": self.type, "n": self.n, "nulls": self.nulls}
+        row: dict[str, Any] = {
+            "type": self.type,
+            "n": self.n,
+            "nulls": self.nulls,
+        }
         if self.numbers is not None:
-            return row | _numeric(np.concatenate(self.numbers))
-        if self.categorical:
-            complete = self.counts is not None
-            return row | {"categories": sorted((self.counts or {}).items()), "categories_complete": complete}
+            row |= _numeric(np.concatenate(self.numbers))
+        elif self.categorical:
+            counts = self.counts or {}
+            row["categories"] = sorted(counts.items())
+            row["categories_complete"] = self.counts is not None
         return row
+
+
+def _counts(values: pa.ChunkedArray, earlier: dict[str, int]) -> dict[str, int] | None:
+    """Return value -> count, with earlier counts added; None if there are more than `MAX_CATEGORIES` values."""
+    counts = dict(earlier)
+    value_counts = pc.value_counts(values.drop_null())
+    for item in value_counts[: MAX_CATEGORIES + 1]:  # one more than fits: then they are too many
+        value = str(item["values"].as_py())
+        n = item["counts"].as_py()
+        counts[value] = counts.get(value, 0) + n
+    if len(counts) > MAX_CATEGORIES:
+        return None
+    return counts
 
 
 def _numeric(numbers: Float64s) -> dict[str, Any]:
     finite = numbers[np.isfinite(numbers)]
     bins, counts = np.unique(log_bins(finite), return_counts=True)
+    least = None
+    greatest = None
+    if len(finite):
+        least = float(finite.min())
+        greatest = float(finite.max())
     return {
         "nans": int(np.isnan(numbers).sum()),
         "zeros": int((numbers == 0).sum()),
-        "min": float(finite.min()) if len(finite) else None,
-        "max": float(finite.max()) if len(finite) else None,
+        "min": least,
+        "max": greatest,
         "sum": float(finite.sum()),
         "sum_squares": float(np.square(finite).sum()),
         "histogram": list(zip(bins.tolist(), counts.tolist(), strict=True)),
     }
 
 
-def log_bins(values: Float64s) -> np.ndarray[Any, np.dtype[np.int64]]:
+def log_bins(values: Float64s) -> Int64s:
     """Return each finite value's bin: 0 for 0, else sign * (1000 + floor(8 * log10|x|)), clipped to +-1..4000.
 
     Logarithmic bins need no agreed range, so histograms of different runs add up.
     """
+    is_nonzero = values != 0
+    size = np.abs(values[is_nonzero])
+    exponent = np.log10(size) * BINS_PER_DECADE
+    bins = np.floor(exponent) + 1000
     magnitude = np.zeros(len(values), np.int64)
-    nonzero = values != 0
-    exponent = np.floor(np.log10(np.abs(values[nonzero])) * BINS_PER_DECADE)
-    magnitude[nonzero] = np.clip(exponent + 1000, 1, 4000).astype(np.int64)
-    signed: np.ndarray[Any, np.dtype[np.int64]] = magnitude * np.sign(values).astype(np.int64)
+    magnitude[is_nonzero] = np.clip(bins, 1, 4000).astype(np.int64)
+    sign = np.sign(values).astype(np.int64)
+    signed: Int64s = magnitude * sign
     return signed
 
 
@@ -141,9 +179,10 @@ def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
     return smallest(hashes_of(keys), k)
 
 
-def smallest(hashes: np.ndarray[Any, np.dtype[np.int64]], k: int = BOTTOM_K) -> list[int]:
+def smallest(hashes: Int64s, k: int = BOTTOM_K) -> list[int]:
     ascending = np.sort(hashes)
-    sketch: list[int] = ascending[np.diff(ascending, prepend=-1) != 0][:k].tolist()
+    is_new = np.diff(ascending, prepend=-1) != 0  # hashes are 0 or more
+    sketch: list[int] = ascending[is_new][:k].tolist()
     return sketch
 
 
@@ -154,49 +193,108 @@ def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """
     merged: dict[str, dict[str, Any]] = {}
     for row in rows:
-        name, adds = row["column"], not row.get(WHOLE)
-        merged[name] = _merged(merged[name], row) if adds and name in merged else _plain_row(row)
-    for row in merged.values():
-        numbers = row["n"] - row["nulls"] - (row["nans"] or 0)
-        row["mean"] = row["sum"] / numbers if row["sum"] is not None and numbers else None
+        name = row["column"]
+        if name in merged and not row.get(WHOLE):
+            merged[name] = _merged(merged[name], row)
+        else:
+            merged[name] = _plain_row(row)
+    for column in merged.values():
+        nans = column["nans"] or 0
+        n_numbers = column["n"] - column["nulls"] - nans
+        total = column["sum"]
+        column["mean"] = None
+        if total is not None and n_numbers:
+            column["mean"] = total / n_numbers
     return merged
 
 
 def merge_to_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     out = []
-    for row in merge(rows).values():
-        pairs = {name: list(row[name].items()) if row[name] else None for name in ("histogram", "categories")}
-        out.append({**{name: row[name] for name in STATS_SCHEMA.names}, **pairs})
+    for column in merge(rows).values():
+        row = {name: column[name] for name in STATS_SCHEMA.names}
+        for name in ("histogram", "categories"):
+            # Arrow's maps are lists of pairs.
+            row[name] = None
+            if column[name]:
+                row[name] = list(column[name].items())
+        out.append(row)
     return out
 
 
 def _plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    out = {name: value for name, value in row.items() if name != WHOLE}
+    """Return a stored row with mappings in place of Arrow's lists of pairs."""
+    out = dict(row)
+    out.pop(WHOLE, None)
     out["histogram"] = dict(row["histogram"] or ())
-    complete = row["categories_complete"]
-    out["categories"] = dict(row["categories"] or ()) if complete else None
+    out["categories"] = None
+    if row["categories_complete"]:
+        out["categories"] = dict(row["categories"] or ())
     return out
 
 
 def _merged(a: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     b = _plain_row(row)
-    out = {**a, "type": b["type"] if a["type"] == "null" else a["type"]}
+    out = dict(a)
+    if a["type"] == "null":
+        out["type"] = b["type"]
     for name in ("n", "nulls", "nans", "zeros", "sum", "sum_squares"):
-        out[name] = a[name] if b[name] is None else b[name] if a[name] is None else a[name] + b[name]
-    for name, better in (("min", min), ("max", max)):
-        known = [value for value in (a[name], b[name]) if value is not None]
-        out[name] = better(known) if known else None
-    complete = [known for known in (a["categories_complete"], b["categories_complete"]) if known is not None]
-    out["categories_complete"] = all(complete) if complete else None
+        out[name] = _sum(a[name], b[name])
+    out["min"] = _best(min, a["min"], b["min"])
+    out["max"] = _best(max, a["max"], b["max"])
+    out["categories_complete"] = _both(a["categories_complete"], b["categories_complete"])
     out["histogram"] = _added(a["histogram"], b["histogram"])
-    if "null" in (a["type"], row["type"]):
-        out["categories"] = b["categories"] if a["type"] == "null" else a["categories"]
-    else:
-        both = a["categories"] is not None and b["categories"] is not None
-        out["categories"] = _added(a["categories"], b["categories"]) if both else None
-    out["bottom_k"] = sorted({*(a["bottom_k"] or ()), *(b["bottom_k"] or ())})[:BOTTOM_K] or None
+    out["categories"] = _merged_categories(a, b)
+    sketch = set(a["bottom_k"] or ())
+    sketch.update(b["bottom_k"] or ())
+    out["bottom_k"] = sorted(sketch)[:BOTTOM_K] or None
     return out
 
 
+def _merged_categories(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, int] | None:
+    counts_a: dict[str, int] | None = a["categories"]
+    counts_b: dict[str, int] | None = b["categories"]
+    # A run in which every value is null has no categories, and adds none.
+    if a["type"] == "null":
+        return counts_b
+    if b["type"] == "null":
+        return counts_a
+    if counts_a is None or counts_b is None:
+        return None
+    return _added(counts_a, counts_b)
+
+
+def _sum(a: Any, b: Any) -> Any:
+    if a is None:
+        return b
+    if b is None:
+        return a
+    return a + b
+
+
+def _best(
+    choose: Callable[[Any, Any], Any],
+    a: Any,
+    b: Any,
+) -> Any:
+    if a is None:
+        return b
+    if b is None:
+        return a
+    return choose(a, b)
+
+
+def _both(a: bool | None, b: bool | None) -> bool | None:
+    if a is None:
+        return b
+    if b is None:
+        return a
+    return a and b
+
+
 def _added(a: Mapping[Any, int], b: Mapping[Any, int]) -> dict[Any, int]:
-    return {key: a.get(key, 0) + b.get(key, 0) for key in sorted({*a, *b})}
+    out = {}
+    for key in sorted({*a, *b}):
+        n_a = a.get(key, 0)
+        n_b = b.get(key, 0)
+        out[key] = n_a + n_b
+    return out

@@ -29,13 +29,12 @@ from ..shards.shard import crc32c
 from ..tables.parquet import (
     MAGIC_BYTES,
     UNREADABLE,
-    Window,
     check_schema_version,
-    footer_nbytes,
     hashed_bytes,
     integers,
     table_facts,
 )
+from ..tables.parquet_ranges import Window, footer_nbytes
 
 PAGE_BYTES = 2**18
 TAIL_BYTES, ROW_BYTES = 2**16, 4

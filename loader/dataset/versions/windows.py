@@ -49,7 +49,8 @@ from ..progress import Watch, unwatched
 from ..reading.verified_bucket_reads import FieldPart, PartsOfField, read_fields, read_parts
 from ..shards.address import UNKNOWN_CRC, SampleAddress
 from ..shards.bitmap import Bools, SelectTable
-from ..tables.parquet import READ_AHEAD, footer_nbytes, integers, parse_stored, table_bytes, table_facts
+from ..tables.parquet import READ_AHEAD, integers, parse_stored, table_bytes, table_facts
+from ..tables.parquet_ranges import footer_nbytes
 from .earlier import earlier_versions
 from .kept_bits import check_kept, kept_table_bytes, load_kept
 from .pack import field_nbytes

@@ -24,7 +24,7 @@ from loader.dataset.columnar.parquet_chunks import Chunks, check_row_group, row_
 from loader.dataset.columnar.plain_values import inner_dtype, plain_type
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.columns import SOURCE_COLUMNS, type_named
-from loader.dataset.tables.parquet import footer_nbytes
+from loader.dataset.tables.parquet_ranges import footer_nbytes
 from loader.errors import InvalidSample
 from loader.json_text import canonical_json
 from loader.storage import ByteRange, ObjectInfo, Store

@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from loader.dataset.log.entries import DAMAGED, canonical
-from loader.dataset.tables.parquet import parse_small_table, table_bytes
+from loader.dataset.tables.parquet import table_bytes
+from loader.dataset.tables.small_tables import parse_small_table
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.json_text import DamagedJson, parse_json
 from loader.storage import ObjectInfo, Store

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
-from loader.dataset.tables.parquet import parse_small_table, parse_table
+from loader.dataset.tables.parquet import parse_table
+from loader.dataset.tables.small_tables import parse_small_table
 from loader.errors import Corrupt
 from loader.modalities.fields import is_of_the_machine
 

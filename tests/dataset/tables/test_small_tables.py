@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loader.dataset.tables import parquet
-from loader.dataset.tables.parquet import parse_small_table
+from loader.dataset.tables import small_tables
+from loader.dataset.tables.small_tables import parse_small_table
 from loader.errors import Corrupt, FormatTooNew
 
 REPEATED = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2_000, np.int32)), pa.array(["x" * 5_000]))
@@ -50,7 +50,7 @@ def test_repeated_text_is_refused_without_arrows_schema() -> None:
 def test_uncompressed_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     data = stored(pa.table({"key": ["y" * 4_000] * 100}), use_dictionary=False, compression="zstd")
     assert len(parse_small_table(data, "x")) == 100
-    monkeypatch.setattr(parquet, "MOST_SMALL_BYTES", 300_000)
+    monkeypatch.setattr(small_tables, "MOST_SMALL_BYTES", 300_000)
     with pytest.raises(Corrupt, match=r"100 rows and 4\S+ bytes"):
         parse_small_table(data, "x")
 
@@ -60,9 +60,9 @@ def test_repeated_texts_of_all_columns_are_bounded_before_they_are_copied(
 ) -> None:
     """Stored as dictionaries, they take no bytes of the file."""
     data = stored(pa.table({"key": ["y" * 4_000] * 100, "path": ["z" * 4_000] * 100}))
-    monkeypatch.setattr(parquet, "MOST_SMALL_BYTES", 800_000)
+    monkeypatch.setattr(small_tables, "MOST_SMALL_BYTES", 800_000)
     assert len(parse_small_table(data, "x")) == 100
-    monkeypatch.setattr(parquet, "MOST_SMALL_BYTES", 799_999)
+    monkeypatch.setattr(small_tables, "MOST_SMALL_BYTES", 799_999)
     assert len(parse_small_table(data, "x", ["key"])) == 100
     with pytest.raises(Corrupt, match="texts of more than 799,999 bytes in all"):
         parse_small_table(data, "x")

@@ -11,11 +11,11 @@ from loader.dataset.tables import table_rows
 from loader.dataset.tables.parquet import (
     HASHED_FROM_ROWS,
     TableFile,
-    footer_nbytes,
     get_table,
     put_named_table,
     put_table,
 )
+from loader.dataset.tables.parquet_ranges import footer_nbytes
 from loader.dataset.tables.table_rows import get_rows
 from loader.errors import Corrupt
 from loader.storage import open_store

@@ -5,7 +5,7 @@ until `penstock takedown run`.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ from .writing.redact import Redacted, redact_samples, redact_shards, redact_stat
 
 Rows = dict[str, dict[int, int]]
 """Part id -> row -> number of the log entry that denies it."""
+NewKeys = dict[str, dict[int, str]]
+"""Part id -> row -> key after the redaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,43 +46,64 @@ def reason_of(entry: int) -> str:
 
 
 def apply_denies(
-    store: Store, state: State, txn: str, dataset: str, parent: Version | None, change: Change
+    store: Store,
+    state: State,
+    txn: str,
+    dataset: str,
+    parent: Version | None,
+    change: Change,
 ) -> Applied:
     """Return the change with the log's takedowns applied, ready to commit.
 
     Reads keys and provenance of the change's new samples, and of the parent's samples if the parent lacks the newest
     takedown. Raises: Corrupt; StoreError.
     """
+    # A prefix for this try: a rebase applies other takedowns, and its files must not replace these.
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     own = own_denied(store, state.denies, dataset, change)
     denied = parent_denied(parent, state.denies)
-    to_redact: dict[str, dict[int, str]] = {}
+
+    # 1. Redact the bytes: of the change's denied samples, and of all that it adds to samples that are not live.
+    to_redact: NewKeys = {}
     if own:
         to_redact |= new_keys(store, state.denies, own, change)
     if parent is not None:
         to_redact |= _not_live(store, parent, denied, change)
     redacted = _redacted(store, prefix, change, to_redact)
+
+    # 2. Exclude the change's denied samples: their rows stay, so that no later row moves.
     redacted, n_dropped = _leave_out(store, prefix, redacted, own)
+
+    # 3. Exclude the parent's denied samples, unless the change excludes them for a reason of its own.
     before = None
-    if excluded := _without_own_exclusions(store, denied, change):
-        before = Change(
-            exclusions=_put(store, f"{prefix}-parent", excluded, _sizes(parent)),
-            n_excluded=sum(map(len, excluded.values())),
+    excluded = _without_own_exclusions(store, denied, change)
+    if excluded:
+        exclusions = put_exclusions(
+            store,
+            f"{prefix}-parent",
+            _by_reason(excluded),
+            _part_sizes(parent),
         )
+        before = Change(exclusions=exclusions, n_excluded=_n_rows(excluded))
     return Applied(before=before, change=redacted, n_dropped=n_dropped)
 
 
 def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
     """Return a version's live samples that takedowns deny which it has not applied."""
-    newer = [deny for deny in denies if parent is not None and deny.n > parent.manifest["denies"]]
-    out: Rows = {}
-    if parent is None or not newer:
-        return out
+    if parent is None:
+        return {}
+    last_applied = parent.manifest["denies"]
+    newer = [deny for deny in denies if deny.n > last_applied]
+    if not newer:
+        return {}
+
+    live_denied: Rows = {}
     for part, rows in denied_rows(parent, newer).items():
-        live = parent.parts.live_members(parent.parts.position(part))
-        if kept := {row: entry for row, entry in rows.items() if live[row]}:
-            out[part] = kept
-    return out
+        is_live = parent.parts.live_members(parent.parts.position(part))  # bool [rows of the part]
+        for row, entry in rows.items():
+            if is_live[row]:
+                live_denied.setdefault(part, {})[row] = entry
+    return live_denied
 
 
 def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
@@ -89,136 +112,212 @@ def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
     return denied_files(version.store, denies, version.dataset, files)
 
 
-def own_denied(store: Store, denies: Sequence[Deny], dataset: str, change: Change) -> Rows:
-    files = [
-        {**file.file.to_json(), "columns": list(file.columns)}
-        for file in change.samples
-        if file.group == "keys"
-    ]
+def own_denied(
+    store: Store,
+    denies: Sequence[Deny],
+    dataset: str,
+    change: Change,
+) -> Rows:
+    files: list[dict[str, Any]] = []
+    for samples in change.samples:
+        if samples.group == "keys":
+            file = samples.file.to_json()
+            file["columns"] = list(samples.columns)
+            files.append(file)
     return denied_files(store, denies, dataset, files)
 
 
 def denied_files(
-    store: Store, denies: Sequence[Deny], dataset: str, files: Sequence[Mapping[str, Any]]
+    store: Store,
+    denies: Sequence[Deny],
+    dataset: str,
+    files: Sequence[Mapping[str, Any]],
 ) -> Rows:
-    tests = DenyList(denies, dataset)
-    out: Rows = {}
+    """Return the denied rows of these key tables, given as a manifest lists them."""
+    deny_list = DenyList(denies, dataset)
+    denied: Rows = {}
     for file in files:
-        columns = ["part", "row", *(name for name in tests.columns if name in file["columns"])]
-        table = get_table(store, TableFile.from_json(dict(file)), columns)
-        entries = tests.entries(table)
-        rows_denied = table.select(["part", "row"]).filter(pa.array(entries != 0)).to_pylist()
-        for at, entry in zip(rows_denied, entries[entries != 0].tolist(), strict=True):
-            out.setdefault(at["part"], {})[at["row"]] = entry
-    return out
+        tested = [name for name in deny_list.columns if name in file["columns"]]
+        table_file = TableFile.from_json(dict(file))
+        table = get_table(store, table_file, ["part", "row", *tested])
+        entries = deny_list.entries(table)  # int64 [rows], 0 if none denies the row
+        is_denied = entries != 0
+        places = table.select(["part", "row"]).filter(pa.array(is_denied))
+        for place, entry in zip(places.to_pylist(), entries[is_denied].tolist(), strict=True):
+            part_rows = denied.setdefault(place["part"], {})
+            part_rows[place["row"]] = entry
+    return denied
 
 
-def new_keys(store: Store, denies: Sequence[Deny], rows: Rows, change: Change) -> dict[str, dict[int, str]]:
+def new_keys(
+    store: Store,
+    denies: Sequence[Deny],
+    rows: Rows,
+    change: Change,
+) -> NewKeys:
     """Return part id -> row -> placeholder for the key, for these rows of a change."""
-    files = [file.file for file in change.samples if file.group == "keys"]
-    return renamed(denies, rows, get_tables(store, files, ["part", "row", "key"]))
+    files = [samples.file for samples in change.samples if samples.group == "keys"]
+    tables = get_tables(store, files, ["part", "row", "key"])
+    return renamed(denies, rows, tables)
 
 
-def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[int, str]]:
+def renamed(denies: Sequence[Deny], rows: Rows, tables: Iterable[pa.Table]) -> NewKeys:
     """Return part id -> row -> placeholder for the key. tables: part, row and key columns of whole parts."""
     salts = {deny.n: deny.salt for deny in denies}
-    out: dict[str, dict[int, str]] = {}
+    placeholders: NewKeys = {}
     for table in tables:
-        of_parts = table.filter(pc.is_in(table["part"], value_set=pa.array(list(rows), pa.string())))
-        keys = set(of_parts["key"].to_pylist())
-        for at in of_parts.to_pylist():
-            if at["row"] in rows[at["part"]]:
-                key = placeholder(salts[rows[at["part"]][at["row"]]], at["key"], keys)
-                keys.add(key)
-                out.setdefault(at["part"], {})[at["row"]] = key
-    return out
+        # Of whole parts, because a placeholder must differ from every key of its part.
+        members = _rows_of_parts(table, rows)
+        keys = set(members["key"].to_pylist())
+        for member in members.to_pylist():
+            entry = rows[member["part"]].get(member["row"])
+            if entry is None:
+                continue
+            key = placeholder(salts[entry], member["key"], keys)
+            keys.add(key)
+            part_keys = placeholders.setdefault(member["part"], {})
+            part_keys[member["row"]] = key
+    return placeholders
 
 
-def _not_live(store: Store, parent: Version, denied: Rows, change: Change) -> dict[str, dict[int, str]]:
-    touched = _touched(store, change) & set(parent.parts.ids.to_pylist())
+def _rows_of_parts(table: pa.Table, parts: Iterable[str]) -> pa.Table:
+    ids = pa.array(list(parts), pa.string())
+    return table.filter(pc.is_in(table["part"], value_set=ids))
+
+
+def _not_live(
+    store: Store,
+    parent: Version,
+    denied: Rows,
+    change: Change,
+) -> NewKeys:
+    """Return the stored keys of the parent's samples that are not live, in parts that the change adds to.
+
+    A group or annotation has values for all rows of a part: they must not bring back what a denied sample contained.
+    """
+    extended_parts = _parts_of(store, change) & set(parent.parts.ids.to_pylist())
     rows: dict[str, set[int]] = {}
-    for part in sorted(touched):
-        live = parent.parts.live_members(parent.parts.position(part))
-        dead = set(np.flatnonzero(~live).tolist()) | set(denied.get(part, ()))
+    for part in sorted(extended_parts):
+        is_live = parent.parts.live_members(parent.parts.position(part))  # bool [rows of the part]
+        dead = set(np.flatnonzero(~is_live).tolist())
+        dead.update(denied.get(part, ()))
         if dead:
             rows[part] = dead
     if not rows:
         return {}
-    files = [TableFile.from_json(entry) for entry in parent.manifest["samples"] if entry["group"] == "keys"]
-    out: dict[str, dict[int, str]] = {}
+
+    key_entries = [entry for entry in parent.manifest["samples"] if entry["group"] == "keys"]
+    files = [TableFile.from_json(entry) for entry in key_entries]
+    stored_keys: NewKeys = {}
     for table in get_tables(store, files, ["part", "row", "key"]):
-        of_parts = table.filter(pc.is_in(table["part"], value_set=pa.array(list(rows), pa.string())))
-        for at in of_parts.to_pylist():
-            if at["row"] in rows[at["part"]]:
-                out.setdefault(at["part"], {})[at["row"]] = at["key"]
-    return out
+        for member in _rows_of_parts(table, rows).to_pylist():
+            part = member["part"]
+            if member["row"] in rows[part]:
+                part_keys = stored_keys.setdefault(part, {})
+                part_keys[member["row"]] = member["key"]
+    return stored_keys
 
 
-def _touched(store: Store, change: Change) -> set[str]:
-    files = [file.file for file in change.samples] + ([change.shards] if change.shards else [])
-    return {
-        part for table in get_tables(store, files, ["part"]) for part in pc.unique(table["part"]).to_pylist()
-    }
+def _parts_of(store: Store, change: Change) -> set[str]:
+    files = [samples.file for samples in change.samples]
+    if change.shards is not None:
+        files.append(change.shards)
+    parts: set[str] = set()
+    for table in get_tables(store, files, ["part"]):
+        parts.update(pc.unique(table["part"]).to_pylist())
+    return parts
 
 
-def _redacted(store: Store, prefix: str, change: Change, redacted: Redacted) -> Change:
-    if not redacted:
+def _redacted(store: Store, prefix: str, change: Change, rows: Redacted) -> Change:
+    if not rows:
         return change
-    samples = redact_samples(store, prefix, change.samples, redacted)
-    stats, key_hashes = change.stats, change.key_hashes
-    if stats is not None and samples != change.samples:
-        stats = redact_stats(store, prefix, [file.file for file in samples])
-    if key_hashes is not None and samples != change.samples:
-        files = [file.file for file in samples if file.group == "keys"]
-        hashes = [hashes_of(table["key"]) for table in get_tables(store, files, ["key"])]
-        key_hashes = put_hashes(store, prefix, np.concatenate(hashes))
-    shards = redact_shards(store, prefix, change.shards, redacted) if change.shards else None
-    return replace(change, samples=samples, stats=stats, shards=shards, key_hashes=key_hashes)
+    samples = redact_samples(store, prefix, change.samples, rows)
+    stats = change.stats
+    key_hashes = change.key_hashes
+    if samples != change.samples:
+        # The old statistics and hashes are of the denied values too.
+        if stats is not None:
+            stats = redact_stats(store, prefix, [file.file for file in samples])
+        if key_hashes is not None:
+            files = [file.file for file in samples if file.group == "keys"]
+            hashes = [hashes_of(table["key"]) for table in get_tables(store, files, ["key"])]
+            key_hashes = put_hashes(store, prefix, np.concatenate(hashes))
+    shards = None
+    if change.shards is not None:
+        shards = redact_shards(store, prefix, change.shards, rows)
+    return replace(
+        change,
+        samples=samples,
+        stats=stats,
+        shards=shards,
+        key_hashes=key_hashes,
+    )
 
 
 def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Change, int]:
+    """Return (the change with these rows of its own excluded, number of rows that it did not exclude before)."""
     excluded = _without_own_exclusions(store, own, change)
-    n_dropped = sum(map(len, excluded.values()))
+    n_dropped = _n_rows(excluded)
     if not n_dropped:
         return change, 0
-    table = get_table(store, _shards_of(change), ["part", "n_rows"]).to_pylist()
-    rows, sizes = _grouped(excluded), {row["part"]: row["n_rows"] for row in table}
-    for row in get_table(store, change.exclusions).to_pylist() if change.exclusions else ():
-        members = np.flatnonzero(unpack(row["bitmap"], row["n_rows"])).tolist()
-        rows.setdefault((row["part"], row["reason"]), []).extend(members)
-        sizes[row["part"]] = row["n_rows"]
-    exclusions = put_exclusions(store, prefix, rows, sizes)
-    return replace(change, exclusions=exclusions, n_excluded=change.n_excluded + n_dropped), n_dropped
 
-
-def _shards_of(change: Change) -> TableFile:
     assert change.shards is not None, "a change that brings samples brings their shards"
-    return change.shards
+    sizes: dict[str, int] = {}
+    for shard in get_table(store, change.shards, ["part", "n_rows"]).to_pylist():
+        sizes[shard["part"]] = shard["n_rows"]
+
+    # One table for both: the takedowns' exclusions, and the change's own with their reasons.
+    rows = _by_reason(excluded)
+    for exclusion in _exclusions(store, change):
+        members = rows.setdefault((exclusion["part"], exclusion["reason"]), [])
+        members += _excluded_rows(exclusion)
+        sizes[exclusion["part"]] = exclusion["n_rows"]
+    exclusions = put_exclusions(store, prefix, rows, sizes)
+    n_excluded = change.n_excluded + n_dropped
+    return replace(change, exclusions=exclusions, n_excluded=n_excluded), n_dropped
 
 
 def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
+    """Return the rows that the change does not exclude itself."""
     if not rows or change.exclusions is None:
         return rows
-    out = {part: dict(members) for part, members in rows.items()}
-    for row in get_table(store, change.exclusions).to_pylist():
-        for at in np.flatnonzero(unpack(row["bitmap"], row["n_rows"])).tolist():
-            out.get(row["part"], {}).pop(at, None)
-    return {part: members for part, members in out.items() if members}
+    others = {part: dict(members) for part, members in rows.items()}
+    for exclusion in _exclusions(store, change):
+        part_rows = others.get(exclusion["part"], {})
+        for row in _excluded_rows(exclusion):
+            part_rows.pop(row, None)
+    return {part: members for part, members in others.items() if members}
 
 
-def _grouped(rows: Rows) -> dict[tuple[str, str], list[int]]:
-    out: dict[tuple[str, str], list[int]] = {}
+def _exclusions(store: Store, change: Change) -> list[dict[str, Any]]:
+    if change.exclusions is None:
+        return []
+    table = get_table(store, change.exclusions)
+    return list(table.to_pylist())
+
+
+def _excluded_rows(exclusion: Mapping[str, Any]) -> list[int]:
+    is_excluded = unpack(exclusion["bitmap"], exclusion["n_rows"])
+    rows: list[int] = np.flatnonzero(is_excluded).tolist()
+    return rows
+
+
+def _by_reason(rows: Rows) -> dict[tuple[str, str], list[int]]:
+    """Return (part id, reason) -> rows, as `put_exclusions` takes them."""
+    grouped: dict[tuple[str, str], list[int]] = {}
     for part, members in rows.items():
         for row, entry in members.items():
-            out.setdefault((part, reason_of(entry)), []).append(row)
-    return out
+            group = grouped.setdefault((part, reason_of(entry)), [])
+            group.append(row)
+    return grouped
 
 
-def _sizes(parent: Version | None) -> dict[str, int]:
+def _n_rows(rows: Rows) -> int:
+    return sum(len(members) for members in rows.values())
+
+
+def _part_sizes(parent: Version | None) -> dict[str, int]:
     if parent is None:
         return {}
-    return dict(zip(parent.parts.ids.to_pylist(), parent.parts.n_rows.tolist(), strict=True))
-
-
-def _put(store: Store, prefix: str, rows: Rows, sizes: dict[str, int]) -> TableFile:
-    return put_exclusions(store, prefix, _grouped(rows), sizes)
+    ids = parent.parts.ids.to_pylist()
+    return dict(zip(ids, parent.parts.n_rows.tolist(), strict=True))

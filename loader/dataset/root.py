@@ -253,10 +253,22 @@ class Root:
         TransactionNotFound; Fenced; StageNotPublished if the verdict is missing or for another change; Corrupt;
         Conflict, also if another writer excluded a superseded sample meanwhile; VersionNotFound; EmptyVersion.
         """
-        from .writer import publish_parts
+        from .publish import publish_parts
 
-        how = exclude or {}, producer, supersede or {}, onto, verdict, facts, foreign
-        return self._verifying(publish_parts(self, dataset, parts, parent, *how))
+        version = publish_parts(
+            self,
+            dataset,
+            parts,
+            parent,
+            exclude=exclude or {},
+            producer=producer,
+            supersede=supersede or {},
+            onto=onto,
+            verdict=verdict,
+            facts=facts,
+            foreign=foreign,
+        )
+        return self._verifying(version)
 
     def add_group(
         self,
@@ -275,7 +287,7 @@ class Root:
 
         Raises: Conflict if there is nothing to add or another writer added it; FieldNotFound.
         """
-        from .writer import publish_group
+        from .publish import publish_group
 
         return self._verifying(publish_group(self, ref, group, compute, inputs, producer, facts))
 
@@ -313,7 +325,7 @@ class Root:
         differs from the column's; InvalidSample, InvalidField, InvalidKey, DuplicateKey with file and line.
         """
         from .labels.annotate import Annotating
-        from .writer import publish_annotation
+        from .publish import publish_annotation
 
         how = Annotating(
             name=name,
@@ -338,7 +350,7 @@ class Root:
         Raises: SampleNotFound for a missing key; InvalidSample if a key or the reason is not text; Conflict if another
         writer excluded one of them meanwhile.
         """
-        from .writer import publish_exclusions
+        from .publish import publish_exclusions
 
         return self._verifying(publish_exclusions(self, ref, keys, reason, producer))
 

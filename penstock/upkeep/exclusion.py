@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from loader.dataset.log.marker import check_primary
 from loader.dataset.versions.samples_table import live_ordinals
-from loader.dataset.writer import publish_left_out
+from loader.dataset.publish import publish_left_out
 from loader.errors import (
     Conflict,
     EmptyVersion,

@@ -26,7 +26,7 @@ from loader.dataset.tables.foreign_objects import (
     place_id,
     put_place,
 )
-from loader.dataset.writer import publish_left_out, publish_registered
+from loader.dataset.publish import publish_left_out, publish_registered
 from loader.dataset.writing.exclude import Superseded
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore

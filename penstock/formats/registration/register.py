@@ -24,7 +24,7 @@ from loader.dataset.tables.foreign_objects import (
     put_place,
 )
 from loader.dataset.versions.version import Version
-from loader.dataset.writer import publish_left_out, publish_registered
+from loader.dataset.publish import publish_left_out, publish_registered
 from loader.errors import Conflict, EmptyVersion
 from loader.order.random.lanes import frozen_shape
 from loader.storage import ObjectInfo, Store, open_store

@@ -17,10 +17,10 @@ from loader import Root, Version
 from loader.dataset.columnar.column_names import Partitions, text_columns
 from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import check_dataset_name
+from loader.dataset.publish import publish_left_out, publish_registered
 from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
-from loader.dataset.publish import publish_left_out, publish_registered
 from loader.dataset.writing.part_writer import SampleBlock
 from loader.dataset.writing.run_tables import part_tables
 from loader.dataset.writing.spill import Sample

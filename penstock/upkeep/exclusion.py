@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from loader.dataset.log.marker import check_primary
-from loader.dataset.versions.samples_table import live_ordinals
 from loader.dataset.publish import publish_left_out
+from loader.dataset.versions.samples_table import live_ordinals
 from loader.errors import (
     Conflict,
     EmptyVersion,

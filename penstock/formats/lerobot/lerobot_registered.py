@@ -19,6 +19,7 @@ import pyarrow as pa
 from loader import Root, Version
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
+from loader.dataset.publish import publish_left_out, publish_registered
 from loader.dataset.shards.part import Part
 from loader.dataset.tables.foreign_objects import (
     foreign_table,
@@ -26,7 +27,6 @@ from loader.dataset.tables.foreign_objects import (
     place_id,
     put_place,
 )
-from loader.dataset.publish import publish_left_out, publish_registered
 from loader.dataset.writing.exclude import Superseded
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, EmptyVersion, FieldMismatch, InvalidStore

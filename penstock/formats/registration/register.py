@@ -16,6 +16,7 @@ from loader.dataset.columnar.choices import WIDTHS, ColumnarOptions
 from loader.dataset.columnar.column_names import text_columns
 from loader.dataset.log.entries import canonical
 from loader.dataset.names import check_dataset_name
+from loader.dataset.publish import publish_left_out, publish_registered
 from loader.dataset.root import Root
 from loader.dataset.tables.foreign_objects import (
     foreign_table,
@@ -24,7 +25,6 @@ from loader.dataset.tables.foreign_objects import (
     put_place,
 )
 from loader.dataset.versions.version import Version
-from loader.dataset.publish import publish_left_out, publish_registered
 from loader.errors import Conflict, EmptyVersion
 from loader.order.random.lanes import frozen_shape
 from loader.storage import ObjectInfo, Store, open_store

@@ -20,6 +20,7 @@ from .commit import Pending, check_facts, check_producer, commit, with_statistic
 from .labels.annotate import Annotated, Annotating, write_annotation
 from .log.refs import resolve
 from .log.rules import not_aborted
+from .log.state import State, Txn
 from .publication_gate import Check, FreeGroup, NewKeys, Onto, PassedVerdict, SameCells, check_verdict
 from .shards.part import Part
 from .tables.manifest import Change
@@ -68,26 +69,14 @@ def publish_parts(
     producer_facts = check_producer(producer)
     field_facts = check_facts(facts)
     state = root.log.state
-    if parent is not None and resolve(state, parent).dataset != dataset:
-        raise Conflict(f"parent {parent} is not a version of {dataset!r}")
-    known = not_aborted(state, txn)
-    if known.dataset != dataset:
-        raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
+    known = _transaction_of_parts(state, txn, dataset, parent)
     if known.number is not None:
         return root.open(f"{dataset}@{known.number}")  # an earlier attempt committed it
     for key, why in exclude.items():
         check_reason("exclude", repr(key), why)
     passed: PassedVerdict | None = None
     if verdict or known.gated:
-        passed = check_verdict(
-            root.store,
-            known,
-            verdict,
-            parts,
-            exclude,
-            supersede,
-            foreign,
-        )
+        passed = check_verdict(root.store, known, verdict, parts, exclude, supersede, foreign)
 
     # 2. Write the samples table and the other tables of the change. They need the newest version only for the types of
     #    its columns: `commit` compares the change with the version that is then the newest.
@@ -100,14 +89,7 @@ def publish_parts(
         superseded = NOTHING_SUPERSEDED
         if supersede:
             superseded = find_superseded(base, supersede)
-        change, keys = write_run(
-            root.store,
-            prefix,
-            parts,
-            _column_types(base),
-            exclude,
-            superseded,
-        )
+        change, keys = write_run(root.store, prefix, parts, _column_types(base), exclude, superseded)
         pending = Pending(
             dataset=dataset,
             txn=txn,
@@ -126,6 +108,15 @@ def publish_parts(
             checks.append(superseded.still_live())
         checks.append(NewKeys(root.store, keys))
         return commit(root.store, root.log, pending, *checks)
+
+
+def _transaction_of_parts(state: State, txn: str, dataset: str, parent: str | None) -> Txn:
+    if parent is not None and resolve(state, parent).dataset != dataset:
+        raise Conflict(f"parent {parent} is not a version of {dataset!r}")
+    known = not_aborted(state, txn)
+    if known.dataset != dataset:
+        raise Conflict(f"these parts were begun for dataset {known.dataset!r}, not {dataset!r}")
+    return known
 
 
 def _column_types(version: Version | None) -> dict[str, str]:
@@ -196,26 +187,15 @@ def publish_registered(
 
     covered, covered_keys = find_standing(parent, standing)
     left_out = left_out.joined(covered)
-    change, keys = write_run(
-        root.store,
-        prefix,
-        parts,
-        _column_types(parent),
-        {},
-        left_out,
-        samples,
-        standing,
-    )
-    records: set[str] = set()
-    for key, exclusion in standing.items():
-        if key in covered_keys or key in keys.left_out:
-            records.add(exclusion.record)
+    types = _column_types(parent)
+    change, keys = write_run(root.store, prefix, parts, types, {}, left_out, samples, standing)
     if foreign is not None:
         data = table_bytes(foreign, "foreign", facts=facts)
         objects = put_named(root.store, prefix, "foreign", data, foreign.num_rows)
         change = replace(change, foreign=objects)
     if chunk_rows:
         change = replace(change, chunks=_chunks(change, chunk_rows))
+    records = {one.record for key, one in standing.items() if key in covered_keys or key in keys.left_out}
     pending = Pending(
         dataset=dataset,
         txn=txn,
@@ -226,10 +206,8 @@ def publish_registered(
         facts=check_facts(of_fields),
     )
 
-    parent_id = ""
-    if parent is not None:
-        parent_id = parent.id
-    checks: list[Check] = [Onto(parent_id), NewKeys(root.store, keys, left_out)]
+    base = parent.id if parent else ""
+    checks: list[Check] = [Onto(base), NewKeys(root.store, keys, left_out)]
     if left_out.n_samples:
         checks.append(left_out.still_live())
     return commit(root.store, root.log, pending, *checks)

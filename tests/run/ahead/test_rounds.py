@@ -138,7 +138,8 @@ collector of cycles while modules are imported."""
 HEAVY = (
     *("numpy.ma", "numpy.random", "pandas", "polars", "pyarrow.compute", "pyarrow.dataset", "torch"),
     *("asyncio", "html", "http.client", "multiprocessing", "sqlite3", "tempfile", "urllib.request"),
-    *("loader.dataset.writer", "loader.dataset.commit", "loader.dataset.publication_gate"),
+    *("loader.dataset.writer", "loader.dataset.publish", "loader.dataset.commit"),
+    "loader.dataset.publication_gate",
     *("loader.dataset.writing", "loader.run.workers"),
 )
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import loader
-from loader.dataset import writer as changes
+from loader.dataset import publish as changes
 from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore, NotARoot, Transient
 from loader.storage import open_store
 from loader.storage.files import MemoryBudget
@@ -533,9 +533,9 @@ def test_migrate_leaves_out_objects_that_a_version_names_outside_of_data(root, p
     publish, paths = changes.publish_parts, ["log/000000000099.json", "../outside.tar", "penstock.json"]
 
     def write_naming(path, numbers):
-        def forged(root, dataset, parts, *how):
+        def forged(root, dataset, parts, *base, **how):
             shards = [replace(shard, path=path) for shard in parts[0].shards]
-            return publish(root, dataset, [replace(parts[0], shards=shards), *parts[1:]], *how)
+            return publish(root, dataset, [replace(parts[0], shards=shards), *parts[1:]], *base, **how)
 
         with monkeypatch.context() as patched:  # as a writer does who keeps none of the rules
             patched.setattr(changes, "check_parts", lambda parts: parts[0].txn)

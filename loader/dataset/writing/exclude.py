@@ -24,9 +24,9 @@ def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
     """
     if parent is None:
         raise Conflict("every version of the dataset was retired meanwhile; begin again")
-    there = set(parent.parts.ids.to_pylist())
+    parent_parts = set(parent.parts.ids.to_pylist())
     for part in parts:
-        if part not in there:
+        if part not in parent_parts:
             raise Conflict(
                 f"part {part} is no longer in {parent.name}, the newest version; begin again from it"
             )
@@ -34,6 +34,7 @@ def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
 
 
 Rows = dict[str, list[int]]
+"""Part id -> rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,21 +52,22 @@ class Superseded:
 
     def joined(self, others: "Superseded") -> "Superseded":
         """Return these samples and the others. A sample that is in both keeps its reason here."""
-        own: dict[str, set[int]] = {}
+        own_rows: dict[str, set[int]] = {}
         for (part, _), members in self.rows.items():
-            own.setdefault(part, set()).update(members)
+            own_rows.setdefault(part, set()).update(members)
+
         rows = {name: list(members) for name, members in self.rows.items()}
         for (part, reason), members in others.rows.items():
-            new = [row for row in members if row not in own.get(part, ())]
-            if new:
-                rows.setdefault((part, reason), []).extend(new)
+            new_rows = [row for row in members if row not in own_rows.get(part, ())]
+            if new_rows:
+                rows.setdefault((part, reason), []).extend(new_rows)
         return Superseded(rows=rows, n_rows={**others.n_rows, **self.n_rows})
 
     def still_live(self) -> "StillLive":
-        by_part: Rows = {}
+        rows_by_part: Rows = {}
         for (part, _), rows in self.rows.items():
-            by_part.setdefault(part, []).extend(rows)
-        return StillLive(by_part)
+            rows_by_part.setdefault(part, []).extend(rows)
+        return StillLive(rows_by_part)
 
 
 NOTHING_SUPERSEDED = Superseded()
@@ -90,21 +92,30 @@ def find_standing(version: Version | None, standing: Standing) -> tuple[Supersed
     """Return the live samples that an exclusion covers, and their keys. Costs a scan of the version's keys."""
     if version is None or not standing:
         return NOTHING_SUPERSEDED, frozenset()
+    # A key without a live sample is no error: the decision also covers samples that may come later.
     live = live_rows(version, frozenset(standing))
-    reasons = {key: one.reason for key, one in standing.items()}
-    keys = frozenset(key for members in live.values() for key in members.values())
-    return _with_reasons(version, live, reasons), keys
+    reasons = {key: exclusion.reason for key, exclusion in standing.items()}
+    return _with_reasons(version, live, reasons), _keys_in(live)
 
 
-def check_reason(verb: str, of: str, reason: str) -> None:
+def check_reason(
+    verb: str,
+    target: str,
+    reason: str,
+) -> None:
     """Raise InvalidSample if the reason is blank or not UTF-8 text."""
     if not is_text(reason) or not reason.strip():
         raise InvalidSample(
-            f"{verb} gives no reason for {of}, got {reason!r}; a reader of the version will see it: pass UTF-8 text"
+            f"{verb} gives no reason for {target}, got {reason!r}; "
+            "a reader of the version will see it: pass UTF-8 text"
         )
 
 
-def find_excluded(version: Version, keys: Sequence[str], reason: str) -> Superseded:
+def find_excluded(
+    version: Version,
+    keys: Sequence[str],
+    reason: str,
+) -> Superseded:
     """Return the samples with these keys, to exclude for one reason. Costs a scan of the version's keys.
 
     Raises: SampleNotFound if a key is not live; EmptyVersion if there are no keys; InvalidKey for an invalid key, or a
@@ -115,16 +126,25 @@ def find_excluded(version: Version, keys: Sequence[str], reason: str) -> Superse
     keys = list(keys)
     if not keys:
         raise EmptyVersion("exclude was given no keys; name at least one")
-    if strange := [key for key in keys if not isinstance(key, str)]:
-        raise InvalidKey(
-            f"exclude takes keys, which are text, got the {type(strange[0]).__name__} {strange[0]!r}"
-        )
-    return _with_reasons(version, _find(version, frozenset(keys)), dict.fromkeys(keys, reason))
+    for key in keys:
+        if not isinstance(key, str):
+            raise InvalidKey(f"exclude takes keys, which are text, got the {type(key).__name__} {key!r}")
+    rows = _find_live(version, frozenset(keys))
+    return _with_reasons(version, rows, dict.fromkeys(keys, reason))
 
 
-def exclusion_change(store: Store, prefix: str, left_out: Superseded) -> Change:
+def exclusion_change(
+    store: Store,
+    prefix: str,
+    left_out: Superseded,
+) -> Change:
     """Upload the bitmaps of these samples; return the change that excludes them."""
-    file = put_exclusions(store, prefix, left_out.rows, left_out.n_rows)
+    file = put_exclusions(
+        store,
+        prefix,
+        left_out.rows,
+        left_out.n_rows,
+    )
     return Change(exclusions=file, n_excluded=left_out.n_samples)
 
 
@@ -134,22 +154,26 @@ def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Supe
     Raises: SampleNotFound if a key is not live; InvalidSample if a reason is missing.
     """
     if version is None:
-        raise VersionNotFound(
-            f"there is no version yet, so nothing in it to supersede: {sorted(reasons)[0]!r}"
-        )
+        first_key = min(reasons)
+        raise VersionNotFound(f"there is no version yet, so nothing in it to supersede: {first_key!r}")
     for key, reason in sorted(reasons.items()):
         check_reason("supersede", repr(key), reason)
-    return _with_reasons(version, _find(version, frozenset(reasons)), reasons)
+    rows = _find_live(version, frozenset(reasons))
+    return _with_reasons(version, rows, reasons)
 
 
 def _with_reasons(
-    version: Version, members: Mapping[str, Mapping[int, str]], reasons: Mapping[str, str]
+    version: Version,
+    live: Mapping[str, Mapping[int, str]],
+    reasons: Mapping[str, str],
 ) -> Superseded:
     rows: dict[tuple[str, str], list[int]] = {}
-    for part, keys in members.items():
+    n_rows: dict[str, int] = {}
+    for part, keys in live.items():
+        position = version.parts.position(part)
+        n_rows[part] = int(version.parts.n_rows[position])
         for row, key in keys.items():
             rows.setdefault((part, reasons[key]), []).append(row)
-    n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in members}
     return Superseded(rows=rows, n_rows=n_rows)
 
 
@@ -166,27 +190,55 @@ def put_exclusions(
     rows: (part id, reason) -> rows. n_rows: part id -> number of rows.
     by_content: name the table for its content, if another run with the same prefix may exclude other samples.
     """
-    table = []
+    bitmaps = []
+    # In this order whatever the caller's: the same exclusions give the same bytes.
     for (part, reason), members in sorted(rows.items()):
-        excluded = np.zeros(n_rows[part], bool)
-        excluded[list(members)] = True
-        table.append({"part": part, "bitmap": pack(excluded), "n_rows": len(excluded), "reason": reason})
-    content = pa.Table.from_pylist(table, schema=EXCLUSIONS_SCHEMA)
+        is_excluded = np.zeros(n_rows[part], bool)
+        is_excluded[list(members)] = True
+        bitmaps.append(
+            {
+                "part": part,
+                "bitmap": pack(is_excluded),
+                "n_rows": len(is_excluded),
+                "reason": reason,
+            }
+        )
+    table = pa.Table.from_pylist(bitmaps, schema=EXCLUSIONS_SCHEMA)
     if by_content:
-        return put_named_table(store, prefix, content, "exclusions")
-    return put_table(store, f"{prefix}/exclusions.parquet", content, "exclusions")
+        return put_named_table(
+            store,
+            prefix,
+            table,
+            "exclusions",
+        )
+    return put_table(
+        store,
+        f"{prefix}/exclusions.parquet",
+        table,
+        "exclusions",
+    )
 
 
-def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
+def _find_live(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
+    """Return part id -> row -> key of live samples. Raises: SampleNotFound if one is missing."""
     rows = live_rows(version, keys)
-    keys_excluded = {key for members in rows.values() for key in members.values()}
-    if missing := sorted(keys - keys_excluded):
+    missing = sorted(keys - _keys_in(rows))
+    if missing:
+        others = ""
+        if len(missing) > 1:
+            others = f" (nor {len(missing) - 1} others of these keys)"
         raise SampleNotFound(
-            f"{version.name} has no live sample {missing[0]!r}"
-            + (f" (nor {len(missing) - 1} others of these keys)" if len(missing) > 1 else "")
-            + "; nothing was excluded. List keys with version.samples()"
+            f"{version.name} has no live sample {missing[0]!r}{others}; "
+            "nothing was excluded. List keys with version.samples()"
         )
     return rows
+
+
+def _keys_in(rows: Mapping[str, Mapping[int, str]]) -> frozenset[str]:
+    keys: set[str] = set()
+    for members in rows.values():
+        keys.update(members.values())
+    return frozenset(keys)
 
 
 class StillLive:
@@ -199,8 +251,9 @@ class StillLive:
         """Check the newest version. Raises: Conflict."""
         parent = still_there(parent, self._rows)
         for part, rows in self._rows.items():
-            live = parent.parts.live_members(parent.parts.position(part))
-            if not live[rows].all():
+            is_live = parent.parts.live_members(parent.parts.position(part))
+            # Excluded twice, a sample would be subtracted twice from the version's `n_live`.
+            if not is_live[rows].all():
                 raise Conflict(
                     f"a sample of part {part} was excluded by another writer in {parent.name}; open it and retry"
                 )

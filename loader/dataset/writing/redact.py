@@ -6,8 +6,10 @@ null, and the key a placeholder.
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -31,11 +33,19 @@ from ..tables.stats import column_stats
 Redacted = Mapping[str, Mapping[int, str]]
 """Part id -> row -> new key."""
 Shard = Mapping[str, Any]
+"""Row of a shards table."""
+Patch = tuple[int, bytes | int]
+"""(offset in the shard, new bytes or number of zeros)."""
 
 _BLOCK = bytes(2**20)
 
 
-def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str]) -> dict[str, Any]:
+def redact_shard(
+    store: Store,
+    prefix: str,
+    shard: Shard,
+    rows: Mapping[int, str],
+) -> dict[str, Any]:
     """Write a redacted copy of a shard under `prefix`, and return its row; the shard's own row if nothing changes.
 
     rows: row -> new key, of as many bytes.
@@ -43,31 +53,51 @@ def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str
     Raises: Corrupt if the shard's bytes do not match the shards table; StoreError.
     """
     keys, places = shard_index(store, shard)
-    patches: list[tuple[int, bytes | int]] = []
-    for row, key in sorted(rows.items()):
+    patches: list[Patch] = []
+    for row, new_key in sorted(rows.items()):
         for field, table in places.items():
             offset, nbytes, crc = table[row].tolist()
-            if keys[row] != key:
-                header = member_header(member_name(key, field), nbytes)
+            if keys[row] != new_key:
+                # The header names the key. The new one is as long, so every offset stays.
+                header = member_header(member_name(new_key, field), nbytes)
                 patches.append((offset - len(header), header))
             if crc != crc_of_zeros(nbytes):
                 patches.append((offset, nbytes))
                 table[row, 2] = crc_of_zeros(nbytes)
-        keys[row] = key
+        keys[row] = new_key
     if not patches:
         return dict(shard)
     if is_foreign(shard["path"]):
-        return _redact_index(store, prefix, shard, rows, keys, places)
+        # The bytes are not the root's own: only the index changes.
+        return _redact_index(
+            store,
+            prefix,
+            shard,
+            rows,
+            keys,
+            places,
+        )
+
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
-    sha256, pages = _copy(store, shard, f"{stem}.tar", sorted(patches, key=lambda patch: patch[0]))
-    index = index_bytes(keys, places, pages)
-    place = IndexPlace.measure(f"{stem}.index.parquet", index, len(pages))
-    store.put_if_absent(place.path, index)
+    path = f"{stem}.tar"
+    patches.sort(key=itemgetter(0))  # the copy is one pass over the source
+    sha256, pages = _copy(
+        store,
+        shard,
+        path,
+        patches,
+    )
+    index_row = _put_index(
+        store,
+        stem,
+        index_bytes(keys, places, pages),
+        len(pages),
+    )
     return {
         **shard,
-        "path": f"{stem}.tar",
+        "path": path,
         "sha256": sha256,
-        **place.row(),
+        **index_row,
     }
 
 
@@ -79,12 +109,24 @@ def _redact_index(
     keys: list[str],
     places: dict[str, Int64s],
 ) -> dict[str, Any]:
+    # Without place, size and checksum nothing leads from the index to the sample's bytes.
     for table in places.values():
         table[list(rows)] = 0
-    index = index_bytes(keys, places)
-    place = IndexPlace.measure(f"{prefix}/{shard['group']}-{shard['part']}.index.parquet", index)
+    stem = f"{prefix}/{shard['group']}-{shard['part']}"
+    index_row = _put_index(store, stem, index_bytes(keys, places))
+    return {**shard, **index_row}
+
+
+def _put_index(
+    store: Store,
+    stem: str,
+    index: bytes,
+    pages_nbytes: int = 0,
+) -> dict[str, Any]:
+    """Upload a shard's index; return its columns of the shards table."""
+    place = IndexPlace.measure(f"{stem}.index.parquet", index, pages_nbytes)
     store.put_if_absent(place.path, index)
-    return {**shard, **place.row()}
+    return place.row()
 
 
 def redact_shards(
@@ -102,108 +144,193 @@ def redact_shards(
         placed: reader of registered bytes; None if none can be adopted.
         own: paths of other adopted shards that become the root's own.
     """
-    table = get_table(store, file)
-    shards = table.to_pylist()
-    affected = {at for at, shard in enumerate(shards) if rows.get(shard["part"])}
-    adopted = {
-        shards[at]["path"]
-        for at in affected
-        if placed is not None and is_foreign(shards[at]["path"]) and placed.is_adopted(shards[at]["path"])
-    }
-    adopted |= {shard["path"] for shard in shards if shard["path"] in own}
-    affected |= {at for at, shard in enumerate(shards) if shard["path"] in adopted}
-    for at in sorted(affected):
-        redacted = rows.get(shards[at]["part"], {})
-        if placed is not None and shards[at]["path"] in adopted:
-            shards[at] = _own_shard(store, placed, prefix, shards[at], redacted)
-        else:
-            shards[at] = redact_shard(store, prefix, shards[at], redacted)
+    shards = get_table(store, file).to_pylist()
+    with_samples = [position for position, shard in enumerate(shards) if rows.get(shard["part"])]
+    adopted_paths = {shard["path"] for shard in shards if shard["path"] in own}
+    if placed is not None:
+        for position in with_samples:
+            path = shards[position]["path"]
+            if is_foreign(path) and placed.is_adopted(path):
+                adopted_paths.add(path)
+    sharing = [position for position, shard in enumerate(shards) if shard["path"] in adopted_paths]
+
+    affected = sorted({*with_samples, *sharing})
     if not affected:
         return file
+    for position in affected:
+        shard = shards[position]
+        # An object that parts share is replaced for all of them, so some have no row to redact.
+        redacted_rows = rows.get(shard["part"], {})
+        if placed is not None and shard["path"] in adopted_paths:
+            shards[position] = _own_shard(
+                store,
+                placed,
+                prefix,
+                shard,
+                redacted_rows,
+            )
+        else:
+            shards[position] = redact_shard(
+                store,
+                prefix,
+                shard,
+                redacted_rows,
+            )
+    table = pa.Table.from_pylist(shards, SHARDS_SCHEMA)
     return put_named_table(
-        store, prefix, pa.Table.from_pylist(shards, SHARDS_SCHEMA), "shards", SHARDS_ROW_GROUP_ROWS
+        store,
+        prefix,
+        table,
+        "shards",
+        SHARDS_ROW_GROUP_ROWS,
     )
 
 
 def _own_shard(
-    store: Store, placed: PlacedStore, prefix: str, shard: Shard, rows: Mapping[int, str]
+    store: Store,
+    placed: PlacedStore,
+    prefix: str,
+    shard: Shard,
+    rows: Mapping[int, str],
 ) -> dict[str, Any]:
+    """Write an adopted shard as one of the root's own, without the content of these rows; return its new row."""
     keys, places = shard_index(store, shard)
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
-    again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
-    with (
-        on_scratch(None, meanwhile, room_for="the largest shard", again=again),
-        held_file("redact") as out,
-    ):
+    path = f"{stem}.tar"
+    new_keys = [rows.get(row, key) for row, key in enumerate(keys)]
+    with _scratch_file() as out:
         writer = ShardWriter(out.write)
-        for row, key in enumerate(keys):
+        for row, new_key in enumerate(new_keys):
             for field, table in sorted(places.items()):
                 offset, nbytes, crc = table[row].tolist()
-                data = bytes(nbytes) if row in rows else _adopted(placed, shard, offset, nbytes, crc)
-                table[row] = writer.add(rows.get(row, key), field, data)
+                if row in rows:
+                    data = bytes(nbytes)
+                else:
+                    data = _adopted_bytes(
+                        placed,
+                        shard,
+                        offset,
+                        nbytes,
+                        crc,
+                    )
+                table[row] = writer.add(new_key, field, data)
         sha256 = writer.finish()
         out.flush()
-        store.put_file(f"{stem}.tar", out.name)
-    index = index_bytes([rows.get(row, key) for row, key in enumerate(keys)], places, writer.pages)
-    place = IndexPlace.measure(f"{stem}.index.parquet", index, len(writer.pages))
-    store.put_if_absent(place.path, index)
-    return {**shard, "path": f"{stem}.tar", "nbytes": writer.nbytes, "sha256": sha256, **place.row()}
+        store.put_file(path, out.name)
+    index = index_bytes(new_keys, places, writer.pages)
+    index_row = _put_index(
+        store,
+        stem,
+        index,
+        len(writer.pages),
+    )
+    return {
+        **shard,
+        "path": path,
+        "nbytes": writer.nbytes,
+        "sha256": sha256,
+        **index_row,
+    }
 
 
-def _adopted(placed: PlacedStore, shard: Shard, offset: int, nbytes: int, crc: int) -> bytes:
+def _adopted_bytes(
+    placed: PlacedStore,
+    shard: Shard,
+    offset: int,
+    nbytes: int,
+    crc: int,
+) -> bytes:
     """Return the bytes of an adopted shard's field; empty if it was left out before sealing."""
     if crc == UNKNOWN_CRC or not nbytes:
         return b""
-    data = placed.get_ranges(shard["path"], [ByteRange(offset, nbytes)])[0].data
-    if crc32c(data) != crc:
-        url, at = placed.place(shard["path"], offset)
+    (piece,) = placed.get_ranges(shard["path"], [ByteRange(offset, nbytes)])
+    actual_crc = crc32c(piece.data)
+    if actual_crc != crc:
+        url, start = placed.place(shard["path"], offset)
         raise Corrupt(
-            f"{url}, bytes [{at}:{at + nbytes}] have the CRC-32C {crc32c(data):08x}, {crc:08x} is known of them: they "
-            "were damaged. Restore the object from a mirror; nothing was redacted"
+            f"{url}, bytes [{start}:{start + nbytes}] have the CRC-32C {actual_crc:08x}, {crc:08x} is known of them: "
+            "they were damaged. Restore the object from a mirror; nothing was redacted"
         )
-    return data
+    return piece.data
 
 
 def redact_samples(
-    store: Store, prefix: str, files: Sequence[SamplesFile], rows: Redacted
+    store: Store,
+    prefix: str,
+    files: Sequence[SamplesFile],
+    rows: Redacted,
 ) -> tuple[SamplesFile, ...]:
     """Return samples files in which these rows are null except for the key. Files without such rows are unchanged."""
-    out = []
+    redacted_files = []
     for file in files:
         table = get_table(store, file.file)
-        redacted = rows_of(table, rows)
-        new = redact_rows(table, redacted)
-        if new is not table:
-            file = replace(file, file=put_named_table(store, prefix, new, table_facts(table)["table"]))
-        out.append(file)
-    return tuple(out)
+        redacted = redact_rows(table, rows_of(table, rows))
+        if redacted is table:
+            redacted_files.append(file)
+            continue
+        kind = table_facts(table)["table"]
+        redacted_table = put_named_table(
+            store,
+            prefix,
+            redacted,
+            kind,
+        )
+        redacted_files.append(replace(file, file=redacted_table))
+    return tuple(redacted_files)
 
 
 def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
+    """Return position in the table -> new key, of the rows to redact."""
     if not rows:
         return {}
-    places = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
-    return {at: rows[part][row] for at, (part, row) in enumerate(places) if row in rows.get(part, ())}
+    new_keys = {}
+    parts = table["part"].to_pylist()
+    part_rows = table["row"].to_pylist()
+    for position, (part, row) in enumerate(zip(parts, part_rows, strict=True)):
+        if row in rows.get(part, ()):
+            new_keys[position] = rows[part][row]
+    return new_keys
 
 
 def redact_rows(table: pa.Table, redacted: Mapping[int, str]) -> pa.Table:
     """Return the table with nulls in these rows, except part, row and the new key."""
-    mask = np.zeros(table.num_rows, bool)
-    mask[list(redacted)] = True
-    for position, name in enumerate(table.column_names) if redacted else ():
+    if not redacted:
+        return table
+    is_redacted = np.zeros(table.num_rows, bool)
+    is_redacted[list(redacted)] = True
+    for position, name in enumerate(table.column_names):
         if name in ("part", "row"):
             continue
-        values = table[name].to_pylist() if name == "key" else _without(table[name], mask)
-        for at, key in redacted.items() if name == "key" else ():
-            values[at] = key
+        if name == "key":
+            values = table[name].to_pylist()
+            for row, new_key in redacted.items():
+                values[row] = new_key
+        else:
+            values = _with_nulls(table[name], is_redacted)
         field = table.schema.field(name)
-        table = table.set_column(position, field, pa.chunked_array([pa.array(values, field.type)]))
+        column = pa.chunked_array([pa.array(values, field.type)])
+        table = table.set_column(position, field, column)
     return table
 
 
-def redact_stats(store: Store, prefix: str, samples: Sequence[TableFile]) -> TableFile:
+def _with_nulls(column: pa.ChunkedArray, is_null: "np.ndarray[Any, np.dtype[np.bool_]]") -> pa.Array:
+    # Taking with a null index gives null, for every type.
+    positions = pa.array(np.arange(len(is_null)), mask=is_null)
+    return column.combine_chunks().take(positions)
+
+
+def redact_stats(
+    store: Store,
+    prefix: str,
+    samples: Sequence[TableFile],
+) -> TableFile:
     statistics = [column_stats(table) for table in get_tables(store, samples)]
-    return put_named_table(store, prefix, pa.concat_tables(statistics), "stats")
+    return put_named_table(
+        store,
+        prefix,
+        pa.concat_tables(statistics),
+        "stats",
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -215,82 +342,113 @@ def crc_of_zeros(nbytes: int) -> int:
     return int(crc)
 
 
-def _without(column: pa.ChunkedArray, mask: "np.ndarray[Any, np.dtype[np.bool_]]") -> pa.Array:
-    # Taking with a null index gives null, for every type.
-    at = pa.array(np.arange(len(mask)), mask=mask)
-    return column.combine_chunks().take(at)
-
-
 def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s]]:
     """Return (all keys of a shard, field -> writable int64 [rows, 3]: offset, nbytes, crc32c)."""
     index = IndexFile(store, IndexPlace.of(shard))
     keys: list[str] = []
-    places: list[Int64s] = []
+    group_places: list[Int64s] = []
     fields: list[str] = []
     while len(keys) < index.n_rows:
         rows = index.read_group(index.row_group_of(len(keys)))
         keys += rows.keys
-        places.append(rows.places)
+        group_places.append(rows.places)
         fields = list(rows.offset)
-    whole = np.concatenate(places)
-    return keys, {field: whole[:, number].copy() for number, field in enumerate(fields)}
+    places = np.concatenate(group_places)  # int64 [rows, fields, 3]
+    places_by_field = {}
+    for number, field in enumerate(fields):
+        places_by_field[field] = places[:, number].copy()
+    return keys, places_by_field
+
+
+@contextmanager
+def _scratch_file() -> Iterator[BinaryIO]:
+    """Yield a temporary file for a whole shard. Raises: StoreError if there is no room."""
+    meanwhile = "while a shard was redacted; nothing was published"
+    with (
+        on_scratch(
+            None,
+            meanwhile,
+            room_for="the largest shard",
+            again="redact again",
+        ),
+        held_file("redact") as out,
+    ):
+        yield out
 
 
 def _copy(
-    store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]
+    store: Store,
+    shard: Shard,
+    path: str,
+    patches: Sequence[Patch],
 ) -> tuple[str, bytes]:
-    """Copy a shard with patches; return (SHA-256, page hashes). patches: (offset, bytes or number of zeros)."""
-    again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
-    with (
-        on_scratch(None, meanwhile, room_for="the largest shard", again=again),
-        held_file("redact") as out,
-    ):
+    """Copy a shard with patches in ascending order; return (SHA-256, page hashes)."""
+    with _scratch_file() as out:
         with store.open_stream(shard["path"]) as source:
-            sha256 = _patched(source, out.write, patches, shard, f"{store.url}/{shard['path']}")
+            name = f"{store.url}/{shard['path']}"
+            sha256 = _patch_stream(
+                source,
+                out.write,
+                patches,
+                shard,
+                name,
+            )
         out.flush()
         store.put_file(path, out.name)
         return sha256, hash_pages(out.name)
 
 
-def _patched(
+def _patch_stream(
     source: BinaryIO,
     out: Callable[[bytes], object],
-    patches: Sequence[tuple[int, bytes | int]],
+    patches: Sequence[Patch],
     shard: Shard,
     name: str,
 ) -> str:
-    was, now = hashlib.sha256(), hashlib.sha256()
+    """Write the source with its patches; return the SHA-256 of the result. Raises: Corrupt if the source is damaged."""
+    source_digest = hashlib.sha256()
+    new_digest = hashlib.sha256()
 
     def write(data: bytes) -> None:
-        now.update(data)
+        new_digest.update(data)
         out(data)
 
     at = 0
-    for offset, what in patches:
-        for block in _blocks(source, offset - at, was.update):
+    for offset, patch in patches:
+        for block in _read_blocks(source, offset - at, source_digest.update):
             write(block)
-        nbytes = what if isinstance(what, int) else len(what)
-        for block in _blocks(source, nbytes, was.update):
-            if isinstance(what, int):
+        # The replaced bytes are read too: the source's hash covers them.
+        if isinstance(patch, int):
+            nbytes = patch
+            for block in _read_blocks(source, nbytes, source_digest.update):
                 write(_BLOCK[: len(block)])
-        if not isinstance(what, int):
-            write(what)
+        else:
+            nbytes = len(patch)
+            for _ in _read_blocks(source, nbytes, source_digest.update):
+                pass
+            write(patch)
         at = offset + nbytes
-    for block in _blocks(source, int(shard["nbytes"]) - at, was.update):
+    for block in _read_blocks(source, int(shard["nbytes"]) - at, source_digest.update):
         write(block)
-    if was.hexdigest() != shard["sha256"]:
+
+    if source_digest.hexdigest() != shard["sha256"]:
         raise Corrupt(
-            f"{name} has sha256 {was.hexdigest()}, in the shards table {shard['sha256']}: it was damaged. Restore it "
-            "from a mirror; nothing was redacted"
+            f"{name} has sha256 {source_digest.hexdigest()}, in the shards table {shard['sha256']}: it was damaged. "
+            "Restore it from a mirror; nothing was redacted"
         )
-    return now.hexdigest()
+    return new_digest.hexdigest()
 
 
-def _blocks(source: BinaryIO, nbytes: int, seen: Callable[[bytes], None]) -> Iterator[bytes]:
+def _read_blocks(
+    source: BinaryIO,
+    nbytes: int,
+    update: Callable[[bytes], None],
+) -> Iterator[bytes]:
+    """Yield the next bytes in blocks of at most 1 MiB, each after `update(block)`."""
     while nbytes > 0:
         block = source.read(min(nbytes, len(_BLOCK)))
         if not block:
             return  # too short: the hash check reports it
-        seen(block)
+        update(block)
         nbytes -= len(block)
         yield block

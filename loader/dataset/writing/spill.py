@@ -19,7 +19,10 @@ from ..names import key_hash
 from ..shards.shard import LARGE_BYTES, Payload, loaded, payload_bytes
 
 _HEADER = struct.Struct("<16sIQ")
+"""Before each sample in a file: key hash, size of its JSON, size of its fields."""
 BUCKETS = 256
+_OBJECT_BYTES = 512
+"""Memory of a sample beside its fields, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +43,21 @@ class Sample:
 class SpilledField:
     """A large field in a bucket's file, which must stay open."""
 
-    def __init__(self, file: BinaryIO, offset: int, nbytes: int) -> None:
-        self._file, self._offset, self.nbytes = file, offset, nbytes
+    def __init__(
+        self,
+        file: BinaryIO,
+        offset: int,
+        nbytes: int,
+    ) -> None:
+        self._file = file
+        self._offset = offset
+        self.nbytes = nbytes
 
     def read_into(self, memory: memoryview, at: int) -> None:
         """Fill `memory` with the field's bytes from `at` on. Raises: StoreError."""
         while memory:
             try:
+                # Not `seek` and `read`: `drain` moves the file's position between two pieces.
                 n_read = os.preadv(self._file.fileno(), [memory], self._offset + at)
             except OSError as error:
                 raise scratch_error("a spilled sample was read", self._file.name, error) from error
@@ -60,9 +71,11 @@ class Spill:
     """Collects samples and yields them once, in hash order. `close` removes all files."""
 
     def __init__(self, memory_bytes: int = 256 * 2**20, directory: str | None = None) -> None:
-        self._memory_bytes, self._parent = memory_bytes, directory
-        self._held: dict[bytes, Sample] = {}
-        self._held_bytes = 0
+        self._memory_bytes = memory_bytes
+        self._parent = directory
+        self._samples: dict[bytes, Sample] = {}
+        """Key hash -> sample that is in no file so far."""
+        self._nbytes = 0
         self._directory: HeldFolder | None = None
         self._files: dict[int, BinaryIO] = {}
         self.n_samples = 0
@@ -73,27 +86,28 @@ class Spill:
         Raises: DuplicateKey, at once or when read back; StoreError if the directory is full.
         """
         hashed = key_hash(sample.key)
-        if hashed in self._held:
+        if hashed in self._samples:
             raise duplicate(sample.key)
-        self._held[hashed] = sample
-        self._held_bytes += sample.nbytes + 512
+        self._samples[hashed] = sample
+        self._nbytes += sample.nbytes + _OBJECT_BYTES
         self.n_samples += 1
-        if self._held_bytes >= self._memory_bytes:
+        if self._nbytes >= self._memory_bytes:
             self._flush()
 
     def drain(self) -> Iterator[Sample]:
         """Yield every sample in hash order, once. Raises: DuplicateKey; StoreError."""
         if self._directory is None:
-            for hashed in sorted(self._held):
-                yield self._held[hashed]
+            for hashed in sorted(self._samples):
+                yield self._samples[hashed]
             return
         self._flush()
+        # A bucket has the hashes of one first byte, so bucket after bucket is the order of all hashes.
         for bucket in range(BUCKETS):
             if bucket in self._files:
                 yield from _read_bucket(self._files[bucket])
 
     def close(self) -> None:
-        self._held.clear()
+        self._samples.clear()
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()  # a full disk fails the last flush; the file is deleted just below
@@ -104,27 +118,31 @@ class Spill:
 
     def _flush(self) -> None:
         try:
-            if self._directory is None:
+            if self._directory is None:  # most imports fit into memory, and need no folder
                 self._directory = HeldFolder("spill", self._parent)
-            for hashed, sample in self._held.items():
+            for hashed, sample in self._samples.items():
                 self._write(hashed, sample)
             for file in self._files.values():
                 file.flush()  # a full disk raises here, not when reading back
         except OSError as error:
-            place = str(self._directory.path) if self._directory else self._parent or default_place()
+            place = self._parent or default_place()
+            if self._directory is not None:
+                place = str(self._directory.path)
             raise scratch_error(f"sample {self.n_samples} was spilled", place, error) from error
-        self._held.clear()
-        self._held_bytes = 0
+        self._samples.clear()
+        self._nbytes = 0
 
     def _write(self, hashed: bytes, sample: Sample) -> None:
         bucket = hashed[0]
         if bucket not in self._files:
             assert self._directory is not None
-            self._files[bucket] = open(str(self._directory.path / f"{bucket:02x}"), "w+b")  # noqa: SIM115
+            path = str(self._directory.path / f"{bucket:02x}")
+            self._files[bucket] = open(path, "w+b")  # noqa: SIM115 - open until `close`
+        file = self._files[bucket]
+
         lengths = {field: payload_bytes(data) for field, data in sample.fields.items()}
         row = [sample.key, list(lengths.items()), dict(sample.metadata), dict(sample.source)]
         meta = json.dumps(row, ensure_ascii=False, default=_encode).encode("utf-8", "surrogatepass")
-        file = self._files[bucket]
         file.write(_HEADER.pack(hashed, len(meta), sum(lengths.values())))
         file.write(meta)
         for data in sample.fields.values():
@@ -137,32 +155,27 @@ def _encode(value: object) -> dict[str, str]:
     raise TypeError(f"a {type(value).__name__} passed the writer's check")
 
 
-def _decoded(value: Any) -> Any:
+def _decode(value: Any) -> Any:
     if isinstance(value, list):
-        return [_decoded(item) for item in value]
-    return datetime.fromisoformat(value["datetime"]) if isinstance(value, dict) else value
+        return [_decode(item) for item in value]
+    if isinstance(value, dict):
+        return datetime.fromisoformat(value["datetime"])
+    return value
 
 
 def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
-    headers: list[tuple[bytes, int, int, int]] = []
-    at, end = 0, file.seek(0, os.SEEK_END)
-    while at < end:
-        file.seek(at)
-        hashed, meta_nbytes, payload_nbytes = _HEADER.unpack(file.read(_HEADER.size))
-        at += _HEADER.size
-        headers.append((hashed, at, meta_nbytes, payload_nbytes))
-        at += meta_nbytes + payload_nbytes
+    headers = _read_headers(file)
     headers.sort()
     previous = b""
-    for hashed, offset, meta_nbytes, _ in headers:
-        file.seek(offset)
+    for hashed, meta_start, meta_nbytes in headers:
+        file.seek(meta_start)
         key, lengths, metadata, source = json.loads(file.read(meta_nbytes))
-        metadata = {name: _decoded(value) for name, value in metadata.items()}
         if hashed == previous:
             raise duplicate(key)
         previous = hashed
+
         fields: dict[str, Payload] = {}
-        at = offset + meta_nbytes
+        at = meta_start + meta_nbytes
         for field, nbytes in lengths:
             if nbytes >= LARGE_BYTES:
                 fields[field] = SpilledField(file, at, nbytes)
@@ -170,13 +183,43 @@ def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
                 file.seek(at)
                 fields[field] = file.read(nbytes)
             at += nbytes
-        yield Sample(key=key, fields=fields, metadata=metadata, source=source)
+        decoded = {name: _decode(value) for name, value in metadata.items()}
+        yield Sample(
+            key=key,
+            fields=fields,
+            metadata=decoded,
+            source=source,
+        )
 
 
-def scratch_error(when: str, path: str, error: OSError) -> StoreError:
+def _read_headers(file: BinaryIO) -> list[tuple[bytes, int, int]]:
+    """Return (key hash, start of the JSON, its size) of each sample; the fields follow the JSON."""
+    headers: list[tuple[bytes, int, int]] = []  # plain tuples: Python sorts them faster than any class
+    at = 0
+    end = file.seek(0, os.SEEK_END)
+    while at < end:
+        file.seek(at)
+        hashed, meta_nbytes, fields_nbytes = _HEADER.unpack(file.read(_HEADER.size))
+        at += _HEADER.size
+        headers.append((hashed, at, meta_nbytes))
+        at += meta_nbytes + fields_nbytes
+    return headers
+
+
+def scratch_error(
+    when: str,
+    path: str,
+    error: OSError,
+) -> StoreError:
     """Return the error for full or read-only temporary space. when: what was interrupted, for the message."""
     meanwhile = f"when {when}; nothing was published"
-    return no_room(path, error, meanwhile, room_for="the whole import", again="write again")
+    return no_room(
+        path,
+        error,
+        meanwhile,
+        room_for="the whole import",
+        again="write again",
+    )
 
 
 def duplicate(key: str, where: str = "this version") -> DuplicateKey:

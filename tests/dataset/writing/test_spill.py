@@ -92,7 +92,7 @@ def test_memory_is_bounded(tmp_path):
     spill = Spill(memory_bytes=10_000, directory=str(tmp_path))
     for i in range(200):
         spill.add(make_sample(f"k{i}", {"x": bytes(1000)}))
-        assert spill._held_bytes < 10_000 + 1512
+        assert spill._nbytes < 10_000 + 1512
     assert sum(1 for _ in spill.drain()) == 200
     spill.close()
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import compress, repeat
-from operator import itemgetter
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -21,14 +20,13 @@ from ...storage.requests import count_request
 from ..shards.address import UNKNOWN_CRC, SampleAddress
 from ..shards.bitmap import Bools
 from ..shards.shard import crc32c
-from .sample_places import Int64s, SamplePlaces
+from .sample_places import Int64s, SamplePlaces, Shard
 from .shard_read import Reading, ReadingOf, ShardRead
 from .verified_bucket_reads import read_places
 
 
 class RowsOfField(NamedTuple):
     field: str
-    """Field name."""
     head: bytes
     """Common first bytes, which are compared and not copied."""
     numbers: Int64s
@@ -52,7 +50,7 @@ class Sources(NamedTuple):
     """Files, as `loader.native` takes them."""
     numbers: Int64s
     """int64 [n]: numbers of the samples."""
-    which: Int64s
+    file: Int64s
     """int64 [n]: index into `files`."""
     begin: Int64s
     """int64 [n]: first byte in the file."""
@@ -73,20 +71,38 @@ class Gatherable(Protocol):
     def places(self) -> SamplePlaces:
         """Places of the samples."""
 
-    def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
+    def sources(
+        self,
+        field: str,
+        numbers: Int64s,
+    ) -> tuple[Sources, Int64s]:
         """Return (sources of the samples, numbers of samples that have none). numbers: int64, ascending."""
 
 
-def gather_rows(gatherable: Gatherable, rows: RowsOfField) -> list[FieldRead]:
+def gather_rows(
+    gatherable: Gatherable,
+    rows: RowsOfField,
+) -> list[FieldRead]:
     """Fill the rows with verified bytes. Return the samples that do not fit, from a second read or as errors."""
     sources, unread = gatherable.sources(rows.field, rows.numbers)
-    every = len(rows.numbers) == len(gatherable.places)
-    row = rows.rows[sources.numbers if every else np.searchsorted(rows.numbers, sources.numbers)]
-    at = row * rows.memory.shape[1]
-    right = _gather_verified(gatherable, sources, rows.field, rows.head, rows.memory, at)
-    if not len(unread) and right.all():
+    position = sources.numbers
+    if len(rows.numbers) < len(gatherable.places):
+        position = np.searchsorted(rows.numbers, sources.numbers)
+    row_nbytes = rows.memory.shape[1]
+    at = rows.rows[position] * row_nbytes  # [n]: offset of each sample's row in the memory
+
+    is_right = _gather_verified(
+        gatherable=gatherable,
+        sources=sources,
+        field=rows.field,
+        head=rows.head,
+        memory=rows.memory,
+        at=at,
+    )
+    if is_right.all() and not len(unread):
         return []
-    return _read_again(gatherable, rows.field, np.concatenate([sources.numbers[~right], unread]))
+    failed = np.concatenate([sources.numbers[~is_right], unread])
+    return _read_again(gatherable, rows.field, failed)
 
 
 class GatheredBytes(NamedTuple):
@@ -103,57 +119,111 @@ class GatheredBytes(NamedTuple):
 
 
 def gather_bytes(
-    gatherable: Gatherable, field: str, numbers: Int64s, allocate: Allocate
+    gatherable: Gatherable,
+    field: str,
+    numbers: Int64s,
+    allocate: Allocate,
 ) -> tuple[GatheredBytes, list[FieldRead]]:
     """Return (verified bytes of a field, samples that needed a second read or failed).
 
     numbers: int64, ascending.
     """
     sources, unread = gatherable.sources(field, numbers)
-    at = np.cumsum(sources.nbytes) - sources.nbytes
-    memory = allocate((int(sources.nbytes.sum()),), _UINT8)
-    right = _gather_verified(gatherable, sources, field, b"", memory, at)
-    read = GatheredBytes(sources.numbers[right], memory, at[right], sources.nbytes[right])
-    return read, _read_again(gatherable, field, np.concatenate([sources.numbers[~right], unread]))
+    end = np.cumsum(sources.nbytes)
+    at = end - sources.nbytes  # [n]: offset of each sample in the memory
+    total_bytes = int(sources.nbytes.sum())
+    memory = allocate((total_bytes,), _UINT8)
+
+    is_right = _gather_verified(
+        gatherable=gatherable,
+        sources=sources,
+        field=field,
+        head=b"",
+        memory=memory,
+        at=at,
+    )
+    gathered = GatheredBytes(
+        numbers=sources.numbers[is_right],
+        memory=memory,
+        begin=at[is_right],
+        sizes=sources.nbytes[is_right],
+    )
+    failed = np.concatenate([sources.numbers[~is_right], unread])
+    return gathered, _read_again(gatherable, field, failed)
 
 
 def _gather_verified(
-    gatherable: Gatherable, sources: Sources, field: str, head: bytes, memory: np.ndarray, at: Int64s
+    *,
+    gatherable: Gatherable,
+    sources: Sources,
+    field: str,
+    head: bytes,
+    memory: np.ndarray,
+    at: Int64s,
 ) -> Bools:
     """Copy samples without their head to `memory`, each at offset `at`; return bool [n], True if correct."""
     status = np.zeros(len(sources.numbers), np.uint8)
     if len(status):
-        start, known = perf_counter(), gatherable.places.fields[field].crc32c
-        crcs = known[sources.numbers]
-        columns = sources.which, sources.begin, sources.nbytes
-        verified_s = gather(sources.files, *columns, head, memory, at, crcs, status)
+        start = perf_counter()
+        known_crcs = gatherable.places.fields[field].crc32c
+        crcs = known_crcs[sources.numbers]
+        verified_s = gather(
+            sources.files,
+            sources.file,
+            sources.begin,
+            sources.nbytes,
+            head,
+            memory,
+            at,
+            crcs,
+            status,
+        )
         sources.report(perf_counter() - start, verified_s)
-        known[sources.numbers] = crcs  # fills in unknown checksums
-    right: Bools = status == RIGHT
-    if not right.all():
-        _report_faults(gatherable, sources, field, np.flatnonzero(status == WRONG))
-    return right
+        known_crcs[sources.numbers] = crcs  # fills in unknown checksums
+
+    is_right: Bools = status == RIGHT
+    if not is_right.all():
+        wrong = np.flatnonzero(status == WRONG)
+        _report_faults(gatherable, sources, field, wrong)
+    return is_right
 
 
-def _report_faults(gatherable: Gatherable, sources: Sources, field: str, wrong: Int64s) -> None:
+def _report_faults(
+    gatherable: Gatherable,
+    sources: Sources,
+    field: str,
+    wrong: Int64s,
+) -> None:
     """Report items with a wrong checksum. Items whose head merely differs from the common one are correct."""
-    at = gatherable.places.fields[field]
-    for i in wrong.tolist():
-        number, (descriptor, memory) = int(sources.numbers[i]), sources.files[int(sources.which[i])]
-        begin, nbytes = int(sources.begin[i]), int(sources.nbytes[i])
+    places = gatherable.places.fields[field]
+    for item in wrong.tolist():
+        number = int(sources.numbers[item])
+        begin = int(sources.begin[item])
+        nbytes = int(sources.nbytes[item])
+        descriptor, memory = sources.files[int(sources.file[item])]
         if descriptor == IN_MEMORY:
             assert isinstance(memory, bytes | memoryview)
             data = memoryview(memory)[begin : begin + nbytes]
         else:
             data = memoryview(os.pread(descriptor, nbytes, begin))
-        place, checksum = at.address(field, number), crc32c(data)
-        if checksum != place.crc32c != UNKNOWN_CRC:
-            gatherable.reading_of(at.shards[int(at.shard[number])].version).fault(place, checksum)
+
+        address = places.address(field, number)
+        checksum = crc32c(data)
+        if checksum != address.crc32c != UNKNOWN_CRC:
+            shard = places.shards[int(places.shard[number])]
+            reading = gatherable.reading_of(shard.version)
+            reading.fault(address, checksum)
 
 
-def _read_again(gatherable: Gatherable, field: str, numbers: Int64s) -> list[FieldRead]:
-    by_field = {field: np.sort(numbers)}
-    return read_places(gatherable.reading_of, gatherable.places, by_field) if len(numbers) else []
+def _read_again(
+    gatherable: Gatherable,
+    field: str,
+    numbers: Int64s,
+) -> list[FieldRead]:
+    if not len(numbers):
+        return []
+    ascending = np.sort(numbers)
+    return read_places(gatherable.reading_of, gatherable.places, {field: ascending})
 
 
 class UnverifiedSamples(NamedTuple):
@@ -166,19 +236,32 @@ class UnverifiedSamples(NamedTuple):
     on_verified: Callable[[float], None]
     """Called with the seconds spent verifying, copies included."""
 
-    def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        data, sizes = self.data.get(field, {}), self.places.fields[field].nbytes
+    def sources(
+        self,
+        field: str,
+        numbers: Int64s,
+    ) -> tuple[Sources, Int64s]:
+        data = self.data.get(field, {})
         pieces = [data.get(number, b"") for number in numbers.tolist()]
-        there = np.fromiter(map(len, pieces), np.int64, len(pieces)) == sizes[numbers]
-        readable = numbers[there]
-        none = np.zeros(len(readable), np.int64)
-        files: list[OpenFile] = list(zip(repeat(IN_MEMORY), compress(pieces, there.tolist())))
-        which = np.arange(len(readable))
+        piece_nbytes = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        nbytes = self.places.fields[field].nbytes
+        is_whole = piece_nbytes == nbytes[numbers]  # bool [n]
+        readable = numbers[is_whole]
+        whole_pieces = compress(pieces, is_whole.tolist())
+        files: list[OpenFile] = list(zip(repeat(IN_MEMORY), whole_pieces))
 
         def report(took_s: float, verified_s: float) -> None:
             self.on_verified(took_s)
 
-        return Sources(files, readable, which, none, sizes[readable], report), numbers[~there]
+        sources = Sources(
+            files=files,
+            numbers=readable,
+            file=np.arange(len(files)),
+            begin=np.zeros(len(files), np.int64),
+            nbytes=nbytes[readable],
+            report=report,
+        )
+        return sources, numbers[~is_whole]
 
 
 class _ShardReads(NamedTuple):
@@ -186,18 +269,33 @@ class _ShardReads(NamedTuple):
     path: str
     file: FileHandle
     first: Callable[[], SampleAddress]
+    """Returns the address of the first sample."""
     span: ByteRange
-    nbytes: int  # of the shard's samples in this read
+    nbytes: int
+    """Bytes of the shard's samples in this read."""
     opened_s: float
+    """Seconds that opening took."""
 
 
-def _report(shards: Sequence[_ShardReads], took_s: float, verified_s: float) -> None:
+def _report(
+    shards: Sequence[_ShardReads],
+    took_s: float,
+    verified_s: float,
+) -> None:
     """Report the slowest shard. Time is attributed to shards by their bytes."""
-    each_s = (took_s - verified_s) / max(1, sum(shard.nbytes for shard in shards))
-    fetched_s, slowest = max(
-        ((shard.opened_s + each_s * shard.nbytes, shard) for shard in shards), key=itemgetter(0)
+    total_bytes = sum(shard.nbytes for shard in shards)
+    s_per_byte = (took_s - verified_s) / max(1, total_bytes)
+    fetch_s = [shard.opened_s + s_per_byte * shard.nbytes for shard in shards]
+    longest_s = max(fetch_s)
+    slowest = shards[fetch_s.index(longest_s)]
+    read = ShardRead(
+        first=slowest.first,
+        path=slowest.path,
+        span=slowest.span,
+        fetch_s=longest_s,
+        verify_s=verified_s,
     )
-    slowest.reading.on_read(ShardRead(slowest.first, slowest.path, slowest.span, fetched_s, verified_s))
+    slowest.reading.on_read(read)
 
 
 class OpenShards(NamedTuple):
@@ -205,34 +303,95 @@ class OpenShards(NamedTuple):
     """Returns the `Reading` for a version's shards."""
     places: SamplePlaces
 
-    def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        at, shards = self.places.fields[field], list[_ShardReads]()
-        ordered, shares = at.shares(numbers)
-        begin, nbytes = at.offset[ordered], at.nbytes[ordered]
-        which = np.full(len(ordered), -1, np.int64)
-        if shares:
+    def sources(
+        self,
+        field: str,
+        numbers: Int64s,
+    ) -> tuple[Sources, Int64s]:
+        places = self.places.fields[field]
+        ordered, shares = places.shares(numbers)
+        begin = places.offset[ordered]
+        nbytes = places.nbytes[ordered]
+        file_number = np.full(len(ordered), -1, np.int64)  # -1 where the shard is not open
+        shards: list[_ShardReads] = []
+        if shares:  # numpy's reduceat raises if there are none
             starts = [share.start for share in shares]
-            lows = np.minimum.reduceat(begin, starts).tolist()
-            ends = np.maximum.reduceat(begin + nbytes, starts).tolist()
-            totals = np.add.reduceat(nbytes, starts).tolist()
-            for (shard, first, stop), low, end, total in zip(shares, lows, ends, totals, strict=True):
-                start, rows, reading = perf_counter(), slice(first, stop), self.reading_of(shard.version)
-                address = partial(self.places.address, int(ordered[first]))
-                file = reading.opened(shard.path, begin[rows], nbytes[rows], address, field)
-                if file is None:
-                    continue
-                which[rows] = len(shards)
-                opened_s = perf_counter() - start
-                shards.append(
-                    _ShardReads(
-                        reading, shard.path, file, address, ByteRange(low, end - low), total, opened_s
-                    )
+            first_bytes = np.minimum.reduceat(begin, starts).tolist()
+            end_bytes = np.maximum.reduceat(begin + nbytes, starts).tolist()
+            shard_bytes = np.add.reduceat(nbytes, starts).tolist()
+            for share, first_byte, end_byte, total in zip(
+                shares,
+                first_bytes,
+                end_bytes,
+                shard_bytes,
+                strict=True,
+            ):
+                samples = slice(share.start, share.stop)
+                shard = self._open_shard(
+                    shard=share.shard,
+                    first=int(ordered[share.start]),
+                    field=field,
+                    offset=begin[samples],
+                    nbytes=nbytes[samples],
+                    span=ByteRange(first_byte, end_byte - first_byte),
+                    total=total,
                 )
+                if shard is not None:
+                    file_number[samples] = len(shards)
+                    shards.append(shard)
+
         count_request(len(shards))
-        there = which >= 0
         files: list[OpenFile] = [(shard.file.descriptor, shard.file.map) for shard in shards]
         report = partial(_report, shards)
-        if there.all():
-            return Sources(files, ordered, which, begin, nbytes, report), ordered[:0]
-        readable = ordered[there], which[there], begin[there], nbytes[there]
-        return Sources(files, *readable, report), ordered[~there]
+        is_open = file_number >= 0  # bool [n]
+        if is_open.all():  # almost always: saves the copies below
+            sources = Sources(files, ordered, file_number, begin, nbytes, report)
+            return sources, ordered[:0]
+        sources = Sources(
+            files=files,
+            numbers=ordered[is_open],
+            file=file_number[is_open],
+            begin=begin[is_open],
+            nbytes=nbytes[is_open],
+            report=report,
+        )
+        return sources, ordered[~is_open]
+
+    def _open_shard(
+        self,
+        *,
+        shard: Shard,
+        first: int,
+        field: str,
+        offset: Int64s,
+        nbytes: Int64s,
+        span: ByteRange,
+        total: int,
+    ) -> _ShardReads | None:
+        """Return the open shard; None if another read must report its error.
+
+        first: number of its first sample. offset, nbytes: int64 [samples of the shard]. total: sum of nbytes.
+        """
+        start_s = perf_counter()
+        reading = self.reading_of(shard.version)
+        address = partial(self.places.address, first)
+        file = reading.opened(
+            shard.path,
+            offset,
+            nbytes,
+            address,
+            field,
+        )
+        if file is None:
+            return None
+        opened_s = perf_counter() - start_s
+        # By position: keywords cost 2 % of a batch with a shard for each sample.
+        return _ShardReads(
+            reading,
+            shard.path,
+            file,
+            address,
+            span,
+            total,
+            opened_s,
+        )

@@ -1,0 +1,179 @@
+"""Remember which pages of a shard were verified, for each of its objects, and check others against their hashes."""
+
+import os
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from ...storage import ByteRange
+from ...storage.threads import lock
+from ..shards.shard import PageHashes
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+KEPT_OBJECTS = 4
+"""Objects remembered per shard: its copies in mirrors, and replacements."""
+
+Identity = tuple[str | int, ...]
+"""Identity of an object: its ETag, and with several stores the store's number."""
+
+
+class ShardPages:
+    """Verified pages of one shard. Thread-safe."""
+
+    def __init__(self, hashes: PageHashes) -> None:
+        self.hashes = hashes
+        self._lock = lock()
+        # per identity, bool [pages]: True until the page is verified; most recently used last
+        self._is_new_page: OrderedDict[Identity, Bools] = OrderedDict()
+        self._all_new = np.ones(hashes.n_pages, bool)
+        self._whole: set[Identity] = set()  # objects without new pages
+
+    def guess(self, etag: str | None) -> Identity | None:
+        """Return the object with this ETag, or any, that was verified last; None if there is none."""
+        with self._lock:
+            for identity in reversed(self._is_new_page):
+                if etag in (None, identity[0]):
+                    return identity
+        return None
+
+    def is_whole(self, identity: Identity | None) -> bool:
+        return identity in self._whole
+
+    def unverified(
+        self,
+        identity: Identity | None,
+        offset: Int64s,
+        nbytes: Int64s,
+    ) -> Bools:
+        """Return bool [n]: True for a range in a page that is not verified yet."""
+        if self.is_whole(identity):
+            return np.zeros(len(offset), bool)
+        is_new_page = self._new_pages(identity)
+        first, end = self._pages(offset, nbytes)
+        n_pages = end - first
+        if int(n_pages.max(initial=0)) <= 2:
+            # The first page and the last are all pages. An empty range, which has none, may start at the shard's end.
+            last_of_shard = len(is_new_page) - 1
+            is_first_new = is_new_page[np.minimum(first, last_of_shard)]
+            is_last_new = is_new_page[end - 1]
+            return (is_first_new | is_last_new) & (n_pages > 0)
+        new_before = np.concatenate([[0], np.cumsum(is_new_page)])  # [pages + 1]: new pages before each page
+        is_new: Bools = new_before[end] > new_before[first]
+        return is_new
+
+    def runs(
+        self,
+        which: Bools,
+        offset: Int64s,
+        nbytes: Int64s,
+    ) -> list[ByteRange]:
+        """Return the ranges of whole pages that cover the ranges in `which`, ascending and apart.
+
+        which: bool [n].
+        """
+        if not which.any():
+            return []
+        first, end = self._pages(offset[which], nbytes[which])
+        change = np.zeros(self.hashes.n_pages + 1, np.int64)
+        np.add.at(change, first, 1)
+        np.add.at(change, end, -1)
+        is_covered = np.cumsum(change) > 0  # [pages + 1]; False at the end
+        is_edge = np.diff(is_covered, prepend=False)
+        edges = np.flatnonzero(is_edge).tolist()
+        runs: list[ByteRange] = []
+        for run_first, run_end in zip(
+            edges[::2],
+            edges[1::2],
+            strict=True,
+        ):
+            runs.append(self._span(run_first, run_end))
+        return runs
+
+    def verify(
+        self,
+        identity: Identity | None,
+        run: ByteRange,
+        data: memoryview,
+    ) -> list[ByteRange]:
+        """Check the new pages of a run, and return the wrong ones."""
+        page_bytes = self.hashes.page_bytes
+        is_new_page = self._new_pages(identity)
+        run_end = run.offset + run.nbytes
+        first = run.offset // page_bytes
+        end = -(-run_end // page_bytes)
+        wrong: list[ByteRange] = []
+        right: list[int] = []
+        for page in range(first, end):
+            if not is_new_page[page]:
+                continue
+            start = page * page_bytes - run.offset
+            page_data = data[start : start + page_bytes]
+            if self.hashes.is_page(page, page_data):
+                right.append(page)
+            else:
+                wrong.append(self._span(page, page + 1))
+        if identity is not None:
+            self._remember(identity, right)
+        return wrong
+
+    def verify_file(
+        self,
+        identity: Identity,
+        run: ByteRange,
+        file: int,
+    ) -> bool:
+        """Return whether the new pages of a run of an open file are right; False too if they cannot be read."""
+        try:
+            data = os.pread(file, run.nbytes, run.offset)
+        except OSError:
+            return False
+        if len(data) != run.nbytes:
+            return False
+        wrong = self.verify(identity, run, memoryview(data))
+        return not wrong
+
+    def _new_pages(self, identity: Identity | None) -> Bools:
+        """Return bool [pages]: True for a page that is not verified yet."""
+        if identity is None:
+            return self._all_new
+        return self._is_new_page.get(identity, self._all_new)
+
+    def _remember(
+        self,
+        identity: Identity,
+        pages: list[int],
+    ) -> None:
+        with self._lock:
+            is_new_page = self._is_new_page.setdefault(identity, self._all_new.copy())
+            self._is_new_page.move_to_end(identity)
+            is_new_page[pages] = False
+            if not is_new_page.any():
+                self._whole.add(identity)
+            if len(self._is_new_page) > KEPT_OBJECTS:
+                oldest, _ = self._is_new_page.popitem(last=False)
+                self._whole.discard(oldest)
+
+    def _pages(
+        self,
+        offset: Int64s,
+        nbytes: Int64s,
+    ) -> tuple[Int64s, Int64s]:
+        """Return (first page, page behind the last) of ranges, int64 [n] each; equal for an empty range."""
+        page_bytes = self.hashes.page_bytes
+        first = offset // page_bytes
+        end = -(-(offset + nbytes) // page_bytes)
+        return first, np.where(nbytes > 0, end, first)
+
+    def _span(
+        self,
+        first: int,
+        end: int,
+    ) -> ByteRange:
+        """Return the bytes of pages first ... end - 1; the last page of a shard may be shorter."""
+        page_bytes = self.hashes.page_bytes
+        start = first * page_bytes
+        stop = min(end * page_bytes, self.hashes.nbytes)
+        return ByteRange(start, stop - start)

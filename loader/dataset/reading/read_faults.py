@@ -26,16 +26,26 @@ class ReadFault(NamedTuple):
     store: str
     """URL of the store, or folder of the cache."""
     kind: Literal["read", "cache page"]
-    """Kind of bytes."""
     at_us: int
     """UTC microseconds since 1970."""
 
     def to_json(self) -> dict[str, Any]:
-        names = {"expected": "wanted", "actual": "found"}
-        return {names.get(name, name): value for name, value in self._asdict().items()}
+        return {
+            "address": self.address,
+            "begin": self.begin,
+            "end": self.end,
+            "wanted": self.expected,  # records of earlier runs have these two names
+            "found": self.actual,
+            "store": self.store,
+            "kind": self.kind,
+            "at_us": self.at_us,
+        }
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "ReadFault":
+        kind: Literal["read", "cache page"] = "read"
+        if body["kind"] == "cache page":
+            kind = "cache page"
         return ReadFault(
             address=str(body["address"]),
             begin=int(body["begin"]),
@@ -43,7 +53,7 @@ class ReadFault(NamedTuple):
             expected=str(body["wanted"]),
             actual=str(body["found"]),
             store=str(body["store"]),
-            kind="cache page" if body["kind"] == "cache page" else "read",
+            kind=kind,
             at_us=int(body["at_us"]),
         )
 
@@ -66,8 +76,9 @@ class ReadFaults:
     def after(self, count: int) -> tuple[int, list[ReadFault]]:
         """Return the count, and the faults after the first `count`, as far as they are remembered."""
         with self._lock:
-            new = min(self.count - count, len(self._newest))
-            return self.count, list(self._newest)[len(self._newest) - new :]
+            newest = list(self._newest)
+            n_new = min(self.count - count, len(newest))
+            return self.count, newest[len(newest) - n_new :]
 
     def drain(self) -> list[ReadFault]:
         """Return the remembered faults, and forget them."""
@@ -91,15 +102,20 @@ def add_fault(
 ) -> None:
     """Remember a fault. extent: first byte, number of bytes. expected, actual: CRC-32C; None if unknown."""
     begin, nbytes = extent
-    crcs = ["" if crc is None else f"{crc:08x}" for crc in (expected, actual)]
     fault = ReadFault(
         address=address,
         begin=begin,
         end=begin + nbytes,
-        expected=crcs[0],
-        actual=crcs[1],
+        expected=_crc_text(expected),
+        actual=_crc_text(actual),
         store=store,
         kind=kind,
         at_us=time.time_ns() // 1000,
     )
     FAULTS.extend([fault])
+
+
+def _crc_text(crc: int | None) -> str:
+    if crc is None:
+        return ""
+    return f"{crc:08x}"

@@ -27,7 +27,7 @@ KEPT_SHARDS = 16_384
 HashesOf = Callable[[str], PageHashes]
 """Path of a shard -> hashes of its pages. Raises: Corrupt; InvalidRuntime if it has none."""
 
-_NEAREST = -1
+_NEAREST = -1  # no store has this number
 _READ_BYTES = 2**20  # a power of two, like the page size: whole pages
 
 ReadSpans = Callable[[Sequence[ByteRange], str | None], tuple[list[bytes], str]]
@@ -152,6 +152,7 @@ class VerifiedStore:
             if not shard.unverified(identity, offset, nbytes).any():
                 return etag_read
 
+        # Whole pages are read, for which the buffers have no room.
         data, etag_read = self.read_each(key, spans, etag=etag)
         fill_pieces(pieces, data)
         return etag_read

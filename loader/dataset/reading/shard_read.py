@@ -13,7 +13,8 @@ from ...storage.store import disk_of
 from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
 from .read_faults import add_fault
-from .sha256_store import Int64s, VerifiedStore
+from .sha256_store import VerifiedStore
+from .shard_pages import Int64s
 
 AddressOf = Callable[[int], SampleAddress]
 """Sample's number in the current list -> its address; called only for messages."""
@@ -68,27 +69,37 @@ class Reading(NamedTuple):
 
         Raises: Corrupt if the shard ends too early; other store errors. All of them name the address.
         """
-        store, etag = self.store, self.pins.get(path)
-        disk = disk_of(store)
+        etag = self.pins.get(path)
+        disk = disk_of(self.store)
         if disk is not None:
             with self._named_errors(first, field):
                 data, etag_read = disk.read_each(path, spans, etag=etag)
             self.pin(path, etag_read)
             return data
-        lender: Lender | None = getattr(store, "lend_ranges", None) if lent else None
+
+        lender: Lender | None = None
+        if lent:
+            lender = getattr(self.store, "lend_ranges", None)
         if lender is not None:
             with self._named_errors(first, field):
                 pieces, etag_read = lender(path, spans, etag)
             self.pin(path, etag_read)
             return pieces
+
+        ranges = [ByteRange(*span) for span in spans]
         with self._named_errors(first, field):
-            blobs = store.get_ranges(path, [ByteRange(*span) for span in spans], etag=etag)
+            blobs = self.store.get_ranges(path, ranges, etag=etag)
         for blob in blobs:
             self.pin(path, blob.etag)
         return [blob.data for blob in blobs]
 
     def opened(
-        self, path: str, offset: Int64s, nbytes: Int64s, first: Callable[[], SampleAddress], field: str
+        self,
+        path: str,
+        offset: Int64s,
+        nbytes: Int64s,
+        first: Callable[[], SampleAddress],
+        field: str,
     ) -> FileHandle | None:
         """Return an open shard whose ranges passed the SHA-256 check; None if `ranges` must report the error.
 
@@ -104,39 +115,64 @@ class Reading(NamedTuple):
             return None
         handle, etag = pin
         self.pin(path, etag)
-        store = self.store
-        if isinstance(store, VerifiedStore) and not store.is_verified(
-            path, etag, offset, nbytes, handle.descriptor
-        ):
-            return None
+        if isinstance(self.store, VerifiedStore):
+            is_verified = self.store.is_verified(
+                path,
+                etag,
+                offset,
+                nbytes,
+                handle.descriptor,
+            )
+            if not is_verified:
+                return None
         return handle
 
     @contextmanager
-    def _named_errors(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:
+    def _named_errors(
+        self,
+        first: Callable[[], SampleAddress],
+        field: str,
+    ) -> Iterator[None]:
         """Add the first sample's address to store errors; a Corrupt may concern another sample."""
         try:
             yield
         except ObjectNotFound as error:
+            sample = first().describe(field)
             raise ObjectNotFound(
-                f"{first().describe(field)}: the shard is gone ({error}); restore it from a mirror"
+                f"{sample}: the shard is gone ({error}); restore it from a mirror"
             ) from error
         except StoreError as error:
-            error.add_note(f"while reading {first().describe(field)}")
+            sample = first().describe(field)
+            error.add_note(f"while reading {sample}")
             raise
 
     def pin(self, path: str, etag: str) -> None:
         """Pin a shard's ETag. Raises: Changed if another one is pinned."""
-        if self.pins.setdefault(path, etag) != etag:
+        pinned = self.pins.setdefault(path, etag)
+        if pinned != etag:
             raise Changed(
                 f"{self.store.url}/{path} was replaced while it was being read; shards are immutable: find out who "
                 "wrote there, and run penstock verify"
             )
 
-    def fault(self, place: FieldAddress, checksum: int) -> None:
+    def fault(
+        self,
+        place: FieldAddress,
+        checksum: int,
+    ) -> None:
         """Remember a wrong read, and count the second one. checksum: CRC-32C of what came."""
         self.on_refetch()
-        expected = None if place.crc32c == UNKNOWN_CRC else place.crc32c
-        add_fault("read", self.store.url, place.path, (place.offset, place.nbytes), expected, checksum)
+        expected: int | None = place.crc32c
+        if expected == UNKNOWN_CRC:
+            expected = None
+        add_fault(
+            kind="read",
+            store=self.store.url,
+            address=place.path,
+            extent=(place.offset, place.nbytes),
+            expected=expected,
+            actual=checksum,
+        )
 
     def again(
         self,
@@ -155,31 +191,49 @@ class Reading(NamedTuple):
             self.on_refetch()
         else:
             self.fault(place, crc32c(wrong))
-        return retry_corrupt(partial(self._again, address, place, said_by), again=0)
+        # This is the second read: only a mirror that has not served the bytes is tried after it.
+        read = partial(self._again, address, place, said_by)
+        return retry_corrupt(read, again=0)
 
-    def _again(self, address: SampleAddress, place: FieldAddress, said_by: str) -> bytes:
+    def _again(
+        self,
+        address: SampleAddress,
+        place: FieldAddress,
+        said_by: str,
+    ) -> bytes:
+        sample = address.describe(place.field)
         advice = (
             f"Run penstock verify {address.version}; restore the shard from a mirror or exclude the sample"
         )
         try:
-            blob = self.store.get_range(place.path, place.offset, place.nbytes, self.pins.get(place.path))
+            blob = self.store.get_range(
+                place.path,
+                place.offset,
+                place.nbytes,
+                self.pins.get(place.path),
+            )
         except Corrupt as error:
-            raise Corrupt(f"{address.describe(place.field)} cannot be read: {error}. {advice}") from error
+            raise Corrupt(f"{sample} cannot be read: {error}. {advice}") from error
         self.pin(place.path, blob.etag)
         checksum = crc32c(blob.data)
         if checksum != place.crc32c != UNKNOWN_CRC:
+            end = place.offset + place.nbytes
             raise Corrupt(
-                f"{address.describe(place.field)} is corrupt: CRC-32C {checksum:08x}, in {said_by} {place.crc32c:08x}, "
-                f"for bytes [{place.offset}:{place.offset + place.nbytes}], after reading it twice. {advice}"
+                f"{sample} is corrupt: CRC-32C {checksum:08x}, in {said_by} {place.crc32c:08x}, "
+                f"for bytes [{place.offset}:{end}], after reading it twice. {advice}"
             )
         return blob.data
 
     def again_or_error(
-        self, address: SampleAddress, field: str, wrong: bytes | memoryview | None
+        self,
+        address: SampleAddress,
+        field: str,
+        wrong: bytes | memoryview | None,
     ) -> bytes | Corrupt:
         """Return a sample's whole field from a second read, or the error."""
+        place = address.fields[field]
         try:
-            return self.again(address, address.fields[field], wrong=wrong)
+            return self.again(address, place, wrong=wrong)
         except Corrupt as error:
             return error
 
@@ -189,5 +243,9 @@ ReadingOf = Callable[[int], Reading]
 
 
 def extent(spans: Sequence[tuple[int, int]]) -> ByteRange:
-    low = min(spans, default=(0, 0))[0]
-    return ByteRange(low, max(map(sum, spans), default=0) - low)
+    """Return the range from the first byte of (offset, nbytes) spans to the last."""
+    if not spans:
+        return ByteRange(0, 0)
+    start = min(spans)[0]
+    stop = max(map(sum, spans))
+    return ByteRange(start, stop - start)

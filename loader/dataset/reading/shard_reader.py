@@ -41,22 +41,19 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
     files: the manifest's list `foreign`. name: version name. Raises: Corrupt; ObjectNotFound if a location's record is
     missing.
     """
-    tables = list(get_tables(store, [TableFile.from_json(file) for file in files]))
-    empty = FOREIGN_SCHEMA.empty_table()
+    table_files = [TableFile.from_json(file) for file in files]
+    tables = list(get_tables(store, table_files))
+    facts: Mapping[str, str] = {}
+    if tables:
+        facts = table_facts(tables[-1])
+    empty = FOREIGN_SCHEMA.empty_table()  # has the columns that tables of earlier releases lack
     table = pa.concat_tables([empty, *tables], promote_options="default").combine_chunks()
-    facts = table_facts(tables[-1]) if tables else {}
-    shards = table["shard"].combine_chunks()
-    starts = np.flatnonzero(changes(shards)).tolist()
-    rows = dict(
-        zip(
-            shards.take(pa.array(starts, pa.int64())).to_pylist(),
-            pairwise([*starts, len(shards)]),
-            strict=True,
-        )
-    )
-    places = {place: place_record(store, place) for place in sorted(_places_of(rows, name))}
-    stores, unvouched = dict[str, Store](), dict[str, str]()
-    for place, record in places.items():
+    rows = _rows_of_shards(table)
+
+    stores: dict[str, Store] = {}
+    unvouched: dict[str, str] = {}
+    for place in sorted(_places_of(rows, name)):
+        record = place_record(store, place)
         if record is not None:
             stores[place] = _open(store, record, place, unvouched)
 
@@ -65,29 +62,41 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
         if path not in rows:
             raise Corrupt(f"{path} is no registered shard of {name}: run penstock verify {name}")
         first, stop = rows[path]
-        object_rows = table.slice(first, stop - first).to_pylist()
-        objects = [ForeignObject.of_row(row, f"the table of objects of {name}") for row in object_rows]
-        return [placed(one) for one in objects]
-
-    def placed(record: ForeignObject) -> PlacedObject:
-        here = record.place not in stores
-        of, key = (store, record.path) if here else (stores[record.place], record.key)
-        decoded = _decoded(f"{of.url}/{key}", record, facts) if record.chunks is not None else None
-        if here:
-            return PlacedObject(of, key, record.nbytes, "", None, record.offset, decoded)
-        if record.etag and disk_of(of) is not None:
-            raise Corrupt(
-                f"the table of objects of {name} has a change token for {record.path}, which lies in a folder: no "
-                "registration writes one. It was damaged or forged; register the place again"
+        objects: list[PlacedObject] = []
+        for row in table.slice(first, stop - first).to_pylist():
+            record = ForeignObject.of_row(row, f"the table of objects of {name}")
+            placed = _placed(
+                record,
+                root=store,
+                stores=stores,
+                facts=facts,
+                name=name,
             )
-        return PlacedObject(of, key, record.nbytes, record.etag, record.modified_us, record.offset, decoded)
+            objects.append(placed)
+        return objects
 
-    return _Shards(store, list(stores.values()), objects_of, unvouched, (store, files, name))
+    return _Shards(
+        home=store,
+        places=list(stores.values()),
+        objects_of=objects_of,
+        unvouched=unvouched,
+        arguments=(store, files, name),
+    )
+
+
+def _rows_of_shards(table: pa.Table) -> dict[str, tuple[int, int]]:
+    """Return path -> (first row, row behind the last) of each shard's objects, which are adjacent."""
+    shards = table["shard"].combine_chunks()
+    starts = np.flatnonzero(changes(shards)).tolist()
+    paths = shards.take(pa.array(starts, pa.int64())).to_pylist()
+    bounds = pairwise([*starts, len(shards)])
+    return dict(zip(paths, bounds, strict=True))
 
 
 def _places_of(shards: Iterable[str], name: str) -> set[str]:
     for path in shards:
-        if not re.fullmatch(rf"{FOREIGN}[0-9a-f]{{32}}/.+", path or "", re.DOTALL):
+        is_path = re.fullmatch(rf"{FOREIGN}[0-9a-f]{{32}}/.+", path or "", re.DOTALL)
+        if not is_path:
             raise Corrupt(
                 f"the table of objects of {name} has the shard {path!r}, which is no path in a place: it was damaged "
                 "or forged. Register the place again"
@@ -95,22 +104,82 @@ def _places_of(shards: Iterable[str], name: str) -> set[str]:
     return {place_of(path) for path in shards}
 
 
-def _open(root: Store, record: PlaceRecord, place: str, unvouched: dict[str, str]) -> Store:
+def _open(
+    root: Store,
+    record: PlaceRecord,
+    place: str,
+    unvouched: dict[str, str],
+) -> Store:
     key, url = record
     if not is_vouched(root, key, url):
         unvouched[place] = refusal(root, key, url, "copied into the root")
         if not is_bucket(url):
-            return cast(Store, RefusedPlace(url, Forbidden(refusal(root, key, url, "read"))))
+            reason = refusal(root, key, url, "read")
+            return cast(Store, RefusedPlace(url, Forbidden(reason)))
     try:
         return open_store(url)
     except (InvalidStore, MissingDependency) as error:
         return cast(Store, RefusedPlace(url, error))
 
 
-def _decoded(name: str, record: ForeignObject, facts: Mapping[str, str]) -> Decoded:
+def _placed(
+    record: ForeignObject,
+    *,
+    root: Store,
+    stores: Mapping[str, Store],
+    facts: Mapping[str, str],
+    name: str,
+) -> PlacedObject:
+    if record.place not in stores:  # adopted: the object was copied into the root
+        return PlacedObject(
+            store=root,
+            key=record.path,
+            nbytes=record.nbytes,
+            etag="",
+            modified_us=None,
+            offset=record.offset,
+            decoded=_decoded(root, record.path, record, facts),
+        )
+
+    store = stores[record.place]
+    decoded = _decoded(store, record.key, record, facts)
+    if record.etag and disk_of(store) is not None:
+        raise Corrupt(
+            f"the table of objects of {name} has a change token for {record.path}, which lies in a folder: no "
+            "registration writes one. It was damaged or forged; register the place again"
+        )
+    return PlacedObject(
+        store=store,
+        key=record.key,
+        nbytes=record.nbytes,
+        etag=record.etag,
+        modified_us=record.modified_us,
+        offset=record.offset,
+        decoded=decoded,
+    )
+
+
+def _decoded(
+    store: Store,
+    key: str,
+    record: ForeignObject,
+    facts: Mapping[str, str],
+) -> Decoded | None:
+    """Return how an object of Parquet chunks is decoded; None for any other object."""
+    if record.chunks is None:
+        return None  # its bytes are those of the samples
+    name = f"{store.url}/{key}"
     try:
-        options = ColumnarOptions.of_registered(parse_json_object(facts["registered"]))
-        return DecodedParquet(name, record.path, record.nbytes, Chunks.of_row(record.chunks or {}), options)
+        registered = parse_json_object(facts["registered"])
+        options = ColumnarOptions.of_registered(registered)
+        chunks = Chunks.of_row(record.chunks)
+        return DecodedParquet(
+            name,
+            record.path,
+            record.nbytes,
+            chunks,
+            options,
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"{name}: the table of objects does not say how it is decoded ({error})") from error
 
@@ -122,10 +191,11 @@ class _Shards(PlacedStore):
         places: Sequence[Store],
         objects_of: ObjectsOf,
         unvouched: Mapping[str, str],
-        opened: tuple[Store, Sequence[dict[str, Any]], str],
+        arguments: tuple[Store, Sequence[dict[str, Any]], str],
     ) -> None:
         super().__init__(home, places, objects_of, unvouched)
-        self._opened = opened
+        self._arguments = arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return shard_reader, self._opened
+        # Other processes read the tables again: the open stores cannot be pickled.
+        return shard_reader, self._arguments

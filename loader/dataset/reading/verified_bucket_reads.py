@@ -1,9 +1,9 @@
 """Read fields of samples, whole or in parts: ranges coalesced per shard, ETags pinned, CRC-32C checked."""
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -20,10 +20,14 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 OnCorrupt = Callable[[int, Corrupt], object]
 """Called with a corrupt sample's number in the current list and the error, which it may raise."""
 
+FieldRead = tuple[int, str, bytes | memoryview | Corrupt]
+"""(sample number, field, bytes or error)."""
+
 _Item = tuple[int, str, int, int, int | None]
 """(sample number, field, offset, nbytes, CRC-32C, or None if the caller verifies)."""
 
 _Shard = tuple[int, str]
+"""(version number, path)."""
 
 OnCrc = Callable[[int, str, int], None]
 """Called with (sample number, field, CRC-32C) for each newly computed checksum."""
@@ -42,7 +46,6 @@ class FieldPart(NamedTuple):
 
     offset: int
     nbytes: int
-    """Number of bytes."""
     crc32c: int
     """CRC-32C; `UNKNOWN_CRC` if the caller verifies them."""
 
@@ -52,7 +55,6 @@ class PartsOfField(NamedTuple):
 
     address: SampleAddress
     field: str
-    """Field name."""
     runs: Sequence[Sequence[FieldPart]]
     """Ascending runs of parts; each is read whole."""
     said_by: str = "its packet table"
@@ -84,14 +86,24 @@ def read_fields(
         for field, place in address.fields.items():
             item = (number, field, place.offset, place.nbytes, place.crc32c)
             by_shard.setdefault((0, place.path), []).append(item)
-    reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
+
+    if pins is None:
+        pins = {}
+    reading = Reading(store, pins, on_refetch, on_read)
+    read = _read_shards(
+        lambda _: reading,
+        by_shard,
+        addresses.__getitem__,
+        run,
+    )
     out: list[dict[str, Any]] = [dict.fromkeys(address.fields) for address in addresses]
-    for number, field, data in _read_shards(lambda _: reading, by_shard, addresses.__getitem__, run):
+    for number, field, data in read:
         out[number][field] = data
+
     for number, fields in enumerate(out):
-        bad = next((data for data in fields.values() if isinstance(data, Corrupt)), None)
-        if bad is not None:
-            on_corrupt(number, bad)
+        errors = [data for data in fields.values() if isinstance(data, Corrupt)]
+        if errors:
+            on_corrupt(number, errors[0])
             out[number] = {}
     return out
 
@@ -102,31 +114,41 @@ def read_places(
     numbers: Mapping[str, Int64s],
     run: Map = map,
     unverified: Container[str] = (),
-) -> list[tuple[int, str, bytes | memoryview | Corrupt]]:
+) -> list[FieldRead]:
     """Return (number, field, bytes or error) for each field of these samples, shard by shard.
 
     numbers: field -> sample numbers; a CRC-32C that was unknown is stored in `places`.
     unverified: fields whose bytes the caller verifies and copies; they may be views of cached pages.
     """
 
-    def learn(number: int, field: str, crc: int) -> None:
+    def store_crc(number: int, field: str, crc: int) -> None:
         places.fields[field].crc32c[number] = crc
 
     by_shard: dict[_Shard, list[_Item]] = {}
     for field, rows in numbers.items():
-        at = places.fields[field]
-        for shard, of_shard in at.by_shard(rows):
+        field_places = places.fields[field]
+        for shard, of_shard in field_places.by_shard(rows):
             n = len(of_shard)
-            crcs = repeat(None, n) if field in unverified else at.crc32c[of_shard].tolist()
-            columns = (
+            crcs: Iterable[int | None] = field_places.crc32c[of_shard].tolist()
+            if field in unverified:
+                crcs = repeat(None, n)
+            items = zip(
                 of_shard.tolist(),
                 repeat(field, n),
-                at.offset[of_shard].tolist(),
-                at.nbytes[of_shard].tolist(),
+                field_places.offset[of_shard].tolist(),
+                field_places.nbytes[of_shard].tolist(),
                 crcs,
+                strict=True,
             )
-            by_shard.setdefault((shard.version, shard.path), []).extend(zip(*columns, strict=True))
-    return _read_shards(reading_of, by_shard, places.address, run, learn)
+            name = (shard.version, shard.path)
+            by_shard.setdefault(name, []).extend(items)
+    return _read_shards(
+        reading_of,
+        by_shard,
+        places.address,
+        run,
+        store_crc,
+    )
 
 
 def read_parts(
@@ -146,24 +168,35 @@ def read_parts(
     Each run costs one request; runs of one shard at most 64 KiB apart share one. A part with a wrong checksum is read
     again.
     """
-    reading = Reading(store, {} if pins is None else pins, on_refetch, on_read)
+    if pins is None:
+        pins = {}
+    reading = Reading(store, pins, on_refetch, on_read)
     by_path: dict[str, list[int]] = {}
-    for i, item in enumerate(requests):
-        by_path.setdefault(item.address.fields[item.field].path, []).append(i)
+    for number, request in enumerate(requests):
+        place = request.address.fields[request.field]
+        by_path.setdefault(place.path, []).append(number)
 
     def read_shard(item: tuple[str, list[int]]) -> list[list[bytes | memoryview] | Corrupt]:
-        path, of_path = item
-        return _read_parts(reading, path, [requests[i] for i in of_path])
+        path, numbers = item
+        of_shard = [requests[number] for number in numbers]
+        return _read_parts(reading, path, of_shard)
 
-    read: dict[int, list[bytes | memoryview] | Corrupt] = {}
-    for of_path, results in zip(by_path.values(), run(read_shard, list(by_path.items())), strict=True):
-        read.update(zip(of_path, results, strict=True))
+    results_of_shards = run(read_shard, list(by_path.items()))
+    results: dict[int, list[bytes | memoryview] | Corrupt] = {}
+    for numbers, of_shard in zip(
+        by_path.values(),
+        results_of_shards,
+        strict=True,
+    ):
+        results.update(zip(numbers, of_shard, strict=True))
+
     out: list[list[bytes | memoryview]] = []
     for number in range(len(requests)):
-        parts = read[number]
+        parts = results[number]
         if isinstance(parts, Corrupt):
             on_corrupt(number, parts)
-        out.append([] if isinstance(parts, Corrupt) else parts)
+            parts = []
+        out.append(parts)
     return out
 
 
@@ -173,57 +206,92 @@ def _read_shards(
     address_of: AddressOf,
     run: Map,
     on_crc: OnCrc = _nothing,
-) -> list[tuple[int, str, bytes | memoryview | Corrupt]]:
-    def read_shard(item: tuple[_Shard, Sequence[_Item]]) -> list[bytes | memoryview | Corrupt]:
-        (of, path), items = item
-        return _read_shard(reading_of(of), path, items, address_of, on_crc)
+) -> list[FieldRead]:
+    def read_shard(shard: tuple[_Shard, Sequence[_Item]]) -> list[FieldRead]:
+        (version, path), items = shard
+        reading = reading_of(version)
+        return _read_shard(
+            reading,
+            path,
+            items,
+            address_of,
+            on_crc,
+        )
 
     # In shard order, so that the error raised does not depend on thread timing.
-    lists = run(read_shard, list(by_shard.items()))
-    return [
-        (number, field, data)
-        for items, blobs in zip(by_shard.values(), lists, strict=True)
-        for (number, field, _, _, _), data in zip(items, blobs, strict=True)
-    ]
+    reads = run(read_shard, list(by_shard.items()))
+    return list(chain.from_iterable(reads))
 
 
 def _read_shard(
-    reading: Reading, path: str, items: Sequence[_Item], address_of: AddressOf, on_crc: OnCrc
-) -> list[bytes | memoryview | Corrupt]:
+    reading: Reading,
+    path: str,
+    items: Sequence[_Item],
+    address_of: AddressOf,
+    on_crc: OnCrc,
+) -> list[FieldRead]:
     spans = [(offset, nbytes) for _, _, offset, nbytes, _ in items]
-    first = partial(address_of, items[0][0])
+    first_number, first_field, _, _, _ = items[0]
+    first = partial(address_of, first_number)
+    # A field that the caller verifies is also copied by it, so that the store need not copy it out of a page.
+    is_lent = all(expected is None for _, _, _, _, expected in items)
     start = perf_counter()
-    copied = {one[4] for one in items} == {None}  # by the caller, which verifies them
     try:
-        blobs = reading.ranges(path, spans, first, items[0][1], lent=copied)
+        blobs = reading.ranges(
+            path,
+            spans,
+            first,
+            first_field,
+            lent=is_lent,
+        )
     except Corrupt:  # the shard ends too early for one of them: read each to find out which
-        return [_again(reading, one, address_of, on_crc, None) for one in items]
+        return [_read_again(reading, item, address_of, on_crc, None) for item in items]
     fetched = perf_counter()
-    good = [copied or _matches_crc(data, one, on_crc) for data, one in zip(blobs, items, strict=True)]
+
+    wrong: list[int] = []
+    if not is_lent:
+        for position, (item, data) in enumerate(zip(items, blobs, strict=True)):
+            if not _matches_crc(data, item, on_crc):
+                wrong.append(position)
     verify_s = perf_counter() - fetched
-    out: list[bytes | memoryview | Corrupt] = [*blobs]
-    for i, whole in enumerate(good):
-        if not whole:
-            out[i] = _again(reading, items[i], address_of, on_crc, blobs[i])
-    reading.on_read(ShardRead(first, path, extent(spans), perf_counter() - start - verify_s, verify_s))
+
+    # After the others were timed: a second read counts as fetching.
+    out: list[FieldRead] = [
+        (number, field, data) for (number, field, _, _, _), data in zip(items, blobs, strict=True)
+    ]
+    for position in wrong:
+        out[position] = _read_again(
+            reading,
+            items[position],
+            address_of,
+            on_crc,
+            blobs[position],
+        )
+    _report(reading, first, path, spans, start, verify_s)
     return out
 
 
-def _again(
+def _read_again(
     reading: Reading,
     item: _Item,
     address_of: AddressOf,
     on_crc: OnCrc,
     wrong: bytes | memoryview | None,
-) -> bytes | Corrupt:
+) -> FieldRead:
     number, field, _, _, expected = item
-    data = reading.again_or_error(address_of(number), field, wrong)
+    address = address_of(number)
+    data = reading.again_or_error(address, field, wrong)
     if expected == UNKNOWN_CRC and not isinstance(data, Corrupt):
-        on_crc(number, field, crc32c(data))
-    return data
+        crc = crc32c(data)
+        on_crc(number, field, crc)
+    return number, field, data
 
 
-def _matches_crc(data: bytes | memoryview, item: _Item, on_crc: OnCrc) -> bool:
+def _matches_crc(
+    data: bytes | memoryview,
+    item: _Item,
+    on_crc: OnCrc,
+) -> bool:
     number, field, _, _, expected = item
     if expected is None:
         return True
@@ -234,50 +302,117 @@ def _matches_crc(data: bytes | memoryview, item: _Item, on_crc: OnCrc) -> bool:
     return crc == expected
 
 
+def _report(
+    reading: Reading,
+    first: Callable[[], SampleAddress],
+    path: str,
+    spans: Sequence[tuple[int, int]],
+    start: float,
+    verify_s: float,
+) -> None:
+    took_s = perf_counter() - start
+    read = ShardRead(
+        first=first,
+        path=path,
+        span=extent(spans),
+        fetch_s=took_s - verify_s,
+        verify_s=verify_s,
+    )
+    reading.on_read(read)
+
+
 def _read_parts(
-    reading: Reading, path: str, parts_of_fields: Sequence[PartsOfField]
+    reading: Reading,
+    path: str,
+    requests: Sequence[PartsOfField],
 ) -> list[list[bytes | memoryview] | Corrupt]:
-    places = [item.address.fields[item.field] for item in parts_of_fields]
-    spans = [
-        (place.offset + run[0].offset, run[-1].offset + run[-1].nbytes - run[0].offset)
-        for item, place in zip(parts_of_fields, places, strict=True)
-        for run in item.runs
-    ]
+    """Return the bytes of each request's parts, or its error. All requests are of one shard."""
+    places = [request.address.fields[request.field] for request in requests]
+    spans: list[tuple[int, int]] = []
+    for request, place in zip(requests, places, strict=True):
+        spans.extend(_span_of_run(place, run) for run in request.runs)
 
-    def again(item: PartsOfField, place: FieldAddress, part: FieldPart, wrong: memoryview) -> bytes:
-        at = replace(place, offset=place.offset + part.offset, nbytes=part.nbytes, crc32c=part.crc32c)
-        return reading.again(item.address, at, item.said_by, wrong)
-
-    first = partial(_address_of, parts_of_fields[0])
-    start, verify_s = perf_counter(), 0.0
+    first = partial(_address_of, requests[0])
+    first_field = requests[0].field
+    start = perf_counter()
+    verify_s = 0.0
+    blobs: Iterator[bytes | memoryview]
     try:
-        pieces_read = iter(reading.ranges(path, spans, first, parts_of_fields[0].field))
+        blobs = iter(reading.ranges(path, spans, first, first_field))
     except Corrupt:  # the shard ends too early for one of them
-        pieces_read = iter(())
+        blobs = iter(())
+
     out: list[list[bytes | memoryview] | Corrupt] = []
-    for item, place in zip(parts_of_fields, places, strict=True):
-        runs = [memoryview(next(pieces_read, b"")) for _ in item.runs]
-        read_pieces: list[bytes | memoryview] = []
+    for request, place in zip(requests, places, strict=True):
+        # Without bytes every part is read again, and the one behind the shard's end raises.
+        runs = [memoryview(next(blobs, b"")) for _ in request.runs]
+        parts_read: list[bytes | memoryview] = []
         try:
-            for run, data in zip(item.runs, runs, strict=True):
-                pieces = [data[part.offset - run[0].offset :][: part.nbytes] for part in run]
+            for run, data in zip(request.runs, runs, strict=True):
+                pieces = _pieces_of_run(run, data)
                 checking = perf_counter()
-                good = [
+                is_right = [
                     part.crc32c in (UNKNOWN_CRC, crc32c(piece)) and len(piece) == part.nbytes
                     for part, piece in zip(run, pieces, strict=True)
                 ]
                 verify_s += perf_counter() - checking
-                read_pieces += [
-                    piece if whole else again(item, place, part, piece)
-                    for part, piece, whole in zip(run, pieces, good, strict=True)
-                ]
+                for part, piece, right in zip(run, pieces, is_right, strict=True):
+                    if right:
+                        parts_read.append(piece)
+                    else:
+                        parts_read.append(_read_part_again(reading, request, place, part, piece))
         except Corrupt as error:
             out.append(error)
         else:
-            out.append(read_pieces)
-    reading.on_read(ShardRead(first, path, extent(spans), perf_counter() - start - verify_s, verify_s))
+            out.append(parts_read)
+    _report(reading, first, path, spans, start, verify_s)
     return out
 
 
-def _address_of(item: PartsOfField) -> SampleAddress:
-    return item.address
+def _span_of_run(
+    place: FieldAddress,
+    run: Sequence[FieldPart],
+) -> tuple[int, int]:
+    """Return (offset in the shard, nbytes) of a run of a field's parts."""
+    first_part = run[0]
+    last_part = run[-1]
+    end = last_part.offset + last_part.nbytes
+    return place.offset + first_part.offset, end - first_part.offset
+
+
+def _pieces_of_run(
+    run: Sequence[FieldPart],
+    data: memoryview,
+) -> list[memoryview]:
+    """Return each part's bytes; fewer than it has if the shard ends too early."""
+    run_offset = run[0].offset
+    pieces: list[memoryview] = []
+    for part in run:
+        start = part.offset - run_offset
+        pieces.append(data[start : start + part.nbytes])
+    return pieces
+
+
+def _read_part_again(
+    reading: Reading,
+    request: PartsOfField,
+    place: FieldAddress,
+    part: FieldPart,
+    wrong: memoryview,
+) -> bytes:
+    part_place = replace(
+        place,
+        offset=place.offset + part.offset,
+        nbytes=part.nbytes,
+        crc32c=part.crc32c,
+    )
+    return reading.again(
+        request.address,
+        part_place,
+        request.said_by,
+        wrong,
+    )
+
+
+def _address_of(request: PartsOfField) -> SampleAddress:
+    return request.address

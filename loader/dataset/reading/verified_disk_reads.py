@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ...errors import Corrupt
 from ...native import IN_MEMORY, RIGHT, WRONG, OpenFile, gather
 from ...storage import ByteRange
 from ...storage.disk.file_handles import FileHandle
@@ -22,7 +21,7 @@ from ..shards.bitmap import Bools
 from ..shards.shard import crc32c
 from .sample_places import Int64s, SamplePlaces, Shard
 from .shard_read import Reading, ReadingOf, ShardRead
-from .verified_bucket_reads import read_places
+from .verified_bucket_reads import FieldRead, read_places
 
 
 class RowsOfField(NamedTuple):
@@ -40,9 +39,6 @@ class RowsOfField(NamedTuple):
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 """(shape, dtype) -> uninitialized array."""
 _UINT8 = np.dtype(np.uint8)
-
-FieldRead = tuple[int, str, bytes | memoryview | Corrupt]
-"""(sample number, field, bytes or error)."""
 
 
 class Sources(NamedTuple):
@@ -85,7 +81,7 @@ def gather_rows(
 ) -> list[FieldRead]:
     """Fill the rows with verified bytes. Return the samples that do not fit, from a second read or as errors."""
     sources, unread = gatherable.sources(rows.field, rows.numbers)
-    position = sources.numbers
+    position = sources.numbers  # a batch's samples are numbered from 0 on, so that the search can be left out
     if len(rows.numbers) < len(gatherable.places):
         position = np.searchsorted(rows.numbers, sources.numbers)
     row_nbytes = rows.memory.shape[1]

@@ -14,6 +14,7 @@ from ...cache.spec import CacheSpec, NodeCache
 from ...dataset.reading.sample_places import SamplePlaces
 from ...dataset.reading.shard_read import Reading, ReadingOf
 from ...dataset.reading.verified_bucket_reads import (
+    FieldRead,
     Map,
     OnCorrupt,
     PartsOfField,
@@ -22,7 +23,6 @@ from ...dataset.reading.verified_bucket_reads import (
     read_places,
 )
 from ...dataset.reading.verified_disk_reads import (
-    FieldRead,
     Gatherable,
     OpenShards,
     RowsOfField,

@@ -167,7 +167,7 @@ def _decoded(
 ) -> Decoded | None:
     """Return how an object of Parquet chunks is decoded; None for any other object."""
     if record.chunks is None:
-        return None  # its bytes are those of the samples
+        return None  # the shard has the object's own bytes
     name = f"{store.url}/{key}"
     try:
         registered = parse_json_object(facts["registered"])

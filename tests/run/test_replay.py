@@ -9,7 +9,7 @@ import pytest
 import loader
 from loader.errors import Corrupt, InvalidRuntime, TransformFailed
 from loader.run import replay as replay_module
-from loader.run.making import many_samples
+from loader.run.making import each_sample
 from tests.run.making import test_packed_slots
 from tests.run.making.test_packed_slots import FIELD
 from tests.run.making.test_substitution import Flips
@@ -379,7 +379,7 @@ def test_slot_tells_what_is_wrong_with_it(views, damage, samples):
 def test_samples_one_by_one_are_let_go(views, damage, monkeypatch):
     """They are those of the batch, and as many are in memory for any number of them: bytes, values and results."""
     plan = loader.plan(views, seed=3, global_batch=18)
-    monkeypatch.setattr(many_samples, "MOST_STORED_BYTES", 1000)
+    monkeypatch.setattr(each_sample, "MOST_STORED_BYTES", 1000)
     damage({"photos": (3, 4), "web": (0, 5)})
     live, most = set(), [0]
 
@@ -422,7 +422,7 @@ def test_next_sample_is_made_while_one_is_looked_at(views, monkeypatch, large):
     """A large one is not. A transform fails where its sample would have come."""
     plan = loader.plan({"photos": views["photos"]}, seed=3, global_batch=6)
     if large:
-        monkeypatch.setattr(many_samples, "MOST_AHEAD_BYTES", 0)
+        monkeypatch.setattr(each_sample, "MOST_AHEAD_BYTES", 0)
     begun, threads, taken = Semaphore(0), [], []
 
     def transform(sample, rng):

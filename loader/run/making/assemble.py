@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ...order.digests import delivered_digest, slot_identities
 from ...order.slots import Slots
 from ...order.substitutes import substitutes
 from ...storage.requests import counted, patient
-from ..batch.batch import Batch, StepMetrics
+from ..batch.batch import Batch, StepMetrics, measured_by, step_metrics
 from ..batch.collate import (
     DeliveredSamples,
     Finish,
@@ -34,10 +34,12 @@ from ..metrics import Metrics
 from ..recipe.rank_slots import LocatedSamples, RankSlots, SlotPlanner
 from ..recipe.recipe import Recipe
 from ..recipe.video_packet_reads import groups_of
-from .fetch import Fetch, Fetched, NodeReads
-from .many_samples import EachSample, ManySamples, OneSample, TakeSample
+from .fetch import Fetch, Fetched
+from .many_samples import ManySamples, OneSample
+from .node_reads import NodeReads
 
 if TYPE_CHECKING:
+    from .each_sample import TakeSample
     from .packed_slots import PackedSlots
 
 
@@ -45,9 +47,17 @@ logger = logging.getLogger(__name__)
 
 
 class Substitute:
-    def __init__(self, recipe: Recipe, fetch: Fetch, one_sample: OneSample, run: Map) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        fetch: Fetch,
+        one_sample: OneSample,
+        run: Map,
+    ) -> None:
         self._recipe = recipe
-        self._fetch, self._one_sample, self._run = fetch, one_sample, run
+        self._fetch = fetch
+        self._one_sample = one_sample
+        self._run = run
 
     def __call__(
         self,
@@ -56,7 +66,6 @@ class Substitute:
         number: int,
         error: Corrupt,
         batch_row: BatchRow,
-        seen: StepMetrics,
     ) -> tuple[LocatedSamples, dict[str, Any], list[Substitution]]:
         """Return a slot's first readable substitute, its values, and the substitutions tried.
 
@@ -64,41 +73,62 @@ class Substitute:
         """
         if not self._recipe.substitute:
             raise error
-        plan, slots = self._recipe.plan, rank_slots.slots
-        row, source = int(located.rows[number]), int(located.source[number])
-        step, position = rank_slots.step_of(row), int(slots.position[row])
+        plan = self._recipe.plan
+        slots = rank_slots.slots
+        row = int(located.rows[number])
+        source = int(located.source[number])
+        step = rank_slots.step_of(row)
+        position = int(slots.position[row])
+        tried_before = int(slots.attempt[row])  # by the plan, for a quarantined sample
         substitutions: list[Substitution] = []
-        why, bad = error, located.places.address(number)
-        for attempt, view_ordinal, ordinal in substitutes(
-            plan, step, source, position, int(slots.attempt[row])
-        ):
-            slots.attempt[row], slots.view_ordinal[row], slots.ordinal[row] = attempt, view_ordinal, ordinal
-            with seen.timed("address"):
+        why = error
+        bad = located.places.address(number)
+        candidates = substitutes(plan, step, source, position, tried_before)
+        for attempt, view_ordinal, ordinal in candidates:
+            slots.attempt[row] = attempt
+            slots.view_ordinal[row] = view_ordinal
+            slots.ordinal[row] = ordinal
+            with step_metrics().timed("address"):
                 alone = self._fetch.locate.again(slots, row, self._run)
-            substitutions.append(
-                Substitution(
-                    step=step,
-                    slot=int(rank_slots.number[row]),
-                    source=plan.source_names[source],
-                    epoch=int(slots.epoch[row]),
-                    position=position,
-                    attempt=attempt,
-                    stage=stage_of(why),
-                    error=error_text(why),
-                    address=bad,
-                    substitute=alone.places.key(0),
-                    substitute_ordinal=ordinal,
-                )
+            substitution = Substitution(
+                step=step,
+                slot=int(rank_slots.number[row]),
+                source=plan.source_names[source],
+                epoch=int(slots.epoch[row]),
+                position=position,
+                attempt=attempt,
+                stage=stage_of(why),
+                error=error_text(why),
+                address=bad,
+                substitute=alone.places.key(0),
+                substitute_ordinal=ordinal,
             )
-            fetched = self._fetch(slots, alone, None, seen)
-            sample = fetched.bad.get(0) or self._one_sample(
-                slots, alone, 0, fetched.payloads[0], batch_row, seen
-            )
+            substitutions.append(substitution)
+            sample = self._sample(slots, alone, batch_row)
             if not isinstance(sample, Corrupt):
                 return alone, sample, substitutions
-            why, bad = sample, alone.places.address(0)
+            why = sample
+            bad = alone.places.address(0)
         error.add_note(f"all of its substitutes are corrupt too, the last: {why}")
         raise error
+
+    def _sample(
+        self,
+        slots: Slots,
+        located: LocatedSamples,
+        batch_row: BatchRow,
+    ) -> dict[str, Any] | Corrupt:
+        fetched = self._fetch(slots, located, None)
+        error = fetched.bad.get(0)
+        if error is not None:
+            return error
+        return self._one_sample(
+            slots,
+            located,
+            number=0,
+            payload=fetched.payloads[0],
+            batch_row=batch_row,
+        )
 
 
 class Assembler:
@@ -118,21 +148,38 @@ class Assembler:
         end: int | None = None,
         kept: int = KEPT,
     ) -> None:
-        self.recipe, self._metrics, self._run = recipe, metrics, run
+        self.recipe = recipe
+        self._metrics = metrics
+        self._run = run
+        is_for_this_process = allocate is None
         self._allocate = allocate or ArrayPool(kept)
-        by_field = recipe.decoders()
-        videos = [groups_of(view, own) for view, own in zip(recipe.views, by_field, strict=True)]
-        self._reads = NodeReads(cache or PageMemory(limit_bytes=0), recipe, videos, metrics, run, end)
-        self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
-        one_sample = OneSample(recipe, by_field, self._fetch)
-        self._samples = ManySamples(recipe, by_field, one_sample)
-        self._one_sample = one_sample
-        self._packed = None if recipe.plan.pack is None else _packed(recipe, by_field, self._fetch, run)
-        self._substitute = Substitute(recipe, self._fetch, one_sample, run)
-        self._planned = SlotPlanner(recipe, end, self._fetch.locate)
-        self._finish = Finish(recipe, collate if allocate is None else gathered)
-        self._framework = recipe.framework if allocate is None else "numpy"
-        self._made_one = False
+        self._finish = Finish(recipe, collate if is_for_this_process else gathered)
+        self._framework = recipe.framework if is_for_this_process else "numpy"
+        decoders = recipe.decoders()
+        videos = [groups_of(view, by_field) for view, by_field in zip(recipe.views, decoders, strict=True)]
+        if cache is None:
+            cache = PageMemory(limit_bytes=0)
+        self._reads = NodeReads(
+            cache,
+            recipe,
+            videos,
+            metrics,
+            run,
+            end,
+        )
+        self._fetch = Fetch(
+            recipe,
+            decoders,
+            videos,
+            self._reads,
+            run,
+        )
+        self._plan_slots = SlotPlanner(recipe, end, self._fetch.locate)
+        self._one_sample = OneSample(recipe, decoders, self._fetch)
+        self._samples = ManySamples(recipe, decoders, self._one_sample)
+        self._substitute = Substitute(recipe, self._fetch, self._one_sample, run)
+        self._packed = _packed_slots(recipe, decoders, self._fetch, run)
+        self._has_succeeded = False
 
     def dismiss(self) -> None:
         self._reads.dismiss()
@@ -155,23 +202,21 @@ class Assembler:
 
         Costs index look-ups. Reads no media, except registered bytes that are not sealed.
         """
-        (rank_slots,) = self._planned([step])
+        (rank_slots,) = self._plan_slots([step])
         if rank_slots.n_padded:
             return 0
-        if self._packed is not None:
-            crcs = self._packed.crcs(rank_slots)
-        else:
-            located = self._fetch.locate(rank_slots.slots, rank_slots.real_rows, self._run)
-            for part in located:
-                self._fetch.learn(part, StepMetrics([step]))
-            crcs = crcs_of(len(rank_slots), located)
+        rows = rank_slots.real_rows
+        # Digests belong to no batch: these metrics are discarded.
+        with measured_by(StepMetrics([step])):
+            if self._packed is not None:
+                crcs = self._packed.crcs(rank_slots)
+            else:
+                parts = self._fetch.locate(rank_slots.slots, rows, self._run)
+                for part in parts:
+                    self._fetch.learn(part)
+                crcs = crcs_of(len(rank_slots), parts)
         identities = slot_identities(self.recipe.plan, rank_slots.slots)
-        return delivered_digest(
-            step,
-            rank_slots.number[rank_slots.real_rows],
-            identities[rank_slots.real_rows],
-            crcs[rank_slots.real_rows],
-        )
+        return delivered_digest(step, rank_slots.number[rows], identities[rows], crcs[rows])
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
         """Yield the rank's parts of consecutive steps, made together to share a step's fixed cost."""
@@ -188,101 +233,146 @@ class Assembler:
         for step in steps:
             yield self.batch(step)
 
-    def each(self, step: int, take: TakeSample) -> Batch:
+    def each(self, step: int, take: "TakeSample") -> Batch:
         """Pass each sample of the rank's part of a step to `take`; return the part's batch without fields.
 
         A part that is all padding has one row, EXAMPLE: another rank's sample, which supplies the shapes.
         """
-        seen = StepMetrics([step])
-        (rank_slots,) = self._planned([step])
+        metrics = StepMetrics([step])
+        (rank_slots,) = self._plan_slots([step])
         import_framework(self._framework)
 
-        def numbered(row: int, sample: dict[str, Any]) -> None:
-            take(EXAMPLE if rank_slots.n_padded else row, sample)
+        def take_numbered(row: int, sample: dict[str, Any]) -> None:
+            if rank_slots.n_padded:
+                row = EXAMPLE
+            take(row, sample)
 
+        with measured_by(metrics):
+            delivered = self._each_sample(rank_slots, take_numbered)
+        without_fields = Columns(len(rank_slots))
+        without_fields.put_names(rank_slots.real_rows, ())
+        (batch,) = self._finish(rank_slots, without_fields, delivered, metrics)
+        return batch
+
+    def _each_sample(self, rank_slots: RankSlots, take: "TakeSample") -> DeliveredSamples:
         if self._packed is None:
-            each = EachSample(self.recipe, self._fetch, self._one_sample, self._samples, self._run)
-            delivered = each(rank_slots, numbered, seen)
-        else:
-            whole = Columns(len(rank_slots), self._allocate)
-            delivered = self._packed(rank_slots, whole, seen)
-            values = {name: whole.values(name) for name in whole.names()}
-            for row in np.flatnonzero(whole.mask()).tolist():
-                numbered(row, {name: column[row] for name, column in values.items()})
-        empty = Columns(len(rank_slots))
-        empty.put_names(rank_slots.real_rows, ())
-        return self._finish(rank_slots, empty, delivered, seen)[0]
+            from .each_sample import EachSample  # only for replays
+
+            each = EachSample(
+                self.recipe,
+                self._fetch,
+                self._one_sample,
+                self._samples,
+                self._run,
+            )
+            return each(rank_slots, take)
+        columns = Columns(len(rank_slots), self._allocate)
+        delivered = self._packed(rank_slots, columns)
+        values = {name: columns.values(name) for name in columns.names()}
+        for row in np.flatnonzero(columns.mask()).tolist():
+            sample = {name: column[row] for name, column in values.items()}
+            take(row, sample)
+        return delivered
 
     def _together(self, steps: Sequence[int], *, alone: bool = False) -> list[Batch]:
-        seen = StepMetrics(steps)
-        first = True if alone else self._reads.begin(steps)
+        metrics = StepMetrics(steps)
+        is_first = alone or self._reads.begin(steps)
+        patience: AbstractContextManager[None] = nullcontext()
+        if not self._has_succeeded:
+            patience = patient()
+        page_waits: AbstractContextManager[None] = nullcontext()
+        if is_first:
+            page_waits = self._reads.waiting_for_no_page()
         is_complete = False
+        batches: list[Batch] = []
         try:
-            begun = nullcontext() if self._made_one else patient()
-            with begun, counted(seen.traffic), self._reads.waiting_for_no_page() if first else nullcontext():
-                with seen.timed("plan"):
-                    planned = self._planned(steps)
-                batches = [batch for rank_slots in planned for batch in self._make(rank_slots, seen)]
-            is_complete = self._made_one = True
+            with patience, measured_by(metrics), counted(metrics.traffic), page_waits:
+                with metrics.timed("plan"):
+                    planned = self._plan_slots(steps)
+                for rank_slots in planned:
+                    batches += self._make(rank_slots)
+            is_complete = True
+            self._has_succeeded = True
         finally:
             if not alone:
                 for step in steps:
                     self._reads.done(step)
+            # Steps that fail together are made again one by one, and measured then.
             if is_complete or len(steps) == 1:
-                self._metrics.add(seen)
-        return with_costs(batches, seen)
+                self._metrics.add(metrics)
+        return with_costs(batches, metrics)
 
-    def _make(self, rank_slots: RankSlots, seen: StepMetrics) -> list[Batch]:
-        seen.step_of = rank_slots.step_of if len(rank_slots.steps) > 1 else None
+    def _make(self, rank_slots: RankSlots) -> list[Batch]:
+        metrics = step_metrics()
+        metrics.step_of = rank_slots.step_of if len(rank_slots.steps) > 1 else None
         columns = Columns(len(rank_slots), self._allocate)
-        delivered = (self._packed or self._plain)(rank_slots, columns, seen)
+        if self._packed is not None:
+            delivered = self._packed(rank_slots, columns)
+        else:
+            delivered = self._plain(rank_slots, columns)
         import_framework(self._framework)  # takes seconds the first time, so outside `collate`
-        with seen.timed("collate"):
-            return self._finish(rank_slots, columns, delivered, seen)
+        with metrics.timed("collate"):
+            return self._finish(rank_slots, columns, delivered, metrics)
 
-    def _plain(self, rank_slots: RankSlots, columns: Columns, seen: StepMetrics) -> DeliveredSamples:
-        with seen.timed("address"):
-            parts = rank_slots.located or self._fetch.locate(
-                rank_slots.slots, rank_slots.real_rows, self._run
-            )
+    def _plain(self, rank_slots: RankSlots, columns: Columns) -> DeliveredSamples:
+        slots = rank_slots.slots
+        parts = rank_slots.located
+        with step_metrics().timed("address"):
+            if not parts:
+                parts = self._fetch.locate(slots, rank_slots.real_rows, self._run)
         # Nothing may be written into the columns before a transform.
         early = columns if self.recipe.transform is None else None
-        fetched = [self._fetch(rank_slots.slots, part, early, seen) for part in parts]
-        bad = [
-            (int(part.rows[number]), part, number, error)
-            for part, data in zip(parts, fetched, strict=True)
-            for number, error in self._decoded(rank_slots.slots, part, data, columns, seen).items()
-        ]
-        instead = []
+        fetched = [self._fetch(slots, part, early) for part in parts]
+        bad: list[tuple[int, LocatedSamples, int, Corrupt]] = []  # row, samples, number, error
+        for part, data in zip(parts, fetched, strict=True):
+            for number, error in self._decoded(slots, part, data, columns).items():
+                bad.append((int(part.rows[number]), part, number, error))
+        delivered = [*parts]
         substitutions: list[Substitution] = []
         for row, part, number, error in sorted(bad, key=itemgetter(0)):
             if self.recipe.recorded is not None:
-                substitutions.append(masked_row(self.recipe, rank_slots, part, number, error))
+                substitution = masked_row(self.recipe, rank_slots, part, number, error)
+                substitutions.append(substitution)
                 rank_slots.valid[row] = False
                 continue
-            batch_row = BatchRow(columns, int(part.rows[number]))
-            single, sample, tried = self._substitute(rank_slots, part, number, error, batch_row, seen)
+            batch_row = BatchRow(columns, row)
+            alone, sample, tried = self._substitute(
+                rank_slots,
+                part,
+                number,
+                error,
+                batch_row,
+            )
             batch_row.put(sample, self._samples.names(part, sample))
-            instead.append(single)
+            delivered.append(alone)  # later ones overwrite the row's identity
             substitutions += tried
-        delivered = [*parts, *instead]
         return delivered_of(len(columns), delivered, substitutions)
 
     def _decoded(
-        self, slots: Slots, located: LocatedSamples, fetched: Fetched, columns: Columns, seen: StepMetrics
+        self,
+        slots: Slots,
+        located: LocatedSamples,
+        fetched: Fetched,
+        columns: Columns,
     ) -> dict[int, Corrupt]:
         bad = dict(fetched.bad)
-        whole = np.ones(len(located.rows), bool)
-        whole[[*fetched.payloads, *bad]] = False
-        columns.put_names(located.rows[whole], located.kind.names)
+        is_whole = np.ones(len(located.rows), bool)  # samples that need no decoder
+        is_whole[[*fetched.payloads, *bad]] = False
+        columns.put_names(located.rows[is_whole], located.kind.names)
         payloads = {number: payload for number, payload in fetched.payloads.items() if number not in bad}
-        fetched.payloads.clear()
-        return bad | self._samples(slots, located, payloads, columns, seen)
+        fetched.payloads.clear()  # so that bytes are freed once they are decoded
+        bad |= self._samples(slots, located, payloads, columns)
+        return bad
 
 
-def _packed(
-    recipe: Recipe, by_field: Sequence[Mapping[str, Decoder]], fetch: Fetch, run: Map
-) -> "PackedSlots":
+def _packed_slots(
+    recipe: Recipe,
+    decoders: Sequence[Mapping[str, Decoder]],
+    fetch: Fetch,
+    run: Map,
+) -> "PackedSlots | None":
+    if recipe.plan.pack is None:
+        return None
     from .packed_slots import PackedSlots  # 5 ms, only for packed plans
 
-    return PackedSlots(recipe, by_field, fetch, run)
+    return PackedSlots(recipe, decoders, fetch, run)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...cache.spec import CacheSpec, NodeCache
 from ...dataset.reading.sample_places import SamplePlaces
 from ...dataset.reading.shard_read import Reading, ReadingOf
 from ...dataset.reading.verified_bucket_reads import (
@@ -25,162 +22,31 @@ from ...dataset.reading.verified_bucket_reads import (
 from ...dataset.reading.verified_disk_reads import (
     Gatherable,
     OpenShards,
-    RowsOfField,
     UnverifiedSamples,
     gather_bytes,
-    gather_rows,
 )
 from ...dataset.shards.address import SampleAddress
 from ...dataset.shards.shard import crc32c
-from ...errors import Corrupt, DecodeFailed
-from ...modalities import Decoder, array, decode_bytes
+from ...errors import Corrupt
+from ...modalities import Decoder
 from ...native import copy_bytes
 from ...order.random.keyed_permutation import I64
 from ...order.slots import Slots
-from ...storage import RangeReader, is_local
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import disk_of
-from ..batch.batch import StepMetrics
+from ..batch.batch import step_metrics
 from ..batch.columns import ArrayPool, Columns
-from ..metrics import Metrics
 from ..recipe import generators
 from ..recipe.decode import ReadyValue
 from ..recipe.rank_slots import Locate, LocatedSamples
 from ..recipe.recipe import Recipe, window_views
 from ..recipe.video_packet_reads import BareClip, Group, Readers, WholeClip, read_samples, with_tables
+from .bulk_rows import Bulk
+from .node_reads import NodeReads
 
 if TYPE_CHECKING:
-    from ...cache.memory import MemoryPages
-    from ...cache.node_cache import OpenCache
-    from ..ahead.read_ahead import ReadAhead
     from ..recipe.window_reads import WindowSlots
     from .table_columns import TableColumns
-
-logger = logging.getLogger(__name__)
-
-
-class NodeReads:
-    """Readers for a loader's views: local folders directly, other stores through cached pages or ranges."""
-
-    def __init__(
-        self,
-        cache: CacheSpec,
-        recipe: Recipe,
-        videos: Sequence[Sequence[Group]],
-        metrics: Metrics,
-        run: Map,
-        end: int | None = None,
-    ) -> None:
-        self._stores: list[RangeReader] = [view.version.shard_store for view in recipe.views]
-        self._cache: OpenCache | MemoryPages | None = None
-        self._ahead: ReadAhead[Any] | None = None
-        remote = [i for i, store in enumerate(self._stores) if not is_local(store)]
-        if not remote:
-            if isinstance(cache, NodeCache):
-                logger.info("every source lies on this machine: the node cache %s is not used", cache.path)
-            return
-        if not isinstance(cache, NodeCache) and cache.limit_bytes == 0:
-            return
-        from ..ahead.remote_reads import open_remote  # 5 ms, only for remote stores
-
-        self._cache, self._ahead = open_remote(cache, recipe, videos, metrics, run, end, self._stores, remote)
-
-    def __getitem__(self, view: int) -> RangeReader:
-        return self._stores[view]
-
-    def begin(self, steps: Sequence[int]) -> bool:
-        """Read later steps ahead. Return whether these steps are the first after a start or a seek."""
-        return self._ahead is not None and self._ahead.begin(steps)
-
-    def waiting_for_no_page(self) -> AbstractContextManager[None]:
-        if self._cache is None:
-            return nullcontext()
-        from ...cache.cached_store import waiting_for_no_page
-
-        return waiting_for_no_page()
-
-    def done(self, step: int) -> None:
-        if self._ahead is not None:
-            self._ahead.done(step)
-
-    def dismiss(self) -> None:
-        if self._ahead is not None:
-            self._ahead.dismiss()
-
-    def close(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
-        if self._cache is not None:
-            self._cache.close()
-
-
-class InRows(NamedTuple):
-    """The result of reading one field into rows."""
-
-    field: str
-    """Field name."""
-    filled: I64
-    """int64: numbers of the samples whose rows are filled."""
-    others: Sequence[FieldRead]
-    """Samples whose rows are not filled: their bytes or error."""
-    unread: I64
-    """int64: numbers of the samples that were not read."""
-
-
-class Bulk:
-    """Fields of a view that need no decoder, and the last layouts of its arrays.
-
-    Thread-safe: a layout is a guess, which every sample's own header confirms.
-    """
-
-    def __init__(self, fields: Sequence[str], decoders: Mapping[str, Decoder]) -> None:
-        self.plain = frozenset(f for f in fields if decoders.get(f, decode_bytes) is decode_bytes)
-        self._arrays = [field for field in fields if decoders.get(field) is array.decode]
-        self._layouts: dict[str, array.NpyLayout] = {}
-
-    def learn(self, payloads: Iterable[Mapping[str, object]]) -> None:
-        """Keep the layout of each field's first array, if such arrays can be read into rows."""
-        payloads = list(payloads)
-        for field in self._arrays if payloads else ():
-            data = next((payload[field] for payload in payloads if field in payload), None)
-            if not isinstance(data, bytes | memoryview):
-                continue
-            try:
-                layout = array.layout_of(bytes(data))
-            except DecodeFailed:
-                continue
-            straight = not layout.fortran or len(layout.shape) < 2
-            if straight and layout.nbytes and layout.dtype.isnative:
-                self._layouts[field] = layout
-
-    def gathered(self, columns: Columns | None) -> set[str]:
-        return set() if columns is None else {*self.plain, *self._layouts}
-
-    def rows(self, gatherable: Gatherable, rows: I64, columns: Columns, bad: Collection[int]) -> list[InRows]:
-        """Gather arrays into rows.
-
-        rows: int64, each sample's row. bad: numbers of samples to skip.
-        """
-        places, of_fields, unfilled = gatherable.places, [], []
-        for field in self._arrays:
-            layout = self._layouts.get(field)
-            memory = None if layout is None else columns.rows(field, layout.shape, layout.dtype)
-            if layout is None or memory is None:
-                continue
-            fits = places.fields[field].nbytes == len(layout.head) + layout.nbytes
-            numbers = np.flatnonzero(fits)
-            if bad:
-                numbers = np.setdiff1d(numbers, list(bad), assume_unique=True)
-            values = memory.reshape(len(columns), -1).view(np.uint8)
-            of_fields.append(RowsOfField(field, layout.head, numbers, rows[numbers], values))
-            unfilled.append(np.flatnonzero(~fits))
-        out = []
-        for request, rest in zip(of_fields, unfilled, strict=True):
-            others, filled = gather_rows(gatherable, request), request.numbers
-            if others:
-                filled = np.setdiff1d(filled, [number for number, _, _ in others], assume_unique=True)
-            out.append(InRows(request.field, filled, others, rest))
-        return out
 
 
 Payload = dict[str, bytes | memoryview | BareClip | WholeClip | ReadyValue]
@@ -191,7 +57,9 @@ def whole(
     data: bytes | memoryview | BareClip | WholeClip | ReadyValue,
 ) -> bytes | BareClip | WholeClip | ReadyValue:
     """Return data that a decoder may keep."""
-    return copy_bytes(data) if isinstance(data, memoryview) else data
+    if isinstance(data, memoryview):
+        return copy_bytes(data)
+    return data
 
 
 class Fetched(NamedTuple):
@@ -217,62 +85,79 @@ class Fetch:
         reads: NodeReads,
         run: Map,
     ) -> None:
-        self._plan, self._views = recipe.plan, recipe.views
-        self._decoders, self._reads, self._run = decoders, reads, run
+        self._plan = recipe.plan
+        self._views = recipe.views
+        self._decoders = decoders
+        self._reads = reads
+        self._run = run
         self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
         self._pins: dict[str, str] = {}
         self._scratch = ArrayPool()
-        disks = [disk_of(reads[number]) for number in range(len(self._views))]
-        self._files = [None if disk is None else FileHandles(disk) for disk in disks]
-        alone = [number if groups else None for number, groups in enumerate(self._videos)]
-        apart = zip(alone, self._files, strict=True)
-        fields = [view.fields for view in self._views]
+        self._files: list[FileHandles | None] = []
+        for number in range(len(self._views)):
+            disk = disk_of(reads[number])
+            self._files.append(None if disk is None else FileHandles(disk))
+
         windows = window_views(recipe.plan)
         self._windows: list[WindowSlots | None] = [None] * len(windows)
         if any(view is not None for view in windows):
             from ..recipe.window_reads import window_slots  # only for windows
 
             self._windows = window_slots(recipe.plan, windows, decoders)
-        self.locate = Locate(
-            self._views,
-            fields,
-            [(video, files is None, id(own)) for (video, files), own in zip(apart, decoders, strict=True)],
-            windows,
-        )
+
+        # Sources are read together if they lie in the same kind of store and share their decoders. A source with
+        # videos is read by itself: its samples' frames are chosen one by one.
+        apart: list[tuple[int | None, bool, int]] = []
+        for number, (groups, files) in enumerate(zip(self._videos, self._files, strict=True)):
+            video_source = number if groups else None
+            apart.append((video_source, files is None, id(decoders[number])))
+        fields = [view.fields for view in self._views]
+        self.locate = Locate(self._views, fields, apart, windows)
+        self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
+
         self._columns: TableColumns | None = None
         if any(view.columns for view in self._views):
             from .table_columns import TableColumns  # 3 ms, only for views with columns
 
             self._columns = TableColumns(self._views, run)
-        self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
     def __call__(
-        self, slots: Slots, located: LocatedSamples, columns: Columns | None, seen: StepMetrics
+        self,
+        slots: Slots,
+        located: LocatedSamples,
+        columns: Columns | None,
     ) -> Fetched:
         """Return the data of samples of one kind. Raises: errors of reading, except Corrupt.
 
         columns: receives the values that need no decoder; None if a transform needs them.
         """
-        with seen.timed_fetch():
-            if (windows := self._windows[located.kind.sources[0]]) is not None:
-                return Fetched(*windows(slots, located, self._readers(located.kind.sources[0], seen)))
-            if self._videos[located.kind.sources[0]]:
-                fetched = self._by_sample(slots, located, seen)
+        source = located.kind.sources[0]
+        with step_metrics().timed_fetch():
+            windows = self._windows[source]
+            if windows is not None:
+                payloads, bad = windows(slots, located, self._readers(source))
+                return Fetched(payloads, bad)
+            if self._videos[source]:
+                fetched = self._by_sample(slots, located)
             else:
-                fetched = self._by_field(located, columns, seen)
+                fetched = self._by_field(located, columns)
             if self._columns is not None:
-                self._columns.add(slots, located, fetched.payloads, fetched.bad, columns)
+                self._columns.add(
+                    slots,
+                    located,
+                    fetched.payloads,
+                    fetched.bad,
+                    columns,
+                )
             return fetched
 
-    def learn(self, located: LocatedSamples, seen: StepMetrics) -> None:
+    def learn(self, located: LocatedSamples) -> None:
         """Read fields whose CRC-32C is unknown, and store it in the samples' addresses."""
-        numbers = {field: at.unknown for field, at in located.places.fields.items()}
-        if not any(map(len, numbers.values())):
+        places = located.places
+        unknown = _unknown(places)
+        if all(len(numbers) == 0 for numbers in unknown.values()):
             return
-        sources = located.kind.sources
-        read = read_places(
-            lambda number: self._reading(sources[number], seen), located.places, numbers, self._run
-        )
+        read = read_places(self._reading_of(located), places, unknown, self._run)
         for _, _, data in read:
             if isinstance(data, Corrupt):
                 raise data
@@ -283,24 +168,21 @@ class Fetch:
                 files.close()
 
     def parts(
-        self, source: int, requests: Sequence[PartsOfField], seen: StepMetrics
+        self, source: int, requests: Sequence[PartsOfField]
     ) -> list[list[bytes | memoryview] | Corrupt]:
         """Return the parts of each of `requests`, all of one source, or its error."""
         bad: dict[int, Corrupt] = {}
-        with seen.timed_fetch():
-            read = self._readers(source, seen).parts(requests, bad.setdefault)
+        with step_metrics().timed_fetch():
+            read = self._readers(source).parts(requests, bad.setdefault)
         return [bad.get(number, parts) for number, parts in enumerate(read)]
 
-    def _by_field(self, located: LocatedSamples, columns: Columns | None, seen: StepMetrics) -> Fetched:
-        places, bulk, sources = located.places, self._bulk[located.kind.number], located.kind.sources
-
-        def reading_of(number: int) -> Reading:
-            return self._reading(sources[number], seen)
-
-        unknown = {field: at.unknown for field, at in places.fields.items()}
+    def _by_field(self, located: LocatedSamples, columns: Columns | None) -> Fetched:
+        places = located.places
+        bulk = self._bulk[located.kind.number]
+        unknown = _unknown(places)
         fetched = Fetched({}, {})
-        gatherable = self._gather(reading_of, located, columns, fetched, seen)
-        rest = dict.fromkeys(places.fields, np.arange(len(places)))
+        gatherable = self._gather(located, columns, fetched)
+        rest = dict.fromkeys(places.fields, np.arange(len(places)))  # field -> numbers that are not read yet
         if columns is not None:
             for rows in bulk.rows(gatherable, located.rows, columns, fetched.bad):
                 rest[rows.field] = rows.unread
@@ -308,7 +190,15 @@ class Fetch:
                 for other in rows.others:
                     _take(fetched, *other)
         for field, numbers in rest.items():
-            for number, _, data in self._rest(gatherable, located, field, numbers, columns, fetched):
+            read_again = self._rest(
+                gatherable,
+                located,
+                field,
+                numbers,
+                columns,
+                fetched,
+            )
+            for number, _, data in read_again:
                 if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
                     columns.put(int(located.rows[number]), field, data)
                 else:
@@ -316,31 +206,40 @@ class Fetch:
         if columns is not None:
             bulk.learn(fetched.payloads.values())
         bad = list(fetched.bad)
-        nbytes = sum(int(at.nbytes.sum() - at.nbytes[bad].sum()) for at in places.fields.values())
-        seen.count("fetched_bytes", nbytes)
-        _count_unverified(places, unknown, seen)
+        nbytes = 0
+        for at in places.fields.values():
+            nbytes += int(at.nbytes.sum() - at.nbytes[bad].sum())
+        step_metrics().count("fetched_bytes", nbytes)
+        _count_unverified(places, unknown)
         return fetched
 
     def _gather(
         self,
-        reading_of: ReadingOf,
         located: LocatedSamples,
         columns: Columns | None,
         fetched: Fetched,
-        seen: StepMetrics,
     ) -> Gatherable:
+        """Return samples whose bytes are still to be verified: open files, or bytes that were read from a bucket."""
         places = located.places
+        reading_of = self._reading_of(located)
         if self._files[located.kind.sources[0]] is not None:
             return OpenShards(reading_of, places)
-        later = self._bulk[located.kind.number].gathered(columns)
+        verified_later = self._bulk[located.kind.number].gathered(columns)
         data: dict[str, dict[int, bytes | memoryview]] = {field: {} for field in places.fields}
         everything = dict.fromkeys(places.fields, np.arange(len(places)))
-        for number, field, data_or_error in read_places(reading_of, places, everything, self._run, later):
-            if field in later and not isinstance(data_or_error, Corrupt):
+        read = read_places(
+            reading_of,
+            places,
+            everything,
+            self._run,
+            verified_later,
+        )
+        for number, field, data_or_error in read:
+            if field in verified_later and not isinstance(data_or_error, Corrupt):
                 data[field][number] = data_or_error
             else:
                 _take(fetched, number, field, data_or_error)
-        return UnverifiedSamples(reading_of, places, data, partial(seen.spent, "verify"))
+        return UnverifiedSamples(reading_of, places, data, partial(step_metrics().spent, "verify"))
 
     def _rest(
         self,
@@ -351,25 +250,41 @@ class Fetch:
         columns: Columns | None,
         fetched: Fetched,
     ) -> list[FieldRead]:
+        """Read one field of the samples `numbers`. Return the ones from a second read, and errors."""
         if not len(numbers):
             return []
-        known = {*fetched.bad, *(number for number, payload in fetched.payloads.items() if field in payload)}
+        known = set(fetched.bad)
+        for number, payload in fetched.payloads.items():
+            if field in payload:
+                known.add(number)
         if known:
             numbers = np.setdiff1d(numbers, list(known), assume_unique=True)
         if not len(numbers):
             return []
         if columns is not None and field in self._bulk[located.kind.number].plain:
             read, others = gather_bytes(gatherable, field, numbers, columns.allocate)
-            columns.put_bytes(field, located.rows[read.numbers], read.memory, read.begin, read.sizes)
+            rows = located.rows[read.numbers]
+            columns.put_bytes(
+                field,
+                rows,
+                read.memory,
+                read.begin,
+                read.sizes,
+            )
             return others
         read, others = gather_bytes(gatherable, field, numbers, self._scratch)
         data = read.memory.data
-        places = zip(read.numbers.tolist(), read.begin.tolist(), read.sizes.tolist(), strict=True)
-        for number, begin, size in places:
+        spans = zip(
+            read.numbers.tolist(),
+            read.begin.tolist(),
+            read.sizes.tolist(),
+            strict=True,
+        )
+        for number, begin, size in spans:
             fetched.payloads.setdefault(number, {})[field] = data[begin : begin + size]
         return others
 
-    def _by_sample(self, slots: Slots, located: LocatedSamples, seen: StepMetrics) -> Fetched:
+    def _by_sample(self, slots: Slots, located: LocatedSamples) -> Fetched:
         (source,) = located.kind.sources
 
         def rng_of(number: int, field: str) -> np.random.Generator:
@@ -377,38 +292,48 @@ class Fetch:
             return generators.for_decoder(place, field)
 
         places = located.places
-        unknown = {field: at.unknown for field, at in places.fields.items()}
+        unknown = _unknown(places)
         read = read_samples(
             self._views[source],
             self._videos[source],
             self._decoders[source],
             places.addresses(),
             rng_of,
-            self._readers(source, seen),
+            self._readers(source),
         )
         for field, numbers in unknown.items():
             for number in numbers.tolist():
-                if not isinstance(payload := read[number], Corrupt):
+                payload = read[number]
+                if not isinstance(payload, Corrupt):
                     places.fields[field].crc32c[number] = _crc_of(payload[field])
-        _count_unverified(places, unknown, seen)
-        return Fetched(
-            {number: {**sample} for number, sample in enumerate(read) if not isinstance(sample, Corrupt)},
-            {number: sample for number, sample in enumerate(read) if isinstance(sample, Corrupt)},
-        )
+        _count_unverified(places, unknown)
+        fetched = Fetched({}, {})
+        for number, sample in enumerate(read):
+            if isinstance(sample, Corrupt):
+                fetched.bad[number] = sample
+            else:
+                fetched.payloads[number] = {**sample}
+        return fetched
 
-    def _reading(self, source: int, seen: StepMetrics) -> Reading:
-        name = self._plan.source_names[source]
+    def _reading_of(self, located: LocatedSamples) -> ReadingOf:
+        sources = located.kind.sources
+        return lambda number: self._reading(sources[number])
+
+    def _reading(self, source: int) -> Reading:
+        metrics = step_metrics()
+        source_name = self._plan.source_names[source]
         return Reading(
-            self._reads[source],
-            self._pins,
-            partial(seen.count, "refetched"),
-            partial(seen.read, name),
-            self._files[source],
+            store=self._reads[source],
+            pins=self._pins,
+            on_refetch=partial(metrics.count, "refetched"),
+            on_read=partial(metrics.read, source_name),
+            files=self._files[source],
         )
 
-    def _readers(self, source: int, seen: StepMetrics) -> Readers:
-        reading = self._reading(source, seen)
-        how: dict[str, Any] = {
+    def _readers(self, source: int) -> Readers:
+        metrics = step_metrics()
+        reading = self._reading(source)
+        options: dict[str, Any] = {
             "pins": reading.pins,
             "run": self._run,
             "on_refetch": reading.on_refetch,
@@ -416,31 +341,60 @@ class Fetch:
         }
 
         def fields(addresses: Sequence[SampleAddress], on_corrupt: OnCorrupt) -> list[dict[str, bytes]]:
-            read = read_fields(reading.store, addresses, on_corrupt=on_corrupt, **how)
-            seen.count("fetched_bytes", sum(len(data) for sample in read for data in sample.values()))
+            read = read_fields(
+                reading.store,
+                addresses,
+                on_corrupt=on_corrupt,
+                **options,
+            )
+            nbytes = 0
+            for sample in read:
+                nbytes += sum(map(len, sample.values()))
+            metrics.count("fetched_bytes", nbytes)
             return read
 
-        def parts(located: Sequence[PartsOfField], on_corrupt: OnCorrupt) -> list[list[bytes | memoryview]]:
-            read = read_parts(reading.store, located, on_corrupt=on_corrupt, **how)
-            seen.count("fetched_bytes", sum(len(data) for part in read for data in part))
+        def parts(requests: Sequence[PartsOfField], on_corrupt: OnCorrupt) -> list[list[bytes | memoryview]]:
+            read = read_parts(
+                reading.store,
+                requests,
+                on_corrupt=on_corrupt,
+                **options,
+            )
+            nbytes = 0
+            for parts_of_field in read:
+                nbytes += sum(map(len, parts_of_field))
+            metrics.count("fetched_bytes", nbytes)
             return read
 
         return Readers(fields=fields, parts=parts, run=self._run)
 
 
+def _unknown(places: SamplePlaces) -> dict[str, I64]:
+    """Return field -> numbers of the samples with unknown CRC-32C."""
+    return {field: at.unknown for field, at in places.fields.items()}
+
+
 def _crc_of(data: bytes | BareClip) -> int:
-    return data.table.facts.crc32c if isinstance(data, BareClip) else crc32c(data)
+    if isinstance(data, BareClip):
+        return data.table.facts.crc32c
+    return crc32c(data)
 
 
-def _count_unverified(places: SamplePlaces, unknown: Mapping[str, I64], seen: StepMetrics) -> None:
-    nbytes = sum(
-        int(places.fields[field].nbytes[numbers].sum()) for field, numbers in unknown.items() if len(numbers)
-    )
+def _count_unverified(places: SamplePlaces, unknown: Mapping[str, I64]) -> None:
+    nbytes = 0
+    for field, numbers in unknown.items():
+        if len(numbers):
+            nbytes += int(places.fields[field].nbytes[numbers].sum())
     if nbytes:
-        seen.count("unverified_bytes", nbytes)
+        step_metrics().count("unverified_bytes", nbytes)
 
 
-def _take(fetched: Fetched, number: int, field: str, data: bytes | memoryview | Corrupt) -> None:
+def _take(
+    fetched: Fetched,
+    number: int,
+    field: str,
+    data: bytes | memoryview | Corrupt,
+) -> None:
     if isinstance(data, Corrupt):
         fetched.bad.setdefault(number, data)
     else:

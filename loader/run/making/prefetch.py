@@ -25,10 +25,16 @@ class Stride:
     def __init__(self) -> None:
         self.steps = 1
 
-    def saw(self, steps: int, seconds: float, nbytes: int) -> None:
+    def saw(
+        self,
+        steps: int,
+        seconds: float,
+        nbytes: int,
+    ) -> None:
         by_time = SECONDS * steps / max(seconds, 1e-9)
         by_memory = BYTES * steps / max(nbytes, 1)
-        self.steps = max(1, int(min(MAX_STEPS, GROWTH * steps, by_time, by_memory)))
+        fitting = int(min(MAX_STEPS, GROWTH * steps, by_time, by_memory))
+        self.steps = max(1, fitting)
 
 
 MAX_AHEAD = 64
@@ -95,16 +101,27 @@ class BatchMaker(Protocol):
 
 
 def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], MadeBatches]:
+    """Return a function that makes consecutive steps, and measures them."""
+
     def result_of(steps: range) -> MadeBatches:
-        batches, error, start, cpu_s = list[Batch](), None, perf_counter(), thread_time()
+        batches: list[Batch] = []
+        error: BaseException | None = None
+        start_s = perf_counter()
+        start_cpu_s = thread_time()
         try:
             batches.extend(make(steps))
         except BaseException as raised:  # noqa: BLE001 - `take` of the step raises it
             error = raised
-        end, cpu_s = perf_counter(), thread_time() - cpu_s
+        end_s = perf_counter()
+        cpu_s = thread_time() - start_cpu_s
         try:
             return MadeBatches(
-                batches, error, end, end - start, sum(batch.nbytes for batch in batches), cpu_s
+                batches=batches,
+                error=error,
+                at_s=end_s,
+                took_s=end_s - start_s,
+                nbytes=sum(batch.nbytes for batch in batches),
+                cpu_s=cpu_s,
             )
         finally:
             del error  # its traceback holds this frame: a cycle would wait for the garbage collector
@@ -122,9 +139,17 @@ class Prefetch:
     cpu_s = 0.0
     """CPU seconds that this process's threads spent on the delivered batches."""
 
-    def __init__(self, maker: BatchMaker, bound: Bound, *, waits: bool = False) -> None:
+    def __init__(
+        self,
+        maker: BatchMaker,
+        bound: Bound,
+        *,
+        waits: bool = False,
+    ) -> None:
         """Take batches from `maker`. waits: nothing is made ahead before the second `take`."""
-        self._maker, self._retired, self._bound = maker, list[BatchMaker](), bound
+        self._maker = maker
+        self._retired: list[BatchMaker] = []
+        self._bound = bound
         # At the second batch every rank of a training has its first. When 2,000 ranks made batches ahead before that,
         # a throttling store kept 61 of them from ever having it (simulated).
         self._waits = waits
@@ -139,18 +164,22 @@ class Prefetch:
         weakref.finalize(self, maker.abandon)
 
     def take(self, step: int, end: int | None) -> Batch:
-        asked_s = perf_counter()
+        start_s = perf_counter()
         is_seek = not self._ready or self._ready[0].step != step
-        alone, self._waits = self._waits, False
+        alone = self._waits
+        self._waits = False
         if is_seek:
-            self._get_ready(step, step + 1 if alone else end)
+            stop = step + 1 if alone else end
+            self._get_ready(step, stop)
         if alone:  # the second batch is the first of a stretch: larger ones begin once reads ahead do
-            self._each_bytes, self._stride = None, Stride()
+            self._each_bytes = None
+            self._stride = Stride()
         batch = self._ready.popleft()
         if is_seek and not alone:
-            self._fill(step + len(self._ready) + 1, end)
+            following = step + 1 + len(self._ready)
+            self._fill(following, end)
         if self._maker.size:
-            batch.stats["handover_wait_seconds"] = max(0.0, asked_s - self._ready_s)
+            batch.stats["handover_wait_seconds"] = max(0.0, start_s - self._ready_s)
         return batch
 
     @property
@@ -167,11 +196,20 @@ class Prefetch:
 
     def unmade(self, step: int) -> int:
         """Return the first step from `step` on that no maker has yet."""
-        return self._pending[-1][0].stop if self._pending else step + len(self._ready)
+        if not self._pending:
+            return step + len(self._ready)
+        last_steps, _ = self._pending[-1]
+        return last_steps.stop
 
     def drop(self) -> None:
         """Discard the batches made ahead."""
-        self._drop()
+        # At once: another thread may be in `take`.
+        dropped = self._pending
+        self._pending = deque()
+        self._ready.clear()
+        futures = [future for _, future in dropped]
+        for maker in (self._maker, *self._retired):
+            maker.cancel(futures)
 
     def move(self, maker: BatchMaker) -> None:
         self._maker.retire()
@@ -187,25 +225,30 @@ class Prefetch:
     def close(self, *, wait: bool = True) -> None:
         """Stop, discard unfinished batches, and end threads and processes. wait: True waits for their end."""
         self.dismiss()
-        self._drop()
+        self.drop()
         for maker in (self._maker, *self._retired):
-            (maker.join if wait else maker.abandon)()
+            if wait:
+                maker.join()
+            else:
+                maker.abandon()
 
     def _get_ready(self, step: int, end: int | None) -> None:
-        if self._failed is None or self._failed[0] != step or self._ready:
+        failed_here = self._failed is not None and self._failed[0] == step and not self._ready
+        if not failed_here:
             self._failed = None
             self._wait_for(step, end)
-        if not self._ready:
-            self._drop()
-            assert self._failed is not None
-            try:
-                raise self._failed[1]  # never a local variable: its traceback holds this frame
-            finally:
-                self._failed = None
+        if self._ready:
+            return
+        self.drop()
+        assert self._failed is not None
+        try:
+            raise self._failed[1]  # never a local variable: its traceback holds this frame
+        finally:
+            self._failed = None
 
     def _wait_for(self, step: int, end: int | None) -> None:
         if self._ready or (self._pending and self._pending[0][0].start != step):
-            self._drop()
+            self.drop()
             self._stride = Stride()  # random access gains nothing from larger strides
         self._fill(step, end)
         _, future = self._pending.popleft()
@@ -214,15 +257,16 @@ class Prefetch:
         except CancelledError:
             raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
         except BaseException:
-            self._drop()
+            self.drop()
             raise
+        n_batches = len(result.batches)
         self._ready.extend(result.batches)
         self._ready_s = result.at_s
         if result.error is not None:
-            self._failed = step + len(result.batches), result.error
-        if result.batches:
-            self._each_bytes = result.nbytes // len(result.batches)
-            self._stride.saw(len(result.batches), result.took_s, result.nbytes)
+            self._failed = (step + n_batches, result.error)
+        if n_batches:
+            self._each_bytes = result.nbytes // n_batches
+            self._stride.saw(n_batches, result.took_s, result.nbytes)
             self.cpu_s += result.cpu_s
 
     def _waited_for(self, future: "Future[MadeBatches]") -> MadeBatches:
@@ -237,34 +281,46 @@ class Prefetch:
                     raise CancelledError from None
 
     def _fill(self, step: int, end: int | None) -> None:
-        following = self._pending[-1][0].stop if self._pending else step
-        while (end is None or following < end) and (steps := self._room()):
-            stop = following + steps if end is None else min(end, following + steps)
-            self._pending.append((range(following, stop), self._maker.submit(range(following, stop))))
+        """Submit steps, in strides, up to `end` or as many as there is room for. step: the first if none is pending."""
+        following = step
+        if self._pending:
+            following = self._pending[-1][0].stop
+        while (end is None or following < end) and (n_steps := self._room()):
+            stop = following + n_steps
+            if end is not None:
+                stop = min(stop, end)
+            steps = range(following, stop)
+            self._pending.append((steps, self._maker.submit(steps)))
             following = stop
 
     def _room(self) -> int:
-        steps, needed = self._stride.steps, len(self._pending) < self._maker.size + 1
+        """Return the number of steps that may be submitted now; 0 if enough are ahead."""
+        stride = self._stride.steps
+        n_workers = self._maker.size
+        # Each worker makes one, whatever the bound, and another one waits for the first worker that is free.
+        is_needed = len(self._pending) < n_workers + 1
         # The size of a batch is unknown before the first: decoded samples are many times their stored bytes.
         if self._each_bytes is None:
-            return 1 if needed else 0
-        ahead = len(self._ready) + sum(len(range_of_steps) for range_of_steps, _ in self._pending)
-        each = max(1, self._each_bytes)
-        free = self.bound_bytes - each * len(self._ready)
-        for range_of_steps, future in self._pending:
-            if not future.done():  # read once: it may be done a moment later
-                free -= each * len(range_of_steps)
-            elif not future.cancelled() and future.exception() is None:
-                free -= future.result().nbytes
-        if needed:
-            return max(1, min(steps, free // each))
-        if not self._maker.size:
+            return 1 if is_needed else 0
+        each_bytes = max(1, self._each_bytes)
+        free_bytes = self._free_bytes(each_bytes)
+        if is_needed:
+            return max(1, min(stride, free_bytes // each_bytes))
+        if not n_workers:
             return 0
-        by_need = (READY + 1) * self._maker.size * steps if self._bound.by_need else 0
-        return steps if ahead + steps <= max(MAX_AHEAD, by_need) and free >= steps * each else 0
+        n_ahead = len(self._ready) + sum(len(steps) for steps, _ in self._pending)
+        most_ahead = MAX_AHEAD
+        if self._bound.by_need:
+            most_ahead = max(MAX_AHEAD, (READY + 1) * n_workers * stride)
+        if n_ahead + stride > most_ahead or free_bytes < stride * each_bytes:
+            return 0
+        return stride
 
-    def _drop(self) -> None:
-        dropped, self._pending = self._pending, deque()  # at once: another thread may be in `take`
-        self._ready.clear()
-        for maker in (self._maker, *self._retired):
-            maker.cancel([future for _, future in dropped])
+    def _free_bytes(self, each_bytes: int) -> int:
+        free_bytes = self.bound_bytes - each_bytes * len(self._ready)
+        for steps, future in self._pending:
+            if not future.done():  # read once: it may be done a moment later
+                free_bytes -= each_bytes * len(steps)
+            elif not future.cancelled() and future.exception() is None:
+                free_bytes -= future.result().nbytes
+        return free_bytes

@@ -83,6 +83,40 @@ def test_names_and_counts(versions, workers):
     assert after["samples_per_second"] > 0
 
 
+COUNTS = ("batches_total", "samples_total", "fetched_bytes_total", "decode_seconds_count")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_metrics_of_nested_loaders_do_not_mix(versions, workers):
+    """A transform reads another loader: each of the two counts as it does without the other."""
+    outer = loader.plan({"p": versions["photos"].select("x.npy")}, seed=1, global_batch=10)
+    inner = loader.plan({"p": versions["photos"].select("x.npy")}, seed=2, global_batch=3)
+    inline = {"workers": 0, "prefetch": 0, "framework": "numpy"}
+
+    def counts_of(transform):
+        with loader.Loader(
+            outer, 0, 1, workers=workers, epochs=1, framework="numpy", transform=transform
+        ) as batches:
+            for _ in batches:
+                pass
+            return {name: batches.metrics()[name] for name in COUNTS}
+
+    counts = counts_of(lambda sample, rng: sample)
+    with loader.Loader(inner, 0, 1, **inline) as batches:
+        for _ in range(43):
+            next(batches)
+        inner_counts = {name: batches.metrics()[name] for name in COUNTS}
+    with loader.Loader(inner, 0, 1, **inline) as nested:
+
+        def reads_another(sample, rng):
+            next(nested)
+            return sample
+
+        assert counts_of(reads_another) == counts
+        assert {name: nested.metrics()[name] for name in COUNTS} == inner_counts
+    assert inner_counts["samples_total"] == 3 * 43
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_steps_add_up_to_the_whole(versions, workers):
     views = {"p": versions["photos"].select("x.npy", "cls"), "w": versions["web"].select("cls")}

@@ -128,7 +128,7 @@ def test_back_pressure_and_a_seek(tmp_path, samples, in_workers, bound, ahead, m
         assert begun(folder) == 6
         batches.seek(100)
         with open(pipes / "gate", "w") as pipe:
-            batches._execution.prefetch()._drop()
+            batches._execution.prefetch().drop()
             pipe.write("x")
         assert next(batches).step == 100
         for _ in range(2):

@@ -1,0 +1,87 @@
+"""Open the stores of a loader's views: local folders directly, other stores through cached pages or ranges."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from ...cache.spec import CacheSpec, NodeCache
+from ...dataset.reading.verified_bucket_reads import Map
+from ...storage import RangeReader, is_local
+from ..metrics import Metrics
+from ..recipe.recipe import Recipe
+from ..recipe.video_packet_reads import Group
+
+if TYPE_CHECKING:
+    from ...cache.memory import MemoryPages
+    from ...cache.node_cache import OpenCache
+    from ..ahead.read_ahead import ReadAhead
+
+logger = logging.getLogger(__name__)
+
+
+class NodeReads:
+    """Readers for a loader's views, by number of the view.
+
+    metrics: the loader's, for reads ahead, which belong to no batch.
+    """
+
+    def __init__(
+        self,
+        cache: CacheSpec,
+        recipe: Recipe,
+        videos: Sequence[Sequence[Group]],
+        metrics: Metrics,
+        run: Map,
+        end: int | None = None,
+    ) -> None:
+        self._stores: list[RangeReader] = [view.version.shard_store for view in recipe.views]
+        self._cache: OpenCache | MemoryPages | None = None
+        self._ahead: ReadAhead[Any] | None = None
+        remote = [number for number, store in enumerate(self._stores) if not is_local(store)]
+        if not remote:
+            if isinstance(cache, NodeCache):
+                logger.info("every source lies on this machine: the node cache %s is not used", cache.path)
+            return
+        if not isinstance(cache, NodeCache) and cache.limit_bytes == 0:
+            return
+        from ..ahead.remote_reads import open_remote  # 5 ms, only for remote stores
+
+        self._cache, self._ahead = open_remote(
+            cache,
+            recipe,
+            videos,
+            metrics,
+            run,
+            end,
+            self._stores,
+            remote,
+        )
+
+    def __getitem__(self, view: int) -> RangeReader:
+        return self._stores[view]
+
+    def begin(self, steps: Sequence[int]) -> bool:
+        """Read later steps ahead. Return whether these steps are the first after a start or a seek."""
+        return self._ahead is not None and self._ahead.begin(steps)
+
+    def waiting_for_no_page(self) -> AbstractContextManager[None]:
+        if self._cache is None:
+            return nullcontext()
+        from ...cache.cached_store import waiting_for_no_page
+
+        return waiting_for_no_page()
+
+    def done(self, step: int) -> None:
+        if self._ahead is not None:
+            self._ahead.done(step)
+
+    def dismiss(self) -> None:
+        if self._ahead is not None:
+            self._ahead.dismiss()
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+        if self._cache is not None:
+            self._cache.close()

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...dataset.reading.verified_disk_reads import FieldRead, Gatherable, RowsOfField, gather_rows
+from ...dataset.reading.verified_bucket_reads import FieldRead
+from ...dataset.reading.verified_disk_reads import Gatherable, RowsOfField, gather_rows
 from ...errors import DecodeFailed
 from ...modalities import Decoder, array, decode_bytes
 from ...order.random.keyed_permutation import I64
